@@ -1,0 +1,1 @@
+"""Messages, errors, units, block identity and KV layout. Standard library and msgspec only."""

@@ -1,0 +1,152 @@
+"""The one tree of errors. Control paths raise these; data paths return statuses.
+
+    InlayError
+    ├── ArgumentError (ValueError)     a call's argument has a wrong value, shape or type
+    ├── ConfigError (ValueError)       a configuration value is out of its allowed range
+    ├── RequestError                   a request cannot be served as written
+    │   ├── ContextLengthError         prompt and output do not fit into the context
+    │   └── StructureError             a JSON schema, regex or choice list cannot be compiled
+    ├── OverloadedError                the queue is full: try again after `retry_after_s`
+    ├── ModelError                     a model cannot be loaded
+    │   ├── ModelNotFoundError         no such directory, hub name or file in it
+    │   ├── ModelFileError             a file is there but damaged or inconsistent
+    │   ├── UnsupportedModelError      architecture, weight format or option not supported
+    │   └── ResourceError              not enough disk or memory, known before the work starts
+    ├── EngineError                    the engine failed while running
+    │   ├── EngineStartError           the engine's process did not become ready
+    │   └── EngineDiedError            the engine's process ended; its requests are lost
+    ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
+    └── AddressInUseError              a port is taken
+
+A message says what happened, with which values, and what to do about it. Servers map
+`http_status` and `code` to the OpenAI error form; the command line prints the message alone.
+"""
+
+from typing import ClassVar
+
+
+class InlayError(Exception):
+    """Base of every error that Inlay raises on purpose."""
+
+    code: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+
+
+class ArgumentError(InlayError, ValueError):
+    """A call's argument has a wrong value, shape or type; the message names it."""
+
+    code = "invalid_argument"
+    http_status = 400
+
+
+class ConfigError(InlayError, ValueError):
+    """A configuration value is outside its allowed range; the message gives both."""
+
+    code = "invalid_config"
+    http_status = 400
+
+
+class RequestError(InlayError):
+    """A request cannot be served as written.
+
+    Attributes:
+        param: the request's field at fault, or None.
+    """
+
+    code = "invalid_request"
+    http_status = 400
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextLengthError(RequestError):
+    """Prompt and requested output do not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class StructureError(RequestError):
+    """A JSON schema, regex or choice list cannot be compiled."""
+
+    code = "invalid_structure"
+
+
+class OverloadedError(InlayError):
+    """The queue is full.
+
+    Attributes:
+        retry_after_s: when trying again makes sense, in seconds.
+    """
+
+    code = "overloaded"
+    http_status = 503
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ModelError(InlayError):
+    """A model cannot be loaded."""
+
+    code = "model_error"
+
+
+class ModelNotFoundError(ModelError):
+    """There is no such model directory, hub name, or file inside it."""
+
+    code = "model_not_found"
+    http_status = 404
+
+
+class ModelFileError(ModelError):
+    """A model file is damaged, or disagrees with the others."""
+
+    code = "model_file_damaged"
+
+
+class UnsupportedModelError(ModelError):
+    """The architecture, weight format or an option in config.json is not supported."""
+
+    code = "model_unsupported"
+
+
+class ResourceError(ModelError):
+    """Disk or memory will not do; raised before the work starts."""
+
+    code = "insufficient_resources"
+
+
+class EngineError(InlayError):
+    """The engine failed while running a request."""
+
+    code = "engine_error"
+
+
+class EngineStartError(EngineError):
+    """The engine's process did not become ready."""
+
+    code = "engine_start_failed"
+    http_status = 503
+
+
+class EngineDiedError(EngineError):
+    """The engine's process ended; the requests it held are lost."""
+
+    code = "engine_died"
+    http_status = 503
+
+
+class OutOfPagesError(InlayError):
+    """The page pool has no free page and none that can be evicted."""
+
+    code = "out_of_pages"
+    http_status = 503
+
+
+class AddressInUseError(InlayError):
+    """The address to listen on is taken by another process."""
+
+    code = "address_in_use"

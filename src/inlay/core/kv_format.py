@@ -1,0 +1,91 @@
+"""How the KV of one block lies in memory. Every part that moves KV bytes goes by this.
+
+A page is page-first: all layers of one block in one contiguous range. Inside a layer the
+planes follow each other: `k`, `v` of `[page_tokens, kv_heads, head_dim]` for GQA, one latent
+plane `[page_tokens, latent + rope]` for MLA.
+"""
+
+import msgspec
+
+from inlay.core.errors import ConfigError
+
+LAYOUT_VERSION = 1
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Plane(msgspec.Struct, frozen=True):
+    """One tensor of a layer inside a page.
+
+    Attributes:
+        name: `k`, `v`, or `latent`.
+        width: elements per token (`kv_heads * head_dim`, or `latent + rope`).
+    """
+
+    name: str
+    width: int
+
+
+class KvFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """Shape and dtype of one page.
+
+    Attributes:
+        page_tokens: tokens per page; equal to the block size.
+        dtype: element type, a key of `DTYPE_BYTES`.
+        planes: the planes of every layer, in order.
+        layers: number of layers.
+        tp_degree, tp_rank: tensor-parallel split of kv_heads (1, 0 without).
+    """
+
+    layout_version: int = LAYOUT_VERSION
+    page_tokens: int
+    dtype: str
+    planes: tuple[Plane, ...]
+    layers: int
+    tp_degree: int = 1
+    tp_rank: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise ConfigError(f"kv dtype {self.dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
+        for name, value in (("page_tokens", self.page_tokens), ("layers", self.layers)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if not self.planes:
+            raise ConfigError("planes must not be empty")
+        if not 0 <= self.tp_rank < self.tp_degree:
+            raise ConfigError(f"tp_rank {self.tp_rank} is not in 0..{self.tp_degree - 1}")
+
+    @property
+    def token_elements(self) -> int:
+        """Elements per token and layer, all planes together."""
+        return sum(plane.width for plane in self.planes)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of one layer inside a page."""
+        return self.token_elements * self.page_tokens * DTYPE_BYTES[self.dtype]
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page."""
+        return self.layer_bytes * self.layers
+
+    def layer_range(self, page_id: int, layer: int) -> range:
+        """Byte range of one layer of one page, counted from the start of the pool."""
+        if not 0 <= layer < self.layers:
+            raise ConfigError(f"layer {layer} is not in 0..{self.layers - 1}")
+        start = page_id * self.page_bytes + layer * self.layer_bytes
+        return range(start, start + self.layer_bytes)
+
+
+def gqa_format(
+    *, layers: int, kv_heads: int, head_dim: int, dtype: str, page_tokens: int = 16
+) -> KvFormat:
+    """The format of a grouped-query (or multi-head) attention model."""
+    width = kv_heads * head_dim
+    return KvFormat(
+        page_tokens=page_tokens,
+        dtype=dtype,
+        planes=(Plane("k", width), Plane("v", width)),
+        layers=layers,
+    )

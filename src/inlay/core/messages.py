@@ -1,0 +1,257 @@
+"""What front ends, dispatchers and engines say to each other.
+
+Plain msgspec structs, encoded as MessagePack arrays. Unknown trailing fields are ignored, so a
+field is only ever added at the end, with a default.
+"""
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "cancel", "error"]
+StructureKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+
+
+class Structure(msgspec.Struct, frozen=True, array_like=True):
+    """A grammar that the output must follow.
+
+    Attributes:
+        kind: what `value` is.
+        value: JSON text of the schema, the regex, a JSON list of choices, or a lark grammar;
+            empty for `json_object`.
+    """
+
+    kind: StructureKind
+    value: str = ""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How the tokens of one request are chosen.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set with at least this probability, in (0, 1].
+        min_p: drop tokens less likely than `min_p` times the most likely one, in [0, 1].
+        presence_penalty, frequency_penalty: subtracted for tokens of the output so far, -2..2.
+        repetition_penalty: divides (multiplies, if negative) logits of seen tokens, > 0.
+        logit_bias: added to the logits of these token ids.
+        stop: texts that end a choice; not part of its text.
+        stop_token_ids: token ids that end a choice, besides the model's own.
+        max_tokens: output limit per choice; None runs to the end of the context.
+        min_tokens: no end of any kind before so many tokens.
+        ignore_eos: the model's end tokens do not end a choice.
+        seed: of the random draws; None lets the engine choose one.
+        n: choices per prompt; they share the prompt's pages.
+        logprobs: how many alternatives to report per token; None reports nothing, 0 only the
+            chosen token.
+        prompt_logprobs: the same for the prompt's tokens.
+        structure: a grammar that the output must follow.
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    seed: int | None = None
+    n: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    structure: Structure | None = None
+    skip_special_tokens: bool = True
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """A prompt and what to do with it.
+
+    Attributes:
+        request_id: unique among the engine's live requests.
+        token_ids: the prompt, at least one token.
+        params: how to sample.
+        arrival_s: monotonic time of arrival at the front (see `core.clock.SystemClock`).
+        priority: lower runs earlier; ties by arrival.
+        cache_salt: requests reuse each other's KV only under the same salt.
+        trace: also report experts used per layer and pages reused (`RequestTrace`).
+    """
+
+    request_id: str
+    token_ids: list[int]
+    params: SamplingParams
+    arrival_s: float
+    priority: int = 0
+    cache_salt: str = ""
+    trace: bool = False
+
+
+class CancelRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Stop a request and free its pages at once. Unknown ids are ignored."""
+
+    request_id: str
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log probability of one token, natural log, before temperature and penalties.
+
+    Attributes:
+        top: the most likely alternatives as (token id, logprob), most likely first.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class ChoiceDelta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What one step added to one choice.
+
+    Attributes:
+        index: the choice, 0..n-1.
+        text: new text; may be empty while a character is incomplete or a stop text may follow.
+        token_ids: the new tokens, usually one.
+        logprobs: one per new token when asked for.
+        finish_reason: set on the last delta of the choice.
+        stop_reason: the stop text or token id that ended it.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+class RequestTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Monotonic times of a request's life, in seconds."""
+
+    arrival_s: float
+    scheduled_s: float
+    first_token_s: float
+    finished_s: float
+
+
+class RequestTrace(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What happened inside, for the curious.
+
+    Attributes:
+        expert_counts_LE: how often each expert was chosen, per MoE layer; empty for dense models.
+        pages_reused: pages taken from the prefix cache.
+        pages_used: pages held at the end.
+        preemptions: how often the request had to start over.
+    """
+
+    expert_counts_LE: list[list[int]]
+    pages_reused: int
+    pages_used: int
+    preemptions: int
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """What one step added to one request.
+
+    Attributes:
+        prompt_tokens, cached_tokens: set on the first output (cached: taken from the prefix
+            cache).
+        prompt_logprobs: on the first output when asked for; None for the first prompt token.
+        finished: no output follows.
+        error: message of the `InlayError` that ended the request; `error_code` its code.
+        times, trace: on the last output.
+    """
+
+    request_id: str
+    choices: tuple[ChoiceDelta, ...] = ()
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finished: bool = False
+    error: str | None = None
+    error_code: str | None = None
+    error_param: str | None = None
+    times: RequestTimes | None = None
+    trace: RequestTrace | None = None
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """What an engine serves and with what; fixed while it runs.
+
+    Attributes:
+        model: the name or directory it was given.
+        architecture: `qwen3_moe`, `llama`, ...
+        weight_format: how the weights are held.
+        isa: kernel variant on the CPU, or the GPU's name.
+    """
+
+    model: str
+    architecture: str
+    parameters: int
+    max_context_tokens: int
+    vocab_size: int
+    layers: int
+    moe_layers: int
+    experts: int
+    experts_per_token: int
+    device: str
+    weight_format: str
+    kv_dtype: str
+    isa: str
+    page_tokens: int
+    num_pages: int
+    page_bytes: int
+    load_s: float
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Gauges and running totals of one engine.
+
+    Attributes:
+        pages_cached: pages that hold reusable blocks and nobody uses now.
+        prefix_query_tokens, prefix_hit_tokens: prompt tokens looked up / found in the cache.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    step_busy_s: float = 0.0
+
+
+class ResetPrefixCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Forget all cached blocks that no request uses."""
+
+
+class StatsRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Ask for an `EngineStats` now."""
+
+
+class EngineFailure(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The engine cannot start or go on: an error's code and message."""
+
+    code: str
+    message: str
+
+
+class OutputBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """All outputs of one engine step, sent as one message."""
+
+    outputs: tuple[RequestOutput, ...]
+
+
+ToEngine = GenerateRequest | CancelRequest | ResetPrefixCache | StatsRequest
+FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure

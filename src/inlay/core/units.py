@@ -1,0 +1,41 @@
+"""Sizes in bytes, as people write them."""
+
+import re
+
+from inlay.core.errors import ConfigError
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Turn `"512MiB"`, `"1.5 GB"` or a plain number into bytes.
+
+    Raises:
+        ConfigError: not a number with one of the units B, KB..TB (10^3) or KiB..TiB (2^10).
+    """
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _FACTORS:
+        raise ConfigError(f"{text!r} is not a size: write for example 512MiB, 20GiB or 1.5GB")
+    return int(float(match[1]) * _FACTORS[match[2].upper()])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write bytes with the largest binary unit that leaves a number of at least 1."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
