@@ -1,0 +1,1 @@
+"""Inlay's tests; CONTRIBUTING.md says which layer a test belongs to."""

@@ -1,0 +1,46 @@
+"""Which packages load with neither torch nor the compiled extension present."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.tree import ROOT, modules, packages
+
+LIGHT_PACKAGES = {
+    "core", "kernels", "transfer", "store", "weights", "cache", "cluster", "sim", "connect",
+}  # fmt: skip
+# Of heavier packages, these modules: what clients, tokenizing and the command line stand on.
+LIGHT_MODULES = {"models", "models.text", "engine", "engine.client", "serve", "serve.cli"}
+
+BLOCKED_IMPORT = """
+import importlib, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch" or (name + ".").startswith("inlay._native."):
+            raise ModuleNotFoundError(f"{name} is blocked by this test", name=name)
+
+sys.meta_path.insert(0, Blocker())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def assert_loads(names: list[str]) -> None:
+    command = [sys.executable, "-c", BLOCKED_IMPORT, *names]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}  # no install needed either
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("package", sorted(LIGHT_PACKAGES & set(packages())))
+def test_package_loads_without_torch_and_extension(package: str) -> None:
+    names = [f"inlay.{module.name}" for module in modules(package)]
+    assert_loads([name for name in names if not name.endswith(".__main__")])
+
+
+@pytest.mark.parametrize("name", sorted(LIGHT_MODULES & {module.name for module in modules()}))
+def test_module_loads_without_torch_and_extension(name: str) -> None:
+    assert_loads([f"inlay.{name}"])

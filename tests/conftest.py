@@ -1,0 +1,82 @@
+"""What holds for every test: fixed seeds, opt-in markers, and skips that say why."""
+
+import importlib.util
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.support.browser import chromium
+
+# Same examples on every run: a failure here is a failure everywhere. Machines are shared, so
+# Hypothesis sets no deadline of its own.
+hypothesis.settings.register_profile("inlay", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("inlay")
+
+OPT_IN = ("slow", "network", "golden", "peers")
+
+
+def _cuda_devices() -> int:
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _has_amx() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and " amx_tile" in cpuinfo.read_text()
+
+
+def _has_rdma() -> bool:
+    devices = Path("/sys/class/infiniband")
+    return devices.exists() and any(devices.iterdir())
+
+
+# Marker -> (is it here?, what is missing otherwise).
+DEVICES: dict[str, tuple[Callable[[], bool], str]] = {
+    "gpu": (lambda: _cuda_devices() >= 1, "no CUDA device"),
+    "multi_gpu": (lambda: _cuda_devices() >= 2, "fewer than two CUDA devices"),
+    "amx": (_has_amx, "this CPU has no AMX"),
+    "rdma": (_has_rdma, "no RDMA device"),
+    "browser": (lambda: chromium() is not None, "Chromium is not installed"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--run",
+        action="append",
+        default=[],
+        choices=OPT_IN,
+        help="also run tests with this marker (may be repeated)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("--run")
+    present: dict[str, bool] = {}
+    for item in items:
+        for mark in {mark.name for mark in item.iter_markers()}:
+            if mark in OPT_IN and mark not in chosen:
+                item.add_marker(pytest.mark.skip(reason=f"opt in with --run {mark}"))
+            if mark in DEVICES:
+                is_here, missing = DEVICES[mark]
+                if mark not in present:
+                    present[mark] = is_here()
+                if not present[mark]:
+                    item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    random.seed(0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Async tests run on asyncio, as the server does."""
+    return "asyncio"
