@@ -27,7 +27,7 @@ LAYERS = {
 }  # fmt: skip
 
 # Packages that only some modules may reach: (importing module's prefix, package).
-DOORS = {("serve.cli", "tune"), ("serve.cli", "sim"), ("__main__", "serve")}
+DOORS = {("serve.commands", "tune"), ("serve.commands", "sim"), ("__main__", "serve")}
 
 # Packages of which others may use a part only: (importer, package) -> modules.
 PARTS = {

@@ -1,0 +1,1 @@
+"""How Inlay measures itself; README.md says how to declare a case and what its record holds."""

@@ -1,0 +1,104 @@
+"""`python -m benchmarks list` and `python -m benchmarks run AREA/CASE`."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.case import Case, CaseError, Run, case_names, load_case, load_declaration
+from benchmarks.record import RESULTS, measurement_record, write_record
+from benchmarks.triples import Comparison, Samples, measure_triples
+
+QUICK_LIMIT_S = 50
+
+
+def main() -> None:
+    """Run the command line. Status 0 means that a case ran, whatever it measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("list", help="name the cases and what they measure")
+    run = verbs.add_parser("run", help="run one case and write its record")
+    run.add_argument("case", metavar="AREA/CASE")
+    run.add_argument("--quick", action="store_true", help="fewer repeats, smaller sizes")
+    run.add_argument("--peers", type=Path, metavar="DIR", help="scripts that measure other systems")
+    run.add_argument("--json", type=Path, metavar="PATH", help="where the record goes")
+    options = parser.parse_args()
+
+    if options.verb == "list":
+        for name in case_names():
+            print(f"{name:28} {load_declaration(name)['about']}")
+        return
+    try:
+        case = load_case(options.case)
+        record = run_case(Run(case=case, quick=options.quick, peers=options.peers))
+    except CaseError as error:
+        sys.exit(f"error: {error}")
+    file = options.json or record_file(case, options.quick)
+    write_record(record, file)
+    print(f"\nrecord: {file}")
+
+
+def record_file(case: Case, quick: bool) -> Path:
+    """Where a record goes: a quick one never replaces an accepted one."""
+    if quick:
+        return Path(tempfile.mkdtemp(prefix="benchmark-")) / f"{case.name.replace('/', '-')}.json"
+    return RESULTS / f"{case.name}.json"
+
+
+def run_case(run: Run) -> dict[str, Any]:
+    """Run a case and return its record; prints a line for each measurement as it is taken."""
+    case = run.case
+    record: dict[str, Any] = {
+        "case": case.name,
+        "commit": machine.commit(),
+        "date": machine.now(),
+        "quick": run.quick,
+        "machine": machine.machine(),
+        "versions": machine.versions(*case.packages),
+        "workload": run.workload,
+        "measurements": [],
+    }
+    start = time.monotonic()
+    for samples in _samples(run):
+        declared = case.declared(samples.name, samples.params)
+        entry = measurement_record(declared, samples)
+        record["measurements"].append(entry)
+        print(_line(entry), flush=True)
+    record["seconds"] = round(time.monotonic() - start, 1)
+    if run.quick and record["seconds"] > QUICK_LIMIT_S:
+        print(f"quick took {record['seconds']} s, over {QUICK_LIMIT_S} s: make its sizes smaller")
+    return record
+
+
+def _samples(run: Run) -> Iterator[Samples]:
+    # The runner keeps its servers and tensors alive while what it yielded is measured here.
+    with closing(run.case.runner(run)) as items:
+        for item in items:
+            if isinstance(item, Comparison):
+                yield from measure_triples(item, run.repeats, run.quick)
+            else:
+                yield item
+
+
+def _line(entry: dict[str, Any]) -> str:
+    params = ", ".join(f"{key}={value}" for key, value in entry["params"].items())
+    text = f"{entry['name']}{{{params}}}: "
+    if entry["value"] is None:
+        return f"{text}{entry['no_result']}"
+    text += f"{entry['value']:g} {entry['unit']} [{entry['p10']:g}..{entry['p90']:g}]"
+    if "of_limit" in entry:
+        text += f", {entry['of_limit']:.2f} of {entry['limit']['name']}"
+    for peer, ratio in entry.get("of_peer", {}).items():
+        text += f", {ratio:.2f} x {peer}"
+    if entry["met"] is not None:
+        text += ", target met" if entry["met"] else ", target NOT met"
+    return text
+
+
+if __name__ == "__main__":
+    main()
