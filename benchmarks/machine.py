@@ -7,8 +7,6 @@ import platform
 import subprocess
 from pathlib import Path
 
-import psutil
-
 ROOT = Path(__file__).resolve().parents[1]
 
 # Widest first: the first whose CPU flags are all present names the machine.
@@ -86,31 +84,3 @@ def _git(*arguments: str) -> str:
 def now() -> str:
     """The moment in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def memory_mib(pid: int) -> float:
-    """Peak resident size of a process and its children, added up; pages they share count twice."""
-    return sum(_kib(member, "status", "VmHWM") for member in _tree(pid)) / 1024
-
-
-def pss_mib(pid: int) -> float:
-    """Present memory of a process and its children, each shared page divided among its users.
-
-    Pages of files are left out: they are cache, and can be dropped.
-    """
-    kib = sum(
-        _kib(member, "smaps_rollup", "Pss_Anon") + _kib(member, "smaps_rollup", "Pss_Shmem")
-        for member in _tree(pid)
-    )
-    return kib / 1024
-
-
-def _tree(pid: int) -> list[int]:
-    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-
-
-def _kib(pid: int, file: str, field: str) -> int:
-    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1])
-    raise ValueError(f"process {pid} reports no {field}: it has ended")

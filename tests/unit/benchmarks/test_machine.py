@@ -1,5 +1,3 @@
-import os
-
 from benchmarks import machine
 
 
@@ -12,7 +10,3 @@ def test_machine_says_where_it_was_measured() -> None:
 def test_versions_leave_out_what_is_absent() -> None:
     found = machine.versions("no-such-package", "hypothesis")
     assert "no-such-package" not in found and "hypothesis" in found
-
-
-def test_memory_of_this_process() -> None:
-    assert machine.memory_mib(os.getpid()) >= machine.pss_mib(os.getpid()) > 1
