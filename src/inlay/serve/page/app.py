@@ -1,0 +1,104 @@
+"""Puts the chat page on the server's own FastAPI app.
+
+Imports NiceGUI (about half a second), so the server imports this module only when it has a page to
+show, while the engine loads.
+"""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from fastapi import FastAPI, Request
+from nicegui import core, ui
+from starlette.datastructures import MutableHeaders
+from starlette.routing import Match, Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inlay.serve.config import ServeConfig
+from inlay.serve.page.lock import Lock
+from inlay.serve.page.view import ChatPage
+from inlay.serve.page.widgets import LOGO
+from inlay.serve.service import Service
+
+# The page's own files and nothing else: whatever a model writes, the browser loads nothing from
+# outside. Vue compiles templates in the browser, hence 'unsafe-eval'.
+_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Desk:
+    """What a page needs; travels with the request, since NiceGUI's app is one per process."""
+
+    service: Service
+    config: ServeConfig
+
+
+class _PageFiles:
+    """NiceGUI's app with our headers, and with the desk in the request's scope."""
+
+    def __init__(self, app: ASGIApp, desk: _Desk) -> None:
+        self._app = app
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        scope["inlay_desk"] = self._desk
+        await self._app(scope, receive, send_with_headers)
+
+
+class _PageMount(Mount):
+    """A mount at `/` that takes the page's own paths only; all others are the API's to answer."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = scope.get("path", "")
+        if path in ("", "/", "/favicon.ico") or path.startswith(("/_nicegui/", "/_nicegui_ws/")):
+            return super().matches(scope)
+        return Match.NONE, {}
+
+
+def mount(app: FastAPI, service: Service, config: ServeConfig) -> None:
+    """Serve the page from `app`, after all routes that it has."""
+    ui.run_with(
+        app,
+        title="Inlay",
+        favicon=LOGO,
+        dark=None,
+        language="en-US",
+        binding_refresh_interval=None,
+        reconnect_timeout=20.0,
+        tailwind=False,
+        show_welcome_message=False,
+    )
+    app.router.routes.pop()  # the mount that takes every path
+    desk = _Desk(service=service, config=config)
+    app.router.routes.append(_PageMount("/", app=_PageFiles(core.app, desk)))
+
+
+def _read(name: str) -> str:
+    return files("inlay.serve.page").joinpath(name).read_text(encoding="utf-8")
+
+
+@ui.page("/")
+async def _page(request: Request) -> None:
+    desk: _Desk = request.scope["inlay_desk"]
+    ui.add_head_html(
+        '<meta name="theme-color" content="#faf8f4"><meta name="robots" content="noindex">'
+        f"<style>{_read('page.css')}</style><script>{_read('page.js')}</script>"
+    )
+    page = ChatPage(desk.service)
+    if desk.config.api_key is None:
+        page.build()
+    else:
+        await Lock(desk.config.api_key, page.build).show()
