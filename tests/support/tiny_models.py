@@ -331,9 +331,7 @@ def _sentencepiece_json(vocab_size: int) -> str:
     vocab = {piece: i for i, piece in enumerate([*pieces, *learned])}
     merges = [tuple(merge) for merge in model["merges"]]
     tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.BPE(
-            vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True
-        )
+        tokenizers.models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]

@@ -1,0 +1,55 @@
+"""The memory that holds the keys and values of all pages, on the model's device.
+
+Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, the bytes that
+`core.KvFormat` describes. Who owns which page is the engine's business.
+"""
+
+import torch
+
+from inlay.core.errors import ConfigError, ResourceError
+from inlay.core.kv_format import KvFormat
+from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
+
+
+class KvPool:
+    """Keys and values of `num_pages` pages.
+
+    Attributes:
+        format: layout of one page.
+        data: the tensor above; index 0 of its third axis is k, 1 is v.
+    """
+
+    def __init__(
+        self, kv_format: KvFormat, num_pages: int, shape: ModelShape, device: torch.device
+    ) -> None:
+        """Reserve zeroed memory; on a CPU the system provides it page by page when first used.
+
+        Raises:
+            ConfigError: fewer than one page.
+            ResourceError: the device has too little memory.
+        """
+        if num_pages < 1:
+            raise ConfigError(f"num_pages must be at least 1, got {num_pages}")
+        self.format = kv_format
+        self.num_pages = num_pages
+        size = (
+            num_pages,
+            kv_format.layers,
+            2,
+            kv_format.page_tokens,
+            shape.kv_heads,
+            shape.head_dim,
+        )
+        try:
+            self.data = torch.zeros(size, dtype=getattr(torch, kv_format.dtype), device=device)
+        except RuntimeError as error:
+            raise ResourceError(
+                f"no memory for {num_pages} KV pages of {format_bytes(kv_format.page_bytes)} on "
+                f"{device}: set fewer pages, or a shorter context"
+            ) from error
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return self.num_pages * self.format.page_bytes

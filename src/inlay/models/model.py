@@ -1,0 +1,194 @@
+"""A loaded model: from a directory to logits.
+
+    model = load_model(directory)
+    pool = model.new_kv_pool(model.kv_format(), num_pages=64)
+    logits = model.forward(batch, pool)
+
+Knows pages only as numbers in a `ForwardBatch`; who may use which page, and sampling, are the
+engine's business.
+"""
+
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor
+
+from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
+from inlay.core.kv_format import KvFormat, gqa_format
+from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
+from inlay.models.batch import ForwardBatch
+from inlay.models.decoder import Decoder
+from inlay.models.kv_pool import KvPool
+from inlay.models.ops import Ops, StepInputs
+from inlay.models.torch_ops import TorchOps
+from inlay.models.weight_files import WeightFiles
+from inlay.models.weights import check_files, load_weights, packed_bytes, stored_dtype
+
+
+class Model:
+    """One model on one device; made by `load_model`. `forward` is not thread-safe.
+
+    Attributes:
+        shape: sizes and options.
+        device: `cpu`, `cuda` or `cuda:<n>`.
+        weight_format: dtype in which linear weights are held.
+        fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
+    """
+
+    def __init__(
+        self,
+        *,
+        shape: ModelShape,
+        device: str,
+        weight_format: str,
+        fingerprint: str,
+        decoder: Decoder,
+        kv_dtypes: tuple[str, ...],
+    ) -> None:
+        self.shape = shape
+        self.device = device
+        self.weight_format = weight_format
+        self.fingerprint = fingerprint
+        self._decoder = decoder
+        self._kv_dtypes = kv_dtypes
+
+    def kv_format(self, *, dtype: str = "auto", page_tokens: int = 16) -> KvFormat:
+        """The layout of one page; `auto` is the weights' own dtype.
+
+        Raises:
+            ConfigError: a dtype that the backend cannot read, or an impossible page size.
+        """
+        if dtype == "auto":
+            dtype = self.weight_format
+        if dtype not in self._kv_dtypes:
+            raise ConfigError(
+                f"kv dtype {dtype!r} is not supported on {self.device}; supported are auto, "
+                f"{', '.join(self._kv_dtypes)}"
+            )
+        return gqa_format(
+            layers=self.shape.layers,
+            kv_heads=self.shape.kv_heads,
+            head_dim=self.shape.head_dim,
+            dtype=dtype,
+            page_tokens=page_tokens,
+        )
+
+    def new_kv_pool(self, kv_format: KvFormat, num_pages: int) -> KvPool:
+        """Reserve pages on the model's device. Raises as `KvPool`."""
+        mine = self.kv_format(dtype=kv_format.dtype, page_tokens=kv_format.page_tokens)
+        if mine != kv_format:
+            raise ConfigError(f"KV format {kv_format} does not fit this model, which needs {mine}")
+        return KvPool(kv_format, num_pages, self.shape, torch.device(self.device))
+
+    def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
+        """Run one step: logits of the wanted rows, keys and values of all tokens to the pool.
+
+        Returns:
+            float32 `[R, V]` on the model's device, a new tensor.
+
+        Raises:
+            ArgumentError: a token id or page id is outside its range.
+        """
+        self._check(batch, pool)
+        step = StepInputs.of(batch, pool.format.page_tokens, torch.device(self.device))
+        return self._decoder.forward(step, pool)
+
+    def _check(self, batch: ForwardBatch, pool: KvPool) -> None:
+        """Keep bad numbers from reading or writing foreign memory. Cost: a few microseconds."""
+        for name, array, limit in (
+            ("token id", batch.token_ids_T, self.shape.vocab),
+            ("page id", batch.page_table_BP, pool.num_pages),
+            ("logit row", batch.logit_rows_R, len(batch.token_ids_T)),
+        ):
+            if array.size and not (array.min() >= 0 and array.max() < limit):
+                raise ArgumentError(
+                    f"{name}s go from {array.min()} to {array.max()}, outside 0..{limit - 1}"
+                )
+        capacity = batch.page_table_BP.shape[1] * pool.format.page_tokens
+        longest = max(batch.context_lens_B.max(), batch.positions_T.max() + 1)
+        if longest > capacity or batch.positions_T.min() < 0:
+            raise ArgumentError(
+                f"a context of {longest} tokens does not fit {batch.page_table_BP.shape[1]} pages "
+                f"of {pool.format.page_tokens} tokens"
+            )
+
+
+def load_model(
+    directory: Path,
+    *,
+    device: str = "cpu",
+    weight_format: str = "auto",
+    backend: str = "auto",
+) -> Model:
+    """Load the model in a Hugging Face directory. Runs no code from it.
+
+    Args:
+        directory: holds config.json and *.safetensors.
+        device: `cpu`, `cuda` or `cuda:<n>`.
+        weight_format: `auto`, `float32`, `bfloat16`; see `stored_dtype`.
+        backend: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
+
+    Raises:
+        ModelNotFoundError: no such directory or file.
+        ModelFileError: a file is damaged, or the files contradict each other.
+        UnsupportedModelError: architecture, weight format or device not supported.
+        ResourceError: too little free memory for the weights.
+    """
+    torch_device = _device(device)
+    directory = Path(directory)
+    shape = ModelShape.from_directory(directory)
+    files = WeightFiles(directory)
+    check_files(files, shape)
+    weight_format = stored_dtype(files, shape, weight_format, torch_device.type)
+    ops = _backend(backend, torch_device)
+    _check_memory(packed_bytes(shape, weight_format), torch_device, directory)
+    weights = load_weights(files, shape, ops, weight_format, str(torch_device))
+    return Model(
+        shape=shape,
+        device=str(torch_device),
+        weight_format=weight_format,
+        fingerprint=files.fingerprint(shape),
+        decoder=Decoder(shape, weights, ops, torch_device),
+        kv_dtypes=ops.kv_dtypes,
+    )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UnsupportedModelError(f"device {name!r} is not supported; supported are cpu, cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ResourceError(
+            "device cuda was asked for, but this PyTorch finds no CUDA device: install a CUDA "
+            "build of PyTorch and a driver, or use device cpu"
+        )
+    return device
+
+
+def _backend(name: str, device: torch.device) -> Ops:
+    if name == "torch" or (name == "auto" and device.type == "cuda"):
+        return TorchOps(device)
+    if name not in ("auto", "native") or device.type != "cpu":
+        raise UnsupportedModelError(
+            f"backend {name!r} is not supported on {device}; supported are auto, torch, and on a "
+            "CPU native"
+        )
+    return TorchOps(device)
+
+
+def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> None:
+    if device.type == "cuda":
+        free_bytes = torch.cuda.mem_get_info(device)[0]
+    else:
+        free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        raise ResourceError(
+            f"the weights of {directory} need {format_bytes(needed_bytes)} of memory on {device}, "
+            f"and {format_bytes(free_bytes)} are free: close other programs, or take a smaller "
+            "model"
+        )

@@ -1,0 +1,64 @@
+"""Rotary position tables from a model's `RopeShape`.
+
+Frequencies and angles are computed in float32 in the order in which `transformers` computes
+them, so that long positions round the same way; cosines then come from float64.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.core.model_shape import RopeShape
+
+FloatArray = NDArray[np.float32]
+
+
+def inverse_frequencies(rope: RopeShape) -> FloatArray:
+    """Angle per position of each rotated pair, `[rotary_dim / 2]`.
+
+    Source: llama3 scaling from Meta's Llama 3.1 reference code; YaRN from arXiv 2309.00071.
+    """
+    exponent = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
+    frequency = (1.0 / np.float32(rope.theta) ** exponent).astype(np.float32)
+    if rope.kind == "linear":
+        return (frequency / np.float32(rope.factor)).astype(np.float32)
+    if rope.kind == "llama3":
+        return _llama3(rope, frequency)
+    if rope.kind == "yarn":
+        return _yarn(rope, frequency)
+    return frequency
+
+
+def _llama3(rope: RopeShape, frequency: FloatArray) -> FloatArray:
+    """Short waves stay, long ones are stretched, those between are blended by wave length."""
+    turns = rope.original_max_tokens * frequency / (2 * math.pi)
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blend = np.clip(blend, 0.0, 1.0)
+    return (frequency * (blend + (1 - blend) / rope.factor)).astype(np.float32)
+
+
+def _yarn(rope: RopeShape, frequency: FloatArray) -> FloatArray:
+    """As llama3, with the blend linear in the index of the pair."""
+
+    def pair_of(turns: float) -> float:
+        length = rope.original_max_tokens / (turns * 2 * math.pi)
+        return rope.rotary_dim * math.log(length) / (2 * math.log(rope.theta))
+
+    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.rotary_dim - 1)
+    width = high - low if high != low else 0.001
+    stretched = np.clip((np.arange(len(frequency)) - low) / width, 0.0, 1.0)
+    blend = 1 - stretched
+    return (frequency * (blend + stretched / rope.factor)).astype(np.float32)
+
+
+def rope_tables(rope: RopeShape, positions: int) -> tuple[FloatArray, FloatArray]:
+    """Cosines and sines of positions 0 to `positions - 1`, each `[positions, rotary_dim / 2]`."""
+    angles = np.arange(positions, dtype=np.float32)[:, None] * inverse_frequencies(rope)[None, :]
+    wide = angles.astype(np.float64)
+    cos = (np.cos(wide) * rope.attention_factor).astype(np.float32)
+    sin = (np.sin(wide) * rope.attention_factor).astype(np.float32)
+    return cos, sin

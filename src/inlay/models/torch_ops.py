@@ -1,0 +1,235 @@
+"""The decoder's operations in plain PyTorch, for CUDA and as a second opinion on the CPU.
+
+On the CPU weights are widened to float32 when packed, so results differ from the native kernels
+only by the order of sums. On CUDA products run in the weights' dtype. Results depend on the
+batch in their last bits: only the native backend is batch-invariant.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.models.kv_pool import KvPool
+from inlay.models.ops import AttentionSpec, ExpertSource, StepInputs
+
+
+@dataclass(frozen=True)
+class _Linear:
+    weight_NM: Tensor
+    bias_N: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Experts:
+    gate_up_E2FM: Tensor
+    down_EMF: Tensor
+
+
+class TorchOps:
+    """See `inlay.models.ops.Ops`."""
+
+    kv_dtypes = ("float32", "bfloat16", "float16")
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def pack_linear(
+        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
+    ) -> _Linear:
+        """One matrix of all parts."""
+        rows = sum(len(part) for part in parts_NM)
+        weight = self._empty((rows, parts_NM[0].shape[1]), dtype)
+        start = 0
+        for part in parts_NM:
+            weight[start : start + len(part)].copy_(part)
+            start += len(part)
+        bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
+        return _Linear(weight, bias)
+
+    def pack_experts(
+        self, experts: int, hidden: int, width: int, source: ExpertSource, dtype: torch.dtype
+    ) -> _Experts:
+        """Two tensors for all experts."""
+        packed = _Experts(
+            self._empty((experts, 2 * width, hidden), dtype),
+            self._empty((experts, hidden, width), dtype),
+        )
+        for expert in range(experts):
+            gate, up, down = source(expert)
+            packed.gate_up_E2FM[expert, :width].copy_(gate)
+            packed.gate_up_E2FM[expert, width:].copy_(up)
+            packed.down_EMF[expert].copy_(down)
+        return packed
+
+    def _empty(self, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        stored = torch.float32 if self._device.type == "cpu" else dtype
+        return torch.empty(size, dtype=stored, device=self._device)
+
+    def embed(self, table_VM: Tensor, token_ids_T: Tensor, out_TM: Tensor) -> None:
+        """Gather, then widen."""
+        out_TM.copy_(table_VM.index_select(0, token_ids_T))
+
+    def rms_norm(self, x_TM: Tensor, weight_M: Tensor, eps: float, out_TM: Tensor) -> None:
+        """As the protocol says."""
+        out_TM.copy_(F.rms_norm(x_TM, weight_M.shape, weight_M, eps))
+
+    def linear(
+        self, x_TM: Tensor, weight: _Linear, out_TN: Tensor, *, accumulate: bool = False
+    ) -> None:
+        """In the weight's dtype; the result is rounded to it on CUDA."""
+        result = x_TM.to(weight.weight_NM.dtype) @ weight.weight_NM.t()
+        if accumulate:
+            out_TN.add_(result)
+        else:
+            out_TN.copy_(result)
+        if weight.bias_N is not None:
+            out_TN.add_(weight.bias_N)
+
+    def rope_and_store(
+        self,
+        qkv_TN: Tensor,
+        spec: AttentionSpec,
+        step: StepInputs,
+        cos_SC: Tensor,
+        sin_SC: Tensor,
+        pool: KvPool,
+    ) -> None:
+        """As the protocol says."""
+        heads_THD = qkv_TN.unflatten(1, (-1, spec.head_dim))
+        last_k = spec.heads + spec.kv_heads
+        cos = cos_SC.index_select(0, step.positions_T)[:, None]
+        sin = sin_SC.index_select(0, step.positions_T)[:, None]
+        for part, norm in (
+            (heads_THD[:, : spec.heads], spec.q_norm_D),
+            (heads_THD[:, spec.heads : last_k], spec.k_norm_D),
+        ):
+            if norm is not None:
+                part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
+            half = cos.shape[-1]
+            low, high = part[..., :half].clone(), part[..., half : 2 * half].clone()
+            part[..., :half] = low * cos - high * sin
+            part[..., half : 2 * half] = high * cos + low * sin
+        page_T = step.slots_T // pool.format.page_tokens
+        offset_T = step.slots_T % pool.format.page_tokens
+        dtype = pool.data.dtype
+        pool.data[page_T, spec.layer, 0, offset_T] = heads_THD[:, spec.heads : last_k].to(dtype)
+        pool.data[page_T, spec.layer, 1, offset_T] = heads_THD[:, last_k:].to(dtype)
+
+    def attention(
+        self, qkv_TN: Tensor, spec: AttentionSpec, step: StepInputs, pool: KvPool, out_TN: Tensor
+    ) -> None:
+        """Requests with one new token go together, padded; the others one by one."""
+        width = spec.heads * spec.head_dim
+        q_THD = qkv_TN[:, :width].unflatten(1, (spec.heads, spec.head_dim))
+        out_THD = out_TN.unflatten(1, (spec.heads, spec.head_dim))
+        starts = step.batch.query_starts_B1.tolist()
+        lengths = step.batch.context_lens_B.tolist()
+        single = [b for b in range(len(lengths)) if starts[b + 1] - starts[b] == 1]
+        if single:
+            self._attend_single(q_THD, spec, step, pool, out_THD, single)
+        for b, length in enumerate(lengths):
+            rows = slice(starts[b], starts[b + 1])
+            count = rows.stop - rows.start
+            if count < 2:
+                continue
+            k, v = self._gather(pool, spec.layer, step.page_table_BP[b : b + 1], length)
+            keys = torch.arange(length, device=self._device)
+            behind = (keys[-count:, None]) - keys
+            seen = behind >= 0
+            if spec.window:
+                seen &= behind < spec.window
+            out_THD[rows] = self._softmax(q_THD[rows].transpose(0, 1)[None], k, v, seen, spec)[
+                0
+            ].transpose(0, 1)
+
+    def _attend_single(
+        self,
+        q_THD: Tensor,
+        spec: AttentionSpec,
+        step: StepInputs,
+        pool: KvPool,
+        out_THD: Tensor,
+        single: list[int],
+    ) -> None:
+        requests = torch.tensor(single, device=self._device)
+        rows = step.query_starts_B1[requests].long()
+        longest = int(step.batch.context_lens_B[single].max())
+        k, v = self._gather(pool, spec.layer, step.page_table_BP[requests], longest)
+        behind = (
+            step.context_lens_B[requests][:, None] - 1 - torch.arange(longest, device=self._device)
+        )
+        seen = behind >= 0
+        if spec.window:
+            seen &= behind < spec.window
+        result = self._softmax(q_THD[rows][:, :, None], k, v, seen[:, None, None], spec)
+        out_THD[rows] = result[:, :, 0]
+
+    def _gather(
+        self, pool: KvPool, layer: int, pages_BP: Tensor, length: int
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values `[B, G, length, D]` of the requests with these pages."""
+        used = -(-length // pool.format.page_tokens)
+        planes = pool.data[pages_BP[:, :used].long(), layer]
+        k, v = planes.unbind(2)
+        return (
+            k.flatten(1, 2)[:, :length].transpose(1, 2),
+            v.flatten(1, 2)[:, :length].transpose(1, 2),
+        )
+
+    def _softmax(
+        self, q_BHTD: Tensor, k: Tensor, v: Tensor, seen: Tensor, spec: AttentionSpec
+    ) -> Tensor:
+        """Masked attention; float32 on the CPU, the pool's dtype on CUDA."""
+        dtype = torch.float32 if self._device.type == "cpu" else k.dtype
+        return F.scaled_dot_product_attention(
+            q_BHTD.to(dtype),
+            k.to(dtype),
+            v.to(dtype),
+            attn_mask=seen,
+            scale=spec.scale,
+            enable_gqa=True,
+        ).to(q_BHTD.dtype)
+
+    def route(
+        self, logits_TE: Tensor, normalize: bool, out_ids_TK: Tensor, out_weights_TK: Tensor
+    ) -> None:
+        """As the protocol says."""
+        weights, ids = logits_TE.softmax(-1).topk(out_ids_TK.shape[1], dim=-1)
+        if normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        out_ids_TK.copy_(ids)
+        out_weights_TK.copy_(weights)
+
+    def moe(
+        self, x_TM: Tensor, experts: _Experts, ids_TK: Tensor, weights_TK: Tensor, out_TM: Tensor
+    ) -> None:
+        """One expert after the other, each on the rows that chose it."""
+        chosen = ids_TK.flatten()
+        order = torch.argsort(chosen, stable=True)
+        rows = order // ids_TK.shape[1]
+        weights = weights_TK.flatten()[order]
+        counts = torch.bincount(chosen, minlength=len(experts.down_EMF)).tolist()
+        x = x_TM.to(experts.down_EMF.dtype)
+        start = 0
+        for expert, count in enumerate(counts):
+            if not count:
+                continue
+            part = slice(start, start + count)
+            gate, up = (x[rows[part]] @ experts.gate_up_E2FM[expert].t()).chunk(2, dim=-1)
+            down = (F.silu(gate) * up) @ experts.down_EMF[expert].t()
+            out_TM.index_add_(0, rows[part], down.float() * weights[part, None])
+            start += count
+
+    def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
+        """As the protocol says."""
+        gate, up = gate_up_T2F.chunk(2, dim=-1)
+        torch.mul(F.silu(gate), up, out=out_TF)
+
+    def bytes_of(self, weight: _Linear | _Experts) -> int:
+        """Bytes of the tensors."""
+        if isinstance(weight, _Experts):
+            return weight.gate_up_E2FM.nbytes + weight.down_EMF.nbytes
+        return weight.weight_NM.nbytes + (0 if weight.bias_N is None else weight.bias_N.nbytes)

@@ -1,0 +1,204 @@
+"""The safetensors files of a model directory: what they hold, mapped, checked, named in errors.
+
+Tensors are views of mapped files: reading one costs page faults, not a copy, and the operating
+system may drop its pages again. Knows nothing of what the tensors mean.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_shape import ModelShape
+from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_HASH_WHOLE_BYTES = 32 << 20
+_HASH_SAMPLES = 4096
+_HASH_SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where one tensor lies and what it is."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class WeightFiles:
+    """All safetensors shards of one directory.
+
+    Attributes:
+        tensors: what each name is.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Open and check every shard's header.
+
+        Raises:
+            ModelNotFoundError: no weights in the directory, or a shard of the index is missing.
+            ModelFileError: a file is cut off or damaged, or contradicts the index.
+            UnsupportedModelError: a tensor has a dtype other than float32, bfloat16, float16.
+        """
+        self.directory = directory
+        self.files, index = _find_files(directory)
+        self._open = {file: _open_shard(file) for file in self.files}
+        self.tensors: dict[str, TensorInfo] = {}
+        for file, shard in self._open.items():
+            for name in shard.keys():  # noqa: SIM118 (not a dict)
+                part = shard.get_slice(name)
+                dtype = part.get_dtype()
+                if dtype not in _DTYPES:
+                    raise UnsupportedModelError(
+                        f"{file.name}: tensor {name} has dtype {dtype}; supported are float32, "
+                        "bfloat16 and float16 weights"
+                    )
+                self.tensors[name] = TensorInfo(file, tuple(part.get_shape()), _DTYPES[dtype])
+        lost = [name for name, file in index.items() if name not in self.tensors]
+        if lost:
+            raise ModelFileError(
+                f"{directory}: the index places {_some(lost)} in files that do not hold them: "
+                "download the model again"
+            )
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor as a view of the mapped file; do not write to it."""
+        info = self.tensors[name]
+        try:
+            tensor: torch.Tensor = self._open[info.file].get_tensor(name)
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise ModelFileError(
+                f"{info.file}: tensor {name} cannot be read ({error}): download the file again"
+            ) from error
+        return tensor
+
+    def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
+        """Compare names and shapes with what the model needs.
+
+        Raises:
+            ModelFileError: tensors are missing, left over, or have other shapes; names them.
+        """
+        needed = {item.name: item.shape for item in expected}
+        missing = [name for name in needed if name not in self.tensors]
+        if missing:
+            raise ModelFileError(
+                f"{self.directory}: the weights lack {_some(missing)}: the download is incomplete, "
+                "or config.json belongs to another model"
+            )
+        allowed = set(optional)
+        surplus = [
+            name
+            for name in self.tensors
+            if name not in needed and name not in allowed and not name.endswith(IGNORED_SUFFIXES)
+        ]
+        if surplus:
+            raise ModelFileError(
+                f"{self.directory}: the weights hold {_some(surplus)}, which this architecture "
+                "does not have: config.json belongs to another model, or the model needs support "
+                "that Inlay lacks"
+            )
+        wrong = [
+            f"{name} {list(self.tensors[name].shape)} instead of {list(shape)}"
+            for name, shape in needed.items()
+            if self.tensors[name].shape != shape
+        ]
+        if wrong:
+            raise ModelFileError(
+                f"{self.directory}: config.json asks for other shapes than the weights have: "
+                f"{_some(wrong)}"
+            )
+
+    def fingerprint(self, shape: ModelShape) -> str:
+        """Content fingerprint: 32 hex digits, BLAKE2b.
+
+        Covers what config.json says (as `ModelShape`), and of every shard the size, the header
+        (names, dtypes, shapes, offsets) and the data: all of it if the shards have at most 32 MiB
+        together, else 4 KiB at each of 4,096 places spread evenly. A change that touches few
+        tensors of a large model and keeps all headers can therefore go unseen.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps(asdict(shape), sort_keys=True).encode())
+        total = sum(file.stat().st_size for file in self.files)
+        for file in self.files:
+            size = file.stat().st_size
+            with file.open("rb") as stream:
+                start = 8 + int.from_bytes(stream.read(8), "little")
+                stream.seek(0)
+                digest.update(size.to_bytes(8, "little") + stream.read(start))
+                if total <= _HASH_WHOLE_BYTES:
+                    digest.update(stream.read())
+                    continue
+                samples = max(1, _HASH_SAMPLES * size // total)
+                for i in range(samples):
+                    stream.seek(start + (size - start) * i // samples)
+                    digest.update(stream.read(_HASH_SAMPLE_BYTES))
+        return digest.hexdigest()
+
+
+def _find_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
+    """The shards, and the index (name -> file name) if there is one."""
+    index_file = directory / "model.safetensors.index.json"
+    if index_file.is_file():
+        try:
+            index = dict(json.loads(index_file.read_text("utf-8"))["weight_map"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(
+                f"{index_file} is damaged ({error!r}): download it again"
+            ) from error
+        names = sorted(set(index.values()))
+        foreign = [name for name in names if Path(name).name != name]
+        if foreign:
+            raise ModelFileError(f"{index_file} names files outside the directory: {foreign[0]!r}")
+        missing = [name for name in names if not (directory / name).is_file()]
+        if missing:
+            raise ModelNotFoundError(
+                f"{directory} lacks {len(missing)} of {len(names)} weight files: {_some(missing)}; "
+                "download the model again"
+            )
+        return [directory / name for name in names], index
+    if (directory / "model.safetensors").is_file():
+        return [directory / "model.safetensors"], {}
+    found = sorted(directory.glob("*.safetensors"))
+    if found:
+        return found, {}
+    other = sorted(
+        file.name for end in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in directory.glob(end)
+    )
+    if other:
+        raise UnsupportedModelError(
+            f"{directory} holds {_some(other)} but no *.safetensors; only safetensors weights are "
+            "read: take the model's safetensors variant, or convert it with transformers "
+            "(`AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)`)"
+        )
+    raise ModelNotFoundError(f"{directory} holds no *.safetensors: download the model's weights")
+
+
+def _open_shard(file: Path) -> safe_open:
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(
+            f"{file} ({file.stat().st_size} bytes) is cut off or damaged ({error}): delete it and "
+            "download it again"
+        ) from error
+
+
+def _some(names: list[str]) -> str:
+    """The first few of many names, and how many more."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

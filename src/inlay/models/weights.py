@@ -1,0 +1,181 @@
+"""A model's weights in memory: loads the files part by part into a backend's packed form.
+
+At any time at most one part (a matrix, or one expert) exists besides the packed weights: the
+files themselves are mapped, their pages belong to the system's cache. The embedding stays a view
+of its file, because a step reads only a few of its rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inlay.core.errors import UnsupportedModelError
+from inlay.core.model_shape import ModelShape
+from inlay.models.ops import Experts, Linear, Ops
+from inlay.models.weight_files import WeightFiles
+from inlay.models.weight_names import WEIGHT_NAMES, expected_tensors
+
+_FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer. Either `gate_up` and `down`, or `router` and `experts`, are set."""
+
+    attention_norm_M: Tensor
+    qkv: Linear
+    output: Linear
+    q_norm_D: Tensor | None
+    k_norm_D: Tensor | None
+    mlp_norm_M: Tensor
+    gate_up: Linear | None
+    down: Linear | None
+    router: Linear | None
+    experts: Experts | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of one model.
+
+    Attributes:
+        embedding_VM: rows per token id, in the files' dtype.
+        head: output matrix, packed; of tied models from the embedding.
+    """
+
+    embedding_VM: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm_M: Tensor
+    head: Linear
+
+
+def check_files(files: WeightFiles, shape: ModelShape) -> None:
+    """Raise ModelFileError unless the files hold exactly the tensors that the shape needs."""
+    names = WEIGHT_NAMES[shape.architecture]
+    expected = expected_tensors(shape, fused_experts=_fused_experts(files, shape))
+    files.check(expected, optional=(names["head"],))
+
+
+def stored_dtype(files: WeightFiles, shape: ModelShape, weight_format: str, device: str) -> str:
+    """The format in which linear weights are held in memory.
+
+    `auto` is the files' own on a CPU, where float16 is widened to float32, which is exact, and
+    bfloat16 on CUDA.
+
+    Raises:
+        UnsupportedModelError: an unknown format, or float16 on a CPU.
+    """
+    allowed = ("float32", "bfloat16") if device == "cpu" else tuple(_FORMATS)
+    if weight_format == "auto":
+        if device != "cpu":
+            return "bfloat16"
+        q = WEIGHT_NAMES[shape.architecture]["q"].format(layer=0)
+        return "bfloat16" if files.tensors[q].dtype == torch.bfloat16 else "float32"
+    if weight_format not in allowed:
+        raise UnsupportedModelError(
+            f"weight_format {weight_format!r} is not supported on {device}; supported are auto, "
+            f"{', '.join(allowed)}"
+        )
+    return weight_format
+
+
+def packed_bytes(shape: ModelShape, weight_format: str) -> int:
+    """Memory that the packed weights take; the mapped embedding is not part of it."""
+    embedding = shape.vocab * shape.hidden
+    matrices = shape.parameters - (0 if shape.tie_embeddings else embedding)
+    return matrices * _FORMATS[weight_format].itemsize
+
+
+class _Loader:
+    def __init__(
+        self, files: WeightFiles, shape: ModelShape, ops: Ops, dtype: torch.dtype, device: str
+    ) -> None:
+        self.files, self.shape, self.ops, self.dtype = files, shape, ops, dtype
+        self.device = device
+        self.names: Mapping[str, str] = WEIGHT_NAMES[shape.architecture]
+        self.fused = _fused_experts(files, shape)
+
+    def get(self, part: str, layer: int, **more: int) -> Tensor:
+        return self.files.get(self.names[part].format(layer=layer, **more))
+
+    def vector(self, part: str, layer: int = 0) -> Tensor:
+        """A norm weight, float32 on the device."""
+        return self.get(part, layer).to(self.device, torch.float32, copy=True)
+
+    def linear(self, parts: tuple[str, ...], layer: int, bias: bool = False) -> Linear:
+        return self.ops.pack_linear(
+            [self.get(part, layer) for part in parts],
+            [self.get(f"{part}_bias", layer) for part in parts] if bias else [],
+            self.dtype,
+        )
+
+    def expert(self, layer: int, expert: int) -> tuple[Tensor, Tensor, Tensor]:
+        if self.fused:
+            gate_up = self.get("experts_gate_up", layer)[expert]
+            gate, up = gate_up.chunk(2)
+            return gate, up, self.get("experts_down", layer)[expert]
+        gate, up, down = (
+            self.get(part, layer, expert=expert)
+            for part in ("expert_gate", "expert_up", "expert_down")
+        )
+        return gate, up, down
+
+    def layer(self, layer: int) -> LayerWeights:
+        shape = self.shape
+        sparse = layer in shape.sparse_layers
+        return LayerWeights(
+            attention_norm_M=self.vector("attention_norm", layer),
+            qkv=self.linear(("q", "k", "v"), layer, shape.qkv_bias),
+            output=self.linear(("output",), layer, shape.output_bias),
+            q_norm_D=self.vector("q_norm", layer) if shape.qk_norm else None,
+            k_norm_D=self.vector("k_norm", layer) if shape.qk_norm else None,
+            mlp_norm_M=self.vector("mlp_norm", layer),
+            gate_up=None if sparse else self.linear(("gate", "up"), layer, shape.mlp_bias),
+            down=None if sparse else self.linear(("down",), layer, shape.mlp_bias),
+            router=self.linear(("router",), layer) if sparse else None,
+            experts=self.ops.pack_experts(
+                shape.experts,
+                shape.hidden,
+                shape.moe_intermediate,
+                partial(self.expert, layer),
+                self.dtype,
+            )
+            if sparse
+            else None,
+        )
+
+
+def load_weights(
+    files: WeightFiles, shape: ModelShape, ops: Ops, weight_format: str, device: str
+) -> Weights:
+    """Pack all weights. Call `check_files` first.
+
+    Raises:
+        ModelFileError: a file turned out to be damaged.
+    """
+    loader = _Loader(files, shape, ops, _FORMATS[weight_format], device)
+    embedding = files.get(loader.names["embedding"])
+    if device != "cpu":
+        embedding = embedding.to(device, _FORMATS[weight_format])
+    return Weights(
+        embedding_VM=embedding,
+        layers=tuple(loader.layer(layer) for layer in range(shape.layers)),
+        final_norm_M=loader.vector("final_norm"),
+        head=loader.linear(("embedding" if shape.tie_embeddings else "head",), 0),
+    )
+
+
+def _fused_experts(files: WeightFiles, shape: ModelShape) -> bool:
+    if not shape.sparse_layers:
+        return False
+    name = WEIGHT_NAMES[shape.architecture]["experts_gate_up"].format(layer=shape.sparse_layers[0])
+    return name in files.tensors
+
+
+def model_files(directory: Path) -> WeightFiles:
+    """Open a directory's weights; see `WeightFiles`."""
+    return WeightFiles(directory)

@@ -1,0 +1,175 @@
+"""Logits equal to `transformers` for each architecture, however the tokens are computed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inlay.models.model import Model, load_model
+from tests.support.model_driver import ModelDriver
+from tests.support.tiny_models import make_tiny_model
+from tests.unit.models.reference import (
+    load_reference,
+    reference_greedy,
+    reference_logits,
+    relative_error,
+)
+
+TOLERANCE = 1e-4
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {"architecture": "llama"},
+    "llama_untied_bias": {
+        "architecture": "llama",
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "llama_no_head_dim": {
+        "architecture": "llama",
+        "head_dim": ...,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    },
+    "llama_llama3": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE},
+    "llama_linear": {
+        "architecture": "llama",
+        "rope_scaling": {"type": "linear", "factor": 2.0},
+    },
+    "llama_yarn": {"architecture": "llama", "rope_scaling": YARN_ROPE},
+    "llama_rope_parameters": {
+        "architecture": "llama",
+        "rope_scaling": ...,
+        "rope_theta": ...,
+        "rope_parameters": YARN_ROPE
+        | {"rope_theta": 5000.0, "beta_fast": 16, "mscale": 0.7, "mscale_all_dim": 1.1},
+    },
+    "mistral": {"architecture": "mistral"},
+    "mistral_window": {"architecture": "mistral", "sliding_window": 19},
+    "qwen3": {"architecture": "qwen3"},
+    "qwen3_odd_heads": {
+        "architecture": "qwen3",
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "hidden_size": 48,
+        "head_dim": 24,
+        "tie_word_embeddings": False,
+    },
+    "qwen3_window": {
+        "architecture": "qwen3",
+        "use_sliding_window": True,
+        "sliding_window": 11,
+        "max_window_layers": 1,
+        "num_hidden_layers": 3,
+    },
+    "qwen3_moe": {"architecture": "qwen3_moe"},
+    "qwen3_moe_mixed": {
+        "architecture": "qwen3_moe",
+        "num_hidden_layers": 4,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [3],
+        "norm_topk_prob": False,
+        "num_experts": 5,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "head_dim": 32,
+        "moe_intermediate_size": 23,
+        "tie_word_embeddings": False,
+        "expert_names": "fused",
+    },
+    "qwen3_moe_yarn": {
+        "architecture": "qwen3_moe",
+        "rope_scaling": YARN_ROPE | {"truncate": False},
+        "shards": 3,
+    },
+}
+BACKENDS = ("torch", "native")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = make_tiny_model(
+        tmp_path_factory.mktemp(request.param), tokenizer="none", **CASES[request.param]
+    )
+    return directory, load_reference(directory)
+
+
+@pytest.fixture(params=BACKENDS)
+def model(request: pytest.FixtureRequest, case: Any) -> Model:
+    return load_model(case[0], backend=request.param)
+
+
+def tokens_of(count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 512, (count,), generator=generator).tolist()
+
+
+@pytest.mark.parametrize("chunks", [(), (1,), (7, 1, 13), (33, 16)], ids=str)
+def test_prefill_in_chunks(case: Any, model: Model, chunks: tuple[int, ...]) -> None:
+    tokens = tokens_of(75, seed=1)
+    expected = reference_logits(case[1], tokens)
+    actual = ModelDriver(model).prefill(tokens, chunks)
+    assert relative_error(actual, expected) < TOLERANCE
+
+
+def test_decode_after_prefix_hits(case: Any, model: Model) -> None:
+    prefix = tokens_of(40, seed=2)
+    driver = ModelDriver(model, page_tokens=8)
+    first = driver.add(prefix + tokens_of(3, seed=3))
+    driver.step([(first, len(first.tokens))])
+    for seed in (4, 5):
+        tokens = prefix + tokens_of(9, seed=seed)
+        hit = driver.add(tokens, shared_with=first)
+        assert hit.computed == 40 and hit.pages == first.pages[:5]
+        expected = reference_logits(case[1], tokens)
+        (start,) = driver.step([(hit, 5)], all_rows=True)
+        assert relative_error(start, expected[40:45]) < TOLERANCE
+        for position in range(45, 49):
+            (logits,) = driver.step([(hit, 1)])
+            assert relative_error(logits, expected[position : position + 1]) < TOLERANCE
+
+
+def test_batches_of_mixed_lengths(case: Any, model: Model) -> None:
+    lengths = (1, 50, 17, 33, 2)
+    driver = ModelDriver(model)
+    sequences = [driver.add(tokens_of(n + 3, seed=n)) for n in lengths]
+    expected = [reference_logits(case[1], sequence.tokens) for sequence in sequences]
+    results = driver.step(list(zip(sequences, lengths, strict=True)))
+    for n, logits, want in zip(lengths, results, expected, strict=True):
+        assert relative_error(logits, want[n - 1 : n]) < TOLERANCE
+    # Prefill of one beside decodes of the others, then decodes alone.
+    for step, counts in enumerate([(1, 1, 2, 1, 1), (1, 1, 1, 1, 1)]):
+        results = driver.step(list(zip(sequences, counts, strict=True)))
+        for sequence, logits, want in zip(sequences, results, expected, strict=True):
+            at = sequence.computed - 1
+            assert relative_error(logits, want[at : at + 1]) < TOLERANCE, step
+
+
+def test_greedy_text(case: Any, model: Model) -> None:
+    prompt = tokens_of(11, seed=6)
+    expected = reference_greedy(case[1], prompt, 64)
+    assert len(set(expected)) > 16
+    assert ModelDriver(model).greedy(prompt, 64) == expected
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_half_precision_files(tmp_path: Path, dtype: str, backend: str) -> None:
+    """Weights are widened exactly, so float32 arithmetic on them must agree."""
+    directory = make_tiny_model(tmp_path, tokenizer="none", dtype=dtype)
+    tokens = tokens_of(40, seed=7)
+    expected = reference_logits(load_reference(directory), tokens)
+    model = load_model(directory, backend=backend)
+    assert model.weight_format == ("bfloat16" if dtype == "bfloat16" else "float32")
+    actual = ModelDriver(model, dtype="float32").prefill(tokens, (13,))
+    assert relative_error(actual, expected) < TOLERANCE
