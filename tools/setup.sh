@@ -47,6 +47,8 @@ stop_heartbeat() {
   fi
 }
 trap stop_heartbeat EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 find_python() {
   local name
@@ -111,11 +113,11 @@ set_up() {
   if ! fresh "$kind" "$dependencies"; then
     step "Installing tools (1/2)" tools pip_install_tools "${groups[@]}"
     step "Installing Inlay's dependencies and building its C++ core (2/2)" install \
-      pip install -c constraints.txt --no-build-isolation -e .
+      pip install --verbose -c constraints.txt --no-build-isolation -e .
     stamp "$kind" "$dependencies"
     [[ $kind == dev ]] && stamp run "$dependencies"
   else
-    step "Building the C++ core" build pip install --no-deps --no-build-isolation -e .
+    step "Building the C++ core" build pip install --verbose --no-deps --no-build-isolation -e .
   fi
   stamp core "$core"
 }
