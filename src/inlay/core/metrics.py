@@ -1,0 +1,210 @@
+"""Definitions of the metrics that Inlay's servers export, as data.
+
+What each one measures is said in its help text; `docs/metrics.md` defines the symbols. Aliases
+are the names under which request routers written for vLLM look for the same numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+MetricKind = Literal["counter", "gauge", "histogram", "info"]
+
+SECONDS_FINE = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
+    1.0, 2.5, 5.0,
+)  # fmt: skip
+SECONDS_COARSE = (
+    0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0, 160.0, 640.0,
+)  # fmt: skip
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: counters are exported with `_total` appended.
+        labels: label names.
+        buckets: upper bounds of a histogram.
+        aliases: further names with the same values; `alias_label` renames the one label there.
+    """
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    aliases: tuple[str, ...] = ()
+    alias_label: str = ""
+
+
+TTFT = Metric(
+    name="inlay_time_to_first_token_seconds",
+    kind="histogram",
+    help="From a request's arrival at the server to its first token.",
+    buckets=SECONDS_COARSE,
+    aliases=("vllm:time_to_first_token_seconds",),
+)
+ITL = Metric(
+    name="inlay_inter_token_latency_seconds",
+    kind="histogram",
+    help="Each gap between consecutive tokens of a choice.",
+    buckets=SECONDS_FINE,
+    aliases=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+)
+TPOT = Metric(
+    name="inlay_time_per_output_token_seconds",
+    kind="histogram",
+    help="(last - first token time) / (output tokens - 1), one value per request.",
+    buckets=SECONDS_FINE,
+    aliases=("vllm:request_time_per_output_token_seconds",),
+)
+E2E = Metric(
+    name="inlay_request_seconds",
+    kind="histogram",
+    help="From a request's arrival at the server to its last token.",
+    buckets=SECONDS_COARSE,
+    aliases=("vllm:e2e_request_latency_seconds",),
+)
+QUEUE = Metric(
+    name="inlay_queue_seconds",
+    kind="histogram",
+    help="From a request's arrival at the server to its first step in the engine.",
+    buckets=SECONDS_COARSE,
+    aliases=("vllm:request_queue_time_seconds",),
+)
+REQUEST_PROMPT_TOKENS = Metric(
+    name="inlay_request_prompt_tokens",
+    kind="histogram",
+    help="Prompt tokens of each finished request.",
+    buckets=TOKENS,
+    aliases=("vllm:request_prompt_tokens",),
+)
+REQUEST_GENERATED_TOKENS = Metric(
+    name="inlay_request_generated_tokens",
+    kind="histogram",
+    help="Generated tokens of each finished request, all its choices together.",
+    buckets=TOKENS,
+    aliases=("vllm:request_generation_tokens",),
+)
+PROMPT_TOKENS = Metric(
+    name="inlay_prompt_tokens",
+    kind="counter",
+    help="Prompt tokens of the requests that were taken on.",
+    aliases=("vllm:prompt_tokens",),
+)
+CACHED_TOKENS = Metric(
+    name="inlay_cached_prompt_tokens",
+    kind="counter",
+    help="Prompt tokens among them whose KV came from the prefix cache.",
+    aliases=("vllm:prompt_tokens_cached",),
+)
+GENERATED_TOKENS = Metric(
+    name="inlay_generated_tokens",
+    kind="counter",
+    help="Tokens generated.",
+    aliases=("vllm:generation_tokens",),
+)
+FINISHED = Metric(
+    name="inlay_requests_finished",
+    kind="counter",
+    help="Choices that ended on their own, by reason (stop, length).",
+    labels=("reason",),
+    aliases=("vllm:request_success",),
+    alias_label="finished_reason",
+)
+HTTP_REQUESTS = Metric(
+    name="inlay_http_requests",
+    kind="counter",
+    help="Requests to the generating routes by the status they were answered with; "
+    "499 means that the client went away first.",
+    labels=("status",),
+)
+RUNNING = Metric(
+    name="inlay_requests_running",
+    kind="gauge",
+    help="Requests in the engine's batch.",
+    aliases=("vllm:num_requests_running",),
+)
+WAITING = Metric(
+    name="inlay_requests_waiting",
+    kind="gauge",
+    help="Requests in the engine's queue.",
+    aliases=("vllm:num_requests_waiting",),
+)
+PAGES = Metric(
+    name="inlay_pages",
+    kind="gauge",
+    help="KV pages by state: free, cached (reusable, nobody uses them now), used.",
+    labels=("state",),
+)
+PAGE_USAGE = Metric(
+    name="inlay_page_usage_ratio",
+    kind="gauge",
+    help="Part of the KV pages that running requests hold, 0..1.",
+    aliases=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+)
+PREFIX_QUERIES = Metric(
+    name="inlay_prefix_cache_query_tokens",
+    kind="counter",
+    help="Prompt tokens looked up in the prefix cache.",
+    aliases=("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+)
+PREFIX_HITS = Metric(
+    name="inlay_prefix_cache_hit_tokens",
+    kind="counter",
+    help="Prompt tokens found in the prefix cache.",
+    aliases=("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+)
+PREEMPTIONS = Metric(
+    name="inlay_preemptions",
+    kind="counter",
+    help="Times a request had to give up its pages and start over.",
+    aliases=("vllm:num_preemptions",),
+)
+STEPS = Metric(name="inlay_engine_steps", kind="counter", help="Steps of the engine.")
+STEP_BUSY = Metric(
+    name="inlay_engine_busy_seconds", kind="counter", help="Time the engine spent in steps."
+)
+ENGINE_UP = Metric(
+    name="inlay_engine_up", kind="gauge", help="1 while the engine's process runs, else 0."
+)
+ENGINE_INFO = Metric(
+    name="inlay_engine",
+    kind="info",
+    help="What the engine serves and with what.",
+    labels=("model", "architecture", "weight_format", "device", "isa", "kv_dtype"),
+)
+
+SERVER_METRICS = (
+    TTFT,
+    ITL,
+    TPOT,
+    E2E,
+    QUEUE,
+    REQUEST_PROMPT_TOKENS,
+    REQUEST_GENERATED_TOKENS,
+    PROMPT_TOKENS,
+    CACHED_TOKENS,
+    GENERATED_TOKENS,
+    FINISHED,
+    HTTP_REQUESTS,
+)
+"""Metrics that the HTTP process counts itself."""
+
+ENGINE_METRICS = (
+    RUNNING,
+    WAITING,
+    PAGES,
+    PAGE_USAGE,
+    PREFIX_QUERIES,
+    PREFIX_HITS,
+    PREEMPTIONS,
+    STEPS,
+    STEP_BUSY,
+    ENGINE_UP,
+    ENGINE_INFO,
+)
+"""Metrics read from the engine when they are asked for."""

@@ -1,0 +1,106 @@
+"""The HTTP application: every route, the guards before them, and the chat page."""
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from inlay import __version__
+from inlay.serve.admin import AdminRoutes
+from inlay.serve.config import ServeConfig
+from inlay.serve.guard import KeyGuard
+from inlay.serve.openai.chat import ChatRoute
+from inlay.serve.openai.completions import CompletionRoute
+from inlay.serve.openai.errors import describe, error_object, json_response
+from inlay.serve.openai.http import answering, counted
+from inlay.serve.openai.models import ModelsRoute
+from inlay.serve.openai.tokenize import TokenizeRoutes
+from inlay.serve.service import Service
+from inlay.serve.sglang import SglangRoutes
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(service: Service, config: ServeConfig) -> FastAPI:
+    """Put routes, guards and the chat page together.
+
+    Routes are Starlette's own: bodies are read by msgspec, which is several times cheaper than
+    FastAPI's way and names wrong values as OpenAI's clients expect.
+    """
+    app = FastAPI(
+        title="Inlay",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+    )
+    models, tokens = ModelsRoute(service), TokenizeRoutes(service)
+    admin, sglang = AdminRoutes(service), SglangRoutes(service)
+    generating: list[tuple[str, Handler]] = [
+        ("/v1/chat/completions", ChatRoute(service).handle),
+        ("/v1/completions", CompletionRoute(service).handle),
+        ("/generate", sglang.generate),
+    ]
+    reading: list[tuple[str, Handler]] = [
+        ("/v1/models", models.handle),
+        ("/v1/models/{name:path}", models.handle),
+        ("/health", admin.health),
+        ("/ping", admin.health),
+        ("/version", admin.version),
+        ("/metrics", admin.metrics),
+        ("/tokenizer_info", tokens.info),
+        ("/server_info", sglang.server_info),
+        ("/get_server_info", sglang.server_info),
+        ("/model_info", sglang.model_info),
+        ("/get_model_info", sglang.model_info),
+    ]
+    acting: list[tuple[str, Handler]] = [
+        ("/tokenize", tokens.tokenize),
+        ("/detokenize", tokens.detokenize),
+        ("/reset_prefix_cache", admin.reset_cache),
+        ("/flush_cache", admin.reset_cache),
+    ]
+    for path, handler in generating:
+        app.router.routes.append(Route(path, counted(service, handler), methods=["POST"]))
+    for path, handler in reading:
+        app.router.routes.append(Route(path, answering(handler), methods=["GET"]))
+    for path, handler in acting:
+        app.router.routes.append(Route(path, answering(handler), methods=["POST"]))
+    if config.page:
+        from inlay.serve.page import mount_page
+
+        mount_page(app, service, config)
+    if config.api_key is not None:
+        app.add_middleware(KeyGuard, api_key=config.api_key)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
+    return app
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        message, code = f"{what}: there is no such path here", "not_found"
+    elif error.status_code == 405:
+        message, code = f"{what}: this path takes another method", "method_not_allowed"
+    else:
+        message, code = str(error.detail), None
+    body = error_object(error.status_code, message, code, None)
+    return json_response(body, status=error.status_code, headers=dict(error.headers or {}))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    status, body, headers = describe(error)
+    return json_response(body, status=status, headers=headers)

@@ -1,0 +1,41 @@
+"""What `inlay serve` prints when it is ready."""
+
+from inlay import __version__
+from inlay.core.messages import EngineInfo
+
+
+def banner(url: str, name: str, info: EngineInfo, *, page: bool, key: bool, start_s: float) -> str:
+    """A few lines: what is served, where, and two things to try."""
+    about = [info.architecture, f"{_count(info.parameters)} parameters", info.weight_format]
+    about += [f"{info.device} ({info.isa})", f"context {info.max_context_tokens}"]
+    token = "$INLAY_KEY" if key else "-"
+    header = ' -H "Authorization: Bearer $INLAY_KEY"' if key else ""
+    lines = [
+        f"Inlay {__version__} serves {name} at {url} (ready in {start_s:.1f} s)",
+        "  " + ", ".join(about),
+        "",
+    ]
+    if page:
+        lines += ["Chat page:", f"  {url}/", ""]
+    question = '{"messages": [{"role": "user", "content": "What does lantern mean?"}]}'
+    lines += [
+        "Try it with curl:",
+        f"  curl {url}/v1/chat/completions{header} -d '{question}'",
+        "",
+        "or with the openai package:",
+        "  from openai import OpenAI",
+        f'  client = OpenAI(base_url="{url}/v1", api_key="{token}")',
+        '  messages = [{"role": "user", "content": "What does lantern mean?"}]',
+        f'  answer = client.chat.completions.create(model="{name}", messages=messages)',
+        "  print(answer.choices[0].message.content)",
+        "",
+        "Stop with Ctrl+C.",
+    ]
+    return "\n".join(lines)
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return str(number)

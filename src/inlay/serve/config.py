@@ -1,0 +1,78 @@
+"""How a server listens and what it allows; the engine's own settings are a field of it."""
+
+from dataclasses import dataclass, field
+
+from inlay.core.errors import ConfigError
+from inlay.engine.config import EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """The configuration of `inlay serve`.
+
+    Attributes:
+        host: address to listen on; `0.0.0.0` listens on every network of the machine.
+        port: TCP port; 0 lets the system choose one (the banner names it).
+        served_model_name: names that clients may use for the model, one or a comma-separated
+            list or a tuple; the first one is reported in answers. Empty uses the name that the
+            model was asked for by.
+        api_key: if set, requests need `Authorization: Bearer <api_key>`; `/health` stays open.
+        cors_origins: web origins whose pages may call the server; `("*",)` allows every page.
+        max_body_bytes: larger request bodies are refused with 413.
+        max_choices: largest `n`, and largest number of prompts times `n` of one request.
+        max_logprobs: largest number of alternatives per token that a request may ask for.
+        max_completion_tokens: cap on the output of every request; None caps by the context only.
+        drain_s: how long running requests may go on after a stop signal.
+        start_timeout_s: how long the engine may take to load the model.
+        page: serve the chat page at `/`.
+        access_log: log a line per request.
+        engine: the engine's configuration; `engine.model` names the model.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_model_name: str | tuple[str, ...] = ()
+    api_key: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 32 * 2**20
+    max_choices: int = 1024
+    max_logprobs: int = 20
+    max_completion_tokens: int | None = None
+    drain_s: float = 3.0
+    start_timeout_s: float = 1800.0
+    page: bool = True
+    access_log: bool = False
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}: it must be in 0..65535")
+        if not self.host:
+            raise ConfigError("host is empty: write an address, for example 127.0.0.1")
+        if any(not name for name in self.names):
+            raise ConfigError("served_model_name has an empty name")
+        if self.api_key is not None and not self.api_key.isascii():
+            raise ConfigError("api_key must be ASCII text: HTTP headers carry nothing else")
+        if self.api_key == "":
+            raise ConfigError("api_key is empty: leave it out to serve without a key")
+        for name, low, value in (
+            ("max_body_bytes", 1024, self.max_body_bytes),
+            ("max_choices", 1, self.max_choices),
+            ("max_logprobs", 0, self.max_logprobs),
+            ("drain_s", 0, self.drain_s),
+            ("start_timeout_s", 1, self.start_timeout_s),
+        ):
+            if value < low:
+                raise ConfigError(f"{name} is {value}: it must be at least {low}")
+        if self.max_completion_tokens is not None and self.max_completion_tokens < 1:
+            raise ConfigError(
+                f"max_completion_tokens is {self.max_completion_tokens}: it must be at least 1"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """`served_model_name` as a tuple."""
+        names = self.served_model_name
+        if isinstance(names, str):
+            names = tuple(part.strip() for part in names.split(",")) if names else ()
+        return names

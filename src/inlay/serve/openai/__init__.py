@@ -1,0 +1,1 @@
+"""The OpenAI protocol: request bodies, answers, errors and event streams."""

@@ -1,0 +1,411 @@
+"""`/v1/completions`: texts or tokens in, one or several prompts, echo and log probabilities."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inlay.core.errors import RequestError
+from inlay.core.messages import ChoiceDelta, GenerateRequest, RequestOutput, TokenLogprob
+from inlay.serve.events import Usage
+from inlay.serve.openai.errors import json_response
+from inlay.serve.openai.http import read_body
+from inlay.serve.openai.logprobs import CompletionLogprobs, TokenNames
+from inlay.serve.openai.protocol import CompletionRequest, decode_body
+from inlay.serve.openai.sampling import build_params
+from inlay.serve.openai.sse import CLIENT_CLOSED, EventStream, merged, while_connected
+from inlay.serve.openai.structure import find_structure
+from inlay.serve.service import Service
+
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for completions that do not say how long they may get."""
+
+_decoder = msgspec.json.Decoder(CompletionRequest)
+_encode = msgspec.json.Encoder().encode
+
+
+class CompletionJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A completion request, checked: one engine request per prompt.
+
+    Attributes:
+        prompts: the text that `echo` repeats, one per request.
+        drop_output: the request asked for no token at all (`max_tokens: 0`), only for the echo.
+    """
+
+    answer_id: str
+    name: str
+    requests: list[GenerateRequest]
+    prompts: list[str]
+    drop_output: bool
+
+    @property
+    def choices_per_prompt(self) -> int:
+        """The request's `n`."""
+        return self.requests[0].params.n
+
+
+class CompletionRoute:
+    """Answers completion requests, streamed or whole."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._names = TokenNames(service.text)
+        self._id_names = TokenNames(service.text, as_ids=True)
+
+    async def handle(self, request: Request) -> Response:
+        """The route."""
+        raw = await read_body(request, self._service.config.max_body_bytes)
+        body = decode_body(raw, _decoder)
+        if body.request_id is None:
+            body.request_id = request.headers.get("x-request-id") or None
+        job = await prepare_completion(self._service, body)
+        names = self._id_names if body.return_tokens_as_token_ids else self._names
+        choices = [
+            _Choice(self._service, job, body, names, prompt, i)
+            for prompt in range(len(job.requests))
+            for i in range(job.choices_per_prompt)
+        ]
+        if body.stream:
+            stream = EventStream(_stream(self._service, job, body, choices))
+            return await while_connected(request, stream.start()) or Response(
+                status_code=CLIENT_CLOSED
+            )
+        answer = await while_connected(request, _whole(self._service, job, body, choices))
+        if answer is None:
+            return Response(status_code=CLIENT_CLOSED)
+        return json_response(answer)
+
+
+async def prepare_completion(service: Service, body: CompletionRequest) -> CompletionJob:
+    """Check a completion request and tokenise its prompts."""
+    name = service.check_model(body.model)
+    if body.suffix:
+        raise RequestError("suffix is not supported: this model only continues texts", "suffix")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise RequestError(
+            f"best_of is {body.best_of}: choosing the best of several is not supported, so it "
+            f"must equal n ({body.n or 1}) or be left out",
+            "best_of",
+        )
+    logprobs = body.logprobs
+    if logprobs is not None:
+        logprobs = service.check_logprobs("logprobs", logprobs)
+    echo = bool(body.echo)
+    prompts = _prompts(body.prompt)
+    if len(prompts) * max(1, body.n or 1) > service.limits.max_choices:
+        raise RequestError(
+            f"{len(prompts)} prompts with n {body.n or 1} are more than "
+            f"{service.limits.max_choices} choices, this server's limit",
+            "n",
+        )
+    structure = find_structure(body)
+    drop_output = echo and body.max_tokens == 0
+    requests, texts = [], []
+    for prompt in prompts:
+        ids = await _prompt_ids(service, prompt, body)
+        wanted = 1 if drop_output else body.max_tokens
+        params = build_params(
+            body,
+            defaults=service.defaults,
+            limits=service.limits,
+            max_tokens=service.output_limit(
+                len(ids), wanted, _DEFAULT_MAX_TOKENS, param="max_tokens"
+            ),
+            logprobs=logprobs,
+            prompt_logprobs=logprobs if echo else None,
+            structure=structure,
+        )
+        requests.append(service.request("cmpl", body, ids, params))
+        if not echo:
+            texts.append("")
+        elif isinstance(prompt, str):
+            texts.append(prompt)
+        else:
+            skip = params.skip_special_tokens
+            texts.append(service.text.decode(ids, skip_special_tokens=skip))
+    return CompletionJob(
+        answer_id=requests[0].request_id,
+        name=name,
+        requests=requests,
+        prompts=texts,
+        drop_output=drop_output,
+    )
+
+
+def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+    """The prompts of a request: one text, one list of tokens, or a list of either."""
+    if prompt is None:
+        raise RequestError("prompt is missing", "prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise RequestError("prompt is an empty list: it must have at least one entry", "prompt")
+    if all(isinstance(entry, int) for entry in prompt):
+        return [[entry for entry in prompt if isinstance(entry, int)]]
+    found: list[str | list[int]] = []
+    for i, entry in enumerate(prompt):
+        if isinstance(entry, int):
+            raise RequestError(
+                f"prompt[{i}] is a number beside texts or lists: a prompt is a text, a list of "
+                "texts, a list of token ids, or a list of such lists",
+                "prompt",
+            )
+        found.append(entry)
+    return found
+
+
+async def _prompt_ids(
+    service: Service, prompt: str | list[int], body: CompletionRequest
+) -> list[int]:
+    if isinstance(prompt, str):
+        special = body.add_special_tokens is not False
+        ids = await service.tokenise(prompt, add_special_tokens=special)
+    else:
+        ids = prompt
+        vocab_size = service.limits.vocab_size
+        bad = next((i for i in ids if not 0 <= i < vocab_size), None)
+        if bad is not None:
+            raise RequestError(
+                f"prompt has the token id {bad}: token ids are in 0..{vocab_size - 1}", "prompt"
+            )
+    if not ids:
+        raise RequestError("prompt is empty: it must have at least one token", "prompt")
+    return ids
+
+
+class _Choice:
+    """One choice of an answer: turns deltas into the protocol's objects and keeps count."""
+
+    def __init__(
+        self,
+        service: Service,
+        job: CompletionJob,
+        body: CompletionRequest,
+        names: TokenNames,
+        prompt: int,
+        position: int,
+    ) -> None:
+        self.index = prompt * job.choices_per_prompt + position
+        self.prompt = prompt
+        self._echo = bool(body.echo)
+        self._prompt_text = job.prompts[prompt]
+        self._prompt_ids = job.requests[prompt].token_ids
+        self._drop_output = job.drop_output
+        self._with_ids = bool(body.return_token_ids)
+        self._logprobs: CompletionLogprobs | None = None
+        if body.logprobs is not None:
+            self._logprobs = CompletionLogprobs(names, body.logprobs)
+        self.tokens = 0
+
+    def opening(
+        self, prompt_logprobs: tuple[TokenLogprob | None, ...] | None
+    ) -> dict[str, Any] | None:
+        """The echoed prompt, if it is asked for."""
+        if not self._echo:
+            return None
+        made = self._made(self._prompt_text, (), None, None)
+        if self._logprobs is not None:
+            known = prompt_logprobs or (None,) * len(self._prompt_ids)
+            made["logprobs"] = self._logprobs.take(self._prompt_ids, known)
+        return made
+
+    def empty(self) -> dict[str, Any]:
+        """A choice object without text."""
+        return self._made("", (), None, None)
+
+    def take(self, delta: ChoiceDelta) -> dict[str, Any]:
+        """What a step added, as a choice object."""
+        if self._drop_output:
+            return self._made("", (), delta.finish_reason and "length", None)
+        self.tokens += len(delta.token_ids)
+        made = self._made(delta.text, delta.token_ids, delta.finish_reason, delta.stop_reason)
+        if self._logprobs is not None:
+            made["logprobs"] = self._logprobs.take(delta.token_ids, delta.logprobs or ())
+        return made
+
+    def _made(
+        self,
+        text: str,
+        token_ids: tuple[int, ...],
+        finish_reason: str | None,
+        stop_reason: int | str | None,
+    ) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "index": self.index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": finish_reason,
+            "stop_reason": stop_reason,
+        }
+        if self._with_ids:
+            made["token_ids"] = token_ids
+        return made
+
+    def with_prompt_ids(self, made: dict[str, Any]) -> dict[str, Any]:
+        """Add the prompt's tokens, if they are asked for."""
+        if self._with_ids:
+            made["prompt_token_ids"] = self._prompt_ids
+        return made
+
+
+class _Usage:
+    """Token counts over all prompts of an answer."""
+
+    def __init__(self, job: CompletionJob) -> None:
+        self._prompt_tokens = sum(len(request.token_ids) for request in job.requests)
+        self.cached = 0
+        self.completion = 0
+
+    def to_openai(self) -> dict[str, object]:
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self.completion,
+            cached_tokens=self.cached,
+        ).to_openai()
+
+
+async def _outputs(
+    service: Service, job: CompletionJob
+) -> AsyncGenerator[tuple[int, RequestOutput]]:
+    """Outputs of all prompts as they come, each with its prompt's number."""
+
+    async def numbered(
+        i: int, request: GenerateRequest
+    ) -> AsyncGenerator[tuple[int, RequestOutput]]:
+        async with aclosing(service.generate(request)) as outputs:
+            async for output in outputs:
+                yield i, output
+
+    sources = [numbered(i, request) for i, request in enumerate(job.requests)]
+    items = sources[0] if len(sources) == 1 else merged(sources)
+    async with aclosing(items) as found:
+        async for item in found:
+            yield item
+
+
+async def _stream(
+    service: Service, job: CompletionJob, body: CompletionRequest, choices: list[_Choice]
+) -> AsyncGenerator[bytes]:
+    """Chunks of a streamed answer, one event per token; plain ones from prepared bytes."""
+    options = body.stream_options
+    with_usage = bool(options and options.include_usage)
+    in_every_chunk = with_usage and bool(options and options.continuous_usage_stats)
+    head = b"".join(
+        (
+            b'data: {"id":',
+            _encode(job.answer_id),
+            b',"object":"text_completion","created":%d,"model":' % int(time.time()),
+            _encode(job.name),
+            b',"choices":[',
+        )
+    )
+    no_usage = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
+    plain = not (in_every_chunk or body.return_token_ids or job.drop_output)
+    plain = plain and body.logprobs is None
+    opening = [head + b'{"index":%d,"text":' % choice.index for choice in choices]
+    closing = b',"logprobs":null,"finish_reason":null,"stop_reason":null}' + no_usage
+    started = [False] * len(job.requests)
+    usage = _Usage(job)
+    n = job.choices_per_prompt
+
+    def chunk(choice: dict[str, Any]) -> bytes:
+        if in_every_chunk:
+            tail = b'],"usage":' + _encode(usage.to_openai()) + b"}\n\n"
+        else:
+            tail = no_usage
+        return head + _encode(choice) + tail
+
+    async with aclosing(_outputs(service, job)) as outputs:
+        async for prompt, output in outputs:
+            if not started[prompt]:
+                started[prompt] = True
+                usage.cached += output.cached_tokens or 0
+                for choice in choices[prompt * n : (prompt + 1) * n]:
+                    made = choice.opening(output.prompt_logprobs)
+                    if made is None and body.return_token_ids:
+                        made = choice.empty()
+                    if made is not None:
+                        yield chunk(choice.with_prompt_ids(made))
+            for delta in output.choices:
+                choice = choices[prompt * n + delta.index]
+                tokens = len(delta.token_ids)
+                if not job.drop_output:
+                    usage.completion += tokens
+                if plain and tokens == 1 and delta.finish_reason is None:
+                    yield opening[choice.index] + _encode(delta.text) + closing
+                    continue
+                for part in _single_tokens(delta):
+                    made = choice.take(part)
+                    if made["finish_reason"] is not None or not job.drop_output:
+                        yield chunk(made)
+    if with_usage:
+        yield head + b'],"usage":' + _encode(usage.to_openai()) + b"}\n\n"
+
+
+def _single_tokens(delta: ChoiceDelta) -> list[ChoiceDelta]:
+    """A step's tokens one by one; the text comes with the first, the end with the last."""
+    count = len(delta.token_ids)
+    if count <= 1:
+        return [delta]
+    return [
+        ChoiceDelta(
+            index=delta.index,
+            text=delta.text if i == 0 else "",
+            token_ids=delta.token_ids[i : i + 1],
+            logprobs=None if delta.logprobs is None else delta.logprobs[i : i + 1],
+            finish_reason=delta.finish_reason if i == count - 1 else None,
+            stop_reason=delta.stop_reason if i == count - 1 else None,
+        )
+        for i in range(count)
+    ]
+
+
+async def _whole(
+    service: Service, job: CompletionJob, body: CompletionRequest, choices: list[_Choice]
+) -> dict[str, Any]:
+    parts: list[list[dict[str, Any]]] = [[] for _ in choices]
+    usage = _Usage(job)
+    started = [False] * len(job.requests)
+    n = job.choices_per_prompt
+    async with aclosing(_outputs(service, job)) as outputs:
+        async for prompt, output in outputs:
+            if not started[prompt]:
+                started[prompt] = True
+                usage.cached += output.cached_tokens or 0
+                for choice in choices[prompt * n : (prompt + 1) * n]:
+                    made = choice.opening(output.prompt_logprobs)
+                    if made is not None:
+                        parts[choice.index].append(made)
+            for delta in output.choices:
+                choice = choices[prompt * n + delta.index]
+                parts[choice.index].append(choice.take(delta))
+    usage.completion = sum(choice.tokens for choice in choices)
+    return {
+        "id": job.answer_id,
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": job.name,
+        "choices": [
+            choice.with_prompt_ids(_joined(parts[choice.index], body)) for choice in choices
+        ],
+        "usage": usage.to_openai(),
+    }
+
+
+def _joined(parts: list[dict[str, Any]], body: CompletionRequest) -> dict[str, Any]:
+    """One choice object of all that came for it."""
+    made = dict(parts[-1])
+    made["text"] = "".join(part["text"] for part in parts)
+    if body.logprobs is not None:
+        lists = [part["logprobs"] for part in parts if part["logprobs"] is not None]
+        made["logprobs"] = {
+            key: [item for each in lists for item in each[key]]
+            for key in ("text_offset", "token_logprobs", "tokens", "top_logprobs")
+        }
+    if body.return_token_ids:
+        made["token_ids"] = [i for part in parts for i in part["token_ids"]]
+    return made

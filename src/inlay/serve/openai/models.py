@@ -1,0 +1,41 @@
+"""`/v1/models`."""
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inlay.serve.openai.errors import ModelNameError, json_response
+from inlay.serve.service import Service
+
+
+class ModelsRoute:
+    """Lists the names under which the model is served."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._created = int(time.time())
+
+    async def handle(self, request: Request) -> Response:
+        """All names, or the one in the path."""
+        name = request.path_params.get("name")
+        if name is None:
+            return json_response({"object": "list", "data": list(map(self._card, self._names()))})
+        if name not in self._names():
+            raise ModelNameError(f"the model {name!r} does not exist here", "model")
+        return json_response(self._card(name))
+
+    def _names(self) -> tuple[str, ...]:
+        return self._service.names
+
+    def _card(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "inlay",
+            "root": self._service.info.model,
+            "parent": None,
+            "max_model_len": self._service.info.max_context_tokens,
+        }

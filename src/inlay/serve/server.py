@@ -1,0 +1,306 @@
+"""Runs the server: the port first, then the engine's process beside the imports, then HTTP.
+
+The HTTP process never imports torch. Everything here is about order and about endings: a taken
+port, an engine that does not start, a stop signal, an engine that dies.
+"""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inlay.core.errors import AddressInUseError, ConfigError, EngineDiedError, InlayError
+from inlay.serve.banner import banner
+from inlay.serve.config import ServeConfig
+
+if TYPE_CHECKING:
+    import uvicorn
+    from inlay.models.source import ModelSource
+    from inlay.models.text import Text
+
+    from inlay.engine.client import EngineClient
+    from inlay.serve.gate import Gate
+    from inlay.serve.service import Service
+
+_POLL_S = 0.1
+_CLOSE_S = 2.0
+"""How long connections may take to close once nothing runs any more."""
+_TALK_S = 5.0
+"""A line is printed this often while the model loads."""
+
+
+def run_server(config: ServeConfig) -> int:
+    """Serve until a stop signal; returns the process's exit code (0).
+
+    Prints a banner when ready.
+
+    Raises:
+        AddressInUseError: another process listens on the port.
+        ModelError: the model cannot be found or loaded.
+        EngineStartError: the engine's process did not become ready.
+        EngineDiedError: the engine's process ended while serving; running requests were told.
+    """
+    started_s = time.monotonic()
+    with bind(config.host, config.port) as listener:
+        from inlay.models.source import resolve_model
+
+        source = resolve_model(config.engine.model, offline=config.engine.offline)
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config, listener, source, started_s))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen on an address, before anything slow is done.
+
+    Raises:
+        AddressInUseError: the port is taken.
+        ConfigError: the address is not one of this machine's, or needs other rights.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise ConfigError(f"host {host!r} is no address: {error.strerror}") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUseError(
+                f"port {port} on {host} is in use: stop the process that listens there, or choose "
+                f"another port with --port {port + 1 if port < 65535 else 8000}"
+            ) from None
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def _serve(
+    config: ServeConfig, listener: socket.socket, source: "ModelSource", started_s: float
+) -> int:
+    from inlay.engine.client import EngineClient
+
+    stop = _StopSignals()
+    host, port = listener.getsockname()[:2]
+    url = f"http://{_shown_host(config.host, host)}:{port}"
+    print(f"loading {source.name} ...", flush=True)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(stop.installed())
+        engine_config = replace(config.engine, model=str(source.directory))
+        starting = asyncio.ensure_future(
+            EngineClient.start(engine_config, timeout_s=config.start_timeout_s)
+        )
+        preparing = asyncio.ensure_future(asyncio.to_thread(_load_http_modules, config.page))
+        stack.callback(preparing.cancel)
+        loading = asyncio.ensure_future(_make_service(config, source, starting))
+        stack.push_async_callback(_end, starting, loading)
+        await preparing
+        from inlay.serve.gate import Gate
+
+        gate = Gate()
+        server = await stack.enter_async_context(_http_server(config, listener, gate))
+        if not await _loaded(loading, stop):
+            return 0
+        client, service = await loading
+        from inlay.serve.app import create_app
+
+        app = create_app(service, config)
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        gate.app = app
+        gc.collect()
+        gc.freeze()
+        text = banner(
+            url,
+            service.name,
+            client.info,
+            page=config.page,
+            key=config.api_key is not None,
+            start_s=time.monotonic() - started_s,
+        )
+        print(text, flush=True)
+        await _until_over(client, stop, server)
+        died = await _death(client)
+        await _drain(config, gate, service, client, stop)
+        if died is not None and not stop.asked.is_set():
+            raise EngineDiedError(f"the server stopped because {died}")
+        print("stopped", flush=True)
+    return 0
+
+
+def _shown_host(asked: str, bound: str) -> str:
+    host = "127.0.0.1" if bound in ("0.0.0.0", "::") else asked
+    return f"[{host}]" if ":" in host else host
+
+
+def _load_http_modules(page: bool) -> None:
+    """Import what the HTTP side needs, while the engine's process does the same for torch."""
+    import uvicorn  # noqa: F401
+
+    import inlay.serve.app
+    import inlay.serve.gate
+
+    if page:
+        import inlay.serve.page.app  # noqa: F401
+
+
+async def _make_service(
+    config: ServeConfig, source: "ModelSource", starting: "asyncio.Future[EngineClient]"
+) -> "tuple[EngineClient, Service]":
+    text = await asyncio.to_thread(_load_text, source.directory)
+    client = await starting
+    from inlay.serve.openai.sampling import SamplingDefaults
+    from inlay.serve.service import Service
+
+    defaults = SamplingDefaults.load(source.directory)
+    return client, Service(client, text, config, defaults=defaults, model_name=source.name)
+
+
+def _load_text(directory: Path) -> "Text":
+    from inlay.models.text import Text
+
+    return Text.load(directory)
+
+
+async def _loaded(
+    loading: "asyncio.Future[tuple[EngineClient, Service]]", stop: "_StopSignals"
+) -> bool:
+    """Wait for the model with a line now and then; False when told to stop instead."""
+    asked = asyncio.ensure_future(stop.asked.wait())
+    began_s = time.monotonic()
+    try:
+        while not loading.done() and not stop.asked.is_set():
+            await asyncio.wait(
+                (loading, asked), timeout=_TALK_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not loading.done() and not stop.asked.is_set():
+                print(f"still loading, {time.monotonic() - began_s:.0f} s ...", flush=True)
+    finally:
+        asked.cancel()
+    return loading.done()
+
+
+async def _end(
+    starting: "asyncio.Future[EngineClient]",
+    loading: "asyncio.Future[tuple[EngineClient, Service]]",
+) -> None:
+    """Stop the engine's process, however far it came."""
+    loading.cancel()
+    starting.cancel()
+    for task in (loading, starting):
+        with contextlib.suppress(asyncio.CancelledError, InlayError):
+            await task
+    if starting.done() and not starting.cancelled() and starting.exception() is None:
+        await starting.result().aclose()
+
+
+@asynccontextmanager
+async def _http_server(
+    config: ServeConfig, listener: socket.socket, gate: "Gate"
+) -> AsyncIterator["uvicorn.Server"]:
+    """uvicorn on the listening socket; closes its connections at the end."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    server = Server(
+        uvicorn.Config(
+            gate,
+            http="httptools",
+            lifespan="off",
+            log_level="info" if config.access_log else "error",
+            access_log=config.access_log,
+            server_header=False,
+            timeout_keep_alive=65,
+            timeout_graceful_shutdown=_CLOSE_S,  # type: ignore[arg-type]
+        )
+    )
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _until_over(
+    client: "EngineClient", stop: "_StopSignals", server: "uvicorn.Server"
+) -> None:
+    while client.alive and not stop.asked.is_set() and not server.should_exit:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.asked.wait(), _POLL_S)
+
+
+async def _death(client: "EngineClient") -> str | None:
+    """Why the engine's process ended, if it did."""
+    if client.alive:
+        return None
+    try:
+        await client.stats()
+    except EngineDiedError as error:
+        return str(error)
+    return None
+
+
+async def _drain(
+    config: ServeConfig,
+    gate: "Gate",
+    service: "Service",
+    client: "EngineClient",
+    stop: "_StopSignals",
+) -> None:
+    """Refuse new requests, let running ones end for a while, then end them."""
+    if client.alive:
+        gate.close("the server is stopping")
+        if service.active:
+            print(
+                f"stopping: {service.active} requests may run {config.drain_s:g} s more", flush=True
+            )
+    else:
+        gate.close("the engine's process ended and the server is stopping")
+    deadline_s = time.monotonic() + config.drain_s
+    while service.active and time.monotonic() < deadline_s and not stop.insisted.is_set():
+        await asyncio.sleep(_POLL_S / 2)
+    await client.aclose()
+    deadline_s = time.monotonic() + 1.0
+    while service.active and time.monotonic() < deadline_s:
+        await asyncio.sleep(_POLL_S / 2)
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM: the first asks for a stop, a second one insists."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.insisted = asyncio.Event()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle the signals inside this block."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        (self.insisted if self.asked.is_set() else self.asked).set()

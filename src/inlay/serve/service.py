@@ -1,0 +1,423 @@
+"""The model as a service: requests in the protocol's words in, typed events out.
+
+`Service` owns names, defaults, limits and the reading of model output. It knows nothing of HTTP:
+the routes and the chat page both use it. Closing an iterator it gave cancels the request.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+from inlay.models.text import Text
+
+from inlay.core.clock import Clock, SystemClock
+from inlay.core.errors import ContextLengthError, RequestError
+from inlay.core.messages import (
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    RequestOutput,
+    SamplingParams,
+)
+from inlay.serve.config import ServeConfig
+from inlay.serve.events import ChatDelta, ChatEnd, ChatEvent, ChatStart, Usage
+from inlay.serve.metrics import ServerMetrics
+from inlay.serve.openai.errors import ModelNameError
+from inlay.serve.openai.messages import normalise_messages
+from inlay.serve.openai.protocol import ChatRequest, GenerationBody
+from inlay.serve.openai.sampling import SamplingDefaults, SamplingLimits, build_params
+from inlay.serve.openai.structure import find_structure
+from inlay.serve.openai.tools import ToolPlan, plan_tools
+from inlay.serve.parsers import OutputParser, PlainParser, ReaderOptions, choose_dialect
+from inlay.serve.parsers.forced import CallListParser, NamedCallParser
+
+_LONG_TEXT = 20_000
+"""Characters from which on tokenising leaves the event loop (about 5 ms)."""
+
+
+class Engine(Protocol):
+    """What the service needs of an engine; `inlay.engine.client.EngineClient` has it."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine still answers."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+        """Run a request; one item per step that touched it."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Gauges and totals now."""
+        ...
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget cached blocks."""
+        ...
+
+
+class ChatJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat request, checked and ready to run."""
+
+    request: GenerateRequest
+    plan: ToolPlan
+    options: ReaderOptions
+    forced: bool
+    name: str
+
+
+class Service:
+    """One engine's model, as its clients see it.
+
+    Args:
+        client: the engine.
+        text: the model's tokenizer and chat template.
+        config: names and limits.
+        defaults: sampling defaults of the model.
+        model_name: what the user called the model; the served name unless `config` has others.
+
+    Attributes:
+        active: requests that run in the engine now.
+    """
+
+    def __init__(
+        self,
+        client: Engine,
+        text: Text,
+        config: ServeConfig,
+        *,
+        defaults: SamplingDefaults | None = None,
+        model_name: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.client = client
+        self.text = text
+        self.config = config
+        self.defaults = defaults or SamplingDefaults()
+        self.names = config.names or (model_name or client.info.model,)
+        self.dialect = choose_dialect(text.chat_template)
+        self.clock = clock or SystemClock()
+        self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
+        self.limits = SamplingLimits(
+            vocab_size=max(client.info.vocab_size, text.vocab_size),
+            max_choices=config.max_choices,
+            max_logprobs=config.max_logprobs,
+        )
+        self.active = 0
+        self._unique = itertools.count()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves and with what."""
+        return self.client.info
+
+    @property
+    def name(self) -> str:
+        """The name reported in answers."""
+        return self.names[0]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests can be served."""
+        return self.client.alive
+
+    def check_model(self, model: str | None) -> str:
+        """The name to answer with.
+
+        Raises:
+            ModelNameError: a name is given that this server does not serve.
+        """
+        if not model:
+            return self.name
+        if model in self.names:
+            return model
+        raise ModelNameError(
+            f"the model {model!r} does not exist here: this server serves "
+            + ", ".join(repr(name) for name in self.names),
+            "model",
+        )
+
+    async def chat(self, body: ChatRequest, *, trace: bool = False) -> AsyncGenerator[ChatEvent]:
+        """Run a chat request; see `inlay.serve.events` for the order of events.
+
+        Args:
+            body: the request, as the HTTP route reads it.
+            trace: ask the engine what happened inside; it comes with `ChatEnd`.
+
+        Raises:
+            InlayError: the request cannot be served, or the engine failed.
+        """
+        job = await self.prepare_chat(body, trace=trace)
+        async with aclosing(self.run_chat(job)) as events:
+            async for event in events:
+                yield event
+
+    async def prepare_chat(self, body: ChatRequest, *, trace: bool = False) -> ChatJob:
+        """Check a chat request, render its template and count its tokens."""
+        name = self.check_model(body.model)
+        plan = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, self.dialect)
+        structure = find_structure(body)
+        if plan.structure is not None:
+            if structure is not None:
+                raise RequestError(
+                    "tool_choice forces a tool call, so the answer cannot follow another grammar "
+                    "too: leave out response_format and the guided fields",
+                    "tool_choice",
+                )
+            structure = plan.structure
+        forced = structure is not None
+        prompt, token_ids = await self.render(body, plan, straight_to_answer=forced)
+        if body.max_completion_tokens is not None:
+            limit: int | None = body.max_completion_tokens
+            param = "max_completion_tokens"
+        else:
+            limit, param = body.max_tokens, "max_tokens"
+        params = build_params(
+            body,
+            defaults=self.defaults,
+            limits=self.limits,
+            max_tokens=self.output_limit(len(token_ids), limit, None, param=param),
+            logprobs=self._chat_logprobs(body),
+            structure=structure,
+            skip_special_tokens=(
+                False
+                if not forced and self.dialect.wants_special_tokens(plan.mode != "none")
+                else None
+            ),
+        )
+        options = ReaderOptions(
+            thinking=self.dialect.starts_thinking(prompt),
+            tools=plan.mode != "none",
+            parallel=plan.parallel,
+            tool_names=plan.names,
+        )
+        request = self.request("chatcmpl", body, token_ids, params, trace=trace)
+        return ChatJob(request=request, plan=plan, options=options, forced=forced, name=name)
+
+    async def run_chat(self, job: ChatJob) -> AsyncGenerator[ChatEvent]:
+        """Run a prepared chat request."""
+        request = job.request
+        parsers = [self._parser(job) for _ in range(request.params.n)]
+        called = [False] * len(parsers)
+        cached = completion = 0
+        started = False
+        async with aclosing(self.generate(request)) as outputs:
+            async for output in outputs:
+                if not started:
+                    started = True
+                    cached = output.cached_tokens or 0
+                    yield ChatStart(
+                        request_id=request.request_id,
+                        prompt_token_ids=request.token_ids,
+                        cached_tokens=cached,
+                        choices=len(parsers),
+                    )
+                for delta in output.choices:
+                    completion += len(delta.token_ids)
+                    parser = parsers[delta.index]
+                    reason: str | None = delta.finish_reason
+                    pieces = parser.push(delta.text) if delta.text else []
+                    if reason is not None:
+                        pieces += parser.finish()
+                    if not called[delta.index]:
+                        called[delta.index] = any(piece.tool_call for piece in pieces)
+                    if reason == "stop" and called[delta.index]:
+                        reason = "tool_calls"
+                    count = max(1, len(pieces), len(delta.token_ids))
+                    for i in range(count):
+                        piece = pieces[i] if i < len(pieces) else None
+                        last = i == count - 1
+                        # Later events of one step only exist to carry what the first cannot.
+                        yield ChatDelta(
+                            index=delta.index,
+                            content=piece.content if piece else "",
+                            reasoning=piece.reasoning if piece else "",
+                            tool_call=piece.tool_call if piece else None,
+                            token_ids=_share(delta.token_ids, i, count),
+                            logprobs=_share(delta.logprobs, i, count),
+                            finish_reason=reason if last else None,
+                            stop_reason=delta.stop_reason if last else None,
+                        )
+                if output.finished:
+                    yield ChatEnd(
+                        usage=Usage(
+                            prompt_tokens=output.prompt_tokens or len(request.token_ids),
+                            completion_tokens=completion,
+                            cached_tokens=cached,
+                        ),
+                        times=output.times,
+                        trace=output.trace,
+                    )
+
+    def _parser(self, job: ChatJob) -> OutputParser:
+        if job.plan.mode == "named":
+            return NamedCallParser(job.plan.name)
+        if job.plan.mode == "required":
+            return CallListParser()
+        if job.forced:
+            return PlainParser()
+        return self.dialect.parser(job.options)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput]:
+        """Run a request in the engine and count what happens to it."""
+        tracker = self.metrics.track(request.arrival_s)
+        self.active += 1
+        try:
+            async with aclosing(_closable(self.client.generate(request))) as outputs:
+                async for output in outputs:
+                    tracker.saw(output)
+                    yield output
+        finally:
+            self.active -= 1
+            tracker.close()
+
+    def request(
+        self,
+        prefix: str,
+        body: GenerationBody,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        trace: bool = False,
+    ) -> GenerateRequest:
+        """A request to the engine, under an id that no other one has."""
+        wanted = body.request_id or f"{prefix}-{secrets.token_hex(12)}"
+        unique = wanted if not body.request_id else f"{prefix}-{wanted}-{next(self._unique)}"
+        priority = body.priority or 0
+        if not -(2**31) <= priority < 2**31:
+            raise RequestError(f"priority is {priority}: it must fit into 32 bits", "priority")
+        return GenerateRequest(
+            request_id=unique,
+            token_ids=token_ids,
+            params=params,
+            arrival_s=self.clock.now(),
+            priority=priority,
+            cache_salt=body.cache_salt or "",
+            trace=trace,
+        )
+
+    async def render(
+        self, body: ChatRequest, plan: ToolPlan, *, straight_to_answer: bool = False
+    ) -> tuple[str, list[int]]:
+        """The prompt of a chat as text and as tokens.
+
+        Args:
+            straight_to_answer: leave no room for thinking: turn it off where the template can,
+                close it where the template opens it.
+        """
+        messages = normalise_messages(body.messages, self.dialect)
+        kwargs: dict[str, Any] = dict(body.chat_template_kwargs or {})
+        for name in ("messages", "tools", "add_generation_prompt"):
+            if name in kwargs:
+                raise RequestError(
+                    f"chat_template_kwargs must not set {name!r}", "chat_template_kwargs"
+                )
+        if body.reasoning_effort is not None:
+            kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+        if straight_to_answer and self.dialect.switchable:
+            kwargs.setdefault("enable_thinking", False)
+        if self.text.chat_template is None:
+            raise RequestError(
+                "this model has no chat template: use /v1/completions, or add one to the model's "
+                "directory as chat_template.jinja",
+                "messages",
+            )
+        prompt = self.text.render_chat(
+            messages,
+            tools=plan.tools or None,
+            add_generation_prompt=body.add_generation_prompt is not False,
+            **kwargs,
+        )
+        if straight_to_answer:
+            prompt += self.dialect.answer_prefix(prompt)
+        return prompt, await self.tokenise(prompt, add_special_tokens=False)
+
+    async def tokenise(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Tokens of a text; long ones are tokenised in a thread."""
+        if len(text) < _LONG_TEXT:
+            return self.text.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(
+            self.text.encode, text, add_special_tokens=add_special_tokens
+        )
+
+    def output_limit(
+        self, prompt_tokens: int, wanted: int | None, default: int | None, *, param: str
+    ) -> int:
+        """How many tokens a choice may have.
+
+        Args:
+            wanted: what the request says.
+            default: the protocol's default for requests that say nothing; shortened to fit.
+
+        Raises:
+            ContextLengthError: prompt and wanted output do not fit into the context.
+        """
+        context = self.info.max_context_tokens
+        room = context - prompt_tokens
+        if prompt_tokens < 1:
+            raise RequestError("the prompt has no tokens: it must have at least one", "prompt")
+        if room < 1:
+            raise ContextLengthError(
+                f"the prompt has {prompt_tokens} tokens, but this model's context is {context} "
+                "tokens, prompt and output together: shorten the prompt",
+                "messages" if param == "max_completion_tokens" else None,
+            )
+        cap = self.config.max_completion_tokens
+        if wanted is None:
+            bounds = (room, default or self.defaults.max_tokens, cap)
+            return min(bound for bound in bounds if bound is not None)
+        if wanted < 1:
+            raise RequestError(f"{param} is {wanted}: it must be at least 1", param)
+        if wanted > room:
+            raise ContextLengthError(
+                f"the prompt has {prompt_tokens} tokens and {param} is {wanted}, but this model's "
+                f"context is {context} tokens: ask for at most {room} tokens",
+                param,
+            )
+        return wanted if cap is None else min(wanted, cap)
+
+    def _chat_logprobs(self, body: ChatRequest) -> int | None:
+        if not body.logprobs:
+            if body.top_logprobs:
+                raise RequestError("top_logprobs needs logprobs to be true", "top_logprobs")
+            return None
+        return self.check_logprobs("top_logprobs", body.top_logprobs or 0)
+
+    def check_logprobs(self, param: str, count: int) -> int:
+        """Check a number of alternatives per token against the server's limit."""
+        if not 0 <= count <= self.limits.max_logprobs:
+            raise RequestError(
+                f"{param} is {count}: it must be in 0..{self.limits.max_logprobs}", param
+            )
+        return count
+
+
+def _share(items: tuple[Any, ...] | None, position: int, count: int) -> Any:
+    """The part of one step's tokens that its event number `position` of `count` carries."""
+    if items is None:
+        return None
+    if count == 1:
+        return items
+    if len(items) <= 1:
+        return items if position == 0 else ()
+    return items[position : position + 1]
+
+
+async def _closable(outputs: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
+    """An iterator that can be closed, whatever the engine gave."""
+    try:
+        async for output in outputs:
+            yield output
+    finally:
+        close = getattr(outputs, "aclose", None)
+        if close is not None:
+            await close()
