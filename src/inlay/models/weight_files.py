@@ -60,7 +60,7 @@ class WeightFiles:
         self._open = {file: _open_shard(file) for file in self.files}
         self.tensors: dict[str, TensorInfo] = {}
         for file, shard in self._open.items():
-            for name in shard.keys():  # noqa: SIM118 (not a dict)
+            for name in shard.keys():
                 part = shard.get_slice(name)
                 dtype = part.get_dtype()
                 if dtype not in _DTYPES:

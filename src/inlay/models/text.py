@@ -1,0 +1,270 @@
+"""Tokenizer and chat template of one model directory. Loads no torch.
+
+Reads tokenizer.json, tokenizer_config.json, config.json, generation_config.json and the chat
+template (chat_template.jinja, chat_template.json, or inside tokenizer_config.json).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from inlay.core.errors import (
+    ModelFileError,
+    ModelNotFoundError,
+    RequestError,
+    UnsupportedModelError,
+)
+from inlay.models.chat_template import check_template, render
+from inlay.models.text_stream import Spelling, TextStream, make_spelling
+
+_SPECIAL_KEYS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+class Text:
+    """Tokenizer and chat template of one model directory. Safe to use from several threads.
+
+    Attributes:
+        vocab_size: the highest token id plus one; the model's own vocabulary may be larger.
+        eos_token_ids: tokens that end the model's turn.
+        chat_template: the default template's source, or None.
+        special_token_ids: left out of text unless asked for.
+        special_tokens: `bos_token` and the like, as templates see them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        *,
+        eos_token_ids: frozenset[int],
+        templates: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._templates = dict(templates)
+        self._spelling: Spelling = make_spelling(tokenizer)
+        self._json: str | None = None
+        vocab = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(vocab.values(), default=-1) + 1
+        self.eos_token_ids = eos_token_ids
+        self.chat_template = self._templates.get("default")
+        self.special_tokens = dict(special_tokens)
+        self.special_token_ids = frozenset(
+            token_id
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+
+    @classmethod
+    def load(cls, directory: Path) -> "Text":
+        """Read a model directory.
+
+        Raises:
+            ModelNotFoundError: no directory, or no tokenizer.json in it.
+            ModelFileError: a file is damaged.
+            UnsupportedModelError: a tokenizer in another form than tokenizer.json.
+        """
+        directory = Path(directory)
+        tokenizer = _read_tokenizer(directory)
+        config = _read_json(directory / "tokenizer_config.json")
+        special = _special_tokens(config, _read_json(directory / "special_tokens_map.json"))
+        templates = _read_templates(directory, config)
+        for name, source in templates.items():
+            check_template(source, f"{directory} ({name})")
+        return cls(
+            tokenizer,
+            eos_token_ids=_eos_token_ids(directory, tokenizer, special),
+            templates=templates,
+            special_tokens=special,
+        )
+
+    @property
+    def tokenizer_json(self) -> str:
+        """The tokenizer as JSON text, for libraries that build their own from it."""
+        if self._json is None:
+            self._json = str(self._tokenizer.to_str())
+        return self._json
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; special tokens written out in it are recognised.
+
+        Args:
+            text: any text.
+            add_special_tokens: add what the tokenizer puts around a text, such as BOS.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Token ids of several texts, in parallel."""
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in found]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids; ids outside the vocabulary have none."""
+        return self._spelling.decode(token_ids, self._skip(skip_special_tokens))
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token by itself, with replacement characters for part characters."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes of one token, perhaps a part of a character."""
+        return self._spelling.token_bytes(token_id)
+
+    def stream(
+        self, *, skip_special_tokens: bool = True, prompt_ids: Sequence[int] = ()
+    ) -> TextStream:
+        """A decoder for one output: `push(token_id)` gives the new text, `flush()` the rest.
+
+        Args:
+            skip_special_tokens: special tokens have no text.
+            prompt_ids: what the output continues; keeps the space at its beginning and joins
+                a character that the prompt leaves incomplete.
+
+        Cost: about a microsecond per token; see `inlay.models.text_stream`.
+        """
+        return self._spelling.stream(self._skip(skip_special_tokens), prompt_ids)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> str:
+        """Write a conversation as the model's chat template does.
+
+        Args:
+            messages: in OpenAI form. Templates differ in whether they want the arguments of
+                tool calls as an object (most) or as JSON text; they are passed as given.
+            tools: function schemas; a template named `tool_use` takes over if there is one.
+            add_generation_prompt: end with the opening of the assistant's turn.
+            template_kwargs: further variables, such as `enable_thinking`.
+
+        Raises:
+            RequestError: there is no chat template, or it refuses the conversation.
+        """
+        source = self._templates.get("tool_use") if tools else None
+        source = source or self.chat_template
+        if source is None:
+            raise RequestError(
+                "this model has no chat template, so it cannot chat: use completions, or add "
+                "chat_template.jinja to the model's directory"
+            )
+        return render(
+            source,
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            variables={**self.special_tokens, **template_kwargs},
+        )
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> list[int]:
+        """Render a conversation and encode it; the template alone decides about BOS."""
+        text = self.render_chat(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **template_kwargs
+        )
+        return self.encode(text, add_special_tokens=False)
+
+    def _skip(self, skip_special_tokens: bool) -> frozenset[int]:
+        return self.special_token_ids if skip_special_tokens else frozenset()
+
+
+def _read_tokenizer(directory: Path) -> tokenizers.Tokenizer:
+    file = directory / "tokenizer.json"
+    if not directory.is_dir():
+        raise ModelNotFoundError(f"there is no model directory {directory}")
+    if not file.is_file():
+        other = [name for name in ("tokenizer.model", "vocab.json", "tiktoken.model")]
+        found = [name for name in other if (directory / name).is_file()]
+        if found:
+            raise UnsupportedModelError(
+                f"{directory} has {found[0]} but no tokenizer.json: write one with transformers "
+                "(`AutoTokenizer.from_pretrained(...).save_pretrained(...)`)"
+            )
+        raise ModelNotFoundError(f"{directory} has no tokenizer.json: download the model again")
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ModelFileError(
+            f"{file} is damaged, or newer than the installed tokenizers "
+            f"{tokenizers.__version__} ({error}): download it again"
+        ) from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one without the file."""
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{file} holds a {type(value).__name__}, not a JSON object")
+    return value
+
+
+def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and the like as text; earlier sources win."""
+    found: dict[str, str] = {}
+    for source in reversed(sources):
+        for key in _SPECIAL_KEYS:
+            value = source.get(key)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[key] = text
+    return found
+
+
+def _read_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Templates by name; files win over tokenizer_config.json."""
+    templates: dict[str, str] = {}
+    inside = config.get("chat_template")
+    beside = _read_json(directory / "chat_template.json").get("chat_template")
+    for source in (inside, beside):
+        if isinstance(source, str):
+            templates["default"] = source
+        elif isinstance(source, list):
+            templates |= {item["name"]: item["template"] for item in source}
+    for file in sorted(directory.glob("additional_chat_templates/*.jinja")):
+        templates[file.stem] = file.read_text("utf-8")
+    if (directory / "chat_template.jinja").is_file():
+        templates["default"] = (directory / "chat_template.jinja").read_text("utf-8")
+    return templates
+
+
+def _eos_token_ids(
+    directory: Path, tokenizer: tokenizers.Tokenizer, special: Mapping[str, str]
+) -> frozenset[int]:
+    """Those of generation_config.json (else config.json), and the tokenizer's own."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(directory / name).get("eos_token_id")
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            ids |= {item for item in values if isinstance(item, int)}
+            break
+    own = tokenizer.token_to_id(special.get("eos_token", ""))
+    return frozenset(ids if own is None else ids | {own})
