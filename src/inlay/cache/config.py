@@ -1,0 +1,42 @@
+"""What a user may set about the KV cache of one instance."""
+
+from dataclasses import dataclass
+
+from inlay.core.errors import ConfigError
+from inlay.core.kv_format import DTYPE_BYTES
+from inlay.core.units import parse_bytes
+
+KV_DTYPES = ("auto", *DTYPE_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """Size and layout of the KV cache.
+
+    Attributes:
+        pages: number of pages; None derives it from `memory`.
+        memory: bytes for pages, such as `"1GiB"`; None takes a share of what is free.
+        page_tokens: tokens per page and block, 1 to 1024.
+        dtype: element type of k and v; `auto` leaves the choice to the model.
+        prefix: reuse the KV of equal prefixes.
+        secret: enters every block's name, so that names mean nothing outside a deployment.
+    """
+
+    pages: int | None = None
+    memory: str | int | None = None
+    page_tokens: int = 16
+    dtype: str = "auto"
+    prefix: bool = True
+    secret: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pages is not None and self.pages < 1:
+            raise ConfigError(f"cache.pages must be at least 1, got {self.pages}")
+        if self.pages is not None and self.memory is not None:
+            raise ConfigError("cache.pages and cache.memory exclude each other: set one of them")
+        if self.memory is not None and parse_bytes(self.memory) < 1:
+            raise ConfigError(f"cache.memory must be positive, got {self.memory!r}")
+        if not 1 <= self.page_tokens <= 1024:
+            raise ConfigError(f"cache.page_tokens must be in 1..1024, got {self.page_tokens}")
+        if self.dtype not in KV_DTYPES:
+            raise ConfigError(f"cache.dtype {self.dtype!r} is not one of {', '.join(KV_DTYPES)}")

@@ -1,0 +1,203 @@
+"""A KV cache in one pool of pages on one device."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+from inlay.cache.block_names import BlockNames, ChainFunction
+from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
+from inlay.cache.eviction import EvictionPolicy, LruEviction
+from inlay.cache.index import PrefixIndex
+from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
+from inlay.cache.pages import PagePool
+from inlay.core.block_hash import ROOT, chain
+from inlay.core.errors import OutOfPagesError
+
+
+class PagedKvCache(KvCache):
+    """See `KvCache` for the contract.
+
+    Why a parent always outlives its children: whoever publishes a block holds all blocks
+    before it, and `publish` swaps a page for the indexed one of the same content, so a used
+    child's ancestors are used too. `release` lets pages go from the end to the start, so among
+    idle pages a child always comes before its parent.
+
+    Args:
+        num_pages: pages in the pool.
+        page_tokens: tokens per page.
+        namespace_key: salt -> key of block names, see `core.block_hash.Namespace`.
+        prefix: reuse equal prefixes; if False nothing is ever named.
+        eviction: order of eviction; least recently used by default.
+        hash_chain: computes digests.
+        record_events: keep events for `take_events`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_pages: int,
+        page_tokens: int,
+        namespace_key: Callable[[str], bytes],
+        prefix: bool = True,
+        eviction: EvictionPolicy | None = None,
+        hash_chain: ChainFunction = chain,
+        record_events: bool = False,
+    ) -> None:
+        self.num_pages = num_pages
+        self.page_tokens = page_tokens
+        self._namespace_key = namespace_key
+        self._keys: dict[str, bytes] = {}
+        self._prefix = prefix
+        self._hash_chain = hash_chain
+        self._pool = PagePool(num_pages)
+        self._index = PrefixIndex()
+        self._idle = LruEviction() if eviction is None else eviction
+        self._events: list[KvEvent] | None = [] if record_events else None
+
+    def names(self, salt: str = "") -> BlockNames:
+        """A new, empty list of block names."""
+        if not salt:
+            key = self._keys.get("")
+            if key is None:
+                key = self._keys[""] = self._namespace_key("")
+        else:
+            key = self._namespace_key(salt)
+        return BlockNames(key, self.page_tokens, self._hash_chain)
+
+    def match_prefix(self, names: BlockNames, max_tokens: int) -> PrefixMatch:
+        """Find the longest reusable prefix. Changes nothing."""
+        blocks = 0
+        if self._prefix:
+            blocks = self._index.longest_match(names.digests, max_tokens // self.page_tokens)
+        return PrefixMatch(names, blocks, blocks * self.page_tokens)
+
+    def hold(self, match: PrefixMatch, num_tokens: int) -> PageHold:
+        """Take the matched pages, and new ones up to `num_tokens` tokens in all."""
+        new_pages = self._pages_for(num_tokens) - match.num_blocks
+        if new_pages > self._pool.num_free + len(self._idle):
+            raise self._out_of_pages(new_pages)
+        hold = PageHold(num_named=match.num_blocks)
+        for digest in match.names.digests[: match.num_blocks]:
+            page_id = self._index.page_of(digest)
+            assert page_id is not None, "a PrefixMatch was kept while the cache changed"
+            self._retain(page_id)
+            hold.pages.append(page_id)
+        try:
+            self.reserve(hold, num_tokens)
+        except OutOfPagesError:
+            self.release(hold)
+            raise
+        return hold
+
+    def reserve(self, hold: PageHold, num_tokens: int) -> None:
+        """Add pages so that the hold has room for `num_tokens` tokens in all."""
+        new_pages = self._pages_for(num_tokens) - len(hold.pages)
+        if new_pages <= 0:
+            return
+        to_evict = new_pages - self._pool.num_free
+        if to_evict > len(self._idle):
+            raise self._out_of_pages(new_pages)
+        for _ in range(to_evict):
+            self._evict()
+        for _ in range(new_pages):
+            hold.pages.append(self._pool.take())
+
+    def publish(self, hold: PageHold, names: BlockNames, num_tokens: int) -> None:
+        """Let others use the full blocks among the first `num_tokens` computed tokens."""
+        if not self._prefix:
+            return
+        for block in range(hold.num_named, num_tokens // self.page_tokens):
+            digest = names.digests[block]
+            mine, indexed = hold.pages[block], self._index.page_of(digest)
+            if indexed is None:
+                parent = names.digests[block - 1] if block else ROOT
+                self._index.add(digest, mine, parent)
+                if self._events is not None:
+                    self._events.append(BlockStored(digest, parent))
+            elif indexed != mine:
+                self._retain(indexed)
+                hold.pages[block] = indexed
+                self._drop(mine)
+            hold.num_named = block + 1
+
+    def fork(self, hold: PageHold, num_tokens: int) -> PageHold:
+        """A second hold that shares the full pages of the first `num_tokens` tokens."""
+        pages = hold.pages[: num_tokens // self.page_tokens]
+        for page_id in pages:
+            self._pool.retain(page_id)
+        return PageHold(pages, min(hold.num_named, len(pages)))
+
+    def release(self, hold: PageHold) -> None:
+        """Give all pages back, children before parents."""
+        for page_id in reversed(hold.pages):
+            self._drop(page_id)
+        del hold.pages[:]
+        hold.num_named = 0
+
+    def reset(self) -> int:
+        """Forget every block that nobody uses, and return how many."""
+        count = len(self._idle)
+        for _ in range(count):
+            self._evict()
+        return count
+
+    def take_events(self) -> list[KvEvent]:
+        """What was stored and removed since the last call."""
+        if not self._events:
+            return []
+        events, self._events = self._events, []
+        return events
+
+    def counts(self) -> PageCounts:
+        """Where the pages are."""
+        pool = self._pool
+        return PageCounts(
+            free=pool.num_free, idle=pool.num_idle, used=pool.num_used, total=pool.num_pages
+        )
+
+    def audit(self, holds: Iterable[PageHold]) -> None:
+        """Check every count and link, given all living holds."""
+        self._pool.audit()
+        self._index.audit()
+        held = Counter(page for hold in holds for page in hold.pages)
+        for page_id in range(self.num_pages):
+            assert self._pool.references(page_id) == held[page_id], f"page {page_id} leaked"
+        idle = list(self._idle)
+        assert len(idle) == self._pool.num_idle
+        position = {page: order for order, page in enumerate(idle)}
+        for page in idle:
+            assert self._index.holds_block(page) and held[page] == 0
+        for hold in holds:
+            for before, page in pairwise(hold.pages[: hold.num_named]):
+                assert self._index.parent_page(page) == before, "a hold with foreign blocks"
+        for page in idle:
+            parent = self._index.parent_page(page)
+            if parent is not None and parent in position:
+                assert position[page] < position[parent], "a parent would go before its child"
+
+    def _pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_tokens)
+
+    def _retain(self, page_id: int) -> None:
+        if self._pool.retain(page_id):
+            self._idle.discard(page_id)
+
+    def _drop(self, page_id: int) -> None:
+        if self._pool.drop(page_id):
+            if self._index.holds_block(page_id):
+                self._idle.add(page_id)
+            else:
+                self._pool.put_back(page_id)
+
+    def _evict(self) -> None:
+        page_id = self._idle.pop()
+        digest = self._index.remove_page(page_id)
+        if self._events is not None:
+            self._events.append(BlockRemoved(digest))
+        self._pool.put_back(page_id)
+
+    def _out_of_pages(self, new_pages: int) -> OutOfPagesError:
+        return OutOfPagesError(
+            f"{new_pages} pages are needed; of {self.num_pages} only {self._pool.num_free} are "
+            f"free and {len(self._idle)} can be evicted"
+        )

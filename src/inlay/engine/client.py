@@ -1,0 +1,322 @@
+"""The front's side of an engine process: start it, send requests, stream outputs.
+
+    client = await EngineClient.start(EngineConfig(model=directory))
+    async for output in client.generate(request):
+        ...
+    await client.aclose()
+
+Imports no torch. All methods are called on the event loop that started the client.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from inlay.core.errors import (
+    EngineDiedError,
+    EngineStartError,
+    InlayError,
+    RequestError,
+)
+from inlay.core.messages import (
+    CancelRequest,
+    EngineFailure,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    OutputBatch,
+    RequestOutput,
+    ResetPrefixCache,
+    StatsRequest,
+)
+from inlay.engine.config import EngineConfig
+from inlay.engine.failures import error_of, restore
+from inlay.engine.wire import START_FAILED, FromEngine, ToEngine, WorkerSetup, address, new_socket
+
+log = logging.getLogger(__name__)
+
+_STOP_GRACE_S = 5.0
+_FAREWELL_MS = 1000
+_MAX_SOCKET_PATH = 90  # of 107 bytes that Linux allows
+_TAIL_LINES = 20
+
+
+class EngineClient:
+    """One engine process; made by `start`.
+
+    Attributes:
+        info: what the engine serves.
+    """
+
+    info: EngineInfo
+
+    def __init__(self, process: "subprocess.Popen[bytes]", directory: Path) -> None:
+        """Use `start`."""
+        self._process = process
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(FromEngine).decode
+        self._streams: dict[str, asyncio.Queue[RequestOutput | InlayError]] = {}
+        self._stats: deque[asyncio.Future[EngineStats]] = deque()
+        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self._exited: asyncio.Future[None] = self._loop.create_future()
+        self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._death: InlayError | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = new_socket(self._context)
+        self._socket.bind(address(directory))
+        assert process.stderr is not None
+        self._stderr = process.stderr.fileno()
+        os.set_blocking(self._stderr, False)
+        self._pidfd = os.pidfd_open(process.pid)
+        self._loop.add_reader(self._socket.fileno(), self._receive)
+        self._loop.add_reader(self._stderr, self._read_stderr)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._loop.call_soon(self._receive)
+
+    @classmethod
+    async def start(cls, config: EngineConfig, *, timeout_s: float = 300.0) -> "EngineClient":
+        """Start an engine process and wait until it can serve.
+
+        Raises:
+            ModelError, ConfigError: the engine's own reason not to start.
+            EngineStartError: it ended or said nothing in `timeout_s`; with the end of its log.
+        """
+        directory = _private_directory()
+        try:
+            process = _spawn(config, directory)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        client = cls(process, directory)
+        try:
+            client.info = await asyncio.wait_for(asyncio.shield(client._ready), timeout_s)
+        except TimeoutError:
+            message = f"the engine was not ready after {timeout_s:g} s{client._log_end()}"
+            await client.aclose()
+            raise EngineStartError(message) from None
+        except BaseException:
+            await client.aclose()
+            raise
+        return client
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can be sent."""
+        return self._death is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the engine."""
+        return self._process.pid
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+        """Stream the outputs of a request, one per engine step that touched it.
+
+        Closing or cancelling the iterator cancels the request, which frees its pages at once.
+
+        Raises:
+            RequestError: the engine refuses the request as written.
+            OverloadedError: the engine's queue is full.
+            EngineError: a step failed; `EngineDiedError` when the engine's process ended.
+        """
+        self._check_alive()
+        request_id = request.request_id
+        if request_id in self._streams:
+            raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        queue: asyncio.Queue[RequestOutput | InlayError] = asyncio.Queue()
+        self._streams[request_id] = queue
+        finished = False
+        try:
+            self._send(request)
+            while not finished:
+                item = await queue.get()
+                if isinstance(item, InlayError):
+                    finished = True
+                    raise item
+                finished = item.finished
+                error = error_of(item)
+                if error is not None:
+                    raise error
+                yield item
+        finally:
+            self._streams.pop(request_id, None)
+            if not finished and self.alive:
+                self._send(CancelRequest(request_id))
+
+    async def stats(self) -> EngineStats:
+        """Gauges and totals of the engine, after all messages sent so far.
+
+        Raises:
+            EngineDiedError: the engine's process ended.
+        """
+        self._check_alive()
+        future: asyncio.Future[EngineStats] = self._loop.create_future()
+        self._stats.append(future)
+        self._send(StatsRequest())
+        return await future
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget all cached blocks that no request uses; returns when it is done."""
+        self._check_alive()
+        self._send(ResetPrefixCache())
+        await self.stats()
+
+    async def aclose(self) -> None:
+        """Stop the engine process. Requests still open end with `EngineDiedError`."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()  # tells the worker to stop
+        self._die(EngineDiedError("the engine was stopped"))
+        self._ready.cancel()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._exited), _STOP_GRACE_S)
+        except TimeoutError:
+            self._process.kill()
+            await self._exited
+
+    # Messages
+
+    def _send(self, message: ToEngine) -> None:
+        try:
+            self._socket.send(self._encode(message), zmq.NOBLOCK)
+        except zmq.Again:  # the peer is gone; its exit will be noticed next
+            return
+        # Sending may consume the edge that announces a message (ZMQ_FD is edge-triggered).
+        self._loop.call_soon(self._receive)
+
+    def _receive(self) -> None:
+        while not self._socket.closed:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = self._decode(data)
+            except msgspec.MsgspecError:
+                log.exception("a message of the engine cannot be read")
+                continue
+            self._handle(message)
+
+    def _handle(self, message: FromEngine) -> None:
+        match message:
+            case OutputBatch():
+                for output in message.outputs:
+                    queue = self._streams.get(output.request_id)
+                    if queue is not None:
+                        queue.put_nowait(output)
+            case EngineStats():
+                future = self._stats.popleft()
+                if not future.done():
+                    future.set_result(message)
+            case EngineInfo():
+                if not self._ready.done():
+                    self._ready.set_result(message)
+            case EngineFailure():
+                if not self._ready.done():
+                    self._ready.set_exception(restore(message.code, message.message))
+
+    # The process's end
+
+    def _read_stderr(self) -> bool:
+        """Pass the engine's log on; False when there is nothing to read."""
+        try:
+            data = os.read(self._stderr, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(self._stderr)
+            return False
+        text = data.decode(errors="replace")
+        self._stderr_tail.extend(line for line in text.splitlines() if line.strip())
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        return True
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        status = self._process.wait()
+        # What the engine sent before its end may still be on its way to this process.
+        if self._socket.poll(_FAREWELL_MS if status == START_FAILED else 0):
+            self._receive()
+        while self._read_stderr():
+            pass
+        how = (
+            f"was killed by {signal.Signals(-status).name}"
+            if status < 0
+            else f"ended with exit status {status}"
+        )
+        message = f"the engine's process {how}{self._log_end()}"
+        if not self._ready.done():
+            self._ready.set_exception(EngineStartError(message))
+        self._die(EngineDiedError(message))
+        self._cleanup()
+        self._exited.set_result(None)
+
+    def _die(self, error: InlayError) -> None:
+        if self._death is not None:
+            return
+        self._death = error
+        for queue in self._streams.values():
+            queue.put_nowait(EngineDiedError(str(error)))
+        while self._stats:
+            future = self._stats.popleft()
+            if not future.done():
+                future.set_exception(EngineDiedError(str(error)))
+
+    def _cleanup(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_reader(self._stderr)
+        self._socket.close(linger=0)
+        self._context.term()
+        os.close(self._pidfd)
+        for stream in (self._process.stdin, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDiedError(str(self._death))
+
+    def _log_end(self) -> str:
+        """The last lines of the engine's log, to append to a message."""
+        if not self._stderr_tail:
+            return ""
+        return "; its log ends with:" + "".join(f"\n  {line}" for line in self._stderr_tail)
+
+
+def _spawn(config: EngineConfig, directory: Path) -> "subprocess.Popen[bytes]":
+    setup = WorkerSetup(config=config, directory=str(directory), parent_pid=os.getpid())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "inlay.engine.worker"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it ended already; the client will say why
+        process.stdin.write(msgspec.json.encode(setup) + b"\n")
+        process.stdin.flush()
+    return process
+
+
+def _private_directory() -> Path:
+    """A new directory that only this user may enter, with a path short enough for a socket."""
+    directory = tempfile.mkdtemp(prefix="inlay-")
+    if len(directory.encode()) > _MAX_SOCKET_PATH:
+        os.rmdir(directory)
+        directory = tempfile.mkdtemp(prefix="inlay-", dir="/tmp")
+    return Path(directory)

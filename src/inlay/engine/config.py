@@ -1,0 +1,73 @@
+"""Settings of one engine. Imports no torch, so that front ends can make them."""
+
+from dataclasses import dataclass, field
+
+from inlay.cache.config import CacheConfig
+from inlay.core.errors import ConfigError
+
+WEIGHT_FORMATS = ("auto", "float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """How much runs at once.
+
+    Attributes:
+        max_batch_tokens: tokens of one step, prefill and decode together.
+        max_running: choices that decode together.
+        max_waiting: requests in the queue; one more is refused.
+        prefill_chunk: prompt tokens of one request in one step.
+    """
+
+    max_batch_tokens: int = 2048
+    max_running: int = 64
+    max_waiting: int = 1024
+    prefill_chunk: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_tokens", "max_running", "max_waiting", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"scheduler.{name} must be >= 1, got {getattr(self, name)}")
+        if self.max_batch_tokens < self.max_running:
+            raise ConfigError(
+                f"scheduler.max_batch_tokens ({self.max_batch_tokens}) must be at least "
+                f"scheduler.max_running ({self.max_running}): each decode needs one token of it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """One engine: a model, where it runs, and how much it may take.
+
+    Attributes:
+        model: a directory, a hub name, or None for the demo model.
+        device: `cpu`, `cuda` (`cuda:1`), or `auto`: cuda where one is present.
+        weight_format: how weights are held; `auto` lets the model choose.
+        max_context_tokens: prompt and output together; None takes the model's limit.
+        threads: of the CPU kernels; None takes the physical cores.
+        seed: makes the seeds that the engine chooses for requests reproducible.
+        offline: do not go to the network for models.
+    """
+
+    model: str | None = None
+    device: str = "auto"
+    weight_format: str = "auto"
+    max_context_tokens: int | None = None
+    threads: int | None = None
+    seed: int | None = None
+    offline: bool = False
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+    def __post_init__(self) -> None:
+        kind, _, number = self.device.partition(":")
+        if kind not in ("auto", "cpu", "cuda") or (number and not number.isdigit()):
+            raise ConfigError(f"device {self.device!r} is not auto, cpu, cuda or cuda:<number>")
+        if self.weight_format not in WEIGHT_FORMATS:
+            raise ConfigError(
+                f"weight_format {self.weight_format!r} is not one of {', '.join(WEIGHT_FORMATS)}"
+            )
+        if self.max_context_tokens is not None and self.max_context_tokens < 2:
+            raise ConfigError(f"max_context_tokens must be >= 2, got {self.max_context_tokens}")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads must be at least 1, got {self.threads}")

@@ -1,0 +1,422 @@
+"""One serving instance: requests in, tokens out, one step at a time.
+
+    engine = Engine(EngineConfig(model=directory))
+    completions = engine.generate("Define lantern.", SamplingParams(temperature=0))
+
+`Engine` owns the model, its pages and all live requests. It knows no process, socket or HTTP;
+`worker.py` gives it a process of its own. One thread calls it.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inlay.cache import KvCache, PagedKvCache
+from inlay.core.block_hash import Namespace
+from inlay.core.clock import Clock, SystemClock
+from inlay.core.errors import EngineError, InlayError, OverloadedError, RequestError
+from inlay.core.messages import (
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    RequestOutput,
+    SamplingParams,
+    TokenLogprob,
+)
+from inlay.engine.completion import Completion
+from inlay.engine.config import EngineConfig
+from inlay.engine.draws import derive_seed
+from inlay.engine.live import Choice, LiveRequest
+from inlay.engine.loading import LoadedModel, hash_chain, load
+from inlay.engine.outputs import StepOutputs, advance, end_without_token, impossible
+from inlay.engine.runner import Runner, StepResult
+from inlay.engine.sampling import ChoiceSampler
+from inlay.engine.scheduler import Chunk, Scheduler
+from inlay.engine.scripts import generate, warm_up
+from inlay.engine.structure import GrammarCompiler
+from inlay.engine.text_output import TextOutput
+from inlay.engine.validation import check_request
+
+if TYPE_CHECKING:
+    from inlay.models.text import Text
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Continuous batching over one model.
+
+    Args:
+        config: what to load and how much to run at once.
+        loaded: a model that is already there, in place of `config.model`.
+        clock: monotonic seconds for the times of requests.
+        on_ready: called from another thread when a request that waited for its grammar can
+            go on; wakes a caller that sleeps because `has_work` was False.
+
+    Attributes:
+        info: what is served, with what.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        ConfigError: the page pool does not fit the configuration.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        loaded: LoadedModel | None = None,
+        clock: Clock | None = None,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
+        started = time.monotonic()
+        if loaded is None:
+            loaded = load(config)
+        self.config = config
+        self._clock = SystemClock() if clock is None else clock
+        self._on_ready = on_ready
+        self._text = loaded.text
+        self._end_ids = frozenset(loaded.text.eos_token_ids)
+        self._seed = secrets.randbits(64) if config.seed is None else config.seed
+        self._num_requests = 0
+        self._live: dict[str, LiveRequest] = {}
+        self._compiling: dict[LiveRequest, Future[Any]] = {}
+        self._outputs = StepOutputs()
+        self.cache: KvCache = PagedKvCache(
+            num_pages=loaded.pool.num_pages,
+            page_tokens=loaded.kv_format.page_tokens,
+            namespace_key=lambda salt: Namespace(
+                fingerprint=loaded.model.fingerprint,
+                weight_format=loaded.model.weight_format,
+                kv_format=loaded.kv_format,
+                tenant_salt=salt,
+            ).key(config.cache.secret.encode()),
+            prefix=config.cache.prefix,
+            hash_chain=hash_chain,
+        )
+        vocab_size = loaded.model.shape.vocab
+        self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
+        self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens)
+        self._grammars = GrammarCompiler(
+            lambda: loaded.text.tokenizer_json, vocab_size, self._end_ids
+        )
+        self._experts = loaded.model.shape.experts
+        self.forget_totals()
+        self.info: EngineInfo = loaded.info(config, 0.0)
+        warm_up(self)
+        self.info = loaded.info(config, time.monotonic() - started)
+
+    @property
+    def text(self) -> "Text":
+        """Tokenizer and chat template."""
+        return self._text
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do something now. Requests whose grammar compiles do not count."""
+        return (
+            self._scheduler.has_work
+            or self._outputs.pending
+            or any(future.done() for future in self._compiling.values())
+        )
+
+    @property
+    def num_live(self) -> int:
+        """Requests that have not had their last output."""
+        return len(self._live)
+
+    def add(self, message: GenerateRequest) -> None:
+        """Accept a request; its outputs come from `step`.
+
+        Raises:
+            OverloadedError: the queue is full.
+            ContextLengthError: prompt and output do not fit into the context.
+            RequestError: a value is out of range, or the id is in use.
+        """
+        max_tokens = check_request(message, self.info, self.config.scheduler.max_running)
+        if message.request_id in self._live:
+            raise RequestError(f"request id {message.request_id!r} is in use", "request_id")
+        waiting = self._scheduler.num_waiting + len(self._compiling)
+        if waiting >= self.config.scheduler.max_waiting:
+            raise OverloadedError(
+                f"{waiting} requests are waiting, the limit is "
+                f"{self.config.scheduler.max_waiting}: try again later"
+            )
+        request = self._new_request(message, max_tokens)
+        structure = message.params.structure
+        if structure is not None:
+            future = self._grammars.submit(structure)
+            if not future.done():
+                self._compiling[request] = future
+                self._live[message.request_id] = request
+                future.add_done_callback(self._compiled)
+                return
+            self._start(request, future.result())
+        else:
+            self._start(request, None)
+        self._live[message.request_id] = request
+
+    def cancel(self, request_id: str) -> None:
+        """End a request and free its pages now. Unknown ids are ignored.
+
+        Choices that were not finished end with the reason `cancel`, in the next step's output.
+        """
+        request = self._live.get(request_id)
+        if request is None:
+            return
+        if not request.choices:
+            self._compiling.pop(request, None)
+            self._start(request, None)
+        for choice in request.choices:
+            if choice.finish_reason is None:
+                self._outputs.add(request, end_without_token(choice, "cancel"))
+                self._finish(choice)
+
+    def step(self) -> list[RequestOutput]:
+        """Do one step of work and return what it added to each request.
+
+        A failure inside ends the requests of its batch with an `EngineError`; the engine goes
+        on with the others.
+        """
+        started = time.perf_counter()
+        self._start_compiled()
+        chunks = self._schedule()
+        if chunks:
+            self._steps += 1
+            result = self._run(chunks)
+            if result is not None:
+                self._advance(chunks, result)
+            self._busy_s += time.perf_counter() - started
+        return self._outputs.take(self._clock.now())
+
+    def generate(
+        self,
+        prompts: "str | Sequence[int] | Sequence[str | Sequence[int]]",
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        trace: bool = False,
+    ) -> list[Completion]:
+        """Answer prompts and return when all are done.
+
+        Args:
+            prompts: a text or token ids, or a list of these.
+            params: for all prompts, or one per prompt.
+            trace: also report what happened inside.
+
+        Raises:
+            RequestError: a prompt or its parameters are refused; nothing was computed for it.
+        """
+        return generate(self, prompts, params, trace=trace)
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a compiling grammar is done, at most `timeout_s`."""
+        for future in self._compiling.values():
+            try:
+                future.exception(timeout_s)
+            except TimeoutError:
+                pass
+            return
+
+    def stats(self) -> EngineStats:
+        """Gauges and totals now."""
+        counts = self.cache.counts()
+        return EngineStats(
+            running=len(self._scheduler.running),
+            waiting=self._scheduler.num_waiting + len(self._compiling),
+            pages_total=counts.total,
+            pages_free=counts.free,
+            pages_cached=counts.idle,
+            preemptions=self._scheduler.preemptions,
+            steps=self._steps,
+            step_busy_s=self._busy_s,
+            **self._totals,
+        )
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached blocks that no request uses, and return how many."""
+        return self.cache.reset()
+
+    def forget_totals(self) -> None:
+        """Start the totals of `stats` from zero."""
+        self._totals = dict.fromkeys(
+            ("prefix_query_tokens", "prefix_hit_tokens", "prompt_tokens", "generated_tokens"), 0
+        )
+        self._steps = 0
+        self._busy_s = 0.0
+
+    def audit(self) -> None:
+        """Check that every page is accounted for. O(pages); for tests."""
+        choices = [choice for request in self._live.values() for choice in request.choices]
+        self.cache.audit([choice.hold for choice in choices if choice.hold is not None])
+
+    def close(self) -> None:
+        """End helper threads. Live requests get no more outputs."""
+        self._grammars.close()
+
+    # Requests and choices
+
+    def _new_request(self, message: GenerateRequest, max_tokens: int) -> LiveRequest:
+        params = message.params
+        self._num_requests += 1
+        seed = params.seed
+        end_ids = frozenset(params.stop_token_ids)
+        request = LiveRequest(
+            message=message,
+            order=self._num_requests,
+            seed=derive_seed(self._seed, self._num_requests) if seed is None else seed,
+            max_tokens=max_tokens,
+            end_ids=end_ids if params.ignore_eos else end_ids | self._end_ids,
+            unfinished=params.n,
+        )
+        if params.prompt_logprobs is not None:
+            request.prompt_logprobs = [None]
+        if message.trace and self.info.moe_layers:
+            request.expert_counts_LE = np.zeros((self.info.moe_layers, self._experts), np.int64)
+        return request
+
+    def _start(self, request: LiveRequest, grammar: Any) -> None:
+        """Make the choices of a request and queue the first; the others follow its prompt."""
+        message, params = request.message, request.params
+        for index in range(params.n):
+            mask = None if grammar is None else self._grammars.mask(grammar)
+            stream = self._text.stream(
+                skip_special_tokens=params.skip_special_tokens, prompt_ids=message.token_ids
+            )
+            request.choices.append(
+                Choice(
+                    request=request,
+                    index=index,
+                    sampler=ChoiceSampler(
+                        params,
+                        seed=request.seed,
+                        choice=index,
+                        prompt_ids=message.token_ids,
+                        end_ids=request.end_ids,
+                        mask=mask,
+                    ),
+                    text=TextOutput(stream, params.stop),
+                    names=self.cache.names(message.cache_salt),
+                    grammar=mask,
+                )
+            )
+        first, *others = request.choices
+        first.fork = others
+        self._scheduler.add(first)
+
+    def _finish(self, choice: Choice) -> None:
+        """Take a choice with a finish reason out of the scheduler."""
+        request = choice.request
+        if choice.hold is not None:
+            request.pages_used += len(choice.hold.pages)
+        self._scheduler.remove(choice)
+        request.unfinished -= 1
+        if request.unfinished == 0:
+            del self._live[request.request_id]
+
+    def _fail(self, request: LiveRequest, error: InlayError) -> None:
+        for choice in request.choices:
+            if choice.state != "finished":
+                self._scheduler.remove(choice)
+        self._compiling.pop(request, None)
+        if self._live.pop(request.request_id, None) is not None:
+            self._outputs.fail(request.request_id, error, request)
+
+    # Phases of a step
+
+    def _compiled(self, future: "Future[Any]") -> None:
+        if self._on_ready is not None and not future.cancelled():
+            self._on_ready()
+
+    def _start_compiled(self) -> None:
+        if not self._compiling:
+            return
+        for request in [r for r, future in self._compiling.items() if future.done()]:
+            future = self._compiling.pop(request)
+            error = future.exception()
+            if error is None:
+                self._start(request, future.result())
+            elif isinstance(error, InlayError):
+                self._fail(request, error)
+            else:
+                log.error("a grammar's compilation failed", exc_info=error)
+                self._fail(request, EngineError(f"the grammar cannot be compiled: {error}"))
+
+    def _schedule(self) -> list[Chunk]:
+        if not self._scheduler.has_work:
+            return []
+        try:
+            chunks = self._scheduler.schedule()
+        except Exception as error:
+            # Nothing says whose fault it is, and to go on would only repeat it.
+            log.exception("scheduling failed; all requests are dropped")
+            for request in list(self._live.values()):
+                self._fail(request, EngineError(f"scheduling failed: {error!r}"))
+            return []
+        now_s = self._clock.now()
+        for chunk in chunks:
+            request = chunk.choice.request
+            if request.scheduled_s is None:
+                request.scheduled_s = now_s
+                self._count_prompt(request, chunk)
+        return chunks
+
+    def _count_prompt(self, request: LiveRequest, chunk: Chunk) -> None:
+        request.cached_tokens = chunk.start
+        request.pages_reused = chunk.start // self.cache.page_tokens
+        self._totals["prefix_query_tokens"] += len(request.prompt)
+        self._totals["prefix_hit_tokens"] += chunk.start
+        self._totals["prompt_tokens"] += len(request.prompt)
+
+    def _run(self, chunks: list[Chunk]) -> StepResult | None:
+        """Compute and sample; None after a failure, whose requests are then gone."""
+        try:
+            batch, logits_RV = self._runner.forward(chunks)
+            for chunk in chunks:
+                self._scheduler.computed(chunk)
+            return self._runner.finish(chunks, batch, logits_RV)
+        except Exception as error:
+            log.exception("a step failed; the %d requests in it are dropped", len(chunks))
+            for request in {chunk.choice.request for chunk in chunks}:
+                self._fail(request, EngineError(f"a step failed: {error!r}"))
+            return None
+
+    def _advance(self, chunks: list[Chunk], result: StepResult) -> None:
+        for chunk in chunks:
+            if chunk.samples and chunk.choice.fork:
+                self._scheduler.fork(chunk.choice)
+            if chunk.samples and not chunk.choice.request.max_tokens:
+                for choice in chunk.choice.request.choices:
+                    self._outputs.add(choice.request, end_without_token(choice, "length"))
+                    self._finish(choice)
+        samples = result.samples
+        self._totals["generated_tokens"] += len(samples.token_ids)
+        for choice, token_id, possible, logprob in zip(
+            result.choices, samples.token_ids, samples.possible, samples.logprobs, strict=True
+        ):
+            if choice.state != "running":  # its request failed a moment ago
+                continue
+            try:
+                self._apply(choice, token_id, possible, logprob)
+            except Exception as error:
+                log.exception("an output failed; its request is dropped")
+                self._fail(choice.request, EngineError(f"an output failed: {error!r}"))
+
+    def _apply(
+        self, choice: Choice, token_id: int, possible: bool, logprob: TokenLogprob | None
+    ) -> None:
+        if possible:
+            delta = advance(choice, token_id, logprob)
+        else:
+            error = impossible(choice)
+            if error is not None:
+                self._fail(choice.request, error)
+                return
+            delta = end_without_token(choice, "stop")
+        self._outputs.add(choice.request, delta)
+        if choice.finish_reason is not None:
+            self._finish(choice)

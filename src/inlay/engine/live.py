@@ -1,0 +1,124 @@
+"""Requests and choices while the engine works on them: data only."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from inlay.cache import BlockNames, PageHold
+from inlay.core.messages import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
+from inlay.engine.sampling import ChoiceSampler
+from inlay.engine.structure import GrammarMask
+from inlay.engine.text_output import TextOutput
+
+ChoiceState = Literal["pending", "waiting", "running", "finished"]
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request between arrival and its last output.
+
+    Attributes:
+        order: arrival number; breaks ties.
+        seed: of its draws.
+        max_tokens: output limit per choice, resolved against the context.
+        end_ids: tokens that end a choice.
+        unfinished: choices that have no finish reason yet.
+        prompt_logprobs: collected so far; entry 0 is None.
+        expert_counts_LE: tokens per expert, when traced.
+        announced: whether an output has carried the prompt's counts.
+    """
+
+    message: GenerateRequest
+    order: int
+    seed: int
+    max_tokens: int
+    end_ids: frozenset[int]
+    unfinished: int
+    choices: list["Choice"] = field(default_factory=list)
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    pages_reused: int = 0
+    pages_used: int = 0
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    expert_counts_LE: npt.NDArray[np.int64] | None = None
+    announced: bool = False
+
+    @property
+    def request_id(self) -> str:
+        """The caller's name of the request."""
+        return self.message.request_id
+
+    @property
+    def params(self) -> SamplingParams:
+        """How to sample."""
+        return self.message.params
+
+    @property
+    def prompt(self) -> list[int]:
+        """Token ids of the prompt."""
+        return self.message.token_ids
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One output of a request: what the scheduler schedules.
+
+    Attributes:
+        state: `pending` while its grammar is compiled, or the prompt is being computed by the
+            first choice of its request; then `waiting` and `running`, perhaps several times.
+        computed: leading tokens whose KV is in the pages of `hold`.
+        traced: leading tokens counted in the request's expert counts.
+        hold: pages, while running.
+        names: block names of prompt and output, kept over preemptions.
+        fork: choices that start when this one's prompt is computed (n > 1).
+    """
+
+    request: LiveRequest
+    index: int
+    sampler: ChoiceSampler
+    text: TextOutput
+    names: BlockNames
+    grammar: GrammarMask | None = None
+    output: list[int] = field(default_factory=list)
+    state: ChoiceState = "pending"
+    computed: int = 0
+    traced: int = 0
+    hold: PageHold | None = None
+    fork: list["Choice"] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def sort_key(self) -> tuple[int, float, int, int]:
+        """Who runs first: priority, then arrival; of one request the lower choice."""
+        message = self.request.message
+        return (message.priority, message.arrival_s, self.request.order, self.index)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens so far."""
+        return len(self.request.message.token_ids) + len(self.output)
+
+    @property
+    def slots(self) -> int:
+        """Choices that run once this one does."""
+        return 1 + len(self.fork)
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Token ids of prompt and output in start..stop."""
+        prompt = self.request.message.token_ids
+        size = len(prompt)
+        if stop <= size:
+            return prompt[start:stop]
+        if start >= size:
+            return self.output[start - size : stop - size]
+        return prompt[start:] + self.output[: stop - size]
+
+    def name_blocks(self, num_tokens: int, page_tokens: int) -> None:
+        """Make sure that the full blocks of the first `num_tokens` have names."""
+        names = self.names
+        if num_tokens - names.num_tokens >= page_tokens:
+            names.extend(self.tokens(names.num_tokens, num_tokens))

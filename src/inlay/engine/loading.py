@@ -1,0 +1,129 @@
+"""Brings a model, its text and its pages up for an engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+
+from inlay import kernels
+from inlay.core.block_hash import DIGEST_BYTES
+from inlay.core.kv_format import KvFormat
+from inlay.core.messages import EngineInfo
+from inlay.engine.config import EngineConfig
+from inlay.engine.pool_size import choose_pool_size
+from inlay.models.model import Model, load_model
+
+if TYPE_CHECKING:
+    from inlay.models.kv_pool import KvPool
+    from inlay.models.text import Text
+
+
+@dataclass(kw_only=True)
+class LoadedModel:
+    """All that an engine runs on.
+
+    Attributes:
+        name: what the user called the model.
+        max_context_tokens: what model, configuration and pages allow.
+    """
+
+    name: str
+    model: Model
+    text: "Text"
+    kv_format: KvFormat
+    pool: "KvPool"
+    max_context_tokens: int
+
+    def info(self, config: EngineConfig, load_s: float) -> EngineInfo:
+        """What is served, with what."""
+        shape = self.model.shape
+        return EngineInfo(
+            model=self.name,
+            architecture=shape.architecture,
+            parameters=shape.parameters,
+            max_context_tokens=self.max_context_tokens,
+            vocab_size=shape.vocab,
+            layers=shape.layers,
+            moe_layers=len(shape.sparse_layers),
+            experts=shape.experts,
+            experts_per_token=shape.experts_per_token,
+            device=self.model.device,
+            weight_format=self.model.weight_format,
+            kv_dtype=self.kv_format.dtype,
+            isa=_isa(self.model.device),
+            page_tokens=self.kv_format.page_tokens,
+            num_pages=self.pool.num_pages,
+            page_bytes=self.kv_format.page_bytes,
+            load_s=load_s,
+        )
+
+
+def load(config: EngineConfig) -> LoadedModel:
+    """Load the model that a configuration names.
+
+    Raises:
+        ModelError: it cannot be found, read or held in memory.
+        ConfigError: the page pool does not fit the configuration.
+    """
+    from inlay.models.source import resolve_model
+    from inlay.models.text import Text
+
+    _set_threads(config.threads)
+    source = resolve_model(config.model, offline=config.offline)
+    device = _device(config.device)
+    model = load_model(source.directory, device=device, weight_format=config.weight_format)
+    return prepare(config, source.name, model, Text.load(source.directory))
+
+
+def prepare(config: EngineConfig, name: str, model: Model, text: "Text") -> LoadedModel:
+    """Give a model its page pool."""
+    kv_format = model.kv_format(dtype=config.cache.dtype, page_tokens=config.cache.page_tokens)
+    size = choose_pool_size(
+        config,
+        kv_format,
+        model_context_tokens=model.shape.max_context_tokens,
+        free_bytes=_free_bytes(model.device),
+        device=model.device,
+    )
+    return LoadedModel(
+        name=name,
+        model=model,
+        text=text,
+        kv_format=kv_format,
+        pool=model.new_kv_pool(kv_format, size.num_pages),
+        max_context_tokens=size.max_context_tokens,
+    )
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _free_bytes(device: str) -> int:
+    if device == "cpu":
+        return int(psutil.virtual_memory().available)
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def _set_threads(threads: int | None) -> None:
+    threads = threads or kernels.usable_processors()
+    kernels.set_num_threads(threads)
+    torch.set_num_threads(threads)
+
+
+def _isa(device: str) -> str:
+    if device == "cpu":
+        return kernels.selected_isa()
+    return str(torch.cuda.get_device_name(device))
+
+
+def hash_chain(
+    namespace_key: bytes, token_ids: Sequence[int], block_tokens: int, parent: bytes
+) -> list[bytes]:
+    """`core.block_hash.chain` in native code, about three times as fast."""
+    joined = kernels.block_hash_chain(namespace_key, parent, token_ids, block_tokens)
+    return [joined[at : at + DIGEST_BYTES] for at in range(0, len(joined), DIGEST_BYTES)]

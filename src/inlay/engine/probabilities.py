@@ -1,0 +1,98 @@
+"""Row-wise arithmetic on logits whose result for a row never depends on the other rows.
+
+Legend: R rows, V vocabulary, W = V rounded up to whole blocks of `BLOCK`.
+
+Sums over the vocabulary run in two levels: float32 inside blocks of 64, then float64 over the
+block sums, one after the other. The order is fixed by V alone, and drawing a token needs to
+look at the block sums and one block only.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 64
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def padded_width(vocab_size: int) -> int:
+    """V rounded up to whole blocks."""
+    return -(-vocab_size // BLOCK) * BLOCK
+
+
+def weights(
+    logits_RV: Float32, highest_R: Float32, scale_R: Float32, out_RW: Float32 | None = None
+) -> Float32:
+    """`exp((logits - highest) * scale)`, zero in the padding: unnormalised probabilities.
+
+    Args:
+        highest_R: the highest logit of each row, finite.
+        scale_R: one over the temperature.
+        out_RW: memory for the result.
+    """
+    num_rows, vocab_size = logits_RV.shape
+    if out_RW is None:
+        out_RW = np.empty((num_rows, padded_width(vocab_size)), np.float32)
+    inner = out_RW[:, :vocab_size]
+    np.subtract(logits_RV, highest_R[:, None], out=inner)
+    np.multiply(inner, scale_R[:, None], out=inner)
+    np.exp(inner, out=inner)
+    out_RW[:, vocab_size:] = 0.0
+    return out_RW
+
+
+def block_ends(weights_RW: Float32) -> Float64:
+    """Running sums at the end of each block, [R, W / BLOCK]; the last column is the total."""
+    num_rows, width = weights_RW.shape
+    sums = weights_RW.reshape(num_rows, width // BLOCK, BLOCK).sum(axis=2)
+    return np.cumsum(sums, axis=1, dtype=np.float64)
+
+
+def draw_tokens(weights_RW: Float32, uniform_R: Float64) -> Int64:
+    """Draw one token per row by the inverse of the cumulative distribution.
+
+    A token of weight zero is never drawn. Each row has a positive total.
+    """
+    ends_RG = block_ends(weights_RW)
+    rows = np.arange(len(ends_RG))
+    target_R = uniform_R * ends_RG[:, -1]
+    block_R = (ends_RG <= target_R[:, None]).sum(axis=1)
+    np.minimum(block_R, ends_RG.shape[1] - 1, out=block_R)
+    before_R = np.where(block_R > 0, ends_RG[rows, block_R - 1], 0.0)
+    inside_RB = weights_RW.reshape(len(rows), -1, BLOCK)[rows, block_R]
+    running_RB = np.cumsum(inside_RB, axis=1, dtype=np.float64)
+    offset_R = (running_RB <= (target_R - before_R)[:, None]).sum(axis=1)
+    # Rounding may put the target past the block's own sum: take its last possible token.
+    last_R = BLOCK - 1 - (inside_RB[:, ::-1] > 0).argmax(axis=1)
+    tokens_R: Int64 = block_R * BLOCK + np.minimum(offset_R, last_R)
+    return tokens_R
+
+
+def log_sum_exp(logits_RV: Float32) -> Float64:
+    """Natural log of the sum of exponentials of each row."""
+    highest_R = logits_RV.max(axis=1)
+    ones = np.ones(len(highest_R), np.float32)
+    totals_R = block_ends(weights(logits_RV, highest_R, ones))[:, -1]
+    result_R: Float64 = highest_R + np.log(totals_R)
+    return result_R
+
+
+def top_ids(values_V: Float32, count: int) -> Int64:
+    """Ids of the `count` highest values, highest first; of equal ones the lower id first.
+
+    Cost: one pass over V and a sort of few candidates. The `count`-th highest of the block
+    maxima is a lower bound of the `count`-th highest value, which leaves few candidates.
+    """
+    size = len(values_V)
+    count = min(count, size)
+    num_blocks = size // BLOCK
+    if count < num_blocks:
+        maxima = values_V[: num_blocks * BLOCK].reshape(num_blocks, BLOCK).max(axis=1)
+        bound = np.partition(maxima, num_blocks - count)[num_blocks - count]
+        ids = np.flatnonzero(values_V >= bound)
+    else:
+        ids = np.arange(size)
+    order = np.argsort(-values_V[ids], kind="stable")
+    return ids[order[:count]]

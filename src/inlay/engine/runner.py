@@ -1,0 +1,134 @@
+"""One step on the model: chunks in, one token per finished chunk out.
+
+Legend: T tokens, B chunks, R rows of logits, N samples (several per row where a request has
+n > 1), L MoE layers, E experts, K experts per token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from inlay.engine.batch_builder import StepBatch, build_batch, wants_prompt_rows
+from inlay.engine.live import Choice
+from inlay.engine.probabilities import Float32
+from inlay.engine.sampling import Sampler, Samples, token_logprobs
+from inlay.engine.scheduler import Chunk
+
+if TYPE_CHECKING:
+    from inlay.models.kv_pool import KvPool
+    from inlay.models.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step computed.
+
+    Attributes:
+        choices: the choices that got a token, a fork's among them.
+        samples: their tokens, in the same order.
+    """
+
+    choices: list[Choice]
+    samples: Samples
+
+
+class Runner:
+    """Runs batches on a model and samples from its logits."""
+
+    def __init__(self, model: "Model", pool: "KvPool", page_tokens: int) -> None:
+        self._model = model
+        self._pool = pool
+        self._page_tokens = page_tokens
+        self._moe_layers = len(model.shape.sparse_layers)
+        self._sampler = Sampler(model.shape.vocab)
+
+    def forward(self, chunks: Sequence[Chunk]) -> tuple[StepBatch, torch.Tensor]:
+        """Compute the KV of all chunks and the logits [R, V] that they need."""
+        batch = build_batch(
+            chunks,
+            page_tokens=self._page_tokens,
+            moe_layers=self._moe_layers,
+            experts_per_token=self._model.shape.experts_per_token,
+        )
+        with torch.inference_mode():
+            return batch, self._model.forward(batch.forward, self._pool)
+
+    def finish(
+        self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: torch.Tensor
+    ) -> StepResult:
+        """Sample where a chunk reached its end, and collect prompt logprobs and traces.
+
+        Forked choices are sampled from their prompt's row, each with its own draws.
+        """
+        choices: list[Choice] = []
+        rows: list[int] = []
+        prompts = False
+        for chunk, first, count in zip(chunks, batch.first_rows_B, batch.num_rows_B, strict=True):
+            prompts = prompts or wants_prompt_rows(chunk)
+            if chunk.samples and chunk.choice.request.max_tokens:
+                for choice in (chunk.choice, *chunk.choice.fork):
+                    choices.append(choice)
+                    rows.append(first + count - 1)
+        if prompts:
+            self._collect_prompt_logprobs(chunks, batch, logits_RV)
+        if batch.forward.expert_ids_LTK is not None:
+            self._count_experts(chunks, batch, batch.forward.expert_ids_LTK)
+        return StepResult(choices, self._sample(choices, rows, logits_RV))
+
+    def _sample(self, choices: list[Choice], rows: list[int], logits_RV: torch.Tensor) -> Samples:
+        if not choices:
+            return Samples([], [], [])
+        samplers = [choice.sampler for choice in choices]
+        if logits_RV.device.type != "cpu" and all(
+            s.greedy and not s.adjusts and s.params.logprobs is None for s in samplers
+        ):
+            # Only the tokens travel, not the logits.
+            best = logits_RV[torch.tensor(rows, device=logits_RV.device)].max(dim=1)
+            possible = torch.isfinite(best.values).tolist()
+            return Samples(best.indices.tolist(), possible, [None] * len(rows))
+        logits_NV = _numpy(logits_RV)
+        if rows != list(range(len(logits_NV))):
+            logits_NV = logits_NV[rows]
+        return self._sampler.sample(logits_NV, samplers)
+
+    def _collect_prompt_logprobs(
+        self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: torch.Tensor
+    ) -> None:
+        logits = _numpy(logits_RV)
+        for chunk, first in zip(chunks, batch.first_rows_B, strict=True):
+            request = chunk.choice.request
+            collected = request.prompt_logprobs
+            if collected is None or not wants_prompt_rows(chunk):
+                continue
+            # The row of position p tells about token p + 1; entry 0 of the list is None.
+            start = max(chunk.start, len(collected) - 1)
+            stop = min(chunk.stop, len(request.prompt) - 1)
+            if stop > start:
+                collected += token_logprobs(
+                    logits[first + start - chunk.start : first + stop - chunk.start],
+                    request.prompt[start + 1 : stop + 1],
+                    [request.params.prompt_logprobs or 0] * (stop - start),
+                )
+
+    def _count_experts(
+        self, chunks: Sequence[Chunk], batch: StepBatch, expert_ids_LTK: np.ndarray
+    ) -> None:
+        for chunk, first in zip(chunks, batch.starts_B, strict=False):
+            choice = chunk.choice
+            counts_LE = choice.request.expert_counts_LE
+            start = max(chunk.start, choice.traced)
+            if counts_LE is None or start >= chunk.stop:
+                continue
+            ids_LTK = expert_ids_LTK[
+                :, first + start - chunk.start : first + chunk.stop - chunk.start
+            ]
+            for layer, ids_TK in enumerate(ids_LTK):
+                counts_LE[layer] += np.bincount(ids_TK.ravel(), minlength=counts_LE.shape[1])
+            choice.traced = chunk.stop
+
+
+def _numpy(logits_RV: torch.Tensor) -> Float32:
+    return logits_RV.cpu().numpy()

@@ -1,0 +1,248 @@
+"""Decides who computes what in the next step. No torch, no clock, no I/O.
+
+One token budget per step is shared by decodes, which come first, and by chunks of prompts.
+Requests run in the order of priority and arrival. When pages run out, the last one in that
+order is preempted: it gives its pages back and is computed again later, from its prompt and
+the output so far; its published blocks are usually still in the prefix cache.
+
+Progress: the first running choice can always get pages, because every other one can be
+preempted for it and no request is accepted that the whole pool cannot hold.
+"""
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from inlay.cache import KvCache, PageHold
+from inlay.core.errors import OutOfPagesError
+from inlay.engine.config import SchedulerConfig
+from inlay.engine.live import Choice
+
+SortKey = tuple[int, float, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens start..stop of a choice, to be computed in one step.
+
+    Attributes:
+        samples: whether these are the last known tokens, so that a new one follows.
+    """
+
+    choice: Choice
+    start: int
+    stop: int
+    samples: bool
+
+
+class Scheduler:
+    """The waiting queue, the running choices and their pages.
+
+    Attributes:
+        running: in scheduling order.
+        preemptions: total so far.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: KvCache, vocab_size: int = 0) -> None:
+        self._config = config
+        self._cache = cache
+        # Prompt log probabilities need a row of logits per token: at most 64 MiB of them.
+        self._logit_rows = max(1, 2**24 // max(vocab_size, 1))
+        self._waiting: list[tuple[SortKey, Choice]] = []
+        self._num_waiting = 0
+        self.running: list[Choice] = []
+        self._slots_used = 0
+        self.preemptions = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Choices in the queue."""
+        return self._num_waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute something."""
+        return bool(self.running or self._num_waiting)
+
+    def add(self, choice: Choice) -> None:
+        """Put a choice into the queue."""
+        choice.state = "waiting"
+        self._num_waiting += 1
+        heapq.heappush(self._waiting, (choice.sort_key, choice))
+
+    def remove(self, choice: Choice) -> None:
+        """Take a choice out, wherever it is, and give its pages back."""
+        if choice.state == "running":
+            self._stop(choice)
+        elif choice.state == "waiting":
+            self._num_waiting -= 1
+        choice.state = "finished"
+
+    def fork(self, choice: Choice) -> list[Choice]:
+        """Start the other choices of a request whose prompt is computed.
+
+        They share its full pages. The tokens of the last, partly filled page are computed
+        again by each of them, together with its first own token, in its first step. That is
+        less than a page of work per choice and needs no way to copy device memory: a fork is
+        handled exactly as the return of a preempted choice.
+        """
+        forked, choice.fork = choice.fork, []
+        assert choice.hold is not None
+        for other in forked:
+            other.hold = self._cache.fork(choice.hold, choice.computed)
+            other.computed = len(other.hold.pages) * self._cache.page_tokens
+            other.traced = choice.traced
+            other.names.digests = list(choice.names.digests)
+            other.state = "running"
+            insort(self.running, other, key=_order)
+        return forked
+
+    def computed(self, chunk: Chunk) -> None:
+        """Record that a chunk's KV is in its pages, and let others use full blocks."""
+        choice = chunk.choice
+        assert choice.hold is not None
+        choice.computed = chunk.stop
+        if chunk.stop // self._cache.page_tokens > choice.hold.num_named:
+            choice.name_blocks(chunk.stop, self._cache.page_tokens)
+            self._cache.publish(choice.hold, choice.names, chunk.stop)
+
+    def schedule(self) -> list[Chunk]:
+        """Choose the chunks of the next step and get their pages.
+
+        Returns:
+            Chunks in running order, decodes and prefills mixed; empty if nothing can run.
+        """
+        chunks: dict[Choice, Chunk] = {}
+        budget = self._config.max_batch_tokens
+        decodes = [c for c in self.running if c.num_tokens - c.computed == 1]
+        budget -= self._schedule_running(decodes, chunks, budget)
+        if len(decodes) < len(self.running):
+            prefills = [c for c in self.running if c not in chunks]
+            budget -= self._schedule_running(prefills, chunks, budget)
+        if self._num_waiting:
+            self._admit(chunks, budget)
+        return list(chunks.values())
+
+    def _schedule_running(
+        self, choices: list[Choice], chunks: dict[Choice, Chunk], budget: int
+    ) -> int:
+        """Schedule running choices in order and return the tokens they take."""
+        taken = 0
+        for choice in choices:
+            if taken >= budget:
+                break
+            if choice.hold is None:  # preempted for an earlier one
+                continue
+            chunk = self._next_chunk(choice, budget - taken)
+            while choice.hold is not None:
+                try:
+                    self._cache.reserve(choice.hold, chunk.stop)
+                except OutOfPagesError:
+                    victim = self.running[-1]
+                    dropped = chunks.pop(victim, None)
+                    if dropped is not None:
+                        taken -= dropped.stop - dropped.start
+                    self._preempt(victim)
+                else:
+                    chunks[choice] = chunk
+                    taken += chunk.stop - chunk.start
+                    break
+        return taken
+
+    def _next_chunk(self, choice: Choice, budget: int) -> Chunk:
+        limit = min(budget, self._config.prefill_chunk)
+        if choice.request.prompt_logprobs is not None:
+            limit = min(limit, self._logit_rows)
+        end = choice.num_tokens
+        stop = min(end, choice.computed + limit)
+        return Chunk(choice, choice.computed, stop, stop == end)
+
+    def _admit(self, chunks: dict[Choice, Chunk], budget: int) -> None:
+        for choice in self._heads():
+            if budget <= 0 or not self._make_slots(choice, chunks):
+                return
+            hold = self._find_pages(choice, chunks)
+            if hold is None:
+                return
+            self._start(choice, hold)
+            chunk = self._next_chunk(choice, budget)
+            chunks[choice] = chunk
+            budget -= chunk.stop - chunk.start
+
+    def _heads(self) -> Iterator[Choice]:
+        """First waiting choices, one after the other; stop iterating when one must wait."""
+        while self._waiting:
+            choice = self._waiting[0][1]
+            if choice.state == "waiting":
+                yield choice
+            else:
+                heapq.heappop(self._waiting)
+
+    def _make_slots(self, choice: Choice, chunks: dict[Choice, Chunk]) -> bool:
+        while self._slots_used + choice.slots > self._config.max_running:
+            if not self._preempt_for(choice, chunks):
+                return False
+        return True
+
+    def _find_pages(self, choice: Choice, chunks: dict[Choice, Chunk]) -> PageHold | None:
+        """Pages for all known tokens of a waiting choice, or None if it must wait."""
+        num_tokens = choice.num_tokens
+        reusable = num_tokens - 1
+        wants_prompt = choice.request.prompt_logprobs
+        if wants_prompt is not None and len(wants_prompt) < len(choice.request.prompt):
+            reusable = 0  # cached blocks have no logits
+        if reusable:
+            choice.name_blocks(num_tokens, self._cache.page_tokens)
+        while True:
+            match = self._cache.match_prefix(choice.names, reusable)
+            # Each running choice may soon need a page; without room for that, the newcomer
+            # would be preempted at once.
+            spare = len(self.running) * self._cache.page_tokens
+            counts = self._cache.counts()
+            room = (counts.free + counts.idle) * self._cache.page_tokens
+            try:
+                if not self.running or num_tokens - match.num_tokens + spare <= room:
+                    hold = self._cache.hold(match, num_tokens)
+                    choice.computed = match.num_tokens
+                    return hold
+            except OutOfPagesError:
+                pass
+            if not self._preempt_for(choice, chunks):
+                return None
+
+    def _start(self, choice: Choice, hold: PageHold) -> None:
+        heapq.heappop(self._waiting)
+        self._num_waiting -= 1
+        self._slots_used += choice.slots
+        choice.hold = hold
+        choice.state = "running"
+        insort(self.running, choice, key=_order)
+
+    def _preempt_for(self, choice: Choice, chunks: dict[Choice, Chunk]) -> bool:
+        """Preempt a running choice of strictly lower priority; False if there is none."""
+        victim = self.running[-1] if self.running else None
+        if victim is None or victim.sort_key[0] <= choice.sort_key[0]:
+            return False
+        chunks.pop(victim, None)
+        self._preempt(victim)
+        return True
+
+    def _preempt(self, choice: Choice) -> None:
+        self._stop(choice)
+        self.preemptions += 1
+        choice.request.preemptions += 1
+        self.add(choice)
+
+    def _stop(self, choice: Choice) -> None:
+        """Take a running choice out of the running list and release its pages."""
+        assert choice.hold is not None
+        self.running.remove(choice)
+        self._slots_used -= choice.slots
+        self._cache.release(choice.hold)
+        choice.hold = None
+        choice.computed = 0
+
+
+def _order(choice: Choice) -> SortKey:
+    return choice.sort_key

@@ -1,0 +1,87 @@
+"""Checks a request against what the engine can do, before any work is spent on it."""
+
+import math
+
+from inlay.core.errors import ContextLengthError, RequestError
+from inlay.core.messages import EngineInfo, GenerateRequest, SamplingParams
+
+
+def check_request(request: GenerateRequest, info: EngineInfo, max_running: int) -> int:
+    """Validate a request.
+
+    Returns:
+        Its output limit per choice, resolved against the context.
+
+    Raises:
+        ContextLengthError: prompt and output do not fit into the context.
+        RequestError: a value is out of its range; `param` names the field.
+    """
+    _check_prompt(request.token_ids, info.vocab_size)
+    _check_params(request.params, info.vocab_size, max_running)
+    return _output_limit(request, info.max_context_tokens)
+
+
+def _output_limit(request: GenerateRequest, context: int) -> int:
+    prompt, wanted = len(request.token_ids), request.params.max_tokens
+    if prompt + (1 if wanted is None else wanted) > context:
+        if wanted is None or prompt >= context:
+            message = f"the prompt has {prompt} tokens, and the context holds {context}"
+        else:
+            message = (
+                f"the prompt has {prompt} tokens and max_tokens is {wanted}, together "
+                f"{prompt + wanted}, but the context holds {context}"
+            )
+        raise ContextLengthError(f"{message}: shorten the prompt or the output", "prompt")
+    return context - prompt if wanted is None else wanted
+
+
+def _check_prompt(token_ids: list[int], vocab_size: int) -> None:
+    if not token_ids:
+        raise RequestError("the prompt is empty: it needs at least one token", "prompt")
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        bad = next(token for token in token_ids if not 0 <= token < vocab_size)
+        raise RequestError(
+            f"the prompt has token id {bad}, but the model's ids are 0..{vocab_size - 1}", "prompt"
+        )
+
+
+def _check_params(params: SamplingParams, vocab_size: int, max_running: int) -> None:
+    in_range = (
+        ("temperature", params.temperature, 0.0, math.inf),
+        ("top_k", params.top_k, 0, math.inf),
+        ("min_p", params.min_p, 0.0, 1.0),
+        ("presence_penalty", params.presence_penalty, -2.0, 2.0),
+        ("frequency_penalty", params.frequency_penalty, -2.0, 2.0),
+        ("max_tokens", params.max_tokens or 0, 0, math.inf),
+        ("min_tokens", params.min_tokens, 0, math.inf),
+        ("n", params.n, 1, max_running),
+        ("logprobs", params.logprobs or 0, 0, vocab_size),
+        ("prompt_logprobs", params.prompt_logprobs or 0, 0, vocab_size),
+    )
+    for name, value, low, high in in_range:
+        if not (low <= value <= high and math.isfinite(value)):
+            limit = f"at least {low}" if high == math.inf else f"in {low}..{high}"
+            raise RequestError(f"{name} must be {limit}, got {value}", name)
+    for name, value in (
+        ("top_p", params.top_p),
+        ("repetition_penalty", params.repetition_penalty),
+    ):
+        if not (value > 0 and math.isfinite(value)) or (name == "top_p" and value > 1):
+            limit = "in (0, 1]" if name == "top_p" else "above 0"
+            raise RequestError(f"{name} must be {limit}, got {value}", name)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise RequestError(
+            f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}", "min_tokens"
+        )
+    if not all(params.stop):
+        raise RequestError("stop must not hold an empty text", "stop")
+    for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        for token_id in ids:
+            if not 0 <= token_id < vocab_size:
+                raise RequestError(
+                    f"{name} names token id {token_id}, but the model's ids are "
+                    f"0..{vocab_size - 1}",
+                    name,
+                )
+    if not all(math.isfinite(bias) for bias in params.logit_bias.values()):
+        raise RequestError("logit_bias holds a value that is not a finite number", "logit_bias")

@@ -1,0 +1,130 @@
+"""Random histories against a model that knows only which prefixes were computed."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from inlay.cache import BlockRemoved, BlockStored, PagedKvCache
+from inlay.core.block_hash import ROOT
+from inlay.core.errors import OutOfPagesError
+
+PAGE, PAGES = 2, 12
+
+
+class Histories(RuleBasedStateMachine):
+    """Each page carries, in the model, the tokens whose KV was written to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache = PagedKvCache(
+            num_pages=PAGES,
+            page_tokens=PAGE,
+            namespace_key=lambda salt: b"key",
+            record_events=True,
+        )
+        self.content = {}  # page -> all tokens up to its end
+        self.live = []  # [hold, names, tokens, computed]
+        self.remote = {}  # digest -> parent, as a listener of events sees it
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14))
+    def start(self, tokens):
+        names = self.cache.names()
+        names.extend(tokens)
+        match = self.cache.match_prefix(names, len(tokens) - 1)
+        before = self.cache.counts()
+        try:
+            hold = self.cache.hold(match, len(tokens))
+        except OutOfPagesError:
+            assert self.cache.counts() == before
+            needed = -(-len(tokens) // PAGE) - match.num_blocks
+            assert needed > before.free + before.idle - self.idle_among(match)
+            return
+        for block in range(match.num_blocks):
+            assert self.content[hold.pages[block]] == tokens[: (block + 1) * PAGE]
+        self.live.append([hold, names, tokens, match.num_tokens])
+
+    def idle_among(self, match):
+        digests = match.names.digests[: match.num_blocks]
+        pages = [self.cache._index.page_of(digest) for digest in digests]
+        return sum(1 for page in pages if self.cache._pool.references(page) == 0)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def compute(self, data, count):
+        entry = data.draw(st.sampled_from(self.live))
+        hold, names, tokens, computed = entry
+        stop = min(len(tokens), computed + count)
+        for position in range(computed, stop):
+            page = hold.pages[position // PAGE]
+            assert self.cache._pool.references(page) == 1, "writes to a shared page"
+            self.content[page] = tokens[: position + 1]
+        entry[3] = stop
+        self.cache.publish(hold, names, stop)
+        for block in range(stop // PAGE):
+            assert self.content[hold.pages[block]] == tokens[: (block + 1) * PAGE]
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), token=st.integers(0, 1))
+    def append(self, data, token):
+        entry = data.draw(st.sampled_from(self.live))
+        hold, names, tokens, computed = entry
+        if computed < len(tokens):
+            return
+        pages = list(hold.pages)
+        try:
+            self.cache.reserve(hold, len(tokens) + 1)
+        except OutOfPagesError:
+            assert list(hold.pages) == pages
+            return
+        tokens = [*tokens, token]
+        entry[2] = tokens
+        if len(tokens) - names.num_tokens >= PAGE:
+            names.extend(tokens[names.num_tokens :])
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def fork(self, data):
+        hold, names, tokens, computed = data.draw(st.sampled_from(self.live))
+        twin = self.cache.fork(hold, computed)
+        twin_names = self.cache.names()
+        twin_names.extend(tokens)
+        try:
+            self.cache.reserve(twin, len(tokens))
+        except OutOfPagesError:
+            self.cache.release(twin)
+            return
+        self.live.append([twin, twin_names, list(tokens), computed // PAGE * PAGE])
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def release(self, data):
+        entry = data.draw(st.sampled_from(self.live))
+        self.live.remove(entry)
+        self.cache.release(entry[0])
+
+    @rule()
+    def reset(self):
+        self.cache.reset()
+        assert self.cache.counts().idle == 0
+
+    @invariant()
+    def everything_is_accounted_for(self):
+        self.cache.audit([entry[0] for entry in self.live])
+        counts = self.cache.counts()
+        assert counts.free + counts.idle + counts.used == counts.total == PAGES
+
+    @invariant()
+    def events_tell_the_whole_index(self):
+        for event in self.cache.take_events():
+            if isinstance(event, BlockStored):
+                assert event.parent == ROOT or event.parent in self.remote
+                self.remote[event.digest] = event.parent
+            else:
+                assert isinstance(event, BlockRemoved)
+                assert event.digest not in self.remote.values(), "a parent went before its child"
+                del self.remote[event.digest]
+        assert set(self.remote) == set(self.cache._index._pages)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=150, stateful_step_count=40)
