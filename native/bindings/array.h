@@ -1,0 +1,105 @@
+// Array arguments: NumPy arrays (buffer protocol) and torch CPU tensors (DLPack), checked, borrowed
+// for the duration of a call.
+//
+// The buffer protocol is read directly because it costs about 0.1 us per array; DLPack costs
+// several times that, most of it inside torch.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "../core/errors.h"
+#include "../kernels/operators.h"
+
+namespace inlay::bindings {
+
+namespace nb = nanobind;
+
+template <typename... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  throw ArgumentError(text.str());
+}
+
+enum class Kind { kF32, kBf16, kI32, kU32, kI64, kU8, kOther };
+
+const char* kind_name(Kind kind);
+
+enum class Access { kRead, kWrite };
+
+class Array {
+ public:
+  static constexpr int kMaxDims = 4;
+
+  // Throws ArgumentError naming `name` unless `object` is an array of `dims` dimensions that is
+  // aligned and, for kWrite, writable. uint16 arrays count as bf16.
+  Array(nb::handle object, const char* name, int dims, Access access = Access::kRead);
+  ~Array();
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  const char* name() const { return name_; }
+  Kind kind() const { return kind_; }
+  int64_t size(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
+  // In elements. Dimensions of size 0 or 1 have the stride of a contiguous array.
+  int64_t stride(int dim) const { return strides_[static_cast<std::size_t>(dim)]; }
+  std::string shape_text() const;
+
+  void require_kind(Kind kind) const;
+  void require_size(int dim, int64_t size, const char* meaning) const;
+  void require_contiguous() const;
+
+  template <typename T>
+  T* as(Kind kind) const {
+    require_kind(kind);
+    return static_cast<T*>(data_);
+  }
+  void* data() const { return data_; }
+
+ private:
+  void take_buffer(nb::handle object, int dims, Access access);
+  void take_dlpack(nb::handle object, int dims);
+  void normalise(int dims, int64_t item_bytes);
+
+  const char* name_;
+  int dims_ = 0;
+  void* data_ = nullptr;
+  Kind kind_ = Kind::kOther;
+  std::array<int64_t, kMaxDims> shape_{};
+  std::array<int64_t, kMaxDims> strides_{};
+  Py_buffer buffer_{};
+  nb::ndarray<nb::ro> dlpack_;
+};
+
+// A matrix of fp32 rows with contiguous columns.
+kernels::ConstRows const_rows(const Array& array);
+kernels::Rows rows(const Array& array);
+
+// A weight matrix, fp32 or bf16, with contiguous columns.
+kernels::SourceMatrix source_matrix(const Array& array);
+
+// A contiguous fp32 vector of the given size, or null for None.
+class OptionalVector {
+ public:
+  OptionalVector(nb::handle object, const char* name, int64_t size);
+  const float* data() const { return data_; }
+
+ private:
+  std::optional<Array> array_;
+  const float* data_ = nullptr;
+};
+
+kernels::DType parse_dtype(const std::string& dtype);
+const char* dtype_name(kernels::DType dtype);
+
+// Throws when writing `out` would change `in` while it is being read.
+void require_apart(const Array& out, const Array& in);
+
+}  // namespace inlay::bindings

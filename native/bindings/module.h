@@ -1,0 +1,15 @@
+// One register function per file of bindings; all kernels live in the submodule `kernels`.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace inlay::bindings {
+
+void register_linear(nanobind::module_& kernels);
+void register_moe(nanobind::module_& kernels);
+void register_attention(nanobind::module_& kernels);
+void register_rows(nanobind::module_& kernels);
+void register_runtime(nanobind::module_& kernels);
+void register_block_hash(nanobind::module_& block_hash);
+
+}  // namespace inlay::bindings

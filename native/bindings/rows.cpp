@@ -1,0 +1,74 @@
+#include <cmath>
+
+#include "array.h"
+#include "module.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+void rms_norm(nb::handle x_TM, nb::handle weight_M, float eps, nb::handle out_TM) {
+  const Array x(x_TM, "x_TM", 2);
+  const Array out(out_TM, "out_TM", 2, Access::kWrite);
+  if (x.size(1) < 1) fail("x_TM: has shape ", x.shape_text(), ", rows must not be empty");
+  out.require_size(0, x.size(0), "rows of x_TM");
+  out.require_size(1, x.size(1), "columns of x_TM");
+  const OptionalVector weight(weight_M, "weight_M", x.size(1));
+  if (weight.data() == nullptr) fail("weight_M: must be an array");
+  if (!(eps >= 0) || !std::isfinite(eps)) fail("eps: must be finite and not negative, got ", eps);
+  if (x.data() != out.data() || x.stride(0) != out.stride(0)) require_apart(out, x);
+  const kernels::ConstRows x_rows = const_rows(x);
+  const kernels::Rows out_rows = rows(out);
+  const nb::gil_scoped_release unlocked;
+  kernels::rms_norm(x_rows, weight.data(), eps, out_rows);
+}
+
+void silu_mul(nb::handle gate_up_T2F, nb::handle out_TF) {
+  const Array gate_up(gate_up_T2F, "gate_up_T2F", 2);
+  const Array out(out_TF, "out_TF", 2, Access::kWrite);
+  out.require_size(0, gate_up.size(0), "rows of gate_up_T2F");
+  gate_up.require_size(1, 2 * out.size(1), "twice the columns of out_TF");
+  // In place over the gate half is fine: an element is read before it is written.
+  if (gate_up.data() != out.data() || gate_up.stride(0) != out.stride(0))
+    require_apart(out, gate_up);
+  const kernels::ConstRows in_rows = const_rows(gate_up);
+  const kernels::Rows out_rows = rows(out);
+  const nb::gil_scoped_release unlocked;
+  kernels::silu_mul(in_rows, out_rows);
+}
+
+void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle out_ids_TK,
+                 nb::handle out_weights_TK) {
+  const Array logits(logits_TE, "logits_TE", 2);
+  const Array ids(out_ids_TK, "out_ids_TK", 2, Access::kWrite);
+  const Array weights(out_weights_TK, "out_weights_TK", 2, Access::kWrite);
+  if (top_k < 1 || top_k > logits.size(1))
+    fail("top_k: must be in 1..", logits.size(1), " (the experts of logits_TE), got ", top_k);
+  for (const Array* out : {&ids, &weights}) {
+    out->require_size(0, logits.size(0), "tokens of logits_TE");
+    out->require_size(1, top_k, "top_k");
+    out->require_contiguous();
+  }
+  const kernels::ConstRows in_rows = const_rows(logits);
+  int32_t* id = ids.as<int32_t>(Kind::kI32);
+  float* weight = weights.as<float>(Kind::kF32);
+  bool good = true;
+  {
+    const nb::gil_scoped_release unlocked;
+    good = kernels::router_topk(in_rows, top_k, normalize, id, weight);
+  }
+  if (!good) fail("logits_TE: contains NaN");
+}
+
+}  // namespace
+
+void register_rows(nb::module_& m) {
+  m.def("rms_norm", rms_norm, "x_TM"_a, "weight_M"_a, "eps"_a, "out_TM"_a);
+  m.def("silu_mul", silu_mul, "gate_up_T2F"_a, "out_TF"_a);
+  m.def("router_topk", router_topk, "logits_TE"_a, "top_k"_a, "normalize"_a, "out_ids_TK"_a,
+        "out_weights_TK"_a);
+}
+
+}  // namespace inlay::bindings

@@ -1,0 +1,14 @@
+// Errors of the native core. The bindings turn them into the classes of inlay.core.errors.
+#pragma once
+
+#include <stdexcept>
+
+namespace inlay {
+
+// An argument has a wrong value, shape or type; the message names it.
+class ArgumentError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace inlay

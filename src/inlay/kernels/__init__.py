@@ -1,0 +1,64 @@
+"""CPU kernels: typed doors to the compiled core, chosen for the processor at run time.
+
+Every function here works on NumPy arrays or torch CPU tensors in place and gives a token the same
+bits whatever else is in the call, however the work is chunked, and with any number of threads.
+Without the compiled extension (or with `INLAY_NATIVE=0`) the same calls run the plain NumPy forms
+of `inlay.kernels.reference`. This package knows no models, caches or schedulers.
+
+Pass NumPy arrays where calls are frequent: an array costs about 0.1 us per argument, a torch
+tensor 1 to 2 us (DLPack). `tensor.numpy()` shares memory; keep such views beside the tensors.
+
+Shape letters in names: T tokens, B sequences, N output columns, K inner size or top-k, M model
+dim, F expert width, E experts, H heads, D head dim, P positions or pages, R half the rotary dim.
+"""
+
+from inlay.kernels._arrays import Array
+from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, rope_and_store
+from inlay.kernels._block_hash import block_hash_chain
+from inlay.kernels._linear import LinearWeight, linear, pack_linear
+from inlay.kernels._moe import ExpertWeights, moe, pack_experts, router_topk
+from inlay.kernels._rows import rms_norm, silu_mul
+from inlay.kernels.isa import (
+    available_isas,
+    compiled_isas,
+    cpu_features,
+    force_isa,
+    native_problem,
+    selected_isa,
+)
+from inlay.kernels.threads import (
+    num_threads,
+    set_num_threads,
+    set_spin_us,
+    spin_us,
+    usable_processors,
+)
+
+__all__ = [
+    "Array",
+    "ExpertWeights",
+    "KvGeometry",
+    "LinearWeight",
+    "available_isas",
+    "block_hash_chain",
+    "compiled_isas",
+    "cpu_features",
+    "force_isa",
+    "kv_geometry",
+    "linear",
+    "moe",
+    "native_problem",
+    "num_threads",
+    "pack_experts",
+    "pack_linear",
+    "paged_attention",
+    "rms_norm",
+    "rope_and_store",
+    "router_topk",
+    "selected_isa",
+    "set_num_threads",
+    "set_spin_us",
+    "silu_mul",
+    "spin_us",
+    "usable_processors",
+]

@@ -1,0 +1,37 @@
+"""Row-wise kernels: normalisation and the activation of dense MLPs."""
+
+from inlay.kernels import _backend
+from inlay.kernels._arrays import Array
+
+
+def rms_norm(x_TM: Array, weight_M: Array, eps: float, out_TM: Array) -> None:
+    """Write `x / sqrt(mean(x^2) + eps) * weight`, row by row.
+
+    Args:
+        x_TM: float32, any row stride, contiguous columns; rows may be heads.
+        weight_M: float32.
+        eps: finite, not negative.
+        out_TM: float32, writable; the same array as x or apart from it.
+
+    Raises:
+        ArgumentError: a shape, dtype or stride is wrong; the message names the argument.
+
+    Tolerance: 1e-6 relative.
+    """
+    _backend.ops.rms_norm(x_TM, weight_M, eps, out_TM)
+
+
+def silu_mul(gate_up_T2F: Array, out_TF: Array) -> None:
+    """Write `silu(gate) * up`, where gate and up are the halves of a row.
+
+    Args:
+        gate_up_T2F: float32, any row stride, contiguous columns; what one `linear` with gate and
+            up weights stacked gives.
+        out_TF: float32, writable.
+
+    Raises:
+        ArgumentError: a shape, dtype or stride is wrong; the message names the argument.
+
+    Tolerance: 1e-6 relative.
+    """
+    _backend.ops.silu_mul(gate_up_T2F, out_TF)
