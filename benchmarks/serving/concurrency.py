@@ -65,7 +65,7 @@ def output_rate(url: str, prompts: Prompts, output_tokens: int) -> float:
     )
     start = min(record.sent_s for record in records)
     end = max(record.token_times_s[-1] for record in records)
-    return sum(len(record.token_times_s) for record in records) / (end - start)
+    return sum(record.counted_tokens for record in records) / (end - start)
 
 
 def transformers_generate(
