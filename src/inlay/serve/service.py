@@ -108,7 +108,7 @@ class Service:
         self.clock = clock or SystemClock()
         self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
         self.limits = SamplingLimits(
-            vocab_size=max(client.info.vocab_size, text.vocab_size),
+            vocab_size=client.info.vocab_size,
             max_choices=config.max_choices,
             max_logprobs=config.max_logprobs,
         )

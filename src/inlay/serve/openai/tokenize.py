@@ -74,13 +74,10 @@ class TokenizeRoutes:
     async def info(self, request: Request) -> Response:
         """What clients need to render chats themselves (lm-eval asks for it)."""
         text = self._service.text
-        ends = sorted(text.eos_token_ids)
         return json_response(
             {
                 "chat_template": text.chat_template,
-                "eos_token": text.token_text(ends[0]) if ends else None,
-                "bos_token": None,
-                "pad_token": None,
+                **text.special_tokens,
                 "vocab_size": text.vocab_size,
                 "model_max_length": self._service.info.max_context_tokens,
             }
