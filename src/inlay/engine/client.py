@@ -250,7 +250,9 @@ class EngineClient:
         self._loop.remove_reader(self._pidfd)
         status = self._process.wait()
         # What the engine sent before its end may still be on its way to this process.
-        if self._socket.poll(_FAREWELL_MS if status == START_FAILED else 0):
+        self._receive()
+        if status == START_FAILED and not self._ready.done():
+            self._socket.poll(_FAREWELL_MS)
             self._receive()
         while self._read_stderr():
             pass

@@ -172,4 +172,7 @@ def main(stdin: BinaryIO | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # taking torch and its threads down in order would cost a second or two
