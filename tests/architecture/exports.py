@@ -12,8 +12,13 @@ TABLE = Path(__file__).with_name("exports.toml")
 
 
 def declared(package: str) -> list[str] | None:
-    """The literal `__all__` of a package's `__init__`, sorted; None if there is none."""
+    """The literal `__all__` of a package's `__init__`, sorted; None if there is none.
+
+    A package whose `__init__` is a docstring alone exports nothing: its modules are its interface.
+    """
     init = ast.parse((PACKAGE / package / "__init__.py").read_text())
+    if len(init.body) == 1 and ast.get_docstring(init) is not None:
+        return []
     for node in init.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):

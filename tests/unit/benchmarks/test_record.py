@@ -143,4 +143,4 @@ def test_the_framework_runs_a_case() -> None:
 
 def test_an_unknown_case_names_those_that_exist() -> None:
     with pytest.raises(CaseError, match="selftest/copy"):
-        load_case("selftest/cpoy")
+        load_case("selftest/other")
