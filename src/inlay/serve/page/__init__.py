@@ -19,7 +19,7 @@ __all__ = ["mount_page"]
 def mount_page(app: "FastAPI", service: "Service", config: "ServeConfig") -> None:
     """Put the chat page at `/` of `app`; call it after all other routes are in place.
 
-    Cost: imports NiceGUI, about half a second; call it while the engine loads.
+    Cost: imports NiceGUI, about half a second; import `page.app` while the engine loads.
     """
     from inlay.serve.page.app import mount
 

@@ -69,19 +69,23 @@ class _PageMount(Mount):
 
 
 def mount(app: FastAPI, service: Service, config: ServeConfig) -> None:
-    """Serve the page from `app`, after all routes that it has."""
-    ui.run_with(
-        app,
-        title="Inlay",
-        favicon=LOGO,
-        dark=None,
-        language="en-US",
-        binding_refresh_interval=None,
-        reconnect_timeout=20.0,
-        tailwind=False,
-        show_welcome_message=False,
-    )
-    app.router.routes.pop()  # the mount that takes every path
+    """Serve the page from `app`, after all routes that it has.
+
+    NiceGUI is one per process and lives as long as the first app that is given here.
+    """
+    if not core.app.config.has_run_config:
+        ui.run_with(
+            app,
+            title="Inlay",
+            favicon=LOGO,
+            dark=None,
+            language="en-US",
+            binding_refresh_interval=None,
+            reconnect_timeout=20.0,
+            tailwind=False,
+            show_welcome_message=False,
+        )
+        app.router.routes.pop()  # the mount that takes every path
     desk = _Desk(service=service, config=config)
     app.router.routes.append(_PageMount("/", app=_PageFiles(core.app, desk)))
 

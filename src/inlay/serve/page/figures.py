@@ -42,7 +42,7 @@ def phases(answer: Answer) -> Phases | None:
 
 def seconds(value: float) -> str:
     """A duration for people: `0.8 ms`, `41 ms`, `1.32 s`."""
-    if value < 0.01:
+    if value < 0.00995:
         return f"{value * 1e3:.1f} ms"
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 

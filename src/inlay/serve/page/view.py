@@ -187,7 +187,7 @@ class ChatPage:
             view = TurnView(turn, page_tokens=self.model.info.page_tokens, wait=wait)
         self.views.append(view)
         self._set_busy(True)
-        self.client.run_javascript("inlay.toEnd()")
+        self.client.run_javascript("inlay.toEnd(); inlay.focus()")
         self.running = background_tasks.create(
             self._stream(turn, view), name="chat page answer", handle_exceptions=False
         )
