@@ -1,0 +1,152 @@
+"""The chat itself: read, answer, show figures, until the end.
+
+The event loop runs in a thread of its own, so that the main thread can wait for input and Python's
+Ctrl-C reaches it at any time: while an answer streams it stops that answer and nothing else.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import uvloop
+
+from inlay.core.errors import EngineError, InlayError
+from inlay.serve.chat.backends import Backend
+from inlay.serve.chat.conversation import Conversation
+from inlay.serve.chat.slash import Then, is_command, run_command
+from inlay.serve.chat.terminal import Terminal
+from inlay.serve.chat.timing import AnswerTiming, format_seconds
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread; `run` waits for a coroutine and passes Ctrl-C on to it."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run in the loop and return its result; Ctrl-C cancels the work, then is raised."""
+        finished = threading.Event()
+
+        async def watched() -> T:
+            try:
+                return await work
+            finally:
+                finished.set()
+
+        future = asyncio.run_coroutine_threadsafe(watched(), self.loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            finished.wait(5)  # what it held must be free before anything else begins
+            raise
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+
+
+class Session:
+    """One chat with one backend."""
+
+    def __init__(self, backend: Backend, terminal: Terminal, runner: LoopThread) -> None:
+        self._backend = backend
+        self._terminal = terminal
+        self._runner = runner
+        self._answers = 0
+        self._totals = AnswerTiming()
+        self._prompt_s = self._output_s = 0.0
+        self.conversation = Conversation()
+        self.failed = False
+
+    def run(self) -> None:
+        """Chat until the input ends or /exit."""
+        while True:
+            try:
+                message = self._terminal.read_message()
+            except KeyboardInterrupt:
+                if not self._terminal.interactive:
+                    raise
+                print("\n(Ctrl-D or /exit leaves)")
+                continue
+            if message is None:
+                return
+            if message and not self._take(message):
+                return
+
+    def _take(self, message: str) -> bool:
+        """Act on one message; False to leave."""
+        try:
+            if is_command(message):
+                outcome = run_command(message, self.conversation)
+                self._terminal.write_lines(outcome.lines)
+                if outcome.then is Then.ANSWER:
+                    self._answer()
+                elif outcome.then is Then.SHOW_STATS:
+                    self._terminal.write_lines(self._stats())
+                return outcome.then is not Then.LEAVE
+            self.conversation.ask(message)
+            self._answer()
+        except EngineError:
+            raise
+        except InlayError as error:
+            self.failed = True
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return True
+
+    def _answer(self) -> None:
+        """Stream an answer to the conversation so far, then its figures."""
+        timing = AnswerTiming()
+        parts: list[str] = []
+        try:
+            self._runner.run(self._stream(timing, parts))
+        except KeyboardInterrupt:
+            self._terminal.write_answer(" [stopped]")
+        except InlayError:
+            if not parts:
+                self.conversation.messages.pop()  # the question that cannot be answered
+            self._terminal.end_answer()
+            raise
+        self.conversation.answered("".join(parts))
+        self._terminal.end_answer()
+        self._count(timing)
+        self._terminal.write_lines(["", *timing.lines(), ""])
+
+    async def _stream(self, timing: AnswerTiming, parts: list[str]) -> None:
+        conversation = self.conversation
+        pieces = self._backend.answer(conversation.prompt(), conversation.options.fields(), timing)
+        async with aclosing(pieces) as stream:  # type: ignore[type-var]
+            async for piece in stream:
+                if piece.reasoning:
+                    self._terminal.write_answer(piece.reasoning, dim=True)
+                if piece.content:
+                    parts.append(piece.content)
+                    self._terminal.write_answer(piece.content)
+
+    def _count(self, timing: AnswerTiming) -> None:
+        self._answers += 1
+        self._totals.prompt_tokens += timing.prompt_tokens
+        self._totals.cached_tokens += timing.cached_tokens
+        self._totals.output_tokens += timing.output_tokens
+        self._prompt_s += timing.prompt_s
+        self._output_s += timing.output_s
+
+    def _stats(self) -> list[str]:
+        totals = self._totals
+        return [
+            f"answers: {self._answers}; messages in the conversation: "
+            f"{len(self.conversation.messages)}",
+            f"prompt: {totals.prompt_tokens} tokens, {totals.cached_tokens} of them from the "
+            f"cache, {format_seconds(self._prompt_s)}",
+            f"output: {totals.output_tokens} tokens, {format_seconds(self._output_s)}",
+            *self._runner.run(self._backend.stats()),
+        ]

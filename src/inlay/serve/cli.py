@@ -1,0 +1,124 @@
+"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `bench serve`.
+
+Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
+130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
+that `inlay --help` answers at once.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from inlay import __version__
+from inlay.core.errors import ConfigError, InlayError
+from inlay.core.log import LogConfig, configure_logging, parse_log_setting
+from inlay.core.settings import read_settings
+from inlay.serve.commands.bench_serve import bench_serve
+from inlay.serve.commands.chat import chat
+from inlay.serve.commands.doctor import doctor
+from inlay.serve.commands.generate import generate
+from inlay.serve.commands.serve import serve
+
+EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def _show_version(wanted: bool) -> None:
+    """Print the version and end, for `--version`."""
+    if wanted:
+        print(f"inlay {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Inlay serves large language models on mixed hardware.
+
+    Every command works without a MODEL: it then takes the small demo model that comes with Inlay.
+    """
+
+
+def build_app() -> typer.Typer:
+    """The commands, each under its name."""
+    app = typer.Typer(
+        name="inlay",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    app.command("serve")(serve)
+    app.command("chat")(chat)
+    app.command("generate")(generate)
+    app.command("doctor")(doctor)
+    bench = typer.Typer(no_args_is_help=True, help="Measure a server.")
+    bench.callback()(lambda: None)
+    bench.command("serve")(bench_serve)
+    app.add_typer(bench, name="bench")
+    return app
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run(args))
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command line; every expected failure becomes one line on stderr and a code."""
+    log = LogConfig()
+    try:
+        log = parse_log_setting(read_settings().log)
+        configure_logging(log)
+        code = build_app()(
+            args=list(args) if args is not None else None,
+            prog_name="inlay",
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+        return int(code or 0)
+    except InlayError as error:
+        usage = isinstance(error, ConfigError)
+        return _fail(str(error), EXIT_USAGE if usage else EXIT_ERROR, log, error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left, as `head` does. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        return _explain(error, log)
+
+
+def _explain(error: Exception, log: LogConfig) -> int:
+    """Exit code and line of errors that are not ours: wrong usage, the system, a bug."""
+    describe = getattr(error, "format_message", None)
+    if describe is not None:  # wrong usage, found by Typer
+        message = " ".join(str(describe()).split())
+        if not message:  # no arguments: the help is already on the screen
+            return EXIT_USAGE
+        return _fail(message, int(getattr(error, "exit_code", EXIT_USAGE)), log, error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"{error.filename}: {error.strerror}", EXIT_ERROR, log, error)
+    message = f"{type(error).__name__}: {error}"
+    hint = "" if log.debug else " (a bug in Inlay; INLAY_LOG=debug shows where)"
+    return _fail(message + hint, EXIT_ERROR, log, error)
+
+
+def _fail(message: str, code: int, log: LogConfig, error: Exception) -> int:
+    """Write the error line, and with INLAY_LOG=debug where it came from."""
+    if log.debug:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    print(f"inlay: error: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,36 @@
+"""`inlay doctor`: what this machine can do for Inlay, and what holds it back."""
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON, with stable field names.")
+    ] = False,
+) -> None:
+    """Look at this machine: what Inlay will use, what holds it back, what is missing.
+
+    Measures memory bandwidth and disk speed, which takes about 3 seconds. The exit code is 1 if
+    something is missing that Inlay needs.
+    """
+    import json
+
+    from rich.console import Console
+
+    from inlay.core.settings import read_settings
+    from inlay.serve.doctor.advice import find, make_plan
+    from inlay.serve.doctor.examine import examine
+    from inlay.serve.doctor.report import as_dict, print_report
+
+    errors = Console(stderr=True)
+    with errors.status("measuring memory and disk ..."):
+        facts = examine(read_settings())
+    plan, findings = make_plan(facts), find(facts)
+    if as_json:
+        print(json.dumps(as_dict(facts, plan, findings), indent=2))
+    else:
+        print_report(Console(), facts, plan, findings)
+    if any(finding.level == "problem" for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,60 @@
+"""Options that several commands share."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from inlay.engine.config import EngineConfig
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model directory, org/name\\[@revision] on the Hugging Face hub, or "
+        "modelscope:org/name. Without it: the demo model.",
+        show_default=False,
+    ),
+]
+Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu or cuda.")]
+WeightFormat = Annotated[
+    str, typer.Option(help="How weights are held in memory: auto keeps what the files have.")
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Most tokens of prompt and answer together.", show_default="the model's own"
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads.", show_default="all that may be used")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Any other setting, e.g. engine.scheduler.max_batch_tokens=4096. May be repeated.",
+        show_default=False,
+    ),
+]
+ApiKey = Annotated[str | None, typer.Option(help="Key that requests must carry as Bearer token.")]
+
+
+def with_engine_options(
+    engine: "EngineConfig",
+    *,
+    model: str | None,
+    device: str,
+    weight_format: str,
+    context: int | None,
+    threads: int | None,
+) -> "EngineConfig":
+    """The engine configuration with the flags that were given."""
+    changes: dict[str, Any] = {"model": model, "device": device, "weight_format": weight_format}
+    if context is not None:
+        changes["max_context_tokens"] = context
+    if threads is not None:
+        changes["threads"] = threads
+    return replace(engine, **changes)

@@ -1,0 +1,64 @@
+"""`inlay serve`: an OpenAI-compatible server and the chat page."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from inlay.serve.commands.options import (
+    ApiKey,
+    Context,
+    Device,
+    Model,
+    Set,
+    Threads,
+    WeightFormat,
+    with_engine_options,
+)
+
+
+def serve(
+    model: Model = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,NAME]", help="Names that clients use.", show_default="the model's own"
+        ),
+    ] = None,
+    api_key: ApiKey = None,
+    device: Device = "auto",
+    weight_format: WeightFormat = "auto",
+    context: Context = None,
+    threads: Threads = None,
+    assignments: Set = None,
+) -> None:
+    """Serve a model over HTTP: the OpenAI API under /v1, a chat page at /."""
+
+    from inlay.core.overrides import apply_overrides
+    from inlay.serve.config import ServeConfig
+
+    config = ServeConfig()
+    engine = with_engine_options(
+        config.engine,
+        model=model,
+        device=device,
+        weight_format=weight_format,
+        context=context,
+        threads=threads,
+    )
+    config = replace(config, host=host, port=port, engine=engine)
+    if served_model_name is not None:
+        names = tuple(name.strip() for name in served_model_name.split(","))
+        config = replace(config, served_model_name=names)
+    if api_key is not None:
+        config = replace(config, api_key=api_key)
+    config = apply_overrides(config, assignments or [])
+
+    from inlay.serve.server import run_server  # after the checks: it imports the web framework
+
+    code = run_server(config)
+    raise typer.Exit(code or 0)

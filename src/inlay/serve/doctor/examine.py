@@ -1,0 +1,27 @@
+"""Runs all probes, one after the other, so that none disturbs another's measurement."""
+
+from inlay.core.settings import Settings
+from inlay.serve.doctor.advice import Facts
+from inlay.serve.doctor.bandwidth import measure_bandwidth
+from inlay.serve.doctor.cgroup import read_limits
+from inlay.serve.doctor.cpu import read_cpu
+from inlay.serve.doctor.disk import read_disk
+from inlay.serve.doctor.gpu import read_gpus
+from inlay.serve.doctor.kernels import read_kernels
+from inlay.serve.doctor.memory import read_memory
+from inlay.serve.doctor.software import read_software
+
+
+def examine(settings: Settings) -> Facts:
+    """Look at the machine. Takes about 3 s, most of it measuring."""
+    limits = read_limits()
+    cpu, memory = read_cpu(limits), read_memory(limits)
+    return Facts(
+        cpu=cpu,
+        memory=memory,
+        bandwidth=measure_bandwidth(cpu.usable_cores, memory.available_bytes, cpu.l3_bytes),
+        disk=read_disk(settings.cache_dir),
+        gpus=read_gpus(),
+        software=read_software(),
+        kernels=read_kernels(settings),
+    )

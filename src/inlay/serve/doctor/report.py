@@ -1,0 +1,175 @@
+"""The doctor's report: stable JSON for machines, tables for people."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from inlay.core.units import format_bytes
+from inlay.serve.doctor.advice import Facts, Finding, Plan
+
+# Raised when a field changes its meaning or goes; new fields do not raise it.
+SCHEMA = 1
+
+_STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def as_dict(facts: Facts, plan: Plan, findings: list[Finding]) -> dict[str, Any]:
+    """The whole report. Sizes are bytes, bandwidths 10^9 bytes/s, what is unknown is null."""
+    return {
+        "schema": SCHEMA,
+        "software": asdict(facts.software),
+        "cpu": asdict(facts.cpu),
+        "kernels": asdict(facts.kernels),
+        "memory": asdict(facts.memory),
+        "bandwidth": asdict(facts.bandwidth) if facts.bandwidth else None,
+        "gpu": asdict(facts.gpus),
+        "disk": asdict(facts.disk),
+        "plan": asdict(plan),
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def print_report(console: Console, facts: Facts, plan: Plan, findings: list[Finding]) -> None:
+    """Write the report for people."""
+    for title, rows in (
+        ("Machine", _machine(facts)),
+        ("Software", _software(facts)),
+        ("Inlay will use", _plan(plan)),
+    ):
+        console.print(Text(title, style="bold"))
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", min_width=12)
+        grid.add_column(overflow="fold")
+        for name, value in rows:
+            grid.add_row(f"  {name}", Text(value))
+        console.print(grid)
+    console.print(Text("Findings", style="bold"))
+    for finding in findings:
+        _print_finding(console, finding)
+    if not any(finding.level != "note" for finding in findings):
+        console.print(Text("  nothing holds Inlay back here", style="green"))
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    line = Text("  ")
+    line.append(f"{finding.level}: ", style=_STYLES[finding.level])
+    line.append(f"{finding.topic}: {finding.message}")
+    console.print(line, soft_wrap=True)
+    if finding.fix:
+        console.print(Text(f"    fix: {finding.fix}", style="green"), soft_wrap=True)
+
+
+def _machine(facts: Facts) -> list[tuple[str, str]]:
+    cpu, memory, disk = facts.cpu, facts.memory, facts.disk
+    quota = "" if cpu.quota_cores is None else f", quota {cpu.quota_cores:g}"
+    caches = [
+        f"{name} {format_bytes(size)}"
+        for name, size in (("L2", cpu.l2_bytes), ("L3", cpu.l3_bytes))
+        if size
+    ]
+    rows = [
+        ("cpu", f"{cpu.model} ({cpu.architecture})"),
+        (
+            "cores",
+            f"{cpu.usable_cores} usable: {cpu.affinity_cores} of {cpu.cores_online} processors by "
+            f"affinity{quota}" + (f"; {', '.join(caches)}" if caches else ""),
+        ),
+        ("features", " ".join(cpu.features) or "none that kernels use"),
+        (
+            "memory",
+            f"{format_bytes(memory.available_bytes)} available of "
+            f"{format_bytes(memory.total_bytes)}"
+            + ("" if memory.limit_bytes is None else f", limit {format_bytes(memory.limit_bytes)}"),
+        ),
+        ("huge pages", _huge_pages(facts)),
+    ]
+    for node in memory.numa_nodes:
+        total = format_bytes(node.total_bytes) if node.total_bytes is not None else "?"
+        free = format_bytes(node.free_bytes) if node.free_bytes is not None else "?"
+        rows.append((f"numa {node.node}", f"cpus {node.cpus}, {free} free of {total}"))
+    rows.append(("bandwidth", _bandwidth(facts)))
+    for gpu in facts.gpus.devices:
+        rows.append(
+            (
+                "gpu",
+                f"{gpu.name}, {format_bytes(gpu.memory_free_bytes)} free of "
+                f"{format_bytes(gpu.memory_total_bytes)}, compute {gpu.compute_capability}, "
+                f"driver {gpu.driver}",
+            )
+        )
+    if not facts.gpus.devices:
+        rows.append(("gpu", "none"))
+    speed = (
+        f"; write {disk.write_gbs:.2f}, read {disk.read_gbs:.2f} GB/s"
+        if disk.write_gbs is not None and disk.read_gbs is not None
+        else ""
+    )
+    rows.append(
+        (
+            "disk",
+            f"{format_bytes(disk.free_bytes)} free of {format_bytes(disk.total_bytes)}"
+            f"{f' ({disk.filesystem})' if disk.filesystem else ''} at {disk.cache_dir}{speed}",
+        )
+    )
+    return rows
+
+
+def _huge_pages(facts: Facts) -> str:
+    memory = facts.memory
+    transparent = memory.transparent_huge_pages or "unknown"
+    return (
+        f"transparent: {transparent}; reserved: {memory.huge_pages_free} free of "
+        f"{memory.huge_pages_total} x {format_bytes(memory.huge_page_bytes)}"
+    )
+
+
+def _bandwidth(facts: Facts) -> str:
+    measured = facts.bandwidth
+    if measured is None:
+        return "not measured"
+    return (
+        f"read {measured.read_gbs:.1f}, copy {measured.copy_gbs:.1f} GB/s with "
+        f"{measured.threads} threads; read {measured.read_one_core_gbs:.1f} GB/s with one "
+        "(NumPy, best of several passes)"
+    )
+
+
+def _software(facts: Facts) -> list[tuple[str, str]]:
+    software, kernels = facts.software, facts.kernels
+    shown = ("torch", "numpy", "tokenizers", "safetensors", "fastapi", "pyzmq", "llguidance")
+    packages = ", ".join(f"{name} {software.packages.get(name) or 'missing'}" for name in shown)
+    cuda = f" for CUDA {software.torch_cuda}" if software.torch_cuda else ""
+    return [
+        ("inlay", f"{software.inlay} on Python {software.python}, {software.kernel}"),
+        ("packages", packages.replace(",", f"{cuda},", 1)),
+        (
+            "kernels",
+            f"compiled: {', '.join(kernels.compiled) or 'none'}; can run here: "
+            f"{', '.join(kernels.available) or 'none'}",
+        ),
+    ]
+
+
+def _plan(plan: Plan) -> list[tuple[str, str]]:
+    rows = [
+        ("device", f"{plan.device} ({plan.device_name})"),
+        ("kernels", plan.kernels),
+        ("threads", str(plan.threads)),
+        (
+            "memory",
+            f"up to {format_bytes(plan.memory_bytes)}: bf16 models of up to about "
+            f"{plan.largest_bf16_parameters / 1e9:.1f} billion parameters",
+        ),
+    ]
+    if plan.decode_ceiling_tps is not None:
+        rows.append(
+            (
+                "ceiling",
+                f"{plan.decode_ceiling_tps:.1f} tokens/s per stream for each 10^9 active bf16 "
+                "parameters (memory bandwidth alone)",
+            )
+        )
+    return rows

@@ -1,0 +1,60 @@
+"""An engine for one command: model, process and `Service`, without a server."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from inlay.engine.client import EngineClient
+from inlay.engine.config import EngineConfig
+from inlay.models.source import resolve_model
+from inlay.models.text import Text
+from inlay.serve.config import ServeConfig
+from inlay.serve.openai.sampling import SamplingDefaults
+from inlay.serve.service import Service
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """A running engine and the service on top of it."""
+
+    client: EngineClient
+    service: Service
+    is_demo: bool
+
+    @property
+    def title(self) -> str:
+        """One line that says what is running."""
+        info = self.client.info
+        return (
+            f"{self.service.name}: {info.architecture}, {info.parameters / 1e6:.1f} M parameters, "
+            f"{info.weight_format}, {info.device} ({info.isa}), context "
+            f"{info.max_context_tokens}, loaded in {info.load_s:.1f} s"
+        )
+
+    async def close(self) -> None:
+        """End the engine's process."""
+        await self.client.aclose()
+
+
+async def start_local_engine(
+    config: EngineConfig, say: Callable[[str], None] = lambda text: None
+) -> LocalEngine:
+    """Find the model, start its engine, wait until it is ready.
+
+    Args:
+        say: told what is going on, for a progress line.
+
+    Raises:
+        InlayError: no such model, or the engine cannot run it.
+    """
+    source = resolve_model(config.model, offline=config.offline)
+    text = Text.load(source.directory)
+    say(f"loading {source.name} ...")
+    client = await EngineClient.start(replace(config, model=str(source.directory)))
+    service = Service(
+        client,
+        text,
+        ServeConfig(),
+        defaults=SamplingDefaults.load(source.directory),
+        model_name=source.name,
+    )
+    return LocalEngine(client=client, service=service, is_demo=source.is_demo)

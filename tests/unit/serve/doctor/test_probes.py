@@ -1,0 +1,146 @@
+from pathlib import Path
+
+import pytest
+
+from inlay.core.settings import read_settings
+from inlay.serve.doctor import disk as disk_module
+from inlay.serve.doctor.bandwidth import array_size, measure_bandwidth
+from inlay.serve.doctor.cgroup import Limits, read_limits
+from inlay.serve.doctor.cpu import read_cpu
+from inlay.serve.doctor.disk import read_disk
+from inlay.serve.doctor.files import format_list, parse_list
+from inlay.serve.doctor.gpu import parse_query
+from inlay.serve.doctor.kernels import read_kernels
+from inlay.serve.doctor.memory import read_memory
+from inlay.serve.doctor.software import read_software
+
+NO_LIMITS = Limits(cpu_quota_cores=None, memory_bytes=None)
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return root
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("0-2,5", [0, 1, 2, 5]), ("", []), ("7", [7])])
+def test_kernel_lists(text: str, numbers: list[int]) -> None:
+    assert parse_list(text) == numbers
+    assert format_list(numbers) == text
+
+
+def test_limits_of_cgroup_v2_come_from_the_tightest_group(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/cpu.max": "max 100000",
+            "sys/fs/cgroup/a/cpu.max": "150000 100000",
+            "sys/fs/cgroup/a/b/cpu.max": "400000 100000",
+            "sys/fs/cgroup/a/memory.max": "1073741824",
+            "sys/fs/cgroup/a/b/memory.max": "max",
+        },
+    )
+    assert read_limits(root) == Limits(cpu_quota_cores=1.5, memory_bytes=2**30)
+
+
+def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/x\n",
+            "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "50000",
+            "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+            "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "9223372036854771712",
+        },
+    )
+    assert read_limits(root) == Limits(cpu_quota_cores=0.5, memory_bytes=None)
+
+
+def test_no_cgroups_at_all(tmp_path: Path) -> None:
+    assert read_limits(tmp_path) == NO_LIMITS
+
+
+def test_memory_and_numa(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 800 kB\nSwapTotal: 0 kB\n"
+            "HugePages_Total: 4\nHugePages_Free: 3\nHugepagesize: 2048 kB\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "sys/devices/system/node/online": "0-1\n",
+            "sys/devices/system/node/node0/cpulist": "0-3\n",
+            "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 600 kB\n"
+            "Node 0 MemFree: 500 kB\n",
+            "sys/devices/system/node/node0/distance": "10 21\n",
+        },
+    )
+    memory = read_memory(Limits(cpu_quota_cores=None, memory_bytes=500 * 1024), root)
+    assert (memory.total_bytes, memory.available_bytes) == (1000 * 1024, 500 * 1024)
+    assert (memory.transparent_huge_pages, memory.huge_pages_free) == ("madvise", 3)
+    first, second = memory.numa_nodes
+    assert (first.cpus, first.free_bytes, first.distances) == ("0-3", 500 * 1024, (10, 21))
+    assert (second.node, second.total_bytes) == (1, None)
+
+
+def test_cpu(tmp_path: Path) -> None:
+    files = {
+        "proc/cpuinfo": "model name : Example 9000\nflags : fpu avx2 amx_tile hypervisor\n",
+    }
+    for cpu in range(256):
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = "0"
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_id"] = "0"
+    cpu = read_cpu(Limits(cpu_quota_cores=0.5, memory_bytes=None), tree(tmp_path, files))
+    assert cpu.model == "Example 9000"
+    assert cpu.features == ("avx2", "amx_tile")
+    assert (cpu.usable_cores, cpu.physical_cores, cpu.hypervisor) == (1, 1, True)
+
+
+def test_this_machine_can_be_read() -> None:
+    limits = read_limits()
+    cpu, memory = read_cpu(limits), read_memory(limits)
+    assert cpu.usable_cores >= 1 and memory.total_bytes > 0
+    kernels = read_kernels(read_settings())
+    assert kernels.selected is not None and kernels.threads >= 1
+    assert read_software().packages["torch"] is not None
+
+
+def test_bandwidth_is_measured() -> None:
+    found = measure_bandwidth(1, 2 * 2**30, 0, budget_s=0.2)
+    assert found is not None
+    assert found.read_gbs > 0.1 and found.copy_gbs > 0.1
+    assert found.array_bytes == array_size(2 * 2**30, 0, 1)
+
+
+def test_bandwidth_needs_arrays_larger_than_the_caches() -> None:
+    assert array_size(100 * 2**30, 256 * 2**20, 64) == 2 * 2**30
+    assert array_size(100 * 2**30, 2 * 2**30, 64) == 4 * 2**30
+    assert array_size(256 * 2**20, 32 * 2**20, 4) is None
+    assert measure_bandwidth(1, 100 * 2**20, None) is None
+
+
+def test_disk_is_measured_and_left_clean(tmp_path: Path) -> None:
+    disk = read_disk(tmp_path / "not" / "there", budget_s=0.05)
+    assert disk.write_gbs and disk.read_gbs and disk.problem is None
+    assert disk.cache_dir.endswith("not/there")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(disk_module, "_measure", refuse)
+    disk = read_disk(tmp_path)
+    assert disk.problem == "cannot write there: Permission denied" and disk.write_gbs is None
+
+
+def test_nvidia_smi() -> None:
+    (gpu,) = parse_query("NVIDIA H200, 143771, 143162, 570.86, 9.0\ngarbage\n")
+    assert gpu.name == "NVIDIA H200" and gpu.memory_total_bytes == 143771 * 2**20
+    assert gpu.compute_capability == "9.0"

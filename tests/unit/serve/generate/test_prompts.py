@@ -1,0 +1,79 @@
+from typing import Any
+
+from inlay.serve.generate.prompts import Job, read_jobs
+from inlay.serve.openai.protocol import ChatRequest, CompletionRequest
+
+
+def jobs(text: str, **options: Any) -> list[Job]:
+    options = {"raw": False, "has_template": True} | options
+    defaults = options.pop("defaults", {})
+    return list(read_jobs(text.splitlines(keepends=True), defaults, **options))
+
+
+def test_lines_of_text_become_chats() -> None:
+    first, second = jobs("Define lantern.\n\n  \nDefine bridge.\r\n")
+    assert isinstance(first.request, ChatRequest)
+    assert first.request.messages == [{"role": "user", "content": "Define lantern."}]
+    assert (second.index, second.line) == (1, 4)
+    assert isinstance(second.request, ChatRequest)
+
+
+def test_raw_lines_and_models_without_a_template() -> None:
+    for options in ({"raw": True}, {"has_template": False}):
+        (job,) = jobs("Once upon", **options)
+        assert isinstance(job.request, CompletionRequest) and job.request.prompt == "Once upon"
+
+
+def test_jsonl_with_sampling_fields_and_ids() -> None:
+    text = (
+        '{"prompt": "a", "temperature": 0.5, "id": {"row": 7}}\n'
+        '{"messages": [{"role": "user", "content": "b"}], "max_tokens": 3}\n'
+        '{"prompt": [1, 2]}\n'
+    )
+    first, second, third = jobs(text, defaults={"max_tokens": 9, "temperature": 0.0})
+    assert isinstance(first.request, CompletionRequest)
+    assert (first.request.temperature, first.request.max_tokens) == (0.5, 9)
+    assert first.tag == {"row": 7}
+    assert isinstance(second.request, ChatRequest) and second.request.max_tokens == 3
+    assert isinstance(third.request, CompletionRequest) and third.request.prompt == [1, 2]
+
+
+def test_bad_lines_keep_their_place() -> None:
+    text = "\n".join(
+        [
+            '{"prompt": "fine"}',
+            "{broken",
+            '"text"',
+            '{"temperature": 1}',
+            '{"prompt": "a", "messages": []}',
+            '{"prompt": "a", "temprature": 1}',
+            '{"prompt": "a", "temperature": "hot"}',
+            '{"prompt": ["a", "b"]}',
+            '{"prompt": "a", "n": 2}',
+            '{"prompt": "fine"}',
+        ]
+    )
+    found = jobs(text)
+    assert [job.error is None for job in found] == [True, *[False] * 8, True]
+    messages = [str(job.error) for job in found]
+    for index, expected in enumerate(
+        [
+            "not JSON",
+            "must be a JSON object",
+            "either `prompt` or `messages`",
+            "either `prompt` or `messages`",
+            "unknown field 'temprature'; did you mean temperature?",
+            "temperature: must be a number, but is a text",
+            "one text or one list of token ids",
+            "unknown field 'n'",
+        ],
+        start=1,
+    ):
+        assert expected in messages[index]
+
+
+def test_the_first_line_decides_the_form() -> None:
+    first, second = jobs('just text\n{"prompt": "still text"}\n')
+    assert isinstance(second.request, ChatRequest)
+    assert second.request.messages == [{"role": "user", "content": '{"prompt": "still text"}'}]
+    assert first.error is None
