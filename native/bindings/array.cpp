@@ -57,10 +57,6 @@ int64_t item_bytes_of(Kind kind) {
   }
 }
 
-std::string class_name(nb::handle object) {
-  return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
-}
-
 }  // namespace
 
 const char* kind_name(Kind kind) {
@@ -123,8 +119,8 @@ void Array::take_buffer(nb::handle object, int dims, Access access) {
 
 void Array::take_dlpack(nb::handle object, int dims) {
   if (!nb::try_cast(object, dlpack_, false) || !dlpack_.is_valid())
-    fail(name_, ": must be a NumPy array or a torch CPU tensor without gradient, got ",
-         class_name(object));
+    fail(name_, ": must be a NumPy array or a torch CPU tensor, got ",
+         Py_TYPE(object.ptr())->tp_name);
   if (dlpack_.device_type() != nb::device::cpu::value) fail(name_, ": must be in CPU memory");
   if (static_cast<int>(dlpack_.ndim()) != dims)
     fail(name_, ": must have ", dims, " dimensions, has ", dlpack_.ndim());

@@ -86,10 +86,10 @@ void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR
   slots.require_contiguous();
   cos.require_contiguous();
   sin.require_contiguous();
-  sin.require_size(0, cos.size(0), "positions of cos_PR");
-  sin.require_size(1, cos.size(1), "columns of cos_PR");
   if (2 * cos.size(1) > d)
     fail("cos_PR: has ", cos.size(1), " columns, at most head_dim / 2 = ", d / 2, " fit");
+  sin.require_size(0, cos.size(0), "positions of cos_PR");
+  sin.require_size(1, cos.size(1), "columns of cos_PR");
   const OptionalVector q_norm(q_norm_D, "q_norm_D", d), k_norm(k_norm_D, "k_norm_D", d);
   if (!(norm_eps >= 0) || !std::isfinite(norm_eps))
     fail("norm_eps: must be finite and not negative, got ", norm_eps);
@@ -209,12 +209,13 @@ void register_attention(nb::module_& m) {
       .def_ro("head_dim", &KvGeometry::head_dim)
       .def_prop_ro("dtype", [](const KvGeometry& self) { return dtype_name(self.dtype); })
       .def_prop_ro("page_bytes", &KvGeometry::page_bytes);
-  m.def("rope_and_store", rope_and_store, "qkv_TX"_a, "positions_T"_a, "cos_PR"_a, "sin_PR"_a,
-        "kv_pool"_a, "geometry"_a, "layer"_a, "slots_T"_a, "q_norm_D"_a = nb::none(),
-        "k_norm_D"_a = nb::none(), "norm_eps"_a = 1e-6f);
-  m.def("paged_attention", paged_attention, "q_THD"_a, "kv_pool"_a, "geometry"_a, "layer"_a,
-        "page_table_BP"_a, "query_starts_B1"_a, "context_lens_B"_a, "scale"_a, "out_THD"_a,
-        "sliding_window"_a = 0);
+  m.def("rope_and_store", rope_and_store, "qkv_TX"_a.none(), "positions_T"_a.none(),
+        "cos_PR"_a.none(), "sin_PR"_a.none(), "kv_pool"_a.none(), "geometry"_a, "layer"_a,
+        "slots_T"_a.none(), "q_norm_D"_a = nb::none(), "k_norm_D"_a = nb::none(),
+        "norm_eps"_a = 1e-6f);
+  m.def("paged_attention", paged_attention, "q_THD"_a.none(), "kv_pool"_a.none(), "geometry"_a,
+        "layer"_a, "page_table_BP"_a.none(), "query_starts_B1"_a.none(), "context_lens_B"_a.none(),
+        "scale"_a, "out_THD"_a.none(), "sliding_window"_a = 0);
 }
 
 }  // namespace inlay::bindings

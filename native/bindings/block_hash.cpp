@@ -38,7 +38,7 @@ nb::bytes block_hash_chain(const nb::bytes& namespace_key, const nb::bytes& pare
 }  // namespace
 
 void register_block_hash(nb::module_& m) {
-  m.def("block_hash_chain", block_hash_chain, "namespace_key"_a, "parent"_a, "token_ids"_a,
+  m.def("block_hash_chain", block_hash_chain, "namespace_key"_a, "parent"_a, "token_ids"_a.none(),
         "block_tokens"_a);
 }
 

@@ -78,7 +78,7 @@ void linear(nb::handle x_TK, const LinearWeight& weight, nb::handle out_TN, nb::
 void register_linear(nb::module_& m) {
   nb::class_<LinearWeight>(m, "LinearWeight")
       .def(nb::new_(&new_weight), "out_features"_a, "in_features"_a, "dtype"_a = "float32")
-      .def("set_rows", set_rows, "first"_a, "rows_NK"_a)
+      .def("set_rows", set_rows, "first"_a, "rows_NK"_a.none())
       .def("unpack",
            [](const LinearWeight& self) {
              return self.dtype() == DType::kF32 ? unpack_as<float>(self)
@@ -90,9 +90,9 @@ void register_linear(nb::module_& m) {
                    })
       .def_prop_ro("dtype", [](const LinearWeight& self) { return dtype_name(self.dtype()); })
       .def_prop_ro("nbytes", &LinearWeight::size_bytes);
-  m.def("pack_linear", pack_linear, "weight_NK"_a, "dtype"_a = nb::none(),
+  m.def("pack_linear", pack_linear, "weight_NK"_a.none(), "dtype"_a = nb::none(),
         nb::rv_policy::take_ownership);
-  m.def("linear", linear, "x_TK"_a, "weight"_a, "out_TN"_a, "bias_N"_a = nb::none(),
+  m.def("linear", linear, "x_TK"_a.none(), "weight"_a, "out_TN"_a.none(), "bias_N"_a = nb::none(),
         "accumulate"_a = false);
 }
 

@@ -81,14 +81,14 @@ void register_moe(nb::module_& m) {
   nb::class_<ExpertWeights>(m, "ExpertWeights")
       .def(nb::new_(&new_experts), "num_experts"_a, "hidden"_a, "intermediate"_a,
            "dtype"_a = "float32")
-      .def("set", set_expert, "expert"_a, "gate_FM"_a, "up_FM"_a, "down_MF"_a)
+      .def("set", set_expert, "expert"_a, "gate_FM"_a.none(), "up_FM"_a.none(), "down_MF"_a.none())
       .def_prop_ro("num_experts", &ExpertWeights::num_experts)
       .def_prop_ro("hidden", &ExpertWeights::hidden)
       .def_prop_ro("intermediate", &ExpertWeights::intermediate)
       .def_prop_ro("dtype", [](const ExpertWeights& self) { return dtype_name(self.dtype()); })
       .def_prop_ro("nbytes", &ExpertWeights::size_bytes);
-  m.def("moe", moe, "x_TM"_a, "experts"_a, "expert_ids_TK"_a, "routing_TK"_a, "out_TM"_a,
-        "accumulate"_a = false);
+  m.def("moe", moe, "x_TM"_a.none(), "experts"_a, "expert_ids_TK"_a.none(), "routing_TK"_a.none(),
+        "out_TM"_a.none(), "accumulate"_a = false);
 }
 
 }  // namespace inlay::bindings

@@ -65,10 +65,10 @@ void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle
 }  // namespace
 
 void register_rows(nb::module_& m) {
-  m.def("rms_norm", rms_norm, "x_TM"_a, "weight_M"_a, "eps"_a, "out_TM"_a);
-  m.def("silu_mul", silu_mul, "gate_up_T2F"_a, "out_TF"_a);
-  m.def("router_topk", router_topk, "logits_TE"_a, "top_k"_a, "normalize"_a, "out_ids_TK"_a,
-        "out_weights_TK"_a);
+  m.def("rms_norm", rms_norm, "x_TM"_a.none(), "weight_M"_a.none(), "eps"_a, "out_TM"_a.none());
+  m.def("silu_mul", silu_mul, "gate_up_T2F"_a.none(), "out_TF"_a.none());
+  m.def("router_topk", router_topk, "logits_TE"_a.none(), "top_k"_a, "normalize"_a,
+        "out_ids_TK"_a.none(), "out_weights_TK"_a.none());
 }
 
 }  // namespace inlay::bindings

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 
 class Array(Protocol):
-    """A NumPy array or a torch CPU tensor without gradient."""
+    """A NumPy array or a torch CPU tensor."""
 
     @property
     def shape(self) -> Any:

@@ -21,7 +21,7 @@ def array_of(
             raise ArgumentError(f"{name}: must be a NumPy array or a torch CPU tensor")
         if str(value.dtype) == "torch.bfloat16":
             value = value.view(sys.modules["torch"].uint16)
-        value = value.numpy()
+        value = value.detach().numpy()
     array: npt.NDArray[Any] = value
     if array.ndim != dims:
         raise ArgumentError(f"{name}: must have {dims} dimensions, has {array.ndim}")

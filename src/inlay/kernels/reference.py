@@ -194,12 +194,12 @@ def router_topk(
 
 def _silu(x: F32) -> F32:
     with np.errstate(over="ignore"):
-        return (x / (1 + np.exp(-x))).astype(np.float32, copy=False)
+        return np.asarray(x / (1 + np.exp(-x)), np.float32)
 
 
 def _normalised(x: F32, weight_M: F32, eps: float) -> F32:
     mean = np.mean(x * x, axis=-1, keepdims=True)
-    return (x / np.sqrt(mean + np.float32(eps)) * weight_M).astype(np.float32, copy=False)
+    return np.asarray(x / np.sqrt(mean + np.float32(eps)) * weight_M, np.float32)
 
 
 def _check_eps(name: str, eps: float) -> None:
@@ -304,12 +304,12 @@ def rope_and_store(
     )
     check_size(positions, "positions_T", 0, len(qkv), "tokens of qkv_TX")
     check_size(slots, "slots_T", 0, len(qkv), "tokens of qkv_TX")
-    check_size(sin, "sin_PR", 0, cos.shape[0], "positions of cos_PR")
-    check_size(sin, "sin_PR", 1, cos.shape[1], "columns of cos_PR")
     check(
         2 * cos.shape[1] <= g.head_dim,
         f"cos_PR: has {cos.shape[1]} columns, at most head_dim / 2 = {g.head_dim // 2} fit",
     )
+    check_size(sin, "sin_PR", 0, cos.shape[0], "positions of cos_PR")
+    check_size(sin, "sin_PR", 1, cos.shape[1], "columns of cos_PR")
     norms = vector_of(q_norm_D, "q_norm_D", g.head_dim), vector_of(k_norm_D, "k_norm_D", g.head_dim)
     _check_eps("norm_eps", norm_eps)
     check(
@@ -319,7 +319,7 @@ def rope_and_store(
     max_slots = len(planes) * g.page_tokens
     check(bool((slots < max_slots).all()), f"slots_T: a slot is not below the pool's {max_slots}")
 
-    heads = qkv.reshape(len(qkv), -1, g.head_dim).copy()
+    heads = qkv.reshape(len(qkv), q_heads + 2 * g.kv_heads, g.head_dim).copy()
     split = (slice(0, q_heads), slice(q_heads, q_heads + g.kv_heads))
     for part, norm in zip(split, norms, strict=True):
         if norm is not None:

@@ -1,0 +1,167 @@
+"""Paged attention and RoPE: every ISA against the reference, and the same bits in every company."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from inlay import kernels
+from inlay.core.kv_format import gqa_format
+from inlay.kernels import reference
+from tests.native.cases import Paged, floats
+
+CASES: list[dict[str, Any]] = [
+    {"queries": [1, 5, 0, 33], "contexts": [7, 5, 9, 200], "group": 4},
+    {"queries": [1, 130], "contexts": [65, 130], "kv_heads": 3, "group": 1, "head_dim": 32},
+    {"queries": [70, 1], "contexts": [300, 64], "kv_heads": 1, "group": 7, "head_dim": 128},
+    {"queries": [1, 40, 17], "contexts": [300, 140, 17], "window": 37},
+    {"queries": [90], "contexts": [90], "window": 1},
+    {"queries": [3, 1], "contexts": [21, 1], "head_dim": 80, "group": 3},
+    {"queries": [2], "contexts": [40], "head_dim": 7, "page_tokens": 5, "kv_heads": 5},
+    {"queries": [1, 1], "contexts": [100, 33], "page_tokens": 64, "group": 16, "layers": 1,
+     "layer": 0},
+    {"queries": [], "contexts": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_reference(
+    isa: str, rng: np.random.Generator, case: dict[str, Any], dtype: str
+) -> None:
+    if not case["queries"]:
+        paged = Paged(rng, [1], [1], dtype=dtype)
+        paged.queries, paged.contexts, paged.q = [], [], paged.q[:0]
+        paged.page_table = paged.page_table[:0]
+        out = paged.q.copy()
+        kernels.paged_attention(
+            paged.q, paged.pool, paged.geometry, 0, paged.page_table, np.zeros(1, np.int32),
+            np.zeros(0, np.int32), 1.0, out,
+        )  # fmt: skip
+        return
+    paged = Paged(rng, dtype=dtype, **case)
+    assert np.allclose(paged.native(), paged.reference(), atol=3e-6)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_query_alone_has_the_same_bits(
+    isa: str, rng: np.random.Generator, dtype: str, window: int, threads: None
+) -> None:
+    paged = Paged(rng, [150, 1, 9], [170, 90, 9], dtype=dtype, group=3, window=window)
+    together = paged.native()
+    for num_threads in (1, 3):
+        kernels.set_num_threads(num_threads)
+        for step in (1, 7, 64):
+            pieces = [
+                paged.part([(b, i, min(i + step, n))])
+                for b, n in enumerate(paged.queries)
+                for i in range(0, n, step)
+            ]
+            assert np.array_equal(np.concatenate(pieces), together)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_mixture_of_sequences(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 90)), min_size=1))
+    paged = Paged(
+        np.random.default_rng(len(lengths)),
+        [new for new, _ in lengths],
+        [new + old for new, old in lengths],
+        kv_heads=data.draw(st.sampled_from([1, 2])),
+        group=data.draw(st.sampled_from([1, 3, 4])),
+        head_dim=data.draw(st.sampled_from([32, 40, 64])),
+        dtype=data.draw(st.sampled_from(["float32", "bfloat16"])),
+        page_tokens=data.draw(st.sampled_from([1, 8, 16])),
+        window=data.draw(st.sampled_from([0, 0, 5, 64])),
+    )
+    expected = paged.reference()
+    for isa in kernels.available_isas():
+        with kernels.force_isa(isa):
+            assert np.allclose(paged.native(), expected, atol=3e-6)
+
+
+def test_memory_outside_the_context_is_never_used(isa: str, rng: np.random.Generator) -> None:
+    paged = Paged(rng, [2, 1], [19, 50], window=18)
+    expected = paged.native()
+    live = np.zeros((len(paged.pool), 16), bool)
+    for b, context in enumerate(paged.contexts):
+        for position in range(max(0, context - paged.queries[b] + 1 - 18), context):
+            live[paged.page_table[b, position // 16], position % 16] = True
+    elements = paged.pool.view(np.float32).reshape(len(paged.pool), 2, 2, 16, 2, 64)
+    elements[:, 0] = np.nan
+    elements.transpose(0, 3, 1, 2, 4, 5)[~live] = np.nan
+    paged.page_table[1, 0] = 10**6  # wholly before the window
+    assert np.array_equal(paged.native(), expected)
+
+
+def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> None:
+    paged = Paged(rng, [3], [40])
+    paged.q = paged.q * 1e4
+    assert np.isfinite(paged.native()).all()
+    assert np.allclose(paged.native(), paged.reference(), atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("head_dim,rotary", [(64, 64), (64, 32), (128, 128), (40, 20), (7, 2)])
+def test_rope_and_store_equals_reference(
+    isa: str, rng: np.random.Generator, head_dim: int, rotary: int, dtype: str
+) -> None:
+    q_heads, kv_heads = 3, 2
+    sizes = (3, 16, kv_heads, head_dim, dtype)
+    geometry, plain = kernels.KvGeometry(*sizes), reference.KvGeometry(*sizes)
+    cos, sin = floats(rng, 50, rotary // 2), floats(rng, 50, rotary // 2)
+    for tokens in (0, 1, 5, 60):
+        for norms in ((None, None), (floats(rng, head_dim), floats(rng, head_dim))):
+            qkv = floats(rng, tokens, (q_heads + 2 * kv_heads) * head_dim)
+            positions = rng.integers(0, 50, tokens).astype(np.int32)
+            slots = rng.permutation(8 * 16)[:tokens].astype(np.int64)
+            slots[2:4] = -1
+            pool = rng.integers(0, 255, (8, geometry.page_bytes)).astype(np.uint8)
+            expected_qkv, expected_pool = qkv.copy(), pool.copy()
+            arguments = (positions, cos, sin)
+            kernels.rope_and_store(
+                qkv, *arguments, pool, geometry, 1, slots, q_norm_D=norms[0], k_norm_D=norms[1]
+            )
+            reference.rope_and_store(
+                expected_qkv, *arguments, expected_pool, plain, 1, slots, *norms
+            )
+            assert np.allclose(qkv, expected_qkv, atol=4e-6)
+            if dtype == "float32":
+                changed = pool != expected_pool
+                got, want = pool.view(np.float32), expected_pool.view(np.float32)
+                changed = got.view(np.uint32) != want.view(np.uint32)
+                assert np.allclose(got[changed], want[changed], atol=4e-6)
+            else:  # one step of bf16 where the roundings differ
+                got, want = pool.view(np.uint16), expected_pool.view(np.uint16)
+                assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+
+
+def test_rope_of_a_token_alone_has_the_same_bits(isa: str, rng: np.random.Generator) -> None:
+    geometry = kernels.KvGeometry(1, 16, 1, 64, "bfloat16")
+    cos, sin, norm = floats(rng, 500, 32), floats(rng, 500, 32), floats(rng, 64)
+    qkv = floats(rng, 300, 5 * 64)
+    positions, slots = np.arange(300, dtype=np.int32), np.arange(300, dtype=np.int64)
+    pools = np.zeros((2, 19, geometry.page_bytes), np.uint8)
+    alone = qkv.copy()
+    kernels.rope_and_store(
+        qkv, positions, cos, sin, pools[0], geometry, 0, slots, q_norm_D=norm, k_norm_D=norm
+    )
+    for t in range(300):
+        one = slice(t, t + 1)
+        kernels.rope_and_store(
+            alone[one], positions[one], cos, sin, pools[1], geometry, 0, slots[one],
+            q_norm_D=norm, k_norm_D=norm,
+        )  # fmt: skip
+    assert np.array_equal(alone, qkv)
+    assert np.array_equal(pools[0], pools[1])
+
+
+def test_geometry_of_a_kv_format() -> None:
+    kv_format = gqa_format(layers=3, kv_heads=2, head_dim=64, dtype="bfloat16", page_tokens=16)
+    geometry = kernels.kv_geometry(kv_format, 64)
+    assert geometry.page_bytes == kv_format.page_bytes
+    assert (geometry.layers, geometry.kv_heads, geometry.dtype) == (3, 2, "bfloat16")

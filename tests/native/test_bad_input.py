@@ -1,0 +1,280 @@
+"""Wrong arguments raise an `ArgumentError` that names them, from kernels and references alike."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.extra.numpy as npst
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from inlay import kernels
+from inlay.core.errors import ArgumentError
+from inlay.kernels import reference
+
+
+def f(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def misaligned(rows: int, cols: int) -> np.ndarray:
+    memory = np.zeros(rows * cols * 4 + 1, np.uint8)
+    return memory[1:].view(np.float32).reshape(rows, cols)
+
+
+def linear(k: Any, **changed: Any) -> None:
+    given = {"x_TK": f(2, 8), "out_TN": f(2, 4), "bias_N": None, **changed}
+    k.linear(given["x_TK"], k.pack_linear(f(4, 8)), given["out_TN"], bias_N=given["bias_N"])
+
+
+def moe(k: Any, **changed: Any) -> None:
+    given = {
+        "x_TM": f(2, 8),
+        "expert_ids_TK": np.zeros((2, 2), np.int32),
+        "routing_TK": f(2, 2),
+        "out_TM": f(2, 8),
+        **changed,
+    }
+    experts = k.ExpertWeights(3, 8, 4, "float32")
+    k.moe(
+        given["x_TM"], experts, given["expert_ids_TK"], given["routing_TK"], given["out_TM"]
+    )  # fmt: skip
+
+
+def router(k: Any, **changed: Any) -> None:
+    given = {
+        "logits_TE": f(2, 5),
+        "top_k": 2,
+        "out_ids_TK": np.zeros((2, 2), np.int32),
+        "out_weights_TK": f(2, 2),
+        **changed,
+    }
+    k.router_topk(
+        given["logits_TE"], given["top_k"], True, given["out_ids_TK"], given["out_weights_TK"]
+    )
+
+
+def norm(k: Any, **changed: Any) -> None:
+    given = {"x_TM": f(2, 8), "weight_M": f(8), "eps": 1e-6, "out_TM": f(2, 8), **changed}
+    k.rms_norm(given["x_TM"], given["weight_M"], given["eps"], given["out_TM"])
+
+
+def silu(k: Any, **changed: Any) -> None:
+    given = {"gate_up_T2F": f(2, 8), "out_TF": f(2, 4), **changed}
+    k.silu_mul(given["gate_up_T2F"], given["out_TF"])
+
+
+def rope(k: Any, **changed: Any) -> None:
+    given = {
+        "qkv_TX": f(2, 4 * 8),
+        "positions_T": np.zeros(2, np.int32),
+        "cos_PR": f(10, 4),
+        "sin_PR": f(10, 4),
+        "kv_pool": np.zeros((3, 2 * 4 * 8 * 4), np.uint8),
+        "layer": 0,
+        "slots_T": np.arange(2, dtype=np.int64),
+        "q_norm_D": None,
+        "norm_eps": 1e-6,
+        **changed,
+    }
+    k.rope_and_store(
+        given["qkv_TX"], given["positions_T"], given["cos_PR"], given["sin_PR"], given["kv_pool"],
+        k.KvGeometry(1, 4, 1, 8, "float32"), given["layer"], given["slots_T"],
+        q_norm_D=given["q_norm_D"], norm_eps=given["norm_eps"],
+    )  # fmt: skip
+
+
+def attention(k: Any, **changed: Any) -> None:
+    given = {
+        "q_THD": f(3, 2, 8),
+        "kv_pool": np.zeros((3, 2 * 4 * 8 * 4), np.uint8),
+        "layer": 0,
+        "page_table_BP": np.zeros((2, 2), np.int32),
+        "query_starts_B1": np.array([0, 1, 3], np.int32),
+        "context_lens_B": np.array([5, 2], np.int32),
+        "scale": 1.0,
+        "out_THD": f(3, 2, 8),
+        "sliding_window": 0,
+        **changed,
+    }
+    k.paged_attention(
+        given["q_THD"], given["kv_pool"], k.KvGeometry(1, 4, 1, 8, "float32"), given["layer"],
+        given["page_table_BP"], given["query_starts_B1"], given["context_lens_B"], given["scale"],
+        given["out_THD"], sliding_window=given["sliding_window"],
+    )  # fmt: skip
+
+
+i32 = np.int32
+CASES: list[tuple[Callable[..., None], str, Any]] = [
+    (linear, "x_TK", f(2, 9)),
+    (linear, "x_TK", f(8)),
+    (linear, "x_TK", f(2, 8).astype(np.float64)),
+    (linear, "x_TK", f(2, 16)[:, ::2]),
+    (linear, "x_TK", [[1.0] * 8] * 2),
+    (linear, "x_TK", None),
+    (linear, "x_TK", np.array([["a"] * 8] * 2)),
+    (linear, "out_TN", f(3, 4)),
+    (linear, "out_TN", f(2, 5)),
+    (linear, "out_TN", read_only(f(2, 4))),
+    (linear, "out_TN", f(4, 2).T),
+    (linear, "bias_N", f(5)),
+    (linear, "bias_N", f(1, 4)),
+    (moe, "x_TM", f(2, 9)),
+    (moe, "expert_ids_TK", np.zeros((2, 2), np.int64)),
+    (moe, "expert_ids_TK", np.array([[0, 1], [2, 3]], i32)),
+    (moe, "expert_ids_TK", np.zeros((3, 2), i32)),
+    (moe, "routing_TK", f(2, 3)),
+    (moe, "routing_TK", np.array([[1, 1], [1, np.nan]], np.float32)),
+    (moe, "routing_TK", np.array([[1, np.inf], [1, 1]], np.float32)),
+    (moe, "out_TM", f(1, 8)),
+    (moe, "out_TM", read_only(f(2, 8))),
+    (router, "top_k", 0),
+    (router, "top_k", 6),
+    (router, "logits_TE", np.array([[1, np.nan, 1, 1, 1]] * 2, np.float32)),
+    (router, "out_ids_TK", np.zeros((2, 3), i32)),
+    (router, "out_weights_TK", f(1, 2)),
+    (norm, "x_TM", f(2, 0)),
+    (norm, "weight_M", f(7)),
+    (norm, "weight_M", None),
+    (norm, "eps", -1.0),
+    (norm, "eps", float("nan")),
+    (norm, "out_TM", f(2, 7)),
+    (silu, "gate_up_T2F", f(2, 9)),
+    (silu, "out_TF", f(3, 4)),
+    (rope, "qkv_TX", f(2, 31)),
+    (rope, "qkv_TX", f(2, 16)),
+    (rope, "positions_T", np.zeros(3, i32)),
+    (rope, "positions_T", np.array([0, 10], i32)),
+    (rope, "positions_T", np.array([0, -1], i32)),
+    (rope, "cos_PR", f(10, 5)),
+    (rope, "sin_PR", f(9, 4)),
+    (rope, "kv_pool", np.zeros((3, 8), np.uint8)),
+    (rope, "kv_pool", np.zeros((3, 2 * 4 * 8), np.int32)),
+    (rope, "layer", 1),
+    (rope, "layer", -1),
+    (rope, "slots_T", np.array([0, 12], np.int64)),
+    (rope, "slots_T", np.zeros(2, i32)),
+    (rope, "q_norm_D", f(4)),
+    (rope, "norm_eps", float("inf")),
+    (attention, "q_THD", f(3, 2, 7)),
+    (attention, "q_THD", f(3, 0, 8)),
+    (attention, "q_THD", f(3, 97, 8)),
+    (attention, "kv_pool", np.zeros((3, 9), np.uint8)),
+    (attention, "layer", 1),
+    (attention, "page_table_BP", np.zeros((2, 1), i32)),
+    (attention, "page_table_BP", np.full((2, 2), 3, i32)),
+    (attention, "page_table_BP", np.full((2, 2), -1, i32)),
+    (attention, "page_table_BP", np.zeros((1, 2), i32)),
+    (attention, "query_starts_B1", np.array([0, 1, 2], i32)),
+    (attention, "query_starts_B1", np.array([1, 1, 3], i32)),
+    (attention, "query_starts_B1", np.array([0, 4, 3], i32)),
+    (attention, "query_starts_B1", np.array([0, 3], i32)),
+    (attention, "context_lens_B", np.array([5, 1], i32)),
+    (attention, "scale", float("nan")),
+    (attention, "sliding_window", -1),
+    (attention, "out_THD", f(3, 2, 9)),
+    (attention, "out_THD", read_only(f(3, 2, 8))),
+]
+
+
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+@pytest.mark.parametrize("call,name,value", CASES)
+def test_the_error_names_the_argument(
+    call: Callable[..., None], name: str, value: Any, module: Any
+) -> None:
+    module = module if module is not kernels else Native()
+    with pytest.raises(ArgumentError, match=f"^{name}: "):
+        call(module, **{name: value})
+
+
+class Native:
+    """The doors, with the constructors in their place."""
+
+    def __getattr__(self, name: str) -> Any:
+        from inlay import _native
+
+        return getattr(kernels, name, None) or getattr(_native.kernels, name)
+
+
+@pytest.mark.parametrize("call", [linear, moe, router, norm, silu, rope, attention])
+def test_the_unchanged_call_is_good(call: Callable[..., None]) -> None:
+    call(Native())
+    call(reference)
+
+
+def test_only_the_kernels_can_see_these() -> None:
+    with pytest.raises(ArgumentError, match="^x_TK: is not aligned"):
+        linear(Native(), x_TK=misaligned(2, 8))
+    with pytest.raises(ArgumentError, match="^x_TK: must be in CPU memory|^x_TK: must be a NumPy"):
+        linear(Native(), x_TK=torch.ones(2, 8, device="meta"))
+    shared = f(2, 12)
+    with pytest.raises(ArgumentError, match="^out_TN: shares memory with x_TK"):
+        linear(Native(), x_TK=shared[:, :8], out_TN=shared[:, 6:10])
+    overlapping = np.lib.stride_tricks.as_strided(f(8), (2, 4), (4, 4))
+    with pytest.raises(ArgumentError, match="^out_TN: its rows overlap"):
+        linear(Native(), out_TN=overlapping)
+
+
+@pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])
+def test_weights(module: Any) -> None:
+    with pytest.raises(ArgumentError, match="^weight_NK: "):
+        module.pack_linear(f(0, 3))
+    with pytest.raises(ArgumentError, match="^weight_NK: "):
+        module.pack_linear(f(3, 3).astype(np.float16))
+    with pytest.raises(ArgumentError, match="^dtype: .*'int3'"):
+        module.pack_linear(f(3, 3), "int3")
+    with pytest.raises(ArgumentError, match="^in_features: "):
+        module.LinearWeight(3, 0, "float32")
+    with pytest.raises(ArgumentError, match="^first: "):
+        module.LinearWeight(3, 2, "float32").set_rows(2, f(2, 2))
+    with pytest.raises(ArgumentError, match="^rows_NK: "):
+        module.LinearWeight(3, 2, "float32").set_rows(0, f(2, 3))
+    experts = module.ExpertWeights(2, 4, 3, "float32")
+    with pytest.raises(ArgumentError, match="^expert: "):
+        experts.set(2, f(3, 4), f(3, 4), f(4, 3))
+    with pytest.raises(ArgumentError, match="^down_MF: "):
+        experts.set(0, f(3, 4), f(3, 4), f(3, 4))
+    with pytest.raises(ArgumentError, match="^hidden: "):
+        module.ExpertWeights(2, 0, 3, "float32")
+    with pytest.raises(ArgumentError, match="^head_dim: "):
+        module.KvGeometry(1, 16, 1, 0, "float32")
+
+
+def test_pack_experts() -> None:
+    with pytest.raises(ArgumentError, match="^up_EFM: "):
+        kernels.pack_experts(f(2, 3, 4), f(3, 3, 4), f(2, 4, 3))
+    with pytest.raises(ArgumentError, match="^gate_EFM: "):
+        kernels.pack_experts(f(3, 4), f(3, 4), f(4, 3))
+    with pytest.raises(ArgumentError, match="^up_FM: "):
+        kernels.pack_experts(f(2, 3, 4), f(2, 3, 5), f(2, 4, 3))
+
+
+ANY_ARRAY = st.one_of(
+    npst.arrays(
+        st.sampled_from([np.float32, np.int32, np.int64, np.uint8, np.float64, np.uint16]),
+        npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+    ),
+    st.none(),
+    st.text(max_size=3),
+    st.integers(),
+    st.binary(max_size=40),
+)
+
+
+@settings(max_examples=300)
+@given(case=st.sampled_from(CASES), value=ANY_ARRAY)
+def test_anything_else_raises_or_works(
+    case: tuple[Callable[..., None], str, Any], value: Any
+) -> None:
+    call, name, _ = case
+    try:
+        call(Native(), **{name: value})
+    except (ArgumentError, TypeError):
+        pass

@@ -1,0 +1,136 @@
+"""Choosing a kernel variant, and the thread pool."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from inlay import kernels
+from inlay.core.errors import ArgumentError
+from tests.native.cases import floats
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_best_available_variant_is_selected() -> None:
+    assert kernels.selected_isa() == kernels.available_isas()[-1]
+    assert set(kernels.available_isas()) <= set(kernels.compiled_isas())
+    assert "scalar" in kernels.available_isas()
+
+
+def test_the_forced_variant_is_the_one_that_runs(isa: str) -> None:
+    assert kernels.selected_isa() == isa
+
+
+def test_environment_forces_a_variant() -> None:
+    result = run_python("import inlay.kernels as k; print(k.selected_isa())", INLAY_ISA="scalar")
+    assert result.stdout == "scalar\n"
+
+
+@pytest.mark.parametrize("code", ["k.selected_isa()", "k.rms_norm(x, x[0], 1e-6, x)"])
+def test_an_unknown_variant_is_refused_at_first_use(code: str) -> None:
+    code = f"import numpy, inlay.kernels as k; x = numpy.ones((1, 4), 'f4'); {code}"
+    result = run_python(code, INLAY_ISA="avx9")
+    assert result.returncode == 1
+    assert "ArgumentError: INLAY_ISA: 'avx9' is not a kernel variant" in result.stderr
+    assert "scalar" in result.stderr
+
+
+def test_native_can_be_switched_off() -> None:
+    code = "import inlay.kernels as k; print(k.selected_isa(), k.native_problem())"
+    assert run_python(code, INLAY_NATIVE="0").stdout == "numpy switched off by INLAY_NATIVE=0\n"
+
+
+def test_force_isa_restores_and_refuses() -> None:
+    before = kernels.selected_isa()
+    with pytest.raises(ArgumentError, match="no-such"), kernels.force_isa("no-such"):
+        pass
+    assert kernels.selected_isa() == before
+
+
+def test_number_of_threads(threads: None) -> None:
+    assert 1 <= kernels.usable_processors() <= (os.cpu_count() or 1)
+    for count in (1, 4, 2):
+        kernels.set_num_threads(count)
+        assert kernels.num_threads() == count
+    for bad in (0, -1, 2000):
+        with pytest.raises(ArgumentError, match="num_threads"):
+            kernels.set_num_threads(bad)
+    with pytest.raises(ArgumentError, match="spin_us"):
+        kernels.set_spin_us(-1)
+
+
+def test_affinity_limits_the_threads() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "import inlay.kernels as k; print(k.num_threads())"
+    )
+    assert run_python(code).stdout == "1\n"
+
+
+def test_several_python_threads_at_once(rng: np.random.Generator, threads: None) -> None:
+    kernels.set_num_threads(3)
+    x = floats(rng, 64, 256)
+    weight = kernels.pack_linear(floats(rng, 512, 256))
+    expected = np.empty((64, 512), np.float32)
+    kernels.linear(x, weight, expected)
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        out = np.empty_like(expected)
+        for _ in range(50):
+            out[:] = 0
+            kernels.linear(x, weight, out)
+            if not np.array_equal(out, expected):
+                wrong.append(index)
+
+    callers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_a_forked_child_computes() -> None:
+    code = """
+import os, numpy as np, inlay.kernels as k
+k.set_num_threads(3)
+x, w = np.ones((64, 256), "f4"), k.pack_linear(np.ones((512, 256), "f4"))
+out = np.empty((64, 512), "f4")
+k.linear(x, w, out)
+child = os.fork()
+out[:] = 0
+k.linear(x, w, out)
+good = (out == 256).all()
+if child == 0:
+    os._exit(0 if good else 1)
+_, status = os.waitpid(child, 0)
+print(good, os.waitstatus_to_exitcode(status))
+"""
+    assert run_python(code).stdout == "True 0\n"
+
+
+def test_sleeping_workers_use_no_time(threads: None) -> None:
+    code = """
+import time, numpy as np, inlay.kernels as k
+k.set_num_threads(2)
+x, w = np.ones((64, 256), "f4"), k.pack_linear(np.ones((512, 256), "f4"))
+out = np.empty((64, 512), "f4")
+k.linear(x, w, out)
+begin = time.process_time()
+time.sleep(0.3)
+print(time.process_time() - begin < 0.05)
+"""
+    assert run_python(code).stdout == "True\n"

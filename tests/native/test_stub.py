@@ -1,0 +1,79 @@
+"""`_native.pyi`, the references and the extension have the same names and parameters."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import inlay
+from inlay.kernels import reference
+
+STUB = ast.parse(Path(inlay.__file__).with_name("_native.pyi").read_text())
+RUNTIME = {
+    "compiled_isas", "available_isas", "selected_isa", "request_isa", "cpu_features",
+    "usable_processors", "num_threads", "set_num_threads", "spin_us", "set_spin_us",
+}  # fmt: skip
+
+
+def public(names: list[str]) -> list[str]:
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def stub_class(path: str) -> ast.ClassDef:
+    body: list[ast.stmt] = STUB.body
+    for part in path.split("."):
+        (found,) = (node for node in body if isinstance(node, ast.ClassDef) and node.name == part)
+        body = found.body
+    return found
+
+
+def members(node: ast.ClassDef) -> dict[str, ast.stmt]:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {child.name: child for child in node.body if isinstance(child, kinds)}
+
+
+def native_parameters(function: object) -> list[str]:
+    signature = function.__nb_signature__[0][0]  # type: ignore[attr-defined]
+    inside = re.sub(r"\[[^\]]*\]", "", signature[signature.index("(") + 1 : signature.rindex(")")])
+    names = [part.split(":")[0].split("=")[0].strip() for part in inside.split(",")]
+    return [name for name in names if name and name != "/"]
+
+
+def native(name: str) -> ModuleType:
+    from inlay import _native
+
+    module: ModuleType = getattr(_native, name)
+    return module
+
+
+@pytest.mark.parametrize("module", ["kernels", "block_hash"])
+def test_stub_names_everything(module: str) -> None:
+    assert public(list(members(stub_class(module)))) == public(dir(native(module)))
+
+
+def test_stub_has_the_parameters_of_every_function() -> None:
+    for module in ("kernels", "block_hash"):
+        for name, node in members(stub_class(module)).items():
+            if isinstance(node, ast.FunctionDef):
+                stubbed = [argument.arg for argument in node.args.args]
+                assert stubbed == native_parameters(getattr(native(module), name)), name
+
+
+@pytest.mark.parametrize("name", ["LinearWeight", "ExpertWeights", "KvGeometry"])
+def test_stub_has_the_members_of_every_class(name: str) -> None:
+    stubbed = public(list(members(stub_class(f"kernels.{name}"))))
+    assert stubbed == public(dir(getattr(native("kernels"), name)))
+    assert set(stubbed) <= set(dir(getattr(reference, name))) | set(
+        getattr(reference, name).__init__.__code__.co_names
+    ) | set(getattr(reference, name).__init__.__annotations__)
+
+
+def test_references_have_the_parameters_of_the_kernels() -> None:
+    for module in ("kernels", "block_hash"):
+        for name, node in members(stub_class(module)).items():
+            if isinstance(node, ast.FunctionDef) and name not in RUNTIME:
+                stubbed = [argument.arg for argument in node.args.args]
+                assert stubbed == list(inspect.signature(getattr(reference, name)).parameters)
