@@ -71,6 +71,8 @@ class KvCache(ABC):
 
     page_tokens: int
     num_pages: int
+    reuses_prefixes: bool
+    """Whether `names` and `publish` have any effect; if not, callers may leave them out."""
 
     @abstractmethod
     def names(self, salt: str = "") -> BlockNames:

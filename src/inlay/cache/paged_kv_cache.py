@@ -47,7 +47,7 @@ class PagedKvCache(KvCache):
         self.page_tokens = page_tokens
         self._namespace_key = namespace_key
         self._keys: dict[str, bytes] = {}
-        self._prefix = prefix
+        self.reuses_prefixes = prefix
         self._hash_chain = hash_chain
         self._pool = PagePool(num_pages)
         self._index = PrefixIndex()
@@ -67,7 +67,7 @@ class PagedKvCache(KvCache):
     def match_prefix(self, names: BlockNames, max_tokens: int) -> PrefixMatch:
         """Find the longest reusable prefix. Changes nothing."""
         blocks = 0
-        if self._prefix:
+        if self.reuses_prefixes:
             blocks = self._index.longest_match(names.digests, max_tokens // self.page_tokens)
         return PrefixMatch(names, blocks, blocks * self.page_tokens)
 
@@ -104,7 +104,7 @@ class PagedKvCache(KvCache):
 
     def publish(self, hold: PageHold, names: BlockNames, num_tokens: int) -> None:
         """Let others use the full blocks among the first `num_tokens` computed tokens."""
-        if not self._prefix:
+        if not self.reuses_prefixes:
             return
         for block in range(hold.num_named, num_tokens // self.page_tokens):
             digest = names.digests[block]

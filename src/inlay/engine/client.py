@@ -180,7 +180,8 @@ class EngineClient:
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()  # tells the worker to stop
         self._die(EngineDiedError("the engine was stopped"))
-        self._ready.cancel()
+        if self._ready.cancel():
+            self._process.kill()  # it may be in the middle of loading, and holds nothing yet
         try:
             await asyncio.wait_for(asyncio.shield(self._exited), _STOP_GRACE_S)
         except TimeoutError:

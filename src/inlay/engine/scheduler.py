@@ -103,6 +103,8 @@ class Scheduler:
         choice = chunk.choice
         assert choice.hold is not None
         choice.computed = chunk.stop
+        if not self._cache.reuses_prefixes:
+            return
         if chunk.stop // self._cache.page_tokens > choice.hold.num_named:
             choice.name_blocks(chunk.stop, self._cache.page_tokens)
             self._cache.publish(choice.hold, choice.names, chunk.stop)
@@ -188,7 +190,7 @@ class Scheduler:
     def _find_pages(self, choice: Choice, chunks: dict[Choice, Chunk]) -> PageHold | None:
         """Pages for all known tokens of a waiting choice, or None if it must wait."""
         num_tokens = choice.num_tokens
-        reusable = num_tokens - 1
+        reusable = num_tokens - 1 if self._cache.reuses_prefixes else 0
         wants_prompt = choice.request.prompt_logprobs
         if wants_prompt is not None and len(wants_prompt) < len(choice.request.prompt):
             reusable = 0  # cached blocks have no logits

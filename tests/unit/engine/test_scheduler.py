@@ -1,0 +1,278 @@
+"""The scheduler on a real cache; a step's computing is played by the test."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.cache import PagedKvCache
+from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.engine.config import SchedulerConfig
+from inlay.engine.live import Choice, LiveRequest
+from inlay.engine.sampling import ChoiceSampler
+from inlay.engine.scheduler import Scheduler
+from inlay.engine.text_output import TextOutput
+
+PAGE = 4
+
+
+class _NoText:
+    def push(self, token_id):
+        return ""
+
+    def flush(self):
+        return ""
+
+
+class Bench:
+    """A scheduler, its cache, and steps that produce numbered tokens."""
+
+    def __init__(self, *, pages=32, prefix=True, vocab_size=0, **config):
+        config = {"max_batch_tokens": 32, "max_running": 8, "prefill_chunk": 16} | config
+        self.cache = PagedKvCache(
+            num_pages=pages, page_tokens=PAGE, namespace_key=lambda salt: b"k", prefix=prefix
+        )
+        self.config = SchedulerConfig(**config)
+        self.scheduler = Scheduler(self.config, self.cache, vocab_size)
+        self.requests = []
+        self.finished = []
+
+    def request(self, prompt, *, output=3, priority=0, n=1, prompt_logprobs=None):
+        order = len(self.requests)
+        params = SamplingParams(n=n, prompt_logprobs=prompt_logprobs)
+        request = LiveRequest(
+            message=GenerateRequest(
+                request_id=str(order),
+                token_ids=list(prompt),
+                params=params,
+                arrival_s=float(order),
+                priority=priority,
+            ),
+            order=order,
+            seed=0,
+            max_tokens=output,
+            end_ids=frozenset(),
+            unfinished=n,
+            prompt_logprobs=None if prompt_logprobs is None else [None],
+        )
+        for index in range(n):
+            sampler = ChoiceSampler(
+                params, seed=0, choice=index, prompt_ids=[], end_ids=frozenset()
+            )
+            text = TextOutput(_NoText(), ())
+            request.choices.append(Choice(request, index, sampler, text, self.cache.names()))
+        first, *first.fork = request.choices
+        self.requests.append(request)
+        self.scheduler.add(first)
+        return first
+
+    @property
+    def choices(self):
+        return [choice for request in self.requests for choice in request.choices]
+
+    def audit(self):
+        self.cache.audit([c.hold for c in self.choices if c.hold is not None])
+
+    def step(self):
+        """Run one step and return what it computed as {(request, choice): tokens}."""
+        chunks = self.scheduler.schedule()
+        assert sum(chunk.stop - chunk.start for chunk in chunks) <= self.config.max_batch_tokens
+        assert len({id(chunk.choice) for chunk in chunks}) == len(chunks)
+        for chunk in chunks:
+            choice = chunk.choice
+            assert choice.state == "running"
+            assert chunk.start == choice.computed < chunk.stop <= len(choice.hold.pages) * PAGE
+            for position in range(chunk.start, chunk.stop):
+                page = choice.hold.pages[position // PAGE]
+                assert self.cache._pool.references(page) == 1, "writes to a shared page"
+        for chunk in chunks:
+            self.scheduler.computed(chunk)
+        for chunk in chunks:
+            if chunk.samples:
+                for choice in (chunk.choice, *self.scheduler.fork(chunk.choice)):
+                    self._put_out(choice)
+        self.audit()
+        return {(c.choice.request.order, c.choice.index): c.stop - c.start for c in chunks}
+
+    def _put_out(self, choice):
+        # What a model would say depends on all tokens before, so preemption must keep them.
+        choice.output.append((sum(choice.tokens(0, choice.num_tokens)) + choice.index) % 97)
+        if len(choice.output) == choice.request.max_tokens:
+            self.scheduler.remove(choice)
+            self.finished.append((choice.request.order, choice.index))
+
+    def run(self, limit=2000):
+        for _ in range(limit):
+            if not self.scheduler.has_work:
+                return
+            assert self.step(), "nothing ran although there is work"
+        raise AssertionError("no progress")
+
+
+def _outputs(bench):
+    return {(c.request.order, c.index): c.output for c in bench.choices}
+
+
+def test_long_prompts_are_computed_in_chunks_beside_decodes():
+    bench = Bench(pages=64)
+    bench.request(range(6), output=8)
+    assert bench.step() == {(0, 0): 6}
+    bench.request(range(100, 140))
+    assert bench.step() == {(0, 0): 1, (1, 0): 16}
+    assert bench.step() == {(0, 0): 1, (1, 0): 16}
+    assert bench.step() == {(0, 0): 1, (1, 0): 8}
+    assert bench.step() == {(0, 0): 1, (1, 0): 1}
+
+
+def test_the_token_budget_is_shared_in_order_of_arrival():
+    bench = Bench(pages=64, max_batch_tokens=20)
+    for base in (0, 100, 200):
+        bench.request(range(base, base + 12))
+    assert bench.step() == {(0, 0): 12, (1, 0): 8}
+    assert bench.step() == {(0, 0): 1, (1, 0): 4, (2, 0): 12}
+
+
+def test_a_known_prefix_is_not_computed_again():
+    bench = Bench()
+    bench.request(range(16), output=1)
+    bench.run()
+    bench.request(range(16), output=1)
+    assert bench.step() == {(1, 0): 4}, "all but the last block, which must give logits"
+    bench.request([*range(14), 50, 51], output=1)
+    assert bench.step() == {(2, 0): 4}
+
+
+def test_without_prefix_reuse_all_is_computed():
+    bench = Bench(prefix=False)
+    for _ in range(2):
+        bench.request(range(16), output=1)
+        assert sum(bench.step().values()) == 16
+        bench.run()
+    assert bench.cache.counts().free == 32
+
+
+def test_priority_comes_before_arrival():
+    bench = Bench(max_running=1)
+    bench.request(range(4), output=1)
+    bench.request(range(10, 14), output=1, priority=5)
+    bench.request(range(20, 24), output=1, priority=-1)
+    bench.run()
+    assert bench.finished == [(2, 0), (0, 0), (1, 0)]
+
+
+def test_an_urgent_request_takes_the_place_of_a_lesser_one():
+    bench = Bench(max_running=1)
+    bench.request(range(4), output=5)
+    bench.step()
+    bench.request(range(10, 14), output=2, priority=-1)
+    assert bench.step() == {(1, 0): 4}
+    bench.run()
+    assert bench.finished == [(1, 0), (0, 0)]
+    assert bench.scheduler.preemptions == 1
+
+
+def test_when_pages_run_out_the_last_comer_waits():
+    bench = Bench(pages=6)
+    bench.request(range(8), output=12)
+    bench.request(range(50, 58), output=12)
+    bench.run()
+    assert bench.scheduler.preemptions > 0
+    assert bench.requests[0].preemptions == 0
+    assert bench.finished == [(0, 0), (1, 0)]
+    alone = Bench(pages=64)
+    alone.request(range(8), output=12)
+    alone.request(range(50, 58), output=12)
+    alone.run()
+    assert _outputs(bench) == _outputs(alone)
+
+
+def test_choices_share_the_prompt():
+    bench = Bench()
+    bench.request(range(10), output=4, n=3)
+    assert bench.step() == {(0, 0): 10}
+    pages = [list(choice.hold.pages) for choice in bench.choices]
+    assert pages[0][:2] == pages[1] == pages[2]
+    # The two tokens of the partial page are computed again beside each first own token.
+    assert bench.step() == {(0, 0): 1, (0, 1): 3, (0, 2): 3}
+    assert bench.step() == {(0, 0): 1, (0, 1): 1, (0, 2): 1}
+    bench.run()
+
+
+def test_choices_count_as_running_before_they_run():
+    bench = Bench(max_running=4)
+    bench.request(range(40), output=2, n=3)
+    bench.request(range(50, 58), output=2, n=2)
+    bench.request(range(60, 68), output=2)
+    bench.step()
+    assert [c.request.order for c in bench.scheduler.running] == [0]
+    bench.run()
+    assert sorted(bench.finished) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+
+
+def test_prompt_logprobs_need_every_position_and_small_chunks():
+    bench = Bench(vocab_size=2**24 // 6)
+    bench.request(range(16), output=1)
+    bench.run()
+    choice = bench.request(range(16), output=1, prompt_logprobs=0)
+    assert bench.step() == {(1, 0): 6}
+    choice.request.prompt_logprobs += [None] * 6
+    assert bench.step() == {(1, 0): 6}
+
+
+@pytest.mark.parametrize("state", ["waiting", "running", "forked"])
+def test_removing_frees_everything(state):
+    bench = Bench(max_running=3)
+    choice = bench.request(range(10), output=4, n=3)
+    if state != "waiting":
+        bench.step()
+    if state == "forked":
+        bench.step()
+    for one in choice.request.choices:
+        bench.scheduler.remove(one)
+    bench.audit()
+    assert bench.cache.counts().used == 0
+    assert not bench.scheduler.has_work
+    bench.request(range(20), output=1, n=3)
+    bench.run()
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6))
+def test_random_loads_finish_with_the_same_output(seed):
+    """Small pools, odd chunks, cancels: whoever is not cancelled gets what it gets alone."""
+    rng = random.Random(seed)
+    pages = rng.randint(10, 24)
+    bench = Bench(
+        pages=pages,
+        prefix=rng.random() < 0.8,
+        max_running=rng.randint(3, 8),
+        max_batch_tokens=rng.randint(8, 40),
+        prefill_chunk=rng.randint(1, 16),
+    )
+    wanted = []
+    for _ in range(rng.randint(1, 12)):
+        size = rng.randint(1, 24)
+        prompt = [*range(rng.choice([0, 0, 50]), 60)][:size]
+        wanted.append((prompt, rng.randint(1, 12), rng.randint(-1, 1), rng.randint(1, 3)))
+    cancelled = set()
+    for prompt, output, priority, n in wanted:
+        bench.request(prompt, output=output, priority=priority, n=n)
+        if rng.random() < 0.6 and bench.scheduler.has_work:
+            bench.step()
+        if rng.random() < 0.15:
+            victim = rng.choice(bench.requests)
+            cancelled.add(victim.order)
+            for choice in victim.choices:
+                if choice.state != "finished":
+                    bench.scheduler.remove(choice)
+            bench.audit()
+    bench.run()
+    assert bench.cache.counts().used == 0
+    for request, (prompt, output, _, n) in zip(bench.requests, wanted, strict=True):
+        if request.order in cancelled:
+            continue
+        alone = Bench(pages=64, max_batch_tokens=64, prefill_chunk=64)
+        alone.request(prompt, output=output, n=n)
+        alone.run()
+        assert [c.output for c in request.choices] == [c.output for c in alone.choices]
