@@ -38,7 +38,7 @@ def _experts_section(counts_LE: list[list[int]]) -> str:
     layers, experts = len(counts_LE), len(counts_LE[0])
     return _section(
         "Experts",
-        f"how often each was chosen, {layers} layers × {experts} experts",
+        f"how often the computed tokens chose each, {layers} layers × {experts} experts",
         heat_map(counts_LE),
     )
 

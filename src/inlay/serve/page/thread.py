@@ -35,7 +35,7 @@ class TurnView:
                 raw(LOGO, "mark")
                 with box("body"):
                     self._reasoning = raw("", "reasoning")
-                    self._text = raw(_waiting(wait), "markdown").props("aria-live=polite")
+                    self._text = raw(_waiting(wait), "markdown")
                     self._notice = box("slot")
                     self._foot = box("foot")
         self.box.classes("busy")
