@@ -28,7 +28,8 @@ QWEN = (
 )
 DEEPSEEK_V3 = (
     "{% for tool in tools %}{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + "
-    "'<｜tool▁sep｜>' + tool['function']['name'] + '\\n```json\\n' + tool['function']['arguments'] + "
+    "'<｜tool▁sep｜>' + tool['function']['name'] + '\\n```json\\n' + "
+    "tool['function']['arguments'] + "
     "'\\n```<｜tool▁call▁end｜>'}}{% endfor %}<｜Assistant｜>"
 )
 DEEPSEEK_V31 = (
@@ -141,9 +142,7 @@ RECORDINGS = [
     Recording(
         name="deepseek r1 thinks inside the prompt's tag",
         template=DEEPSEEK_V3,
-        text=(
-            "Okay, so 9.11 and 9.9.\n</think>\n\n9.9 is larger.<｜end▁of▁sentence｜>"
-        ),
+        text=("Okay, so 9.11 and 9.9.\n</think>\n\n9.9 is larger.<｜end▁of▁sentence｜>"),
         thinking=True,
         tools=False,
         reasoning="Okay, so 9.11 and 9.9.",

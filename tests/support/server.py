@@ -1,7 +1,7 @@
 """A real server in a process of its own, on a free port, for tests of whole behaviour.
 
-    with running_server(model_directory) as server:
-        client = openai.OpenAI(base_url=server.url + "/v1", api_key="-")
+with running_server(model_directory) as server:
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="-")
 """
 
 import json

@@ -23,10 +23,10 @@ from inlay.serve.config import ServeConfig
 
 if TYPE_CHECKING:
     import uvicorn
-    from inlay.models.source import ModelSource
-    from inlay.models.text import Text
 
     from inlay.engine.client import EngineClient
+    from inlay.models.source import ModelSource
+    from inlay.models.text import Text
     from inlay.serve.gate import Gate
     from inlay.serve.service import Service
 

@@ -12,7 +12,6 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
-from inlay.models.text import Text
 
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import ContextLengthError, RequestError
@@ -23,6 +22,7 @@ from inlay.core.messages import (
     RequestOutput,
     SamplingParams,
 )
+from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
 from inlay.serve.events import ChatDelta, ChatEnd, ChatEvent, ChatStart, Usage
 from inlay.serve.metrics import ServerMetrics
@@ -32,7 +32,13 @@ from inlay.serve.openai.protocol import ChatRequest, GenerationBody
 from inlay.serve.openai.sampling import SamplingDefaults, SamplingLimits, build_params
 from inlay.serve.openai.structure import find_structure
 from inlay.serve.openai.tools import ToolPlan, plan_tools
-from inlay.serve.parsers import OutputParser, PlainParser, ReaderOptions, choose_dialect
+from inlay.serve.parsers import (
+    OutputParser,
+    PlainParser,
+    ReaderOptions,
+    choose_dialect,
+    joined,
+)
 from inlay.serve.parsers.forced import CallListParser, NamedCallParser
 
 _LONG_TEXT = 20_000
@@ -228,6 +234,8 @@ class Service:
                     pieces = parser.push(delta.text) if delta.text else []
                     if reason is not None:
                         pieces += parser.finish()
+                    if len(pieces) > 1:
+                        pieces = joined(pieces)
                     if not called[delta.index]:
                         called[delta.index] = any(piece.tool_call for piece in pieces)
                     if reason == "stop" and called[delta.index]:

@@ -93,7 +93,7 @@ async def test_wrong_values(api: Api, fields: dict[str, Any], param: str, said: 
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[1]", b"nonsense", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000]
+    "body", [b"", b"{", b"[1]", b"nonsense", b"[" * 100_000, b'{"a":' * 50_000]
 )
 async def test_no_json(api: Api, body: bytes) -> None:
     async with api() as (client, _):

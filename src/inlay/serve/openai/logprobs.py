@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from inlay.models.text import Text
-
 from inlay.core.messages import TokenLogprob
+from inlay.models.text import Text
 
 _LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot carry."""

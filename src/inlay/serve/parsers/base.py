@@ -2,6 +2,7 @@
 
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -11,11 +12,41 @@ from inlay.serve.parsers.scanner import MarkerScanner
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of the output of one kind: exactly one field is set."""
+    """A part of the output: thinking, answer and tool call, in this order where several are set.
+
+    Parsers give pieces of one kind each; `joined` puts them together.
+    """
 
     content: str = ""
     reasoning: str = ""
     tool_call: ToolCallDelta | None = None
+
+
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Join pieces as far as their order can still be told; a call's name stays by itself."""
+    made: list[Piece] = []
+    for new in pieces:
+        last = made[-1] if made else Piece()
+        old_call, new_call = last.tool_call, new.tool_call
+        if new.reasoning and (last.content or old_call):
+            made.append(new)
+        elif new.content and old_call:
+            made.append(new)
+        elif old_call is None or new_call is None:
+            made[-1:] = [
+                Piece(
+                    content=last.content + new.content,
+                    reasoning=last.reasoning + new.reasoning,
+                    tool_call=new_call,
+                )
+            ]
+        elif old_call.name is None and new_call.name is None and old_call.call == new_call.call:
+            arguments = old_call.arguments + new_call.arguments
+            call = ToolCallDelta(new_call.call, None, None, arguments)
+            made[-1] = Piece(content=last.content, reasoning=last.reasoning, tool_call=call)
+        else:
+            made.append(new)
+    return made
 
 
 class ReaderOptions(msgspec.Struct, frozen=True, kw_only=True):

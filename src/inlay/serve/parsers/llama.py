@@ -1,7 +1,7 @@
 """Llama 3: a call is the whole output, `{"name": ..., "parameters": {...}}`."""
 
 from inlay.serve.events import ToolCallDelta
-from inlay.serve.parsers.base import OutputParser, Piece, ReaderOptions, new_call_id
+from inlay.serve.parsers.base import OutputParser, Piece, ReaderOptions, joined, new_call_id
 from inlay.serve.parsers.json_call import JsonCall
 
 _TAG = "<|python_tag|>"
@@ -34,7 +34,7 @@ class LlamaParser(OutputParser):
         if self._state == "content" and self._raw:
             pieces.append(Piece(content=self._raw))
             self._raw = ""
-        return _joined(pieces)
+        return joined(pieces)
 
     def finish(self) -> list[Piece]:
         """The text has ended; returns what was held back."""
@@ -73,18 +73,3 @@ class LlamaParser(OutputParser):
             pieces.append(Piece(tool_call=ToolCallDelta(self._calls - 1, None, None, arguments)))
         if call.complete or call.broken:
             self._state = "start" if call.name is not None else "content"
-
-
-def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Join the one-character pieces of arguments."""
-    joined: list[Piece] = []
-    for piece in pieces:
-        last = joined[-1].tool_call if joined else None
-        new = piece.tool_call
-        if last is not None and new is not None and last.name is None and new.name is None:
-            joined[-1] = Piece(
-                tool_call=ToolCallDelta(new.call, None, None, last.arguments + new.arguments)
-            )
-        else:
-            joined.append(piece)
-    return joined

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from inlay.serve.parsers import Piece, ReaderOptions, choose_dialect
+from inlay.serve.parsers import Piece, ReaderOptions, choose_dialect, joined
 from inlay.serve.parsers.forced import CallListParser, NamedCallParser
 from tests.support.chat_outputs import RECORDINGS, Recording
 
@@ -89,9 +89,7 @@ def test_one_call_when_not_parallel(recording: Recording) -> None:
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 def test_thinking_streams_before_it_ends(recording: Recording) -> None:
     """Thinking and answer leave as they come; nothing waits for the end of the output."""
-    options = ReaderOptions(
-        thinking=recording.thinking, tools=recording.tools, tool_names=NAMES
-    )
+    options = ReaderOptions(thinking=recording.thinking, tools=recording.tools, tool_names=NAMES)
     parser = choose_dialect(recording.template).parser(options)
     streamed = collect([piece for char in recording.text for piece in parser.push(char)])
     longest = str(streamed["reasoning"]) + str(streamed["content"])
@@ -131,6 +129,20 @@ def test_prompts_that_open_a_thought() -> None:
     assert dialect.answer_prefix("assistant\n") == ""
     harmony = choose_dialect(next(r.template for r in RECORDINGS if "gpt-oss" in r.name))
     assert harmony.answer_prefix("<|start|>assistant") == "<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+def test_joined_pieces_mean_the_same(recording: Recording) -> None:
+    for parts in ([recording.text], list(recording.text)):
+        options = ReaderOptions(
+            thinking=recording.thinking, tools=recording.tools, tool_names=NAMES
+        )
+        parser = choose_dialect(recording.template).parser(options)
+        pieces = [piece for part in parts for piece in parser.push(part)] + parser.finish()
+        apart, together = collect(pieces), collect(joined(pieces))
+        assert {**together, "ids": None} == {**apart, "ids": None}
+        named = sum(bool(piece.tool_call and piece.tool_call.name) for piece in pieces)
+        assert len(joined(pieces)) <= 2 * named + 2
 
 
 def test_forced_calls() -> None:
