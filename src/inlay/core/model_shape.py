@@ -373,7 +373,7 @@ def _read_rope(config: Mapping[str, Any], read: _Reader, head_dim: int, context:
         raise UnsupportedModelError(
             f"config.json: rope parameters {given!r} are not one flat table, which is not supported"
         )
-    kind = given.get("rope_type") or given.get("type") or "default"
+    kind: RopeKind = given.get("rope_type") or given.get("type") or "default"
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise UnsupportedModelError(
             f"config.json: rope type {kind!r} is not supported; supported are default, linear, "

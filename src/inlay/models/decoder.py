@@ -9,55 +9,71 @@ Shapes: T new tokens, R wanted rows, M model width, V vocabulary, Q = heads * he
 rows of q, k and v, F width of a dense MLP, E experts, K experts per token.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from inlay.core.model_shape import ModelShape
+from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, Ops, StepInputs
+from inlay.models.ops import AttentionSpec, Ops, Step
 from inlay.models.rope import rope_tables
 from inlay.models.weights import LayerWeights, Weights
 
+_FIRST_ROPE_POSITIONS = 2048
+_KEPT_VIEWS = 256
+
 
 class _Workspace:
-    """Activations of one step, kept between steps and grown when a step needs more rows."""
+    """Activations of one step, as the backend's arrays."""
 
-    def __init__(self, shape: ModelShape, rows: int, device: torch.device) -> None:
+    def __init__(self, shape: ModelShape, ops: Ops, rows: int) -> None:
         q_width = shape.heads * shape.head_dim
         dense = shape.layers > len(shape.sparse_layers)
-
-        def floats(width: int) -> Tensor:
-            return torch.empty((rows, width), dtype=torch.float32, device=device)
-
         self.rows = rows
-        self.hidden_TM = floats(shape.hidden)
-        self.normed_TM = floats(shape.hidden)
-        self.qkv_TN = floats(q_width + 2 * shape.kv_heads * shape.head_dim)
-        self.attended_TQ = floats(q_width)
-        self.gate_up_T2F = floats(2 * shape.intermediate if dense else 0)
-        self.gated_TF = floats(shape.intermediate if dense else 0)
-        self.router_TE = floats(shape.experts)
-        self.expert_weights_TK = floats(shape.experts_per_token)
-        self.expert_ids_TK = torch.empty(
-            (rows, shape.experts_per_token), dtype=torch.int32, device=device
-        )
+        self.arrays: dict[str, Any] = {
+            "hidden_TM": ops.empty(rows, shape.hidden),
+            "normed_TM": ops.empty(rows, shape.hidden),
+            "qkv_TN": ops.empty(rows, q_width + 2 * shape.kv_heads * shape.head_dim),
+            "attended_TQ": ops.empty(rows, q_width),
+            "gate_up_T2F": ops.empty(rows, 2 * shape.intermediate if dense else 0),
+            "gated_TF": ops.empty(rows, shape.intermediate if dense else 0),
+            "router_TE": ops.empty(rows, shape.experts),
+            "expert_weights_TK": ops.empty(rows, shape.experts_per_token),
+            "expert_ids_TK": ops.empty(rows, shape.experts_per_token, "int32"),
+        }
 
-    def first(self, rows: int) -> "_Workspace":
-        """Views of the first rows."""
-        part = object.__new__(_Workspace)
-        for name, value in vars(self).items():
-            setattr(part, name, value[:rows] if isinstance(value, Tensor) else rows)
-        return part
+
+class _Views:
+    """The first rows of a workspace, with the heads of queries and outputs as a dimension."""
+
+    def __init__(self, memory: _Workspace, shape: ModelShape, rows: int) -> None:
+        part = {name: array[:rows] for name, array in memory.arrays.items()}
+        heads = (rows, shape.heads, shape.head_dim)
+        self.hidden_TM = part["hidden_TM"]
+        self.normed_TM = part["normed_TM"]
+        self.qkv_TN = part["qkv_TN"]
+        self.q_THD = part["qkv_TN"][:, : shape.heads * shape.head_dim].reshape(heads)
+        self.attended_TQ = part["attended_TQ"]
+        self.attended_THD = part["attended_TQ"].reshape(heads)
+        self.gate_up_T2F = part["gate_up_T2F"]
+        self.gated_TF = part["gated_TF"]
+        self.router_TE = part["router_TE"]
+        self.expert_weights_TK = part["expert_weights_TK"]
+        self.expert_ids_TK = part["expert_ids_TK"]
 
 
 class Decoder:
     """Runs steps. Not thread-safe: one step at a time."""
 
-    def __init__(self, shape: ModelShape, weights: Weights, ops: Ops, device: torch.device) -> None:
-        self._shape, self._weights, self._ops, self._device = shape, weights, ops, device
-        self._memory = _Workspace(shape, 1, device)
-        self._views: dict[int, _Workspace] = {}
-        self._cos_SC = self._sin_SC = torch.empty(0, 0)
+    def __init__(self, shape: ModelShape, weights: Weights, ops: Ops) -> None:
+        self._shape, self._weights, self._ops = shape, weights, ops
+        self._memory = _Workspace(shape, ops, 1)
+        self._views: dict[int, _Views] = {}
+        self._rope_positions = 0
+        self._cos_SC: Any = None
+        self._sin_SC: Any = None
         self._specs = [
             AttentionSpec(
                 layer=i,
@@ -73,16 +89,17 @@ class Decoder:
             for i, layer in enumerate(weights.layers)
         ]
 
-    @torch.inference_mode()
-    def forward(self, step: StepInputs, pool: KvPool) -> Tensor:
+    @torch.no_grad()
+    def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         """Logits `[R, V]`, float32, of the wanted rows; keys and values go to the pool."""
         ops, weights, eps = self._ops, self._weights, self._shape.norm_eps
-        work = self._workspace(len(step.token_ids_T))
-        self._grow_rope(int(step.batch.positions_T.max()) + 1)
-        ops.embed(weights.embedding_VM, step.token_ids_T, work.hidden_TM)
+        self._grow_rope(int(batch.positions_T.max()) + 1)
+        work = self._workspace(len(batch.token_ids_T))
+        step = ops.begin(batch, pool, self._cos_SC, self._sin_SC)
+        ops.embed(weights.embedding_VM, step, work.hidden_TM)
         sparse = 0
         for layer, spec in zip(weights.layers, self._specs, strict=True):
-            self._attend(layer, spec, step, pool, work)
+            self._attend(layer, spec, step, work)
             ops.rms_norm(work.hidden_TM, layer.mlp_norm_M, eps, work.normed_TM)
             if layer.experts is None:
                 ops.linear(work.normed_TM, layer.gate_up, work.gate_up_T2F)
@@ -90,66 +107,51 @@ class Decoder:
                 ops.linear(work.gated_TF, layer.down, work.hidden_TM, accumulate=True)
                 continue
             self._mix(layer, work)
-            if step.batch.expert_ids_LTK is not None:
-                step.batch.expert_ids_LTK[sparse] = work.expert_ids_TK.cpu().numpy()
+            if batch.expert_ids_LTK is not None:
+                batch.expert_ids_LTK[sparse] = ops.to_numpy(work.expert_ids_TK)
             sparse += 1
-        return self._logits(step, work)
+        return self._logits(step, len(batch.logit_rows_R), work)
 
-    def _attend(
-        self,
-        layer: LayerWeights,
-        spec: AttentionSpec,
-        step: StepInputs,
-        pool: KvPool,
-        work: _Workspace,
-    ) -> None:
+    def _attend(self, layer: LayerWeights, spec: AttentionSpec, step: Step, work: _Views) -> None:
         ops = self._ops
         ops.rms_norm(work.hidden_TM, layer.attention_norm_M, spec.eps, work.normed_TM)
         ops.linear(work.normed_TM, layer.qkv, work.qkv_TN)
-        ops.rope_and_store(work.qkv_TN, spec, step, self._cos_SC, self._sin_SC, pool)
-        ops.attention(work.qkv_TN, spec, step, pool, work.attended_TQ)
+        ops.rope_and_store(work.qkv_TN, spec, step)
+        ops.attention(work.q_THD, spec, step, work.attended_THD)
         ops.linear(work.attended_TQ, layer.output, work.hidden_TM, accumulate=True)
 
-    def _mix(self, layer: LayerWeights, work: _Workspace) -> None:
+    def _mix(self, layer: LayerWeights, work: _Views) -> None:
         ops = self._ops
         ops.linear(work.normed_TM, layer.router, work.router_TE)
         normalize = self._shape.normalize_expert_weights
-        ops.route(work.router_TE, normalize, work.expert_ids_TK, work.expert_weights_TK)
-        ops.moe(
-            work.normed_TM,
-            layer.experts,
-            work.expert_ids_TK,
-            work.expert_weights_TK,
-            work.hidden_TM,
-        )
+        ids_TK, weights_TK = work.expert_ids_TK, work.expert_weights_TK
+        ops.route(work.router_TE, normalize, ids_TK, weights_TK)
+        ops.moe(work.normed_TM, layer.experts, ids_TK, weights_TK, work.hidden_TM)
 
-    def _logits(self, step: StepInputs, work: _Workspace) -> Tensor:
-        rows = torch.from_numpy(step.batch.logit_rows_R).to(self._device)
-        logits_RV = torch.empty(
-            (len(rows), self._shape.vocab), dtype=torch.float32, device=self._device
-        )
-        if len(rows):
-            states_RM = work.hidden_TM.index_select(0, rows)
-            ops, weights = self._ops, self._weights
+    def _logits(self, step: Step, rows: int, work: _Views) -> Tensor:
+        ops, weights = self._ops, self._weights
+        logits_RV = ops.empty(rows, self._shape.vocab)
+        if rows:
+            states_RM = ops.wanted_rows(work.hidden_TM, step)
             ops.rms_norm(states_RM, weights.final_norm_M, self._shape.norm_eps, states_RM)
             ops.linear(states_RM, weights.head, logits_RV)
-        return logits_RV
+        return ops.to_tensor(logits_RV)
 
-    def _workspace(self, rows: int) -> _Workspace:
+    def _workspace(self, rows: int) -> _Views:
         if rows > self._memory.rows:
-            self._memory = _Workspace(self._shape, 1 << (rows - 1).bit_length(), self._device)
+            self._memory = _Workspace(self._shape, self._ops, 1 << (rows - 1).bit_length())
             self._views.clear()
         if rows not in self._views:
-            if len(self._views) >= 256:
+            if len(self._views) >= _KEPT_VIEWS:
                 self._views.clear()
-            self._views[rows] = self._memory.first(rows)
+            self._views[rows] = _Views(self._memory, self._shape, rows)
         return self._views[rows]
 
     def _grow_rope(self, positions: int) -> None:
-        if positions > len(self._cos_SC):
-            most = max(self._shape.max_context_tokens, positions)
-            cos, sin = rope_tables(
-                self._shape.rope, min(most, 1 << max(positions - 1, 2047).bit_length())
-            )
-            self._cos_SC = torch.from_numpy(cos).to(self._device)
-            self._sin_SC = torch.from_numpy(sin).to(self._device)
+        if positions <= self._rope_positions:
+            return
+        doubled = 1 << max(positions, _FIRST_ROPE_POSITIONS - 1).bit_length()
+        positions = max(positions, min(doubled, self._shape.max_context_tokens))
+        cos, sin = rope_tables(self._shape.rope, positions)
+        self._cos_SC, self._sin_SC = self._ops.array(cos), self._ops.array(sin)
+        self._rope_positions = positions

@@ -4,7 +4,9 @@ Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, the bytes
 `core.KvFormat` describes. Who owns which page is the engine's business.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.kv_format import KvFormat
@@ -48,6 +50,11 @@ class KvPool:
                 f"no memory for {num_pages} KV pages of {format_bytes(kv_format.page_bytes)} on "
                 f"{device}: set fewer pages, or a shorter context"
             ) from error
+
+    def as_bytes(self) -> NDArray[np.uint8]:
+        """The same memory as `[num_pages, page_bytes]`; only on a CPU."""
+        pages: NDArray[np.uint8] = self.data.view(torch.uint8).view(self.num_pages, -1).numpy()
+        return pages
 
     @property
     def nbytes(self) -> int:

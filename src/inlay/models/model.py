@@ -21,7 +21,8 @@ from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import Ops, StepInputs
+from inlay.models.native_ops import NativeOps
+from inlay.models.ops import Ops
 from inlay.models.torch_ops import TorchOps
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weights import check_files, load_weights, packed_bytes, stored_dtype
@@ -92,8 +93,7 @@ class Model:
             ArgumentError: a token id or page id is outside its range.
         """
         self._check(batch, pool)
-        step = StepInputs.of(batch, pool.format.page_tokens, torch.device(self.device))
-        return self._decoder.forward(step, pool)
+        return self._decoder.forward(batch, pool)
 
     def _check(self, batch: ForwardBatch, pool: KvPool) -> None:
         """Keep bad numbers from reading or writing foreign memory. Cost: a few microseconds."""
@@ -144,13 +144,13 @@ def load_model(
     weight_format = stored_dtype(files, shape, weight_format, torch_device.type)
     ops = _backend(backend, torch_device)
     _check_memory(packed_bytes(shape, weight_format), torch_device, directory)
-    weights = load_weights(files, shape, ops, weight_format, str(torch_device))
+    weights = load_weights(files, shape, ops, weight_format)
     return Model(
         shape=shape,
         device=str(torch_device),
         weight_format=weight_format,
         fingerprint=files.fingerprint(shape),
-        decoder=Decoder(shape, weights, ops, torch_device),
+        decoder=Decoder(shape, weights, ops),
         kv_dtypes=ops.kv_dtypes,
     )
 
@@ -178,7 +178,7 @@ def _backend(name: str, device: torch.device) -> Ops:
             f"backend {name!r} is not supported on {device}; supported are auto, torch, and on a "
             "CPU native"
         )
-    return TorchOps(device)
+    return NativeOps()
 
 
 def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> None:

@@ -1,11 +1,12 @@
 """The operations that the generic decoder is made of. Two backends implement them.
 
-`native_ops` calls the CPU kernels of `inlay.kernels`; `torch_ops` is plain PyTorch for any
-device, and the second implementation that the tests compare the first with.
+`native_ops` calls the CPU kernels of `inlay.kernels` on NumPy arrays; `torch_ops` is plain
+PyTorch for any device, and the second implementation that the tests compare the first with.
 
-All activations are float32 rows. Shapes: T tokens, B requests, P pages per request, M model
-width, N output width, F MLP or expert width, H heads, G key/value heads, D head width, E
-experts, K experts per token, C rotated pairs.
+All activations are float32 rows, in the backend's own arrays, whose first rows are taken with
+`array[:rows]`. Shapes: T tokens, B requests, P pages per request, M model width, N output width,
+F MLP or expert width, H heads, G key/value heads, D head width, E experts, K experts per token,
+C rotated pairs, S positions, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,59 +21,22 @@ from torch import Tensor
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
 
-Linear = Any  # a backend's own packed weight, with `bytes_of` in `Ops`
-Experts = Any
+Array = Any  # numpy.ndarray or torch.Tensor, of one backend
+Linear = Any  # a backend's packed matrix with its bias
+Experts = Any  # a backend's packed experts of one layer
+Step = Any  # what a backend prepares once per step
 ExpertSource = Callable[[int], tuple[Tensor, Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """A `ForwardBatch` on the model's device, and what all layers derive from it.
-
-    Attributes:
-        batch: the arrays as given, on the CPU.
-        slots_T: place of each new token in the pool, `page_id * page_tokens + offset`.
-    """
-
-    batch: ForwardBatch
-    token_ids_T: Tensor
-    positions_T: Tensor
-    slots_T: Tensor
-    query_starts_B1: Tensor
-    context_lens_B: Tensor
-    page_table_BP: Tensor
-
-    @classmethod
-    def of(cls, batch: ForwardBatch, page_tokens: int, device: torch.device) -> "StepInputs":
-        """Move the batch to the device and find the slots of its tokens."""
-
-        def on_device(array: NDArray[Any]) -> Tensor:
-            tensor = torch.from_numpy(array)
-            return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
-
-        counts = np.diff(batch.query_starts_B1)
-        requests_T = np.repeat(np.arange(len(counts)), counts)
-        page_T, offset_T = np.divmod(batch.positions_T, np.int32(page_tokens))
-        slots_T = batch.page_table_BP[requests_T, page_T].astype(np.int64) * page_tokens + offset_T
-        return cls(
-            batch=batch,
-            token_ids_T=on_device(batch.token_ids_T),
-            positions_T=on_device(batch.positions_T),
-            slots_T=on_device(slots_T),
-            query_starts_B1=on_device(batch.query_starts_B1),
-            context_lens_B=on_device(batch.context_lens_B),
-            page_table_BP=on_device(batch.page_table_BP),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """What one layer's attention does besides its weights.
+    """What one layer's attention does besides its matrices.
 
     Attributes:
         layer: number of the layer, its place in a page.
         window: tokens that a query sees, 0 for all.
         scale: of the scores.
+        eps: of the norms of q and k.
         q_norm_D, k_norm_D: norm weights of heads, or None.
     """
 
@@ -83,14 +47,33 @@ class AttentionSpec:
     window: int
     scale: float
     eps: float
-    q_norm_D: Tensor | None
-    k_norm_D: Tensor | None
+    q_norm_D: Array | None
+    k_norm_D: Array | None
 
 
 class Ops(Protocol):
-    """What a backend provides. Outputs are written into the tensors given; nothing is returned."""
+    """What a backend provides. Results are written into the arrays given."""
 
-    kv_dtypes: tuple[str, ...]
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """Dtypes of keys and values that it reads and writes."""
+        ...
+
+    def empty(self, rows: int, width: int, dtype: str = "float32") -> Array:
+        """Memory for activations; `dtype` is `float32` or `int32`."""
+        ...
+
+    def array(self, values: NDArray[Any]) -> Array:
+        """The values on the backend's device."""
+        ...
+
+    def vector(self, values: Tensor) -> Array:
+        """A copy as float32, for norms."""
+        ...
+
+    def table(self, table_VM: Tensor, dtype: torch.dtype) -> Array:
+        """The embedding as `embed` wants it; on a CPU the mapped file itself."""
+        ...
 
     def pack_linear(
         self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
@@ -101,57 +84,70 @@ class Ops(Protocol):
     def pack_experts(
         self, experts: int, hidden: int, width: int, source: ExpertSource, dtype: torch.dtype
     ) -> Experts:
-        """Pack all experts of a layer; `source(e)` gives gate `[F, M]`, up and down `[M, F]`."""
+        """Pack all experts of a layer; `source(e)` gives gate and up `[F, M]`, down `[M, F]`."""
         ...
 
-    def embed(self, table_VM: Tensor, token_ids_T: Tensor, out_TM: Tensor) -> None:
-        """Rows of the embedding."""
+    def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Array, sin_SC: Array) -> Step:
+        """Bring a batch to the device and derive what all layers need."""
         ...
 
-    def rms_norm(self, x_TM: Tensor, weight_M: Tensor, eps: float, out_TM: Tensor) -> None:
-        """`x / sqrt(mean(x^2) + eps) * weight`."""
+    def embed(self, table_VM: Array, step: Step, out_TM: Array) -> None:
+        """Rows of the embedding for the step's tokens."""
+        ...
+
+    def rms_norm(self, x_TM: Array, weight_M: Array, eps: float, out_TM: Array) -> None:
+        """`x / sqrt(mean(x^2) + eps) * weight`; out may be x."""
         ...
 
     def linear(
-        self, x_TM: Tensor, weight: Linear, out_TN: Tensor, *, accumulate: bool = False
+        self, x_TM: Array, weight: Linear, out_TN: Array, *, accumulate: bool = False
     ) -> None:
         """`x W^T + bias`, added to what `out` holds if `accumulate`."""
         ...
 
-    def rope_and_store(
-        self,
-        qkv_TN: Tensor,
-        spec: AttentionSpec,
-        step: StepInputs,
-        cos_SC: Tensor,
-        sin_SC: Tensor,
-        pool: KvPool,
-    ) -> None:
+    def rope_and_store(self, qkv_TN: Array, spec: AttentionSpec, step: Step) -> None:
         """Normalise and rotate q and k of fused rows in place; write k and v to the pool."""
         ...
 
-    def attention(
-        self, qkv_TN: Tensor, spec: AttentionSpec, step: StepInputs, pool: KvPool, out_TN: Tensor
-    ) -> None:
+    def attention(self, q_THD: Array, spec: AttentionSpec, step: Step, out_THD: Array) -> None:
         """Causal attention of the new queries over the pool's keys and values."""
         ...
 
     def route(
-        self, logits_TE: Tensor, normalize: bool, out_ids_TK: Tensor, out_weights_TK: Tensor
+        self, logits_TE: Array, normalize: bool, out_ids_TK: Array, out_weights_TK: Array
     ) -> None:
         """Softmax, then the K largest; their weights scaled to sum 1 if `normalize`."""
         ...
 
     def moe(
-        self, x_TM: Tensor, experts: Experts, ids_TK: Tensor, weights_TK: Tensor, out_TM: Tensor
+        self, x_TM: Array, experts: Experts, ids_TK: Array, weights_TK: Array, out_TM: Array
     ) -> None:
         """Add the weighted outputs of the chosen experts to `out`."""
         ...
 
-    def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
+    def silu_mul(self, gate_up_T2F: Array, out_TF: Array) -> None:
         """`silu(gate) * up` of the two halves of each row."""
         ...
 
-    def bytes_of(self, weight: Linear | Experts) -> int:
-        """Memory that a packed weight holds."""
+    def wanted_rows(self, x_TM: Array, step: Step) -> Array:
+        """A copy of the rows whose logits are wanted."""
         ...
+
+    def to_numpy(self, array: Array) -> NDArray[Any]:
+        """The values as a NumPy array."""
+        ...
+
+    def to_tensor(self, array: Array) -> Tensor:
+        """The same memory as a tensor."""
+        ...
+
+
+def slots_of(batch: ForwardBatch, page_tokens: int) -> NDArray[np.int64]:
+    """Place of each new token in the pool, `page_id * page_tokens + offset`."""
+    counts = batch.query_starts_B1[1:] - batch.query_starts_B1[:-1]
+    requests_T = np.repeat(np.arange(len(counts)), counts)
+    page_T, offset_T = np.divmod(batch.positions_T, np.int32(page_tokens))
+    slots: NDArray[np.int64] = (
+        batch.page_table_BP[requests_T, page_T].astype(np.int64) * page_tokens + offset_T
+    )
+    return slots

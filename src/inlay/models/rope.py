@@ -20,9 +20,9 @@ def inverse_frequencies(rope: RopeShape) -> FloatArray:
     Source: llama3 scaling from Meta's Llama 3.1 reference code; YaRN from arXiv 2309.00071.
     """
     exponent = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
-    frequency = (1.0 / np.float32(rope.theta) ** exponent).astype(np.float32)
+    frequency: FloatArray = (1.0 / np.float32(rope.theta) ** exponent).astype(np.float32)
     if rope.kind == "linear":
-        return (frequency / np.float32(rope.factor)).astype(np.float32)
+        frequency = (frequency / np.float32(rope.factor)).astype(np.float32)
     if rope.kind == "llama3":
         return _llama3(rope, frequency)
     if rope.kind == "yarn":
@@ -35,7 +35,8 @@ def _llama3(rope: RopeShape, frequency: FloatArray) -> FloatArray:
     turns = rope.original_max_tokens * frequency / (2 * math.pi)
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     blend = np.clip(blend, 0.0, 1.0)
-    return (frequency * (blend + (1 - blend) / rope.factor)).astype(np.float32)
+    blended: FloatArray = (frequency * (blend + (1 - blend) / rope.factor)).astype(np.float32)
+    return blended
 
 
 def _yarn(rope: RopeShape, frequency: FloatArray) -> FloatArray:
@@ -52,7 +53,8 @@ def _yarn(rope: RopeShape, frequency: FloatArray) -> FloatArray:
     width = high - low if high != low else 0.001
     stretched = np.clip((np.arange(len(frequency)) - low) / width, 0.0, 1.0)
     blend = 1 - stretched
-    return (frequency * (blend + stretched / rope.factor)).astype(np.float32)
+    blended: FloatArray = (frequency * (blend + stretched / rope.factor)).astype(np.float32)
+    return blended
 
 
 def rope_tables(rope: RopeShape, positions: int) -> tuple[FloatArray, FloatArray]:

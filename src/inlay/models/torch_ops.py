@@ -7,13 +7,31 @@ batch in their last bits: only the native backend is batch-invariant.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, StepInputs
+from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+
+
+@dataclass(frozen=True)
+class _Step:
+    batch: ForwardBatch
+    pool: KvPool
+    cos_T1C: Tensor
+    sin_T1C: Tensor
+    token_ids_T: Tensor
+    page_T: Tensor
+    offset_T: Tensor
+    query_starts_B1: Tensor
+    context_lens_B: Tensor
+    page_table_BP: Tensor
+    logit_rows_R: Tensor
 
 
 @dataclass(frozen=True)
@@ -31,10 +49,29 @@ class _Experts:
 class TorchOps:
     """See `inlay.models.ops.Ops`."""
 
-    kv_dtypes = ("float32", "bfloat16", "float16")
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """All that PyTorch computes with."""
+        return ("float32", "bfloat16", "float16")
+
+    def empty(self, rows: int, width: int, dtype: str = "float32") -> Tensor:
+        """Memory of the device."""
+        return torch.empty((rows, width), dtype=getattr(torch, dtype), device=self._device)
+
+    def array(self, values: NDArray[Any]) -> Tensor:
+        """As the protocol says."""
+        return torch.from_numpy(values).to(self._device)
+
+    def vector(self, values: Tensor) -> Tensor:
+        """As the protocol says."""
+        return values.to(self._device, torch.float32, copy=True)
+
+    def table(self, table_VM: Tensor, dtype: torch.dtype) -> Tensor:
+        """As the protocol says."""
+        return table_VM if self._device.type == "cpu" else table_VM.to(self._device, dtype)
 
     def pack_linear(
         self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
@@ -68,9 +105,27 @@ class TorchOps:
         stored = torch.float32 if self._device.type == "cpu" else dtype
         return torch.empty(size, dtype=stored, device=self._device)
 
-    def embed(self, table_VM: Tensor, token_ids_T: Tensor, out_TM: Tensor) -> None:
+    def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Tensor, sin_SC: Tensor) -> _Step:
+        """As the protocol says."""
+        positions_T = self.array(batch.positions_T)
+        slots_T = self.array(slots_of(batch, pool.format.page_tokens))
+        return _Step(
+            batch=batch,
+            pool=pool,
+            cos_T1C=cos_SC.index_select(0, positions_T)[:, None],
+            sin_T1C=sin_SC.index_select(0, positions_T)[:, None],
+            token_ids_T=self.array(batch.token_ids_T),
+            page_T=slots_T // pool.format.page_tokens,
+            offset_T=slots_T % pool.format.page_tokens,
+            query_starts_B1=self.array(batch.query_starts_B1),
+            context_lens_B=self.array(batch.context_lens_B),
+            page_table_BP=self.array(batch.page_table_BP),
+            logit_rows_R=self.array(batch.logit_rows_R),
+        )
+
+    def embed(self, table_VM: Tensor, step: _Step, out_TM: Tensor) -> None:
         """Gather, then widen."""
-        out_TM.copy_(table_VM.index_select(0, token_ids_T))
+        out_TM.copy_(table_VM.index_select(0, step.token_ids_T))
 
     def rms_norm(self, x_TM: Tensor, weight_M: Tensor, eps: float, out_TM: Tensor) -> None:
         """As the protocol says."""
@@ -88,79 +143,55 @@ class TorchOps:
         if weight.bias_N is not None:
             out_TN.add_(weight.bias_N)
 
-    def rope_and_store(
-        self,
-        qkv_TN: Tensor,
-        spec: AttentionSpec,
-        step: StepInputs,
-        cos_SC: Tensor,
-        sin_SC: Tensor,
-        pool: KvPool,
-    ) -> None:
+    def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: _Step) -> None:
         """As the protocol says."""
-        heads_THD = qkv_TN.unflatten(1, (-1, spec.head_dim))
+        heads_THD = qkv_TN.view(len(qkv_TN), -1, spec.head_dim)
         last_k = spec.heads + spec.kv_heads
-        cos = cos_SC.index_select(0, step.positions_T)[:, None]
-        sin = sin_SC.index_select(0, step.positions_T)[:, None]
+        half = step.cos_T1C.shape[-1]
         for part, norm in (
             (heads_THD[:, : spec.heads], spec.q_norm_D),
             (heads_THD[:, spec.heads : last_k], spec.k_norm_D),
         ):
             if norm is not None:
                 part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
-            half = cos.shape[-1]
             low, high = part[..., :half].clone(), part[..., half : 2 * half].clone()
-            part[..., :half] = low * cos - high * sin
-            part[..., half : 2 * half] = high * cos + low * sin
-        page_T = step.slots_T // pool.format.page_tokens
-        offset_T = step.slots_T % pool.format.page_tokens
-        dtype = pool.data.dtype
-        pool.data[page_T, spec.layer, 0, offset_T] = heads_THD[:, spec.heads : last_k].to(dtype)
-        pool.data[page_T, spec.layer, 1, offset_T] = heads_THD[:, last_k:].to(dtype)
+            part[..., :half] = low * step.cos_T1C - high * step.sin_T1C
+            part[..., half : 2 * half] = high * step.cos_T1C + low * step.sin_T1C
+        data = step.pool.data
+        k, v = heads_THD[:, spec.heads : last_k], heads_THD[:, last_k:]
+        data[step.page_T, spec.layer, 0, step.offset_T] = k.to(data.dtype)
+        data[step.page_T, spec.layer, 1, step.offset_T] = v.to(data.dtype)
 
-    def attention(
-        self, qkv_TN: Tensor, spec: AttentionSpec, step: StepInputs, pool: KvPool, out_TN: Tensor
-    ) -> None:
+    def attention(self, q_THD: Tensor, spec: AttentionSpec, step: _Step, out_THD: Tensor) -> None:
         """Requests with one new token go together, padded; the others one by one."""
-        width = spec.heads * spec.head_dim
-        q_THD = qkv_TN[:, :width].unflatten(1, (spec.heads, spec.head_dim))
-        out_THD = out_TN.unflatten(1, (spec.heads, spec.head_dim))
         starts = step.batch.query_starts_B1.tolist()
         lengths = step.batch.context_lens_B.tolist()
         single = [b for b in range(len(lengths)) if starts[b + 1] - starts[b] == 1]
         if single:
-            self._attend_single(q_THD, spec, step, pool, out_THD, single)
+            self._attend_single(q_THD, spec, step, out_THD, single)
         for b, length in enumerate(lengths):
             rows = slice(starts[b], starts[b + 1])
             count = rows.stop - rows.start
             if count < 2:
                 continue
-            k, v = self._gather(pool, spec.layer, step.page_table_BP[b : b + 1], length)
+            k, v = self._gather(step.pool, spec.layer, step.page_table_BP[b : b + 1], length)
             keys = torch.arange(length, device=self._device)
-            behind = (keys[-count:, None]) - keys
+            behind = keys[-count:, None] - keys
             seen = behind >= 0
             if spec.window:
                 seen &= behind < spec.window
-            out_THD[rows] = self._softmax(q_THD[rows].transpose(0, 1)[None], k, v, seen, spec)[
-                0
-            ].transpose(0, 1)
+            result = self._softmax(q_THD[rows].transpose(0, 1)[None], k, v, seen, spec)
+            out_THD[rows] = result[0].transpose(0, 1)
 
     def _attend_single(
-        self,
-        q_THD: Tensor,
-        spec: AttentionSpec,
-        step: StepInputs,
-        pool: KvPool,
-        out_THD: Tensor,
-        single: list[int],
+        self, q_THD: Tensor, spec: AttentionSpec, step: _Step, out_THD: Tensor, single: list[int]
     ) -> None:
         requests = torch.tensor(single, device=self._device)
         rows = step.query_starts_B1[requests].long()
         longest = int(step.batch.context_lens_B[single].max())
-        k, v = self._gather(pool, spec.layer, step.page_table_BP[requests], longest)
-        behind = (
-            step.context_lens_B[requests][:, None] - 1 - torch.arange(longest, device=self._device)
-        )
+        k, v = self._gather(step.pool, spec.layer, step.page_table_BP[requests], longest)
+        keys = torch.arange(longest, device=self._device)
+        behind = step.context_lens_B[requests][:, None] - 1 - keys
         seen = behind >= 0
         if spec.window:
             seen &= behind < spec.window
@@ -228,8 +259,15 @@ class TorchOps:
         gate, up = gate_up_T2F.chunk(2, dim=-1)
         torch.mul(F.silu(gate), up, out=out_TF)
 
-    def bytes_of(self, weight: _Linear | _Experts) -> int:
-        """Bytes of the tensors."""
-        if isinstance(weight, _Experts):
-            return weight.gate_up_E2FM.nbytes + weight.down_EMF.nbytes
-        return weight.weight_NM.nbytes + (0 if weight.bias_N is None else weight.bias_N.nbytes)
+    def wanted_rows(self, x_TM: Tensor, step: _Step) -> Tensor:
+        """As the protocol says."""
+        return x_TM.index_select(0, step.logit_rows_R)
+
+    def to_numpy(self, array: Tensor) -> NDArray[Any]:
+        """As the protocol says; waits for the device."""
+        values: NDArray[Any] = array.cpu().numpy()
+        return values
+
+    def to_tensor(self, array: Tensor) -> Tensor:
+        """The tensor itself."""
+        return array

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -57,7 +58,7 @@ class WeightFiles:
         """
         self.directory = directory
         self.files, index = _find_files(directory)
-        self._open = {file: _open_shard(file) for file in self.files}
+        self._open: dict[Path, Any] = {file: _open_shard(file) for file in self.files}
         self.tensors: dict[str, TensorInfo] = {}
         for file, shard in self._open.items():
             for name in shard.keys():
@@ -188,7 +189,7 @@ def _find_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     raise ModelNotFoundError(f"{directory} holds no *.safetensors: download the model's weights")
 
 
-def _open_shard(file: Path) -> safe_open:
+def _open_shard(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -8,14 +8,13 @@ of its file, because a step reads only a few of its rows.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
-from inlay.models.ops import Experts, Linear, Ops
+from inlay.models.ops import Array, Experts, Linear, Ops
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weight_names import WEIGHT_NAMES, expected_tensors
 
@@ -26,12 +25,12 @@ _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": tor
 class LayerWeights:
     """One layer. Either `gate_up` and `down`, or `router` and `experts`, are set."""
 
-    attention_norm_M: Tensor
+    attention_norm_M: Array
     qkv: Linear
     output: Linear
-    q_norm_D: Tensor | None
-    k_norm_D: Tensor | None
-    mlp_norm_M: Tensor
+    q_norm_D: Array | None
+    k_norm_D: Array | None
+    mlp_norm_M: Array
     gate_up: Linear | None
     down: Linear | None
     router: Linear | None
@@ -47,9 +46,9 @@ class Weights:
         head: output matrix, packed; of tied models from the embedding.
     """
 
-    embedding_VM: Tensor
+    embedding_VM: Array
     layers: tuple[LayerWeights, ...]
-    final_norm_M: Tensor
+    final_norm_M: Array
     head: Linear
 
 
@@ -91,20 +90,16 @@ def packed_bytes(shape: ModelShape, weight_format: str) -> int:
 
 
 class _Loader:
-    def __init__(
-        self, files: WeightFiles, shape: ModelShape, ops: Ops, dtype: torch.dtype, device: str
-    ) -> None:
+    def __init__(self, files: WeightFiles, shape: ModelShape, ops: Ops, dtype: torch.dtype) -> None:
         self.files, self.shape, self.ops, self.dtype = files, shape, ops, dtype
-        self.device = device
         self.names: Mapping[str, str] = WEIGHT_NAMES[shape.architecture]
         self.fused = _fused_experts(files, shape)
 
     def get(self, part: str, layer: int, **more: int) -> Tensor:
         return self.files.get(self.names[part].format(layer=layer, **more))
 
-    def vector(self, part: str, layer: int = 0) -> Tensor:
-        """A norm weight, float32 on the device."""
-        return self.get(part, layer).to(self.device, torch.float32, copy=True)
+    def vector(self, part: str, layer: int = 0) -> Array:
+        return self.ops.vector(self.get(part, layer))
 
     def linear(self, parts: tuple[str, ...], layer: int, bias: bool = False) -> Linear:
         return self.ops.pack_linear(
@@ -149,20 +144,16 @@ class _Loader:
         )
 
 
-def load_weights(
-    files: WeightFiles, shape: ModelShape, ops: Ops, weight_format: str, device: str
-) -> Weights:
+def load_weights(files: WeightFiles, shape: ModelShape, ops: Ops, weight_format: str) -> Weights:
     """Pack all weights. Call `check_files` first.
 
     Raises:
         ModelFileError: a file turned out to be damaged.
     """
-    loader = _Loader(files, shape, ops, _FORMATS[weight_format], device)
-    embedding = files.get(loader.names["embedding"])
-    if device != "cpu":
-        embedding = embedding.to(device, _FORMATS[weight_format])
+    dtype = _FORMATS[weight_format]
+    loader = _Loader(files, shape, ops, dtype)
     return Weights(
-        embedding_VM=embedding,
+        embedding_VM=ops.table(files.get(loader.names["embedding"]), dtype),
         layers=tuple(loader.layer(layer) for layer in range(shape.layers)),
         final_norm_M=loader.vector("final_norm"),
         head=loader.linear(("embedding" if shape.tie_embeddings else "head",), 0),
@@ -174,8 +165,3 @@ def _fused_experts(files: WeightFiles, shape: ModelShape) -> bool:
         return False
     name = WEIGHT_NAMES[shape.architecture]["experts_gate_up"].format(layer=shape.sparse_layers[0])
     return name in files.tensors
-
-
-def model_files(directory: Path) -> WeightFiles:
-    """Open a directory's weights; see `WeightFiles`."""
-    return WeightFiles(directory)

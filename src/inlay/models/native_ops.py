@@ -1,0 +1,215 @@
+"""The decoder's operations on the CPU kernels of `inlay.kernels`.
+
+Activations are NumPy arrays, because the kernels take them ten times faster than tensors. A
+token's result is the same bit for bit whatever else is in the step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inlay import kernels
+from inlay.models.batch import ForwardBatch
+from inlay.models.kv_pool import KvPool
+from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+@dataclass(frozen=True)
+class _Linear:
+    weight: kernels.LinearWeight
+    bias_N: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
+class _Step:
+    batch: ForwardBatch
+    slots_T: NDArray[np.int64]
+    cos_SC: NDArray[np.float32]
+    sin_SC: NDArray[np.float32]
+    pool: NDArray[np.uint8]
+    geometry: kernels.KvGeometry
+
+
+class NativeOps:
+    """See `inlay.models.ops.Ops`."""
+
+    def __init__(self) -> None:
+        self._pool: KvPool | None = None
+        self._pool_bytes: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
+        self._geometry: Any = None
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """What the attention kernels read."""
+        return ("float32", "bfloat16")
+
+    def empty(self, rows: int, width: int, dtype: str = "float32") -> NDArray[Any]:
+        """As the protocol says."""
+        return np.empty((rows, width), dtype)
+
+    def array(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The array itself."""
+        return values
+
+    def vector(self, values: Tensor) -> NDArray[np.float32]:
+        """As the protocol says."""
+        copy: NDArray[np.float32] = values.to(torch.float32, copy=True).numpy()
+        return copy
+
+    def table(self, table_VM: Tensor, dtype: torch.dtype) -> Tensor:
+        """The mapped file."""
+        return table_VM
+
+    def pack_linear(
+        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
+    ) -> _Linear:
+        """Packs part by part."""
+        rows = sum(len(part) for part in parts_NM)
+        weight = kernels.LinearWeight(rows, parts_NM[0].shape[1], _NAMES[dtype])
+        start = 0
+        for part in parts_NM:
+            weight.set_rows(start, _readable(part))
+            start += len(part)
+        bias = (
+            self.vector(torch.cat([part.float() for part in bias_parts_N]))
+            if bias_parts_N
+            else None
+        )
+        return _Linear(weight, bias)
+
+    def pack_experts(
+        self, experts: int, hidden: int, width: int, source: ExpertSource, dtype: torch.dtype
+    ) -> kernels.ExpertWeights:
+        """Packs expert by expert."""
+        packed = kernels.ExpertWeights(experts, hidden, width, _NAMES[dtype])
+        for expert in range(experts):
+            gate, up, down = source(expert)
+            packed.set(expert, _readable(gate), _readable(up), _readable(down))
+        return packed
+
+    def begin(
+        self,
+        batch: ForwardBatch,
+        pool: KvPool,
+        cos_SC: NDArray[np.float32],
+        sin_SC: NDArray[np.float32],
+    ) -> _Step:
+        """As the protocol says."""
+        if pool is not self._pool:
+            self._pool, self._pool_bytes = pool, pool.as_bytes()
+            self._geometry = kernels.kv_geometry(pool.format, pool.data.shape[-1])
+        slots_T = slots_of(batch, pool.format.page_tokens)
+        return _Step(batch, slots_T, cos_SC, sin_SC, self._pool_bytes, self._geometry)
+
+    def embed(self, table_VM: Tensor, step: _Step, out_TM: NDArray[np.float32]) -> None:
+        """Gather, then widen."""
+        rows = table_VM.index_select(0, torch.from_numpy(step.batch.token_ids_T))
+        torch.from_numpy(out_TM).copy_(rows)
+
+    def rms_norm(
+        self,
+        x_TM: NDArray[np.float32],
+        weight_M: NDArray[np.float32],
+        eps: float,
+        out_TM: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        kernels.rms_norm(x_TM, weight_M, eps, out_TM)
+
+    def linear(
+        self,
+        x_TM: NDArray[np.float32],
+        weight: _Linear,
+        out_TN: NDArray[np.float32],
+        *,
+        accumulate: bool = False,
+    ) -> None:
+        """As the protocol says."""
+        kernels.linear(x_TM, weight.weight, out_TN, bias_N=weight.bias_N, accumulate=accumulate)
+
+    def rope_and_store(self, qkv_TN: NDArray[np.float32], spec: AttentionSpec, step: _Step) -> None:
+        """As the protocol says."""
+        kernels.rope_and_store(
+            qkv_TN,
+            step.batch.positions_T,
+            step.cos_SC,
+            step.sin_SC,
+            step.pool,
+            step.geometry,
+            spec.layer,
+            step.slots_T,
+            q_norm_D=spec.q_norm_D,
+            k_norm_D=spec.k_norm_D,
+            norm_eps=spec.eps,
+        )
+
+    def attention(
+        self,
+        q_THD: NDArray[np.float32],
+        spec: AttentionSpec,
+        step: _Step,
+        out_THD: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        kernels.paged_attention(
+            q_THD,
+            step.pool,
+            step.geometry,
+            spec.layer,
+            step.batch.page_table_BP,
+            step.batch.query_starts_B1,
+            step.batch.context_lens_B,
+            spec.scale,
+            out_THD,
+            sliding_window=spec.window,
+        )
+
+    def route(
+        self,
+        logits_TE: NDArray[np.float32],
+        normalize: bool,
+        out_ids_TK: NDArray[np.int32],
+        out_weights_TK: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        top_k = out_ids_TK.shape[1]
+        kernels.router_topk(logits_TE, top_k, normalize, out_ids_TK, out_weights_TK)
+
+    def moe(
+        self,
+        x_TM: NDArray[np.float32],
+        experts: kernels.ExpertWeights,
+        ids_TK: NDArray[np.int32],
+        weights_TK: NDArray[np.float32],
+        out_TM: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        kernels.moe(x_TM, experts, ids_TK, weights_TK, out_TM, accumulate=True)
+
+    def silu_mul(self, gate_up_T2F: NDArray[np.float32], out_TF: NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        kernels.silu_mul(gate_up_T2F, out_TF)
+
+    def wanted_rows(self, x_TM: NDArray[np.float32], step: _Step) -> NDArray[np.float32]:
+        """As the protocol says."""
+        return x_TM[step.batch.logit_rows_R]
+
+    def to_numpy(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself."""
+        return array
+
+    def to_tensor(self, array: NDArray[Any]) -> Tensor:
+        """As the protocol says."""
+        return torch.from_numpy(array)
+
+
+def _readable(part: Tensor) -> Tensor:
+    """Float16 is widened, which is exact; the kernels read the other two as they are."""
+    return part.float() if part.dtype == torch.float16 else part
