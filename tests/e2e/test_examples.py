@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving.server import serve, wait_until_ready
+from tests.support.server import running_server
 from tests.support.tree import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -15,8 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serve() as server:
-        wait_until_ready(server)
+    with running_server(None) as server:
         yield server.url
 
 
