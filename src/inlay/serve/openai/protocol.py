@@ -162,7 +162,7 @@ def _value_at(body: bytes, path: str) -> object:
         except (KeyError, IndexError, TypeError):
             return None
         position = step.end()
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _short(value: object, limit: int = 80) -> str:
