@@ -10,7 +10,6 @@ engine's business.
 
 from pathlib import Path
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
 from inlay.models.kv_pool import KvPool
+from inlay.models.memory import free_memory_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
 from inlay.models.torch_ops import TorchOps
@@ -185,7 +185,7 @@ def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> N
     if device.type == "cuda":
         free_bytes = torch.cuda.mem_get_info(device)[0]
     else:
-        free_bytes = psutil.virtual_memory().available
+        free_bytes = free_memory_bytes()
     if needed_bytes > free_bytes:
         raise ResourceError(
             f"the weights of {directory} need {format_bytes(needed_bytes)} of memory on {device}, "

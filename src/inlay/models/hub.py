@@ -1,0 +1,275 @@
+"""Models from the Hugging Face hub: checks first, then only the files that are needed.
+
+Files go to the hub's own cache (`HF_HUB_CACHE`, `HF_HOME`), shared with other programs.
+`HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` work as everywhere, read by `huggingface_hub`.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    IncompleteSnapshotError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.errors import HTTPError as ConnectionFailedError  # type: ignore[attr-defined]
+from huggingface_hub.utils.tqdm import tqdm
+
+from inlay.core.errors import (
+    ModelError,
+    ModelFileError,
+    ModelNotFoundError,
+    ResourceError,
+    UnsupportedModelError,
+)
+from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
+from inlay.models.download import (
+    HubFile,
+    Progress,
+    ProgressCounter,
+    Repository,
+    fetch_blobs,
+    missing_bytes,
+)
+from inlay.models.memory import total_memory_bytes
+
+# Everything but weights that a model needs.
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "model.safetensors.index.json",
+)
+_LARGE_BYTES = 5_000_000
+_SPARE_DISK_BYTES = 256 << 20
+
+
+def fetch(
+    name: str,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    token: str | None = None,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+    endpoint: str | None = None,
+) -> Path:
+    """Bring a model into the cache and return its directory.
+
+    Args:
+        name: `org/name`.
+        revision: branch, tag or commit; None is the default branch.
+        offline: use only what the cache holds.
+        token: for gated and private models; None takes the stored one or `HF_TOKEN`.
+        progress: called with bytes there and bytes in all.
+        cache_dir, endpoint: instead of the hub library's own.
+
+    Raises:
+        ModelNotFoundError: no such model, revision or file, no access to it, or not in the
+            cache while offline.
+        UnsupportedModelError: the architecture or file format is not supported; found out
+            before the weights are fetched.
+        ResourceError: disk or memory is too small; found out before the weights are fetched.
+        ModelError: the hub cannot be reached or fails.
+    """
+    endpoint = endpoint or constants.ENDPOINT
+    cache = Path(cache_dir or constants.HF_HUB_CACHE)
+    with _clear_errors(name, revision, endpoint):
+        if offline or constants.is_offline_mode():
+            return Path(
+                snapshot_download(
+                    name,
+                    revision=revision,
+                    cache_dir=cache,
+                    local_files_only=True,
+                    allow_patterns=[*SMALL_FILES, "*.safetensors"],
+                )
+            )
+        try:
+            info = HfApi(endpoint=endpoint, token=token).model_info(
+                name, revision=revision, files_metadata=True
+            )
+        except ConnectionFailedError as error:
+            # Only when the hub cannot be reached: an answer such as "no access" counts.
+            found = None if isinstance(error, HfHubHTTPError) else _cached(name, revision, cache)
+            if found is None:
+                raise
+            return found
+        repository = Repository(
+            name=name, commit=str(info.sha), endpoint=endpoint, token=token, cache_dir=cache
+        )
+        sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
+        return _download(repository, revision, sizes, progress)
+
+
+def _download(
+    repository: Repository, revision: str | None, sizes: dict[str, int], progress: Progress | None
+) -> Path:
+    config = _small_json(repository, "config.json", sizes)
+    ModelShape.from_config(config)
+    weights = _weight_files(repository, sizes)
+    small = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SMALL_FILES)]
+    files = [HubFile(name, sizes[name]) for name in [*small, *weights]]
+    _check_resources(repository, files, sum(sizes[name] for name in weights))
+    counter = ProgressCounter(sum(file.size_bytes for file in files), progress)
+    large = [file for file in files if file.size_bytes >= _LARGE_BYTES]
+    fetch_blobs(repository, large, counter)
+    directory = snapshot_download(
+        repository.name,
+        revision=revision,
+        cache_dir=repository.cache_dir,
+        endpoint=repository.endpoint,
+        token=repository.token,
+        allow_patterns=[file.name for file in files],
+        tqdm_class=_Silent,
+    )
+    counter.add(sum(file.size_bytes for file in files if file not in large))
+    return Path(directory)
+
+
+def _small_json(repository: Repository, name: str, sizes: dict[str, int]) -> dict[str, Any]:
+    if name not in sizes:
+        raise ModelNotFoundError(
+            f"{repository.name} on {repository.endpoint} has no {name}, so it is not a model that "
+            "can be served"
+        )
+    file = hf_hub_download(
+        repository.name,
+        name,
+        revision=repository.commit,
+        cache_dir=repository.cache_dir,
+        endpoint=repository.endpoint,
+        token=repository.token,
+        tqdm_class=_Silent,
+    )
+    try:
+        content = json.loads(Path(file).read_text("utf-8"))
+    except ValueError as error:
+        raise ModelFileError(f"{repository.name}: {name} is not valid JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ModelFileError(f"{repository.name}: {name} is not a JSON object")
+    return content
+
+
+def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
+    """The shards of the index, or the safetensors at the top; no second copies."""
+    index = "model.safetensors.index.json"
+    if index in sizes:
+        content = _small_json(repository, index, sizes).get("weight_map")
+        names = sorted(set(content.values())) if isinstance(content, dict) else []
+        lost = [name for name in names if name not in sizes]
+        if lost or not names:
+            raise ModelFileError(
+                f"{repository.name}: {index} names {', '.join(lost[:4]) or 'no files'}, which the "
+                "repository does not have"
+            )
+        return names
+    top = [name for name in sizes if name.endswith(".safetensors") and "/" not in name]
+    names = ["model.safetensors"] if "model.safetensors" in top else sorted(top)
+    if not names:
+        others = sorted(name for name in sizes if name.endswith((".bin", ".pt", ".pth", ".gguf")))
+        raise UnsupportedModelError(
+            f"{repository.name} has no *.safetensors weights"
+            + (f" (it has {', '.join(others[:3])})" if others else "")
+            + ": only safetensors are read; take the model's safetensors variant"
+        )
+    return names
+
+
+def _check_resources(repository: Repository, files: Sequence[HubFile], weight_bytes: int) -> None:
+    repository.cache_dir.mkdir(parents=True, exist_ok=True)
+    needed = missing_bytes(repository, files)
+    free = shutil.disk_usage(repository.cache_dir).free
+    if needed + _SPARE_DISK_BYTES > free:
+        raise ResourceError(
+            f"{repository.name} needs {format_bytes(needed)} of disk, and {repository.cache_dir} "
+            f"has {format_bytes(free)} free: free some, or set HF_HOME to a larger disk"
+        )
+    memory = total_memory_bytes()
+    if weight_bytes > memory:
+        raise ResourceError(
+            f"the weights of {repository.name} have {format_bytes(weight_bytes)}, and this "
+            f"machine has {format_bytes(memory)} of memory: take a smaller model"
+        )
+
+
+def _cached(name: str, revision: str | None, cache: Path) -> Path | None:
+    try:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=cache,
+                local_files_only=True,
+                allow_patterns=[*SMALL_FILES, "*.safetensors"],
+            )
+        )
+    except (LocalEntryNotFoundError, IncompleteSnapshotError):
+        return None
+
+
+class _Silent(tqdm):
+    """A bar that shows nothing; progress is reported by ourselves."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("name", None)
+        super().__init__(*args, **kwargs | {"disable": True})  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _clear_errors(name: str, revision: str | None, endpoint: str) -> Iterator[None]:
+    """Turn the hub library's errors into one sentence each."""
+    what = f"{name}@{revision}" if revision else name
+    try:
+        yield
+    except GatedRepoError as error:
+        raise ModelNotFoundError(
+            f"{name} is gated: accept its terms at {endpoint}/{name}, then give a token (run "
+            "`hf auth login`, or set HF_TOKEN)"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelNotFoundError(f"{name} on {endpoint} has no revision {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise ModelNotFoundError(
+            f"there is no model {name} on {endpoint}, or it is private: check the spelling; for a "
+            "private model give a token (run `hf auth login`, or set HF_TOKEN)"
+        ) from error
+    except (LocalEntryNotFoundError, IncompleteSnapshotError, OfflineModeIsEnabled) as error:
+        raise ModelNotFoundError(
+            f"{what} is not, or not wholly, in the cache, and downloads are switched off: run once "
+            "without offline mode (HF_HUB_OFFLINE), or give a directory"
+        ) from error
+    except HFValidationError as error:
+        raise ModelNotFoundError(f"{name!r} is not a hub name: {error}") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        advice = (
+            "the token is missing or not valid (run `hf auth login`, or set HF_TOKEN)"
+            if status in (401, 403)
+            else "try again later"
+        )
+        raise ModelError(f"{endpoint} answered {status} for {what}: {advice}") from error
+    except (ConnectionFailedError, ConnectionError) as error:
+        raise ModelError(
+            f"{endpoint} cannot be reached, or the connection broke ({type(error).__name__}: "
+            f"{error}): check the network and HF_ENDPOINT and run again; a download goes on where "
+            "it stopped"
+        ) from error

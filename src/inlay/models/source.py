@@ -1,0 +1,125 @@
+"""Where a model comes from: the shipped demo, a directory, or a hub name. Loads no torch.
+
+resolve_model(None)                      the demo model inside the package
+resolve_model("models/mine")             a directory
+resolve_model("Qwen/Qwen3-0.6B@main")    the Hugging Face hub
+resolve_model("modelscope:Qwen/Qwen3-0.6B")
+"""
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from inlay.core.errors import ModelError, ModelNotFoundError, UnsupportedModelError
+from inlay.models.download import Progress
+from inlay.models.hub import SMALL_FILES, fetch
+
+DEMO_NAME = "inlay-demo"
+_HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+_MODELSCOPE = "modelscope:"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model's files on this machine.
+
+    Attributes:
+        directory: holds config.json, weights and tokenizer.
+        name: what the user called it; `inlay-demo` for the demo.
+        is_demo: it is the model that comes with the package.
+    """
+
+    directory: Path
+    name: str
+    is_demo: bool = False
+
+
+def resolve_model(
+    name: str | None,
+    *,
+    offline: bool = False,
+    token: str | None = None,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> ModelSource:
+    """Find a model, and fetch it first if it is a hub name.
+
+    Args:
+        name: see above.
+        offline: fetch nothing, take hub names from the cache.
+        token: for gated and private models; None takes the stored one or `HF_TOKEN`.
+        progress: called with bytes there and bytes in all while fetching.
+        cache_dir: instead of the hub library's own cache.
+
+    Raises:
+        ModelNotFoundError: no such directory, model, revision or file, or no access.
+        UnsupportedModelError: not a kind of model that can be served, or an extra is missing.
+        ResourceError: disk or memory is too small for it.
+        ModelError: the hub cannot be reached.
+    """
+    if name is None:
+        return _demo()
+    if name.startswith(_MODELSCOPE):
+        return ModelSource(_from_modelscope(name, offline, token, cache_dir), name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return ModelSource(path.resolve(), name)
+    if path.is_file():
+        raise UnsupportedModelError(
+            f"{name} is a file: give the directory that holds config.json, tokenizer.json and "
+            "*.safetensors"
+        )
+    match = _HUB_NAME.fullmatch(name)
+    if match is None or name.startswith((".", "~", "/")):
+        raise ModelNotFoundError(
+            f"there is no model directory {name}: give a directory with config.json, or a hub "
+            "name such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B"
+        )
+    directory = fetch(
+        match["name"],
+        revision=match["revision"],
+        offline=offline,
+        token=token,
+        progress=progress,
+        cache_dir=cache_dir,
+    )
+    return ModelSource(directory, name)
+
+
+def _demo() -> ModelSource:
+    directory = Path(str(files("inlay.models"))) / "demo"
+    if not (directory / "config.json").is_file():
+        raise ModelNotFoundError(
+            "no model was named, and this installation has no demo model: name a model (a "
+            "directory, or a hub name such as Qwen/Qwen3-0.6B), or install Inlay from a release "
+            "or a full checkout, which bring the demo model along"
+        )
+    return ModelSource(directory, DEMO_NAME, is_demo=True)
+
+
+def _from_modelscope(name: str, offline: bool, token: str | None, cache_dir: Path | None) -> Path:
+    match = _HUB_NAME.fullmatch(name.removeprefix(_MODELSCOPE))
+    if match is None:
+        raise ModelNotFoundError(f"{name!r} is not of the form modelscope:org/name[@revision]")
+    try:
+        from modelscope import snapshot_download
+    except ImportError as error:
+        raise UnsupportedModelError(
+            f"{name} needs the modelscope package: pip install 'inlay[modelscope]'"
+        ) from error
+    try:
+        directory = snapshot_download(
+            match["name"],
+            revision=match["revision"],
+            cache_dir=cache_dir,
+            local_files_only=offline,
+            allow_patterns=[*SMALL_FILES, "*.safetensors"],
+            token=token,
+        )
+    except Exception as error:  # the package has no common base of its errors
+        raise ModelError(
+            f"{name} cannot be fetched from ModelScope ({type(error).__name__}: {error}): check "
+            "the spelling and the network"
+        ) from error
+    return Path(directory)
