@@ -65,7 +65,7 @@ def test_usage(arguments: list[str], message: str) -> None:
 
 
 def test_an_unknown_log_level_has_a_hint() -> None:
-    assert_one_line(inlay("doctor", INLAY_LOG="debgu"), 2, "Did you mean debug?")
+    assert_one_line(inlay("doctor", INLAY_LOG="debugs"), 2, "Did you mean debug?")
 
 
 def test_debug_shows_where() -> None:

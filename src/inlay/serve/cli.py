@@ -120,5 +120,9 @@ def _fail(message: str, code: int, log: LogConfig, error: Exception) -> int:
     if log.debug:
         traceback.print_exception(error)
     sys.stdout.flush()
-    print(f"inlay: error: {' '.join(message.split())}", file=sys.stderr)
+    # One line; only an engine that could not start adds the end of its log below.
+    first, *log_lines = message.strip().splitlines() or [type(error).__name__]
+    print(f"inlay: error: {first}", file=sys.stderr)
+    for line in log_lines:
+        print(f"  {line}", file=sys.stderr)
     return code

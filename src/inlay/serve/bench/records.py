@@ -20,6 +20,7 @@ class _ToolCall(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct):
+    role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -59,7 +60,7 @@ class RequestRecord:
 
     Attributes:
         due_s, sent_s: when the load plan wanted it sent, and when it was.
-        token_times_s: arrival of every event that carried text.
+        token_times_s: arrival of every event that carried a token.
         output_tokens: the server's count; None where it reports none.
         finished_s: when the stream was complete.
         error: why there is no answer.
@@ -87,11 +88,13 @@ class RequestRecord:
             error = event.error
             self.error = str(error.get("message", error) if isinstance(error, dict) else error)
             return
-        text = ""
+        text, is_token = "", False
         for choice in event.choices:
-            text += _text_of(choice)
+            added = _text_of(choice)
+            text += added
+            is_token = is_token or bool(added) or _is_silent_token(choice)
             self.finish_reason = choice.finish_reason or self.finish_reason
-        if text:
+        if is_token:
             self.token_times_s.append(now_s)
             self.texts.append(text)
         if event.usage is not None:
@@ -143,6 +146,19 @@ class RequestRecord:
         """Gaps between consecutive token events."""
         times = self.token_times_s
         return [late - early for early, late in zip(times, times[1:], strict=False)]
+
+
+def _is_silent_token(choice: _Choice) -> bool:
+    """Whether an event without text stands for a token.
+
+    Special tokens and parts of a character have no text of their own, and servers send an event
+    for them all the same. Events that only open a message or only end it are no tokens.
+    """
+    if choice.finish_reason is not None:
+        return False
+    if choice.delta is None:
+        return choice.text == ""
+    return choice.delta.content == "" and choice.delta.role is None
 
 
 def _text_of(choice: _Choice) -> str:

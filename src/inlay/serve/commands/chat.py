@@ -49,7 +49,6 @@ def chat(
         )
         backend = runner.run(_start(config))
     try:
-        _say(backend.title)
         if terminal.interactive:
             _say("/help lists the commands")
         session = Session(backend, terminal, runner)
@@ -67,7 +66,9 @@ async def _connect(url: str, api_key: str | None, model: str | None) -> "Backend
     from inlay.serve.openai_client import OpenAIClient
 
     client = OpenAIClient(url, api_key=api_key)
-    return ServerBackend(client, model or await client.first_model())
+    backend = ServerBackend(client, model or await client.first_model())
+    _say(backend.title)
+    return backend
 
 
 async def _start(config: "EngineConfig") -> "Backend":
@@ -75,6 +76,7 @@ async def _start(config: "EngineConfig") -> "Backend":
     from inlay.serve.local_engine import start_local_engine
 
     engine = await start_local_engine(config, _say)
+    _say(engine.title)
     if engine.is_demo:
         _say(
             "This is Inlay's tiny demonstration model: it defines English words. "

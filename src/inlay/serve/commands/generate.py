@@ -67,8 +67,9 @@ def generate(
     )
     fields = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     defaults = {name: value for name, value in fields.items() if value is not None}
-    with _open_lines(prompts) as (lines, count), _open_output(output) as out:
-        totals = uvloop.run(_generate(config, lines, count, out, defaults, raw))
+    _check_output(output)
+    with _open_lines(prompts) as (lines, count):
+        totals = uvloop.run(_generate(config, lines, count, output, defaults, raw))
     if totals.failed:
         typer.echo(f"inlay: {totals.failed} of {totals.failed + totals.done} failed", err=True)
         raise typer.Exit(1)
@@ -78,7 +79,7 @@ async def _generate(
     config: "EngineConfig",
     lines: Iterable[str],
     count: int | None,
-    out: TextIO,
+    output: str,
     defaults: dict[str, Any],
     raw: bool,
 ) -> "Totals":
@@ -94,7 +95,7 @@ async def _generate(
         jobs = read_jobs(lines, defaults, raw=raw, has_template=has_template)
         # Twice what runs at once keeps the engine full while results are written.
         in_flight = min(2 * config.scheduler.max_running, config.scheduler.max_waiting)
-        with _progress(count) as on_done:
+        with _open_output(output) as out, _progress(count) as on_done:
             runner = Runner(engine.service, out, in_flight=in_flight, on_done=on_done)
             try:
                 return await runner.run(jobs)
@@ -132,8 +133,16 @@ def _open_lines(name: str) -> Iterator[tuple[Iterable[str], int | None]]:
         raise ConfigError(f"--prompts {name}: not UTF-8 text: {error}") from None
 
 
+def _check_output(name: str) -> None:
+    """Refuse a file that cannot be written before the model is loaded, without touching it."""
+    file = Path(name).absolute()
+    if name != "-" and (file.is_dir() or not file.parent.is_dir()):
+        raise ConfigError(f"--output {name}: no file can be written there")
+
+
 @contextmanager
 def _open_output(name: str) -> Iterator[TextIO]:
+    """The output; an earlier file of this name is kept until the engine is ready."""
     if name == "-":
         yield sys.stdout
         return

@@ -107,14 +107,18 @@ def test_streamed_events_of_all_kinds() -> None:
             b'{"choices":[{"index":0,"delta":{"content":"a"}}]}',
             b'{"choices":[{"index":0,"delta":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}',
             b'{"choices":[{"index":0,"text":"b","finish_reason":"stop"}]}',
+            b'{"choices":[{"index":0,"text":""}]}',
+            b'{"choices":[{"index":0,"delta":{"content":""}}]}',
+            b'{"choices":[{"index":0,"delta":{"content":""},"finish_reason":"length"}]}',
+            b'{"choices":[{"index":0,"text":"","finish_reason":"length"}]}',
             b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}',
             b"[DONE]",
         ]
     ):
         found.on_event(data, 2.0 + number)
     assert found.text == "hma{b"
-    assert found.token_times_s == [3.0, 4.0, 5.0, 6.0]
-    assert (found.prompt_tokens, found.output_tokens, found.finish_reason) == (3, 4, "stop")
+    assert found.token_times_s == [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert (found.prompt_tokens, found.output_tokens, found.finish_reason) == (3, 4, "length")
 
 
 def test_an_error_event_fails_the_request() -> None:

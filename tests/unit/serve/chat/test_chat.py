@@ -103,7 +103,7 @@ def test_messages_may_span_lines(runner: LoopThread) -> None:
 
 
 def test_errors_do_not_end_the_chat(runner: LoopThread, capsys: pytest.CaptureFixture[str]) -> None:
-    _, backend, session = chat("too long\n/sett x=1\n/set temprature=1\nfine\n", runner)
+    _, backend, session = chat("too long\n/sett x=1\n/set temperatures=1\nfine\n", runner)
     errors = capsys.readouterr().err
     assert "error: the prompt does not fit" in errors
     assert "there is no command /sett. Did you mean /set?" in errors
