@@ -284,6 +284,28 @@ def test_the_page_leaves_all_other_paths_to_the_api(url: str) -> None:
     assert "default-src 'self'" in policy
 
 
+def test_the_demo_model_says_what_it_is(browser: Browser) -> None:
+    with running_server(None, page=True) as server:
+        context = browser.new_context(color_scheme="dark")
+        visitor = Visitor(context, server.url)
+        page = visitor.page
+        page.goto(server.url)
+        banner = page.get_by_role("note")
+        expect(banner).to_contain_text("trained on WordNet")
+        expect(banner).to_contain_text("inlay serve Qwen/Qwen3-30B-A3B")
+        page.get_by_text("Define lantern.").click()
+        expect(complete(page, 1).locator(".markdown")).to_contain_text(re.compile(r"\w{3}"))
+        page.get_by_role("button", name="One long document, two questions").click()
+        complete(page, 2)
+        page.locator(".again-document").click()
+        hit, prompt = cached(complete(page, 3))
+        assert prompt >= 1500
+        assert hit > 0.95 * prompt
+        assert visitor.wrong == []
+        assert visitor.external() == []
+        context.close()
+
+
 @pytest.fixture(scope="module")
 def strict(model: Path) -> Iterator[RunningServer]:
     """A server with a key and room for two requests, one of them waiting."""

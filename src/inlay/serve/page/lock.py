@@ -27,6 +27,8 @@ class Lock:
         """Open at once if this tab gave the key before; otherwise ask."""
         self._client = ui.context.client
         await self._client.connected()
+        if not self._client.has_socket_connection:
+            return  # whoever asked for the page never opened it
         if self._matches(app.storage.tab.get(_REMEMBERED)):
             self._on_open()
             return

@@ -1,5 +1,12 @@
 // What has to happen in the browser itself. Everything else is decided on the server.
 window.inlay = {
+  // Once, when the page is there.
+  start() {
+    this.follow();
+    this.focus();
+    if (document.hidden) emitEvent("visible", false);
+  },
+
   composer: () => document.getElementById("composer"),
   isBusy: () => document.body.dataset.busy === "1",
 

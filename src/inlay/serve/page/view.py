@@ -53,7 +53,7 @@ class ChatPage:
         self.settings = SettingsDrawer(self.sampling)
         ui.on("visible", lambda event: self.status.watch(bool(event.args)))
         self._welcome()
-        self.client.run_javascript("inlay.follow(); inlay.focus()")
+        self.client.run_javascript("inlay.start()")
 
     def _header(self) -> None:
         with box(tag="header"):
@@ -201,6 +201,8 @@ class ChatPage:
                 answer(self.service, messages, self.sampling, turn.answer)
             ) as changes:
                 async for _ in changes:
+                    if turn.answer.completion_tokens == 0:  # taken on: show it at once
+                        background_tasks.create(self.status.refresh(), name="chat page status")
                     view.changed()
         except asyncio.CancelledError:
             turn.answer.stopped = True
