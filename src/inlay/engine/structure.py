@@ -145,12 +145,10 @@ def grammar_of(structure: Structure) -> str:
         kind, value = "json_schema", _OBJECT_SCHEMA
     try:
         if kind == "json_schema":
-            return str(
-                LLMatcher.grammar_from_json_schema(
-                    _json(value, dict | bool, "a JSON schema", "an object"),
-                    overrides={"whitespace_pattern": _WHITESPACE},
-                )
-            )
+            schema = _json(value, dict | bool, "a JSON schema", "an object")
+            overrides = {"whitespace_pattern": _WHITESPACE}
+            schema = {} if schema is True else schema
+            return str(LLMatcher.grammar_from_json_schema(schema, overrides=overrides))
         if kind == "regex":
             return str(LLMatcher.grammar_from_regex(value))
         if kind == "choice":

@@ -28,7 +28,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reads from its standard input, one line of JSON.
 
     Attributes:
-        directory: private directory of the socket; the worker removes it when its parent dies.
+        directory: private directory of the socket; both sides remove it when they end.
         parent_pid: the process whose end is also the worker's.
     """
 

@@ -169,6 +169,8 @@ def main(stdin: BinaryIO | None = None) -> int:
     finally:
         socket.close()
         context.term()
+        # The parent tidies up, too, unless it was killed.
+        shutil.rmtree(setup.directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

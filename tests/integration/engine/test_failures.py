@@ -1,0 +1,166 @@
+"""Storms of cancels, and steps that fail: nothing leaks, nobody is lost, nothing spins."""
+
+import random
+
+import pytest
+
+from inlay.core.errors import InlayError
+from inlay.core.messages import SamplingParams, Structure
+from tests.integration.engine.engines import drain, request
+
+
+def _random_request(rng, number):
+    structure = rng.choice(
+        [None] * 6 + [Structure("regex", "[a-z ]{5,40}"), Structure("regex", "(")]
+    )
+    params = {
+        "max_tokens": rng.choice([0, 1, 5, 30, None]),
+        "temperature": rng.choice([0.0, 1.0]),
+        "n": rng.choice([1, 1, 1, 3]),
+        "seed": number,
+        "stop": rng.choice([(), ("e",), ("the",)]),
+        "logprobs": rng.choice([None, None, 2]),
+        "prompt_logprobs": rng.choice([None, None, None, 0]),
+        "structure": structure,
+    }
+    size = rng.choice([1, 5, 16, 40, 100, 5000])
+    prompt = [(3 + i) % 500 for i in range(size)] if rng.random() < 0.5 else [number] * size
+    return request(number, prompt, priority=rng.choice([0, 0, 1]), **params)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("pages", [60, 2000])
+def test_a_storm_of_requests_and_cancels(tiny, seed, pages):
+    """200 requests, among them impossible ones; a third are cancelled at a random moment."""
+    rng = random.Random(seed)
+    last, refused, cancelled = {}, set(), set()
+    with tiny.engine(pages=pages, max_running=12, prefill_chunk=50, max_waiting=100) as engine:
+
+        def step():
+            for output in engine.step():
+                assert output.request_id not in last, "an output after the last one"
+                if output.finished:
+                    last[output.request_id] = output
+
+        for number in range(200):
+            try:
+                engine.add(_random_request(rng, number))
+            except InlayError:
+                refused.add(str(number))
+            for _ in range(rng.choice([0, 0, 1, 3])):
+                step()
+            if rng.random() < 0.35:
+                victim = str(rng.randrange(number + 1))
+                cancelled.add(victim)
+                engine.cancel(victim)
+            if number % 20 == 0:
+                engine.audit()
+        for _ in range(5000):
+            if not engine.num_live and not engine.has_work:
+                break
+            if not engine.has_work:
+                engine.wait(5.0)
+            step()
+        engine.audit()
+        assert set(last) | refused == {str(number) for number in range(200)}
+        assert not set(last) & refused
+        assert engine.num_live == 0
+        assert engine.cache.counts().used == 0
+        engine.reset_prefix_cache()
+        assert engine.cache.counts().free == pages
+        for request_id, output in last.items():
+            if output.error is None and request_id not in cancelled:
+                assert {c.finish_reason for c in output.choices} <= {"stop", "length", None}
+                assert output.times is not None
+
+
+def test_a_failing_step_ends_its_batch_only(tiny, monkeypatch, caplog):
+    forward, calls = tiny.model.forward, []
+
+    def fail_third(batch, pool):
+        calls.append(batch)
+        if len(calls) == 3:
+            raise RuntimeError("a cosmic ray")
+        return forward(batch, pool)
+
+    with tiny.engine(max_running=2) as engine:
+        params = {"max_tokens": 6, "temperature": 0.0, "ignore_eos": True}
+        expected = [a.token_ids for a in engine.generate([40], SamplingParams(**params))[0].choices]
+        monkeypatch.setattr(tiny.model, "forward", fail_third)
+        for number, prompt in enumerate(([10], [20], [40])):
+            engine.add(request(number, prompt, **params))
+        outputs = drain(engine)
+        for failed in ("0", "1"):
+            assert outputs[failed][-1].error_code == "engine_error"
+            assert "a cosmic ray" in outputs[failed][-1].error
+        tokens = [token for o in outputs["2"] for c in o.choices for token in c.token_ids]
+        assert [tokens] == expected
+    assert "a step failed" in caplog.text
+
+
+def test_an_error_that_repeats_does_not_spin(tiny, monkeypatch, caplog):
+    def fail(batch, pool):
+        raise RuntimeError("broken for good")
+
+    with tiny.engine() as engine:
+        monkeypatch.setattr(tiny.model, "forward", fail)
+        for number in range(20):
+            engine.add(request(number, [number], n=2))
+        for _ in range(3):
+            engine.step()
+        assert not engine.has_work
+        assert engine.num_live == 0
+
+
+def test_a_bug_in_scheduling_drops_all_and_goes_on(tiny, monkeypatch, caplog):
+    with tiny.engine() as engine:
+        engine.add(request("a", [5], max_tokens=50))
+        engine.step()
+        engine.add(request("b", [6], max_tokens=50))
+
+        def fail():
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setattr(engine._scheduler, "schedule", fail)
+        outputs = {output.request_id: output for output in engine.step()}
+        assert {output.error_code for output in outputs.values()} == {"engine_error"}
+        assert set(outputs) == {"a", "b"}
+        monkeypatch.undo()
+        assert engine.generate([5], SamplingParams(max_tokens=3))[0].error is None
+    assert "scheduling failed" in caplog.text
+
+
+def test_logits_that_are_no_numbers_fail_one_request(tiny, monkeypatch):
+    forward = tiny.model.forward
+
+    def poison(batch, pool):
+        logits = forward(batch, pool)
+        for row, token in enumerate(batch.token_ids_T[batch.logit_rows_R]):
+            if token == 33:
+                logits[row] = float("nan")
+        return logits
+
+    with tiny.engine() as engine:
+        monkeypatch.setattr(tiny.model, "forward", poison)
+        engine.add(request("bad", [5, 33], max_tokens=4, ignore_eos=True))
+        engine.add(request("good", [5, 34], max_tokens=4, temperature=0.0, ignore_eos=True))
+        outputs = drain(engine)
+        assert "not finite" in outputs["bad"][-1].error
+        assert outputs["good"][-1].error is None
+
+
+def test_a_text_bug_fails_one_request(tiny, caplog):
+    with tiny.engine() as engine:
+        engine.add(request("bad", [5], max_tokens=4, ignore_eos=True))
+        engine.add(request("good", [6], max_tokens=4, ignore_eos=True))
+        engine.step()
+
+        def fail(*arguments):
+            raise ValueError("no text")
+
+        choice = engine._live["bad"].choices[0]
+        choice.text = type("Broken", (), {"push": fail, "end": fail})()
+        outputs = drain(engine)
+        assert "no text" in outputs["bad"][-1].error
+        assert outputs["good"][-1].error is None
+    assert "an output failed" in caplog.text
