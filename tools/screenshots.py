@@ -6,6 +6,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -18,13 +19,9 @@ IMAGES = ROOT / "docs" / "images"
 LARGEST_BYTES = 300_000
 
 
-def open_page(browser: Browser, url: str, width: int, height: int, scheme: str) -> Page:
+def open_page(browser: Browser, url: str, **options: Any) -> Page:
     """A fresh visitor's start screen."""
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, device_scale_factor=2
-    )
-    page = context.new_page()
-    page.emulate_media(color_scheme=scheme)
+    page = browser.new_context(device_scale_factor=2, **options).new_page()
     page.goto(url)
     page.wait_for_selector(".card.wide")
     page.wait_for_timeout(600)
@@ -56,15 +53,16 @@ def main(url: str) -> None:
         browser = playwright.chromium.launch(
             executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = open_page(browser, url, 1100, 780, "light")
+        page = open_page(browser, url, viewport={"width": 1100, "height": 800})
         take(page, "chat")
         ask(page, ".card.wide")
         ask(page, ".again-document")
         page.click(".turn:last-child [aria-expanded]")
         take(page, "chat-inside")
-        page = open_page(browser, url, 390, 800, "dark")
+        phone = {"viewport": {"width": 390, "height": 800}, "is_mobile": True, "has_touch": True}
+        page = open_page(browser, url, color_scheme="dark", **phone)
         ask(page, ".card >> nth=0")
-        ask(page, ".chip >> nth=1")
+        ask(page, ".chips .chip >> nth=2")
         take(page, "chat-phone")
         browser.close()
 
