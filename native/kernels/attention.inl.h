@@ -25,23 +25,31 @@ inline Vec::F load_element(const Element* p, int64_t n) {
     return n >= Vec::kWidth ? Vec::load_bf16(p) : Vec::load_bf16_first(p, n);
 }
 
-template <typename Element>
-inline const Element* token_address(const AttentionTile& p, const uint8_t* plane,
-                                    int64_t position) {
-  const int64_t page = p.page_table[position / p.page_tokens];
-  return reinterpret_cast<const Element*>(plane + page * p.page_bytes) +
-         position % p.page_tokens * p.token_stride;
+// Keys of tokens [skip, tokens) of a key block, found page by page: a division per token would cost
+// as much as the products. A token's values lie at the same distance from its keys everywhere.
+inline void find_tokens(const AttentionTile& p, int64_t begin, int64_t skip, int64_t tokens,
+                        const uint8_t** keys) {
+  const int64_t token_bytes = p.token_stride * (p.dtype == DType::kF32 ? 4 : 2);
+  int64_t t = skip;
+  while (t < tokens) {
+    const int64_t page = (begin + t) / p.page_tokens;
+    const int64_t page_end = (page + 1) * p.page_tokens - begin;
+    const uint8_t* key = p.k_plane + p.page_table[page] * p.page_bytes +
+                         (begin + t - page * p.page_tokens) * token_bytes;
+    const int64_t end = page_end < tokens ? page_end : tokens;
+    for (; t < end; ++t, key += token_bytes) keys[t] = key;
+  }
 }
 
 template <typename Element>
-inline void transpose_keys(const AttentionTile& p, int64_t begin, int64_t skip, int64_t tokens,
-                           float* keys) {
+inline void transpose_keys(const AttentionTile& p, const uint8_t* const* tokens_at, int64_t skip,
+                           int64_t tokens, float* keys) {
   constexpr int64_t kWidth = Vec::kWidth;
   for (int64_t t = skip / kWidth * kWidth; t < tokens; t += kWidth) {
     const Element* source[kWidth];
     for (int64_t i = 0; i < kWidth; ++i)
       source[i] = t + i >= skip && t + i < tokens
-                      ? token_address<Element>(p, p.k_plane, begin + t + i)
+                      ? reinterpret_cast<const Element*>(tokens_at[t + i])
                       : nullptr;
     for (int64_t d = 0; d < p.head_dim; d += kWidth) {
       const int64_t n = p.head_dim - d;
@@ -56,10 +64,11 @@ inline void transpose_keys(const AttentionTile& p, int64_t begin, int64_t skip, 
 }
 
 template <typename Element>
-inline void copy_values(const AttentionTile& p, int64_t begin, int64_t skip, int64_t tokens,
-                        float* values) {
+inline void copy_values(const AttentionTile& p, const uint8_t* const* tokens_at, int64_t skip,
+                        int64_t tokens, float* values) {
+  const int64_t distance = p.v_plane - p.k_plane;
   for (int64_t t = skip; t < tokens; ++t) {
-    const Element* source = token_address<Element>(p, p.v_plane, begin + t);
+    const Element* source = reinterpret_cast<const Element*>(tokens_at[t] + distance);
     for (int64_t d = 0; d < p.head_dim; d += Vec::kWidth)
       Vec::store(values + (d / kPanel * kKeyBlock + t) * kPanel + d % kPanel,
                  load_element(source + d, p.head_dim - d));
@@ -100,12 +109,14 @@ inline void attend_block(const AttentionTile& p, const AttentionScratch& s, int6
                          int64_t skip, int64_t tokens) {
   const int64_t rows = p.queries * p.group;
   const int64_t panels = (p.head_dim + kPanel - 1) / kPanel;
+  const uint8_t* tokens_at[kKeyBlock];
+  find_tokens(p, begin, skip, tokens, tokens_at);
   if (p.dtype == DType::kF32) {
-    transpose_keys<float>(p, begin, skip, tokens, s.keys);
-    copy_values<float>(p, begin, skip, tokens, s.values);
+    transpose_keys<float>(p, tokens_at, skip, tokens, s.keys);
+    copy_values<float>(p, tokens_at, skip, tokens, s.values);
   } else {
-    transpose_keys<uint16_t>(p, begin, skip, tokens, s.keys);
-    copy_values<uint16_t>(p, begin, skip, tokens, s.values);
+    transpose_keys<uint16_t>(p, tokens_at, skip, tokens, s.keys);
+    copy_values<uint16_t>(p, tokens_at, skip, tokens, s.values);
   }
   const float* x_rows[kMaxRows];
   for (int64_t r = 0; r < rows; ++r) x_rows[r] = s.queries + r * s.query_stride;

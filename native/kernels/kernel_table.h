@@ -36,11 +36,14 @@ constexpr int64_t kKeyBlock = 64;
 
 enum class DType : int32_t { kF32 = 0, kBf16 = 1 };
 
-// c[rows][kPanel] = X[rows][k] * panel. Only the first `cols` columns are needed.
+// c[panels][rows][kPanel] = X[rows][k] * panel, for consecutive panels. Several panels share the
+// reading of X. Only the first `cols` columns of the last panel are needed.
 struct PanelProduct {
   const float* const* x_rows;
   int64_t rows;  // at most kMaxRows
   const void* panel;
+  int64_t panels;
+  int64_t panel_words;  // distance of panels in 32-bit words
   DType dtype;
   int64_t k;
   int64_t cols;

@@ -13,27 +13,38 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
   ThreadPool::Session session(ThreadPool::instance());
   const int64_t row_blocks = (x_TK.rows + kMaxRows - 1) / kMaxRows;
   const int64_t block_rows = (x_TK.rows + row_blocks - 1) / row_blocks;
-  session.prepare_thread_scratch(kMaxRows * kPanel);
+  // Panels of one item share a row block's slice of x in L2, as long as every thread still gets
+  // several items.
+  const int64_t panels_per_item = std::clamp<int64_t>(
+      weight.panels() * row_blocks / (8 * session.num_threads()), 1, row_blocks > 1 ? 4 : 1);
+  const int64_t panel_groups = (weight.panels() + panels_per_item - 1) / panels_per_item;
+  session.prepare_thread_scratch(panels_per_item * kMaxRows * kPanel);
 
-  // Row blocks of one panel follow each other, so that the panel is still in a cache.
+  // Row blocks of one group of panels follow each other, so that the panels are still in a cache.
   const auto item_body = [&](int64_t item, int thread) {
-    const int64_t panel = item / row_blocks;
+    const int64_t panel = item / row_blocks * panels_per_item;
+    const int64_t panels = std::min(panels_per_item, weight.panels() - panel);
     const int64_t first = item % row_blocks * block_rows;
     const int64_t rows = std::min(block_rows, x_TK.rows - first);
-    const int64_t column = panel * kPanel;
-    const int64_t cols = std::min(kPanel, weight.out_features() - column);
     float* c = session.thread_scratch(thread);
     const float* x_rows[kMaxRows];
     for (int64_t r = 0; r < rows; ++r) x_rows[r] = x_TK.row(first + r);
-    table.panel_product(
-        {x_rows, rows, weight.panel(panel), weight.dtype(), weight.in_features(), cols, c});
-    table.store_rows({c, rows, cols, bias_N == nullptr ? nullptr : bias_N + column, accumulate,
-                      out_TN.row(first) + column, out_TN.stride});
+    const int64_t last_cols =
+        std::min(kPanel, weight.out_features() - (panel + panels - 1) * kPanel);
+    table.panel_product({x_rows, rows, weight.panel(panel), panels,
+                         panel_bytes(weight.in_features(), weight.dtype()) / 4, weight.dtype(),
+                         weight.in_features(), last_cols, c});
+    for (int64_t i = 0; i < panels; ++i) {
+      const int64_t column = (panel + i) * kPanel;
+      table.store_rows({c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
+                        bias_N == nullptr ? nullptr : bias_N + column, accumulate,
+                        out_TN.row(first) + column, out_TN.stride});
+    }
   };
 
   // About 2 us of one core; less is not worth waking another.
   constexpr int64_t kSerialWork = int64_t{1} << 17;
-  const int64_t items = weight.panels() * row_blocks;
+  const int64_t items = panel_groups * row_blocks;
   if (x_TK.rows * weight.in_features() * weight.out_features() < kSerialWork)
     for (int64_t item = 0; item < items; ++item) item_body(item, 0);
   else

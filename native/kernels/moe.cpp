@@ -16,6 +16,9 @@ constexpr int64_t kChunkTokens = 1024;
 // small enough that two threads finish together.
 constexpr int64_t kItemWork = int64_t{1} << 19;
 
+// Panels of one product; they share the reading of its rows.
+constexpr int64_t kPanelsAtOnce = 4;
+
 struct Item {
   int64_t expert;
   int64_t first_row;
@@ -89,47 +92,61 @@ class MoeChunk {
     const float* x_rows[kMaxRows];
     const int64_t rows = item.end_row - item.first_row;
     for (int64_t r = 0; r < rows; ++r) x_rows[r] = x_.row(groups_.token[item.first_row + r]);
-    for (int64_t panel = item.first_panel; panel < item.end_panel; ++panel) {
-      table_.panel_product({x_rows, rows, experts_.gate_up_panel(item.expert, panel),
-                            experts_.dtype(), experts_.hidden(), kPanel, c});
-      table_.silu_mul_rows(
-          {c, c + ExpertWeights::kHalf, kPanel, rows, ExpertWeights::kHalf,
-           activations_ + item.first_row * activation_stride_ + panel * ExpertWeights::kHalf,
-           activation_stride_});
+    for (int64_t first = item.first_panel; first < item.end_panel; first += kPanelsAtOnce) {
+      const int64_t panels = std::min(kPanelsAtOnce, item.end_panel - first);
+      table_.panel_product({x_rows, rows, experts_.gate_up_panel(item.expert, first), panels,
+                            panel_bytes(experts_.hidden(), experts_.dtype()) / 4, experts_.dtype(),
+                            experts_.hidden(), kPanel, c});
+      for (int64_t i = 0; i < panels; ++i) {
+        const float* gate = c + i * rows * kPanel;
+        table_.silu_mul_rows({gate, gate + ExpertWeights::kHalf, kPanel, rows, ExpertWeights::kHalf,
+                              activations_ + item.first_row * activation_stride_ +
+                                  (first + i) * ExpertWeights::kHalf,
+                              activation_stride_});
+      }
     }
   }
 
-  // One panel of output columns for tokens [first, end): all experts in ascending order, so every
-  // output element has one owner and one order of addition.
-  void down(int64_t panel, int64_t first_token, int64_t end_token, int thread) const {
-    const int64_t column = panel * kPanel;
-    const int64_t cols = std::min(kPanel, experts_.hidden() - column);
+  // A few panels of output columns for tokens [first, end): all experts in ascending order, so
+  // every output element has one owner and one order of addition.
+  void down(int64_t first_panel, int64_t panels, int64_t first_token, int64_t end_token,
+            int thread) const {
+    const int64_t column = first_panel * kPanel;
+    const int64_t cols = std::min(panels * kPanel, experts_.hidden() - column);
     if (!accumulate_)
       for (int64_t t = first_token; t < end_token; ++t)
         std::memset(out_.row(t) + column, 0, static_cast<std::size_t>(cols) * sizeof(float));
     for (int64_t e = 0; e < experts_.num_experts(); ++e) {
-      const int32_t* begin = groups_.token + groups_.expert_begin[e];
-      const int32_t* end = groups_.token + groups_.expert_begin[e + 1];
-      begin = std::lower_bound(begin, end, static_cast<int32_t>(first_token));
-      end = std::lower_bound(begin, end, static_cast<int32_t>(end_token));
-      for (; begin < end; begin += kMaxRows)
-        add_expert(e, panel, begin - groups_.token, std::min<int64_t>(kMaxRows, end - begin), cols,
-                   session_.thread_scratch(thread));
+      const int32_t* token = groups_.token;
+      const int32_t* expert_end = token + groups_.expert_begin[e + 1];
+      const int32_t* begin = std::lower_bound(token + groups_.expert_begin[e], expert_end,
+                                              static_cast<int32_t>(first_token));
+      const int32_t* end = std::lower_bound(begin, expert_end, static_cast<int32_t>(end_token));
+      for (int64_t pair = begin - token; pair < end - token; pair += kMaxRows)
+        add_expert(e, first_panel, panels, pair, std::min(kMaxRows, (end - token) - pair), thread);
     }
   }
 
  private:
-  void add_expert(int64_t expert, int64_t panel, int64_t first_pair, int64_t rows, int64_t cols,
-                  float* c) const {
+  void add_expert(int64_t expert, int64_t first_panel, int64_t panels, int64_t first_pair,
+                  int64_t rows, int thread) const {
+    float* c = session_.thread_scratch(thread);
     const float* x_rows[kMaxRows];
     float* out_rows[kMaxRows];
     for (int64_t r = 0; r < rows; ++r) {
       x_rows[r] = activations_ + (first_pair + r) * activation_stride_;
-      out_rows[r] = out_.row(groups_.token[first_pair + r]) + panel * kPanel;
+      out_rows[r] = out_.row(groups_.token[first_pair + r]) + first_panel * kPanel;
     }
-    table_.panel_product({x_rows, rows, experts_.down_panel(expert, panel), experts_.dtype(),
-                          experts_.intermediate(), cols, c});
-    table_.add_weighted_rows({c, rows, cols, groups_.weight + first_pair, out_rows});
+    const int64_t last_cols =
+        std::min(kPanel, experts_.hidden() - (first_panel + panels - 1) * kPanel);
+    table_.panel_product({x_rows, rows, experts_.down_panel(expert, first_panel), panels,
+                          panel_bytes(experts_.intermediate(), experts_.dtype()) / 4,
+                          experts_.dtype(), experts_.intermediate(), last_cols, c});
+    for (int64_t i = 0; i < panels; ++i) {
+      table_.add_weighted_rows({c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
+                                groups_.weight + first_pair, out_rows});
+      for (int64_t r = 0; r < rows; ++r) out_rows[r] += kPanel;
+    }
   }
 
   ThreadPool::Session& session_;
@@ -168,7 +185,7 @@ void moe(ConstRows x_TM, const ExpertWeights& experts, const int32_t* expert_ids
          const float* routing_TK, int64_t top_k, bool accumulate, Rows out_TM) {
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
-  session.prepare_thread_scratch(kMaxRows * kPanel);
+  session.prepare_thread_scratch(kPanelsAtOnce * kMaxRows * kPanel);
 
   const int64_t chunk = std::min(kChunkTokens, x_TM.rows);
   const int64_t max_pairs = chunk * top_k;
@@ -195,14 +212,18 @@ void moe(ConstRows x_TM, const ExpertWeights& experts, const int32_t* expert_ids
     session.parallel_for(cut_gate_up(experts, grouping, items),
                          [&](int64_t i, int thread) { work.gate_up(items[i], thread); });
 
-    // Few panels and many tokens: cut the tokens too, so that every thread has several items.
+    // Few panels and many tokens: cut the tokens too, so that every thread has several items. Many
+    // panels: take several at once, they share the reading of the activations.
     const int64_t wanted = 4 * session.num_threads();
     const int64_t token_cuts = std::clamp<int64_t>(
         (wanted + experts.down_panels() - 1) / experts.down_panels(), 1, (tokens + 63) / 64);
-    session.parallel_for(experts.down_panels() * token_cuts, [&](int64_t item, int thread) {
+    const int64_t at_once = std::clamp<int64_t>(experts.down_panels() / wanted, 1, kPanelsAtOnce);
+    const int64_t groups = (experts.down_panels() + at_once - 1) / at_once;
+    session.parallel_for(groups * token_cuts, [&](int64_t item, int thread) {
       const int64_t cut = item % token_cuts;
-      work.down(item / token_cuts, tokens * cut / token_cuts, tokens * (cut + 1) / token_cuts,
-                thread);
+      const int64_t panel = item / token_cuts * at_once;
+      work.down(panel, std::min(at_once, experts.down_panels() - panel), tokens * cut / token_cuts,
+                tokens * (cut + 1) / token_cuts, thread);
     });
   }
 }

@@ -69,9 +69,12 @@ double cgroup_quota() {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool v2 = controllers == ",,";
-    if (!v2 && controllers.find(",cpu,") == std::string::npos) continue;
+    // Fields: number, controllers ("" for version 2, else such as "cpu,cpuacct"), path.
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool v2 = controllers.empty();
+    if (!v2 && controllers != "cpu" && controllers.rfind("cpu,", 0) != 0 &&
+        controllers.find(",cpu,") == std::string::npos && !controllers.ends_with(",cpu"))
+      continue;
     std::string path = line.substr(second + 1);
     for (;;) {
       if (path == "/") path.clear();

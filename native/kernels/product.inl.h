@@ -154,13 +154,18 @@ inline void rows_over_slice(const float* const* x_rows, int64_t rows, int64_t k0
 void panel_product(const PanelProduct& p) {
   for (int64_t k0 = 0; k0 == 0 || k0 < p.k; k0 += kSlice) {
     const int64_t k1 = p.k < k0 + kSlice ? p.k : k0 + kSlice;
-    if (p.dtype == DType::kF32)
-      rows_over_slice<SliceOfF32>(p.x_rows, p.rows, k0, k1,
-                                  static_cast<const float*>(p.panel) + k0 * kPanel, p.c, p.cols,
-                                  k0 > 0);
-    else
-      rows_over_slice<SliceOfBf16>(p.x_rows, p.rows, k0, k1,
-                                   static_cast<const uint32_t*>(p.panel) + k0 / 2 * kPanel, p.c,
-                                   p.cols, k0 > 0);
+    for (int64_t i = 0; i < p.panels; ++i) {
+      float* c = p.c + i * p.rows * kPanel;
+      const int64_t cols = i + 1 == p.panels ? p.cols : kPanel;
+      if (p.dtype == DType::kF32)
+        rows_over_slice<SliceOfF32>(
+            p.x_rows, p.rows, k0, k1,
+            static_cast<const float*>(p.panel) + i * p.panel_words + k0 * kPanel, c, cols, k0 > 0);
+      else
+        rows_over_slice<SliceOfBf16>(
+            p.x_rows, p.rows, k0, k1,
+            static_cast<const uint32_t*>(p.panel) + i * p.panel_words + k0 / 2 * kPanel, c, cols,
+            k0 > 0);
+    }
   }
 }

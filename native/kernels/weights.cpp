@@ -50,10 +50,6 @@ int64_t gate_up_bytes(int64_t intermediate, int64_t hidden, DType dtype) {
 
 }  // namespace
 
-int64_t panel_bytes(int64_t k, DType dtype) {
-  return dtype == DType::kF32 ? k * kPanel * 4 : (k + 1) / 2 * kPanel * 4;
-}
-
 void pack_column(const SourceMatrix& source, int64_t row, DType dtype, int64_t column,
                  std::byte* panel) {
   if (source.dtype == DType::kF32)

@@ -19,7 +19,9 @@ struct SourceMatrix {
 };
 
 // Bytes of one panel with an inner size of k.
-int64_t panel_bytes(int64_t k, DType dtype);
+constexpr int64_t panel_bytes(int64_t k, DType dtype) {
+  return (dtype == DType::kF32 ? k : (k + 1) / 2) * kPanel * 4;
+}
 constexpr int64_t panel_count(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
 // Writes source row `row` as column `column` of a panel, converting to the panel's dtype (fp32 to
