@@ -1,7 +1,7 @@
-"""Try an installed Inlay where no compiler can be found: serve the demo model, ask it one question.
+"""Try an installed Inlay where no compiler can be found: serve the demo model, ask one question.
 
-Run by ./tools/check with the Python of a bare environment that holds the wheel and what it requires.
-Standard library only.
+Run by ./tools/check with the Python of a bare environment that holds the wheel and what it
+requires. Standard library only.
 """
 
 import importlib.metadata

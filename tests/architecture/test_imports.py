@@ -64,7 +64,6 @@ def test_imports_follow_the_table(package: str) -> None:
     wrong = [
         f"{module.name or '__init__'} imports inlay.{imported}"
         for module in modules(package)
-        if module.package == package
         for imported in inlay_imports(module)
         if not allowed(module, imported)
     ]

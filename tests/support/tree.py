@@ -1,6 +1,7 @@
 """The source tree as the rule tests see it: files, packages and their imports, never imported."""
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +30,21 @@ def packages() -> list[str]:
     return sorted(init.parent.name for init in PACKAGE.glob("*/__init__.py"))
 
 
-def modules(package: str | None = None) -> Iterator[Module]:
-    """All modules of one package, or of `inlay` as a whole."""
-    for file in sorted((PACKAGE / (package or "")).rglob("*.py")):
+def modules(package: str | None = None) -> list[Module]:
+    """All modules of one package ("" for those beside the packages), or of `inlay` as a whole."""
+    return [module for module in _modules() if package in (None, module.package)]
+
+
+@functools.cache
+def _modules() -> list[Module]:
+    found = []
+    for file in sorted(PACKAGE.rglob("*.py")):
         parts = list(file.relative_to(PACKAGE).with_suffix("").parts)
         if parts[-1] == "__init__":
             parts.pop()
-        yield Module(".".join(parts), file, ast.parse(file.read_text(), filename=str(file)))
+        syntax = ast.parse(file.read_text(), filename=str(file))
+        found.append(Module(".".join(parts), file, syntax))
+    return found
 
 
 def inlay_imports(module: Module) -> Iterator[str]:
