@@ -63,6 +63,7 @@ class RequestRecord:
         token_times_s: arrival of every event that carried a token.
         output_tokens: the server's count; None where it reports none.
         finished_s: when the stream was complete.
+        silent_end_s: arrival of an end without text; see `_take_usage`.
         error: why there is no answer.
     """
 
@@ -78,6 +79,7 @@ class RequestRecord:
     finish_reason: str | None = None
     finished_s: float = 0.0
     error: str | None = None
+    silent_end_s: float | None = None
 
     def on_event(self, data: bytes, now_s: float) -> None:
         """Take one server-sent event."""
@@ -93,7 +95,9 @@ class RequestRecord:
             added = _text_of(choice)
             text += added
             is_token = is_token or bool(added) or _is_silent_token(choice)
-            self.finish_reason = choice.finish_reason or self.finish_reason
+            if choice.finish_reason is not None:
+                self.finish_reason = choice.finish_reason
+                self.silent_end_s = None if added else now_s
         if is_token:
             self.token_times_s.append(now_s)
             self.texts.append(text)
@@ -103,6 +107,11 @@ class RequestRecord:
     def _take_usage(self, usage: _Usage) -> None:
         self.prompt_tokens = usage.prompt_tokens
         self.output_tokens = usage.completion_tokens
+        # Some servers end with an event of its own, others with that of the last token, which may
+        # have no text (an end token). The count tells which: one token more than events so far.
+        if self.silent_end_s is not None and self.output_tokens == len(self.token_times_s) + 1:
+            self.token_times_s.append(self.silent_end_s)
+            self.silent_end_s = None
         if usage.prompt_tokens_details is not None:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 

@@ -115,15 +115,21 @@ def _software(facts: Facts) -> Iterator[Finding]:
 def _kernels(facts: Facts) -> Iterator[Finding]:
     kernels = facts.kernels
     if kernels.problem is not None:
-        yield Finding(level="problem", topic="kernels", message=kernels.problem)
+        yield Finding(
+            level="problem",
+            topic="kernels",
+            message=kernels.problem,
+            fix="unset INLAY_ISA" if kernels.forced else None,
+        )
     elif not kernels.native:
+        install = "pip install --force-reinstall --no-deps inlay"
         compiler = "" if facts.software.compiler else "apt-get install g++; "
         yield Finding(
             level="warning",
             topic="kernels",
             message="NumPy references run, many times slower than the compiled kernels: "
             f"{kernels.why_not}",
-            fix=f"{compiler}pip install --force-reinstall --no-deps inlay (and INLAY_NATIVE unset)",
+            fix="unset INLAY_NATIVE" if facts.kernels.switched_off else compiler + install,
         )
     elif kernels.forced:
         yield Finding(

@@ -19,6 +19,7 @@ class Kernels:
         threads: threads of the kernels.
         forced: value of INLAY_ISA.
         problem: why no kernel can run.
+        switched_off: INLAY_NATIVE=0 is set.
     """
 
     native: bool
@@ -30,6 +31,7 @@ class Kernels:
     threads: int
     forced: str | None
     problem: str | None
+    switched_off: bool
 
 
 def read_kernels(settings: Settings) -> Kernels:
@@ -51,4 +53,5 @@ def read_kernels(settings: Settings) -> Kernels:
         threads=threads.num_threads(),
         forced=settings.isa,
         problem=problem,
+        switched_off=not settings.native,
     )

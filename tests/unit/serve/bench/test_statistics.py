@@ -121,6 +121,16 @@ def test_streamed_events_of_all_kinds() -> None:
     assert (found.prompt_tokens, found.output_tokens, found.finish_reason) == (3, 4, "length")
 
 
+def test_a_last_token_without_text_is_counted_when_usage_tells() -> None:
+    for tokens, expected in ((2, 2), (1, 1), (3, 1)):
+        found = RequestRecord(index=0, due_s=0.0)
+        found.on_event(b'{"choices":[{"index":0,"text":"a"}]}', 1.0)
+        found.on_event(b'{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}', 2.0)
+        usage = b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":%d}}' % tokens
+        found.on_event(usage, 3.0)
+        assert len(found.token_times_s) == expected
+
+
 def test_an_error_event_fails_the_request() -> None:
     found = RequestRecord(index=0, due_s=0.0)
     found.on_event(b'{"error":{"message":"the engine died","code":500}}', 1.0)

@@ -86,6 +86,7 @@ HEALTHY = Facts(
         threads=8,
         forced=None,
         problem=None,
+        switched_off=False,
     ),
 )
 
