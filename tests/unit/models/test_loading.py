@@ -1,0 +1,345 @@
+"""Loading: what is read, how it is held, and what is said when something is wrong."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from inlay.core.errors import (
+    ArgumentError,
+    ConfigError,
+    ModelFileError,
+    ModelNotFoundError,
+    ResourceError,
+    UnsupportedModelError,
+)
+from inlay.core.model_shape import ModelShape
+from inlay.models import model as model_module
+from inlay.models.batch import ForwardBatch
+from inlay.models.model import Model, load_model
+from inlay.models.weight_files import WeightFiles
+from tests.support.model_driver import ModelDriver
+from tests.support.tiny_models import make_tiny_model
+
+SHARD = "model.safetensors"
+
+
+def tiny(directory: Path, architecture: str = "qwen3_moe", **options: Any) -> Path:
+    return make_tiny_model(directory, architecture, **{"tokenizer": "none"} | options)
+
+
+def edit(directory: Path, change: Any) -> None:
+    tensors = load_file(directory / SHARD)
+    change(tensors)
+    save_file(tensors, directory / SHARD)
+
+
+def logits(model: Model) -> torch.Tensor:
+    return ModelDriver(model).prefill([1, 2, 3, 400, 5])
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_both_spellings_of_experts_and_shards(tmp_path: Path, backend: str) -> None:
+    one = tiny(tmp_path / "one")
+    tensors = load_file(one / SHARD)
+    fused = tiny(tmp_path / "fused", expert_names="fused")
+
+    def fuse(target: dict[str, torch.Tensor]) -> None:
+        for name in target:
+            if name in tensors:
+                target[name] = tensors[name]
+        for layer in range(2):
+            experts = f"model.layers.{layer}.mlp.experts"
+            parts = [
+                {p: tensors[f"{experts}.{e}.{p}_proj.weight"] for p in ("gate", "up", "down")}
+                for e in range(8)
+            ]
+            target[f"{experts}.gate_up_proj"] = torch.stack(
+                [torch.cat((part["gate"], part["up"])) for part in parts]
+            )
+            target[f"{experts}.down_proj"] = torch.stack([part["down"] for part in parts])
+
+    edit(fused, fuse)
+    sharded = tiny(tmp_path / "sharded", shards=4)
+    expected = logits(load_model(one, backend=backend))
+    assert torch.equal(logits(load_model(fused, backend=backend)), expected)
+    assert torch.equal(logits(load_model(sharded, backend=backend)), expected)
+
+
+def test_surplus_that_is_known(tmp_path: Path) -> None:
+    """Old checkpoints hold computed tables, and tied models sometimes their head."""
+    expected = logits(load_model(tiny(tmp_path / "plain", "llama")))
+    directory = tiny(tmp_path / "old", "llama")
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    edit(directory, add)
+    assert torch.equal(logits(load_model(directory)), expected)
+
+
+def test_wrong_tensors(tmp_path: Path) -> None:
+    directory = tiny(tmp_path / "missing", "llama")
+    edit(
+        directory, lambda t: [t.pop(f"model.layers.1.mlp.{p}_proj.weight") for p in ("up", "down")]
+    )
+    with pytest.raises(ModelFileError, match=r"lack model\.layers\.1\.mlp\.up_proj\.weight, model"):
+        load_model(directory)
+
+    directory = tiny(tmp_path / "surplus", "llama")
+    edit(directory, lambda t: t.update({"model.layers.0.self_attn.sinks": torch.ones(4)}))
+    with pytest.raises(ModelFileError, match=r"hold model\.layers\.0\.self_attn\.sinks, which"):
+        load_model(directory)
+
+    directory = tiny(tmp_path / "shape", "llama")
+    edit(directory, lambda t: t.update({"model.norm.weight": torch.ones(63)}))
+    with pytest.raises(ModelFileError, match=r"model\.norm\.weight \[63\] instead of \[64\]"):
+        load_model(directory)
+
+    directory = tiny(tmp_path / "dtype", "llama")
+    name = "model.layers.0.mlp.up_proj.weight"
+    edit(directory, lambda t: t.update({name: t[name].to(torch.float8_e4m3fn)}))
+    with pytest.raises(UnsupportedModelError, match=r"up_proj\.weight has dtype F8_E4M3"):
+        load_model(directory)
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    directory = tiny(tmp_path / "cut", "llama")
+    data = (directory / SHARD).read_bytes()
+    for damaged in (
+        data[:-100],
+        data[:50],
+        b"",
+        b"\xff" * 8 + data[8:],
+        data[:20] + b"x" + data[21:],
+    ):
+        (directory / SHARD).write_bytes(damaged)
+        with pytest.raises(ModelFileError, match="cut off or damaged.*download it again"):
+            load_model(directory)
+    (directory / SHARD).unlink()
+    with pytest.raises(ModelNotFoundError, match=r"holds no \*\.safetensors"):
+        load_model(directory)
+    (directory / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(UnsupportedModelError, match=r"pytorch_model\.bin but no \*\.safetensors"):
+        load_model(directory)
+
+
+def test_damaged_index(tmp_path: Path) -> None:
+    directory = tiny(tmp_path, shards=3)
+    index_file = directory / "model.safetensors.index.json"
+    index = json.loads(index_file.read_text())
+    (directory / "model-00002-of-00003.safetensors").rename(directory / "aside")
+    with pytest.raises(ModelNotFoundError, match="lacks 1 of 3 weight files: model-00002-of-00003"):
+        load_model(directory)
+    (directory / "aside").rename(directory / "model-00002-of-00003.safetensors")
+    index["weight_map"]["model.ghost.weight"] = "model-00001-of-00003.safetensors"
+    index_file.write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match=r"model\.ghost\.weight in files that do not hold"):
+        load_model(directory)
+    index["weight_map"]["model.ghost.weight"] = "../../etc/passwd"
+    index_file.write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match="outside the directory"):
+        load_model(directory)
+    index_file.write_text('{"metadata": {}}')
+    with pytest.raises(ModelFileError, match=r"index\.json is damaged"):
+        load_model(directory)
+
+
+def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tiny(tmp_path, dtype="bfloat16")
+    with pytest.raises(UnsupportedModelError, match="device 'tpu' is not supported"):
+        load_model(directory, device="tpu")
+    with pytest.raises(UnsupportedModelError, match="weight_format 'int3'.*auto, float32"):
+        load_model(directory, weight_format="int3")
+    with pytest.raises(UnsupportedModelError, match="backend 'jax'"):
+        load_model(directory, backend="jax")
+    if not torch.cuda.is_available():
+        with pytest.raises(ResourceError, match="finds no CUDA device"):
+            load_model(directory, device="cuda")
+    wide = load_model(directory, weight_format="float32")
+    assert wide.weight_format == "float32" and wide.kv_format().dtype == "float32"
+    narrow = load_model(directory)
+    assert narrow.weight_format == "bfloat16" and narrow.kv_format().dtype == "bfloat16"
+    # bfloat16 weights are widened exactly: the same bits either way.
+    driver = ModelDriver(wide), ModelDriver(narrow, dtype="float32")
+    assert torch.equal(driver[0].prefill([1, 2, 3]), driver[1].prefill([1, 2, 3]))
+    with pytest.raises(ConfigError, match="kv dtype 'float16' is not supported on cpu"):
+        narrow.kv_format(dtype="float16")
+    monkeypatch.setattr(model_module, "free_memory_bytes", lambda: 1000)
+    with pytest.raises(ResourceError, match="need .* of memory on cpu, and 1000 B are free"):
+        load_model(directory)
+
+
+def test_fingerprint(tmp_path: Path) -> None:
+    one = tiny(tmp_path / "one")
+    first = load_model(one).fingerprint
+    assert len(first) == 32 and first == load_model(one).fingerprint
+    assert first == load_model(tiny(tmp_path / "same")).fingerprint
+    assert first != load_model(tiny(tmp_path / "seed", seed=1)).fingerprint
+    assert first != load_model(tiny(tmp_path / "rope", rope_theta=5000.0)).fingerprint
+    edit(one, lambda t: t["model.norm.weight"].add_(1e-3))
+    assert first != load_model(one).fingerprint
+
+
+def test_pool(tmp_path: Path) -> None:
+    model = load_model(tiny(tmp_path, dtype="bfloat16"))
+    kv_format = model.kv_format(page_tokens=32)
+    pool = model.new_kv_pool(kv_format, 5)
+    assert pool.data.shape == (5, 2, 2, 32, 2, 16) and pool.data.dtype == torch.bfloat16
+    assert pool.nbytes == pool.data.nbytes == 5 * kv_format.page_bytes
+    with pytest.raises(ConfigError, match="num_pages must be at least 1"):
+        model.new_kv_pool(kv_format, 0)
+    other = load_model(tiny(tmp_path / "other", num_hidden_layers=3))
+    with pytest.raises(ConfigError, match="does not fit this model"):
+        other.new_kv_pool(kv_format, 1)
+    with pytest.raises(ResourceError, match="no memory for"):
+        model.new_kv_pool(kv_format, 1 << 50)
+
+
+def test_bad_batches(tmp_path: Path) -> None:
+    model = load_model(tiny(tmp_path))
+    pool = model.new_kv_pool(model.kv_format(), 4)
+
+    def batch(**changes: Any) -> ForwardBatch:
+        fields: dict[str, Any] = {
+            "token_ids_T": [1, 2],
+            "positions_T": [0, 1],
+            "query_starts_B1": [0, 2],
+            "context_lens_B": [2],
+            "page_table_BP": [[3]],
+            "logit_rows_R": [1],
+        } | changes
+        return ForwardBatch(**{k: np.array(v, np.int32) for k, v in fields.items()})
+
+    assert model.forward(batch(), pool).shape == (1, 512)
+    assert model.forward(batch(logit_rows_R=[]), pool).shape == (0, 512)
+    for changes, message in (
+        ({"token_ids_T": [1, 512]}, "token ids go from 1 to 512, outside 0..511"),
+        ({"token_ids_T": [-1, 5]}, "token ids go from -1"),
+        ({"page_table_BP": [[4]]}, "page ids go from 4 to 4, outside 0..3"),
+        ({"logit_rows_R": [2]}, "logit rows go from 2"),
+        ({"context_lens_B": [17]}, "17 tokens does not fit 1 pages"),
+        ({"positions_T": [0, 16]}, "17 tokens does not fit 1 pages"),
+        ({"positions_T": [0]}, "1 entries for 2 tokens"),
+        ({"query_starts_B1": [0, 1]}, "do not describe 1 requests"),
+        ({"token_ids_T": [[1, 2]]}, "token_ids_T must be a contiguous int32 array"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            model.forward(batch(**changes), pool)
+
+
+def test_chosen_experts(tmp_path: Path) -> None:
+    """The trace tells which experts ran, in the layers that have some."""
+    directory = tiny(tmp_path, num_hidden_layers=3, mlp_only_layers=[1])
+    traces = []
+    for backend in ("torch", "native"):
+        driver = ModelDriver(load_model(directory, backend=backend))
+        trace = np.full((2, 6, 3), -1, np.int32)
+        sequence = driver.add([5, 6, 7, 8, 9, 10])
+        driver.step([(sequence, 6)], expert_ids=trace)
+        assert trace.min() >= 0 and trace.max() < 8
+        traces.append(np.sort(trace, axis=-1))
+    assert np.array_equal(*traces)
+
+
+def test_files_are_mapped(tmp_path: Path) -> None:
+    """Tensors are views of the file, so loading needs no second copy."""
+    files = WeightFiles(tiny(tmp_path))
+    name = "model.embed_tokens.weight"
+    assert files.get(name).data_ptr() == files.get(name).data_ptr()
+
+
+def config_of(architecture: str = "qwen3_moe", **changes: Any) -> dict[str, Any]:
+    config = {
+        "model_type": architecture,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 512,
+        "max_position_embeddings": 512,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    } | changes
+    return {key: value for key, value in config.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"model_type": "gpt2"}, UnsupportedModelError, "'gpt2' is not supported; supported are"),
+        ({"model_type": ...}, UnsupportedModelError, "model_type None"),
+        ({"hidden_size": ...}, ModelFileError, "lacks 'hidden_size'"),
+        ({"hidden_size": 0}, ModelFileError, "hidden_size is 0"),
+        ({"hidden_size": "64"}, ModelFileError, "hidden_size is '64'"),
+        ({"hidden_size": 2**40}, ModelFileError, "hidden_size is"),
+        ({"num_hidden_layers": True}, ModelFileError, "num_hidden_layers is True"),
+        ({"rms_norm_eps": math.nan}, ModelFileError, "rms_norm_eps is nan"),
+        ({"rope_theta": math.inf}, ModelFileError, "rope_theta is inf"),
+        ({"num_key_value_heads": 3}, ModelFileError, "not a multiple of num_key_value_heads 3"),
+        ({"hidden_size": 63}, ModelFileError, "63 is not a multiple of num_attention_heads 4"),
+        ({"head_dim": 15}, UnsupportedModelError, "15 of 15 elements of a head would be rotated"),
+        ({"num_experts_per_tok": 9}, ModelFileError, "9 is above num_experts 8"),
+        ({"mlp_only_layers": "1"}, ModelFileError, "mlp_only_layers"),
+        ({"norm_topk_prob": 1}, ModelFileError, "norm_topk_prob is 1, not true or false"),
+        ({"hidden_act": "gelu"}, UnsupportedModelError, "hidden_act 'gelu'"),
+        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModelError, "with 'awq'"),
+        ({"rope_scaling": {"type": "su"}}, UnsupportedModelError, "rope type 'su'"),
+        ({"rope_scaling": {"type": "linear"}}, ModelFileError, "lacks 'factor'"),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, ModelFileError, "low_freq_factor"),
+        ({"rope_parameters": {"full_attention": {}}}, UnsupportedModelError, "one flat table"),
+        (
+            {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["chunked"] * 4},
+            UnsupportedModelError,
+            "layer_types must name 4 layers",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_config(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ModelShape.from_config(config_of(**changes))
+
+
+def test_bad_config_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="no model directory"):
+        ModelShape.from_directory(tmp_path / "nowhere")
+    with pytest.raises(ModelNotFoundError, match=r"has no config\.json"):
+        ModelShape.from_directory(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelFileError, match="not valid JSON"):
+        ModelShape.from_directory(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelFileError, match="not a JSON object"):
+        ModelShape.from_directory(tmp_path)
+
+
+def test_counts(tmp_path: Path) -> None:
+    """Parameter counts are those of the files."""
+    for name, options in {
+        "moe": {"decoder_sparse_step": 2},
+        "untied": {"architecture": "llama", "tie_word_embeddings": False, "attention_bias": True},
+        "bias": {"architecture": "llama", "mlp_bias": True},
+    }.items():
+        directory = tiny(tmp_path / name, **options)
+        shape = ModelShape.from_directory(directory)
+        tensors = load_file(directory / SHARD)
+        assert shape.parameters == sum(tensor.numel() for tensor in tensors.values()), name
+    shape = ModelShape.from_config(config_of())
+    assert shape.parameters - shape.active_parameters == 64 * 512 + 4 * 6 * 3 * 64 * 32
+    assert shape.kv_token_bytes() == 2 * 4 * 2 * 16 * 2
+
+
+def test_context_after_stretching() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    shape = ModelShape.from_config(config_of("qwen3", rope_scaling=yarn))
+    assert shape.max_context_tokens == 2048
+    assert shape.head_dim == 128  # the default of this architecture
+    assert shape.rope.attention_factor == pytest.approx(0.1 * math.log(4) + 1)
