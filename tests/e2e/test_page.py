@@ -231,7 +231,9 @@ def test_regenerate_repeats_the_question(visit: Page) -> None:
     set_up(visit, Max_tokens="12", Temperature="0")
     say(visit, "Say it again")
     first = complete(visit).locator(".markdown").inner_text()
+    visit.evaluate("document.querySelector('.turn').dataset.old = 'yes'")
     visit.get_by_role("button", name="Regenerate").click()
+    expect(visit.locator(".turn[data-old]")).to_have_count(0)
     expect(visit.locator(".turn")).to_have_count(1)
     assert complete(visit).locator(".markdown").inner_text() == first
 

@@ -1,7 +1,7 @@
 """The live line: what the engine is doing now. Asks only while someone looks."""
 
 import asyncio
-import logging
+from html import escape
 
 from nicegui import ui
 
@@ -12,7 +12,6 @@ from inlay.serve.page.widgets import raw
 from inlay.serve.service import Service
 
 _BUSY_S, _IDLE_S = 1.0, 3.0
-_log = logging.getLogger(__name__)
 
 
 class LiveStatus:
@@ -28,7 +27,7 @@ class LiveStatus:
 
     def footer(self) -> None:
         """Put the long form here, and start refreshing."""
-        self._line = raw(_engine_words(self._service.info), "engine")
+        raw(_engine_words(self._service.info), "engine")
         self._figures = raw("", "engine figures-live")
         self._timer = ui.timer(_IDLE_S, self.refresh)
 
@@ -86,4 +85,4 @@ def _engine_words(info: EngineInfo) -> str:
     words = [f"{shown} parameters", info.device, info.isa, f"{info.weight_format} weights"]
     if info.experts:
         words.insert(1, f"{info.moe_layers} MoE layers × {info.experts} experts")
-    return "".join(f"<span>{word}</span>" for word in dict.fromkeys(words) if word)
+    return "".join(f"<span>{escape(word)}</span>" for word in dict.fromkeys(words) if word)

@@ -25,6 +25,7 @@ class TurnView:
         self.page_tokens = page_tokens
         self._drawing: asyncio.TimerHandle | None = None
         self._details: Element | None = None
+        self._while_last: list[Element] = []  # buttons that act on the last turn
         self.box = box("turn")
         with self.box:
             with box("question"):
@@ -58,9 +59,7 @@ class TurnView:
 
     def draw(self) -> None:
         """Show what has come, now."""
-        if self._drawing is not None:
-            self._drawing.cancel()
-            self._drawing = None
+        self.forget()
         answer = self.turn.answer
         if answer.text:
             self._text.set_content(to_html(answer.text))
@@ -97,14 +96,21 @@ class TurnView:
                         js=f"(e) => inlay.copy({json.dumps(answer.text)}, e.currentTarget)",
                     )
                 if on_again is not None:
-                    self.again = button(
-                        "", on_again, symbol="again", classes="ghost small again", hint="Regenerate"
+                    again = button(
+                        "", on_again, symbol="again", classes="ghost small", hint="Regenerate"
                     )
+                    self._while_last.append(again)
 
     def settle(self) -> None:
-        """A newer turn follows: this one cannot be regenerated any more."""
-        if (again := getattr(self, "again", None)) is not None:
-            again.set_visibility(False)
+        """A newer turn follows: this one cannot be asked again any more."""
+        for element in self._while_last:
+            element.set_visibility(False)
+
+    def forget(self) -> None:
+        """Cancel a picture that is due; also when the turn was taken from the page."""
+        if self._drawing is not None:
+            self._drawing.cancel()
+            self._drawing = None
 
     def _figures(self) -> None:
         answer = self.turn.answer
@@ -148,7 +154,7 @@ class TurnView:
                     if notice.new_chat:
                         button("New chat", on_new, classes="solid")
                     if notice.retry:
-                        button("Try again", on_retry, classes="solid")
+                        self._while_last.append(button("Try again", on_retry, classes="solid"))
 
 
 def _waiting(words: str) -> str:

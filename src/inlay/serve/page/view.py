@@ -69,10 +69,13 @@ class ChatPage:
                 hint="Light or dark",
                 js="() => inlay.toggleDark()",
             )
-            button("", self._settings, symbol="sliders", classes="ghost", hint="Settings")
-
-    def _settings(self) -> None:
-        self.settings.toggle()
+            button(
+                "",
+                lambda: self.settings.toggle(),  # it is made after the header
+                symbol="sliders",
+                classes="ghost",
+                hint="Settings",
+            )
 
     def _composer(self) -> None:
         take = "const text = inlay.take(); if (text !== null) emit(text);"
@@ -211,7 +214,8 @@ class ChatPage:
                 _log.exception("the chat page failed while it streamed an answer")
             failure = error
         if self.running is not me or self.client.is_deleted:
-            return  # a new chat was begun, or the visitor left
+            view.forget()  # a new chat was begun, or the visitor left
+            return
         self.running = None
         view.finish(on_again=None if failure else self.again, note=self._gain(turn))
         if failure is not None:
