@@ -43,7 +43,9 @@ class ServerMetrics:
         }
         self._engine = _EngineCollector(info)
         self._registry.register(self._engine)
-        self._aliases = _AliasCollector(self._registry, {"model_name": model, "engine": "0"}, info)
+        self._aliases = _AliasCollector(
+            _Plain(self._registry), {"model_name": model, "engine": "0"}, info
+        )
 
     def track(self, arrival_s: float) -> "RequestTracker":
         """Follow one request from now on."""
@@ -57,8 +59,9 @@ class ServerMetrics:
         """The text that `/metrics` answers; `stats` is None when the engine is gone."""
         self._engine.stats = stats
         registry = CollectorRegistry()
+        registry.register(_Plain(self._registry))
         registry.register(self._aliases)
-        return generate_latest(self._registry) + generate_latest(registry)
+        return generate_latest(registry)
 
 
 class RequestTracker:
@@ -169,12 +172,25 @@ class _EngineCollector(Collector):
             yield CounterMetricFamily(metric.name, metric.help, value=value)
 
 
+class _Plain(Collector):
+    """A registry's families without the time at which each series was made."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def describe(self) -> Iterable[Family]:
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        for family in self._registry.collect():
+            family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+            yield family
+
+
 class _AliasCollector(Collector):
     """The same values again, under the names that routers for other engines read."""
 
-    def __init__(
-        self, registry: CollectorRegistry, labels: dict[str, str], info: EngineInfo
-    ) -> None:
+    def __init__(self, registry: _Plain, labels: dict[str, str], info: EngineInfo) -> None:
         self._registry = registry
         self._labels = labels
         self._info = info
