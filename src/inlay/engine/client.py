@@ -43,7 +43,7 @@ from inlay.core.messages import (
 )
 from inlay.engine.config import EngineConfig
 from inlay.engine.failures import error_of, restore
-from inlay.engine.wire import START_FAILED, FromEngine, ToEngine, WorkerSetup, address, new_socket
+from inlay.engine.wire import START_FAILED, FromEngine, WorkerSetup, address, new_socket
 
 log = logging.getLogger(__name__)
 
@@ -137,11 +137,15 @@ class EngineClient:
         request_id = request.request_id
         if request_id in self._streams:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        try:
+            data = self._encode(request)
+        except (OverflowError, TypeError, msgspec.MsgspecError) as cause:
+            raise RequestError(f"the request cannot be sent: {cause}") from cause
         queue: asyncio.Queue[RequestOutput | InlayError] = asyncio.Queue()
         self._streams[request_id] = queue
         finished = False
         try:
-            self._send(request)
+            self._send(data)
             while not finished:
                 item = await queue.get()
                 if isinstance(item, InlayError):
@@ -155,7 +159,7 @@ class EngineClient:
         finally:
             self._streams.pop(request_id, None)
             if not finished and self.alive:
-                self._send(CancelRequest(request_id))
+                self._send(self._encode(CancelRequest(request_id)))
 
     async def stats(self) -> EngineStats:
         """Gauges and totals of the engine, after all messages sent so far.
@@ -166,13 +170,13 @@ class EngineClient:
         self._check_alive()
         future: asyncio.Future[EngineStats] = self._loop.create_future()
         self._stats.append(future)
-        self._send(StatsRequest())
+        self._send(self._encode(StatsRequest()))
         return await future
 
     async def reset_prefix_cache(self) -> None:
         """Forget all cached blocks that no request uses; returns when it is done."""
         self._check_alive()
-        self._send(ResetPrefixCache())
+        self._send(self._encode(ResetPrefixCache()))
         await self.stats()
 
     async def aclose(self) -> None:
@@ -190,9 +194,9 @@ class EngineClient:
 
     # Messages
 
-    def _send(self, message: ToEngine) -> None:
+    def _send(self, data: bytes) -> None:
         try:
-            self._socket.send(self._encode(message), zmq.NOBLOCK)
+            self._socket.send(data, zmq.NOBLOCK)
         except zmq.Again:  # the peer is gone; its exit will be noticed next
             return
         # Sending may consume the edge that announces a message (ZMQ_FD is edge-triggered).

@@ -19,7 +19,7 @@ class SchedulerConfig:
         prefill_chunk: prompt tokens of one request in one step.
     """
 
-    max_batch_tokens: int = 2048
+    max_batch_tokens: int = 1024
     max_running: int = 64
     max_waiting: int = 1024
     prefill_chunk: int = 512

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inlay.engine.probabilities import Float32, block_ends, top_ids
+from inlay.engine.probabilities import Float32, block_ends, highest_first, top_ids
 
 
 def keep_likely(weights_W: Float32, *, top_k: int, top_p: float, min_p: float) -> None:
@@ -29,7 +29,7 @@ def keep_likely(weights_W: Float32, *, top_k: int, top_p: float, min_p: float) -
         # Tokens below this weight add up to less than what top-p drops, so none of them stays.
         total = float(block_ends(weights_W[None])[0, -1])
         ids = np.flatnonzero(weights_W >= (1.0 - top_p) * total / len(weights_W))
-        ids = ids[np.argsort(-weights_W[ids], kind="stable")]
+        ids = highest_first(weights_W, ids)
     else:
         return
     kept = weights_W[ids]

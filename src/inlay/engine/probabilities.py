@@ -96,3 +96,18 @@ def top_ids(values_V: Float32, count: int) -> Int64:
         ids = np.arange(size)
     order = np.argsort(-values_V[ids], kind="stable")
     return ids[order[:count]]
+
+
+def highest_first(weights_V: Float32, ids: Int64) -> Int64:
+    """Order ids by weight, highest first; of equal ones the lower id first.
+
+    The bits of floats that are not negative sort as the floats do. With the id below them a key
+    is unique, so NumPy's fastest sort will do, about ten times as fast as a stable argsort.
+
+    Args:
+        weights_V: at least 0.
+    """
+    rank = np.uint64(2**32 - 1) - weights_V[ids].view(np.uint32).astype(np.uint64)
+    keys = (rank << np.uint64(32)) | ids.astype(np.uint64)
+    keys.sort()
+    return (keys & np.uint64(2**32 - 1)).astype(np.int64)

@@ -78,6 +78,11 @@ class Scheduler:
         elif choice.state == "waiting":
             self._num_waiting -= 1
         choice.state = "finished"
+        if len(self._waiting) > 2 * self._num_waiting + 64:
+            # Entries of removed choices leave the heap when they come first; not before is
+            # too late if the first one waits for long.
+            self._waiting = [entry for entry in self._waiting if entry[1].state == "waiting"]
+            heapq.heapify(self._waiting)
 
     def fork(self, choice: Choice) -> list[Choice]:
         """Start the other choices of a request whose prompt is computed.

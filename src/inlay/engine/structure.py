@@ -146,7 +146,7 @@ def grammar_of(structure: Structure) -> str:
     try:
         if kind == "json_schema":
             schema = _json(value, dict | bool, "a JSON schema", "an object")
-            overrides = {"whitespace_pattern": _WHITESPACE}
+            overrides: Any = {"whitespace_pattern": _WHITESPACE}
             schema = {} if schema is True else schema
             return str(LLMatcher.grammar_from_json_schema(schema, overrides=overrides))
         if kind == "regex":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import zmq
 
-from inlay.core.errors import EngineError, InlayError
+from inlay.core.errors import EngineError, InlayError, RequestError
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
     CancelRequest,
@@ -109,9 +109,11 @@ class _Server:
             except zmq.Again:
                 return
             try:
-                self._handle(self._decode(data))
-            except msgspec.MsgspecError:
-                log.exception("a message of %d bytes cannot be read", len(data))
+                message = self._decode(data)
+            except msgspec.MsgspecError as error:
+                self._refuse(data, error)
+            else:
+                self._handle(message)
 
     def _handle(self, message: ToEngine) -> None:
         match message:
@@ -123,6 +125,15 @@ class _Server:
                 self.send(self._engine.stats())
             case ResetPrefixCache():
                 self._engine.reset_prefix_cache()
+
+    def _refuse(self, data: bytes, error: msgspec.MsgspecError) -> None:
+        """Answer a message that is not what it should be, so that nobody waits for it."""
+        log.error("a message of %d bytes cannot be read: %s", len(data), error)
+        with contextlib.suppress(msgspec.MsgspecError):
+            match msgspec.msgpack.decode(data):
+                case ["GenerateRequest", str(request_id), *_]:
+                    refusal = RequestError(f"the request has a wrong type: {error}")
+                    self.send(OutputBatch((failure_output(request_id, refusal),)))
 
     def _add(self, request: GenerateRequest) -> None:
         try:

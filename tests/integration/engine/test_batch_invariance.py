@@ -39,7 +39,7 @@ def work(loaded):
             {"temperature": 1.2, "min_p": 0.02, "presence_penalty": 0.5},
         ][number % 5]
         params.append(
-            SamplingParams(max_tokens=OUTPUT, seed=number, ignore_eos=number % 2 == 0, **sampled)
+            SamplingParams(max_tokens=OUTPUT, seed=number, ignore_eos=number % 8 != 0, **sampled)
         )
     return [loaded.text.encode(prompt) for prompt in prompts], params
 

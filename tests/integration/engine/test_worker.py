@@ -107,6 +107,14 @@ async def test_refusals_arrive_as_they_were_raised(client, fields, error, param)
     assert caught.value.param == param
 
 
+async def test_wrong_types_do_not_hang(client):
+    with pytest.raises(RequestError, match=r"wrong type: Expected `int`, got `str`"):
+        await _collect(client, request("type", ["five"]))
+    with pytest.raises(RequestError, match="cannot be sent"):
+        await _collect(client, request("size", [5], seed=2**70))
+    assert client.alive
+
+
 async def test_an_id_in_use_is_refused(client):
     stream = client.generate(request("twice", [5], max_tokens=500, ignore_eos=True))
     await anext(stream)

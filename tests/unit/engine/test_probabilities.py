@@ -5,6 +5,7 @@ from inlay.engine.draws import draw
 from inlay.engine.probabilities import (
     block_ends,
     draw_tokens,
+    highest_first,
     log_sum_exp,
     padded_width,
     top_ids,
@@ -92,3 +93,10 @@ def test_top_ids_prefer_the_lower_id_among_equals(vocab, count):
     values = np.random.default_rng(1).integers(0, 12, vocab).astype(np.float32)
     expected = sorted(range(vocab), key=lambda i: (-values[i], i))[:count]
     assert top_ids(values, count).tolist() == expected
+
+
+def test_highest_first_prefers_the_lower_id_among_equals():
+    values = np.random.default_rng(2).integers(0, 30, 500).astype(np.float32) / 7
+    ids = np.flatnonzero(values)
+    expected = sorted(ids.tolist(), key=lambda i: (-values[i], i))
+    assert highest_first(values, ids).tolist() == expected

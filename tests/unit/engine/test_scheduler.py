@@ -237,6 +237,17 @@ def test_removing_frees_everything(state):
     bench.run()
 
 
+def test_removed_choices_do_not_pile_up_behind_one_that_waits():
+    bench = Bench(max_running=1)
+    bench.request(range(4), output=10**9)
+    bench.step()
+    bench.request(range(4))
+    for _ in range(1000):
+        bench.scheduler.remove(bench.request(range(4)))
+    assert len(bench.scheduler._waiting) < 200
+    assert bench.scheduler.num_waiting == 1
+
+
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6))
 def test_random_loads_finish_with_the_same_output(seed):
