@@ -50,7 +50,41 @@ LLAMA = (
     "{{- tool_call.arguments | tojson }}{%- endif %}<|python_tag|>"
 )
 
+QWEN_CODER = (
+    "{%- if tools %}<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"
+    "\nvalue_1\n</parameter>\n</function>\n</tool_call>{%- endif %}"
+    "{%- for args_name, args_value in tool_call.arguments|items %}"
+)
+
 RECORDINGS = [
+    Recording(
+        name="qwen3 coder speaks and calls twice",
+        template=QWEN_CODER,
+        text=(
+            "I'll write it.\n\n<tool_call>\n<function=write_file>\n<parameter=path>\na.py\n"
+            '</parameter>\n<parameter=text>\ndef f(a):\n    return "<tool_call>" < a\n\n'
+            "</parameter>\n<parameter=mode>\n420\n</parameter>\n<parameter=options>\n"
+            '{"sync": true}\n</parameter>'
+            "\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>"
+        ),
+        content="I'll write it.",
+        calls=[
+            (
+                "write_file",
+                '{"path": "a.py", "text": "def f(a):\\n    return \\"<tool_call>\\" < a\\n", '
+                '"mode": 420, "options": {"sync": true}}',
+            ),
+            ("get_time", "{}"),
+        ],
+    ),
+    Recording(
+        name="qwen3 coder without the outer tag, and a number that is none",
+        template=QWEN_CODER,
+        text=(
+            "<function=write_file>\n<parameter=mode>\nrw\n</parameter>\n</function>\n</tool_call>"
+        ),
+        calls=[("write_file", '{"mode": "rw"}')],
+    ),
     Recording(
         name="qwen3 thinks, speaks and calls twice",
         template=QWEN,

@@ -268,9 +268,8 @@ async def _drain(
     if client.alive:
         gate.close("the server is stopping")
         if service.active:
-            print(
-                f"stopping: {service.active} requests may run {config.drain_s:g} s more", flush=True
-            )
+            running = f"running requests ({service.active}) have {config.drain_s:g} s to end"
+            print(f"stopping: {running}", flush=True)
     else:
         gate.close("the engine's process ended and the server is stopping")
     deadline_s = time.monotonic() + config.drain_s

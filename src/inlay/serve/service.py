@@ -205,6 +205,7 @@ class Service:
             tools=plan.mode != "none",
             parallel=plan.parallel,
             tool_names=plan.names,
+            parameter_types=plan.parameter_types,
         )
         request = self.request("chatcmpl", body, token_ids, params, trace=trace)
         return ChatJob(request=request, plan=plan, options=options, forced=forced, name=name)

@@ -20,6 +20,7 @@ class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
         mode: `named` forces the function `name`, `required` any of them.
         tools: as the template sees them; empty in mode `none`.
         structure: the grammar that enforces modes `named` and `required`.
+        parameter_types: JSON types of the parameters, by function and parameter.
     """
 
     mode: Mode = "none"
@@ -28,6 +29,7 @@ class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
     names: frozenset[str] = frozenset()
     parallel: bool = True
     structure: Structure | None = None
+    parameter_types: dict[str, dict[str, object]] = {}
 
 
 def plan_tools(
@@ -66,7 +68,17 @@ def plan_tools(
         names=frozenset(names),
         parallel=several,
         structure=structure,
+        parameter_types={tool["function"]["name"]: _types(tool) for tool in found},
     )
+
+
+def _types(tool: Mapping[str, Any]) -> dict[str, object]:
+    properties = _parameters(tool).get("properties")
+    if not isinstance(properties, dict):
+        return {}
+    return {
+        name: schema.get("type") for name, schema in properties.items() if isinstance(schema, dict)
+    }
 
 
 def _tool(index: int, tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,12 +57,14 @@ class ReaderOptions(msgspec.Struct, frozen=True, kw_only=True):
         tools: tool calls are looked for.
         parallel: more than one call is passed on; otherwise the first only.
         tool_names: the functions the request offers.
+        parameter_types: JSON types of their parameters, by function and parameter.
     """
 
     thinking: bool = False
     tools: bool = False
     parallel: bool = True
     tool_names: frozenset[str] = frozenset()
+    parameter_types: dict[str, dict[str, object]] = {}
 
 
 class OutputParser(ABC):

@@ -8,9 +8,10 @@ from inlay.serve.parsers.harmony import HarmonyParser
 from inlay.serve.parsers.headed import DeepSeekParser, KimiParser
 from inlay.serve.parsers.hermes import HermesParser
 from inlay.serve.parsers.llama import LlamaParser
+from inlay.serve.parsers.qwen_coder import QwenCoderParser
 
 _TOOLS = re.compile(r"\btools\b")
-_ARGUMENTS_AS_JSON = re.compile(r"arguments\b[^{}]{0,40}\|\s*(tojson|items)")
+_ARGUMENTS_AS_JSON = re.compile(r"arguments\b[^{}]{0,40}\|\s*(tojson|items|dictsort)")
 _THINK = "<think>"
 _THINK_END = "</think>"
 
@@ -20,7 +21,7 @@ class Dialect:
     """A model family's notation.
 
     Attributes:
-        name: `hermes`, `deepseek`, `kimi`, `harmony`, `llama` or `plain`.
+        name: `hermes`, `qwen_coder`, `deepseek`, `kimi`, `harmony`, `llama` or `plain`.
         takes_tools: the chat template shows tools to the model.
         thinks: the notation has a thinking section.
         switchable: the template turns thinking off by `enable_thinking=False`.
@@ -39,6 +40,7 @@ class Dialect:
         """A reader for one choice."""
         parsers: dict[str, type[MarkerParser]] = {
             "hermes": HermesParser,
+            "qwen_coder": QwenCoderParser,
             "deepseek": DeepSeekParser,
             "kimi": KimiParser,
             "harmony": HarmonyParser,
@@ -81,6 +83,8 @@ def choose_dialect(template: str | None) -> Dialect:
         name, thinks = "deepseek", True
     elif "<|tool_calls_section_begin|>" in text or "<|tool_call_begin|>" in text:
         name = "kimi"
+    elif "<function=" in text and "<parameter=" in text:
+        name = "qwen_coder"
     elif "<tool_call>" in text or thinks:
         name = "hermes"
     elif takes_tools and ("<|python_tag|>" in text or '"parameters"' in text):

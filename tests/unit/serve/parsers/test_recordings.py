@@ -7,8 +7,12 @@ import pytest
 
 from inlay.serve.parsers import Piece, ReaderOptions, choose_dialect, joined
 from inlay.serve.parsers.forced import CallListParser, NamedCallParser
+from tests.support import chat_outputs
 from tests.support.chat_outputs import RECORDINGS, Recording
 
+TYPES: dict[str, dict[str, object]] = {
+    "write_file": {"path": "string", "mode": "integer", "options": ["object", "null"]}
+}
 NAMES = frozenset({"get_weather", "get_time", "render", "a", "b", "c", "math.add"})
 
 
@@ -44,6 +48,7 @@ def read(recording: Recording, parts: list[str], *, parallel: bool = True) -> di
         tools=recording.tools,
         parallel=parallel,
         tool_names=NAMES,
+        parameter_types=TYPES,
     )
     parser = choose_dialect(recording.template).parser(options)
     pieces = [piece for part in parts for piece in parser.push(part)]
@@ -89,7 +94,9 @@ def test_one_call_when_not_parallel(recording: Recording) -> None:
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 def test_thinking_streams_before_it_ends(recording: Recording) -> None:
     """Thinking and answer leave as they come; nothing waits for the end of the output."""
-    options = ReaderOptions(thinking=recording.thinking, tools=recording.tools, tool_names=NAMES)
+    options = ReaderOptions(
+        thinking=recording.thinking, tools=recording.tools, tool_names=NAMES, parameter_types=TYPES
+    )
     parser = choose_dialect(recording.template).parser(options)
     streamed = collect([piece for char in recording.text for piece in parser.push(char)])
     longest = str(streamed["reasoning"]) + str(streamed["content"])
@@ -105,12 +112,13 @@ def test_thinking_streams_before_it_ends(recording: Recording) -> None:
 @pytest.mark.parametrize(
     ("template", "name", "takes_tools", "as_json"),
     [
-        (RECORDINGS[0].template, "hermes", True, True),
-        (next(r.template for r in RECORDINGS if "v3 with" in r.name), "deepseek", True, False),
-        (next(r.template for r in RECORDINGS if "v3.1" in r.name), "deepseek", True, True),
-        (next(r.template for r in RECORDINGS if "kimi" in r.name), "kimi", True, True),
-        (next(r.template for r in RECORDINGS if "gpt-oss" in r.name), "harmony", True, True),
-        (next(r.template for r in RECORDINGS if "llama" in r.name), "llama", True, True),
+        (chat_outputs.QWEN, "hermes", True, True),
+        (chat_outputs.QWEN_CODER, "qwen_coder", True, True),
+        (chat_outputs.DEEPSEEK_V3, "deepseek", True, False),
+        (chat_outputs.DEEPSEEK_V31, "deepseek", True, True),
+        (chat_outputs.KIMI, "kimi", True, True),
+        (chat_outputs.HARMONY, "harmony", True, True),
+        (chat_outputs.LLAMA, "llama", True, True),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "plain", False, False),
         (None, "plain", False, False),
     ],
@@ -122,12 +130,12 @@ def test_dialects(template: str | None, name: str, takes_tools: bool, as_json: b
 
 
 def test_prompts_that_open_a_thought() -> None:
-    dialect = choose_dialect(RECORDINGS[0].template)
+    dialect = choose_dialect(chat_outputs.QWEN)
     assert dialect.starts_thinking("<|im_start|>assistant\n<think>\n")
     assert not dialect.starts_thinking("<think>\n\n</think>\n\n")
     assert dialect.answer_prefix("assistant\n<think>\n") == "\n</think>\n\n"
     assert dialect.answer_prefix("assistant\n") == ""
-    harmony = choose_dialect(next(r.template for r in RECORDINGS if "gpt-oss" in r.name))
+    harmony = choose_dialect(chat_outputs.HARMONY)
     assert harmony.answer_prefix("<|start|>assistant") == "<|channel|>final<|message|>"
 
 
@@ -135,7 +143,10 @@ def test_prompts_that_open_a_thought() -> None:
 def test_joined_pieces_mean_the_same(recording: Recording) -> None:
     for parts in ([recording.text], list(recording.text)):
         options = ReaderOptions(
-            thinking=recording.thinking, tools=recording.tools, tool_names=NAMES
+            thinking=recording.thinking,
+            tools=recording.tools,
+            tool_names=NAMES,
+            parameter_types=TYPES,
         )
         parser = choose_dialect(recording.template).parser(options)
         pieces = [piece for part in parts for piece in parser.push(part)] + parser.finish()
