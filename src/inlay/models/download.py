@@ -16,8 +16,10 @@ from typing import Any
 
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.file_download import http_get, repo_folder_name
-from huggingface_hub.utils._fixes import WeakFileLock
-from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    WeakFileLock,
+    build_hf_headers,
+)
 
 from inlay.core.errors import ModelFileError
 

@@ -134,8 +134,12 @@ class TorchOps:
     def linear(
         self, x_TM: Tensor, weight: _Linear, out_TN: Tensor, *, accumulate: bool = False
     ) -> None:
-        """In the weight's dtype; the result is rounded to it on CUDA."""
-        result = x_TM.to(weight.weight_NM.dtype) @ weight.weight_NM.t()
+        """In the weight's dtype, summed and given in float32."""
+        dtype = weight.weight_NM.dtype
+        if dtype == torch.float32:
+            result = x_TM @ weight.weight_NM.t()
+        else:
+            result = torch.mm(x_TM.to(dtype), weight.weight_NM.t(), out_dtype=torch.float32)
         if accumulate:
             out_TN.add_(result)
         else:
