@@ -85,7 +85,9 @@ async def test_usage_in_every_chunk(api: Api) -> None:
 async def test_several_choices(api: Api) -> None:
     async with api() as (client, _):
         answer = (await client.post(CHAT, json={"messages": HI, "n": 3})).json()
-        found = events((await client.post(CHAT, json={"messages": HI, "n": 2, "stream": True})).text)
+        found = events(
+            (await client.post(CHAT, json={"messages": HI, "n": 2, "stream": True})).text
+        )
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     texts = {0: "", 1: ""}
     for chunk in found:
