@@ -24,11 +24,6 @@ constexpr int64_t panel_bytes(int64_t k, DType dtype) {
 }
 constexpr int64_t panel_count(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
-// Writes source row `row` as column `column` of a panel, converting to the panel's dtype (fp32 to
-// bf16 rounds to nearest even).
-void pack_column(const SourceMatrix& source, int64_t row, DType dtype, int64_t column,
-                 std::byte* panel);
-
 // y = x W^T with W [N][K].
 class LinearWeight {
  public:
