@@ -53,8 +53,8 @@ def _card(prompt: Prompt, symbol: str, on_click: Callable[[Prompt], None]) -> No
 def _banner() -> None:
     with box("banner").props("role=note"):
         raw(
-            "<b>This is Inlay's demo model:</b> a tiny one, trained on WordNet, that defines "
-            "English words and does nothing else."
+            "<b>This is Inlay's demo model:</b> a tiny one, trained on WordNet, that only defines "
+            "English words."
         )
         with box("real"):
             text("To serve a real model:", tag="span")
