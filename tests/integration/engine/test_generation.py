@@ -180,6 +180,17 @@ def test_outputs_carry_counts_times_and_trace(engine):
     assert last.trace.pages_reused == 0
 
 
+def test_a_trace_counts_every_token_once(tiny):
+    """Also where forks and preempted choices compute tokens again."""
+    with tiny.engine(pages=24, page_tokens=4, prefix=False) as engine:
+        params = SamplingParams(max_tokens=20, ignore_eos=True, n=3, seed=0)
+        answers = engine.generate([list(range(3, 13)), list(range(20, 33))], params, trace=True)
+        assert sum(answer.trace.preemptions for answer in answers) > 0
+        for answer, prompt in zip(answers, (10, 13), strict=True):
+            counts = np.array(answer.trace.expert_counts_LE).sum(axis=1)
+            assert counts.tolist() == [3 * (prompt + 3 * 19)] * 2
+
+
 def test_stats_add_up(tiny):
     with tiny.engine(pages=100) as engine:
         start = engine.stats()
