@@ -312,11 +312,12 @@ def _spawn(config: EngineConfig, directory: Path) -> "subprocess.Popen[bytes]":
         [sys.executable, "-m", "inlay.engine.worker"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,  # else closing stdin would send again what a dead worker did not take
+        process_group=0,  # Ctrl-C in a terminal is for the front, which then ends the worker
     )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it ended already; the client will say why
         process.stdin.write(msgspec.json.encode(setup) + b"\n")
-        process.stdin.flush()
     return process
 
 

@@ -42,10 +42,16 @@ def choose_pool_size(
         free_bytes: free memory of the device.
 
     Raises:
-        ConfigError: the memory given is less than a page, or than `max_context_tokens`.
+        ConfigError: the memory given is less than a page, or than `max_context_tokens`; or that
+            is beyond the model's own limit.
     """
     cache, page_tokens = config.cache, kv_format.page_tokens
-    context = min(config.max_context_tokens or model_context_tokens, model_context_tokens)
+    context = config.max_context_tokens or model_context_tokens
+    if context > model_context_tokens:
+        raise ConfigError(
+            f"max_context_tokens {context} is more than the model's own limit of "
+            f"{model_context_tokens}: ask for at most that, or leave it out"
+        )
     context_pages = -(-context // page_tokens)
     num_pages = _asked_pages(cache, kv_format)
     if num_pages is None:
