@@ -1,8 +1,9 @@
 """Streams completions from a server, as `inlay bench serve` does, for the serving cases."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
+
+import uvloop
 
 from inlay.serve.bench.load import LoadConfig, run_load
 from inlay.serve.bench.records import RequestRecord
@@ -15,7 +16,7 @@ def stream_completions(url: str, bodies: Sequence[dict[str, Any]]) -> list[Reque
     Raises:
         RuntimeError: one of them failed.
     """
-    records = asyncio.run(_stream(url, bodies))
+    records = uvloop.run(_stream(url, bodies))
     if failed := [record.error for record in records if record.error]:
         raise RuntimeError(f"{len(failed)} of {len(records)} requests failed: {failed[0]}")
     return records

@@ -15,6 +15,7 @@
     ├── EngineError                    the engine failed while running
     │   ├── EngineStartError           the engine's process did not become ready
     │   └── EngineDiedError            the engine's process ended; its requests are lost
+    ├── EndpointError                  a server that was asked is not there or refused, `status`
     ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
     └── AddressInUseError              a port is taken
 
@@ -137,6 +138,20 @@ class EngineDiedError(EngineError):
 
     code = "engine_died"
     http_status = 503
+
+
+class EndpointError(InlayError):
+    """A server that Inlay asked could not be reached, broke off, or answered with an error.
+
+    Attributes:
+        status: HTTP status, or None where there was no answer.
+    """
+
+    code = "endpoint_error"
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class OutOfPagesError(InlayError):

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inlay.core.errors import ConfigError
+from inlay.core.errors import ConfigError, EndpointError
 from inlay.serve.bench.records import RequestRecord
 from inlay.serve.bench.statistics import percentile
-from inlay.serve.openai_client import EndpointError, OpenAIClient
+from inlay.serve.openai_client import OpenAIClient
 
 _PROBE_PERIOD_S = 0.02
 

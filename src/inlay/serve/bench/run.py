@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inlay import __version__
-from inlay.core.errors import ConfigError
+from inlay.core.errors import ConfigError, EndpointError
 from inlay.serve.bench.load import ClientLoad, LoadConfig, run_load
 from inlay.serve.bench.records import RequestRecord
 from inlay.serve.bench.report import print_report, request_dict
 from inlay.serve.bench.statistics import Slo, Summary, summarise
 from inlay.serve.bench.tokens import TokenCounter, find_counter
 from inlay.serve.bench.workload import Prompt, WorkloadConfig, make_prompts
-from inlay.serve.openai_client import EndpointError, OpenAIClient
+from inlay.serve.openai_client import OpenAIClient
 
 _PATHS = {True: "/v1/chat/completions", False: "/v1/completions"}
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from inlay.core.errors import ModelNotFoundError
-from inlay.serve.openai_client import EndpointError, OpenAIClient
+from inlay.core.errors import EndpointError, ModelNotFoundError
+from inlay.serve.openai_client import OpenAIClient
 
 
 class TokenCounter(Protocol):

@@ -7,12 +7,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from inlay.core.errors import RequestError
+from inlay.core.errors import EndpointError, RequestError
 from inlay.serve.chat.timing import AnswerTiming
-from inlay.serve.openai_client import EndpointError, OpenAIClient
 
 if TYPE_CHECKING:
     from inlay.serve.local_engine import LocalEngine
+    from inlay.serve.openai_client import OpenAIClient
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LocalBackend:
 class ServerBackend:
     """A running OpenAI-compatible server."""
 
-    def __init__(self, client: OpenAIClient, model: str) -> None:
+    def __init__(self, client: "OpenAIClient", model: str) -> None:
         self._client = client
         self._model = model
         self.title = f"{model} at {client.base_url}"

@@ -66,7 +66,11 @@ async def _connect(url: str, api_key: str | None, model: str | None) -> "Backend
     from inlay.serve.openai_client import OpenAIClient
 
     client = OpenAIClient(url, api_key=api_key)
-    backend = ServerBackend(client, model or await client.first_model())
+    try:
+        backend = ServerBackend(client, model or await client.first_model())
+    except BaseException:
+        await client.close()
+        raise
     _say(backend.title)
     return backend
 

@@ -13,8 +13,8 @@ from inlay import __version__
 # Distribution names; the first group is needed, the second optional.
 REQUIRED = (
     "torch", "numpy", "safetensors", "tokenizers", "jinja2", "huggingface_hub", "llguidance",
-    "fastapi", "uvicorn", "uvloop", "httptools", "pyzmq", "msgspec", "nicegui", "prometheus-client",
-    "psutil", "typer", "rich",
+    "fastapi", "uvicorn", "uvloop", "httptools", "aiohttp", "pyzmq", "msgspec", "nicegui",
+    "prometheus-client", "psutil", "typer", "rich",
 )  # fmt: skip
 OPTIONAL = ("modelscope",)
 

@@ -32,6 +32,7 @@ class FakeOpenAI:
     fail_every: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    peers: list[Any] = field(default_factory=list)
     running: int = 0
     peak: int = 0
     cancelled: int = 0
@@ -50,6 +51,7 @@ class FakeOpenAI:
 
     async def models(self, request: Request) -> Response:
         self.keys.append(request.headers.get("authorization"))
+        self.peers.append(request.client)
         return JSONResponse({"data": [{"id": "fake"}]})
 
     async def tokenize(self, request: Request) -> Response:
