@@ -1,6 +1,6 @@
 """The `openai` package against a running `inlay serve`: streaming, usage, cached tokens.
 
-python examples/chat_client.py [http://127.0.0.1:8000]
+Run: `python examples/chat_client.py [http://127.0.0.1:8000]`
 """
 
 import sys

@@ -1,6 +1,6 @@
 """An engine inside a script, no server: many prompts at once, seeds, several choices.
 
-    python examples/offline.py [MODEL]
+Run: `python examples/offline.py [MODEL]`
 
 MODEL is a directory or a name on the hub; without it, the demo model answers.
 """

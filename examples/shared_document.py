@@ -1,6 +1,6 @@
 """A long document asked about twice: the second answer starts from the cached prefix.
 
-python examples/shared_document.py [http://127.0.0.1:8000]
+Run: `python examples/shared_document.py [http://127.0.0.1:8000]`
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Answers that follow a JSON schema, whatever the model would rather say.
 
-python examples/structured_output.py [http://127.0.0.1:8000]
+Run: `python examples/structured_output.py [http://127.0.0.1:8000]`
 """
 
 import json

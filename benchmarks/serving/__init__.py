@@ -1,0 +1,1 @@
+"""What one server does: streams, prefix reuse, start."""

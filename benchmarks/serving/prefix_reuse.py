@@ -20,9 +20,7 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     """Three measurements per model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_tiny_model(
-            folder / "random", "qwen3_moe", dtype="bfloat16", **run.workload["random"]
-        )
+        make_tiny_model(folder / "random", "qwen3_moe", dtype="bfloat16", **run.workload["random"])
         for params in run.params("first_ttft_ms"):
             with serve(*model_arguments(params["model"], folder)) as server:
                 wait_until_ready(server)

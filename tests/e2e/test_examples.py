@@ -21,7 +21,7 @@ def url() -> Iterator[str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
 def test_example(example: Path, url: str) -> None:
-    arguments = [url] if "inlay serve" in example.read_text() else []
+    arguments = [url] if "http://" in example.read_text() else []
     command = [sys.executable, str(example), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr
