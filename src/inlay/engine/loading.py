@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
 from inlay import kernels
@@ -13,6 +12,7 @@ from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
 from inlay.engine.config import EngineConfig
 from inlay.engine.pool_size import choose_pool_size
+from inlay.models.memory import free_memory_bytes
 from inlay.models.model import Model, load_model
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _device(name: str) -> str:
 
 def _free_bytes(device: str) -> int:
     if device == "cpu":
-        return int(psutil.virtual_memory().available)
+        return free_memory_bytes()
     return int(torch.cuda.mem_get_info(device)[0])
 
 
