@@ -27,6 +27,9 @@ from inlay.engine.probabilities import (
 )
 
 GREEDY_BELOW = 1e-5
+# Beyond it all tokens are equally likely anyway, and one over it would be zero in float32, which
+# times a forbidden token's minus infinity is no number.
+_HOTTEST = 1e30
 
 
 class TokenMask(Protocol):
@@ -81,7 +84,7 @@ class ChoiceSampler:
         self.position = 0
         self.mask = mask
         self.greedy = params.temperature < GREEDY_BELOW
-        self.inverse_temperature = 1.0 if self.greedy else 1.0 / params.temperature
+        self.inverse_temperature = 1.0 if self.greedy else 1.0 / min(params.temperature, _HOTTEST)
         self.filters = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self.penalties = Penalties(params, prompt_ids) if Penalties.wanted(params) else None
         self._bias_ids = np.array(list(params.logit_bias), np.int64)

@@ -164,3 +164,13 @@ def test_tiny_temperatures_do_not_overflow():
     for temperature in (1e-30, 1e-4, 0.01):
         samples = Sampler(VOCAB).sample(logits.copy(), [_sampler(temperature=temperature)])
         assert samples.token_ids == [int(logits.argmax())]
+
+
+def test_huge_temperatures_keep_forbidden_tokens_out():
+    class OnlySeven:
+        def apply(self, logits_V):
+            logits_V[:7] = logits_V[8:] = -np.inf
+
+    for temperature in (1e20, 1e38, 1e60):
+        hot = _sampler(temperature=temperature, mask=OnlySeven())
+        assert Sampler(VOCAB).sample(_logits(), [hot]).token_ids == [7]
