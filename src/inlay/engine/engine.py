@@ -77,11 +77,15 @@ class Engine:
         started = time.monotonic()
         if loaded is None:
             loaded = load(config)
+        vocab_size = loaded.model.shape.vocab
         self.config = config
         self._clock = SystemClock() if clock is None else clock
         self._on_ready = on_ready
         self._text = loaded.text
-        self._end_ids = frozenset(loaded.text.eos_token_ids)
+        # A file may name ids that the model does not have; they would never come.
+        self._end_ids = frozenset(
+            token_id for token_id in loaded.text.eos_token_ids if 0 <= token_id < vocab_size
+        )
         self._seed = secrets.randbits(64) if config.seed is None else config.seed
         self._num_requests = 0
         self._live: dict[str, LiveRequest] = {}
@@ -99,7 +103,6 @@ class Engine:
             prefix=config.cache.prefix,
             hash_chain=hash_chain,
         )
-        vocab_size = loaded.model.shape.vocab
         self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
         self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens)
         self._grammars = GrammarCompiler(

@@ -114,6 +114,11 @@ class GrammarCompiler:
     def _compile(self, structure: Structure) -> Any:
         from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+        if not self._end_ids:
+            raise StructureError(
+                "this model names no token that ends an output, which structured output needs: set "
+                "eos_token_id in its generation_config.json"
+            )
         if self._tokenizer is None:
             self._tokenizer = LLTokenizer(
                 self._load_tokenizer(), n_vocab=self._vocab_size, eos_token=self._end_ids
@@ -172,7 +177,7 @@ def grammar_of(structure: Structure) -> str:
 def _json(value: str, kind: Any, name: str, form: str) -> Any:
     try:
         parsed = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StructureError(f"{name} must be JSON: {error}", param="response_format") from error
     if not isinstance(parsed, kind):
         raise StructureError(f"{name} must be {form}, got {value[:200]}", param="response_format")

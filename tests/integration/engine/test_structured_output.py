@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 
 import jsonschema
 import pytest
 
 from inlay.core.messages import SamplingParams, Structure
-from tests.integration.engine.engines import drain, request
+from tests.integration.engine.engines import Loaded, drain, request
 
 SEEDS = 24
 SCHEMA = {
@@ -152,3 +153,17 @@ def test_bias_against_all_that_the_grammar_allows_is_an_error(engine):
     answer = engine.generate([5], params)[0]
     assert answer.error is None, "very unlikely is not forbidden"
     assert answer.text == "ab"
+
+
+def test_end_tokens_that_the_model_does_not_have(tiny, tmp_path):
+    """A damaged generation_config.json costs nobody an answer."""
+    directory = shutil.copytree(tiny.directory, tmp_path / "model")
+    file = directory / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": [2, -5, 10**9]}))
+    params = [
+        SamplingParams(max_tokens=4, min_tokens=3, temperature=0),
+        SamplingParams(max_tokens=4, structure=Structure("choice", '["yes"]')),
+    ]
+    with Loaded(directory).engine() as engine:
+        plain, chosen = engine.generate(["a", "b"], params)
+    assert (plain.error, chosen.error, chosen.text) == (None, None, "yes")

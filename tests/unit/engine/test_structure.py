@@ -134,3 +134,15 @@ def test_a_broken_state_does_not_end_as_if_whole(compiler, tokenizer_json):
     mask.consume(wrong)
     assert _allowed(mask) == set()
     assert "doesn't satisfy the grammar" in mask.error
+
+
+def test_deep_json_is_the_clients_mistake(compiler):
+    with pytest.raises(StructureError, match="must be JSON"):
+        compiler.submit(Structure("json_schema", "[" * 100_000)).result(30)
+
+
+def test_a_model_without_an_end_token_says_so(tokenizer_json):
+    compiler = GrammarCompiler(lambda: tokenizer_json, VOCAB, [])
+    with pytest.raises(StructureError, match="names no token that ends an output"):
+        compiler.submit(Structure("json_object")).result(30)
+    compiler.close()
