@@ -17,6 +17,9 @@ from typing import Any, Literal
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 
+# More than any model has; a list per layer of a damaged file's number would fill the memory.
+_MAX_LAYERS = 10_000
+
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 
@@ -211,7 +214,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
     if not isinstance(config, dict):
         raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
@@ -230,13 +233,15 @@ class _Reader:
                 return self._config[spelling]
         return self._defaults.get(key, default)
 
-    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
+    ) -> int:
         value = self.raw(key, default)
         if value is None:
             raise ModelFileError(f"{self._name} lacks {key!r}: download it again")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ModelFileError(
-                f"{self._name}: {key} is {value!r}, not a whole number of at least {least}"
+                f"{self._name}: {key} is {value!r}, not a whole number in {least}..{most}"
             )
         return value
 
@@ -278,7 +283,7 @@ def _read_shape(config: Mapping[str, Any]) -> ModelShape:
             "and there is no head_dim"
         )
     head_dim = read.integer("head_dim", hidden // heads)
-    layers = read.integer("num_hidden_layers")
+    layers = read.integer("num_hidden_layers", most=_MAX_LAYERS)
     context = read.integer("max_position_embeddings")
     rope = _read_rope(config, read, head_dim, context)
     if rope.kind == "yarn":

@@ -162,7 +162,7 @@ def _small_json(repository: Repository, name: str, sizes: dict[str, int]) -> dic
     )
     try:
         content = json.loads(Path(file).read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{repository.name}: {name} is not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise ModelFileError(f"{repository.name}: {name} is not a JSON object")
@@ -174,7 +174,8 @@ def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
     index = "model.safetensors.index.json"
     if index in sizes:
         content = _small_json(repository, index, sizes).get("weight_map")
-        names = sorted(set(content.values())) if isinstance(content, dict) else []
+        files = content.values() if isinstance(content, dict) else []
+        names = sorted({file for file in files if isinstance(file, str)})
         lost = [name for name in names if name not in sizes]
         if lost or not names:
             raise ModelFileError(

@@ -219,7 +219,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{file} holds a {type(value).__name__}, not a JSON object")
@@ -247,12 +247,34 @@ def _read_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
         if isinstance(source, str):
             templates["default"] = source
         elif isinstance(source, list):
-            templates |= {item["name"]: item["template"] for item in source}
+            templates |= _named_templates(directory, source)
     for file in sorted(directory.glob("additional_chat_templates/*.jinja")):
-        templates[file.stem] = file.read_text("utf-8")
+        templates[file.stem] = _read_template(file)
     if (directory / "chat_template.jinja").is_file():
-        templates["default"] = (directory / "chat_template.jinja").read_text("utf-8")
+        templates["default"] = _read_template(directory / "chat_template.jinja")
     return templates
+
+
+def _named_templates(directory: Path, items: list[Any]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for item in items:
+        name, source = (
+            (item.get("name"), item.get("template")) if isinstance(item, dict) else (None, None)
+        )
+        if not isinstance(name, str) or not isinstance(source, str):
+            raise ModelFileError(
+                f"{directory}: chat_template must be a text, or a list of objects with a name and "
+                "a template: download the tokenizer's files again"
+            )
+        named[name] = source
+    return named
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{file} is not UTF-8 text ({error}): download it again") from error
 
 
 def _eos_token_ids(

@@ -157,10 +157,12 @@ def _find_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     if index_file.is_file():
         try:
             index = dict(json.loads(index_file.read_text("utf-8"))["weight_map"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelFileError(
                 f"{index_file} is damaged ({error!r}): download it again"
             ) from error
+        if not all(isinstance(name, str) for name in index.values()):
+            raise ModelFileError(f"{index_file} does not give a file name for each tensor")
         names = sorted(set(index.values()))
         foreign = [name for name in names if Path(name).name != name]
         if foreign:

@@ -149,6 +149,10 @@ def test_damaged_index(tmp_path: Path) -> None:
     index_file.write_text('{"metadata": {}}')
     with pytest.raises(ModelFileError, match=r"index\.json is damaged"):
         load_model(directory)
+    for names in ({"a": 1}, {"a": {}}, {"a": 1, "b": "x.safetensors"}):
+        index_file.write_text(json.dumps({"weight_map": names}))
+        with pytest.raises(ModelFileError, match="does not give a file name for each tensor"):
+            load_model(directory)
 
 
 def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +286,7 @@ def config_of(architecture: str = "qwen3_moe", **changes: Any) -> dict[str, Any]
         ({"hidden_size": "64"}, ModelFileError, "hidden_size is '64'"),
         ({"hidden_size": 2**40}, ModelFileError, "hidden_size is"),
         ({"num_hidden_layers": True}, ModelFileError, "num_hidden_layers is True"),
+        ({"num_hidden_layers": 2**31 - 1}, ModelFileError, "not a whole number in 1..10000"),
         ({"rms_norm_eps": math.nan}, ModelFileError, "rms_norm_eps is nan"),
         ({"rope_theta": math.inf}, ModelFileError, "rope_theta is inf"),
         ({"num_key_value_heads": 3}, ModelFileError, "not a multiple of num_key_value_heads 3"),
@@ -314,6 +319,9 @@ def test_bad_config_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"has no config\.json"):
         ModelShape.from_directory(tmp_path)
     (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelFileError, match="not valid JSON"):
+        ModelShape.from_directory(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelFileError, match="not valid JSON"):
         ModelShape.from_directory(tmp_path)
     (tmp_path / "config.json").write_text("[]")

@@ -269,3 +269,14 @@ def test_bad_files(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(ModelFileError, match="not a JSON object"):
         Text.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelFileError, match="not valid JSON"):
+        Text.load(tmp_path)
+    for templates in (["x"], [{"nme": "default"}], [{"name": "default", "template": 1}]):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+        with pytest.raises(ModelFileError, match="a list of objects with a name and a template"):
+            Text.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelFileError, match=r"chat_template\.jinja is not UTF-8"):
+        Text.load(tmp_path)
