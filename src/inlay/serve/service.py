@@ -9,6 +9,7 @@ import itertools
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -43,6 +44,10 @@ from inlay.serve.parsers.forced import CallListParser, NamedCallParser
 
 _LONG_TEXT = 20_000
 """Characters from which on tokenising leaves the event loop (about 5 ms)."""
+_MANY_MESSAGES = 1000
+"""Messages from which on rendering leaves the event loop (about 5 ms)."""
+_SHRINKING = 4
+"""How many characters of a text a tokenizer may make into one before it cuts tokens."""
 
 
 class Engine(Protocol):
@@ -325,7 +330,7 @@ class Service:
         """
         messages = normalise_messages(body.messages, self.dialect)
         kwargs: dict[str, Any] = dict(body.chat_template_kwargs or {})
-        for name in ("messages", "tools", "add_generation_prompt"):
+        for name in ("self", "messages", "tools", "add_generation_prompt"):
             if name in kwargs:
                 raise RequestError(
                     f"chat_template_kwargs must not set {name!r}", "chat_template_kwargs"
@@ -340,23 +345,44 @@ class Service:
                 "directory as chat_template.jinja",
                 "messages",
             )
-        prompt = self.text.render_chat(
-            messages,
-            tools=plan.tools or None,
-            add_generation_prompt=body.add_generation_prompt is not False,
-            **kwargs,
-        )
+        kwargs["tools"] = plan.tools or None
+        kwargs["add_generation_prompt"] = body.add_generation_prompt is not False
+        if len(messages) < _MANY_MESSAGES:
+            prompt = self.text.render_chat(messages, **kwargs)
+        else:
+            prompt = await asyncio.to_thread(self.text.render_chat, messages, **kwargs)
         if straight_to_answer:
             prompt += self.dialect.answer_prefix(prompt)
         return prompt, await self.tokenise(prompt, add_special_tokens=False)
 
     async def tokenise(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Tokens of a text; long ones are tokenised in a thread."""
+        """Tokens of a text; others have their turn meanwhile, however long it is.
+
+        Raises:
+            ContextLengthError: no text so long fits into the context. It is not tokenised: that
+                would take seconds and gigabytes.
+        """
         if len(text) < _LONG_TEXT:
+            await asyncio.sleep(0)
             return self.text.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(
-            self.text.encode, text, add_special_tokens=add_special_tokens
+        if len(text) > self._max_characters:
+            raise ContextLengthError(
+                f"the prompt has {len(text)} characters, but this model's context is "
+                f"{self.info.max_context_tokens} tokens, prompt and output together: shorten the "
+                "prompt",
+                None,
+            )
+        # Of the tokenizer's calls, only those for batches let other threads run meanwhile.
+        (token_ids,) = await asyncio.to_thread(
+            self.text.encode_batch, [text], add_special_tokens=add_special_tokens
         )
+        return token_ids
+
+    @cached_property
+    def _max_characters(self) -> int:
+        """More than any text has that fits into the context."""
+        longest = max(len(self.text.token_bytes(i)) for i in range(self.text.vocab_size))
+        return max(_LONG_TEXT, _SHRINKING * longest * self.info.max_context_tokens)
 
     def output_limit(
         self, prompt_tokens: int, wanted: int | None, default: int | None, *, param: str

@@ -1,5 +1,6 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info`, in vLLM's form."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -67,9 +68,8 @@ class TokenizeRoutes:
         bad = next((i for i in body.tokens if not 0 <= i < vocab_size), None)
         if bad is not None:
             raise RequestError(f"tokens has {bad}: token ids are in 0..{vocab_size - 1}", "tokens")
-        return json_response(
-            {"prompt": service.text.decode(body.tokens, skip_special_tokens=False)}
-        )
+        text = await asyncio.to_thread(service.text.decode, body.tokens, skip_special_tokens=False)
+        return json_response({"prompt": text})
 
     async def info(self, request: Request) -> Response:
         """What clients need to render chats themselves (lm-eval asks for it)."""
