@@ -79,6 +79,18 @@ COMPLETIONS = "/v1/completions"
             "another grammar",
         ),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "'messages'"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs", "'self'"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "'99999999999999999999...'"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "parameters": {"$defs": 3}}}
+                ],
+                "tool_choice": "required",
+            },
+            "tools[0]",
+            "parameters.$defs must be an object",
+        ),
     ],
 )
 async def test_wrong_values(api: Api, fields: dict[str, Any], param: str, said: str) -> None:

@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 _MAX_SEED = 2**63 - 1
 _MAX_STOPS = 128
+_MAX_DIGITS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +168,11 @@ def _token_ids(ids: list[int] | None, vocab_size: int) -> tuple[int, ...]:
 def _logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
     found: dict[int, float] = {}
     for key, value in (bias or {}).items():
-        if not (key.isascii() and key.isdigit() and int(key) < vocab_size):
+        is_number = key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS
+        if not is_number or int(key) >= vocab_size:
+            shown = key if len(key) <= _MAX_DIGITS else key[:_MAX_DIGITS] + "..."
             raise RequestError(
-                f"logit_bias has the key {key!r}: keys are token ids in 0..{vocab_size - 1}",
+                f"logit_bias has the key {shown!r}: keys are token ids in 0..{vocab_size - 1}",
                 param="logit_bias",
             )
         found[int(key)] = _within(f"logit_bias[{key}]", value, -100, 100)

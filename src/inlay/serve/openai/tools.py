@@ -96,6 +96,9 @@ def _tool(index: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise RequestError(f"{where}.function.parameters must be a JSON schema", where)
+    for key in ("$defs", "definitions"):
+        if not isinstance((parameters or {}).get(key) or {}, dict):
+            raise RequestError(f"{where}.function.parameters.{key} must be an object", where)
     return {**tool, "function": {k: v for k, v in function.items() if v is not None}}
 
 
