@@ -47,8 +47,9 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, cache: KvCache, vocab_size: int = 0) -> None:
         self._config = config
         self._cache = cache
-        # Prompt log probabilities need a row of logits per token: at most 64 MiB of them.
+        # Prompt log probabilities need a row of logits per token: at most 64 MiB of them in a step.
         self._logit_rows = max(1, 2**24 // max(vocab_size, 1))
+        self._logit_rows_left = 0
         self._waiting: list[tuple[SortKey, Choice]] = []
         self._num_waiting = 0
         self.running: list[Choice] = []
@@ -122,6 +123,7 @@ class Scheduler:
         """
         chunks: dict[Choice, Chunk] = {}
         budget = self._config.max_batch_tokens
+        self._logit_rows_left = self._logit_rows
         decodes = [c for c in self.running if c.num_tokens - c.computed == 1]
         budget -= self._schedule_running(decodes, chunks, budget)
         if len(decodes) < len(self.running):
@@ -158,11 +160,15 @@ class Scheduler:
         return taken
 
     def _next_chunk(self, choice: Choice, budget: int) -> Chunk:
+        """The next tokens of a choice; takes its rows of logits from what the step has left."""
         limit = min(budget, self._config.prefill_chunk)
-        if choice.request.prompt_logprobs is not None:
-            limit = min(limit, self._logit_rows)
+        rows = choice.request.prompt_logprobs is not None
+        if rows:
+            limit = min(limit, max(1, self._logit_rows_left))
         end = choice.num_tokens
         stop = min(end, choice.computed + limit)
+        if rows:
+            self._logit_rows_left -= stop - choice.computed
         return Chunk(choice, choice.computed, stop, stop == end)
 
     def _admit(self, chunks: dict[Choice, Chunk], budget: int) -> None:

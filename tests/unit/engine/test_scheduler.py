@@ -220,6 +220,15 @@ def test_prompt_logprobs_need_every_position_and_small_chunks():
     assert bench.step() == {(1, 0): 6}
 
 
+def test_prompt_logprobs_of_several_requests_share_the_rows_of_a_step():
+    bench = Bench(vocab_size=2**24 // 6)
+    for base in (0, 100, 200):
+        bench.request(range(base, base + 8), output=1, prompt_logprobs=0)
+    assert bench.step() == {(0, 0): 6, (1, 0): 1, (2, 0): 1}, "6 rows, and one each to go on"
+    bench.run()
+    assert len(bench.finished) == 3
+
+
 @pytest.mark.parametrize("state", ["waiting", "running", "forked"])
 def test_removing_frees_everything(state):
     bench = Bench(max_running=3)
