@@ -8,6 +8,7 @@ from inlay.engine.config import EngineConfig
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
+from inlay.serve.fetch_line import FetchLine
 from inlay.serve.openai.sampling import SamplingDefaults
 from inlay.serve.service import Service
 
@@ -46,7 +47,8 @@ async def start_local_engine(
     Raises:
         InlayError: no such model, or the engine cannot run it.
     """
-    source = resolve_model(config.model, offline=config.offline)
+    progress = FetchLine(config.model, say)
+    source = resolve_model(config.model, offline=config.offline, progress=progress)
     text = Text.load(source.directory)
     say(f"loading {source.name} ...")
     client = await EngineClient.start(replace(config, model=str(source.directory)))

@@ -14,12 +14,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.core.errors import AddressInUseError, ConfigError, EngineDiedError, InlayError
 from inlay.serve.banner import banner
 from inlay.serve.config import ServeConfig
+from inlay.serve.fetch_line import FetchLine
 
 if TYPE_CHECKING:
     import uvicorn
@@ -52,7 +54,9 @@ def run_server(config: ServeConfig) -> int:
     with bind(config.host, config.port) as listener:
         from inlay.models.source import resolve_model
 
-        source = resolve_model(config.engine.model, offline=config.engine.offline)
+        name = config.engine.model
+        progress = FetchLine(name, partial(print, flush=True))
+        source = resolve_model(name, offline=config.engine.offline, progress=progress)
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
