@@ -34,7 +34,7 @@ heartbeat() {
   local start=$SECONDS line
   # The sleep must not hold our output open when the heartbeat is ended.
   while sleep 5 >/dev/null 2>&1; do
-    line=$(grep -v '^WARNING' "$1" | tail -n 1 | tr -d '\r' | cut -c1-100) || true
+    line=$(grep -av '^ *WARNING' "$1" | tail -n 1 | LC_ALL=C tr -cd ' -~' | cut -c1-100) || true
     printf '  %3d s  %s\n' $((SECONDS - start)) "$line"
   done
 }
