@@ -18,6 +18,7 @@ from inlay.core.kv_format import KvFormat
 
 DIGEST_BYTES = 16
 ROOT = bytes(DIGEST_BYTES)
+_MAX_KEY_BYTES = 64
 
 
 class Namespace(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,10 +65,13 @@ def chain(
     """Digests of all full blocks of `token_ids`; a shorter tail has no name.
 
     Args:
-        namespace_key: 1 to 64 bytes, usually `Namespace.key(...)`.
+        namespace_key: at most 64 bytes, usually `Namespace.key(...)`.
         token_ids: tokens that follow the block named `parent`, each in 0..2^32-1.
         block_tokens: tokens per block, at least 1.
         parent: digest of the block before, 16 bytes.
+
+    Raises:
+        ArgumentError: a length or id is wrong; the message names the argument.
 
     Cost: one BLAKE2b call of `16 + 4 * block_tokens` bytes per block, about 1 us.
     """
@@ -75,7 +79,14 @@ def chain(
         raise ArgumentError(f"block_tokens must be at least 1, got {block_tokens}")
     if len(parent) != DIGEST_BYTES:
         raise ArgumentError(f"parent must have {DIGEST_BYTES} bytes, got {len(parent)}")
-    data = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    if len(namespace_key) > _MAX_KEY_BYTES:
+        raise ArgumentError(
+            f"namespace_key must have at most {_MAX_KEY_BYTES} bytes, got {len(namespace_key)}"
+        )
+    try:
+        data = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    except struct.error as error:
+        raise ArgumentError(f"token_ids must be ints in 0..2^32-1 ({error})") from None
     step = 4 * block_tokens
     digests = []
     for start in range(0, len(data) - step + 1, step):

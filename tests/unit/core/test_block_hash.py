@@ -102,6 +102,11 @@ def test_secrets_separate_and_tensor_parallelism_does_not():
 def test_bad_arguments():
     with pytest.raises(ArgumentError, match="block_tokens must be at least 1, got 0"):
         chain(b"k", [1], 0)
+    with pytest.raises(ArgumentError, match="namespace_key must have at most 64 bytes, got 65"):
+        chain(b"k" * 65, [1], 1)
+    for wrong in (-1, 2**32, 1.5):
+        with pytest.raises(ArgumentError, match=r"token_ids must be ints in 0\.\.2\^32-1"):
+            chain(b"k", [1, wrong], 1)
     with pytest.raises(ArgumentError, match="parent must have 16 bytes, got 3"):
         chain(b"k", [1], 1, b"abc")
 
