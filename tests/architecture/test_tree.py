@@ -1,9 +1,12 @@
 """The repository as a whole: packaging agrees with itself, nothing names one machine."""
 
+import ast
+import importlib.metadata
 import re
+import sys
 import tomllib
 
-from tests.support.tree import ROOT, packages, tracked_files
+from tests.support.tree import ROOT, modules, packages, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -12,6 +15,16 @@ def requirement_name(line: str) -> str:
     name = re.match(r"[A-Za-z0-9._-]+", line)
     assert name, line
     return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def top_imports(syntax: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(syntax):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
 
 
 def constraints() -> dict[str, str]:
@@ -36,6 +49,22 @@ def test_torch_is_one_exact_version() -> None:
 
 def test_the_build_group_holds_the_build_requirements() -> None:
     assert set(PROJECT["build-system"]["requires"]) <= set(PROJECT["dependency-groups"]["build"])
+
+
+def test_the_package_imports_only_what_it_requires() -> None:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    required = [*PROJECT["project"]["dependencies"], *(line for lines in extras for line in lines)]
+    owners = importlib.metadata.packages_distributions()
+    known = sys.stdlib_module_names | {"inlay"}
+    imported = {name for module in modules() for name in top_imports(module.syntax)} - known
+    allowed = {requirement_name(line) for line in required}
+    # A package that is not installed goes by its own name.
+    missing = {
+        name
+        for name in imported
+        if not {requirement_name(o) for o in owners.get(name, [name])} & allowed
+    }
+    assert not missing, f"add these to the dependencies: {sorted(missing)}"
 
 
 def test_pytest_is_strict() -> None:
