@@ -59,6 +59,7 @@ def read_jobs(
         if as_json is None:
             as_json = _is_object(text)
         try:
+            _check_utf8(text)
             fields, tag = _json_fields(text) if as_json else (_plain(text, raw, has_template), None)
             yield Job(index, number, _request({**defaults, **fields}), tag)
         except InlayError as error:
@@ -66,10 +67,18 @@ def read_jobs(
         index += 1
 
 
+def _check_utf8(text: str) -> None:
+    """Refuse a line with bytes that are not UTF-8; Python reads them as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"not UTF-8 at character {error.start + 1} of the line") from None
+
+
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -87,7 +96,7 @@ def _json_fields(text: str) -> tuple[dict[str, Any], Any]:
     """
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise RequestError("must be a JSON object with `prompt` or `messages`")

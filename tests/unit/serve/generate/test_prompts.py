@@ -77,3 +77,18 @@ def test_the_first_line_decides_the_form() -> None:
     assert isinstance(second.request, ChatRequest)
     assert second.request.messages == [{"role": "user", "content": '{"prompt": "still text"}'}]
     assert first.error is None
+
+
+def test_bytes_that_are_not_utf8_are_named() -> None:
+    bad, good = jobs(b"ab\xff\nhello\n".decode(errors="surrogateescape"))
+    assert str(bad.error) == "not UTF-8 at character 3 of the line"
+    assert good.error is None
+
+
+def test_deep_json_fails_its_own_line_only() -> None:
+    deep = "[" * 100_000
+    (alone,) = jobs(deep)
+    assert alone.error is None, "a first line that is no object is plain text"
+    first, second, third = jobs('{"prompt": "a"}\n' + deep + '\n{"prompt": "b"}\n')
+    assert first.error is None and third.error is None
+    assert "not JSON" in str(second.error)
