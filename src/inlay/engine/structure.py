@@ -13,8 +13,9 @@ from inlay.core.messages import Structure
 from inlay.engine.probabilities import Float32
 
 _OBJECT_SCHEMA = '{"type": "object"}'
-# Without a limit a model may put out white space for ever and still follow the grammar.
-_WHITESPACE = r"[\x20\x0A\x0D\x09]{0,32}"
+# Without a limit a model may put out white space for ever and still follow the grammar. One space,
+# or a new line with its indent: a small model fills whatever it is given.
+_WHITESPACE = r"(\x20|\x0A\x20{0,16})?"
 
 
 class GrammarMask:
@@ -151,7 +152,8 @@ def grammar_of(structure: Structure) -> str:
     try:
         if kind == "json_schema":
             schema = _json(value, dict | bool, "a JSON schema", "an object")
-            overrides: Any = {"whitespace_pattern": _WHITESPACE}
+            # oneOf is treated as anyOf: that exactly one fits cannot be said in a grammar.
+            overrides: Any = {"whitespace_pattern": _WHITESPACE, "coerce_one_of": True}
             schema = {} if schema is True else schema
             return str(LLMatcher.grammar_from_json_schema(schema, overrides=overrides))
         if kind == "regex":

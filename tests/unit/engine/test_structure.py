@@ -69,11 +69,21 @@ def test_the_end_is_forbidden_until_the_text_is_whole(compiler, tokenizer_json):
 
 def test_white_space_in_json_has_a_limit(compiler, tokenizer_json):
     mask = compiler.mask(compiler.submit(Structure("json_object")).result(30))
-    _feed(mask, tokenizer_json, "{" + "\n" * 30)
-    newline = tokenizers.Tokenizer.from_str(tokenizer_json).encode("\n").ids[0]
-    for _ in range(2):
-        mask.consume(newline)
+    _feed(mask, tokenizer_json, "{\n")
+    encode = tokenizers.Tokenizer.from_str(tokenizer_json).encode
+    newline, space = encode("\n").ids[0], encode(" ").ids[0]
     assert newline not in _allowed(mask)
+    for _ in range(16):
+        assert space in _allowed(mask)
+        mask.consume(space)
+    assert space not in _allowed(mask)
+
+
+def test_one_of_is_served_as_any_of(compiler, tokenizer_json):
+    schema = '{"oneOf": [{"type": "integer"}, {"type": "null"}]}'
+    mask = compiler.mask(compiler.submit(Structure("json_schema", schema)).result(30))
+    _feed(mask, tokenizer_json, "null")
+    assert mask.complete
 
 
 def test_padding_of_the_vocabulary_is_forbidden(compiler):
