@@ -164,6 +164,25 @@ async def test_forced_tool_calls(api: Api, choice: object) -> None:
     assert answer["message"]["content"] is None
 
 
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}]
+)
+async def test_arguments_are_objects_where_the_schema_does_not_say(
+    api: Api, choice: object
+) -> None:
+    tool = json.loads(json.dumps(WEATHER))
+    del tool["function"]["parameters"]["type"]
+    async with api(says="{}") as (client, engine):
+        body = {"messages": HI, "tools": [tool], "tool_choice": choice}
+        await client.post(CHAT, json=body)
+        structure = engine.requests[0].params.structure
+    assert structure is not None
+    schema = json.loads(structure.value)
+    if choice == "required":
+        schema = schema["items"]["properties"]["arguments"]
+    assert schema["type"] == "object" and "city" in schema["properties"]
+
+
 async def test_definitions_of_tools_move_to_the_top(api: Api) -> None:
     tool = json.loads(json.dumps(WEATHER))
     tool["function"]["parameters"]["properties"]["city"] = {"$ref": "#/$defs/City"}

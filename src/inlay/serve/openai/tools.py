@@ -127,8 +127,11 @@ def _mode(choice: str | Mapping[str, Any] | None, names: list[str]) -> tuple[Mod
 
 
 def _parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a function's arguments, which are an object even where it does not say so."""
     parameters: dict[str, Any] | None = tool["function"].get("parameters")
-    return parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+    if not parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **parameters}
 
 
 def _calls_schema(tools: Sequence[Mapping[str, Any]], several: bool) -> dict[str, Any]:
