@@ -54,7 +54,10 @@ def parse_log_setting(text: str) -> LogConfig:
             json_lines = True
         else:
             level = "warning" if part == "warn" else part
-    return LogConfig(level=level, json_lines=json_lines)
+    try:
+        return LogConfig(level=level, json_lines=json_lines)
+    except ConfigError as error:
+        raise ConfigError(f"INLAY_LOG={text}: {error}") from None
 
 
 def configure_logging(

@@ -24,7 +24,13 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 _NONE = frozenset({"none", "null"})
 
 
-def apply_overrides(config: C, assignments: Sequence[str], *, option: str = "--set") -> C:
+def apply_overrides(
+    config: C,
+    assignments: Sequence[str],
+    *,
+    option: str = "--set",
+    form: str = "path.to.field=value",
+) -> C:
     """Return a copy of `config` with the fields named by `assignments` replaced.
 
     Args:
@@ -34,6 +40,7 @@ def apply_overrides(config: C, assignments: Sequence[str], *, option: str = "--s
             name of an enum; `20GiB` for fields called `..._bytes`; `a,b,c` or JSON for sequences;
             JSON for dicts.
         option: what the user wrote before the assignment; begins the message of every error.
+        form: what to write, in the message about a text that is no assignment.
 
     Raises:
         ConfigError: not an assignment, an unknown field (with the nearest name), a value that
@@ -45,7 +52,7 @@ def apply_overrides(config: C, assignments: Sequence[str], *, option: str = "--s
             path, separator, text = assignment.partition("=")
             path = path.strip()
             if not separator or not path:
-                raise ConfigError(f"{assignment}: write path.to.field=value")
+                raise ConfigError(f"{assignment}: write {form}")
             _plant(tree, path, text.strip())
         rebuilt: C = _rebuild(config, tree, "")
     except ConfigError as error:

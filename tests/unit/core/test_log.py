@@ -34,7 +34,7 @@ def test_setting(text: str, config: LogConfig) -> None:
 
 
 def test_unknown_level_has_a_hint() -> None:
-    with pytest.raises(ConfigError, match="got 'debg'. Did you mean debug?"):
+    with pytest.raises(ConfigError, match=r"^INLAY_LOG=debg: .*got 'debg'\. Did you mean debug\?"):
         parse_log_setting("debg")
 
 

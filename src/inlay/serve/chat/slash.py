@@ -70,7 +70,12 @@ def _reset(conversation: Conversation, rest: str) -> Outcome:
 
 def _set(conversation: Conversation, rest: str) -> Outcome:
     if rest:
-        conversation.options = apply_overrides(conversation.options, rest.split(), option="/set")
+        conversation.options = apply_overrides(
+            conversation.options,
+            rest.split(),
+            option="/set",
+            form="name=value, for example temperature=0.7",
+        )
     fields = conversation.options.fields()
     if not fields:
         names = ", ".join(ChatOptions.__dataclass_fields__)

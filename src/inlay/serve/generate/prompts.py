@@ -92,7 +92,8 @@ def _json_fields(text: str) -> tuple[dict[str, Any], Any]:
     """A line's fields, and its `id` apart.
 
     Raises:
-        RequestError: no object, or an unknown field; a misspelt field would be ignored otherwise.
+        RequestError: no object, a field that is not supported, or an unknown one; a misspelt field
+            would be ignored otherwise.
     """
     try:
         fields = json.loads(text)
@@ -106,6 +107,8 @@ def _json_fields(text: str) -> tuple[dict[str, Any], Any]:
     kind = ChatRequest if "messages" in fields else CompletionRequest
     known = [name for name in kind.__struct_fields__ if name not in _REFUSED]
     for name in fields:
+        if name in _REFUSED:
+            raise RequestError(f"{name} is not supported here", name)
         if name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""

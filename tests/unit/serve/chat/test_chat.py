@@ -157,6 +157,8 @@ def test_commands_say_what_they_need() -> None:
 def test_options_have_ranges() -> None:
     with pytest.raises(ConfigError, match="top_p must be in 0..1, got 1.5"):
         run_command("/set top_p=1.5", Conversation())
+    with pytest.raises(ConfigError, match="/set zz: write name=value, for example temperature=0.7"):
+        run_command("/set zz", Conversation())
 
 
 def test_answers_cannot_command_the_terminal() -> None:
