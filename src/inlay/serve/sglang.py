@@ -118,6 +118,9 @@ async def _requests(service: Service, body: SglangRequest) -> tuple[list[Generat
     prompts = _prompts(body)
     if sampling.max_tokens is None:
         sampling.max_tokens = sampling.max_new_tokens
+    wanted = sampling.max_tokens
+    if wanted is not None and wanted < 0:
+        raise RequestError(f"max_new_tokens is {wanted}: it must be at least 0", "max_new_tokens")
     if sampling.min_tokens is None:
         sampling.min_tokens = sampling.min_new_tokens
     if sampling.seed is None:
@@ -142,7 +145,6 @@ async def _requests(service: Service, body: SglangRequest) -> tuple[list[Generat
             raise RequestError(f"input_ids has {bad}: no such token", "input_ids")
         # SGLang shortens the output to what fits instead of refusing the request.
         room = service.info.max_context_tokens - len(ids)
-        wanted = sampling.max_tokens
         params = build_params(
             sampling,
             defaults=service.defaults,

@@ -155,7 +155,13 @@ async def test_sglang_batches_and_logprobs(api: Api) -> None:
     async with api() as (client, engine):
         await client.post("/generate", json=single)
         assert engine.requests[0].token_ids == [5, 6, 7]
-        for wrong in ({"text": "a", "input_ids": [1]}, {}, {"input_ids": []}, {"text": 5}):
+        for wrong in (
+            {"text": "a", "input_ids": [1]},
+            {},
+            {"input_ids": []},
+            {"text": 5},
+            {"text": "a", "sampling_params": {"max_new_tokens": -1}},
+        ):
             assert (await client.post("/generate", json=wrong)).status_code == 400
 
 
