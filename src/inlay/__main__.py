@@ -1,5 +1,17 @@
-"""`python -m inlay` is the `inlay` command."""
+"""The `inlay` command, also run by `python -m inlay`."""
 
-from inlay.serve.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it quietly, also while its modules are imported."""
+    try:
+        from inlay.serve.cli import main as run_and_exit
+
+        run_and_exit()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

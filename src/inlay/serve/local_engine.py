@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from inlay.core.errors import UnsupportedModelError
 from inlay.engine.client import EngineClient
 from inlay.engine.config import EngineConfig
 from inlay.models.source import resolve_model
@@ -37,25 +38,33 @@ class LocalEngine:
 
 
 async def start_local_engine(
-    config: EngineConfig, say: Callable[[str], None] = lambda text: None
+    config: EngineConfig, say: Callable[[str], None] = lambda text: None, *, chats: bool = False
 ) -> LocalEngine:
     """Find the model, start its engine, wait until it is ready.
 
     Args:
         say: told what is going on, for a progress line.
+        chats: refuse a model without a chat template before its engine starts.
 
     Raises:
+        UnsupportedModelError: it cannot chat.
         InlayError: no such model, or the engine cannot run it.
     """
     progress = FetchLine(config.model, say)
     source = resolve_model(config.model, offline=config.offline, progress=progress)
     text = Text.load(source.directory)
+    if chats and text.chat_template is None:
+        raise UnsupportedModelError(
+            f"{source.name} has no chat template, so it cannot chat: continue texts with "
+            f"`inlay generate {config.model or ''} --raw`, or add chat_template.jinja to the "
+            "model's directory"
+        )
     say(f"loading {source.name} ...")
     client = await EngineClient.start(replace(config, model=str(source.directory)))
     service = Service(
         client,
         text,
-        ServeConfig(),
+        ServeConfig(engine=config),
         defaults=SamplingDefaults.load(source.directory),
         model_name=source.name,
     )

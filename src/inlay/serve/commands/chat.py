@@ -79,7 +79,7 @@ async def _start(config: "EngineConfig") -> "Backend":
     from inlay.serve.chat.backends import LocalBackend
     from inlay.serve.local_engine import start_local_engine
 
-    engine = await start_local_engine(config, _say)
+    engine = await start_local_engine(config, _say, chats=True)
     _say(engine.title)
     if engine.is_demo:
         _say(
