@@ -19,7 +19,8 @@ class ServeConfig:
         api_key: if set, requests need `Authorization: Bearer <api_key>`; `/health` stays open.
         cors_origins: web origins whose pages may call the server; `("*",)` allows every page.
         max_body_bytes: larger request bodies are refused with 413.
-        max_choices: largest `n`, and largest number of prompts times `n` of one request.
+        max_choices: largest number of prompts times `n` of one request; `n` itself may be at most
+            `engine.scheduler.max_running` too.
         max_logprobs: largest number of alternatives per token that a request may ask for.
         max_completion_tokens: cap on the output of every request; None caps by the context only.
         drain_s: how long running requests may go on after a stop signal.

@@ -279,6 +279,7 @@ async def _drain(
     deadline_s = time.monotonic() + config.drain_s
     while service.active and time.monotonic() < deadline_s and not stop.insisted.is_set():
         await asyncio.sleep(_POLL_S / 2)
+    service.stopping = client.alive
     await client.aclose()
     deadline_s = time.monotonic() + 1.0
     while service.active and time.monotonic() < deadline_s:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from inlay.core.clock import Clock, SystemClock
-from inlay.core.errors import ContextLengthError, RequestError
+from inlay.core.errors import ContextLengthError, EngineDiedError, RequestError
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
@@ -27,7 +27,7 @@ from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
 from inlay.serve.events import ChatDelta, ChatEnd, ChatEvent, ChatStart, Usage
 from inlay.serve.metrics import ServerMetrics
-from inlay.serve.openai.errors import ModelNameError
+from inlay.serve.openai.errors import ModelNameError, ServerStoppingError
 from inlay.serve.openai.messages import normalise_messages
 from inlay.serve.openai.protocol import ChatRequest, GenerationBody
 from inlay.serve.openai.sampling import SamplingDefaults, SamplingLimits, build_params
@@ -98,6 +98,7 @@ class Service:
 
     Attributes:
         active: requests that run in the engine now.
+        stopping: the engine is being stopped on purpose, so its end is no failure.
     """
 
     def __init__(
@@ -120,10 +121,12 @@ class Service:
         self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
         self.limits = SamplingLimits(
             vocab_size=client.info.vocab_size,
+            max_n=min(config.max_choices, config.engine.scheduler.max_running),
             max_choices=config.max_choices,
             max_logprobs=config.max_logprobs,
         )
         self.active = 0
+        self.stopping = False
         self._unique = itertools.count()
 
     @property
@@ -282,7 +285,12 @@ class Service:
         return self.dialect.parser(job.options)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput]:
-        """Run a request in the engine and count what happens to it."""
+        """Run a request in the engine and count what happens to it.
+
+        Raises:
+            ServerStoppingError: the server stopped the engine before the request ended.
+            InlayError: the request cannot be served, or the engine failed.
+        """
         tracker = self.metrics.track(request.arrival_s)
         self.active += 1
         try:
@@ -290,6 +298,12 @@ class Service:
                 async for output in outputs:
                     tracker.saw(output)
                     yield output
+        except EngineDiedError:
+            if self.stopping:
+                raise ServerStoppingError(
+                    "the server stopped before the answer was complete"
+                ) from None
+            raise
         finally:
             self.active -= 1
             tracker.close()

@@ -182,7 +182,7 @@ async def test_sglang_bench_oai(api: Api) -> None:
         ({"prompt": [10**6]}, "prompt"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "logprobs": 21}, "logprobs"),
-        ({"prompt": ["a", "b"], "n": 600}, "n"),
+        ({"prompt": ["a"] * 20, "n": 60}, "n"),
     ],
 )
 async def test_refused(api: Api, fields: dict[str, Any], param: str) -> None:
@@ -190,4 +190,24 @@ async def test_refused(api: Api, fields: dict[str, Any], param: str) -> None:
         answer = await client.post(COMPLETIONS, json=fields)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("n", [65, 5000])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/generate", {"text": "a"}),
+    ],
+)
+async def test_n_is_at_most_what_the_engine_runs_together(
+    api: Api, path: str, body: dict[str, Any], n: int
+) -> None:
+    fields = {"sampling_params": {"n": n}} if path == "/generate" else {"n": n}
+    async with api() as (client, engine):
+        answer = await client.post(path, json={**body, **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == f"n is {n}: it must be in 1..64"
     assert engine.requests == []

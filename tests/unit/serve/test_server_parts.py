@@ -1,15 +1,29 @@
 """Ports, configuration, the gate before the application, and the banner."""
 
+import importlib.abc
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from inlay.core.errors import AddressInUseError, ConfigError
+from inlay.__main__ import main
+from inlay.core.errors import (
+    AddressInUseError,
+    ConfigError,
+    EngineDiedError,
+    UnsupportedModelError,
+)
+from inlay.engine.config import EngineConfig
+from inlay.models.source import ModelSource
+from inlay.serve import local_engine
 from inlay.serve.banner import banner
 from inlay.serve.config import ServeConfig
 from inlay.serve.gate import Gate
+from inlay.serve.openai.errors import ServerStoppingError
+from inlay.serve.openai.protocol import ChatRequest
 from inlay.serve.server import bind
 from tests.unit.serve.stand_in import make_service
 
@@ -55,6 +69,43 @@ def test_names() -> None:
     assert ServeConfig().names == ()
     assert ServeConfig(served_model_name="a, b").names == ("a", "b")
     assert ServeConfig(served_model_name=("a b",)).names == ("a b",)
+
+
+async def test_stopping_is_not_called_a_dead_engine(tokenizer_directory: Path) -> None:
+    service, engine = make_service(tokenizer_directory)
+    engine.fails_after, engine.error = 1, EngineDiedError("the engine was stopped")
+    for stopping, expected in ((False, EngineDiedError), (True, ServerStoppingError)):
+        service.stopping = stopping
+        body = ChatRequest(messages=[{"role": "user", "content": "a"}])
+        with pytest.raises(expected):
+            async for _ in service.chat(body):
+                pass
+    assert ServerStoppingError.code == "server_stopping"
+
+
+async def test_chat_needs_a_template(
+    tokenizer_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in tokenizer_directory.iterdir():
+        if file.name != "chat_template.jinja":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    source = ModelSource(directory=tmp_path, name="plain")
+    monkeypatch.setattr(local_engine, "resolve_model", lambda *_, **__: source)
+    with pytest.raises(UnsupportedModelError, match="`inlay generate some/plain --raw`"):
+        await local_engine.start_local_engine(EngineConfig(model="some/plain"), chats=True)
+
+
+def test_ctrl_c_while_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(importlib.abc.MetaPathFinder):
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            if name == "inlay.serve.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "inlay.serve.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 async def test_gate() -> None:

@@ -5,7 +5,7 @@ import msgspec
 from inlay.core.errors import RequestError
 from inlay.core.messages import GenerateRequest
 from inlay.serve.openai.protocol import CompletionRequest
-from inlay.serve.openai.sampling import build_params
+from inlay.serve.openai.sampling import build_params, check_n
 from inlay.serve.openai.structure import find_structure
 from inlay.serve.service import Service
 
@@ -49,9 +49,10 @@ async def prepare_completion(service: Service, body: CompletionRequest) -> Compl
         logprobs = service.check_logprobs("logprobs", logprobs)
     echo = bool(body.echo)
     prompts = _prompts(body.prompt)
-    if len(prompts) * max(1, body.n or 1) > service.limits.max_choices:
+    n = check_n(body.n, service.limits)
+    if len(prompts) * n > service.limits.max_choices:
         raise RequestError(
-            f"{len(prompts)} prompts with n {body.n or 1} are more than "
+            f"{len(prompts)} prompts with n {n} are more than "
             f"{service.limits.max_choices} choices, this server's limit",
             "n",
         )

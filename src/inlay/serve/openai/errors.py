@@ -43,6 +43,13 @@ class NotReadyError(InlayError):
     http_status = 503
 
 
+class ServerStoppingError(InlayError):
+    """The server was stopped while the request ran; what had been generated was sent."""
+
+    code = "server_stopping"
+    http_status = 503
+
+
 class AuthenticationError(RequestError):
     """The API key is missing or wrong."""
 

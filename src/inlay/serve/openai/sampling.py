@@ -52,9 +52,15 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingLimits:
-    """The server's bounds on what a request may ask for."""
+    """The server's bounds on what a request may ask for.
+
+    Attributes:
+        max_n: largest `n`: the choices of one prompt run together in the engine.
+        max_choices: largest number of prompts times `n` of one request.
+    """
 
     vocab_size: int
+    max_n: int
     max_choices: int
     max_logprobs: int
 
@@ -104,7 +110,7 @@ def build_params(
         min_tokens=_whole("min_tokens", _or(body.min_tokens, 0), 0, 2**31 - 1),
         ignore_eos=_or(body.ignore_eos, False),
         seed=None if body.seed is None else _seed(body.seed),
-        n=_whole("n", _or(body.n, 1), 1, limits.max_choices),
+        n=check_n(body.n, limits),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         structure=structure,
@@ -116,6 +122,15 @@ def build_params(
             param="min_tokens",
         )
     return params
+
+
+def check_n(n: int | None, limits: SamplingLimits) -> int:
+    """The number of choices per prompt.
+
+    Raises:
+        RequestError: more than the engine runs together, or none.
+    """
+    return _whole("n", _or(n, 1), 1, limits.max_n)
 
 
 def _or(value: T | None, default: T) -> T:

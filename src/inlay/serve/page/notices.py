@@ -10,6 +10,7 @@ from inlay.core.errors import (
     OverloadedError,
     RequestError,
 )
+from inlay.serve.openai.errors import ServerStoppingError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,12 @@ def notice(error: Exception) -> Notice:
                 title="The engine is gone",
                 text=text,
                 hint="Its process ended. Restart `inlay serve`, then reload this page.",
+            )
+        case ServerStoppingError():
+            return Notice(
+                title="The server is stopping",
+                text=text,
+                hint="Start `inlay serve` again, then reload this page.",
             )
         case RequestError():
             return Notice(title="This cannot be answered", text=text, hint="Check the settings.")
