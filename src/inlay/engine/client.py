@@ -10,6 +10,7 @@ Imports no torch. All methods are called on the event loop that started the clie
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -26,6 +27,7 @@ import zmq
 
 from inlay.core.errors import (
     EngineDiedError,
+    EngineError,
     EngineStartError,
     InlayError,
     RequestError,
@@ -35,6 +37,7 @@ from inlay.core.messages import (
     EngineFailure,
     EngineInfo,
     EngineStats,
+    FromEngine,
     GenerateRequest,
     OutputBatch,
     RequestOutput,
@@ -43,11 +46,12 @@ from inlay.core.messages import (
 )
 from inlay.engine.config import EngineConfig
 from inlay.engine.failures import error_of, restore
-from inlay.engine.wire import START_FAILED, FromEngine, WorkerSetup, address, new_socket
+from inlay.engine.wire import START_FAILED, WorkerSetup, address, new_socket
 
 log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 5.0
+_ANSWER_S = 30.0
 _FAREWELL_MS = 1000
 _MAX_SOCKET_PATH = 90  # of 107 bytes that Linux allows
 _TAIL_LINES = 20
@@ -69,7 +73,10 @@ class EngineClient:
         self._loop = asyncio.get_running_loop()
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(FromEngine).decode
+        self._open_ids: set[str] = set()
+        # By an id of our own: the engine may still answer a closed stream whose id is used again.
         self._streams: dict[str, asyncio.Queue[RequestOutput | InlayError]] = {}
+        self._stream_numbers = itertools.count(1)
         self._stats: deque[asyncio.Future[EngineStats]] = deque()
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._exited: asyncio.Future[None] = self._loop.create_future()
@@ -135,14 +142,16 @@ class EngineClient:
         """
         self._check_alive()
         request_id = request.request_id
-        if request_id in self._streams:
+        if request_id in self._open_ids:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        wire_id = f"{next(self._stream_numbers)}:{request_id}"
         try:
-            data = self._encode(request)
+            data = self._encode(msgspec.structs.replace(request, request_id=wire_id))
         except (OverflowError, TypeError, msgspec.MsgspecError) as cause:
             raise RequestError(f"the request cannot be sent: {cause}") from cause
         queue: asyncio.Queue[RequestOutput | InlayError] = asyncio.Queue()
-        self._streams[request_id] = queue
+        self._open_ids.add(request_id)
+        self._streams[wire_id] = queue
         finished = False
         try:
             self._send(data)
@@ -155,26 +164,39 @@ class EngineClient:
                 error = error_of(item)
                 if error is not None:
                     raise error
-                yield item
+                yield msgspec.structs.replace(item, request_id=request_id)
         finally:
-            self._streams.pop(request_id, None)
+            self._open_ids.discard(request_id)
+            self._streams.pop(wire_id, None)
             if not finished and self.alive:
-                self._send(self._encode(CancelRequest(request_id)))
+                self._send(self._encode(CancelRequest(wire_id)))
 
     async def stats(self) -> EngineStats:
         """Gauges and totals of the engine, after all messages sent so far.
 
         Raises:
             EngineDiedError: the engine's process ended.
+            EngineError: no answer in half a minute.
         """
         self._check_alive()
+        # A future that was given up stays in the queue, since its answer may still come.
         future: asyncio.Future[EngineStats] = self._loop.create_future()
         self._stats.append(future)
         self._send(self._encode(StatsRequest()))
-        return await future
+        try:
+            return await asyncio.wait_for(future, _ANSWER_S)
+        except TimeoutError:
+            raise EngineError(
+                f"the engine did not answer in {_ANSWER_S:g} s: it is in a very long step, or "
+                "hangs; try again later, or restart it"
+            ) from None
 
     async def reset_prefix_cache(self) -> None:
-        """Forget all cached blocks that no request uses; returns when it is done."""
+        """Forget all cached blocks that no request uses; returns when it is done.
+
+        Raises:
+            EngineDiedError, EngineError: as `stats`.
+        """
         self._check_alive()
         self._send(self._encode(ResetPrefixCache()))
         await self.stats()

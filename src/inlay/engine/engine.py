@@ -173,10 +173,10 @@ class Engine:
         if request is None:
             return
         if not request.choices:
-            self._compiling.pop(request, None)
-            self._start(request, None)
+            self._stop_compiling(request)
+            self._start_with(request, None)
         for choice in request.choices:
-            if choice.finish_reason is None:
+            if choice.finish_reason is None and choice.state != "finished":
                 self._outputs.add(request, end_without_token(choice, "cancel"))
                 self._finish(choice)
 
@@ -195,7 +195,7 @@ class Engine:
             if result is not None:
                 self._advance(chunks, result)
             self._busy_s += time.perf_counter() - started
-        return self._outputs.take(self._clock.now())
+        return self._outputs.take(self._clock.now(), self._lost)
 
     def generate(
         self,
@@ -325,9 +325,24 @@ class Engine:
         for choice in request.choices:
             if choice.state != "finished":
                 self._scheduler.remove(choice)
-        self._compiling.pop(request, None)
+        self._stop_compiling(request)
         if self._live.pop(request.request_id, None) is not None:
             self._outputs.fail(request.request_id, error, request)
+
+    def _lost(self, request: LiveRequest, error: Exception) -> None:
+        """The output of a request could not be made; perhaps it was the last one."""
+        log.error("an output failed; its request is dropped", exc_info=error)
+        failure = EngineError(f"an output failed: {error!r}")
+        if self._live.get(request.request_id) is request:
+            self._fail(request, failure)
+        else:
+            self._outputs.fail(request.request_id, failure)
+
+    def _stop_compiling(self, request: LiveRequest) -> None:
+        """Forget a request's grammar; one that nobody else waits for need not be compiled."""
+        future = self._compiling.pop(request, None)
+        if future is not None and future not in self._compiling.values():
+            future.cancel()
 
     # Phases of a step
 
@@ -342,12 +357,19 @@ class Engine:
             future = self._compiling.pop(request)
             error = future.exception()
             if error is None:
-                self._start(request, future.result())
+                self._start_with(request, future.result())
             elif isinstance(error, InlayError):
                 self._fail(request, error)
             else:
                 log.error("a grammar's compilation failed", exc_info=error)
                 self._fail(request, EngineError(f"the grammar cannot be compiled: {error}"))
+
+    def _start_with(self, request: LiveRequest, grammar: Any) -> None:
+        try:
+            self._start(request, grammar)
+        except Exception as error:
+            log.exception("a request cannot start; it is dropped")
+            self._fail(request, EngineError(f"the request cannot start: {error!r}"))
 
     def _schedule(self) -> list[Chunk]:
         if not self._scheduler.has_work:

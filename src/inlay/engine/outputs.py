@@ -1,5 +1,6 @@
 """Applies sampled tokens to choices and collects what a step has to say to each request."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from inlay.core.errors import EngineError, InlayError
@@ -122,13 +123,19 @@ class StepOutputs:
             self._deltas.pop(request, None)
         self._done.append(failure_output(request_id, error))
 
-    def take(self, now_s: float) -> list[RequestOutput]:
-        """All outputs, and forget them."""
-        outputs, self._done = self._done, []
-        for request, deltas in self._deltas.items():
-            outputs.append(_output(request, tuple(deltas), now_s))
-        self._deltas.clear()
-        return outputs
+    def take(
+        self, now_s: float, lost: Callable[[LiveRequest, Exception], None]
+    ) -> list[RequestOutput]:
+        """All outputs, and forget them; calls `lost` for each request whose output has a bug."""
+        outputs: list[RequestOutput] = []
+        all_deltas, self._deltas = self._deltas, {}
+        for request, deltas in all_deltas.items():
+            try:
+                outputs.append(_output(request, tuple(deltas), now_s))
+            except Exception as error:
+                lost(request, error)
+        done, self._done = self._done, []
+        return done + outputs
 
 
 def _output(request: LiveRequest, deltas: tuple[ChoiceDelta, ...], now_s: float) -> RequestOutput:

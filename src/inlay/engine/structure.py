@@ -93,10 +93,11 @@ class GrammarCompiler:
     def submit(self, structure: Structure) -> "Future[Any]":
         """Start to compile a grammar, or return the one that is there.
 
-        The future gives a prototype for `mask`, or raises `StructureError`.
+        The future gives a prototype for `mask`, or raises `StructureError`. It may be
+        cancelled when nobody waits for it.
         """
         future = self._compiled.get(structure)
-        if future is None or (future.done() and future.exception() is not None):
+        if future is None or _failed(future):
             future = self._threads.submit(self._compile, structure)
             self._compiled[structure] = future
             if len(self._compiled) > self._max_cached:
@@ -136,6 +137,10 @@ class GrammarCompiler:
                 param="response_format",
             )
         return matcher
+
+
+def _failed(future: "Future[Any]") -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def grammar_of(structure: Structure) -> str:

@@ -5,20 +5,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from inlay.core.messages import (
-    CancelRequest,
-    EngineFailure,
-    EngineInfo,
-    EngineStats,
-    GenerateRequest,
-    OutputBatch,
-    ResetPrefixCache,
-    StatsRequest,
-)
 from inlay.engine.config import EngineConfig
-
-ToEngine = GenerateRequest | CancelRequest | ResetPrefixCache | StatsRequest
-FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure
 
 # Exit status of an engine process that could say why it did not start.
 START_FAILED = 3

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import zmq
 
-from inlay.core.errors import EngineError, InlayError, RequestError
+from inlay.core.errors import EngineError, EngineStartError, InlayError, RequestError
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
     CancelRequest,
@@ -29,10 +29,11 @@ from inlay.core.messages import (
     OutputBatch,
     ResetPrefixCache,
     StatsRequest,
+    ToEngine,
 )
 from inlay.core.settings import read_settings
 from inlay.engine.failures import failure_message, failure_output
-from inlay.engine.wire import START_FAILED, ToEngine, WorkerSetup, address, new_socket
+from inlay.engine.wire import START_FAILED, WorkerSetup, address, new_socket
 
 if TYPE_CHECKING:
     from inlay.engine.engine import Engine
@@ -151,16 +152,28 @@ class _Server:
 
 
 def _serve(setup: WorkerSetup, socket: "zmq.Socket[bytes]", watch: _ParentWatch) -> int:
-    from inlay.engine.engine import Engine  # loads torch; the parent is watched by now
-
     try:
+        from inlay.engine.engine import Engine  # loads torch; the parent is watched by now
+
         engine = Engine(setup.config, on_ready=lambda: os.eventfd_write(watch.wake, 1))
-    except InlayError as error:
-        socket.send(msgspec.msgpack.encode(failure_message(error)))
+    except Exception as error:
+        socket.send(msgspec.msgpack.encode(failure_message(_reason(error))))
         return START_FAILED
     _Server(engine, socket, watch).run()
     engine.close()
     return 0
+
+
+def _reason(error: Exception) -> InlayError:
+    """Why the engine cannot start, in one sentence."""
+    if isinstance(error, InlayError):
+        return error
+    log.debug("the engine cannot start", exc_info=error)
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    what = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return EngineStartError(
+        f"the engine cannot start ({what}): set INLAY_LOG=debug to see where it failed"
+    )
 
 
 def main(stdin: BinaryIO | None = None) -> int:

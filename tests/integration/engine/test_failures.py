@@ -1,9 +1,11 @@
 """Storms of cancels, and steps that fail: nothing leaks, nobody is lost, nothing spins."""
 
 import random
+import threading
 
 import pytest
 
+import inlay.engine.outputs
 from inlay.core.errors import InlayError
 from inlay.core.messages import SamplingParams, Structure
 from tests.integration.engine.engines import drain, request
@@ -164,3 +166,45 @@ def test_a_text_bug_fails_one_request(tiny, caplog):
         assert "no text" in outputs["bad"][-1].error
         assert outputs["good"][-1].error is None
     assert "an output failed" in caplog.text
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_an_output_that_cannot_be_made_fails_one_request(tiny, monkeypatch, caplog, which):
+    make = inlay.engine.outputs._output
+
+    def fail(request, deltas, now_s):
+        if request.request_id == "bad" and (which == "first" or not request.unfinished):
+            raise ValueError("no output")
+        return make(request, deltas, now_s)
+
+    monkeypatch.setattr(inlay.engine.outputs, "_output", fail)
+    with tiny.engine() as engine:
+        engine.add(request("bad", [5], max_tokens=4, ignore_eos=True))
+        engine.add(request("good", [6], max_tokens=4, ignore_eos=True))
+        outputs = drain(engine)
+        assert "no output" in outputs["bad"][-1].error
+        assert outputs["bad"][-1].finished
+        assert outputs["good"][-1].error is None
+    assert "an output failed" in caplog.text
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_request_that_cannot_start_fails_alone(tiny, monkeypatch, caplog, cancelled):
+    with tiny.engine() as engine:
+        release = threading.Event()
+        engine._grammars._threads.submit(release.wait)
+        engine.add(request("bad", [5], n=2, structure=Structure("regex", "[a-z]{3}")))
+        engine.add(request("good", [6], max_tokens=4, ignore_eos=True))
+
+        def fail(*_, **__):
+            raise ValueError("no stream")
+
+        engine.step()
+        monkeypatch.setattr(engine._text, "stream", fail)
+        if cancelled:
+            engine.cancel("bad")
+        release.set()
+        outputs = drain(engine)
+        assert "no stream" in outputs["bad"][-1].error
+        assert outputs["good"][-1].error is None
+    assert "cannot start" in caplog.text

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import threading
 
 import jsonschema
 import pytest
@@ -145,8 +146,27 @@ def test_other_requests_run_while_a_grammar_is_compiled(tiny):
         assert outputs["slow"][-1].finished
 
 
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(tiny):
+    structure = Structure("regex", "[a-z]{3}x")
+    with tiny.engine() as engine:
+        release = threading.Event()
+        engine._grammars._threads.submit(release.wait)
+        for name in ("first", "second"):
+            engine.add(request(name, [5], structure=structure))
+        future = engine._grammars.submit(structure)
+        engine.cancel("first")
+        assert not future.cancelled(), "the second request waits for it"
+        engine.cancel("second")
+        assert future.cancelled()
+        engine.add(request("third", [5], max_tokens=30, structure=structure))
+        release.set()
+        outputs = drain(engine)
+        assert {outputs[n][-1].choices[0].finish_reason for n in ("first", "second")} == {"cancel"}
+        assert outputs["third"][-1].error is None
+
+
 def test_bias_against_all_that_the_grammar_allows_is_an_error(engine):
-    ids = {token_id: -1e38 for token_id in range(engine.info.vocab_size)}
+    ids = {token_id: -100.0 for token_id in range(engine.info.vocab_size)}
     params = SamplingParams(
         max_tokens=5, logit_bias=ids, structure=Structure("regex", "ab"), temperature=0.0
     )

@@ -18,6 +18,7 @@ from inlay.core.errors import (
     ConfigError,
     ContextLengthError,
     EngineDiedError,
+    EngineError,
     EngineStartError,
     ModelNotFoundError,
     OverloadedError,
@@ -25,6 +26,7 @@ from inlay.core.errors import (
     StructureError,
 )
 from inlay.core.messages import Structure
+from inlay.engine import client as client_module
 from inlay.engine.client import EngineClient
 from inlay.engine.config import EngineConfig, SchedulerConfig
 from tests.integration.engine.engines import request
@@ -121,6 +123,30 @@ async def test_an_id_in_use_is_refused(client):
     with pytest.raises(RequestError, match="in use"):
         await _collect(client, request("twice", [5]))
     await stream.aclose()
+
+
+async def test_an_id_can_be_used_again_at_once(client):
+    for _ in range(20):
+        stream = client.generate(request("again", [5], max_tokens=500, ignore_eos=True))
+        await anext(stream)
+        await stream.aclose()
+        outputs = await _collect(client, request("again", [6], max_tokens=3, ignore_eos=True))
+        assert {output.request_id for output in outputs} == {"again"}
+        assert outputs[-1].choices[0].finish_reason == "length"
+
+
+async def test_an_engine_that_does_not_answer(client, monkeypatch):
+    os.kill(client.pid, signal.SIGSTOP)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, "_ANSWER_S", 0.1)
+            for call in (client.stats(), client.reset_prefix_cache()):
+                with pytest.raises(EngineError, match=r"did not answer in 0\.1 s"):
+                    await call
+    finally:
+        os.kill(client.pid, signal.SIGCONT)
+    await _collect(client, request("after", [5], max_tokens=2))
+    assert (await client.stats()).pages_total == PAGES
 
 
 @pytest.mark.parametrize("how", ["close", "cancel", "break"])
@@ -273,13 +299,22 @@ async def test_a_start_that_takes_too_long(tiny_directory):
         await EngineClient.start(_config(tiny_directory), timeout_s=0.1)
 
 
-async def test_a_worker_that_breaks_at_start_shows_its_log(tiny_directory, monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        ("torch", r"cannot start \(OSError: libgomp is not here\): set INLAY_LOG=debug"),
+        ("zmq", r"its log ends with:(?s:.*)libgomp is not here"),
+    ],
+)
+async def test_a_worker_that_breaks_at_start_says_why(
+    tiny_directory, monkeypatch, package, message
+):
     with tempfile.TemporaryDirectory() as broken:
-        package = Path(broken, "torch")
+        package = Path(broken, package)
         package.mkdir()
         (package / "__init__.py").write_text("raise OSError('libgomp is not here')")
         monkeypatch.setenv("PYTHONPATH", f"{broken}:{os.environ.get('PYTHONPATH', '')}")
-        with pytest.raises(EngineStartError, match="libgomp is not here"):
+        with pytest.raises(EngineStartError, match=message):
             await EngineClient.start(_config(tiny_directory))
 
 
