@@ -34,8 +34,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
         top_p: keep the smallest set with at least this probability, in (0, 1].
         min_p: drop tokens less likely than `min_p` times the most likely one, in [0, 1].
         presence_penalty, frequency_penalty: subtracted for tokens of the output so far, -2..2.
-        repetition_penalty: divides (multiplies, if negative) logits of seen tokens, > 0.
-        logit_bias: added to the logits of these token ids.
+        repetition_penalty: divides (multiplies, if negative) logits of seen tokens, in
+            (0, 1000].
+        logit_bias: added to the logits of these token ids, -100..100.
         stop: texts that end a choice; not part of its text.
         stop_token_ids: token ids that end a choice, besides the model's own.
         max_tokens: output limit per choice; None runs to the end of the context.

@@ -52,6 +52,7 @@ def _check_params(params: SamplingParams, vocab_size: int, max_running: int) -> 
         ("min_p", params.min_p, 0.0, 1.0),
         ("presence_penalty", params.presence_penalty, -2.0, 2.0),
         ("frequency_penalty", params.frequency_penalty, -2.0, 2.0),
+        ("repetition_penalty", params.repetition_penalty, 0.0, 1000.0),
         ("max_tokens", params.max_tokens or 0, 0, math.inf),
         ("min_tokens", params.min_tokens, 0, math.inf),
         ("n", params.n, 1, max_running),
@@ -83,5 +84,6 @@ def _check_params(params: SamplingParams, vocab_size: int, max_running: int) -> 
                     f"0..{vocab_size - 1}",
                     name,
                 )
-    if not all(math.isfinite(bias) for bias in params.logit_bias.values()):
-        raise RequestError("logit_bias holds a value that is not a finite number", "logit_bias")
+    for bias in params.logit_bias.values():
+        if not -100 <= bias <= 100:
+            raise RequestError(f"logit_bias must be in -100..100, got {bias}", "logit_bias")

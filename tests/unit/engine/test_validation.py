@@ -70,6 +70,7 @@ def test_what_does_not_fit_the_context(size, max_tokens, message):
         ({"presence_penalty": 3.0}, "presence_penalty", "-2.0..2.0"),
         ({"frequency_penalty": -3.0}, "frequency_penalty", "-2.0..2.0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty", "above 0"),
+        ({"repetition_penalty": 1000.1}, "repetition_penalty", "0.0..1000.0"),
         ({"max_tokens": -1}, "max_tokens", "at least 0"),
         ({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "above max_tokens 5"),
         ({"n": 0}, "n", "1..8, got 0"),
@@ -77,7 +78,8 @@ def test_what_does_not_fit_the_context(size, max_tokens, message):
         ({"logprobs": -1}, "logprobs", "0..50"),
         ({"stop": ("a", "")}, "stop", "empty"),
         ({"logit_bias": {50: 1.0}}, "logit_bias", "token id 50"),
-        ({"logit_bias": {1: float("nan")}}, "logit_bias", "not a finite number"),
+        ({"logit_bias": {1: float("nan")}}, "logit_bias", "-100..100, got nan"),
+        ({"logit_bias": {1: 2.0, 3: -100.5}}, "logit_bias", "-100..100, got -100.5"),
         ({"stop_token_ids": (-2,)}, "stop_token_ids", "token id -2"),
     ],
 )
