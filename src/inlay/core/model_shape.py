@@ -54,7 +54,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         window_key="use_sliding_window",
         window_start_key="max_window_layers",
     ),
-    "qwen3_moe": Architecture(qk_norm=True, experts=True, window_key="use_sliding_window"),
+    "qwen3_moe": Architecture(
+        defaults={"num_key_value_heads": 4},
+        qk_norm=True,
+        experts=True,
+        window_key="use_sliding_window",
+    ),
 }
 
 # Other spellings of a key, tried in this order (transformers 4 and 5, older publishers).

@@ -113,7 +113,7 @@ def render(
         )
     except jinja2.TemplateError as error:
         raise RequestError(f"the model's chat template says: {error}", param="messages") from error
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+    except Exception as error:  # whatever the template's own expressions raise
         raise RequestError(
             f"the model's chat template cannot render these messages ({error}): check that each "
             "message has a role and text content",

@@ -5,9 +5,10 @@ Files go to the hub's own cache (`HF_HUB_CACHE`, `HF_HOME`), shared with other p
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -134,15 +135,30 @@ def _download(
     fetch_blobs(repository, large, counter)
     directory = snapshot_download(
         repository.name,
-        revision=revision,
+        revision=repository.commit,  # a push since then shall not mix two versions
         cache_dir=repository.cache_dir,
         endpoint=repository.endpoint,
         token=repository.token,
         allow_patterns=[file.name for file in files],
         tqdm_class=_Silent,
     )
+    _write_ref(repository, revision or constants.DEFAULT_REVISION)
     counter.add(sum(file.size_bytes for file in files if file not in large))
     return Path(directory)
+
+
+def _write_ref(repository: Repository, revision: str) -> None:
+    """Note the commit of a branch or tag, as the hub library does, for use without network."""
+    ref = repository.folder / "refs" / revision
+    if revision == repository.commit:
+        return
+    with suppress(OSError):  # a cache that others wrote may be read-only
+        if ref.exists() and ref.read_text() == repository.commit:
+            return
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        new = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
+        new.write_text(repository.commit)
+        new.replace(ref)
 
 
 def _small_json(repository: Repository, name: str, sizes: dict[str, int]) -> dict[str, Any]:

@@ -286,7 +286,7 @@ def _eos_token_ids(
         value = _read_json(directory / name).get("eos_token_id")
         if value is not None:
             values = value if isinstance(value, list) else [value]
-            ids |= {item for item in values if isinstance(item, int)}
+            ids |= {item for item in values if type(item) is int}  # `true` is no id
             break
     own = tokenizer.token_to_id(special.get("eos_token", ""))
     return frozenset(ids if own is None else ids | {own})

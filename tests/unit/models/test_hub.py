@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -163,6 +164,28 @@ def test_offline(hub: HubServer, small_model: Path, tmp_path: Path) -> None:
     assert fetch("org/tiny", endpoint=nowhere, cache_dir=tmp_path) == directory
     with pytest.raises(ModelError, match=r"127\.0\.0\.1:9 cannot be reached"):
         fetch("org/other", endpoint=nowhere, cache_dir=tmp_path)
+
+
+def test_all_files_are_of_one_commit(
+    hub: HubServer, small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch is looked up once: a push during the download does not mix two versions."""
+    repo = hub.add("org/tiny", small_model, branches=("main", "refs/pr/1"))
+    asked: list[str] = []
+
+    def download(name: str, *, revision: str, **options: Any) -> str:
+        asked.append(revision)
+        return huggingface_hub.snapshot_download(name, revision=revision, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_module, "snapshot_download", download)
+        for revision in (None, "refs/pr/1", repo.commit):
+            fetch("org/tiny", revision=revision, endpoint=hub.url, cache_dir=tmp_path)
+    assert asked == [repo.commit] * 3
+    for revision in (None, "main", "refs/pr/1", repo.commit):
+        assert fetch("org/tiny", revision=revision, offline=True, cache_dir=tmp_path)
+    refs = (file for file in tmp_path.glob("*/refs/**/*") if file.is_file())
+    assert {file.name for file in refs} == {"main", "1"}
 
 
 def test_access(hub: HubServer, small_model: Path, tmp_path: Path) -> None:

@@ -313,6 +313,13 @@ def test_bad_config(changes: dict[str, Any], error: type[Exception], message: st
         ModelShape.from_config(config_of(**changes))
 
 
+def test_kv_heads_that_a_config_leaves_out() -> None:
+    """As in `transformers`, whose default differs by architecture."""
+    for architecture, expected in (("qwen3_moe", 4), ("mistral", 8), ("llama", 16)):
+        config = config_of(architecture, num_attention_heads=16, num_key_value_heads=...)
+        assert ModelShape.from_config(config).kv_heads == expected
+
+
 def test_bad_config_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no model directory"):
         ModelShape.from_directory(tmp_path / "nowhere")

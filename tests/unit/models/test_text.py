@@ -217,6 +217,15 @@ def test_template_errors(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ ''.__class__.__mro__ }}{{ messages.pop() }}")
     with pytest.raises(RequestError, match="chat template says"):
         Text.load(tmp_path).render_chat([{"role": "user", "content": "x"}])
+    endless = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+    for source, reason in (
+        ("{{ 1 // messages[1:] | length }}", "by zero"),
+        ("{{ 10.0 ** 400 }}", "out of range|too large"),
+        (endless, "recursion depth"),
+    ):
+        (tmp_path / "chat_template.jinja").write_text(source)
+        with pytest.raises(RequestError, match=f"cannot render these messages .*({reason})"):
+            Text.load(tmp_path).render_chat([{"role": "user", "content": "x"}])
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ModelFileError, match="not valid Jinja"):
         Text.load(tmp_path)
@@ -250,6 +259,8 @@ def test_where_templates_lie(tmp_path: Path) -> None:
 def test_end_tokens(tmp_path: Path) -> None:
     make_tiny_model(tmp_path)
     assert Text.load(tmp_path).eos_token_ids == {2, 0}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [true, 3]}')
+    assert Text.load(tmp_path).eos_token_ids == {2, 3}
     (tmp_path / "generation_config.json").unlink()
     assert Text.load(tmp_path).eos_token_ids == {2}
 
