@@ -114,7 +114,7 @@ void Array::take_buffer(nb::handle object, int dims, Access access) {
     strides_[at] = buffer_.strides[i] / item_bytes;
   }
   if (!aligned) refuse("is not aligned to its element size");
-  normalise(dims, item_bytes);
+  normalise(dims);
 }
 
 void Array::take_dlpack(nb::handle object, int dims) {
@@ -131,10 +131,10 @@ void Array::take_dlpack(nb::handle object, int dims) {
     shape_[at] = static_cast<int64_t>(dlpack_.shape(at));
     strides_[at] = dlpack_.stride(at);
   }
-  normalise(dims, item_bytes_of(kind_));
+  normalise(dims);
 }
 
-void Array::normalise(int dims, int64_t) {
+void Array::normalise(int dims) {
   int64_t contiguous = 1;
   bool empty = false;
   for (int i = 0; i < dims; ++i) empty = empty || size(i) == 0;

@@ -66,7 +66,7 @@ class Array {
  private:
   void take_buffer(nb::handle object, int dims, Access access);
   void take_dlpack(nb::handle object, int dims);
-  void normalise(int dims, int64_t item_bytes);
+  void normalise(int dims);
 
   const char* name_;
   int dims_ = 0;

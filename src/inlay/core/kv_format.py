@@ -52,6 +52,11 @@ class KvFormat(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if not self.planes:
             raise ConfigError("planes must not be empty")
+        for plane in self.planes:
+            if plane.width < 1:
+                raise ConfigError(
+                    f"the width of plane {plane.name!r} must be at least 1, got {plane.width}"
+                )
         if not 0 <= self.tp_rank < self.tp_degree:
             raise ConfigError(f"tp_rank {self.tp_rank} is not in 0..{self.tp_degree - 1}")
 
@@ -72,6 +77,8 @@ class KvFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     def layer_range(self, page_id: int, layer: int) -> range:
         """Byte range of one layer of one page, counted from the start of the pool."""
+        if page_id < 0:
+            raise ConfigError(f"page_id must be at least 0, got {page_id}")
         if not 0 <= layer < self.layers:
             raise ConfigError(f"layer {layer} is not in 0..{self.layers - 1}")
         start = page_id * self.page_bytes + layer * self.layer_bytes

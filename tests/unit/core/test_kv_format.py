@@ -31,6 +31,7 @@ def test_a_latent_plane_counts_once():
         ({"page_tokens": 0}, "page_tokens must be at least 1, got 0"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
         ({"planes": ()}, "planes must not be empty"),
+        ({"planes": (Plane("k", 4), Plane("v", 0))}, "plane 'v' must be at least 1, got 0"),
         ({"tp_degree": 2, "tp_rank": 2}, "tp_rank 2 is not in 0..1"),
     ],
 )
@@ -40,6 +41,8 @@ def test_bad_values_are_named(change, message):
         KvFormat(**fields | change)
 
 
-def test_layers_out_of_range():
+def test_pages_and_layers_out_of_range():
+    with pytest.raises(ConfigError, match="page_id must be at least 0, got -1"):
+        gqa_format(layers=2, kv_heads=1, head_dim=4, dtype="float32").layer_range(-1, 0)
     with pytest.raises(ConfigError, match=r"layer 2 is not in 0\.\.1"):
         gqa_format(layers=2, kv_heads=1, head_dim=4, dtype="float32").layer_range(0, 2)
