@@ -50,7 +50,7 @@ def prompts(*, is_demo: bool) -> tuple[Prompt, ...]:
     if is_demo:
         return (
             _short("Define lantern.", "A word's first sense in WordNet"),
-            _short("What does harbor mean?", "The same kind of question in other words"),
+            _short("What does curiosity mean?", "The same kind of question in other words"),
             _short("Use memory in a sentence.", "An example instead of a definition"),
             _twice("What does memory mean?", "What does page mean?"),
         )
