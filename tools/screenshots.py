@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Take the pictures in docs/images from a running server that has just started (`inlay serve`).
 
-.venv/bin/python tools/screenshots [http://127.0.0.1:8000]
+.venv/bin/python tools/screenshots.py [http://127.0.0.1:8000]
 """
 
 import sys
