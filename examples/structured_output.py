@@ -31,7 +31,7 @@ def main() -> None:
             "json_schema": {"name": "word", "schema": SCHEMA, "strict": True},
         },
         temperature=0,
-        max_tokens=800,  # a small model likes to fill JSON with white space
+        max_tokens=200,
     )
     entry = json.loads(answer.choices[0].message.content or "")
     print(json.dumps(entry, indent=2))
