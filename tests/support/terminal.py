@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -12,6 +13,15 @@ from collections.abc import Sequence
 from types import TracebackType
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+
+
+def _take_terminal() -> None:
+    """Make standard input the terminal of this new session, where Ctrl-C counts.
+
+    Tests that were started in the background inherit that SIGINT is ignored.
+    """
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
@@ -30,7 +40,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
             env={**os.environ, "TERM": "xterm"},
         )
         os.close(theirs)
