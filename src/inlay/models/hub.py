@@ -214,17 +214,34 @@ def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
 def _check_resources(repository: Repository, files: Sequence[HubFile], weight_bytes: int) -> None:
     repository.cache_dir.mkdir(parents=True, exist_ok=True)
     needed = missing_bytes(repository, files)
-    free = shutil.disk_usage(repository.cache_dir).free
-    if needed + _SPARE_DISK_BYTES > free:
+    check_space(repository.name, repository.cache_dir, needed, weight_bytes, "HF_HOME")
+
+
+def check_space(
+    name: str, folder: Path, missing: int, weight_bytes: int, cache_variable: str
+) -> None:
+    """Refuse a download that the disk, or a model that the memory, cannot hold.
+
+    Args:
+        folder: where the files go; it exists.
+        missing: bytes still to be fetched.
+        weight_bytes: of all weights.
+        cache_variable: the environment variable that moves the hub's cache.
+
+    Raises:
+        ResourceError: disk or memory is too small.
+    """
+    free = shutil.disk_usage(folder).free
+    if missing + _SPARE_DISK_BYTES > free:
         raise ResourceError(
-            f"{repository.name} needs {format_bytes(needed)} of disk, and {repository.cache_dir} "
-            f"has {format_bytes(free)} free: free some, or set HF_HOME to a larger disk"
+            f"{name} needs {format_bytes(missing)} of disk, and {folder} has "
+            f"{format_bytes(free)} free: free some, or set {cache_variable} to a larger disk"
         )
     memory = total_memory_bytes()
     if weight_bytes > memory:
         raise ResourceError(
-            f"the weights of {repository.name} have {format_bytes(weight_bytes)}, and this "
-            f"machine has {format_bytes(memory)} of memory: take a smaller model"
+            f"the weights of {name} have {format_bytes(weight_bytes)}, and this machine has "
+            f"{format_bytes(memory)} of memory: take a smaller model"
         )
 
 

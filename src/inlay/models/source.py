@@ -12,12 +12,14 @@ from importlib.resources import files
 from pathlib import Path
 
 from inlay.core.errors import ModelError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_shape import ModelShape
 from inlay.models.download import Progress
-from inlay.models.hub import SMALL_FILES, fetch
+from inlay.models.hub import SMALL_FILES, check_space, fetch
 
 DEMO_NAME = "inlay-demo"
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _MODELSCOPE = "modelscope:"
+_STORED_BYTES = 2  # per weight: published models are in bf16 or fp16
 
 
 @dataclass(frozen=True)
@@ -108,18 +110,30 @@ def _from_modelscope(name: str, offline: bool, token: str | None, cache_dir: Pat
         raise UnsupportedModelError(
             f"{name} needs the modelscope package: pip install 'inlay[modelscope]'"
         ) from error
-    try:
-        directory = snapshot_download(
-            match["name"],
-            revision=match["revision"],
-            cache_dir=cache_dir,
-            local_files_only=offline,
-            allow_patterns=[*SMALL_FILES, "*.safetensors"],
-            token=token,
-        )
-    except Exception as error:  # the package has no common base of its errors
-        raise ModelError(
-            f"{name} cannot be fetched from ModelScope ({type(error).__name__}: {error}): check "
-            "the spelling and the network"
-        ) from error
-    return Path(directory)
+
+    def snapshot(*patterns: str) -> Path:
+        try:
+            directory = snapshot_download(
+                match["name"],
+                revision=match["revision"],
+                cache_dir=cache_dir,
+                local_files_only=offline,
+                allow_patterns=list(patterns),
+                token=token,
+            )
+        except Exception as error:  # the package has no common base of its errors
+            raise ModelError(
+                f"{name} cannot be fetched from ModelScope ({type(error).__name__}: {error}): "
+                "check the spelling and the network"
+            ) from error
+        return Path(directory)
+
+    if not offline:
+        # What config.json says is known before the weights are fetched.
+        directory = snapshot(*SMALL_FILES)
+        shape = ModelShape.from_directory(directory)
+        weight_bytes = shape.parameters * _STORED_BYTES
+        there = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+        missing = max(0, weight_bytes - there)
+        check_space(name, directory, missing, weight_bytes, "MODELSCOPE_CACHE")
+    return snapshot(*SMALL_FILES, "*.safetensors")
