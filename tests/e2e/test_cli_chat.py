@@ -90,8 +90,7 @@ def test_ctrl_c_stops_the_answer_and_nothing_else(model: Path) -> None:
         terminal.wait_for(r"max_tokens=3\n[\s\S]*>>> ")
         terminal.type('"""two\nlines"""\n')
         terminal.wait_for(r"eval count: +3 token[\s\S]*>>> ")
-        terminal.type("\x03")
-        terminal.wait_for(r"leaves[\s\S]*>>> ")
+        terminal.press_until("\x03", r"leaves[\s\S]*>>> ")
         terminal.type("\x04")
         assert terminal.wait_for_end() == 0
 

@@ -67,13 +67,33 @@ class Terminal:
     def wait_for(self, pattern: str) -> str:
         """Wait until text after the last match fits the pattern; gives the text up to its end."""
         end_s = time.monotonic() + self._timeout_s
-        while True:
-            match = re.search(pattern, self.text)
-            if match:
-                seen, self.text = self.text[: match.end()], self.text[match.end() :]
-                return seen
+        while (seen := self._take(pattern)) is None:
             assert time.monotonic() < end_s, f"no {pattern!r} in {self.text!r}"
             self._read()
+        return seen
+
+    def press_until(self, keys: str, pattern: str) -> str:
+        """Press keys, every second again, until the pattern is seen.
+
+        For Ctrl-C at a prompt: Python notes a signal that comes between the prompt and the
+        system call that waits for a key, but acts on it only after the next key.
+        """
+        end_s = time.monotonic() + self._timeout_s
+        press_s = 0.0
+        while (seen := self._take(pattern)) is None:
+            assert time.monotonic() < end_s, f"no {pattern!r} in {self.text!r}"
+            if time.monotonic() >= press_s:
+                self.type(keys)
+                press_s = time.monotonic() + 1.0
+            self._read()
+        return seen
+
+    def _take(self, pattern: str) -> str | None:
+        match = re.search(pattern, self.text)
+        if match is None:
+            return None
+        seen, self.text = self.text[: match.end()], self.text[match.end() :]
+        return seen
 
     def wait_for_end(self) -> int:
         """Wait until the program ends; its exit code."""
