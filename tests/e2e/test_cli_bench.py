@@ -53,7 +53,9 @@ def test_fixed_concurrency_with_a_shared_prefix(server: RunningServer, tmp_path:
     assert metrics["retokenised_tokens"] is not None
     for name in ("e2e_s", "ttft_s", "tpot_s", "itl_s"):
         spread = metrics[name]
-        assert 0 < spread["median"] <= spread["p90"] <= spread["p95"] <= spread["p99"]
+        assert spread["median"] <= spread["p90"] <= spread["p95"] <= spread["p99"]
+        # A tiny model is quicker than the reads: gaps of 0 between tokens read at once.
+        assert 0 < spread["max" if name in ("tpot_s", "itl_s") else "median"]
         assert spread["p99"] <= spread["max"]
     assert len(report["requests"]) == 24 and len(report["requests"][0]["itl_s"]) >= 6
     for word in ("request throughput", "achieved concurrency", "retokenised", "goodput", "ITL"):
