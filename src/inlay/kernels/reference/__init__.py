@@ -1,0 +1,32 @@
+"""Plain NumPy form of every kernel: what the compiled ones are tested against.
+
+Same names, arguments, results and errors as `inlay._native.kernels`; serves in its place where the
+extension is missing. Written to be read, not to be fast.
+"""
+
+from inlay.kernels.reference.attention import (
+    MAX_GROUP,
+    KvGeometry,
+    paged_attention,
+    rope_and_store,
+)
+from inlay.kernels.reference.block_hash import block_hash_chain
+from inlay.kernels.reference.experts import ExpertWeights, moe, router_topk
+from inlay.kernels.reference.linear import LinearWeight, linear, pack_linear
+from inlay.kernels.reference.rows import rms_norm, silu_mul
+
+__all__ = [
+    "MAX_GROUP",
+    "ExpertWeights",
+    "KvGeometry",
+    "LinearWeight",
+    "block_hash_chain",
+    "linear",
+    "moe",
+    "pack_linear",
+    "paged_attention",
+    "rms_norm",
+    "rope_and_store",
+    "router_topk",
+    "silu_mul",
+]

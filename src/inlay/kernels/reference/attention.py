@@ -1,0 +1,194 @@
+"""Attention over a paged KV pool."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inlay.kernels._checks import (
+    DTYPES,
+    F32,
+    array_of,
+    as_f32,
+    check,
+    check_size,
+    converted,
+    dtype_name,
+    vector_of,
+)
+from inlay.kernels.reference.rows import check_eps, normalised
+
+MAX_GROUP = 96
+
+
+@dataclass(frozen=True)
+class KvGeometry:
+    """A page-first pool: `[num_pages][layers][k, v][page_tokens][kv_heads][head_dim]`."""
+
+    layers: int
+    page_tokens: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+
+    def __post_init__(self) -> None:
+        limits = {"layers": 1 << 20, "page_tokens": 1 << 20, "kv_heads": 65536, "head_dim": 1024}
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            check(1 <= value <= limit, f"{name}: must be in 1..{limit}, got {value}")
+        dtype_name(self.dtype)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page."""
+        elements = 2 * self.layers * self.page_tokens * self.kv_heads * self.head_dim
+        return elements * np.dtype(DTYPES[self.dtype]).itemsize
+
+    def planes(self, kv_pool: Any, layer: int, writable: bool = False) -> npt.NDArray[Any]:
+        """A view `[num_pages][k, v][page_tokens][kv_heads][head_dim]` of one layer."""
+        dtype = DTYPES[self.dtype]
+        pool = array_of(kv_pool, "kv_pool", 2, (np.uint8, dtype), writable)
+        check(
+            pool.shape[1] * pool.itemsize == self.page_bytes,
+            f"kv_pool: its pages have {pool.shape[1] * pool.itemsize} bytes, the geometry's page "
+            f"has {self.page_bytes}",
+        )
+        check(0 <= layer < self.layers, f"layer: must be in 0..{self.layers - 1}, got {layer}")
+        shape = (len(pool), self.layers, 2, self.page_tokens, self.kv_heads, self.head_dim)
+        return pool.view(dtype).reshape(shape)[:, layer]
+
+
+def _rotate(x_THD: F32, cos_TR: F32, sin_TR: F32) -> None:
+    half = cos_TR.shape[1]
+    a, b = x_THD[..., :half].copy(), x_THD[..., half : 2 * half].copy()
+    cos, sin = cos_TR[:, None], sin_TR[:, None]
+    x_THD[..., :half] = a * cos - b * sin
+    x_THD[..., half : 2 * half] = b * cos + a * sin
+
+
+def rope_and_store(
+    qkv_TX: Any,
+    positions_T: Any,
+    cos_PR: Any,
+    sin_PR: Any,
+    kv_pool: Any,
+    geometry: KvGeometry,
+    layer: int,
+    slots_T: Any,
+    q_norm_D: Any = None,
+    k_norm_D: Any = None,
+    norm_eps: float = 1e-6,
+) -> None:
+    """Normalise and rotate q and k in place, write k and v into the pool."""
+    g = geometry
+    qkv = array_of(qkv_TX, "qkv_TX", 2, writable=True)
+    positions = array_of(positions_T, "positions_T", 1, np.int32)
+    slots = array_of(slots_T, "slots_T", 1, np.int64)
+    cos, sin = array_of(cos_PR, "cos_PR", 2), array_of(sin_PR, "sin_PR", 2)
+    planes = g.planes(kv_pool, layer, writable=True)
+    q_heads = qkv.shape[1] // g.head_dim - 2 * g.kv_heads
+    check(
+        qkv.shape[1] % g.head_dim == 0 and q_heads >= 1,
+        f"qkv_TX: its rows have {qkv.shape[1]} elements, expected (q_heads + 2 * kv_heads) * "
+        f"head_dim with {g.kv_heads} kv_heads and head_dim {g.head_dim}",
+    )
+    check_size(positions, "positions_T", 0, len(qkv), "tokens of qkv_TX")
+    check_size(slots, "slots_T", 0, len(qkv), "tokens of qkv_TX")
+    check(
+        2 * cos.shape[1] <= g.head_dim,
+        f"cos_PR: has {cos.shape[1]} columns, at most head_dim / 2 = {g.head_dim // 2} fit",
+    )
+    check_size(sin, "sin_PR", 0, cos.shape[0], "positions of cos_PR")
+    check_size(sin, "sin_PR", 1, cos.shape[1], "columns of cos_PR")
+    norms = vector_of(q_norm_D, "q_norm_D", g.head_dim), vector_of(k_norm_D, "k_norm_D", g.head_dim)
+    check_eps("norm_eps", norm_eps)
+    check(
+        bool(((positions >= 0) & (positions < len(cos))).all()),
+        f"positions_T: a position is not in 0..{len(cos) - 1}",
+    )
+    max_slots = len(planes) * g.page_tokens
+    check(bool((slots < max_slots).all()), f"slots_T: a slot is not below the pool's {max_slots}")
+
+    heads = qkv.reshape(len(qkv), q_heads + 2 * g.kv_heads, g.head_dim).copy()
+    split = (slice(0, q_heads), slice(q_heads, q_heads + g.kv_heads))
+    for part, norm in zip(split, norms, strict=True):
+        if norm is not None:
+            heads[:, part] = normalised(heads[:, part], norm, norm_eps)
+        _rotate(heads[:, part], cos[positions], sin[positions])
+    qkv[:] = heads.reshape(qkv.shape)
+    stored = slots >= 0
+    page_ids, offsets = np.divmod(slots[stored], g.page_tokens)
+    kv = heads[stored, q_heads:].reshape(-1, 2, g.kv_heads, g.head_dim)
+    for plane in range(2):
+        planes[page_ids, plane, offsets] = converted(kv[:, plane], g.dtype)
+
+
+def paged_attention(
+    q_THD: Any,
+    kv_pool: Any,
+    geometry: KvGeometry,
+    layer: int,
+    page_table_BP: Any,
+    query_starts_B1: Any,
+    context_lens_B: Any,
+    scale: float,
+    out_THD: Any,
+    sliding_window: int = 0,
+) -> None:
+    """Causal attention of new tokens over their sequences' pages."""
+    g = geometry
+    q, out = array_of(q_THD, "q_THD", 3), array_of(out_THD, "out_THD", 3, writable=True)
+    table = array_of(page_table_BP, "page_table_BP", 2, np.int32)
+    starts = array_of(query_starts_B1, "query_starts_B1", 1, np.int32)
+    contexts = array_of(context_lens_B, "context_lens_B", 1, np.int32)
+    planes = g.planes(kv_pool, layer)
+    group, rest = divmod(q.shape[1], g.kv_heads)
+    check(
+        rest == 0 and 1 <= group <= MAX_GROUP,
+        f"q_THD: has {q.shape[1]} heads, expected 1 to {MAX_GROUP} per each of the "
+        f"{g.kv_heads} kv_heads",
+    )
+    check_size(q, "q_THD", 2, g.head_dim, "head_dim")
+    for dim in range(3):
+        check_size(out, "out_THD", dim, q.shape[dim], "the shape of q_THD")
+    check_size(starts, "query_starts_B1", 0, len(contexts) + 1, "one more than context_lens_B")
+    check_size(table, "page_table_BP", 0, len(contexts), "sequences of context_lens_B")
+    check(math.isfinite(scale), f"scale: must be finite, got {scale}")
+    check(sliding_window >= 0, f"sliding_window: must be 0 or more, got {sliding_window}")
+    check(
+        starts[0] == 0 and starts[-1] == len(q),
+        f"query_starts_B1: must begin with 0 and end with the {len(q)} tokens of q_THD",
+    )
+    check(bool((np.diff(starts) >= 0).all()), "query_starts_B1: decreases")
+    check(
+        bool((contexts >= np.diff(starts)).all()),
+        "context_lens_B: less than the new tokens of a sequence",
+    )
+    for b, context in enumerate(contexts.tolist()):
+        begin, end = starts[b : b + 2].tolist()
+        if begin == end:
+            continue
+        positions = np.arange(context - (end - begin), context)
+        first = max(0, int(positions[0]) + 1 - sliding_window) if sliding_window else 0
+        keys = np.arange(first, context)
+        check(
+            -(-context // g.page_tokens) <= table.shape[1],
+            f"page_table_BP: has {table.shape[1]} columns, too few for sequence {b}",
+        )
+        page_ids = table[b, keys // g.page_tokens]
+        check(
+            bool(((page_ids >= 0) & (page_ids < len(planes))).all()),
+            f"page_table_BP: a page of sequence {b} is not in 0..{len(planes) - 1}",
+        )
+        kv = as_f32(planes[page_ids, :, keys % g.page_tokens])
+        k, v = (np.repeat(kv[:, plane], group, axis=1) for plane in range(2))
+        scores = np.einsum("qhd,khd->hqk", q[begin:end] * np.float32(scale), k)
+        hidden = keys[None] > positions[:, None]
+        if sliding_window:
+            hidden |= keys[None] <= positions[:, None] - sliding_window
+        scores[:, hidden] = -np.inf
+        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+        weights /= weights.sum(axis=2, keepdims=True)
+        out[begin:end] = np.einsum("hqk,khd->qhd", weights, v)
