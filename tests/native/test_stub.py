@@ -14,7 +14,7 @@ from inlay.kernels import reference
 STUB = ast.parse(Path(inlay.__file__).with_name("_native.pyi").read_text())
 RUNTIME = {
     "compiled_isas", "available_isas", "selected_isa", "request_isa", "cpu_features",
-    "usable_processors", "num_threads", "set_num_threads", "spin_us", "set_spin_us",
+    "measure_peak", "usable_processors", "num_threads", "set_num_threads", "spin_us", "set_spin_us",
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from inlay.kernels.isa import (
     native_problem,
     selected_isa,
 )
+from inlay.kernels.limits import MemoryProbe, measure_peak, measure_read_gbs
 from inlay.kernels.threads import (
     num_threads,
     set_num_threads,
@@ -39,6 +40,7 @@ __all__ = [
     "ExpertWeights",
     "KvGeometry",
     "LinearWeight",
+    "MemoryProbe",
     "available_isas",
     "block_hash_chain",
     "compiled_isas",
@@ -46,6 +48,8 @@ __all__ = [
     "force_isa",
     "kv_geometry",
     "linear",
+    "measure_peak",
+    "measure_read_gbs",
     "moe",
     "native_problem",
     "num_threads",
