@@ -8,26 +8,25 @@ namespace nb = nanobind;
 
 namespace {
 
-// The class in inlay.core.errors, looked up when the first error is raised.
-PyObject* argument_error_class() {
-  static PyObject* found = nullptr;
-  if (found == nullptr) {
-    PyObject* module = PyImport_ImportModule("inlay.core.errors");
-    if (module != nullptr) found = PyObject_GetAttrString(module, "ArgumentError");
-    Py_XDECREF(module);
-    if (found == nullptr) {
-      PyErr_Clear();
-      return PyExc_ValueError;
-    }
-  }
-  return found;
+// A class of inlay.core.errors, looked up when the first such error is raised.
+PyObject* error_class(const char* name, PyObject* fallback) {
+  PyObject* module = PyImport_ImportModule("inlay.core.errors");
+  PyObject* found = module == nullptr ? nullptr : PyObject_GetAttrString(module, name);
+  Py_XDECREF(module);
+  if (found != nullptr) return found;
+  PyErr_Clear();
+  return fallback;
 }
 
 void translate_errors(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
   } catch (const inlay::ArgumentError& e) {
-    PyErr_SetString(argument_error_class(), e.what());
+    static PyObject* const found = error_class("ArgumentError", PyExc_ValueError);
+    PyErr_SetString(found, e.what());
+  } catch (const inlay::WaitTimeoutError& e) {
+    static PyObject* const found = error_class("WaitTimeoutError", PyExc_TimeoutError);
+    PyErr_SetString(found, e.what());
   }
 }
 
@@ -39,6 +38,7 @@ NB_MODULE(_native, m) {
 
   nb::module_ kernels = m.def_submodule("kernels", "CPU kernels; typed doors in inlay.kernels.");
   inlay::bindings::register_runtime(kernels);
+  inlay::bindings::register_pending(kernels);
   inlay::bindings::register_linear(kernels);
   inlay::bindings::register_moe(kernels);
   inlay::bindings::register_attention(kernels);

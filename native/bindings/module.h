@@ -10,6 +10,7 @@ void register_linear(nanobind::module_& kernels);
 void register_moe(nanobind::module_& kernels);
 void register_attention(nanobind::module_& kernels);
 void register_rows(nanobind::module_& kernels);
+void register_pending(nanobind::module_& kernels);
 void register_runtime(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
 

@@ -1,5 +1,11 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "../kernels/isa.h"
 #include "../kernels/thread_pool.h"
@@ -11,6 +17,38 @@ namespace inlay::bindings {
 using namespace nb::literals;
 using kernels::ThreadPool;
 
+namespace {
+
+using Nodes = std::vector<std::vector<int>>;
+
+constexpr std::size_t kMaxNodes = 64;
+
+Nodes topology() {
+  const nb::gil_scoped_release unlocked;
+  Nodes nodes;
+  for (const kernels::Topology::Node& node : ThreadPool::instance().topology().nodes)
+    nodes.push_back(node.processors);
+  return nodes;
+}
+
+void set_topology(const std::optional<Nodes>& nodes) {
+  if (nodes && (nodes->empty() || nodes->size() > kMaxNodes))
+    fail("nodes: must be 1..", kMaxNodes, " lists of processors, got ", nodes->size());
+  const std::vector<int> usable = kernels::affinity_mask();
+  for (const std::vector<int>& node : nodes.value_or(Nodes{})) {
+    if (node.empty()) fail("nodes: each must have a processor, got an empty list");
+    for (const int processor : node)
+      if (!std::ranges::binary_search(usable, processor))
+        fail("nodes: processor ", processor, " is not one that this process may use (taskset -cp ",
+             getpid(), " tells them)");
+  }
+  const nb::gil_scoped_release unlocked;
+  ThreadPool::instance().set_topology(nodes ? kernels::choose_topology(*nodes)
+                                            : kernels::read_topology());
+}
+
+}  // namespace
+
 void register_runtime(nb::module_& m) {
   m.def("available_isas", kernels::available_isas);
   m.def("compiled_isas", kernels::compiled_isas);
@@ -18,7 +56,12 @@ void register_runtime(nb::module_& m) {
   m.def("request_isa", [](const std::string& name) { kernels::request_isa(name); }, "name"_a);
   m.def("cpu_features", kernels::cpu_features);
 
-  m.def("usable_processors", kernels::usable_processors);
+  m.def("usable_processors", [] {
+    const nb::gil_scoped_release unlocked;
+    return ThreadPool::instance().topology().usable_cores;
+  });
+  m.def("topology", topology);
+  m.def("set_topology", set_topology, "nodes"_a.none());
   m.def("num_threads", [] { return ThreadPool::instance().num_threads(); });
   m.def(
       "set_num_threads",

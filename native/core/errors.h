@@ -11,4 +11,10 @@ class ArgumentError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A wait ended before what it waited for was done.
+class WaitTimeoutError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace inlay

@@ -1,7 +1,12 @@
 #include "aligned_buffer.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
+#include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,44 +16,65 @@ namespace inlay::kernels {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Below two huge pages the rounding would waste more than the TLB gains.
-constexpr std::size_t kMapped = 2 * kHugePage;
+constexpr std::size_t kHuge = 2 * kHugePage;
 
 std::size_t round_up(std::size_t size, std::size_t step) { return (size + step - 1) / step * step; }
 
+// `size` bytes of zeroed pages, aligned to `alignment`.
+std::byte* map(std::size_t size, std::size_t alignment) {
+  // More is mapped than needed, then what lies outside the aligned range is given back.
+  const std::size_t spare = alignment - kPage;
+  void* memory = mmap(nullptr, size + spare, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  std::byte* begin = static_cast<std::byte*>(memory);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::size_t offset = round_up(address, alignment) - address;
+  if (offset > 0) munmap(begin, offset);
+  if (offset < spare) munmap(begin + offset + size, spare - offset);
+  return begin + offset;
+}
+
+// Asks for pages of this node when they are touched first. Preferred, not forced: a full node must
+// not end the process. Containers often forbid the call, which is no error either: then the pages
+// come from the node of the thread that touches them.
+void prefer_node(std::byte* data, std::size_t size, int node) {
+  constexpr std::size_t kBits = sizeof(unsigned long) * CHAR_BIT;
+  std::array<unsigned long, 1024 / kBits> mask{};
+  const auto bit = static_cast<std::size_t>(node);
+  if (bit / kBits >= mask.size()) return;
+  mask[bit / kBits] = 1ul << bit % kBits;
+  (void)syscall(SYS_mbind, data, size, MPOL_PREFERRED, mask.data(), mask.size() * kBits, 0);
+}
+
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(std::size_t size_bytes) : size_(size_bytes) {
+AlignedBuffer::AlignedBuffer(std::size_t size_bytes, int node) : size_(size_bytes), node_(node) {
   if (size_bytes == 0) return;
-  if (size_bytes < kMapped) {
+  const bool huge = size_bytes >= kHuge;
+  if (!huge && (node < 0 || size_bytes < kPage)) {
     void* memory = std::aligned_alloc(kAlignment, round_up(size_bytes, kAlignment));
     if (memory == nullptr) throw std::bad_alloc();
     std::memset(memory, 0, size_bytes);
     data_ = static_cast<std::byte*>(memory);
     return;
   }
-  // Anonymous pages are zero already. One huge page more is mapped, then what lies outside the
-  // aligned range is given back.
-  const std::size_t mapped = round_up(size_bytes, kHugePage);
-  void* memory = mmap(nullptr, mapped + kHugePage, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  std::byte* begin = static_cast<std::byte*>(memory);
-  const std::size_t offset = round_up(reinterpret_cast<std::uintptr_t>(begin), kHugePage) -
-                             reinterpret_cast<std::uintptr_t>(begin);
-  if (offset > 0) munmap(begin, offset);
-  if (offset < kHugePage) munmap(begin + offset + mapped, kHugePage - offset);
-  data_ = begin + offset;
+  const std::size_t page = huge ? kHugePage : kPage;
+  mapped_ = round_up(size_bytes, page);
+  data_ = map(mapped_, page);
+  if (node >= 0) prefer_node(data_, mapped_, node);
   // A hint: without transparent huge pages the buffer works all the same.
-  (void)madvise(data_, mapped, MADV_HUGEPAGE);
+  if (huge) (void)madvise(data_, mapped_, MADV_HUGEPAGE);
 }
 
 AlignedBuffer::~AlignedBuffer() {
-  if (size_ < kMapped)
+  if (mapped_ == 0)
     std::free(data_);
   else
-    munmap(data_, round_up(size_, kHugePage));
+    munmap(data_, mapped_);
 }
 
 }  // namespace inlay::kernels

@@ -1,8 +1,8 @@
-// Owned memory for packed weights and scratch: 64-byte aligned, zeroed, in huge pages when large.
+// Owned memory for packed weights and scratch: 64-byte aligned, zeroed, in huge pages when large,
+// on a NUMA node when asked.
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <utility>
 
 namespace inlay::kernels {
@@ -10,13 +10,17 @@ namespace inlay::kernels {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Zeroed. Memory is committed as it is touched. Throws std::bad_alloc.
-  explicit AlignedBuffer(std::size_t size_bytes);
-  AlignedBuffer(AlignedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  // Zeroed. Memory is committed as it is touched. Throws std::bad_alloc. `node` is the OS's number
+  // of a NUMA node whose memory is taken as long as it lasts (Session::memory_node() tells it), -1
+  // for that of whoever touches first. What is smaller than a page, or may not be bound, lies
+  // anywhere.
+  explicit AlignedBuffer(std::size_t size_bytes, int node = -1);
+  AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(mapped_, other.mapped_);
+    std::swap(node_, other.node_);
     return *this;
   }
   AlignedBuffer(const AlignedBuffer&) = delete;
@@ -26,14 +30,16 @@ class AlignedBuffer {
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
-  // Makes room for size_bytes; contents are lost when it has to grow.
+  // Makes room for size_bytes on the same node; contents are lost when it has to grow.
   void reserve(std::size_t size_bytes) {
-    if (size_bytes > size_) *this = AlignedBuffer(size_bytes + size_bytes / 4);
+    if (size_bytes > size_) *this = AlignedBuffer(size_bytes + size_bytes / 4, node_);
   }
 
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::size_t mapped_ = 0;  // bytes to unmap; 0 for memory of the allocator
+  int node_ = -1;
 };
 
 }  // namespace inlay::kernels

@@ -1,65 +1,35 @@
 #include "thread_pool.h"
 
-#include <linux/futex.h>
-#include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <sched.h>
 
-#include <chrono>
-#include <climits>
+#include <utility>
+
+#include "per_process.h"
 
 namespace inlay::kernels {
 namespace {
 
-void pause_processor() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
-// Sleeps while *word == expected. May return early.
-void sleep_on(std::atomic<uint32_t>& word, uint32_t expected) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr,
-          nullptr, 0);
-}
-
-void wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
-          nullptr, 0);
-}
-
-// The pool is never destroyed: at exit its workers sleep or spin on memory that must stay. In a
-// forked child the parent's pool is left behind as it is, its mutex may be held by a thread that
-// the child does not have.
-std::atomic<ThreadPool*> g_pool{nullptr};
-std::mutex g_creation;
-
-void before_fork() { g_creation.lock(); }
-void in_parent() { g_creation.unlock(); }
-void in_child() {
-  g_pool.store(nullptr, std::memory_order_relaxed);
-  g_creation.unlock();
+// Best effort: a thread that may not be bound works all the same, only further from its memory.
+void keep_on(const std::vector<int>& processors) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int processor : processors) CPU_SET(static_cast<std::size_t>(processor), &mask);
+  (void)sched_setaffinity(0, sizeof mask, &mask);
 }
 
 }  // namespace
 
 ThreadPool& ThreadPool::instance() {
-  ThreadPool* pool = g_pool.load(std::memory_order_acquire);
-  if (pool != nullptr) return *pool;
-  const std::lock_guard lock(g_creation);
-  static const int registered = pthread_atfork(before_fork, in_parent, in_child);
-  (void)registered;
-  pool = g_pool.load(std::memory_order_acquire);
-  if (pool == nullptr) {
-    pool = new ThreadPool(usable_processors());
-    g_pool.store(pool, std::memory_order_release);
-  }
-  return *pool;
+  return PerProcess<ThreadPool>::get([] {
+    Topology topology = read_topology();
+    const int num_threads = topology.usable_cores;
+    return new ThreadPool(num_threads, std::move(topology));
+  });
 }
 
-ThreadPool::ThreadPool(int num_threads) { start(num_threads); }
+ThreadPool::ThreadPool(int num_threads, Topology topology) : topology_(std::move(topology)) {
+  start(num_threads);
+}
 
 ThreadPool::~ThreadPool() { stop(); }
 
@@ -70,9 +40,32 @@ void ThreadPool::set_num_threads(int num_threads) {
   start(num_threads);
 }
 
+Topology ThreadPool::topology() {
+  const std::lock_guard lock(turn_);
+  return topology_;
+}
+
+void ThreadPool::set_topology(Topology topology) {
+  const std::lock_guard lock(turn_);
+  stop();
+  topology_ = std::move(topology);
+  start(topology_.usable_cores);
+}
+
 void ThreadPool::start(int num_threads) {
   stopping_.store(false, std::memory_order_relaxed);
-  thread_scratch_.resize(static_cast<std::size_t>(num_threads));
+  node_of_thread_.clear();
+  first_thread_.assign(1, 0);
+  thread_scratch_.clear();
+  const std::vector<int> spread = topology_.spread_threads(num_threads);
+  for (std::size_t n = 0; n < spread.size(); ++n) {
+    first_thread_.push_back(first_thread_.back() + spread[n]);
+    for (int i = 0; i < spread[n]; ++i) {
+      node_of_thread_.push_back(static_cast<int>(n));
+      thread_scratch_.emplace_back(0, topology_.pinned ? topology_.nodes[n].memory_node : -1);
+    }
+  }
+  make_queues(topology_.nodes.size());
   workers_.reserve(static_cast<std::size_t>(num_threads - 1));
   for (int thread = 1; thread < num_threads; ++thread)
     workers_.emplace_back([this, thread] { worker_loop(thread); });
@@ -81,32 +74,68 @@ void ThreadPool::start(int num_threads) {
 
 void ThreadPool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_seq_cst);
-  wake_all(generation_);
+  jobs_.ring();
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
 }
 
+void ThreadPool::make_queues(std::size_t count) {
+  if (count <= queues_made_) return;
+  queues_ = std::make_unique<Queue[]>(count);
+  queues_made_ = count;
+}
+
 void ThreadPool::draw_items(int thread) {
-  for (;;) {
-    const int64_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
-    if (item >= items_) return;
-    function_(context_, item, thread);
+  const int nodes = static_cast<int>(topology_.nodes.size());
+  const int home = node_of_thread_[static_cast<std::size_t>(thread)];
+  for (int distance = 0; distance < nodes; ++distance) {
+    for (int shard = (home + distance) % nodes; shard < num_queues_; shard += nodes) {
+      Queue& queue = queues_[static_cast<std::size_t>(shard)];
+      // Looked at before it is counted up: the others' line is not fetched for writing in vain.
+      while (queue.next.load(std::memory_order_relaxed) < queue.end) {
+        const int64_t item = queue.next.fetch_add(1, std::memory_order_relaxed);
+        if (item >= queue.end) break;
+        function_(context_, shard, item, thread);
+      }
+    }
   }
+}
+
+void ThreadPool::run(int64_t items, Function function, void* context) {
+  const std::size_t nodes = topology_.nodes.size();
+  const int64_t threads = first_thread_.back();
+  for (std::size_t n = 0; n < nodes; ++n) {
+    queues_[n].next.store(items * first_thread_[n] / threads, std::memory_order_relaxed);
+    queues_[n].end = items * first_thread_[n + 1] / threads;
+  }
+  run_job(static_cast<int>(nodes), function, context);
+}
+
+void ThreadPool::run(std::span<const int64_t> items_per_shard, Function function, void* context) {
+  if (num_threads() == 1) {
+    for (std::size_t shard = 0; shard < items_per_shard.size(); ++shard)
+      for (int64_t item = 0; item < items_per_shard[shard]; ++item)
+        function(context, static_cast<int>(shard), item, 0);
+    return;
+  }
+  make_queues(items_per_shard.size());
+  for (std::size_t shard = 0; shard < items_per_shard.size(); ++shard) {
+    queues_[shard].next.store(0, std::memory_order_relaxed);
+    queues_[shard].end = items_per_shard[shard];
+  }
+  run_job(static_cast<int>(items_per_shard.size()), function, context);
 }
 
 // A worker announces itself in inside_ before it looks at open_, the caller closes open_ before it
 // looks at inside_; both in one total order. So either the worker sees the job closed and leaves
 // it alone, or the caller sees the worker and waits for it. A worker that wakes late costs nothing:
 // it finds the job closed, or takes part in the next one.
-void ThreadPool::run(int64_t items, Function function, void* context) {
+void ThreadPool::run_job(int num_queues, Function function, void* context) {
+  num_queues_ = num_queues;
   function_ = function;
   context_ = context;
-  items_ = items;
-  next_item_.store(0, std::memory_order_relaxed);
   open_.store(true, std::memory_order_seq_cst);
-  generation_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(generation_);
+  jobs_.ring();
   draw_items(0);
   open_.store(false, std::memory_order_seq_cst);
   // The others are in their last items. After some spinning the processor is offered to them: they
@@ -126,24 +155,10 @@ void ThreadPool::work(int thread) {
 }
 
 void ThreadPool::worker_loop(int thread) {
-  using Clock = std::chrono::steady_clock;
+  if (topology_.pinned) keep_on(node(node_of_thread_[static_cast<std::size_t>(thread)]).processors);
   uint32_t seen = 0;
   while (!stopping_.load(std::memory_order_relaxed)) {
-    const auto spin_end = Clock::now() + std::chrono::microseconds(spin_us());
-    uint32_t now = generation_.load(std::memory_order_seq_cst);
-    while (now == seen) {
-      for (int i = 0; i < 32 && now == seen; ++i) {
-        pause_processor();
-        now = generation_.load(std::memory_order_acquire);
-      }
-      if (now == seen && Clock::now() >= spin_end) {
-        sleepers_.fetch_add(1, std::memory_order_seq_cst);
-        sleep_on(generation_, seen);
-        sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-        now = generation_.load(std::memory_order_seq_cst);
-      }
-    }
-    seen = now;
+    seen = jobs_.wait(seen, spin_us());
     work(thread);
   }
 }

@@ -33,7 +33,8 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """Restores the number of threads after the test."""
+    """Restores nodes and number of threads after the test."""
     before = kernels.num_threads()
     yield
+    kernels.set_topology(None)
     kernels.set_num_threads(before)

@@ -71,6 +71,53 @@ def test_number_of_threads(threads: None) -> None:
         kernels.set_spin_us(-1)
 
 
+def test_nodes_are_the_machines_at_first() -> None:
+    processors = [processor for node in kernels.topology() for processor in node]
+    assert sorted(processors) == sorted(set(processors))
+    assert set(processors) <= os.sched_getaffinity(0)
+    assert 1 <= kernels.usable_processors() <= len(processors)
+
+
+def test_chosen_nodes(threads: None) -> None:
+    machine, cores = kernels.topology(), kernels.usable_processors()
+    everywhere = sorted(os.sched_getaffinity(0))
+    kernels.set_topology([everywhere[:1]])
+    assert kernels.topology() == [everywhere[:1]]
+    assert kernels.usable_processors() == kernels.num_threads() == 1
+    kernels.set_topology([everywhere] * 3)
+    assert kernels.topology() == [everywhere] * 3
+    assert kernels.usable_processors() == kernels.num_threads() == cores
+    kernels.set_num_threads(5)
+    assert kernels.num_threads() == 5
+    kernels.set_topology(None)
+    assert kernels.topology() == machine
+    assert kernels.num_threads() == cores
+
+
+@pytest.mark.parametrize("nodes", [[], [[]], [[0], []], [[0]] * 65, [[-1]], [[100000]]])
+def test_nodes_that_cannot_be(nodes: list[list[int]]) -> None:
+    before = kernels.topology()
+    with pytest.raises(ArgumentError, match="nodes: "):
+        kernels.set_topology(nodes)
+    assert kernels.topology() == before
+
+
+def test_results_do_not_depend_on_nodes(rng: np.random.Generator, threads: None) -> None:
+    processors = sorted(os.sched_getaffinity(0))
+    x = floats(rng, 37, 256)
+    kernels.set_num_threads(1)
+    weight = kernels.pack_linear(floats(rng, 1000, 256))
+    expected = np.empty((37, 1000), np.float32)
+    kernels.linear(x, weight, expected)
+    for nodes in ([processors[:1], processors[-1:]], [processors] * 3):
+        kernels.set_topology(nodes)
+        for count in (1, 2, 7):
+            kernels.set_num_threads(count)
+            out = np.empty_like(expected)
+            kernels.linear(x, weight, out)
+            np.testing.assert_array_equal(out, expected)
+
+
 def test_affinity_limits_the_threads() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"

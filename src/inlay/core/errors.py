@@ -17,6 +17,7 @@
     │   └── EngineDiedError            the engine's process ended; its requests are lost
     ├── EndpointError                  a server that was asked is not there or refused, `status`
     ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
+    ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
     └── AddressInUseError              a port is taken
 
 A message says what happened, with which values, and what to do about it. Servers map
@@ -159,6 +160,13 @@ class OutOfPagesError(InlayError):
 
     code = "out_of_pages"
     http_status = 503
+
+
+class WaitTimeoutError(InlayError, TimeoutError):
+    """A wait with a time limit ended before what it waited for was done."""
+
+    code = "wait_timeout"
+    http_status = 504
 
 
 class AddressInUseError(InlayError):

@@ -17,6 +17,7 @@ from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, r
 from inlay.kernels._block_hash import block_hash_chain
 from inlay.kernels._linear import LinearWeight, linear, pack_linear
 from inlay.kernels._moe import ExpertWeights, moe, pack_experts, router_topk
+from inlay.kernels._pending import Pending
 from inlay.kernels._rows import rms_norm, silu_mul
 from inlay.kernels.isa import (
     available_isas,
@@ -31,7 +32,9 @@ from inlay.kernels.threads import (
     num_threads,
     set_num_threads,
     set_spin_us,
+    set_topology,
     spin_us,
+    topology,
     usable_processors,
 )
 
@@ -41,6 +44,7 @@ __all__ = [
     "KvGeometry",
     "LinearWeight",
     "MemoryProbe",
+    "Pending",
     "available_isas",
     "block_hash_chain",
     "compiled_isas",
@@ -62,7 +66,9 @@ __all__ = [
     "selected_isa",
     "set_num_threads",
     "set_spin_us",
+    "set_topology",
     "silu_mul",
     "spin_us",
+    "topology",
     "usable_processors",
 ]

@@ -13,6 +13,7 @@ from inlay.kernels.reference.attention import (
 from inlay.kernels.reference.block_hash import block_hash_chain
 from inlay.kernels.reference.experts import ExpertWeights, moe, router_topk
 from inlay.kernels.reference.linear import LinearWeight, linear, pack_linear
+from inlay.kernels.reference.pending import Pending
 from inlay.kernels.reference.rows import rms_norm, silu_mul
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ExpertWeights",
     "KvGeometry",
     "LinearWeight",
+    "Pending",
     "block_hash_chain",
     "linear",
     "moe",

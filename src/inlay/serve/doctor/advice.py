@@ -52,6 +52,7 @@ class Plan:
     device_name: str
     kernels: str
     threads: int
+    nodes: int
     memory_bytes: int
     largest_bf16_parameters: int
     decode_ceiling_tps: float | None
@@ -81,6 +82,7 @@ def make_plan(facts: Facts) -> Plan:
         device_name=gpu.name if gpu else facts.cpu.model,
         kernels=kernels,
         threads=facts.kernels.threads,
+        nodes=facts.kernels.nodes,
         memory_bytes=memory,
         largest_bf16_parameters=int(memory * _WEIGHT_SHARE / 2),
         decode_ceiling_tps=ceiling,

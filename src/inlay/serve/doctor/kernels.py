@@ -17,6 +17,7 @@ class Kernels:
         compiled: variants in this build.
         features: processor features that kernels ask for and the operating system allows.
         threads: threads of the kernels.
+        nodes: NUMA nodes that they are spread over.
         forced: value of INLAY_ISA.
         problem: why no kernel can run.
         switched_off: INLAY_NATIVE=0 is set.
@@ -29,6 +30,7 @@ class Kernels:
     compiled: tuple[str, ...]
     features: tuple[str, ...]
     threads: int
+    nodes: int
     forced: str | None
     problem: str | None
     switched_off: bool
@@ -51,6 +53,7 @@ def read_kernels(settings: Settings) -> Kernels:
         compiled=tuple(isa.compiled_isas()),
         features=tuple(isa.cpu_features()),
         threads=threads.num_threads(),
+        nodes=len(threads.topology()),
         forced=settings.isa,
         problem=problem,
         switched_off=not settings.native,

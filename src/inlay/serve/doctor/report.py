@@ -157,7 +157,11 @@ def _plan(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         ("device", f"{plan.device} ({plan.device_name})"),
         ("kernels", plan.kernels),
-        ("threads", str(plan.threads)),
+        (
+            "threads",
+            str(plan.threads)
+            + (f", spread over {plan.nodes} NUMA nodes" if plan.nodes > 1 else ""),
+        ),
         (
             "memory",
             f"up to {format_bytes(plan.memory_bytes)}: bf16 models of up to about "

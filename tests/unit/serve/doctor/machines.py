@@ -84,6 +84,7 @@ HEALTHY = Facts(
         compiled=("scalar", "avx2", "avx512", "amx"),
         features=("avx2", "avx512f"),
         threads=8,
+        nodes=1,
         forced=None,
         problem=None,
         switched_off=False,

@@ -102,12 +102,19 @@ def test_plan_with_a_gpu_that_torch_can_use() -> None:
 
 
 def test_both_forms_of_the_report() -> None:
-    facts = machine(gpus={"devices": (GPU,)}, cpu={"quota_cores": 2.0})
+    facts = machine(gpus={"devices": (GPU,)}, cpu={"quota_cores": 2.0}, kernels={"nodes": 2})
     plan, findings = make_plan(facts), find(facts)
     out = io.StringIO()
     print_report(Console(file=out, width=100), facts, plan, findings)
     text = out.getvalue()
-    for expected in ("Example 9000", "Example GPU", "fix: ", "quota 2", "read 40.0, copy 50.0"):
+    for expected in (
+        "Example 9000",
+        "Example GPU",
+        "fix: ",
+        "quota 2",
+        "8, spread over 2 NUMA",
+        "read 40.0, copy 50.0",
+    ):
         assert expected in text
     document = json.loads(json.dumps(as_dict(facts, plan, findings)))
     assert document["schema"] == 1

@@ -1,0 +1,83 @@
+#include "pending.h"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "array.h"
+#include "module.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+using kernels::Ticket;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// How long a wait lasts before Python's signal handlers get their turn.
+constexpr std::chrono::milliseconds kSignalCheck(100);
+constexpr double kMaxTimeout_s = 1e6;
+
+struct Abandoned {
+  std::shared_ptr<Ticket> ticket;
+  std::vector<nb::object> kept;
+};
+
+// What dropped Pendings kept for work that was not done; the GIL guards it. Only a Python thread
+// can let go of Python objects, so the next submission does. Never destroyed: at exit work may
+// still be running.
+std::vector<Abandoned>& abandoned() {
+  static auto* const list = new std::vector<Abandoned>();
+  return *list;
+}
+
+}  // namespace
+
+Pending::Pending(std::shared_ptr<Ticket> ticket, std::vector<nb::object> kept)
+    : ticket_(std::move(ticket)), kept_(std::move(kept)) {}
+
+Pending::~Pending() {
+  if (ticket_ != nullptr && !done()) abandoned().push_back({ticket_, std::move(kept_)});
+}
+
+void Pending::wait(std::optional<double> timeout_s) {
+  if (timeout_s && !(*timeout_s >= 0 && *timeout_s <= kMaxTimeout_s))
+    fail("timeout_s: must be in 0..", kMaxTimeout_s, " or None, got ", *timeout_s);
+  const Clock::time_point end = timeout_s
+                                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                         std::chrono::duration<double>(*timeout_s))
+                                    : Clock::time_point::max();
+  // The object may be dropped or waited for by another thread while the GIL is released.
+  const std::shared_ptr<Ticket> ticket = ticket_;
+  for (;;) {
+    const Clock::time_point now = Clock::now();
+    const auto left = std::max(Clock::duration(0), end - now);
+    bool done = false;
+    {
+      const nb::gil_scoped_release unlocked;
+      done = ticket->wait(std::min<Clock::duration>(left, kSignalCheck));
+    }
+    if (done) break;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (Clock::now() >= end)
+      throw WaitTimeoutError("the submitted work was not done after " + std::to_string(*timeout_s) +
+                             " s; wait again, or without a timeout");
+  }
+  kept_.clear();
+}
+
+Pending submit(std::function<void()> work, std::vector<nb::object> kept) {
+  std::erase_if(abandoned(), [](const Abandoned& entry) { return entry.ticket->done(); });
+  return Pending(kernels::AsyncQueue::instance().submit(std::move(work)), std::move(kept));
+}
+
+void register_pending(nb::module_& m) {
+  nb::class_<Pending>(m, "Pending")
+      .def("wait", &Pending::wait, "timeout_s"_a = nb::none())
+      .def_prop_ro("done", &Pending::done);
+}
+
+}  // namespace inlay::bindings
