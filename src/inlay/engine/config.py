@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from inlay.cache.config import CacheConfig
 from inlay.core.errors import ConfigError
-
-WEIGHT_FORMATS = ("auto", "float32", "bfloat16")
+from inlay.models.formats import WEIGHT_FORMATS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def load(config: EngineConfig) -> LoadedModel:
     from inlay.models.text import Text
 
     _set_threads(config.threads)
-    source = resolve_model(config.model, offline=config.offline)
+    source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
     model = load_model(source.directory, device=device, weight_format=config.weight_format)
     return prepare(config, source.name, model, Text.load(source.directory))

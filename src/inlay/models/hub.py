@@ -44,6 +44,7 @@ from inlay.models.download import (
     fetch_blobs,
     missing_bytes,
 )
+from inlay.models.formats import held_bytes
 from inlay.models.memory import total_memory_bytes
 
 # Everything but weights that a model needs.
@@ -67,6 +68,7 @@ def fetch(
     name: str,
     *,
     revision: str | None = None,
+    weight_format: str = "auto",
     offline: bool = False,
     token: str | None = None,
     progress: Progress | None = None,
@@ -78,6 +80,7 @@ def fetch(
     Args:
         name: `org/name`.
         revision: branch, tag or commit; None is the default branch.
+        weight_format: how the weights will be held, which says what memory they need.
         offline: use only what the cache holds.
         token: for gated and private models; None takes the stored one or `HF_TOKEN`.
         progress: called with bytes there and bytes in all.
@@ -118,18 +121,22 @@ def fetch(
             name=name, commit=str(info.sha), endpoint=endpoint, token=token, cache_dir=cache
         )
         sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
-        return _download(repository, revision, sizes, progress)
+        return _download(repository, revision, weight_format, sizes, progress)
 
 
 def _download(
-    repository: Repository, revision: str | None, sizes: dict[str, int], progress: Progress | None
+    repository: Repository,
+    revision: str | None,
+    weight_format: str,
+    sizes: dict[str, int],
+    progress: Progress | None,
 ) -> Path:
-    config = _small_json(repository, "config.json", sizes)
-    ModelShape.from_config(config)
+    shape = ModelShape.from_config(_small_json(repository, "config.json", sizes))
     weights = _weight_files(repository, sizes)
     small = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SMALL_FILES)]
     files = [HubFile(name, sizes[name]) for name in [*small, *weights]]
-    _check_resources(repository, files, sum(sizes[name] for name in weights))
+    held = held_bytes(shape, weight_format, sum(sizes[name] for name in weights))
+    _check_resources(repository, files, held)
     counter = ProgressCounter(sum(file.size_bytes for file in files), progress)
     large = [file for file in files if file.size_bytes >= _LARGE_BYTES]
     fetch_blobs(repository, large, counter)
@@ -225,7 +232,7 @@ def check_space(
     Args:
         folder: where the files go; it exists.
         missing: bytes still to be fetched.
-        weight_bytes: of all weights.
+        weight_bytes: that the weights will take in memory.
         cache_variable: the environment variable that moves the hub's cache.
 
     Raises:
@@ -240,8 +247,9 @@ def check_space(
     memory = total_memory_bytes()
     if weight_bytes > memory:
         raise ResourceError(
-            f"the weights of {name} have {format_bytes(weight_bytes)}, and this machine has "
-            f"{format_bytes(memory)} of memory: take a smaller model"
+            f"the weights of {name} need {format_bytes(weight_bytes)}, and this machine has "
+            f"{format_bytes(memory)} of memory: take a smaller model, or a weight_format of fewer "
+            "bits (int8, int4)"
         )
 
 

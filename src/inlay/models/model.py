@@ -19,13 +19,14 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
+from inlay.models.formats import FLOAT_FORMATS, full_name, packed_bytes, part_formats
 from inlay.models.kv_pool import KvPool
 from inlay.models.memory import free_memory_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
 from inlay.models.torch_ops import TorchOps
 from inlay.models.weight_files import WeightFiles
-from inlay.models.weights import check_files, load_weights, packed_bytes, stored_dtype
+from inlay.models.weights import check_files, float_dtype, load_weights
 
 
 class Model:
@@ -34,7 +35,7 @@ class Model:
     Attributes:
         shape: sizes and options.
         device: `cpu`, `cuda` or `cuda:<n>`.
-        weight_format: dtype in which linear weights are held.
+        weight_format: how the matrices are held; see `part_formats` for which ones.
         fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
     """
 
@@ -46,6 +47,7 @@ class Model:
         weight_format: str,
         fingerprint: str,
         decoder: Decoder,
+        kv_dtype: str,
         kv_dtypes: tuple[str, ...],
     ) -> None:
         self.shape = shape
@@ -53,16 +55,18 @@ class Model:
         self.weight_format = weight_format
         self.fingerprint = fingerprint
         self._decoder = decoder
+        self._kv_dtype = kv_dtype
         self._kv_dtypes = kv_dtypes
 
     def kv_format(self, *, dtype: str = "auto", page_tokens: int = 16) -> KvFormat:
-        """The layout of one page; `auto` is the weights' own dtype.
+        """The layout of one page; `auto` is the dtype of the weights, or of the files where
+        those are held as integers.
 
         Raises:
             ConfigError: a dtype that the backend cannot read, or an impossible page size.
         """
         if dtype == "auto":
-            dtype = self.weight_format
+            dtype = self._kv_dtype
         if dtype not in self._kv_dtypes:
             raise ConfigError(
                 f"kv dtype {dtype!r} is not supported on {self.device}; supported are auto, "
@@ -127,7 +131,8 @@ def load_model(
     Args:
         directory: holds config.json and *.safetensors.
         device: `cpu`, `cuda` or `cuda:<n>`.
-        weight_format: `auto`, `float32`, `bfloat16`; see `stored_dtype`.
+        weight_format: one of `WEIGHT_FORMATS` that the backend has. `auto` is what the files hold
+            on a CPU, where float16 is widened to float32, which is exact, and bfloat16 on CUDA.
         backend: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
 
     Raises:
@@ -141,16 +146,18 @@ def load_model(
     shape = ModelShape.from_directory(directory)
     files = WeightFiles(directory)
     check_files(files, shape)
-    weight_format = stored_dtype(files, shape, weight_format, torch_device.type)
     ops = _backend(backend, torch_device)
-    _check_memory(packed_bytes(shape, weight_format), torch_device, directory)
-    weights = load_weights(files, shape, ops, weight_format)
+    stored = float_dtype(files, shape)
+    weight_format = _chosen(weight_format, stored, ops, torch_device)
+    _check_memory(packed_bytes(shape, weight_format, stored), torch_device, directory)
+    weights = load_weights(files, shape, ops, part_formats(weight_format, stored))
     return Model(
         shape=shape,
         device=str(torch_device),
         weight_format=weight_format,
         fingerprint=files.fingerprint(shape),
         decoder=Decoder(shape, weights, ops),
+        kv_dtype=weight_format if weight_format in FLOAT_FORMATS else stored,
         kv_dtypes=ops.kv_dtypes,
     )
 
@@ -181,6 +188,18 @@ def _backend(name: str, device: torch.device) -> Ops:
     return NativeOps()
 
 
+def _chosen(weight_format: str, stored: str, ops: Ops, device: torch.device) -> str:
+    if weight_format == "auto":
+        return stored if device.type == "cpu" else "bfloat16"
+    weight_format = full_name(weight_format)
+    if weight_format not in ops.weight_formats:
+        raise UnsupportedModelError(
+            f"weight_format {weight_format!r} is not supported on {device}; supported are auto, "
+            f"{', '.join(ops.weight_formats)}"
+        )
+    return weight_format
+
+
 def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> None:
     if device.type == "cuda":
         free_bytes = torch.cuda.mem_get_info(device)[0]
@@ -189,6 +208,6 @@ def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> N
     if needed_bytes > free_bytes:
         raise ResourceError(
             f"the weights of {directory} need {format_bytes(needed_bytes)} of memory on {device}, "
-            f"and {format_bytes(free_bytes)} are free: close other programs, or take a smaller "
-            "model"
+            f"and {format_bytes(free_bytes)} are free: close other programs, take a smaller "
+            "model, or a weight_format of fewer bits (int8, int4)"
         )

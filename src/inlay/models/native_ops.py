@@ -18,8 +18,6 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
 from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
 
-_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-
 
 @dataclass(frozen=True)
 class _Linear:
@@ -46,6 +44,11 @@ class NativeOps:
         self._geometry: Any = None
 
     @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """What the kernels multiply with."""
+        return ("float32", "bfloat16")
+
+    @property
     def kv_dtypes(self) -> tuple[str, ...]:
         """What the attention kernels read."""
         return ("float32", "bfloat16")
@@ -63,16 +66,16 @@ class NativeOps:
         copy: NDArray[np.float32] = values.to(torch.float32, copy=True).numpy()
         return copy
 
-    def table(self, table_VM: Tensor, dtype: torch.dtype) -> Tensor:
+    def table(self, table_VM: Tensor, weight_format: str) -> Tensor:
         """The mapped file."""
         return table_VM
 
     def pack_linear(
-        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
+        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
     ) -> _Linear:
         """Packs part by part."""
         rows = sum(len(part) for part in parts_NM)
-        weight = kernels.LinearWeight(rows, parts_NM[0].shape[1], _NAMES[dtype])
+        weight = kernels.LinearWeight(rows, parts_NM[0].shape[1], weight_format)
         start = 0
         for part in parts_NM:
             weight.set_rows(start, _readable(part))
@@ -85,10 +88,10 @@ class NativeOps:
         return _Linear(weight, bias)
 
     def pack_experts(
-        self, experts: int, hidden: int, width: int, source: ExpertSource, dtype: torch.dtype
+        self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
     ) -> kernels.ExpertWeights:
         """Packs expert by expert."""
-        packed = kernels.ExpertWeights(experts, hidden, width, _NAMES[dtype])
+        packed = kernels.ExpertWeights(experts, hidden, width, weight_format)
         for expert in range(experts):
             gate, up, down = source(expert)
             packed.set(expert, _readable(gate), _readable(up), _readable(down))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -55,6 +54,11 @@ class Ops(Protocol):
     """What a backend provides. Results are written into the arrays given."""
 
     @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """Formats in which it holds matrices."""
+        ...
+
+    @property
     def kv_dtypes(self) -> tuple[str, ...]:
         """Dtypes of keys and values that it reads and writes."""
         ...
@@ -71,18 +75,18 @@ class Ops(Protocol):
         """A copy as float32, for norms."""
         ...
 
-    def table(self, table_VM: Tensor, dtype: torch.dtype) -> Array:
+    def table(self, table_VM: Tensor, weight_format: str) -> Array:
         """The embedding as `embed` wants it; on a CPU the mapped file itself."""
         ...
 
     def pack_linear(
-        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
+        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
     ) -> Linear:
-        """Stack matrices by rows into one weight of `dtype`; copies, the parts may go."""
+        """Stack matrices by rows into one weight; copies, the parts may go."""
         ...
 
     def pack_experts(
-        self, experts: int, hidden: int, width: int, source: ExpertSource, dtype: torch.dtype
+        self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
     ) -> Experts:
         """Pack all experts of a layer; `source(e)` gives gate and up `[F, M]`, down `[M, F]`."""
         ...

@@ -14,6 +14,7 @@ from pathlib import Path
 from inlay.core.errors import ModelError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.models.download import Progress
+from inlay.models.formats import held_bytes
 from inlay.models.hub import SMALL_FILES, check_space, fetch
 
 DEMO_NAME = "inlay-demo"
@@ -40,6 +41,7 @@ class ModelSource:
 def resolve_model(
     name: str | None,
     *,
+    weight_format: str = "auto",
     offline: bool = False,
     token: str | None = None,
     progress: Progress | None = None,
@@ -49,6 +51,7 @@ def resolve_model(
 
     Args:
         name: see above.
+        weight_format: how the weights will be held; what memory cannot hold is not fetched.
         offline: fetch nothing, take hub names from the cache.
         token: for gated and private models; None takes the stored one or `HF_TOKEN`.
         progress: called with bytes there and bytes in all while fetching.
@@ -63,7 +66,7 @@ def resolve_model(
     if name is None:
         return _demo()
     if name.startswith(_MODELSCOPE):
-        return ModelSource(_from_modelscope(name, offline, token, cache_dir), name)
+        return ModelSource(_from_modelscope(name, weight_format, offline, token, cache_dir), name)
     path = Path(name).expanduser()
     if path.is_dir():
         return ModelSource(path.resolve(), name)
@@ -81,6 +84,7 @@ def resolve_model(
     directory = fetch(
         match["name"],
         revision=match["revision"],
+        weight_format=weight_format,
         offline=offline,
         token=token,
         progress=progress,
@@ -100,7 +104,9 @@ def _demo() -> ModelSource:
     return ModelSource(directory, DEMO_NAME, is_demo=True)
 
 
-def _from_modelscope(name: str, offline: bool, token: str | None, cache_dir: Path | None) -> Path:
+def _from_modelscope(
+    name: str, weight_format: str, offline: bool, token: str | None, cache_dir: Path | None
+) -> Path:
     match = _HUB_NAME.fullmatch(name.removeprefix(_MODELSCOPE))
     if match is None:
         raise ModelNotFoundError(f"{name!r} is not of the form modelscope:org/name[@revision]")
@@ -132,8 +138,9 @@ def _from_modelscope(name: str, offline: bool, token: str | None, cache_dir: Pat
         # What config.json says is known before the weights are fetched.
         directory = snapshot(*SMALL_FILES)
         shape = ModelShape.from_directory(directory)
-        weight_bytes = shape.parameters * _STORED_BYTES
+        file_bytes = shape.parameters * _STORED_BYTES
         there = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-        missing = max(0, weight_bytes - there)
-        check_space(name, directory, missing, weight_bytes, "MODELSCOPE_CACHE")
+        missing = max(0, file_bytes - there)
+        held = held_bytes(shape, weight_format, file_bytes)
+        check_space(name, directory, missing, held, "MODELSCOPE_CACHE")
     return snapshot(*SMALL_FILES, "*.safetensors")

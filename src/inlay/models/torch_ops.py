@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay.models.batch import ForwardBatch
+from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
 from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
 
@@ -53,6 +54,11 @@ class TorchOps:
         self._device = device
 
     @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """Floats; on a CPU those that the native backend has, too."""
+        return ("float32", "bfloat16") if self._device.type == "cpu" else FLOAT_FORMATS
+
+    @property
     def kv_dtypes(self) -> tuple[str, ...]:
         """All that PyTorch computes with."""
         return ("float32", "bfloat16", "float16")
@@ -69,16 +75,18 @@ class TorchOps:
         """As the protocol says."""
         return values.to(self._device, torch.float32, copy=True)
 
-    def table(self, table_VM: Tensor, dtype: torch.dtype) -> Tensor:
+    def table(self, table_VM: Tensor, weight_format: str) -> Tensor:
         """As the protocol says."""
-        return table_VM if self._device.type == "cpu" else table_VM.to(self._device, dtype)
+        if self._device.type == "cpu":
+            return table_VM
+        return table_VM.to(self._device, getattr(torch, weight_format))
 
     def pack_linear(
-        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], dtype: torch.dtype
+        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
     ) -> _Linear:
         """One matrix of all parts."""
         rows = sum(len(part) for part in parts_NM)
-        weight = self._empty((rows, parts_NM[0].shape[1]), dtype)
+        weight = self._empty((rows, parts_NM[0].shape[1]), weight_format)
         start = 0
         for part in parts_NM:
             weight[start : start + len(part)].copy_(part)
@@ -87,12 +95,12 @@ class TorchOps:
         return _Linear(weight, bias)
 
     def pack_experts(
-        self, experts: int, hidden: int, width: int, source: ExpertSource, dtype: torch.dtype
+        self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
     ) -> _Experts:
         """Two tensors for all experts."""
         packed = _Experts(
-            self._empty((experts, 2 * width, hidden), dtype),
-            self._empty((experts, hidden, width), dtype),
+            self._empty((experts, 2 * width, hidden), weight_format),
+            self._empty((experts, hidden, width), weight_format),
         )
         for expert in range(experts):
             gate, up, down = source(expert)
@@ -101,8 +109,8 @@ class TorchOps:
             packed.down_EMF[expert].copy_(down)
         return packed
 
-    def _empty(self, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        stored = torch.float32 if self._device.type == "cpu" else dtype
+    def _empty(self, size: tuple[int, ...], weight_format: str) -> Tensor:
+        stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
         return torch.empty(size, dtype=stored, device=self._device)
 
     def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Tensor, sin_SC: Tensor) -> _Step:

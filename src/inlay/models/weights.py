@@ -12,13 +12,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.models.formats import PartFormats
 from inlay.models.ops import Array, Experts, Linear, Ops
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weight_names import WEIGHT_NAMES, expected_tensors
-
-_FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -59,39 +57,17 @@ def check_files(files: WeightFiles, shape: ModelShape) -> None:
     files.check(expected, optional=(names["head"],))
 
 
-def stored_dtype(files: WeightFiles, shape: ModelShape, weight_format: str, device: str) -> str:
-    """The format in which linear weights are held in memory.
-
-    `auto` is the files' own on a CPU, where float16 is widened to float32, which is exact, and
-    bfloat16 on CUDA.
-
-    Raises:
-        UnsupportedModelError: an unknown format, or float16 on a CPU.
-    """
-    allowed = ("float32", "bfloat16") if device == "cpu" else tuple(_FORMATS)
-    if weight_format == "auto":
-        if device != "cpu":
-            return "bfloat16"
-        q = WEIGHT_NAMES[shape.architecture]["q"].format(layer=0)
-        return "bfloat16" if files.tensors[q].dtype == torch.bfloat16 else "float32"
-    if weight_format not in allowed:
-        raise UnsupportedModelError(
-            f"weight_format {weight_format!r} is not supported on {device}; supported are auto, "
-            f"{', '.join(allowed)}"
-        )
-    return weight_format
-
-
-def packed_bytes(shape: ModelShape, weight_format: str) -> int:
-    """Memory that the packed weights take; the mapped embedding is not part of it."""
-    embedding = shape.vocab * shape.hidden
-    matrices = shape.parameters - (0 if shape.tie_embeddings else embedding)
-    return matrices * _FORMATS[weight_format].itemsize
+def float_dtype(files: WeightFiles, shape: ModelShape) -> str:
+    """`bfloat16` if the files hold that, else `float32`, which holds float16 exactly, too."""
+    q = WEIGHT_NAMES[shape.architecture]["q"].format(layer=0)
+    return "bfloat16" if files.tensors[q].dtype == torch.bfloat16 else "float32"
 
 
 class _Loader:
-    def __init__(self, files: WeightFiles, shape: ModelShape, ops: Ops, dtype: torch.dtype) -> None:
-        self.files, self.shape, self.ops, self.dtype = files, shape, ops, dtype
+    def __init__(
+        self, files: WeightFiles, shape: ModelShape, ops: Ops, formats: PartFormats
+    ) -> None:
+        self.files, self.shape, self.ops, self.formats = files, shape, ops, formats
         self.names: Mapping[str, str] = WEIGHT_NAMES[shape.architecture]
         self.fused = _fused_experts(files, shape)
 
@@ -101,11 +77,13 @@ class _Loader:
     def vector(self, part: str, layer: int = 0) -> Array:
         return self.ops.vector(self.get(part, layer))
 
-    def linear(self, parts: tuple[str, ...], layer: int, bias: bool = False) -> Linear:
+    def linear(
+        self, parts: tuple[str, ...], layer: int, weight_format: str, bias: bool = False
+    ) -> Linear:
         return self.ops.pack_linear(
             [self.get(part, layer) for part in parts],
             [self.get(f"{part}_bias", layer) for part in parts] if bias else [],
-            self.dtype,
+            weight_format,
         )
 
     def expert(self, layer: int, expert: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,43 +98,44 @@ class _Loader:
         return gate, up, down
 
     def layer(self, layer: int) -> LayerWeights:
-        shape = self.shape
+        shape, formats = self.shape, self.formats
         sparse = layer in shape.sparse_layers
         return LayerWeights(
             attention_norm_M=self.vector("attention_norm", layer),
-            qkv=self.linear(("q", "k", "v"), layer, shape.qkv_bias),
-            output=self.linear(("output",), layer, shape.output_bias),
+            qkv=self.linear(("q", "k", "v"), layer, formats.attention, shape.qkv_bias),
+            output=self.linear(("output",), layer, formats.attention, shape.output_bias),
             q_norm_D=self.vector("q_norm", layer) if shape.qk_norm else None,
             k_norm_D=self.vector("k_norm", layer) if shape.qk_norm else None,
             mlp_norm_M=self.vector("mlp_norm", layer),
-            gate_up=None if sparse else self.linear(("gate", "up"), layer, shape.mlp_bias),
-            down=None if sparse else self.linear(("down",), layer, shape.mlp_bias),
-            router=self.linear(("router",), layer) if sparse else None,
+            gate_up=None
+            if sparse
+            else self.linear(("gate", "up"), layer, formats.mlp, shape.mlp_bias),
+            down=None if sparse else self.linear(("down",), layer, formats.mlp, shape.mlp_bias),
+            router=self.linear(("router",), layer, formats.router) if sparse else None,
             experts=self.ops.pack_experts(
                 shape.experts,
                 shape.hidden,
                 shape.moe_intermediate,
                 partial(self.expert, layer),
-                self.dtype,
+                formats.mlp,
             )
             if sparse
             else None,
         )
 
 
-def load_weights(files: WeightFiles, shape: ModelShape, ops: Ops, weight_format: str) -> Weights:
+def load_weights(files: WeightFiles, shape: ModelShape, ops: Ops, formats: PartFormats) -> Weights:
     """Pack all weights. Call `check_files` first.
 
     Raises:
         ModelFileError: a file turned out to be damaged.
     """
-    dtype = _FORMATS[weight_format]
-    loader = _Loader(files, shape, ops, dtype)
+    loader = _Loader(files, shape, ops, formats)
     return Weights(
-        embedding_VM=ops.table(files.get(loader.names["embedding"]), dtype),
+        embedding_VM=ops.table(files.get(loader.names["embedding"]), formats.head),
         layers=tuple(loader.layer(layer) for layer in range(shape.layers)),
         final_norm_M=loader.vector("final_norm"),
-        head=loader.linear(("embedding" if shape.tie_embeddings else "head",), 0),
+        head=loader.linear(("embedding" if shape.tie_embeddings else "head",), 0, formats.head),
     )
 
 

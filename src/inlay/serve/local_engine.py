@@ -51,7 +51,12 @@ async def start_local_engine(
         InlayError: no such model, or the engine cannot run it.
     """
     progress = FetchLine(config.model, say)
-    source = resolve_model(config.model, offline=config.offline, progress=progress)
+    source = resolve_model(
+        config.model,
+        weight_format=config.weight_format,
+        offline=config.offline,
+        progress=progress,
+    )
     text = Text.load(source.directory)
     if chats and text.chat_template is None:
         raise UnsupportedModelError(

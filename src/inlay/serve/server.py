@@ -56,7 +56,12 @@ def run_server(config: ServeConfig) -> int:
 
         name = config.engine.model
         progress = FetchLine(name, partial(print, flush=True))
-        source = resolve_model(name, offline=config.engine.offline, progress=progress)
+        source = resolve_model(
+            name,
+            weight_format=config.engine.weight_format,
+            offline=config.engine.offline,
+            progress=progress,
+        )
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -214,9 +214,10 @@ def test_access(hub: HubServer, small_model: Path, tmp_path: Path) -> None:
 def test_refused_before_the_download(
     hub: HubServer, small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def get(name: str) -> Path:
+    def get(name: str, weight_format: str = "auto") -> Path:
         hub.gets.clear()
-        return fetch(name, endpoint=hub.url, cache_dir=tmp_path / name)
+        cache = tmp_path / name
+        return fetch(name, weight_format=weight_format, endpoint=hub.url, cache_dir=cache)
 
     def weights_fetched() -> list[str]:
         return [file for file, _ in hub.gets if file.endswith(".safetensors")]
@@ -244,9 +245,15 @@ def test_refused_before_the_download(
         get("org/tiny")
     monkeypatch.undo()
     monkeypatch.setattr(hub_module, "total_memory_bytes", lambda: 1000)
-    with pytest.raises(ResourceError, match=r"weights of org/tiny have .* 1000 B of memory"):
+    with pytest.raises(ResourceError, match=r"weights of org/tiny need .* 1000 B of memory"):
         get("org/tiny")
     assert not weights_fetched()
+    # What counts is how they will be held.
+    monkeypatch.setattr(hub_module, "total_memory_bytes", lambda: 400_000)
+    for weight_format in ("auto", "float32"):
+        with pytest.raises(ResourceError, match=r"need .* fewer bits"):
+            get("org/tiny", weight_format=weight_format)
+    assert get("org/tiny", weight_format="int4")
 
 
 def test_names(small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

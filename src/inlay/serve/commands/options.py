@@ -19,7 +19,11 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu or cuda.")]
 WeightFormat = Annotated[
-    str, typer.Option(help="How weights are held in memory: auto keeps what the files have.")
+    str,
+    typer.Option(
+        help="How weights are held in memory: auto keeps what the files have; float32, bfloat16, "
+        "int8, int8:g32, int4, int4:g64, int4:g128.",
+    ),
 ]
 Context = Annotated[
     int | None,

@@ -1,0 +1,82 @@
+"""Weight formats: their names, what a weight costs in each, and which part of a model gets which.
+
+Knows no files and no kernels, and loads no torch.
+"""
+
+from dataclasses import dataclass
+
+from inlay.core.model_shape import ModelShape
+
+# Bytes per weight, the bf16 scales of groups included.
+BYTES_PER_WEIGHT = {
+    "float32": 4.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "int8": 1.0,
+    "int8:g32": 1.0625,
+    "int4:g128": 0.515625,
+    "int4:g64": 0.53125,
+    "int4:g32": 0.5625,
+}
+FLOAT_FORMATS = ("float32", "bfloat16", "float16")
+_ALIASES = {"int4": "int4:g32"}
+
+# What a user may ask for; float16 is read, but held only by explicit choice of a CUDA backend.
+WEIGHT_FORMATS = ("auto", *BYTES_PER_WEIGHT, *_ALIASES)
+
+
+def full_name(weight_format: str) -> str:
+    """The format that an alias stands for; other names as they are."""
+    return _ALIASES.get(weight_format, weight_format)
+
+
+@dataclass(frozen=True)
+class PartFormats:
+    """Formats of a model's matrices.
+
+    Attributes:
+        mlp: routed and shared experts, and dense MLPs.
+        attention: q, k, v and output.
+        router: the gate in front of the experts.
+        head: the output matrix.
+    """
+
+    mlp: str
+    attention: str
+    router: str
+    head: str
+
+
+def part_formats(weight_format: str, float_dtype: str) -> PartFormats:
+    """Which part is held how, when a user asks for `weight_format`.
+
+    int4 is for the many weights of experts and MLPs; attention and head, few and more sensitive,
+    are int8 then. A router decides, and is small: integers are not worth a wrong decision.
+
+    Args:
+        float_dtype: dtype of the floats that are kept as they are.
+    """
+    if weight_format in FLOAT_FORMATS:
+        return PartFormats(*[weight_format] * 4)
+    other = "int8" if weight_format.startswith("int4") else weight_format
+    return PartFormats(mlp=weight_format, attention=other, router=float_dtype, head=other)
+
+
+def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bfloat16") -> int:
+    """Memory that the packed weights take; the mapped embedding is not part of it."""
+    formats = part_formats(full_name(weight_format), float_dtype)
+    sparse = len(shape.sparse_layers)
+    mlp = sparse * shape.experts * shape.expert_parameters
+    mlp += (shape.layers - sparse) * shape.mlp_parameters
+    parts = (  # norms and biases, a thousandth of all, are left out
+        (formats.mlp, mlp),
+        (formats.attention, shape.layers * shape.attention_parameters),
+        (formats.router, sparse * shape.experts * shape.hidden),
+        (formats.head, shape.vocab * shape.hidden),
+    )
+    return int(sum(count * BYTES_PER_WEIGHT[part] for part, count in parts))
+
+
+def held_bytes(shape: ModelShape, weight_format: str, file_bytes: int) -> int:
+    """Memory for the weights of files of that size; `auto` keeps what the files have."""
+    return file_bytes if weight_format == "auto" else packed_bytes(shape, weight_format)

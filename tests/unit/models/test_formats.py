@@ -1,0 +1,63 @@
+"""Which part of a model is held how, and what that takes."""
+
+import pytest
+
+from inlay.core.model_shape import ModelShape
+from inlay.models.formats import (
+    BYTES_PER_WEIGHT,
+    WEIGHT_FORMATS,
+    PartFormats,
+    full_name,
+    packed_bytes,
+    part_formats,
+)
+
+CONFIG = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 4096,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
+
+
+def test_int4_is_an_alias() -> None:
+    assert full_name("int4") == "int4:g32"
+    assert [full_name(name) for name in BYTES_PER_WEIGHT] == list(BYTES_PER_WEIGHT)
+    assert {full_name(name) for name in WEIGHT_FORMATS} == {"auto", *BYTES_PER_WEIGHT}
+
+
+@pytest.mark.parametrize("name", ["int4:g128", "int4:g64", "int4:g32"])
+def test_int4_is_for_experts_and_mlps(name: str) -> None:
+    assert part_formats(name, "bfloat16") == PartFormats(
+        mlp=name, attention="int8", router="bfloat16", head="int8"
+    )
+
+
+@pytest.mark.parametrize("name", ["int8", "int8:g32"])
+def test_int8_spares_the_router(name: str) -> None:
+    assert part_formats(name, "float32") == PartFormats(
+        mlp=name, attention=name, router="float32", head=name
+    )
+
+
+def test_floats_are_for_all() -> None:
+    assert set(vars(part_formats("float32", "bfloat16")).values()) == {"float32"}
+
+
+def test_memory_of_a_large_model() -> None:
+    """Qwen3-30B-A3B: 57 GiB in bf16, and a third of a byte over half a byte each in int4."""
+    shape = ModelShape.from_config(CONFIG)
+    gib = {name: packed_bytes(shape, name) / 2**30 for name in BYTES_PER_WEIGHT}
+    assert gib["bfloat16"] == pytest.approx(56.3, abs=0.1)
+    assert gib["float32"] == 2 * gib["bfloat16"]
+    assert gib["int8"] == pytest.approx(28.2, abs=0.1)
+    assert gib["int4:g32"] == pytest.approx(16.4, abs=0.1)
+    assert packed_bytes(shape, "int4") == packed_bytes(shape, "int4:g32")
