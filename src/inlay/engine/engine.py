@@ -183,17 +183,16 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Do one step of work and return what it added to each request.
 
-        A failure inside ends the requests of its batch with an `EngineError`; the engine goes
-        on with the others.
+        A failure inside ends the request that it belongs to with an `EngineError`; the engine
+        goes on with the others.
         """
         started = time.perf_counter()
         self._start_compiled()
         chunks = self._schedule()
         if chunks:
             self._steps += 1
-            result = self._run(chunks)
-            if result is not None:
-                self._advance(chunks, result)
+            for done, result in self._run(chunks):
+                self._advance(done, result)
             self._busy_s += time.perf_counter() - started
         return self._outputs.take(self._clock.now(), self._lost)
 
@@ -397,18 +396,30 @@ class Engine:
         self._totals["prefix_hit_tokens"] += chunk.start
         self._totals["prompt_tokens"] += len(request.prompt)
 
-    def _run(self, chunks: list[Chunk]) -> StepResult | None:
-        """Compute and sample; None after a failure, whose requests are then gone."""
+    def _run(self, chunks: list[Chunk]) -> list[tuple[list[Chunk], StepResult]]:
+        """Compute and sample. After a failure each chunk runs alone, which shows whose fault it is.
+
+        To compute a chunk again changes nothing: it writes the same pages.
+        """
         try:
-            batch, logits_RV = self._runner.forward(chunks)
-            for chunk in chunks:
-                self._scheduler.computed(chunk)
-            return self._runner.finish(chunks, batch, logits_RV)
+            return [(chunks, self._compute(chunks))]
         except Exception as error:
-            log.exception("a step failed; the %d requests in it are dropped", len(chunks))
-            for request in {chunk.choice.request for chunk in chunks}:
-                self._fail(request, EngineError(f"a step failed: {error!r}"))
-            return None
+            if len(chunks) == 1:
+                log.exception("a step failed; the request in it is dropped")
+                self._fail(chunks[0].choice.request, EngineError(f"a step failed: {error!r}"))
+                return []
+            log.warning("a step of %d chunks failed, each runs alone: %r", len(chunks), error)
+        done = []
+        for chunk in chunks:
+            if chunk.choice.state == "running":  # its request may have failed a moment ago
+                done += self._run([chunk])
+        return done
+
+    def _compute(self, chunks: list[Chunk]) -> StepResult:
+        batch, logits_RV = self._runner.forward(chunks)
+        for chunk in chunks:
+            self._scheduler.computed(chunk)
+        return self._runner.finish(chunks, batch, logits_RV)
 
     def _advance(self, chunks: list[Chunk], result: StepResult) -> None:
         for chunk in chunks:

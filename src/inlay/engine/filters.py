@@ -1,41 +1,66 @@
-"""Top-k, top-p and min-p on one row of unnormalised probabilities."""
+"""Top-k, top-p and min-p on one row of logits."""
+
+import math
 
 import numpy as np
 
-from inlay.engine.probabilities import Float32, block_ends, highest_first, top_ids
+from inlay.engine.probabilities import (
+    Float32,
+    Int64,
+    block_ends,
+    highest_first,
+    top_ids,
+    weights,
+)
 
 
-def keep_likely(weights_W: Float32, *, top_k: int, top_p: float, min_p: float) -> None:
-    """Set the weight of tokens that the filters drop to zero, in place.
+def likely_tokens(
+    logits_V: Float32,
+    highest: np.float32,
+    scale: float,
+    *,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    scratch_1W: Float32 | None = None,
+) -> tuple[Int64, Float32]:
+    """Tokens that the filters leave, by ascending id, and their weights `exp((l - highest) scale)`.
 
     The filters follow each other: min-p compares with the most likely token, top-k counts,
-    top-p takes the smallest set that reaches its share of what top-k left. Among equal
-    weights the lower token id is kept first. At least one token stays.
+    top-p takes the smallest set that reaches its share of what the others left. Among equal
+    weights the lower token id is kept first. At least one token stays, and none of weight zero.
 
     Args:
-        weights_W: weights of one row, padded; the highest is 1.
+        highest: the highest logit of the row, finite.
+        scale: one over the temperature.
         top_k: 0 keeps all.
         top_p: in (0, 1].
         min_p: in [0, 1].
+        scratch_1W: memory for one row of weights.
 
-    Cost: a few passes over the row; only candidates are sorted.
+    Cost: one pass over the row with top-k or min-p, which leave few candidates before any
+        exponential is taken; top-p alone needs the weights of all tokens.
     """
-    if min_p > 0.0:
-        weights_W[weights_W < np.float32(min_p)] = 0.0
-    if 0 < top_k < len(weights_W):
-        ids = top_ids(weights_W, top_k)
-        total = float(np.cumsum(weights_W[ids], dtype=np.float64)[-1])
-    elif top_p < 1.0:
-        # Tokens below this weight add up to less than what top-p drops, so none of them stays.
-        total = float(block_ends(weights_W[None])[0, -1])
-        ids = np.flatnonzero(weights_W >= (1.0 - top_p) * total / len(weights_W))
-        ids = highest_first(weights_W, ids)
+    size = len(logits_V)
+    total: float | None = None
+    if 0 < top_k < size:
+        ids = np.sort(top_ids(logits_V, top_k))
+    elif min_p > 0.0:
+        # A little below the exact border, which the weights themselves decide.
+        ids = np.flatnonzero(logits_V >= float(highest) + (math.log(min_p) - 1e-3) / scale)
     else:
-        return
-    kept = weights_W[ids]
+        one = np.float32(scale)
+        all_1W = weights(logits_V[None], np.array([highest]), np.array([one]), scratch_1W)
+        total = float(block_ends(all_1W)[0, -1])
+        # Tokens below this weight add up to less than what top-p drops, so none of them stays.
+        ids = np.flatnonzero(all_1W[0, :size] >= (1.0 - top_p) * total / size)
+    kept = np.exp((logits_V[ids] - highest) * np.float32(scale))
+    left = (kept >= np.float32(min_p)) & (kept > 0.0)
+    ids, kept = ids[left], kept[left]
     if top_p < 1.0:
-        running = np.cumsum(kept, dtype=np.float64)
-        count = int(np.searchsorted(running, top_p * total, side="left")) + 1
-        ids, kept = ids[:count], kept[:count]
-    weights_W.fill(0.0)
-    weights_W[ids] = kept
+        order = highest_first(kept)
+        running = np.cumsum(kept[order], dtype=np.float64)
+        share = top_p * (running[-1] if total is None else total)
+        places = np.sort(order[: np.searchsorted(running, share, side="left") + 1])
+        ids, kept = ids[places], kept[places]
+    return ids, kept

@@ -46,7 +46,8 @@ def weights(
 def block_ends(weights_RW: Float32) -> Float64:
     """Running sums at the end of each block, [R, W / BLOCK]; the last column is the total."""
     num_rows, width = weights_RW.shape
-    sums = weights_RW.reshape(num_rows, width // BLOCK, BLOCK).sum(axis=2)
+    # Five times as fast as `sum(axis=2)`, whose inner loop is too short for NumPy to pay off.
+    sums = np.einsum("rgb->rg", weights_RW.reshape(num_rows, width // BLOCK, BLOCK))
     return np.cumsum(sums, axis=1, dtype=np.float64)
 
 
@@ -70,6 +71,13 @@ def draw_tokens(weights_RW: Float32, uniform_R: Float64) -> Int64:
     return tokens_R
 
 
+def draw_place(weights_C: Float32, uniform: float) -> int:
+    """Draw one of a few weights, all above zero, by the inverse of their running sum."""
+    running_C = np.cumsum(weights_C, dtype=np.float64)
+    place = int(np.searchsorted(running_C, uniform * running_C[-1], side="right"))
+    return min(place, len(weights_C) - 1)
+
+
 def log_sum_exp(logits_RV: Float32) -> Float64:
     """Natural log of the sum of exponentials of each row."""
     highest_R = logits_RV.max(axis=1)
@@ -82,32 +90,37 @@ def log_sum_exp(logits_RV: Float32) -> Float64:
 def top_ids(values_V: Float32, count: int) -> Int64:
     """Ids of the `count` highest values, highest first; of equal ones the lower id first.
 
-    Cost: one pass over V and a sort of few candidates. The `count`-th highest of the block
-    maxima is a lower bound of the `count`-th highest value, which leaves few candidates.
+    Cost: one pass over V and a sort of few candidates. V is taken as BLOCK rows of columns: the
+        `count`-th highest of the columns' maxima is a lower bound of the `count`-th highest
+        value, so that only columns of at least that maximum hold candidates.
     """
     size = len(values_V)
     count = min(count, size)
-    num_blocks = size // BLOCK
-    if count < num_blocks:
-        maxima = values_V[: num_blocks * BLOCK].reshape(num_blocks, BLOCK).max(axis=1)
-        bound = np.partition(maxima, num_blocks - count)[num_blocks - count]
-        ids = np.flatnonzero(values_V >= bound)
+    num_columns = size // BLOCK
+    if count < num_columns:
+        table_BC = values_V[: num_columns * BLOCK].reshape(BLOCK, num_columns)
+        maxima_C = table_BC.max(axis=0)
+        bound = np.partition(maxima_C, num_columns - count)[num_columns - count]
+        columns = np.flatnonzero(maxima_C >= bound)
+        rows, places = np.nonzero(table_BC[:, columns] >= bound)
+        rest = np.arange(num_columns * BLOCK, size)
+        ids = np.concatenate((rows * num_columns + columns[places], rest))
     else:
         ids = np.arange(size)
     order = np.argsort(-values_V[ids], kind="stable")
     return ids[order[:count]]
 
 
-def highest_first(weights_V: Float32, ids: Int64) -> Int64:
-    """Order ids by weight, highest first; of equal ones the lower id first.
+def highest_first(weights_C: Float32) -> Int64:
+    """Places of the weights, highest first; of equal ones the lower place first.
 
-    The bits of floats that are not negative sort as the floats do. With the id below them a key
-    is unique, so NumPy's fastest sort will do, about ten times as fast as a stable argsort.
+    The bits of floats that are not negative sort as the floats do. With the place below them a
+    key is unique, so NumPy's fastest sort will do, about ten times as fast as a stable argsort.
 
     Args:
-        weights_V: at least 0.
+        weights_C: at least 0.
     """
-    rank = np.uint64(2**32 - 1) - weights_V[ids].view(np.uint32).astype(np.uint64)
-    keys = (rank << np.uint64(32)) | ids.astype(np.uint64)
+    rank = np.uint64(2**32 - 1) - weights_C.view(np.uint32).astype(np.uint64)
+    keys = (rank << np.uint64(32)) | np.arange(len(weights_C), dtype=np.uint64)
     keys.sort()
     return (keys & np.uint64(2**32 - 1)).astype(np.int64)

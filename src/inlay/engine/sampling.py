@@ -15,10 +15,11 @@ import numpy as np
 
 from inlay.core.messages import SamplingParams, TokenLogprob
 from inlay.engine.draws import draw
-from inlay.engine.filters import keep_likely
+from inlay.engine.filters import likely_tokens
 from inlay.engine.penalties import Penalties
 from inlay.engine.probabilities import (
     Float32,
+    draw_place,
     draw_tokens,
     log_sum_exp,
     padded_width,
@@ -137,7 +138,7 @@ class Sampler:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._scratch = np.empty((0, padded_width(vocab_size)), np.float32)
+        self._memory_RW = np.empty((0, padded_width(vocab_size)), np.float32)
 
     def sample(self, logits_NV: Float32, samplers: Sequence[ChoiceSampler]) -> Samples:
         """Choose one token per row.
@@ -154,9 +155,16 @@ class Sampler:
         tokens_N = logits_NV.argmax(axis=1)
         highest_N = logits_NV[np.arange(len(samplers)), tokens_N]
         possible_N = np.isfinite(highest_N)
-        drawn = [n for n, s in enumerate(samplers) if not s.greedy and possible_N[n]]
-        if drawn:
-            tokens_N[drawn] = self._draw(logits_NV, highest_N, drawn, samplers)
+        plain = []
+        for n, sampler in enumerate(samplers):
+            if sampler.greedy or not possible_N[n]:
+                continue
+            if sampler.filters:
+                tokens_N[n] = self._draw_filtered(logits_NV[n], highest_N[n], sampler)
+            else:
+                plain.append(n)
+        if plain:
+            tokens_N[plain] = self._draw(logits_NV, highest_N, plain, samplers)
         logprobs: list[TokenLogprob | None] = [None] * len(samplers)
         if raw_rows is not None:
             found = token_logprobs(
@@ -175,8 +183,6 @@ class Sampler:
         drawn: list[int],
         samplers: Sequence[ChoiceSampler],
     ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        if len(self._scratch) < len(drawn):
-            self._scratch = np.empty((len(drawn), padded_width(self._vocab_size)), np.float32)
         chosen = [samplers[n] for n in drawn]
         scale = np.array([s.inverse_temperature for s in chosen], np.float32)
         everyone = len(drawn) == len(samplers)
@@ -184,19 +190,29 @@ class Sampler:
             logits_NV if everyone else logits_NV[drawn],
             highest_N if everyone else highest_N[drawn],
             scale,
-            self._scratch[: len(drawn)],
+            self._scratch(len(drawn)),
         )
-        for row, sampler in enumerate(chosen):
-            if sampler.filters:
-                params = sampler.params
-                keep_likely(
-                    weights_RW[row],
-                    top_k=params.top_k,
-                    top_p=params.top_p,
-                    min_p=params.min_p,
-                )
         uniform = np.array([draw(s.seed, s.choice, s.position) for s in chosen])
         return draw_tokens(weights_RW, uniform)
+
+    def _draw_filtered(self, logits_V: Float32, highest: np.float32, sampler: ChoiceSampler) -> int:
+        params = sampler.params
+        ids, kept = likely_tokens(
+            logits_V,
+            highest,
+            sampler.inverse_temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            scratch_1W=self._scratch(1),
+        )
+        uniform = draw(sampler.seed, sampler.choice, sampler.position)
+        return int(ids[draw_place(kept, uniform)])
+
+    def _scratch(self, rows: int) -> Float32:
+        if len(self._memory_RW) < rows:
+            self._memory_RW = np.empty((rows, padded_width(self._vocab_size)), np.float32)
+        return self._memory_RW[:rows]
 
 
 def token_logprobs(

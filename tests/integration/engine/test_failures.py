@@ -4,11 +4,13 @@ import random
 import threading
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import inlay.engine.outputs
 from inlay.core.errors import InlayError
 from inlay.core.messages import SamplingParams, Structure
-from tests.integration.engine.engines import drain, request
+from tests.integration.engine.engines import Loaded, drain, request
+from tests.support.tiny_models import make_tiny_model
 
 
 def _random_request(rng, number):
@@ -76,7 +78,7 @@ def test_a_storm_of_requests_and_cancels(tiny, seed, pages):
                 assert output.times is not None
 
 
-def test_a_failing_step_ends_its_batch_only(tiny, monkeypatch, caplog):
+def test_a_step_that_fails_once_is_computed_again(tiny, monkeypatch, caplog):
     forward, calls = tiny.model.forward, []
 
     def fail_third(batch, pool):
@@ -85,19 +87,60 @@ def test_a_failing_step_ends_its_batch_only(tiny, monkeypatch, caplog):
             raise RuntimeError("a cosmic ray")
         return forward(batch, pool)
 
-    with tiny.engine(max_running=2) as engine:
-        params = {"max_tokens": 6, "temperature": 0.0, "ignore_eos": True}
-        expected = [a.token_ids for a in engine.generate([40], SamplingParams(**params))[0].choices]
+    params = {"max_tokens": 6, "temperature": 1.0, "seed": 7, "ignore_eos": True, "logprobs": 1}
+    prompts = [[10], [20, 21], [40]]
+
+    def run(engine):
+        for number, prompt in enumerate(prompts):
+            engine.add(request(number, prompt, trace=True, **params))
+        return {
+            name: [(c.token_ids, c.logprobs) for o in outputs for c in o.choices]
+            for name, outputs in drain(engine).items()
+        }
+
+    with tiny.engine(max_running=2, prefix=False) as engine:
+        expected = run(engine)
         monkeypatch.setattr(tiny.model, "forward", fail_third)
-        for number, prompt in enumerate(([10], [20], [40])):
-            engine.add(request(number, prompt, **params))
+        assert run(engine) == expected
+    assert "a cosmic ray" in caplog.text
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_prompt_that_the_model_cannot_compute_fails_alone(tmp_path, number):
+    """Hidden states that are no numbers reach the router, which refuses them."""
+    directory = make_tiny_model(tmp_path / "model", "qwen3_moe", tie_word_embeddings=False)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.embed_tokens.weight"][33] = number
+    save_file(tensors, directory / "model.safetensors")
+    params = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True}
+    with Loaded(directory).engine() as engine:
+        engine.add(request("good", [5, 34], **params))
+        expected = drain(engine)["good"]
+        for name, prompt in (("good", [5, 34]), ("bad", [5, 33]), ("also", [7])):
+            engine.add(request(name, prompt, n=2 if name == "bad" else 1, **params))
         outputs = drain(engine)
-        for failed in ("0", "1"):
-            assert outputs[failed][-1].error_code == "engine_error"
-            assert "a cosmic ray" in outputs[failed][-1].error
-        tokens = [token for o in outputs["2"] for c in o.choices for token in c.token_ids]
-        assert [tokens] == expected
-    assert "a step failed" in caplog.text
+        assert outputs["bad"][-1].error_code == "engine_error"
+        assert outputs["also"][-1].error is None
+        texts = [
+            [c.text for o in found for c in o.choices] for found in (outputs["good"], expected)
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_a_mask_that_breaks_fails_one_request(tiny, monkeypatch):
+    with tiny.engine() as engine:
+        for name in ("bad", "good"):
+            engine.add(request(name, [5], max_tokens=4, temperature=0.0, ignore_eos=True))
+        engine.step()
+        sampler = engine._live["bad"].choices[0].sampler
+
+        def fail(logits):
+            raise ValueError("no mask")
+
+        sampler.mask, sampler.adjusts = type("Broken", (), {"apply": staticmethod(fail)})(), True
+        outputs = drain(engine)
+        assert "no mask" in outputs["bad"][-1].error
+        assert outputs["good"][-1].error is None
 
 
 def test_an_error_that_repeats_does_not_spin(tiny, monkeypatch, caplog):

@@ -3,28 +3,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.engine.filters import keep_likely
-from inlay.engine.probabilities import padded_width
+from inlay.engine.filters import likely_tokens
 
 
-def _padded(values):
-    row = np.zeros(padded_width(len(values)), np.float32)
-    row[: len(values)] = values
-    return row / row.max()
-
-
-def _kept(values, *, top_k=0, top_p=1.0, min_p=0.0):
-    row = _padded(np.array(values, np.float32))
-    before = row.copy()
-    keep_likely(row, top_k=top_k, top_p=top_p, min_p=min_p)
-    kept = np.flatnonzero(row)
-    assert (row[kept] == before[kept]).all()
-    return kept.tolist()
+def _kept(values, *, top_k=0, top_p=1.0, min_p=0.0, scale=1.0):
+    logits = np.log(np.array(values, np.float32)) / np.float32(scale)
+    highest = logits.max()
+    ids, kept = likely_tokens(logits, highest, scale, top_k=top_k, top_p=top_p, min_p=min_p)
+    assert (kept == np.exp((logits[ids] - highest) * np.float32(scale))).all()
+    return ids.tolist()
 
 
 def _reference(values, *, top_k, top_p, min_p):
     """The definition, token by token."""
-    row = _padded(np.array(values, np.float32))[: len(values)].astype(np.float64)
+    logits = np.log(np.array(values, np.float32))
+    row = np.exp(logits - logits.max()).astype(np.float64)
     left = [i for i in range(len(values)) if row[i] > 0 and row[i] >= np.float32(min_p)]
     left.sort(key=lambda i: (-row[i], i))
     if top_k:
@@ -41,7 +34,6 @@ def _reference(values, *, top_k, top_p, min_p):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, [0, 1, 2, 3]),
         ({"top_k": 2}, [0, 2]),
         ({"top_k": 9}, [0, 1, 2, 3]),
         ({"top_p": 0.5}, [0]),
@@ -51,6 +43,8 @@ def _reference(values, *, top_k, top_p, min_p):
         ({"min_p": 0.31}, [0, 2]),
         ({"min_p": 1.0}, [0]),
         ({"top_k": 3, "top_p": 0.9}, [0, 1, 2]),
+        ({"min_p": 0.31, "top_p": 0.6}, [0]),
+        ({"min_p": 0.31, "scale": 30.0}, [0, 2]),
     ],
 )
 def test_each_filter(options, expected):
@@ -63,7 +57,8 @@ def test_of_equal_tokens_the_lower_id_stays():
 
 
 @given(
-    logits=st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=300),
+    logits=st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=300)
+    | st.integers(300, 9000).map(lambda size: np.random.default_rng(size).normal(0, 2, size)),
     top_k=st.integers(0, 40),
     top_p=st.floats(0.01, 0.999),
     min_p=st.sampled_from([0.0, 0.01, 0.2]),

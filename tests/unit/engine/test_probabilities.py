@@ -4,6 +4,7 @@ import pytest
 from inlay.engine.draws import draw
 from inlay.engine.probabilities import (
     block_ends,
+    draw_place,
     draw_tokens,
     highest_first,
     log_sum_exp,
@@ -97,6 +98,11 @@ def test_top_ids_prefer_the_lower_id_among_equals(vocab, count):
 
 def test_highest_first_prefers_the_lower_id_among_equals():
     values = np.random.default_rng(2).integers(0, 30, 500).astype(np.float32) / 7
-    ids = np.flatnonzero(values)
-    expected = sorted(ids.tolist(), key=lambda i: (-values[i], i))
-    assert highest_first(values, ids).tolist() == expected
+    expected = sorted(range(500), key=lambda i: (-values[i], i))
+    assert highest_first(values).tolist() == expected
+
+
+def test_drawing_one_of_few():
+    values = np.array([1, 2, 1], np.float32)
+    uniform = [0.0, 0.24, 0.25, 0.74, 0.75, 1 - 2**-53]
+    assert [draw_place(values, u) for u in uniform] == [0, 0, 1, 1, 2, 2]
