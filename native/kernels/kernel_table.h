@@ -4,9 +4,10 @@
 // Shape letters: T tokens, N output columns, K inner size, M model dim, F expert width, H heads,
 // D head dim, E experts.
 //
-// Every output element is one fp32 accumulator that runs over K in ascending order with one
-// multiply-add per step. Row tiles, K slices and threads therefore never change a bit of a
-// token's result (within one ISA; ISAs differ because not all of them fuse the multiply-add).
+// Float formats: every output element is one accumulator that runs over K in ascending order, in
+// steps that the ISA fixes. Integer formats: exact integer sums per group of K, scaled and added in
+// fp32 in ascending order. Row tiles, K slices and threads therefore never change a bit of a
+// token's result (within one ISA; ISAs differ because not all of them fuse multiply and add).
 //
 // Only plain structs and enums: ISA files include this header and must not emit weak symbols.
 #pragma once
@@ -14,18 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats.h"
+
 namespace inlay::kernels {
-
-// Weights are packed in panels of kPanel output columns:
-//   fp32  [panels][K][kPanel]
-//   bf16  [panels][ceil(K/2)][kPanel][2]   two K steps of one column share 32 bits, the odd step of
-//                                          the last pair is zero when K is odd. This is also the
-//                                          operand order of vdpbf16ps and of AMX tiles.
-// Columns past N are zero. The layout does not depend on the ISA.
-constexpr int64_t kPanel = 64;
-
-// K steps per slice: a slice of fp32 panel (128 KiB) stays in L2 while the row tiles pass over it.
-constexpr int64_t kSlice = 512;
 
 // Rows per product, so that the fp32 results of one product (24 KiB) stay in L1/L2.
 constexpr int64_t kMaxRows = 96;
@@ -36,18 +28,41 @@ constexpr int64_t kKeyBlock = 64;
 
 enum class DType : int32_t { kF32 = 0, kBf16 = 1 };
 
+// Rows of activations to the operand of a format, K padded with zeros (see formats.h). A row with a
+// NaN or an infinity gets NaN as its scales, so that its results are NaN.
+struct PackRows {
+  const float* x;
+  int64_t x_stride;
+  int64_t rows;
+  int64_t k;
+  Format format;  // not kF32, which is read as it is
+  std::byte* out;
+  int64_t out_stride;
+};
+
 // c[panels][rows][kPanel] = X[rows][k] * panel, for consecutive panels. Several panels share the
 // reading of X. Only the first `cols` columns of the last panel are needed.
 struct PanelProduct {
-  const float* const* x_rows;
-  int64_t rows;  // at most kMaxRows
-  const void* panel;
+  const std::byte* const* x_rows;  // packed rows, fp32 rows for kF32
+  int64_t rows;                    // at most kMaxRows
+  const std::byte* panel;
   int64_t panels;
-  int64_t panel_words;  // distance of panels in 32-bit words
-  DType dtype;
-  int64_t k;
+  Format format;
+  int64_t k;  // not padded
   int64_t cols;
   float* c;
+  // Weights that the caller wants next: fetched towards the caches meanwhile. May be null.
+  const std::byte* next;
+  int64_t next_bytes;
+};
+
+// One output column's weights to integers and bf16 scales. The arithmetic is the same on every ISA.
+struct QuantizeRow {
+  const float* x;
+  int64_t k;
+  Format format;
+  int8_t* q;         // [k padded], without bias
+  uint16_t* scales;  // [groups] bf16
 };
 
 // out[r][0..cols) = c[r] (+ bias) (+ out[r])
@@ -61,20 +76,31 @@ struct StoreRows {
   int64_t out_stride;
 };
 
-// out_rows[r][0..cols) += weight[r] * c[r]
+// out_rows[r][0..cols) += weight[r] * (c[r] (+ bias))
 struct AddWeightedRows {
   const float* c;
+  const float* bias;  // may be null
   int64_t rows;
   int64_t cols;
   const float* weight;
   float* const* out_rows;
 };
 
-// out[r][0..cols) = silu(gate[r]) * up[r]
-struct SiluMulRows {
+// g = min(gate, limit), u = clamp(up, -limit, limit), result g * sigmoid(alpha * g) * (u + offset).
+struct Activation {
+  float alpha = 1.0f;
+  float limit = __builtin_inff();
+  float up_offset = 0.0f;
+};
+
+// out[r][0..cols) = activation(gate[r] (+ gate_bias), up[r] (+ up_bias))
+struct GatedRows {
   const float* gate;
   const float* up;
   int64_t in_stride;
+  const float* gate_bias;  // null: no biases
+  const float* up_bias;
+  Activation activation;
   int64_t rows;
   int64_t cols;
   float* out;
@@ -156,10 +182,12 @@ struct RouterRows {
 
 struct KernelTable {
   const char* isa;
+  void (*pack_rows)(const PackRows&);
   void (*panel_product)(const PanelProduct&);
+  void (*quantize_row)(const QuantizeRow&);
   void (*store_rows)(const StoreRows&);
   void (*add_weighted_rows)(const AddWeightedRows&);
-  void (*silu_mul_rows)(const SiluMulRows&);
+  void (*gated_rows)(const GatedRows&);
   void (*norm_rows)(const NormRows&);
   void (*rope_rows)(const RopeRows&);
   void (*attention_tile)(const AttentionTile&);

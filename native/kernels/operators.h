@@ -30,10 +30,22 @@ struct Rows {
 void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, bool accumulate,
             Rows out_TN);
 
-// Routed experts. expert_ids and routing are [T][top_k]; a negative id is skipped. Each token's
-// experts are added in ascending id order, after what out already holds when accumulating.
-void moe(ConstRows x_TM, const ExpertWeights& experts, const int32_t* expert_ids_TK,
-         const float* routing_TK, int64_t top_k, bool accumulate, Rows out_TM);
+// Routed experts. expert_ids and routing are [T][top_k]; a negative id is skipped, and so is an
+// expert whose mask is 0 (null: all run). Each token's shared experts are added first, then its
+// routed ones in ascending id order, after what out already holds when accumulating.
+struct Moe {
+  ConstRows x_TM;
+  const ExpertWeights* experts;
+  const int32_t* expert_ids_TK;
+  const float* routing_TK;
+  int64_t top_k;
+  const uint8_t* expert_mask_E;
+  Activation activation;
+  const ExpertWeights* shared;  // run for every token with weight 1; may be null
+  bool accumulate;
+  Rows out_TM;
+};
+void moe(const Moe& p);
 
 void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM);
 

@@ -1,8 +1,12 @@
-// Packed weights: panels of kPanel output columns (layout in kernel_table.h), owned, 64-byte
-// aligned. Packing copies once; a loader can hand over rows or experts one by one and drop them.
+// Packed weights: panels of kPanel output columns (layouts in formats.h), 64-byte aligned, owned or
+// mapped from a packed-weights file. Packing copies once; a loader can hand over rows or experts one
+// by one and drop them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "aligned_buffer.h"
 #include "kernel_table.h"
@@ -18,70 +22,131 @@ struct SourceMatrix {
   int64_t row_stride;  // elements
 };
 
-// Bytes of one panel with an inner size of k.
-constexpr int64_t panel_bytes(int64_t k, DType dtype) {
-  return (dtype == DType::kF32 ? k : (k + 1) / 2) * kPanel * 4;
-}
+// A borrowed matrix that is quantised already: q [rows][cols] and scales [rows][groups] in fp32,
+// both contiguous.
+struct QuantizedMatrix {
+  const int8_t* q;
+  const float* scales;
+  int64_t rows;
+  int64_t cols;
+};
+
 constexpr int64_t panel_count(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+
+// Bytes that are owned or borrowed from a mapping, which `owner` keeps alive.
+class WeightMemory {
+ public:
+  WeightMemory() = default;
+  WeightMemory(int64_t size_bytes, int node);  // owned, zeroed
+  WeightMemory(const std::byte* data, int64_t size_bytes, std::shared_ptr<const void> owner);
+
+  const std::byte* data() const { return data_; }
+  // Null when borrowed.
+  std::byte* mutable_data() const { return buffer_ == nullptr ? nullptr : buffer_->data(); }
+  int64_t size() const { return size_; }
+
+ private:
+  std::shared_ptr<AlignedBuffer> buffer_;
+  std::shared_ptr<const void> owner_;
+  const std::byte* data_ = nullptr;
+  int64_t size_ = 0;
+};
 
 // y = x W^T with W [N][K].
 class LinearWeight {
  public:
-  LinearWeight(int64_t out_features, int64_t in_features, DType dtype);
+  LinearWeight(int64_t out_features, int64_t in_features, Format format);
+  // Mapped; size is checked against the layout.
+  LinearWeight(int64_t out_features, int64_t in_features, Format format, WeightMemory memory);
 
   // Fills output columns [first, first + source.rows).
   void set_rows(int64_t first, const SourceMatrix& source);
-  // Writes row-major [N][K] in the weight's own dtype.
-  void unpack(void* target_NK) const;
+  void set_rows(int64_t first, const QuantizedMatrix& source);
+  // Writes row-major fp32 [N][K].
+  void dequantize(float* target_NK) const;
 
   int64_t out_features() const { return out_features_; }
   int64_t in_features() const { return in_features_; }
-  DType dtype() const { return dtype_; }
+  Format format() const { return format_; }
+  const PanelLayout& layout() const { return layout_; }
   int64_t panels() const { return panel_count(out_features_); }
   const std::byte* panel(int64_t index) const {
-    return memory_.data() + index * panel_bytes(in_features_, dtype_);
+    return memory_.data() + index * layout_.panel_bytes;
   }
-  int64_t size_bytes() const { return static_cast<int64_t>(memory_.size()); }
+  const WeightMemory& memory() const { return memory_; }
 
  private:
   int64_t out_features_;
   int64_t in_features_;
-  DType dtype_;
-  AlignedBuffer memory_;
+  Format format_;
+  PanelLayout layout_;
+  WeightMemory memory_;
 };
 
-// Gate, up and down of every expert of one layer. A gate/up panel holds kPanel/2 gate columns, then
-// the same kPanel/2 up columns, so that one product yields both operands of silu(gate) * up.
+// Gate, up and down of every expert of one layer, cut into shards along the intermediate size: one
+// shard per NUMA node, each a whole set of experts of its own width, whose outputs add up.
 class ExpertWeights {
  public:
   static constexpr int64_t kHalf = kPanel / 2;
 
-  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, DType dtype);
+  // A gate/up panel holds kHalf gate columns, then the same kHalf up columns, so that one product
+  // yields both operands of the activation.
+  struct Shard {
+    int64_t first;  // column of the intermediate size
+    int64_t width;
+    PanelLayout gate_up;  // K is hidden
+    PanelLayout down;     // K is width
+    int64_t gate_up_panels;
+    int64_t down_panels;
+    WeightMemory gate_up_memory;  // [experts][gate_up_panels]
+    WeightMemory down_memory;     // [experts][down_panels]
+
+    const std::byte* gate_up_panel(int64_t expert, int64_t index) const {
+      return gate_up_memory.data() + (expert * gate_up_panels + index) * gate_up.panel_bytes;
+    }
+    const std::byte* down_panel(int64_t expert, int64_t index) const {
+      return down_memory.data() + (expert * down_panels + index) * down.panel_bytes;
+    }
+  };
+
+  // Biases, when present, start as zeros.
+  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
+                bool has_bias, int64_t num_shards);
+  // Mapped, one shard.
+  ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
+                bool has_bias, WeightMemory gate_up, WeightMemory down, WeightMemory biases);
 
   void set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
            const SourceMatrix& down_MF);
+  void set(int64_t expert, const QuantizedMatrix& gate_FM, const QuantizedMatrix& up_FM,
+           const QuantizedMatrix& down_MF);
+  void set_bias(int64_t expert, const float* gate_F, const float* up_F, const float* down_M);
+  void dequantize(int64_t expert, float* gate_FM, float* up_FM, float* down_MF) const;
 
   int64_t num_experts() const { return num_experts_; }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
-  DType dtype() const { return dtype_; }
-  int64_t gate_up_panels() const { return (intermediate_ + kHalf - 1) / kHalf; }
-  int64_t down_panels() const { return panel_count(hidden_); }
-  const std::byte* gate_up_panel(int64_t expert, int64_t index) const {
-    return gate_up_.data() + (expert * gate_up_panels() + index) * panel_bytes(hidden_, dtype_);
-  }
-  const std::byte* down_panel(int64_t expert, int64_t index) const {
-    return down_.data() + (expert * down_panels() + index) * panel_bytes(intermediate_, dtype_);
-  }
-  int64_t size_bytes() const { return static_cast<int64_t>(gate_up_.size() + down_.size()); }
+  Format format() const { return format_; }
+  std::span<const Shard> shards() const { return shards_; }
+  // fp32 [intermediate], [intermediate], [hidden] of an expert; null without biases.
+  const float* gate_bias(int64_t expert) const { return bias(expert, 0); }
+  const float* up_bias(int64_t expert) const { return bias(expert, intermediate_); }
+  const float* down_bias(int64_t expert) const { return bias(expert, 2 * intermediate_); }
+  int64_t size_bytes() const;
 
  private:
+  const float* bias(int64_t expert, int64_t offset) const {
+    if (biases_.size() == 0) return nullptr;
+    return reinterpret_cast<const float*>(biases_.data()) +
+           expert * (2 * intermediate_ + hidden_) + offset;
+  }
+
   int64_t num_experts_;
   int64_t hidden_;
   int64_t intermediate_;
-  DType dtype_;
-  AlignedBuffer gate_up_;
-  AlignedBuffer down_;
+  Format format_;
+  std::vector<Shard> shards_;
+  WeightMemory biases_;  // [experts][2 * intermediate + hidden] fp32, or empty
 };
 
 }  // namespace inlay::kernels

@@ -1,0 +1,95 @@
+// Weight formats: what a packed panel and a packed row of activations hold, one row of data per
+// format. The layouts depend on the format alone, never on the ISA.
+//
+// A panel is kPanel output columns. Along K it is a sequence of groups, each
+//   [kPanel] bf16 scales            integer formats only
+//   K steps of
+//     fp32   [1][kPanel]            one step of K
+//     bf16   [kPanel][2]            two steps of K, as vdpbf16ps and AMX tiles want them
+//     8 bit  [kPanel][4]            four steps, as vpdpbusd and AMX tiles want them
+//     4 bit  [kPanel][4]            eight steps: byte i holds step i low and step 4 + i high
+// Integers are stored unsigned, q + bias. K is padded with zero weights, columns past N have scale
+// (or value) zero.
+//
+// A packed row of activations is [K] bf16 or int8, then per group its fp32 scale, then per group
+// -bias * (sum of its int8 values), which turns a product with biased weights into one with q.
+//
+// Only plain structs and functions with internal linkage: ISA files include this header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace inlay::kernels {
+
+constexpr int64_t kPanel = 64;
+
+enum class Format : int32_t { kF32, kBf16, kI8, kI8G32, kI4G128, kI4G64, kI4G32 };
+enum class Operand : int32_t { kF32, kBf16, kI8 };  // what activations are packed to
+
+struct FormatInfo {
+  const char* name;
+  Operand operand;
+  int32_t bits;        // per weight
+  int32_t bias;        // of the stored integers
+  int32_t group;       // K per scale; 0: no scales, kWholeRow: one scale for all of K
+  int32_t k_multiple;  // K is padded to a multiple of this
+};
+
+constexpr int32_t kWholeRow = -1;
+constexpr FormatInfo kFormats[] = {
+    {"float32", Operand::kF32, 32, 0, 0, 1},    {"bfloat16", Operand::kBf16, 16, 0, 0, 32},
+    {"int8", Operand::kI8, 8, 128, kWholeRow, 64}, {"int8:g32", Operand::kI8, 8, 128, 32, 32},
+    {"int4:g128", Operand::kI8, 4, 8, 128, 128}, {"int4:g64", Operand::kI8, 4, 8, 64, 64},
+    {"int4:g32", Operand::kI8, 4, 8, 32, 32},
+};
+
+// Whole rows are summed in int32: 255 * 127 * K must stay below 2^31.
+constexpr int64_t kMaxWholeRow = 65536;
+
+static constexpr const FormatInfo& info(Format format) {
+  return kFormats[static_cast<int32_t>(format)];
+}
+
+static constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+struct PanelLayout {
+  int64_t k;            // padded
+  int64_t groups;       // 1 for formats without groups
+  int64_t group_k;      // K of a group
+  int64_t scale_bytes;  // before the data of each group
+  int64_t group_bytes;
+  int64_t panel_bytes;
+};
+
+static constexpr PanelLayout panel_layout(Format format, int64_t k) {
+  const FormatInfo& f = info(format);
+  PanelLayout layout{};
+  layout.k = round_up(k, f.k_multiple);
+  layout.group_k = f.group > 0 ? f.group : layout.k;
+  layout.groups = layout.k / layout.group_k;
+  layout.scale_bytes = f.group == 0 ? 0 : kPanel * 2;
+  layout.group_bytes = layout.scale_bytes + layout.group_k * kPanel * f.bits / 8;
+  layout.panel_bytes = layout.groups * layout.group_bytes;
+  return layout;
+}
+
+struct RowLayout {
+  int64_t scales;     // offset of the scales in bytes
+  int64_t sums;       // offset of the sums
+  int64_t row_bytes;  // a multiple of 64
+};
+
+static constexpr RowLayout row_layout(Format format, int64_t k) {
+  const PanelLayout panel = panel_layout(format, k);
+  const Operand operand = info(format).operand;
+  const int64_t element = operand == Operand::kF32 ? 4 : operand == Operand::kBf16 ? 2 : 1;
+  RowLayout layout{};
+  layout.scales = round_up(panel.k * element, 64);
+  const int64_t groups = operand == Operand::kI8 ? round_up(panel.groups * 4, 64) : 0;
+  layout.sums = layout.scales + groups;
+  layout.row_bytes = layout.sums + groups;
+  return layout;
+}
+
+}  // namespace inlay::kernels
