@@ -1,5 +1,5 @@
 // Paged attention of one tile. `Vec` is the vector unit of the including ISA file.
-// Included inside an anonymous namespace, after product.inl.h and rows.inl.h: see isa/*.cpp.
+// Included inside an anonymous namespace, after attention_product.inl.h and rows.inl.h: see isa/*.cpp.
 //
 // Per key block of kKeyBlock tokens: keys are transposed to [D][kKeyBlock] and values copied to
 // [tokens][kPanel] panels, both fp32, so that scores and weighted values are the same panel
@@ -120,7 +120,7 @@ inline void attend_block(const AttentionTile& p, const AttentionScratch& s, int6
   }
   const float* x_rows[kMaxRows];
   for (int64_t r = 0; r < rows; ++r) x_rows[r] = s.queries + r * s.query_stride;
-  rows_over_slice<SliceOfF32>(x_rows, rows, 0, p.head_dim, s.keys, s.scores, tokens, false);
+  rows_over_slice(x_rows, rows, 0, p.head_dim, s.keys, s.scores, tokens, false);
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = s.scores + r * kKeyBlock;
     const int64_t position = p.first_position + r / p.group;
@@ -141,7 +141,7 @@ inline void attend_block(const AttentionTile& p, const AttentionScratch& s, int6
   }
   for (int64_t panel = 0; panel < panels; ++panel) {
     const int64_t cols = p.head_dim - panel * kPanel;
-    rows_over_slice<SliceOfF32>(
+    rows_over_slice(
         x_rows, rows, skip, tokens, s.values + (panel * kKeyBlock + skip) * kPanel,
         s.sums + panel * rows * kPanel, cols < kPanel ? cols : kPanel, true);
   }

@@ -22,6 +22,9 @@ namespace inlay::kernels {
 // Rows per product, so that the fp32 results of one product (24 KiB) stay in L1/L2.
 constexpr int64_t kMaxRows = 96;
 
+// Bytes that a product may use for weights and rows in another layout: less than an L1 and L2 share.
+constexpr int64_t kProductScratch = 64 * 1024;
+
 // Tokens per softmax step. Steps start at multiples of this absolute position, so a query's result
 // does not depend on where its chunk began.
 constexpr int64_t kKeyBlock = 64;
@@ -51,6 +54,7 @@ struct PanelProduct {
   int64_t k;  // not padded
   int64_t cols;
   float* c;
+  std::byte* scratch;  // kProductScratch bytes, aligned to a page: on the stack it was half as fast
   // Weights that the caller wants next: fetched towards the caches meanwhile. May be null.
   const std::byte* next;
   int64_t next_bytes;
@@ -186,8 +190,8 @@ struct KernelTable {
   void (*panel_product)(const PanelProduct&);
   void (*quantize_row)(const QuantizeRow&);
   void (*store_rows)(const StoreRows&);
-  void (*add_weighted_rows)(const AddWeightedRows&);
   void (*gated_rows)(const GatedRows&);
+  void (*add_weighted_rows)(const AddWeightedRows&);
   void (*norm_rows)(const NormRows&);
   void (*rope_rows)(const RopeRows&);
   void (*attention_tile)(const AttentionTile&);

@@ -2,6 +2,8 @@
 
 #include "isa.h"
 #include "operators.h"
+#include "product_scratch.h"
+#include "row_packing.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
@@ -11,14 +13,19 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
   if (x_TK.rows == 0) return;
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
+  const int64_t panel_bytes = weight.layout().panel_bytes;
   const int64_t row_blocks = (x_TK.rows + kMaxRows - 1) / kMaxRows;
   const int64_t block_rows = (x_TK.rows + row_blocks - 1) / row_blocks;
   // Panels of one item share a row block's slice of x in L2, as long as every thread still gets
   // several items.
-  const int64_t panels_per_item = std::clamp<int64_t>(
-      weight.panels() * row_blocks / (8 * session.num_threads()), 1, row_blocks > 1 ? 4 : 1);
+  const int64_t panels_per_item =
+      std::clamp<int64_t>(weight.panels() * row_blocks / (8 * session.num_threads()), 1,
+                          row_blocks > 1 ? kPanelsAtOnce : 1);
   const int64_t panel_groups = (weight.panels() + panels_per_item - 1) / panels_per_item;
-  session.prepare_thread_scratch(panels_per_item * kMaxRows * kPanel);
+  session.prepare_thread_scratch(ProductScratch::kFloats);
+  const PackedRows rows_TK = pack(
+      session, table, x_TK, weight.format(),
+      session.shared_scratch<std::byte>(packed_bytes(weight.format(), x_TK.rows, x_TK.cols)));
 
   // Row blocks of one group of panels follow each other, so that the panels are still in a cache.
   const auto item_body = [&](int64_t item, int thread) {
@@ -26,17 +33,21 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
     const int64_t panels = std::min(panels_per_item, weight.panels() - panel);
     const int64_t first = item % row_blocks * block_rows;
     const int64_t rows = std::min(block_rows, x_TK.rows - first);
-    float* c = session.thread_scratch(thread);
-    const float* x_rows[kMaxRows];
-    for (int64_t r = 0; r < rows; ++r) x_rows[r] = x_TK.row(first + r);
+    const ProductScratch scratch(session, thread);
+    const std::byte* x_rows[kMaxRows];
+    for (int64_t r = 0; r < rows; ++r) x_rows[r] = rows_TK.row(first + r);
     const int64_t last_cols =
         std::min(kPanel, weight.out_features() - (panel + panels - 1) * kPanel);
-    table.panel_product({x_rows, rows, weight.panel(panel), panels,
-                         panel_bytes(weight.in_features(), weight.dtype()) / 4, weight.dtype(),
-                         weight.in_features(), last_cols, c});
+    // The last row block of these panels is the time to bring the next ones closer.
+    const int64_t next = std::min(panels_per_item, weight.panels() - panel - panels);
+    const bool fetch = rows >= kFetchRows && item % row_blocks == row_blocks - 1;
+    table.panel_product({x_rows, rows, weight.panel(panel), panels, weight.format(), x_TK.cols,
+                         last_cols, scratch.c, scratch.layout,
+                         fetch ? weight.panel(panel + panels) : nullptr,
+                         fetch ? next * panel_bytes : 0});
     for (int64_t i = 0; i < panels; ++i) {
       const int64_t column = (panel + i) * kPanel;
-      table.store_rows({c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
+      table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
                         bias_N == nullptr ? nullptr : bias_N + column, accumulate,
                         out_TN.row(first) + column, out_TN.stride});
     }

@@ -1,229 +1,425 @@
+// Routed experts: activation(x gate, x up) down, weighted and summed.
+//
+// The chosen (token, expert) pairs are sorted by expert, then token, and cut into blocks of rows of
+// one expert. Two passes: gate/up products, whose gated results are packed for the down product by
+// whoever finishes a block; then down products, one owner per piece of the output, which adds a
+// token's experts in ascending order. With several shards (NUMA nodes) each one does this for its
+// part of the intermediate size, and the parts are added in the order of the shards.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <span>
 
+#include "carver.h"
 #include "isa.h"
 #include "operators.h"
+#include "product_scratch.h"
+#include "row_packing.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
 namespace {
 
-// Tokens handled at a time: bounds the activations between the two products (tokens * top_k * F).
+using Shard = ExpertWeights::Shard;
+
+// Tokens handled at a time: bounds the activations between the two passes.
 constexpr int64_t kChunkTokens = 1024;
 
-// Multiply-adds of one work item, about 5 us of one core: large enough that drawing it is free,
-// small enough that two threads finish together.
-constexpr int64_t kItemWork = int64_t{1} << 19;
+// Gate/up columns that an item of a decode step takes when there are many: large enough that
+// drawing it is free, small enough that all threads finish together.
+constexpr int64_t kItemsPerThread = 24;
 
-// Panels of one product; they share the reading of its rows.
-constexpr int64_t kPanelsAtOnce = 4;
+// The experts of a call: shared ones, which take every token, then routed ones.
+class Experts {
+ public:
+  explicit Experts(const Moe& p) : shared_(p.shared), routed_(p.experts) {
+    if (shared_ != nullptr) num_shared_ = shared_->num_experts();
+  }
+  int64_t count() const { return num_shared_ + routed_->num_experts(); }
+  int64_t num_shared() const { return num_shared_; }
+  bool is_shared(int64_t expert) const { return expert < num_shared_; }
+  const ExpertWeights& weights(int64_t expert) const {
+    return is_shared(expert) ? *shared_ : *routed_;
+  }
+  int64_t local(int64_t expert) const {
+    return is_shared(expert) ? expert : expert - num_shared_;
+  }
+  int64_t num_shards() const {
+    const auto routed = static_cast<int64_t>(routed_->shards().size());
+    return shared_ == nullptr
+               ? routed
+               : std::max(routed, static_cast<int64_t>(shared_->shards().size()));
+  }
+  // Null where these weights have fewer shards.
+  const Shard* shard(int64_t expert, int64_t index) const {
+    const auto shards = weights(expert).shards();
+    return index < static_cast<int64_t>(shards.size()) ? &shards[static_cast<std::size_t>(index)]
+                                                       : nullptr;
+  }
+  template <typename Count>
+  int64_t largest(const Count& count) const {  // over the shards of both kinds
+    int64_t most = 0;
+    for (const ExpertWeights* weights : {shared_, routed_})
+      if (weights != nullptr)
+        for (const Shard& shard : weights->shards())
+          most = std::max(most, count(*weights, shard));
+    return most;
+  }
+
+ private:
+  const ExpertWeights* shared_;
+  const ExpertWeights* routed_;
+  int64_t num_shared_ = 0;
+};
+
+// The pairs of a chunk sorted by expert, then token.
+struct Pairs {
+  int64_t* begin;  // [experts + 1] into the pairs
+  int32_t* token;  // [pairs], counted from the chunk's first token
+  float* weight;   // [pairs]
+};
+
+void sort_pairs(const Moe& p, const Experts& experts, int64_t first, int64_t tokens, Pairs pairs) {
+  const int64_t num_shared = experts.num_shared();
+  const int32_t* ids = p.expert_ids_TK + first * p.top_k;
+  const float* routing = p.routing_TK + first * p.top_k;
+  const auto runs_here = [&](int32_t id) {
+    return id >= 0 && (p.expert_mask_E == nullptr || p.expert_mask_E[id] != 0);
+  };
+  std::fill_n(pairs.begin, experts.count() + 1, int64_t{0});
+  for (int64_t e = 0; e < num_shared; ++e) pairs.begin[e + 1] = tokens;
+  for (int64_t i = 0; i < tokens * p.top_k; ++i)
+    if (runs_here(ids[i])) ++pairs.begin[num_shared + ids[i] + 1];
+  for (int64_t e = 0; e < experts.count(); ++e) pairs.begin[e + 1] += pairs.begin[e];
+  for (int64_t i = 0; i < num_shared * tokens; ++i) {
+    pairs.token[i] = static_cast<int32_t>(i % tokens);
+    pairs.weight[i] = 1.0f;
+  }
+  // Placing moves each begin to the expert's end, which is the next expert's begin.
+  for (int64_t i = 0; i < tokens * p.top_k; ++i) {
+    if (!runs_here(ids[i])) continue;
+    const int64_t place = pairs.begin[num_shared + ids[i]]++;
+    pairs.token[place] = static_cast<int32_t>(i / p.top_k);
+    pairs.weight[place] = routing[i];
+  }
+  for (int64_t e = experts.count(); e > num_shared; --e) pairs.begin[e] = pairs.begin[e - 1];
+  pairs.begin[num_shared] = num_shared * tokens;
+}
+
+// Some rows of one expert in one shard.
+struct Block {
+  int64_t expert;
+  int64_t shard;
+  int64_t first_row;  // of the pairs
+  int64_t end_row;
+  int64_t parts_left;  // items that have not stored their columns yet; counted down atomically
+};
 
 struct Item {
-  int64_t expert;
-  int64_t first_row;
-  int64_t end_row;
+  Block* block;
   int64_t first_panel;
   int64_t end_panel;
 };
 
-// The chosen (token, expert) pairs of a chunk sorted by expert, then token.
-struct Grouping {
-  int64_t* expert_begin;  // [E + 1] into the pairs
-  int32_t* token;         // [pairs], counted from the chunk's first token
-  float* weight;          // [pairs]
+// The gated activations of a shard between the passes: fp32, then packed.
+struct Hidden {
+  float* values;  // [pairs][value_stride]
+  std::byte* packed;
 };
 
-void group_by_expert(const int32_t* ids, const float* routing, int64_t tokens, int64_t top_k,
-                     int64_t num_experts, Grouping g) {
-  std::fill_n(g.expert_begin, num_experts + 1, int64_t{0});
-  for (int64_t i = 0; i < tokens * top_k; ++i)
-    if (ids[i] >= 0) ++g.expert_begin[ids[i] + 1];
-  for (int64_t e = 0; e < num_experts; ++e) g.expert_begin[e + 1] += g.expert_begin[e];
-  // Placing moves each begin to the expert's end, which is the next expert's begin.
-  for (int64_t i = 0; i < tokens * top_k; ++i) {
-    if (ids[i] < 0) continue;
-    const int64_t place = g.expert_begin[ids[i]]++;
-    g.token[place] = static_cast<int32_t>(i / top_k);
-    g.weight[place] = routing[i];
+class Chunk {
+ public:
+  Chunk(ThreadPool::Session& session, const KernelTable& table, const Moe& p,
+        const Experts& experts, const Pairs& pairs, const PackedRows* x, const Hidden* hidden,
+        int64_t value_stride, int64_t packed_stride)
+      : session_(session),
+        table_(table),
+        p_(p),
+        experts_(experts),
+        pairs_(pairs),
+        x_(x),
+        hidden_(hidden),
+        value_stride_(value_stride),
+        packed_stride_(packed_stride) {}
+
+  // Gate/up columns of a block. A thread that does all of a block keeps the values to itself, where
+  // they stay in its cache.
+  void gate_up(const Item& item, const Item* next, int thread) const {
+    Block& block = *item.block;
+    const ExpertWeights& weights = experts_.weights(block.expert);
+    const Shard& shard = *experts_.shard(block.expert, block.shard);
+    const int64_t expert = experts_.local(block.expert);
+    const int64_t rows = block.end_row - block.first_row;
+    const bool whole = item.end_panel - item.first_panel == shard.gate_up_panels;
+    const ProductScratch scratch(session_, thread);
+    float* values = whole ? scratch.rest
+                          : hidden_[block.shard].values + block.first_row * value_stride_;
+    const std::byte* x_rows[kMaxRows];
+    const PackedRows& x = x_[experts_.is_shared(block.expert) ? 0 : 1];
+    for (int64_t r = 0; r < rows; ++r) x_rows[r] = x.row(pairs_.token[block.first_row + r]);
+    const float* gate_bias = weights.gate_bias(expert);
+    const float* up_bias = weights.up_bias(expert);
+    for (int64_t first = item.first_panel; first < item.end_panel; first += kPanelsAtOnce) {
+      const int64_t panels = std::min(kPanelsAtOnce, item.end_panel - first);
+      const Fetch fetch = rows < kFetchRows ? Fetch{} : after(item, first + panels, next);
+      table_.panel_product({x_rows, rows, shard.gate_up_panel(expert, first), panels,
+                            weights.format(), weights.hidden(), kPanel, scratch.c, scratch.layout,
+                            fetch.data, fetch.bytes});
+      for (int64_t i = 0; i < panels; ++i) {
+        const int64_t column = (first + i) * ExpertWeights::kHalf;
+        const float* gate = scratch.c + i * rows * kPanel;
+        const int64_t cols = std::min(ExpertWeights::kHalf, shard.width - column);
+        table_.gated_rows({gate, gate + ExpertWeights::kHalf, kPanel,
+                           gate_bias == nullptr ? nullptr : gate_bias + shard.first + column,
+                           up_bias == nullptr ? nullptr : up_bias + shard.first + column,
+                           p_.activation, rows, cols, values + column, value_stride_});
+      }
+    }
+    if (whole || std::atomic_ref(block.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
+      pack_hidden(block, shard, weights.format(), values);
   }
-  for (int64_t e = num_experts; e > 0; --e) g.expert_begin[e] = g.expert_begin[e - 1];
-  g.expert_begin[0] = 0;
+
+  // A few panels of output columns for tokens [first, end): all experts in ascending order, so
+  // every output element has one owner and one order of addition.
+  void down(int64_t shard_index, int64_t first_panel, int64_t panels, int64_t first_token,
+            int64_t end_token, Rows out, bool accumulate, int thread) const {
+    const int64_t column = first_panel * kPanel;
+    const int64_t cols = std::min(panels * kPanel, out.cols - column);
+    if (!accumulate)
+      for (int64_t t = first_token; t < end_token; ++t)
+        std::memset(out.row(t) + column, 0, static_cast<std::size_t>(cols) * sizeof(float));
+    for (int64_t e = 0; e < experts_.count(); ++e) {
+      const int32_t* expert_end = pairs_.token + pairs_.begin[e + 1];
+      const int32_t* begin = pairs_.token + pairs_.begin[e];
+      if (begin == expert_end) continue;
+      const Shard* shard = experts_.shard(e, shard_index);
+      if (shard == nullptr) continue;
+      begin = std::lower_bound(begin, expert_end, static_cast<int32_t>(first_token));
+      const int32_t* end = std::lower_bound(begin, expert_end, static_cast<int32_t>(end_token));
+      for (int64_t pair = begin - pairs_.token; pair < end - pairs_.token; pair += kMaxRows)
+        add_expert(e, shard_index, *shard, first_panel, panels, pair,
+                   std::min(kMaxRows, (end - pairs_.token) - pair), out, thread);
+    }
+  }
+
+ private:
+  struct Fetch {
+    const std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  // The panels that follow in this item, or the first ones of the next.
+  Fetch after(const Item& item, int64_t panel, const Item* next) const {
+    const bool same = panel < item.end_panel;
+    if (!same && next == nullptr) return {};
+    const Item& of = same ? item : *next;
+    const int64_t first = same ? panel : of.first_panel;
+    const Shard& shard = *experts_.shard(of.block->expert, of.block->shard);
+    return {shard.gate_up_panel(experts_.local(of.block->expert), first),
+            std::min(kPanelsAtOnce, of.end_panel - first) * shard.gate_up.panel_bytes};
+  }
+
+  void pack_hidden(const Block& block, const Shard& shard, Format format,
+                   const float* values) const {
+    const int64_t rows = block.end_row - block.first_row;
+    if (info(format).operand == Operand::kF32) {
+      float* target = hidden_[block.shard].values + block.first_row * value_stride_;
+      if (values != target)
+        for (int64_t r = 0; r < rows; ++r)
+          std::memcpy(target + r * value_stride_, values + r * value_stride_,
+                      static_cast<std::size_t>(shard.width) * sizeof(float));
+      return;
+    }
+    table_.pack_rows({values, value_stride_, rows, shard.width, format,
+                      hidden_[block.shard].packed + block.first_row * packed_stride_,
+                      packed_stride_});
+  }
+
+  void add_expert(int64_t expert, int64_t shard_index, const Shard& shard, int64_t first_panel,
+                  int64_t panels, int64_t first_pair, int64_t rows, Rows out, int thread) const {
+    const ExpertWeights& weights = experts_.weights(expert);
+    const int64_t local = experts_.local(expert);
+    const ProductScratch scratch(session_, thread);
+    const std::byte* x_rows[kMaxRows];
+    float* out_rows[kMaxRows];
+    const Hidden& hidden = hidden_[shard_index];
+    const bool plain = info(weights.format()).operand == Operand::kF32;
+    for (int64_t r = 0; r < rows; ++r) {
+      x_rows[r] = plain ? reinterpret_cast<const std::byte*>(hidden.values +
+                                                             (first_pair + r) * value_stride_)
+                        : hidden.packed + (first_pair + r) * packed_stride_;
+      out_rows[r] = out.row(pairs_.token[first_pair + r]) + first_panel * kPanel;
+    }
+    const int64_t last_cols = std::min(kPanel, out.cols - (first_panel + panels - 1) * kPanel);
+    const Fetch fetch = rows < kFetchRows
+                            ? Fetch{}
+                            : after_expert(expert, shard_index, first_panel, panels);
+    table_.panel_product({x_rows, rows, shard.down_panel(local, first_panel), panels,
+                          weights.format(), shard.width, last_cols, scratch.c, scratch.layout,
+                          fetch.data, fetch.bytes});
+    // One shard adds the bias.
+    const float* bias = shard_index == 0 ? weights.down_bias(local) : nullptr;
+    for (int64_t i = 0; i < panels; ++i) {
+      table_.add_weighted_rows({scratch.c + i * rows * kPanel,
+                                bias == nullptr ? nullptr : bias + (first_panel + i) * kPanel, rows,
+                                i + 1 == panels ? last_cols : kPanel, pairs_.weight + first_pair,
+                                out_rows});
+      for (int64_t r = 0; r < rows; ++r) out_rows[r] += kPanel;
+    }
+  }
+
+  // The same columns of the next expert that has tokens.
+  Fetch after_expert(int64_t expert, int64_t shard_index, int64_t first_panel,
+                     int64_t panels) const {
+    for (int64_t e = expert + 1; e < experts_.count(); ++e) {
+      if (pairs_.begin[e] == pairs_.begin[e + 1]) continue;
+      const Shard* shard = experts_.shard(e, shard_index);
+      if (shard != nullptr)
+        return {shard->down_panel(experts_.local(e), first_panel), panels * shard->down.panel_bytes};
+    }
+    return {};
+  }
+
+  ThreadPool::Session& session_;
+  const KernelTable& table_;
+  const Moe& p_;
+  const Experts& experts_;
+  const Pairs& pairs_;
+  const PackedRows* x_;     // for shared and for routed experts
+  const Hidden* hidden_;    // [shards]
+  int64_t value_stride_;    // floats
+  int64_t packed_stride_;   // bytes
+};
+
+// Cuts the pairs of all experts into blocks of at most kMaxRows rows, even ones.
+int64_t cut_blocks(const Experts& experts, const Pairs& pairs, Block* blocks) {
+  int64_t count = 0;
+  for (int64_t s = 0; s < experts.num_shards(); ++s)
+    for (int64_t e = 0; e < experts.count(); ++e) {
+      const int64_t rows = pairs.begin[e + 1] - pairs.begin[e];
+      if (rows == 0 || experts.shard(e, s) == nullptr) continue;
+      const int64_t cuts = (rows + kMaxRows - 1) / kMaxRows;
+      for (int64_t b = 0; b < cuts; ++b)
+        blocks[count++] = {e, s, pairs.begin[e] + rows * b / cuts,
+                           pairs.begin[e] + rows * (b + 1) / cuts, 0};
+    }
+  return count;
 }
 
-// Cuts every expert's rows and gate/up panels into items of about kItemWork.
-int64_t cut_gate_up(const ExpertWeights& experts, const Grouping& g, Item* items) {
+// Whole blocks when there are enough of them for all threads, else pieces of a few panels.
+int64_t cut_items(const Experts& experts, Block* blocks, int64_t num_blocks, int num_threads,
+                  Item* items) {
+  int64_t panels = 0;
+  for (int64_t b = 0; b < num_blocks; ++b)
+    panels += experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
+  const bool whole = num_blocks >= kItemsPerThread * num_threads;
+  const int64_t step = std::clamp<int64_t>(panels / (kItemsPerThread * num_threads), 1,
+                                           kPanelsAtOnce);
   int64_t count = 0;
-  for (int64_t e = 0; e < experts.num_experts(); ++e) {
-    const int64_t rows = g.expert_begin[e + 1] - g.expert_begin[e];
-    if (rows == 0) continue;
-    const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
-    for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t first = g.expert_begin[e] + rows * b / blocks;
-      const int64_t end = g.expert_begin[e] + rows * (b + 1) / blocks;
-      const int64_t panel_work = (end - first) * experts.hidden() * kPanel;
-      const int64_t panels_per_item =
-          std::max<int64_t>(1, kItemWork / std::max<int64_t>(1, panel_work));
-      for (int64_t p = 0; p < experts.gate_up_panels(); p += panels_per_item)
-        items[count++] = {e, first, end, p,
-                          std::min(p + panels_per_item, experts.gate_up_panels())};
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    const int64_t end = experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
+    const int64_t width = whole ? end : step;
+    for (int64_t first = 0; first < end; first += width) {
+      items[count++] = {blocks + b, first, std::min(first + width, end)};
+      ++blocks[b].parts_left;
     }
   }
   return count;
 }
 
-class MoeChunk {
- public:
-  MoeChunk(ThreadPool::Session& session, const KernelTable& table, const ExpertWeights& experts,
-           const Grouping& grouping, float* activations, ConstRows x, Rows out, bool accumulate)
-      : session_(session),
-        table_(table),
-        experts_(experts),
-        groups_(grouping),
-        activations_(activations),
-        activation_stride_(experts.gate_up_panels() * ExpertWeights::kHalf),
-        x_(x),
-        out_(out),
-        accumulate_(accumulate) {}
-
-  // activations[pair][F] = silu(gate) * up
-  void gate_up(const Item& item, int thread) const {
-    float* c = session_.thread_scratch(thread);
-    const float* x_rows[kMaxRows];
-    const int64_t rows = item.end_row - item.first_row;
-    for (int64_t r = 0; r < rows; ++r) x_rows[r] = x_.row(groups_.token[item.first_row + r]);
-    for (int64_t first = item.first_panel; first < item.end_panel; first += kPanelsAtOnce) {
-      const int64_t panels = std::min(kPanelsAtOnce, item.end_panel - first);
-      table_.panel_product({x_rows, rows, experts_.gate_up_panel(item.expert, first), panels,
-                            panel_bytes(experts_.hidden(), experts_.dtype()) / 4, experts_.dtype(),
-                            experts_.hidden(), kPanel, c});
-      for (int64_t i = 0; i < panels; ++i) {
-        const float* gate = c + i * rows * kPanel;
-        table_.silu_mul_rows({gate, gate + ExpertWeights::kHalf, kPanel, rows, ExpertWeights::kHalf,
-                              activations_ + item.first_row * activation_stride_ +
-                                  (first + i) * ExpertWeights::kHalf,
-                              activation_stride_});
-      }
-    }
-  }
-
-  // A few panels of output columns for tokens [first, end): all experts in ascending order, so
-  // every output element has one owner and one order of addition.
-  void down(int64_t first_panel, int64_t panels, int64_t first_token, int64_t end_token,
-            int thread) const {
-    const int64_t column = first_panel * kPanel;
-    const int64_t cols = std::min(panels * kPanel, experts_.hidden() - column);
-    if (!accumulate_)
-      for (int64_t t = first_token; t < end_token; ++t)
-        std::memset(out_.row(t) + column, 0, static_cast<std::size_t>(cols) * sizeof(float));
-    for (int64_t e = 0; e < experts_.num_experts(); ++e) {
-      const int32_t* token = groups_.token;
-      const int32_t* expert_end = token + groups_.expert_begin[e + 1];
-      const int32_t* begin = std::lower_bound(token + groups_.expert_begin[e], expert_end,
-                                              static_cast<int32_t>(first_token));
-      const int32_t* end = std::lower_bound(begin, expert_end, static_cast<int32_t>(end_token));
-      for (int64_t pair = begin - token; pair < end - token; pair += kMaxRows)
-        add_expert(e, first_panel, panels, pair, std::min(kMaxRows, (end - token) - pair), thread);
-    }
-  }
-
- private:
-  void add_expert(int64_t expert, int64_t first_panel, int64_t panels, int64_t first_pair,
-                  int64_t rows, int thread) const {
-    float* c = session_.thread_scratch(thread);
-    const float* x_rows[kMaxRows];
-    float* out_rows[kMaxRows];
-    for (int64_t r = 0; r < rows; ++r) {
-      x_rows[r] = activations_ + (first_pair + r) * activation_stride_;
-      out_rows[r] = out_.row(groups_.token[first_pair + r]) + first_panel * kPanel;
-    }
-    const int64_t last_cols =
-        std::min(kPanel, experts_.hidden() - (first_panel + panels - 1) * kPanel);
-    table_.panel_product({x_rows, rows, experts_.down_panel(expert, first_panel), panels,
-                          panel_bytes(experts_.intermediate(), experts_.dtype()) / 4,
-                          experts_.dtype(), experts_.intermediate(), last_cols, c});
-    for (int64_t i = 0; i < panels; ++i) {
-      table_.add_weighted_rows({c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
-                                groups_.weight + first_pair, out_rows});
-      for (int64_t r = 0; r < rows; ++r) out_rows[r] += kPanel;
-    }
-  }
-
-  ThreadPool::Session& session_;
-  const KernelTable& table_;
-  const ExpertWeights& experts_;
-  const Grouping& groups_;
-  float* activations_;
-  int64_t activation_stride_;
-  ConstRows x_;
-  Rows out_;
-  bool accumulate_;
-};
-
-// Hands out aligned pieces of the session's scratch.
-class Carver {
- public:
-  explicit Carver(std::byte* memory) : next_(memory) {}
-  template <typename T>
-  T* take(int64_t count) {
-    T* piece = reinterpret_cast<T*>(next_);
-    next_ += size<T>(count);
-    return piece;
-  }
-  template <typename T>
-  static int64_t size(int64_t count) {
-    return (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-  }
-
- private:
-  std::byte* next_;
-};
+void add_rows(const float* from, Rows out, int64_t first, int64_t end) {
+  for (int64_t t = first; t < end; ++t)
+    for (int64_t m = 0; m < out.cols; ++m) out.row(t)[m] += from[t * out.cols + m];
+}
 
 }  // namespace
 
-void moe(ConstRows x_TM, const ExpertWeights& experts, const int32_t* expert_ids_TK,
-         const float* routing_TK, int64_t top_k, bool accumulate, Rows out_TM) {
+void moe(const Moe& p) {
+  if (p.x_TM.rows == 0) return;
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
-  session.prepare_thread_scratch(kPanelsAtOnce * kMaxRows * kPanel);
+  const Experts experts(p);
+  const int64_t hidden = p.x_TM.cols;
+  const int64_t num_shards = experts.num_shards();
+  const int64_t chunk = std::min(kChunkTokens, p.x_TM.rows);
+  const int64_t max_pairs = chunk * (p.top_k + experts.num_shared());
+  const int64_t max_blocks =
+      num_shards * (max_pairs / kMaxRows + std::min(max_pairs, experts.count()) + 1);
+  const int64_t max_panels =
+      experts.largest([](const ExpertWeights&, const Shard& s) { return s.gate_up_panels; });
+  const int64_t value_stride = max_panels * ExpertWeights::kHalf;
+  const int64_t packed_stride =
+      experts.largest([](const ExpertWeights& w, const Shard& s) {
+        return packed_bytes(w.format(), 1, s.width);
+      });
+  const Format formats[2] = {p.shared == nullptr ? p.experts->format() : p.shared->format(),
+                             p.experts->format()};
+  session.prepare_thread_scratch(ProductScratch::kFloats + kMaxRows * value_stride);
 
-  const int64_t chunk = std::min(kChunkTokens, x_TM.rows);
-  const int64_t max_pairs = chunk * top_k;
-  const int64_t max_items =
-      (max_pairs / kMaxRows + std::min(max_pairs, experts.num_experts()) + 1) *
-      experts.gate_up_panels();
-  const int64_t activation_floats = max_pairs * experts.gate_up_panels() * ExpertWeights::kHalf;
-  Carver carver(session.shared_scratch<std::byte>(
-      Carver::size<int64_t>(experts.num_experts() + 1) + Carver::size<int32_t>(max_pairs) +
-      Carver::size<float>(max_pairs) + Carver::size<Item>(max_items) +
-      Carver::size<float>(activation_floats)));
-  const Grouping grouping = {carver.take<int64_t>(experts.num_experts() + 1),
-                             carver.take<int32_t>(max_pairs), carver.take<float>(max_pairs)};
-  Item* items = carver.take<Item>(max_items);
-  float* activations = carver.take<float>(activation_floats);
+  int64_t bytes = Carver::size<int64_t>(experts.count() + 1) + Carver::size<int32_t>(max_pairs) +
+                  Carver::size<float>(max_pairs) + Carver::size<Block>(max_blocks) +
+                  Carver::size<Item>(max_blocks * max_panels) + Carver::size<Hidden>(num_shards);
+  for (const Format format : formats)
+    bytes += Carver::size<std::byte>(packed_bytes(format, chunk, hidden));
+  bytes += num_shards * (Carver::size<float>(max_pairs * value_stride) +
+                         Carver::size<std::byte>(max_pairs * packed_stride));
+  bytes += Carver::size<float>((num_shards - 1) * chunk * hidden);
+  Carver carver(session.shared_scratch<std::byte>(bytes));
+  const Pairs pairs = {carver.take<int64_t>(experts.count() + 1), carver.take<int32_t>(max_pairs),
+                       carver.take<float>(max_pairs)};
+  Block* blocks = carver.take<Block>(max_blocks);
+  Item* items = carver.take<Item>(max_blocks * max_panels);
+  Hidden* hiddens = carver.take<Hidden>(num_shards);
+  std::byte* packed_x[2];
+  for (int i = 0; i < 2; ++i)
+    packed_x[i] = carver.take<std::byte>(packed_bytes(formats[i], chunk, hidden));
+  for (int64_t s = 0; s < num_shards; ++s)
+    hiddens[s] = {carver.take<float>(max_pairs * value_stride),
+                  carver.take<std::byte>(max_pairs * packed_stride)};
+  float* partial = carver.take<float>((num_shards - 1) * chunk * hidden);
 
-  for (int64_t first = 0; first < x_TM.rows; first += chunk) {
-    const int64_t tokens = std::min(chunk, x_TM.rows - first);
-    group_by_expert(expert_ids_TK + first * top_k, routing_TK + first * top_k, tokens, top_k,
-                    experts.num_experts(), grouping);
-    const MoeChunk work(session, table, experts, grouping, activations,
-                        {x_TM.row(first), tokens, x_TM.cols, x_TM.stride},
-                        {out_TM.row(first), tokens, out_TM.cols, out_TM.stride}, accumulate);
-    session.parallel_for(cut_gate_up(experts, grouping, items),
-                         [&](int64_t i, int thread) { work.gate_up(items[i], thread); });
+  for (int64_t first = 0; first < p.x_TM.rows; first += chunk) {
+    const int64_t tokens = std::min(chunk, p.x_TM.rows - first);
+    const ConstRows x = {p.x_TM.row(first), tokens, hidden, p.x_TM.stride};
+    const Rows out = {p.out_TM.row(first), tokens, hidden, p.out_TM.stride};
+    sort_pairs(p, experts, first, tokens, pairs);
+    PackedRows x_rows[2];
+    x_rows[1] = pack(session, table, x, formats[1], packed_x[1]);
+    x_rows[0] = formats[0] == formats[1] ? x_rows[1]
+                                         : pack(session, table, x, formats[0], packed_x[0]);
+    const Chunk work(session, table, p, experts, pairs, x_rows, hiddens, value_stride,
+                     packed_stride);
+    const int64_t num_blocks = cut_blocks(experts, pairs, blocks);
+    const int64_t num_items =
+        cut_items(experts, blocks, num_blocks, session.num_threads(), items);
+    session.parallel_for(num_items, [&](int64_t i, int thread) {
+      // With all threads at work, the item that this thread draws next.
+      const int64_t next = i + session.num_threads();
+      work.gate_up(items[i], next < num_items ? items + next : nullptr, thread);
+    });
 
     // Few panels and many tokens: cut the tokens too, so that every thread has several items. Many
     // panels: take several at once, they share the reading of the activations.
-    const int64_t wanted = 4 * session.num_threads();
-    const int64_t token_cuts = std::clamp<int64_t>(
-        (wanted + experts.down_panels() - 1) / experts.down_panels(), 1, (tokens + 63) / 64);
-    const int64_t at_once = std::clamp<int64_t>(experts.down_panels() / wanted, 1, kPanelsAtOnce);
-    const int64_t groups = (experts.down_panels() + at_once - 1) / at_once;
-    session.parallel_for(groups * token_cuts, [&](int64_t item, int thread) {
+    const int64_t down_panels = panel_count(hidden);
+    const int64_t wanted = 8 * session.num_threads();
+    const int64_t token_cuts =
+        std::clamp<int64_t>((wanted + down_panels - 1) / down_panels, 1, (tokens + 63) / 64);
+    const int64_t at_once = std::clamp<int64_t>(down_panels / wanted, 1, kPanelsAtOnce);
+    const int64_t groups = (down_panels + at_once - 1) / at_once;
+    session.parallel_for(num_shards * groups * token_cuts, [&](int64_t item, int thread) {
       const int64_t cut = item % token_cuts;
-      const int64_t panel = item / token_cuts * at_once;
-      work.down(panel, std::min(at_once, experts.down_panels() - panel), tokens * cut / token_cuts,
-                tokens * (cut + 1) / token_cuts, thread);
+      const int64_t group = item / token_cuts % groups;
+      const int64_t shard = item / token_cuts / groups;
+      const int64_t panel = group * at_once;
+      const Rows target =
+          shard == 0 ? out
+                     : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
+      work.down(shard, panel, std::min(at_once, down_panels - panel), tokens * cut / token_cuts,
+                tokens * (cut + 1) / token_cuts, target, shard == 0 && p.accumulate, thread);
+    });
+    if (num_shards == 1) continue;
+    session.parallel_for(tokens, [&](int64_t t, int) {
+      for (int64_t s = 1; s < num_shards; ++s)
+        add_rows(partial + (s - 1) * chunk * hidden, out, t, t + 1);
     });
   }
 }

@@ -1,171 +1,375 @@
-// Rows times one weight panel. `Vec` is the vector unit of the including ISA file.
+// Packed rows times weight panels. `Vec`, `Dot` and `Bf16` are the units of the including ISA file.
 // Included inside an anonymous namespace: see isa/*.cpp.
+//
+// A tile is a few rows times a few vectors of columns, held in registers over a run of K. Which
+// numbers meet in a register is an Op: how a step of weights and of activations is read, and how
+// they are multiplied. Rows are cut into tiles, K into slices that stay in a cache while all tiles
+// pass over them.
 
-// A K slice of fp32 panel: b[(k - k_begin)][kPanel]. Also used by attention, whose key and value
-// blocks are brought into the same layout.
-template <int kRows, int kVecs>
-inline void tile_f32(const float* const* x_rows, int64_t k_begin, int64_t k_end, const float* b,
-                     float* c, bool load_c) {
-  using F = typename Vec::F;
-  constexpr int kWidth = Vec::kWidth;
-  F acc[kRows][kVecs];
-  const float* x[kRows];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    x[r] = x_rows[r];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v)
-      acc[r][v] = load_c ? Vec::load(c + r * kPanel + v * kWidth) : Vec::zero();
+// ---- what a step of K is, per storage ------------------------------------------------------------
+
+struct OpF32 {
+  using Acc = Vec::F;
+  using Word = Vec::F;
+  static constexpr int kTileRows = Vec::kTileRows, kTileVecs = Vec::kTileVecs, kParts = 1;
+  static constexpr int64_t kSteps = 1;       // of K
+  static constexpr int64_t kRowBytes = 4;    // of a row, per step
+  static constexpr int64_t kPanelBytes = kPanel * 4;  // of a panel, per step
+  static Word weights(const std::byte* p, int) {
+    return Vec::load(reinterpret_cast<const float*>(p));
   }
-  for (int64_t k = k_begin; k < k_end; ++k, b += kPanel) {
-    F bv[kVecs];
+  static Word row(const std::byte* p, int) { return Vec::set(*reinterpret_cast<const float*>(p)); }
+  static Acc dot(Acc acc, Word w, Word a) { return Vec::fma(a, w, acc); }
+};
+
+struct OpBf16 : Bf16 {
+  using Acc = Vec::F;
+  static constexpr int64_t kSteps = 2, kRowBytes = 4, kPanelBytes = kPanel * 4;
+};
+
+struct OpI8 {
+  using Acc = Dot::I;
+  using Word = Dot::I;
+  static constexpr int kTileRows = Dot::kTileRows, kTileVecs = Dot::kTileVecs, kParts = 1;
+  static constexpr int64_t kSteps = 4, kRowBytes = 4, kPanelBytes = kPanel * 4;
+  static Word weights(const std::byte* p, int) { return Dot::weights8(Dot::load(p)); }
+  static Word row(const std::byte* p, int) { return Dot::row(p); }
+  static Acc dot(Acc acc, Word w, Word a) { return Dot::dot8(acc, w, a); }
+};
+
+// Nibbles, taken apart in registers: the low ones are the first four steps.
+struct OpI4 {
+  using Acc = Dot::I;
+  using Word = Dot::I;
+  static constexpr int kTileRows = Dot::kTileRows, kTileVecs = Dot::kTileVecs, kParts = 2;
+  static constexpr int64_t kSteps = 8, kRowBytes = 8, kPanelBytes = kPanel * 4;
+  static Word weights(const std::byte* p, int part) {
+    return part == 0 ? Dot::low_nibbles(Dot::load(p)) : Dot::high_nibbles(Dot::load(p));
+  }
+  static Word row(const std::byte* p, int part) { return Dot::row(p + 4 * part); }
+  static Acc dot(Acc acc, Word w, Word a) { return Dot::dot4(acc, w, a); }
+};
+
+// Nibbles that were taken apart before, one to a byte.
+struct OpI4Bytes : OpI8 {
+  static Word weights(const std::byte* p, int) { return Dot::load(p); }
+  static Acc dot(Acc acc, Word w, Word a) { return Dot::dot4(acc, w, a); }
+};
+
+// acc += rows * weights over `steps` steps.
+template <typename Op, int kRows, int kVecs>
+inline __attribute__((always_inline)) void accumulate(const std::byte* const* x, const std::byte* w,
+                                                      int64_t steps,
+                                                      typename Op::Acc (&acc)[kRows][kVecs]) {
+  for (int64_t offset = 0; offset < steps * Op::kRowBytes;
+       offset += Op::kRowBytes, w += Op::kPanelBytes) {
+#pragma GCC unroll 2
+    for (int part = 0; part < Op::kParts; ++part) {
+      typename Op::Word words[kVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) bv[v] = Vec::load(b + v * kWidth);
+      for (int v = 0; v < kVecs; ++v) words[v] = Op::weights(w + v * Vec::kWidth * 4, part);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F a = Vec::set(x[r][k]);
+      for (int r = 0; r < kRows; ++r) {
+        const typename Op::Word a = Op::row(x[r] + offset, part);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, bv[v], acc[r][v]);
+        for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], a);
+      }
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * kWidth, acc[r][v]);
 }
 
-// A K slice of bf16 panel: pairs of K steps, widened in registers. k_begin is even.
-template <int kRows, int kVecs>
-inline void tile_bf16(const float* const* x_rows, int64_t k_begin, int64_t k_end, const uint32_t* b,
-                      float* c, bool load_c) {
-  using F = typename Vec::F;
-  constexpr int kWidth = Vec::kWidth;
-  F acc[kRows][kVecs];
-  const float* x[kRows];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    x[r] = x_rows[r];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v)
-      acc[r][v] = load_c ? Vec::load(c + r * kPanel + v * kWidth) : Vec::zero();
-  }
-  int64_t k = k_begin;
-  for (; k + 1 < k_end; k += 2, b += kPanel) {
-    F bv[kVecs];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) bv[v] = Vec::pair_even(b + v * kWidth);
+// ---- tiles ---------------------------------------------------------------------------------------
+
+// A slice of K of a float panel.
+struct FloatRun {
+  const std::byte* weights;
+  int64_t row_offset;  // bytes
+  int64_t steps;
+  bool first;
+};
+
+template <typename Op>
+struct FloatTile {
+  using Run = FloatRun;
+  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+  template <int kRows, int kVecs>
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c) {
+    Vec::F acc[kRows][kVecs];
+    const std::byte* x[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const F a = Vec::set(x[r][k]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, bv[v], acc[r][v]);
-    }
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) bv[v] = Vec::pair_odd(b + v * kWidth);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F a = Vec::set(x[r][k + 1]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, bv[v], acc[r][v]);
-    }
-  }
-  if (k < k_end) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F a = Vec::set(x[r][k]);
+      x[r] = rows[r] + run.row_offset;
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v)
-        acc[r][v] = Vec::fma(a, Vec::pair_even(b + v * kWidth), acc[r][v]);
+        acc[r][v] = run.first ? Vec::zero() : Vec::load(c + r * kPanel + v * Vec::kWidth);
+    }
+    accumulate<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
+  }
+};
+
+// Groups [first_group, end_group) of an integer panel, or a part of one group: then `c` holds the
+// integer sums until the part that ends the group.
+struct IntegerRun {
+  const std::byte* weights;  // of the first step
+  int64_t weights_stride;    // bytes from group to group
+  const std::byte* scales;   // of the first group
+  int64_t scales_stride;
+  int64_t row_offset;  // bytes, of the first step
+  int64_t row_scales;  // bytes, of the scales of group 0
+  int64_t row_sums;
+  int64_t first_group;
+  int64_t end_group;
+  int64_t steps;  // per group, or of the part
+  bool begins_group;
+  bool ends_group;
+};
+
+template <typename Op>
+struct IntegerTile {
+  using Run = IntegerRun;
+  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+  template <int kRows, int kVecs>
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c) {
+    const std::byte* x[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) x[r] = rows[r] + run.row_offset;
+    const std::byte* weights = run.weights + column * 4;
+    const std::byte* scales = run.scales + column * 2;
+    for (int64_t group = run.first_group; group < run.end_group; ++group) {
+      Dot::I acc[kRows][kVecs];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const int32_t* sums = reinterpret_cast<const int32_t*>(rows[r] + run.row_sums);
+        const Dot::I start = Dot::set(sums[group]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v)
+          acc[r][v] = run.begins_group ? start : Dot::load(c + r * kPanel + v * Vec::kWidth);
+      }
+      accumulate<Op, kRows, kVecs>(x, weights, run.steps, acc);
+      if (!run.ends_group) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < kVecs; ++v) Dot::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
+        return;
+      }
+      Vec::F w_scale[kVecs];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v)
+        w_scale[v] =
+            Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + v * Vec::kWidth);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Vec::F a_scale =
+            Vec::set(reinterpret_cast<const float*>(rows[r] + run.row_scales)[group]);
+        x[r] += run.steps * Op::kRowBytes;
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) {
+          float* target = c + r * kPanel + v * Vec::kWidth;
+          const Vec::F before = group == 0 ? Vec::zero() : Vec::load(target);
+          Vec::store(target, Vec::fma(Dot::to_float(acc[r][v]), Vec::mul(w_scale[v], a_scale),
+                                      before));
+        }
+      }
+      weights += run.weights_stride;
+      scales += run.scales_stride;
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * kWidth, acc[r][v]);
-}
-
-struct SliceOfF32 {
-  using Word = float;
-  template <int kRows, int kVecs>
-  static void tile(const float* const* x, int64_t k0, int64_t k1, const Word* b, float* c,
-                   bool load_c) {
-    tile_f32<kRows, kVecs>(x, k0, k1, b, c, load_c);
-  }
 };
 
-struct SliceOfBf16 {
-  using Word = uint32_t;
-  template <int kRows, int kVecs>
-  static void tile(const float* const* x, int64_t k0, int64_t k1, const Word* b, float* c,
-                   bool load_c) {
-    tile_bf16<kRows, kVecs>(x, k0, k1, b, c, load_c);
-  }
-};
-
-template <typename Slice, int kRows>
-inline void tile_columns(const float* const* x, int64_t k0, int64_t k1,
-                         const typename Slice::Word* b, float* c, int64_t cols, bool load_c) {
-  constexpr int64_t kTileCols = Vec::kTileVecs * Vec::kWidth;
+template <typename Tile, int kRows>
+inline void tile_columns(const typename Tile::Run& run, const std::byte* const* rows, int64_t cols,
+                         float* c) {
+  constexpr int64_t kTileCols = Tile::kTileVecs * Vec::kWidth;
   if constexpr (kTileCols == kPanel) {
-    if (2 * cols <= kPanel) {  // small routers, short contexts, head_dim 32
-      Slice::template tile<kRows, Vec::kTileVecs / 2>(x, k0, k1, b, c, load_c);
+    if (2 * cols <= kPanel) {  // small routers
+      Tile::template run<kRows, Tile::kTileVecs / 2>(run, rows, 0, c);
       return;
     }
   }
-  for (int64_t col = 0; col < cols; col += kTileCols)
-    Slice::template tile<kRows, Vec::kTileVecs>(x, k0, k1, b + col, c + col, load_c);
+  for (int64_t column = 0; column < cols; column += kTileCols)
+    Tile::template run<kRows, Tile::kTileVecs>(run, rows, column, c + column);
 }
 
-// All rows over one K slice. Rows are split evenly (7 = 4 + 3, not 6 + 1), because the small tiles
-// wait for the latency of the multiply-add.
-template <typename Slice>
-inline void rows_over_slice(const float* const* x_rows, int64_t rows, int64_t k0, int64_t k1,
-                            const typename Slice::Word* b, float* c, int64_t cols, bool load_c) {
-  const int64_t tiles = (rows + Vec::kTileRows - 1) / Vec::kTileRows;
+// Lines of weights to bring closer, a share with every tile, so that memory and multipliers are busy
+// at the same time.
+struct Prefetch {
+  const std::byte* next;
+  const std::byte* end;
+  int64_t share;
+  void step() {
+    const std::byte* stop = end - next < share ? end : next + share;
+    for (; next < stop; next += 64) __builtin_prefetch(next, 0, 2);
+  }
+};
+
+// All rows over one run. Rows are split evenly (7 = 4 + 3, not 6 + 1), because the small tiles wait
+// for the latency of the multiply-add.
+template <typename Tile>
+inline void rows_over(const typename Tile::Run& run, const std::byte* const* rows, int64_t count,
+                      int64_t cols, float* c, Prefetch& prefetch) {
+  const int64_t tiles = (count + Tile::kTileRows - 1) / Tile::kTileRows;
   int64_t row = 0;
   for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t end = rows * (t + 1) / tiles;
-    const float* const* x = x_rows + row;
+    const int64_t end = count * (t + 1) / tiles;
+    const std::byte* const* x = rows + row;
     float* c_row = c + row * kPanel;
+    prefetch.step();
     switch (end - row) {
       case 1:
-        tile_columns<Slice, 1>(x, k0, k1, b, c_row, cols, load_c);
+        tile_columns<Tile, 1>(run, x, cols, c_row);
         break;
       case 2:
-        tile_columns<Slice, 2>(x, k0, k1, b, c_row, cols, load_c);
+        tile_columns<Tile, 2>(run, x, cols, c_row);
         break;
       case 3:
-        tile_columns<Slice, 3>(x, k0, k1, b, c_row, cols, load_c);
+        if constexpr (Tile::kTileRows >= 3) tile_columns<Tile, 3>(run, x, cols, c_row);
         break;
       case 4:
-        tile_columns<Slice, 4>(x, k0, k1, b, c_row, cols, load_c);
+        if constexpr (Tile::kTileRows >= 4) tile_columns<Tile, 4>(run, x, cols, c_row);
         break;
       case 5:
-        tile_columns<Slice, 5>(x, k0, k1, b, c_row, cols, load_c);
+        if constexpr (Tile::kTileRows >= 5) tile_columns<Tile, 5>(run, x, cols, c_row);
         break;
       default:
-        tile_columns<Slice, 6>(x, k0, k1, b, c_row, cols, load_c);
+        if constexpr (Tile::kTileRows >= 6) tile_columns<Tile, 6>(run, x, cols, c_row);
         break;
     }
     row = end;
   }
 }
 
-void panel_product(const PanelProduct& p) {
-  for (int64_t k0 = 0; k0 == 0 || k0 < p.k; k0 += kSlice) {
-    const int64_t k1 = p.k < k0 + kSlice ? p.k : k0 + kSlice;
+// ---- panels --------------------------------------------------------------------------------------
+
+// K of a slice of 8-bit weights (32 KiB); the others take as many bytes or less.
+constexpr int64_t kSliceK = 512;
+
+template <typename Op>
+inline void float_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
+  // Four times a slice of bytes: fp32 and bf16 panels pass through L2.
+  constexpr int64_t kSlice = 2 * kSliceK / Op::kSteps * Op::kSteps;
+  for (int64_t k0 = 0; k0 == 0 || k0 < layout.k; k0 += kSlice) {
+    const int64_t k1 = layout.k < k0 + kSlice ? layout.k : k0 + kSlice;
     for (int64_t i = 0; i < p.panels; ++i) {
-      float* c = p.c + i * p.rows * kPanel;
-      const int64_t cols = i + 1 == p.panels ? p.cols : kPanel;
-      if (p.dtype == DType::kF32)
-        rows_over_slice<SliceOfF32>(
-            p.x_rows, p.rows, k0, k1,
-            static_cast<const float*>(p.panel) + i * p.panel_words + k0 * kPanel, c, cols, k0 > 0);
-      else
-        rows_over_slice<SliceOfBf16>(
-            p.x_rows, p.rows, k0, k1,
-            static_cast<const uint32_t*>(p.panel) + i * p.panel_words + k0 / 2 * kPanel, c, cols,
-            k0 > 0);
+      const std::byte* panel = p.panel + i * layout.panel_bytes;
+      const FloatRun run = {panel + k0 / Op::kSteps * Op::kPanelBytes,
+                            k0 / Op::kSteps * Op::kRowBytes, (k1 - k0) / Op::kSteps, k0 == 0};
+      rows_over<FloatTile<Op>>(run, p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel,
+                               p.c + i * p.rows * kPanel, prefetch);
     }
+  }
+}
+
+// Takes 4-bit weights of whole groups apart into bytes, in the order of 8-bit panels.
+inline void spread_nibbles(const std::byte* weights, int64_t weights_stride, int64_t group_bytes,
+                           int64_t groups, std::byte* out) {
+  constexpr int64_t kVecBytes = Vec::kWidth * 4;
+  for (int64_t g = 0; g < groups; ++g, weights += weights_stride)
+    for (int64_t at = 0; at < group_bytes; at += OpI4::kPanelBytes, out += 2 * OpI4::kPanelBytes)
+      for (int64_t v = 0; v < OpI4::kPanelBytes; v += kVecBytes) {
+        const Dot::I word = Dot::load(weights + at + v);
+        Dot::store(out + v, Dot::low_nibbles(word));
+        Dot::store(out + OpI4::kPanelBytes + v, Dot::high_nibbles(word));
+      }
+}
+
+inline IntegerRun whole_groups(const PanelLayout& layout, const RowLayout& row,
+                               const std::byte* panel, int64_t first, int64_t end, int64_t step_k) {
+  IntegerRun run{};
+  run.scales = panel + first * layout.group_bytes;
+  run.weights = run.scales + layout.scale_bytes;
+  run.scales_stride = run.weights_stride = layout.group_bytes;
+  run.row_offset = first * layout.group_k;
+  run.row_scales = row.scales;
+  run.row_sums = row.sums;
+  run.first_group = first;
+  run.end_group = end;
+  run.steps = layout.group_k / step_k;
+  run.begins_group = run.ends_group = true;
+  return run;
+}
+
+// 8-bit weights whose groups are short: a slice is several groups.
+template <typename Op>
+inline void grouped_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
+  const RowLayout row = row_layout(p.format, p.k);
+  const int64_t slice = kSliceK / layout.group_k;
+  for (int64_t first = 0; first < layout.groups; first += slice) {
+    const int64_t end = first + slice < layout.groups ? first + slice : layout.groups;
+    for (int64_t i = 0; i < p.panels; ++i)
+      rows_over<IntegerTile<Op>>(
+          whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end, Op::kSteps),
+          p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel, p.c + i * p.rows * kPanel,
+          prefetch);
+  }
+}
+
+// 4-bit weights for many rows: each slice is taken apart once.
+inline void spread_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
+  std::byte* bytes = p.scratch;
+  const RowLayout row = row_layout(p.format, p.k);
+  const int64_t slice = kSliceK / layout.group_k;
+  for (int64_t first = 0; first < layout.groups; first += slice) {
+    const int64_t end = first + slice < layout.groups ? first + slice : layout.groups;
+    for (int64_t i = 0; i < p.panels; ++i) {
+      IntegerRun run = whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end,
+                                    OpI4Bytes::kSteps);
+      spread_nibbles(run.weights, run.weights_stride, layout.group_bytes - layout.scale_bytes,
+                     end - first, bytes);
+      run.weights = bytes;
+      run.weights_stride = layout.group_k * kPanel;
+      rows_over<IntegerTile<OpI4Bytes>>(run, p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel,
+                                        p.c + i * p.rows * kPanel, prefetch);
+    }
+  }
+}
+
+// 8-bit weights with one scale per column: a slice is a part of the only group.
+inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout,
+                              Prefetch& prefetch) {
+  const RowLayout row = row_layout(p.format, p.k);
+  for (int64_t k0 = 0; k0 < layout.k; k0 += kSliceK) {
+    const int64_t k1 = k0 + kSliceK < layout.k ? k0 + kSliceK : layout.k;
+    for (int64_t i = 0; i < p.panels; ++i) {
+      IntegerRun run =
+          whole_groups(layout, row, p.panel + i * layout.panel_bytes, 0, 1, OpI8::kSteps);
+      run.weights += k0 / OpI8::kSteps * OpI8::kPanelBytes;
+      run.row_offset = k0;
+      run.steps = (k1 - k0) / OpI8::kSteps;
+      run.begins_group = k0 == 0;
+      run.ends_group = k1 == layout.k;
+      rows_over<IntegerTile<OpI8>>(run, p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel,
+                                   p.c + i * p.rows * kPanel, prefetch);
+    }
+  }
+}
+
+inline void vector_product(const PanelProduct& p) {
+  const PanelLayout layout = panel_layout(p.format, p.k);
+  const int64_t slices = (layout.k + kSliceK - 1) / kSliceK;
+  const int64_t tiles = slices * p.panels * ((p.rows + Dot::kTileRows - 1) / Dot::kTileRows);
+  Prefetch prefetch = {p.next, p.next + p.next_bytes, round_up(p.next_bytes / tiles + 1, 64)};
+  switch (p.format) {
+    case Format::kF32:
+      float_product<OpF32>(p, layout, prefetch);
+      break;
+    case Format::kBf16:
+      float_product<OpBf16>(p, layout, prefetch);
+      break;
+    case Format::kI8:
+      whole_row_product(p, layout, prefetch);
+      break;
+    case Format::kI8G32:
+      grouped_product<OpI8>(p, layout, prefetch);
+      break;
+    default:
+      if (p.rows <= Dot::kTileRows)
+        grouped_product<OpI4>(p, layout, prefetch);
+      else
+        spread_product(p, layout, prefetch);
   }
 }

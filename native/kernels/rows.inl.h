@@ -51,34 +51,48 @@ void add_weighted_rows(const AddWeightedRows& p) {
     const Vec::F weight = Vec::set(p.weight[r]);
     for (int64_t j = 0; j < p.cols; j += kWidth) {
       const int64_t n = p.cols - j;
-      if (n >= kWidth)
-        Vec::store(out + j, Vec::fma(weight, Vec::load(c + j), Vec::load(out + j)));
-      else
-        Vec::store_first(out + j, Vec::fma(weight, Vec::load(c + j), Vec::load_first(out + j, n)),
-                         n);
+      Vec::F value = Vec::load(c + j);
+      if (n >= kWidth) {
+        if (p.bias != nullptr) value = Vec::add(value, Vec::load(p.bias + j));
+        Vec::store(out + j, Vec::fma(weight, value, Vec::load(out + j)));
+      } else {
+        if (p.bias != nullptr) value = Vec::add(value, Vec::load_first(p.bias + j, n));
+        Vec::store_first(out + j, Vec::fma(weight, value, Vec::load_first(out + j, n)), n);
+      }
     }
   }
 }
 
-inline Vec::F vec_silu_mul(Vec::F gate, Vec::F up) {
+// NaN stays NaN: min and max return it from their second operand.
+inline Vec::F vec_gated(Vec::F gate, Vec::F up, const Activation& a) {
   const Vec::F one = Vec::set(1.0f);
-  const Vec::F exponential = vec_exp(Vec::sub(Vec::zero(), gate));
+  gate = Vec::min(Vec::set(a.limit), gate);
+  up = Vec::add(Vec::max(Vec::set(-a.limit), Vec::min(Vec::set(a.limit), up)),
+                Vec::set(a.up_offset));
+  const Vec::F exponential = vec_exp(Vec::mul(Vec::set(-a.alpha), gate));
   return Vec::mul(Vec::div(gate, Vec::add(one, exponential)), up);
 }
 
-void silu_mul_rows(const SiluMulRows& p) {
+void gated_rows(const GatedRows& p) {
   constexpr int64_t kWidth = Vec::kWidth;
   for (int64_t r = 0; r < p.rows; ++r) {
-    const float* gate = p.gate + r * p.in_stride;
-    const float* up = p.up + r * p.in_stride;
+    const float* gate_row = p.gate + r * p.in_stride;
+    const float* up_row = p.up + r * p.in_stride;
     float* out = p.out + r * p.out_stride;
     for (int64_t j = 0; j < p.cols; j += kWidth) {
       const int64_t n = p.cols - j;
-      if (n >= kWidth)
-        Vec::store(out + j, vec_silu_mul(Vec::load(gate + j), Vec::load(up + j)));
+      const bool whole = n >= kWidth;
+      Vec::F gate = whole ? Vec::load(gate_row + j) : Vec::load_first(gate_row + j, n);
+      Vec::F up = whole ? Vec::load(up_row + j) : Vec::load_first(up_row + j, n);
+      if (p.gate_bias != nullptr) {
+        gate = Vec::add(gate, whole ? Vec::load(p.gate_bias + j) : Vec::load_first(p.gate_bias + j, n));
+        up = Vec::add(up, whole ? Vec::load(p.up_bias + j) : Vec::load_first(p.up_bias + j, n));
+      }
+      const Vec::F value = vec_gated(gate, up, p.activation);
+      if (whole)
+        Vec::store(out + j, value);
       else
-        Vec::store_first(out + j,
-                         vec_silu_mul(Vec::load_first(gate + j, n), Vec::load_first(up + j, n)), n);
+        Vec::store_first(out + j, value, n);
     }
   }
 }
@@ -135,14 +149,6 @@ inline void rotate_head(float* head, const float* cos, const float* sin, int64_t
       Vec::store_first(head + half + j, Vec::add(Vec::mul(b, c), Vec::mul(a, s)), n);
     }
   }
-}
-
-inline uint16_t round_to_bf16(float value) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, 4);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
 }
 
 inline void store_token(const float* source, uint8_t* plane, int64_t slot, const RopeRows& p) {

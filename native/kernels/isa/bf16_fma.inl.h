@@ -1,0 +1,23 @@
+// bf16 products in fp32: both sides are widened exactly, the even step of a pair comes first.
+// Included inside an anonymous namespace, after a vec_*.inl.h: see isa/*.cpp.
+
+struct Bf16 {
+  using Word = Vec::F;
+  static constexpr int kTileRows = Vec::kTileRows;
+  static constexpr int kTileVecs = Vec::kTileVecs;
+  static constexpr int kParts = 2;
+
+  static Word weights(const std::byte* p, int part) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(p);
+    return part == 0 ? Vec::pair_even(words) : Vec::pair_odd(words);
+  }
+  static Word row(const std::byte* p, int part) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, p + 2 * part, 2);
+    const uint32_t widened = static_cast<uint32_t>(bits) << 16;
+    float value;
+    __builtin_memcpy(&value, &widened, 4);
+    return Vec::set(value);
+  }
+  static Vec::F dot(Vec::F acc, Word w, Word a) { return Vec::fma(a, w, acc); }
+};
