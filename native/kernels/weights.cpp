@@ -1,138 +1,211 @@
 #include "weights.h"
 
 #include <algorithm>
-#include <bit>
+#include <string>
 
+#include "../core/errors.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
 namespace {
 
-float widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-uint16_t narrow(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+void require_size(const char* what, const WeightMemory& memory, int64_t expected) {
+  if (memory.size() != expected)
+    throw ArgumentError(std::string(what) + ": holds " + std::to_string(memory.size()) +
+                        " bytes, but its shape and format need " + std::to_string(expected));
 }
 
-template <typename Source>
-float as_float(Source x) {
-  if constexpr (sizeof(Source) == 2)
-    return widen(x);
-  else
-    return x;
+std::byte* writable(const WeightMemory& memory) {
+  std::byte* data = memory.mutable_data();
+  if (data == nullptr)
+    throw ArgumentError("weights: they are mapped from a file and cannot be changed");
+  return data;
 }
 
+// Source rows [first, first + source.rows) of a matrix whose panels begin at `panels`.
 template <typename Source>
-uint16_t as_bf16(Source x) {
-  if constexpr (sizeof(Source) == 2)
-    return x;
-  else
-    return narrow(x);
-}
-
-// K steps packed at a time: 16 KiB of an fp32 panel, which stays in L1 while its 64 columns are
-// filled one after the other.
-constexpr int64_t kPackSteps = 64;
-
-// Steps [begin, end) of one source row into one column of a panel. begin is even.
-template <typename Source>
-void pack_steps(const Source* row, int64_t begin, int64_t end, DType dtype, int64_t column,
-                std::byte* panel) {
-  if (dtype == DType::kF32) {
-    float* target = reinterpret_cast<float*>(panel) + column;
-    for (int64_t i = begin; i < end; ++i) target[i * kPanel] = as_float(row[i]);
-  } else {
-    uint16_t* target = reinterpret_cast<uint16_t*>(panel) + 2 * column;
-    for (int64_t i = begin; i < end; ++i) target[i / 2 * 2 * kPanel + i % 2] = as_bf16(row[i]);
+std::vector<PanelJob<Source>> jobs_of_rows(const Source& source, int64_t first, std::byte* panels,
+                                           int64_t panel_bytes) {
+  std::vector<PanelJob<Source>> jobs;
+  const int64_t end = first + source.rows;
+  for (int64_t row = first; row < end;) {
+    const int64_t count = std::min(kPanel - row % kPanel, end - row);
+    jobs.push_back(
+        {&source, row - first, count, panels + row / kPanel * panel_bytes, row % kPanel});
+    row += count;
   }
+  return jobs;
 }
 
-// Source rows [first, first + count) become columns [column, column + count) of a panel.
-void pack_columns(const SourceMatrix& source, int64_t first, int64_t count, DType dtype,
-                  int64_t column, std::byte* panel) {
-  for (int64_t begin = 0; begin < source.cols; begin += kPackSteps) {
-    const int64_t end = std::min(begin + kPackSteps, source.cols);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t offset = (first + i) * source.row_stride;
-      if (source.dtype == DType::kF32)
-        pack_steps(static_cast<const float*>(source.data) + offset, begin, end, dtype, column + i,
-                   panel);
-      else
-        pack_steps(static_cast<const uint16_t*>(source.data) + offset, begin, end, dtype,
-                   column + i, panel);
-    }
-  }
+ExpertWeights::Shard make_shard(int64_t hidden, int64_t first, int64_t width, Format format) {
+  ExpertWeights::Shard shard{};
+  shard.first = first;
+  shard.width = width;
+  shard.gate_up = panel_layout(format, hidden);
+  shard.down = panel_layout(format, width);
+  shard.gate_up_panels = (width + ExpertWeights::kHalf - 1) / ExpertWeights::kHalf;
+  shard.down_panels = panel_count(hidden);
+  return shard;
 }
 
-int64_t gate_up_bytes(int64_t intermediate, int64_t hidden, DType dtype) {
-  return (intermediate + ExpertWeights::kHalf - 1) / ExpertWeights::kHalf *
-         panel_bytes(hidden, dtype);
+int64_t bias_bytes(int64_t num_experts, int64_t hidden, int64_t intermediate) {
+  return num_experts * (2 * intermediate + hidden) * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace
 
-LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, DType dtype)
+WeightMemory::WeightMemory(int64_t size_bytes, int)
+    : buffer_(std::make_shared<AlignedBuffer>(static_cast<std::size_t>(size_bytes))),
+      data_(buffer_->data()),
+      size_(size_bytes) {}
+
+WeightMemory::WeightMemory(const std::byte* data, int64_t size_bytes,
+                           std::shared_ptr<const void> owner)
+    : owner_(std::move(owner)), data_(data), size_(size_bytes) {}
+
+LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format format)
     : out_features_(out_features),
       in_features_(in_features),
-      dtype_(dtype),
-      memory_(
-          static_cast<std::size_t>(panel_count(out_features) * panel_bytes(in_features, dtype))) {}
+      format_(format),
+      layout_(panel_layout(format, in_features)),
+      memory_(panels() * layout_.panel_bytes, 0) {}
+
+LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format format,
+                           WeightMemory memory)
+    : out_features_(out_features),
+      in_features_(in_features),
+      format_(format),
+      layout_(panel_layout(format, in_features)),
+      memory_(std::move(memory)) {
+  require_size("weight", memory_, panels() * layout_.panel_bytes);
+}
 
 void LinearWeight::set_rows(int64_t first, const SourceMatrix& source) {
+  pack_panels(format_, std::span<const PanelJob<SourceMatrix>>(
+                           jobs_of_rows(source, first, writable(memory_), layout_.panel_bytes)));
+}
+
+void LinearWeight::set_rows(int64_t first, const QuantizedMatrix& source) {
+  pack_panels(format_, std::span<const PanelJob<QuantizedMatrix>>(
+                           jobs_of_rows(source, first, writable(memory_), layout_.panel_bytes)));
+}
+
+void LinearWeight::dequantize(float* target_NK) const {
   ThreadPool::Session session(ThreadPool::instance());
-  const int64_t first_panel = first / kPanel;
-  const int64_t end = first + source.rows;
-  session.parallel_for(panel_count(end) - first_panel, [&](int64_t item, int) {
-    const int64_t index = first_panel + item;
-    std::byte* panel = memory_.data() + index * panel_bytes(in_features_, dtype_);
-    const int64_t begin = std::max(first, index * kPanel);
-    const int64_t count = std::min(end, (index + 1) * kPanel) - begin;
-    pack_columns(source, begin - first, count, dtype_, begin - index * kPanel, panel);
+  session.parallel_for(panels(), [&](int64_t item, int) {
+    const int64_t first = item * kPanel;
+    unpack_panel(format_, in_features_, panel(item), 0, std::min(kPanel, out_features_ - first),
+                 target_NK + first * in_features_, in_features_);
   });
 }
 
-void LinearWeight::unpack(void* target_NK) const {
-  for (int64_t n = 0; n < out_features_; ++n) {
-    const std::byte* source = panel(n / kPanel);
-    const int64_t column = n % kPanel;
-    for (int64_t k = 0; k < in_features_; ++k) {
-      if (dtype_ == DType::kF32)
-        static_cast<float*>(target_NK)[n * in_features_ + k] =
-            reinterpret_cast<const float*>(source)[k * kPanel + column];
-      else
-        static_cast<uint16_t*>(target_NK)[n * in_features_ + k] =
-            reinterpret_cast<const uint16_t*>(source)[(k / 2 * kPanel + column) * 2 + k % 2];
-    }
+ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,
+                             Format format, bool has_bias, int64_t num_shards)
+    : num_experts_(num_experts), hidden_(hidden), intermediate_(intermediate), format_(format) {
+  // Shards begin where both a gate/up panel and a group of down begin.
+  const int64_t step = std::max<int64_t>(kHalf, info(format).k_multiple);
+  const int64_t steps = (intermediate + step - 1) / step;
+  num_shards = std::min(num_shards, steps);
+  for (int64_t i = 0; i < num_shards; ++i) {
+    const int64_t first = steps * i / num_shards * step;
+    const int64_t end = std::min(steps * (i + 1) / num_shards * step, intermediate);
+    Shard shard = make_shard(hidden, first, end - first, format);
+    shard.gate_up_memory = WeightMemory(
+        num_experts * shard.gate_up_panels * shard.gate_up.panel_bytes, static_cast<int>(i));
+    shard.down_memory =
+        WeightMemory(num_experts * shard.down_panels * shard.down.panel_bytes, static_cast<int>(i));
+    shards_.push_back(std::move(shard));
   }
+  if (has_bias) biases_ = WeightMemory(bias_bytes(num_experts, hidden, intermediate), 0);
 }
 
-ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, DType dtype)
+ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,
+                             Format format, bool has_bias, WeightMemory gate_up, WeightMemory down,
+                             WeightMemory biases)
     : num_experts_(num_experts),
       hidden_(hidden),
       intermediate_(intermediate),
-      dtype_(dtype),
-      gate_up_(static_cast<std::size_t>(num_experts * gate_up_bytes(intermediate, hidden, dtype))),
-      down_(static_cast<std::size_t>(num_experts * panel_count(hidden) *
-                                     panel_bytes(intermediate, dtype))) {}
+      format_(format),
+      biases_(std::move(biases)) {
+  Shard shard = make_shard(hidden, 0, intermediate, format);
+  shard.gate_up_memory = std::move(gate_up);
+  shard.down_memory = std::move(down);
+  require_size("gate_up", shard.gate_up_memory,
+               num_experts * shard.gate_up_panels * shard.gate_up.panel_bytes);
+  require_size("down", shard.down_memory, num_experts * shard.down_panels * shard.down.panel_bytes);
+  require_size("biases", biases_, has_bias ? bias_bytes(num_experts, hidden, intermediate) : 0);
+  shards_.push_back(std::move(shard));
+}
+
+template <typename Source>
+void ExpertWeights::set_all(int64_t expert, const Source& gate_FM, const Source& up_FM,
+                            const Source& down_MF) {
+  std::vector<Source> downs;
+  downs.reserve(shards_.size());
+  std::vector<PanelJob<Source>> gate_ups, down_jobs;
+  for (const Shard& shard : shards_) {
+    std::byte* panels =
+        writable(shard.gate_up_memory) + expert * shard.gate_up_panels * shard.gate_up.panel_bytes;
+    for (int64_t column = 0; column < shard.width; column += kHalf) {
+      const int64_t count = std::min(kHalf, shard.width - column);
+      gate_ups.push_back({&gate_FM, shard.first + column, count, panels, 0});
+      gate_ups.push_back({&up_FM, shard.first + column, count, panels, kHalf});
+      panels += shard.gate_up.panel_bytes;
+    }
+    downs.push_back(columns(down_MF, format_, shard.first, shard.width));
+    const auto jobs = jobs_of_rows(
+        downs.back(), 0,
+        writable(shard.down_memory) + expert * shard.down_panels * shard.down.panel_bytes,
+        shard.down.panel_bytes);
+    down_jobs.insert(down_jobs.end(), jobs.begin(), jobs.end());
+  }
+  pack_panels(format_, std::span<const PanelJob<Source>>(gate_ups));
+  pack_panels(format_, std::span<const PanelJob<Source>>(down_jobs));
+}
 
 void ExpertWeights::set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
                         const SourceMatrix& down_MF) {
+  set_all(expert, gate_FM, up_FM, down_MF);
+}
+
+void ExpertWeights::set(int64_t expert, const QuantizedMatrix& gate_FM,
+                        const QuantizedMatrix& up_FM, const QuantizedMatrix& down_MF) {
+  set_all(expert, gate_FM, up_FM, down_MF);
+}
+
+void ExpertWeights::set_bias(int64_t expert, const float* gate_F, const float* up_F,
+                             const float* down_M) {
+  float* biases =
+      reinterpret_cast<float*>(writable(biases_)) + expert * (2 * intermediate_ + hidden_);
+  std::copy_n(gate_F, intermediate_, biases);
+  std::copy_n(up_F, intermediate_, biases + intermediate_);
+  std::copy_n(down_M, hidden_, biases + 2 * intermediate_);
+}
+
+void ExpertWeights::dequantize(int64_t expert, float* gate_FM, float* up_FM, float* down_MF) const {
   ThreadPool::Session session(ThreadPool::instance());
-  session.parallel_for(gate_up_panels() + down_panels(), [&](int64_t item, int) {
-    if (item < gate_up_panels()) {
-      std::byte* panel = const_cast<std::byte*>(gate_up_panel(expert, item));
-      const int64_t count = std::min(kHalf, intermediate_ - item * kHalf);
-      pack_columns(gate_FM, item * kHalf, count, dtype_, 0, panel);
-      pack_columns(up_FM, item * kHalf, count, dtype_, kHalf, panel);
-    } else {
-      const int64_t index = item - gate_up_panels();
-      std::byte* panel = const_cast<std::byte*>(down_panel(expert, index));
-      pack_columns(down_MF, index * kPanel, std::min(kPanel, hidden_ - index * kPanel), dtype_, 0,
-                   panel);
-    }
-  });
+  for (const Shard& shard : shards_) {
+    session.parallel_for(shard.gate_up_panels, [&](int64_t item, int) {
+      const std::byte* panel = shard.gate_up_panel(expert, item);
+      const int64_t count = std::min(kHalf, shard.width - item * kHalf);
+      const int64_t offset = (shard.first + item * kHalf) * hidden_;
+      unpack_panel(format_, hidden_, panel, 0, count, gate_FM + offset, hidden_);
+      unpack_panel(format_, hidden_, panel, kHalf, count, up_FM + offset, hidden_);
+    });
+    session.parallel_for(shard.down_panels, [&](int64_t item, int) {
+      const int64_t first = item * kPanel;
+      unpack_panel(format_, shard.width, shard.down_panel(expert, item), 0,
+                   std::min(kPanel, hidden_ - first), down_MF + first * intermediate_ + shard.first,
+                   intermediate_);
+    });
+  }
+}
+
+int64_t ExpertWeights::size_bytes() const {
+  int64_t total = biases_.size();
+  for (const Shard& shard : shards_)
+    total += shard.gate_up_memory.size() + shard.down_memory.size();
+  return total;
 }
 
 }  // namespace inlay::kernels

@@ -1,6 +1,6 @@
 // Packed weights: panels of kPanel output columns (layouts in formats.h), 64-byte aligned, owned or
-// mapped from a packed-weights file. Packing copies once; a loader can hand over rows or experts one
-// by one and drop them.
+// mapped from a packed-weights file. Packing copies once; a loader can hand over rows or experts
+// one by one and drop them.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,9 @@
 
 #include "aligned_buffer.h"
 #include "kernel_table.h"
+#include "panels.h"
 
 namespace inlay::kernels {
-
-// A borrowed row-major matrix; bf16 as its bits.
-struct SourceMatrix {
-  const void* data;
-  DType dtype;
-  int64_t rows;
-  int64_t cols;
-  int64_t row_stride;  // elements
-};
-
-// A borrowed matrix that is quantised already: q [rows][cols] and scales [rows][groups] in fp32,
-// both contiguous.
-struct QuantizedMatrix {
-  const int8_t* q;
-  const float* scales;
-  int64_t rows;
-  int64_t cols;
-};
 
 constexpr int64_t panel_count(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
@@ -59,10 +42,11 @@ class LinearWeight {
   // Mapped; size is checked against the layout.
   LinearWeight(int64_t out_features, int64_t in_features, Format format, WeightMemory memory);
 
-  // Fills output columns [first, first + source.rows).
+  // Fills output columns [first, first + source.rows). Throws ArgumentError for a row that is not
+  // finite; the columns hold nothing of use then.
   void set_rows(int64_t first, const SourceMatrix& source);
   void set_rows(int64_t first, const QuantizedMatrix& source);
-  // Writes row-major fp32 [N][K].
+  // The weights that kernels use, row-major fp32 [N][K].
   void dequantize(float* target_NK) const;
 
   int64_t out_features() const { return out_features_; }
@@ -70,6 +54,7 @@ class LinearWeight {
   Format format() const { return format_; }
   const PanelLayout& layout() const { return layout_; }
   int64_t panels() const { return panel_count(out_features_); }
+  int64_t size_bytes() const { return memory_.size(); }
   const std::byte* panel(int64_t index) const {
     return memory_.data() + index * layout_.panel_bytes;
   }
@@ -116,6 +101,7 @@ class ExpertWeights {
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
                 bool has_bias, WeightMemory gate_up, WeightMemory down, WeightMemory biases);
 
+  // As LinearWeight::set_rows. Quantised down columns keep their groups in every shard.
   void set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
            const SourceMatrix& down_MF);
   void set(int64_t expert, const QuantizedMatrix& gate_FM, const QuantizedMatrix& up_FM,
@@ -137,9 +123,12 @@ class ExpertWeights {
  private:
   const float* bias(int64_t expert, int64_t offset) const {
     if (biases_.size() == 0) return nullptr;
-    return reinterpret_cast<const float*>(biases_.data()) +
-           expert * (2 * intermediate_ + hidden_) + offset;
+    return reinterpret_cast<const float*>(biases_.data()) + expert * (2 * intermediate_ + hidden_) +
+           offset;
   }
+
+  template <typename Source>
+  void set_all(int64_t expert, const Source& gate_FM, const Source& up_FM, const Source& down_MF);
 
   int64_t num_experts_;
   int64_t hidden_;

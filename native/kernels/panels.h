@@ -1,0 +1,63 @@
+// Writing and reading packed panels (layouts in formats.h) column by column.
+//
+// Whatever the format, a group's data are [steps][kPanel] words of 32 bits, so a source row becomes
+// a row of words, and rows of words are transposed into panels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernel_table.h"
+
+namespace inlay::kernels {
+
+// A borrowed row-major matrix; bf16 as its bits.
+struct SourceMatrix {
+  const char* name;  // of the argument, for messages
+  const void* data;
+  DType dtype;
+  int64_t rows;
+  int64_t cols;
+  int64_t row_stride;  // elements
+};
+
+// A borrowed matrix that is quantised already, with one fp32 scale per row and group.
+struct QuantizedMatrix {
+  const char* name;
+  const int8_t* q;
+  const float* scales;
+  int64_t rows;
+  int64_t cols;
+  int64_t row_stride;    // of q
+  int64_t scale_stride;  // scales between rows
+};
+
+// Columns [first, first + width); first is at the start of a group.
+SourceMatrix columns(SourceMatrix source, Format format, int64_t first, int64_t width);
+QuantizedMatrix columns(QuantizedMatrix source, Format format, int64_t first, int64_t width);
+
+// Source rows [first, first + count) become columns [column, column + count) of a panel.
+template <typename Source>
+struct PanelJob {
+  const Source* source;
+  int64_t first;
+  int64_t count;
+  std::byte* panel;
+  int64_t column;
+};
+
+// Runs all jobs on the thread pool. Throws ArgumentError, once all the others are done, when a row
+// is not finite (or, quantised already, out of the format's range).
+void pack_panels(Format format, std::span<const PanelJob<SourceMatrix>> jobs);
+void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs);
+
+// The weights that kernels use, as fp32: columns [column, column + count) of a panel become rows of
+// `target`, k values each.
+void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
+                  float* target, int64_t target_stride);
+
+// q [rows][cols] and scales [rows][groups] of an integer format, on the thread pool.
+void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scales);
+
+}  // namespace inlay::kernels
