@@ -1,5 +1,6 @@
 // Paged attention of one tile. `Vec` is the vector unit of the including ISA file.
-// Included inside an anonymous namespace, after attention_product.inl.h and rows.inl.h: see isa/*.cpp.
+// Included inside an anonymous namespace, after attention_product.inl.h and rows.inl.h: see
+// isa/*.cpp.
 //
 // Per key block of kKeyBlock tokens: keys are transposed to [D][kKeyBlock] and values copied to
 // [tokens][kPanel] panels, both fp32, so that scores and weighted values are the same panel
@@ -141,9 +142,8 @@ inline void attend_block(const AttentionTile& p, const AttentionScratch& s, int6
   }
   for (int64_t panel = 0; panel < panels; ++panel) {
     const int64_t cols = p.head_dim - panel * kPanel;
-    rows_over_slice(
-        x_rows, rows, skip, tokens, s.values + (panel * kKeyBlock + skip) * kPanel,
-        s.sums + panel * rows * kPanel, cols < kPanel ? cols : kPanel, true);
+    rows_over_slice(x_rows, rows, skip, tokens, s.values + (panel * kKeyBlock + skip) * kPanel,
+                    s.sums + panel * rows * kPanel, cols < kPanel ? cols : kPanel, true);
   }
 }
 

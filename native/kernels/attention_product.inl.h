@@ -35,8 +35,8 @@ inline void tile_f32(const float* const* x_rows, int64_t k_begin, int64_t k_end,
 }
 
 template <int kRows>
-inline void tile_f32_columns(const float* const* x, int64_t k0, int64_t k1,
-                         const float* b, float* c, int64_t cols, bool load_c) {
+inline void tile_f32_columns(const float* const* x, int64_t k0, int64_t k1, const float* b,
+                             float* c, int64_t cols, bool load_c) {
   constexpr int64_t kTileCols = Vec::kTileVecs * Vec::kWidth;
   if constexpr (kTileCols == kPanel) {
     if (2 * cols <= kPanel) {  // small routers, short contexts, head_dim 32

@@ -38,9 +38,9 @@ struct FormatInfo {
 
 constexpr int32_t kWholeRow = -1;
 constexpr FormatInfo kFormats[] = {
-    {"float32", Operand::kF32, 32, 0, 0, 1},    {"bfloat16", Operand::kBf16, 16, 0, 0, 32},
+    {"float32", Operand::kF32, 32, 0, 0, 1},       {"bfloat16", Operand::kBf16, 16, 0, 0, 32},
     {"int8", Operand::kI8, 8, 128, kWholeRow, 64}, {"int8:g32", Operand::kI8, 8, 128, 32, 32},
-    {"int4:g128", Operand::kI8, 4, 8, 128, 128}, {"int4:g64", Operand::kI8, 4, 8, 64, 64},
+    {"int4:g128", Operand::kI8, 4, 8, 128, 128},   {"int4:g64", Operand::kI8, 4, 8, 64, 64},
     {"int4:g32", Operand::kI8, 4, 8, 32, 32},
 };
 

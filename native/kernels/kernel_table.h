@@ -22,7 +22,8 @@ namespace inlay::kernels {
 // Rows per product, so that the fp32 results of one product (24 KiB) stay in L1/L2.
 constexpr int64_t kMaxRows = 96;
 
-// Bytes that a product may use for weights and rows in another layout: less than an L1 and L2 share.
+// Bytes that a product may use for weights and rows in another layout: less than an L1 and L2
+// share.
 constexpr int64_t kProductScratch = 64 * 1024;
 
 // Tokens per softmax step. Steps start at multiples of this absolute position, so a query's result

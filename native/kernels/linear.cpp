@@ -20,12 +20,12 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
   // several items.
   const int64_t panels_per_item =
       std::clamp<int64_t>(weight.panels() * row_blocks / (8 * session.num_threads()), 1,
-                          row_blocks > 1 ? kPanelsAtOnce : 1);
+                          row_blocks > 1 ? panels_at_once(weight.layout()) : 1);
   const int64_t panel_groups = (weight.panels() + panels_per_item - 1) / panels_per_item;
   session.prepare_thread_scratch(ProductScratch::kFloats);
-  const PackedRows rows_TK = pack(
-      session, table, x_TK, weight.format(),
-      session.shared_scratch<std::byte>(packed_bytes(weight.format(), x_TK.rows, x_TK.cols)));
+  const PackedRows rows_TK =
+      pack(session, table, x_TK, weight.format(),
+           session.shared_scratch<std::byte>(packed_bytes(weight.format(), x_TK.rows, x_TK.cols)));
 
   // Row blocks of one group of panels follow each other, so that the panels are still in a cache.
   const auto item_body = [&](int64_t item, int thread) {

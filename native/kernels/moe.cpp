@@ -40,14 +40,11 @@ class Experts {
   const ExpertWeights& weights(int64_t expert) const {
     return is_shared(expert) ? *shared_ : *routed_;
   }
-  int64_t local(int64_t expert) const {
-    return is_shared(expert) ? expert : expert - num_shared_;
-  }
+  int64_t local(int64_t expert) const { return is_shared(expert) ? expert : expert - num_shared_; }
   int64_t num_shards() const {
     const auto routed = static_cast<int64_t>(routed_->shards().size());
-    return shared_ == nullptr
-               ? routed
-               : std::max(routed, static_cast<int64_t>(shared_->shards().size()));
+    return shared_ == nullptr ? routed
+                              : std::max(routed, static_cast<int64_t>(shared_->shards().size()));
   }
   // Null where these weights have fewer shards.
   const Shard* shard(int64_t expert, int64_t index) const {
@@ -60,8 +57,7 @@ class Experts {
     int64_t most = 0;
     for (const ExpertWeights* weights : {shared_, routed_})
       if (weights != nullptr)
-        for (const Shard& shard : weights->shards())
-          most = std::max(most, count(*weights, shard));
+        for (const Shard& shard : weights->shards()) most = std::max(most, count(*weights, shard));
     return most;
   }
 
@@ -151,15 +147,16 @@ class Chunk {
     const int64_t rows = block.end_row - block.first_row;
     const bool whole = item.end_panel - item.first_panel == shard.gate_up_panels;
     const ProductScratch scratch(session_, thread);
-    float* values = whole ? scratch.rest
-                          : hidden_[block.shard].values + block.first_row * value_stride_;
+    float* values =
+        whole ? scratch.rest : hidden_[block.shard].values + block.first_row * value_stride_;
     const std::byte* x_rows[kMaxRows];
     const PackedRows& x = x_[experts_.is_shared(block.expert) ? 0 : 1];
     for (int64_t r = 0; r < rows; ++r) x_rows[r] = x.row(pairs_.token[block.first_row + r]);
     const float* gate_bias = weights.gate_bias(expert);
     const float* up_bias = weights.up_bias(expert);
-    for (int64_t first = item.first_panel; first < item.end_panel; first += kPanelsAtOnce) {
-      const int64_t panels = std::min(kPanelsAtOnce, item.end_panel - first);
+    const int64_t at_once = panels_at_once(shard.gate_up);
+    for (int64_t first = item.first_panel; first < item.end_panel; first += at_once) {
+      const int64_t panels = std::min(at_once, item.end_panel - first);
       const Fetch fetch = rows < kFetchRows ? Fetch{} : after(item, first + panels, next);
       table_.panel_product({x_rows, rows, shard.gate_up_panel(expert, first), panels,
                             weights.format(), weights.hidden(), kPanel, scratch.c, scratch.layout,
@@ -214,8 +211,9 @@ class Chunk {
     const Item& of = same ? item : *next;
     const int64_t first = same ? panel : of.first_panel;
     const Shard& shard = *experts_.shard(of.block->expert, of.block->shard);
-    return {shard.gate_up_panel(experts_.local(of.block->expert), first),
-            std::min(kPanelsAtOnce, of.end_panel - first) * shard.gate_up.panel_bytes};
+    return {
+        shard.gate_up_panel(experts_.local(of.block->expert), first),
+        std::min(panels_at_once(shard.gate_up), of.end_panel - first) * shard.gate_up.panel_bytes};
   }
 
   void pack_hidden(const Block& block, const Shard& shard, Format format,
@@ -244,15 +242,15 @@ class Chunk {
     const Hidden& hidden = hidden_[shard_index];
     const bool plain = info(weights.format()).operand == Operand::kF32;
     for (int64_t r = 0; r < rows; ++r) {
-      x_rows[r] = plain ? reinterpret_cast<const std::byte*>(hidden.values +
-                                                             (first_pair + r) * value_stride_)
-                        : hidden.packed + (first_pair + r) * packed_stride_;
+      x_rows[r] =
+          plain
+              ? reinterpret_cast<const std::byte*>(hidden.values + (first_pair + r) * value_stride_)
+              : hidden.packed + (first_pair + r) * packed_stride_;
       out_rows[r] = out.row(pairs_.token[first_pair + r]) + first_panel * kPanel;
     }
     const int64_t last_cols = std::min(kPanel, out.cols - (first_panel + panels - 1) * kPanel);
-    const Fetch fetch = rows < kFetchRows
-                            ? Fetch{}
-                            : after_expert(expert, shard_index, first_panel, panels);
+    const Fetch fetch =
+        rows < kFetchRows ? Fetch{} : after_expert(expert, shard_index, first_panel, panels);
     table_.panel_product({x_rows, rows, shard.down_panel(local, first_panel), panels,
                           weights.format(), shard.width, last_cols, scratch.c, scratch.layout,
                           fetch.data, fetch.bytes});
@@ -274,7 +272,8 @@ class Chunk {
       if (pairs_.begin[e] == pairs_.begin[e + 1]) continue;
       const Shard* shard = experts_.shard(e, shard_index);
       if (shard != nullptr)
-        return {shard->down_panel(experts_.local(e), first_panel), panels * shard->down.panel_bytes};
+        return {shard->down_panel(experts_.local(e), first_panel),
+                panels * shard->down.panel_bytes};
     }
     return {};
   }
@@ -284,10 +283,10 @@ class Chunk {
   const Moe& p_;
   const Experts& experts_;
   const Pairs& pairs_;
-  const PackedRows* x_;     // for shared and for routed experts
-  const Hidden* hidden_;    // [shards]
-  int64_t value_stride_;    // floats
-  int64_t packed_stride_;   // bytes
+  const PackedRows* x_;    // for shared and for routed experts
+  const Hidden* hidden_;   // [shards]
+  int64_t value_stride_;   // floats
+  int64_t packed_stride_;  // bytes
 };
 
 // Cuts the pairs of all experts into blocks of at most kMaxRows rows, even ones.
@@ -312,8 +311,8 @@ int64_t cut_items(const Experts& experts, Block* blocks, int64_t num_blocks, int
   for (int64_t b = 0; b < num_blocks; ++b)
     panels += experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
   const bool whole = num_blocks >= kItemsPerThread * num_threads;
-  const int64_t step = std::clamp<int64_t>(panels / (kItemsPerThread * num_threads), 1,
-                                           kPanelsAtOnce);
+  const int64_t step =
+      std::clamp<int64_t>(panels / (kItemsPerThread * num_threads), 1, kPanelsAtOnce);
   int64_t count = 0;
   for (int64_t b = 0; b < num_blocks; ++b) {
     const int64_t end = experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
@@ -347,10 +346,8 @@ void moe(const Moe& p) {
   const int64_t max_panels =
       experts.largest([](const ExpertWeights&, const Shard& s) { return s.gate_up_panels; });
   const int64_t value_stride = max_panels * ExpertWeights::kHalf;
-  const int64_t packed_stride =
-      experts.largest([](const ExpertWeights& w, const Shard& s) {
-        return packed_bytes(w.format(), 1, s.width);
-      });
+  const int64_t packed_stride = experts.largest(
+      [](const ExpertWeights& w, const Shard& s) { return packed_bytes(w.format(), 1, s.width); });
   const Format formats[2] = {p.shared == nullptr ? p.experts->format() : p.shared->format(),
                              p.experts->format()};
   session.prepare_thread_scratch(ProductScratch::kFloats + kMaxRows * value_stride);
@@ -384,13 +381,12 @@ void moe(const Moe& p) {
     sort_pairs(p, experts, first, tokens, pairs);
     PackedRows x_rows[2];
     x_rows[1] = pack(session, table, x, formats[1], packed_x[1]);
-    x_rows[0] = formats[0] == formats[1] ? x_rows[1]
-                                         : pack(session, table, x, formats[0], packed_x[0]);
+    x_rows[0] =
+        formats[0] == formats[1] ? x_rows[1] : pack(session, table, x, formats[0], packed_x[0]);
     const Chunk work(session, table, p, experts, pairs, x_rows, hiddens, value_stride,
                      packed_stride);
     const int64_t num_blocks = cut_blocks(experts, pairs, blocks);
-    const int64_t num_items =
-        cut_items(experts, blocks, num_blocks, session.num_threads(), items);
+    const int64_t num_items = cut_items(experts, blocks, num_blocks, session.num_threads(), items);
     session.parallel_for(num_items, [&](int64_t i, int thread) {
       // With all threads at work, the item that this thread draws next.
       const int64_t next = i + session.num_threads();
@@ -403,7 +399,8 @@ void moe(const Moe& p) {
     const int64_t wanted = 8 * session.num_threads();
     const int64_t token_cuts =
         std::clamp<int64_t>((wanted + down_panels - 1) / down_panels, 1, (tokens + 63) / 64);
-    const int64_t at_once = std::clamp<int64_t>(down_panels / wanted, 1, kPanelsAtOnce);
+    const int64_t at_once = std::clamp<int64_t>(
+        down_panels / wanted, 1, panels_at_once(panel_layout(p.experts->format(), value_stride)));
     const int64_t groups = (down_panels + at_once - 1) / at_once;
     session.parallel_for(num_shards * groups * token_cuts, [&](int64_t item, int thread) {
       const int64_t cut = item % token_cuts;
@@ -411,8 +408,7 @@ void moe(const Moe& p) {
       const int64_t shard = item / token_cuts / groups;
       const int64_t panel = group * at_once;
       const Rows target =
-          shard == 0 ? out
-                     : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
+          shard == 0 ? out : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
       work.down(shard, panel, std::min(at_once, down_panels - panel), tokens * cut / token_cuts,
                 tokens * (cut + 1) / token_cuts, target, shard == 0 && p.accumulate, thread);
     });

@@ -6,14 +6,15 @@
 // they are multiplied. Rows are cut into tiles, K into slices that stay in a cache while all tiles
 // pass over them.
 
-// ---- what a step of K is, per storage ------------------------------------------------------------
+// ---- what a step of K is, per storage
+// ------------------------------------------------------------
 
 struct OpF32 {
   using Acc = Vec::F;
   using Word = Vec::F;
   static constexpr int kTileRows = Vec::kTileRows, kTileVecs = Vec::kTileVecs, kParts = 1;
-  static constexpr int64_t kSteps = 1;       // of K
-  static constexpr int64_t kRowBytes = 4;    // of a row, per step
+  static constexpr int64_t kSteps = 1;                // of K
+  static constexpr int64_t kRowBytes = 4;             // of a row, per step
   static constexpr int64_t kPanelBytes = kPanel * 4;  // of a panel, per step
   static Word weights(const std::byte* p, int) {
     return Vec::load(reinterpret_cast<const float*>(p));
@@ -78,7 +79,8 @@ inline __attribute__((always_inline)) void accumulate(const std::byte* const* x,
   }
 }
 
-// ---- tiles ---------------------------------------------------------------------------------------
+// ---- tiles
+// ---------------------------------------------------------------------------------------
 
 // A slice of K of a float panel.
 struct FloatRun {
@@ -160,8 +162,7 @@ struct IntegerTile {
       Vec::F w_scale[kVecs];
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v)
-        w_scale[v] =
-            Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + v * Vec::kWidth);
+        w_scale[v] = Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + v * Vec::kWidth);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const Vec::F a_scale =
@@ -171,8 +172,8 @@ struct IntegerTile {
         for (int v = 0; v < kVecs; ++v) {
           float* target = c + r * kPanel + v * Vec::kWidth;
           const Vec::F before = group == 0 ? Vec::zero() : Vec::load(target);
-          Vec::store(target, Vec::fma(Dot::to_float(acc[r][v]), Vec::mul(w_scale[v], a_scale),
-                                      before));
+          Vec::store(target,
+                     Vec::fma(Dot::to_float(acc[r][v]), Vec::mul(w_scale[v], a_scale), before));
         }
       }
       weights += run.weights_stride;
@@ -195,8 +196,8 @@ inline void tile_columns(const typename Tile::Run& run, const std::byte* const* 
     Tile::template run<kRows, Tile::kTileVecs>(run, rows, column, c + column);
 }
 
-// Lines of weights to bring closer, a share with every tile, so that memory and multipliers are busy
-// at the same time.
+// Lines of weights to bring closer, a share with every tile, so that memory and multipliers are
+// busy at the same time.
 struct Prefetch {
   const std::byte* next;
   const std::byte* end;
@@ -243,17 +244,19 @@ inline void rows_over(const typename Tile::Run& run, const std::byte* const* row
   }
 }
 
-// ---- panels --------------------------------------------------------------------------------------
+// ---- panels
+// --------------------------------------------------------------------------------------
 
-// K of a slice of 8-bit weights (32 KiB); the others take as many bytes or less.
+// K of a slice of 8-bit weights (32 KiB); the others take as many bytes or less. With few rows
+// every weight is used once: then a slice is all of K, and panels are read from end to end.
 constexpr int64_t kSliceK = 512;
 
 template <typename Op>
 inline void float_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
-  // Four times a slice of bytes: fp32 and bf16 panels pass through L2.
-  constexpr int64_t kSlice = 2 * kSliceK / Op::kSteps * Op::kSteps;
-  for (int64_t k0 = 0; k0 == 0 || k0 < layout.k; k0 += kSlice) {
-    const int64_t k1 = layout.k < k0 + kSlice ? layout.k : k0 + kSlice;
+  // Twice the K and up to eight times the bytes: these panels pass through L2.
+  const int64_t slice = p.rows <= Op::kTileRows ? layout.k : 2 * kSliceK;
+  for (int64_t k0 = 0; k0 == 0 || k0 < layout.k; k0 += slice) {
+    const int64_t k1 = layout.k < k0 + slice ? layout.k : k0 + slice;
     for (int64_t i = 0; i < p.panels; ++i) {
       const std::byte* panel = p.panel + i * layout.panel_bytes;
       const FloatRun run = {panel + k0 / Op::kSteps * Op::kPanelBytes,
@@ -297,7 +300,7 @@ inline IntegerRun whole_groups(const PanelLayout& layout, const RowLayout& row,
 template <typename Op>
 inline void grouped_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
   const RowLayout row = row_layout(p.format, p.k);
-  const int64_t slice = kSliceK / layout.group_k;
+  const int64_t slice = p.rows <= Op::kTileRows ? layout.groups : kSliceK / layout.group_k;
   for (int64_t first = 0; first < layout.groups; first += slice) {
     const int64_t end = first + slice < layout.groups ? first + slice : layout.groups;
     for (int64_t i = 0; i < p.panels; ++i)
@@ -332,8 +335,9 @@ inline void spread_product(const PanelProduct& p, const PanelLayout& layout, Pre
 inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout,
                               Prefetch& prefetch) {
   const RowLayout row = row_layout(p.format, p.k);
-  for (int64_t k0 = 0; k0 < layout.k; k0 += kSliceK) {
-    const int64_t k1 = k0 + kSliceK < layout.k ? k0 + kSliceK : layout.k;
+  const int64_t slice = p.rows <= OpI8::kTileRows ? layout.k : kSliceK;
+  for (int64_t k0 = 0; k0 < layout.k; k0 += slice) {
+    const int64_t k1 = k0 + slice < layout.k ? k0 + slice : layout.k;
     for (int64_t i = 0; i < p.panels; ++i) {
       IntegerRun run =
           whole_groups(layout, row, p.panel + i * layout.panel_bytes, 0, 1, OpI8::kSteps);

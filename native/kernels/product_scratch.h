@@ -1,6 +1,7 @@
 // What one thread needs for a product: its fp32 results, and room for another layout.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,8 +10,14 @@
 
 namespace inlay::kernels {
 
-// Panels of one product; they share the reading of its rows.
+// Panels of one product; they share the reading of its rows. What is being used and what is being
+// fetched have to fit in L2 together.
 constexpr int64_t kPanelsAtOnce = 4;
+constexpr int64_t kBytesAtOnce = 320 * 1024;
+
+inline int64_t panels_at_once(const PanelLayout& layout) {
+  return std::clamp<int64_t>(kBytesAtOnce / layout.panel_bytes, 1, kPanelsAtOnce);
+}
 
 // Rows from which a product is bound by the multipliers, and fetching the next weights meanwhile
 // gains; with fewer the processor's own prefetching of the stream does better.

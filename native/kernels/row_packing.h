@@ -24,8 +24,7 @@ inline int64_t packed_bytes(Format format, int64_t rows, int64_t k) {
 inline void pack_some(const KernelTable& table, ConstRows x, Format format, int64_t first,
                       int64_t count, std::byte* memory) {
   const int64_t stride = row_layout(format, x.cols).row_bytes;
-  table.pack_rows(
-      {x.row(first), x.stride, count, x.cols, format, memory + first * stride, stride});
+  table.pack_rows({x.row(first), x.stride, count, x.cols, format, memory + first * stride, stride});
 }
 
 // The rows as the products of a format read them. `memory` holds packed_bytes().

@@ -37,8 +37,8 @@ void silu_mul(ConstRows gate_up_T2F, Rows out_TF) {
   ThreadPool::Session session(ThreadPool::instance());
   over_rows(session, out_TF.rows, 2 * out_TF.cols, [&](int64_t first, int64_t rows, int) {
     const float* gate = gate_up_T2F.row(first);
-    table.gated_rows({gate, gate + out_TF.cols, gate_up_T2F.stride, nullptr, nullptr,
-                      Activation{}, rows, out_TF.cols, out_TF.row(first), out_TF.stride});
+    table.gated_rows({gate, gate + out_TF.cols, gate_up_T2F.stride, nullptr, nullptr, Activation{},
+                      rows, out_TF.cols, out_TF.row(first), out_TF.stride});
   });
 }
 

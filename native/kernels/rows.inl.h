@@ -85,7 +85,8 @@ void gated_rows(const GatedRows& p) {
       Vec::F gate = whole ? Vec::load(gate_row + j) : Vec::load_first(gate_row + j, n);
       Vec::F up = whole ? Vec::load(up_row + j) : Vec::load_first(up_row + j, n);
       if (p.gate_bias != nullptr) {
-        gate = Vec::add(gate, whole ? Vec::load(p.gate_bias + j) : Vec::load_first(p.gate_bias + j, n));
+        gate = Vec::add(gate,
+                        whole ? Vec::load(p.gate_bias + j) : Vec::load_first(p.gate_bias + j, n));
         up = Vec::add(up, whole ? Vec::load(p.up_bias + j) : Vec::load_first(p.up_bias + j, n));
       }
       const Vec::F value = vec_gated(gate, up, p.activation);

@@ -1,6 +1,6 @@
-// AVX-512 F/BW/DQ/VL with VNNI integer and BF16 products. Compiled with the matching -m flags; reached only when the processor and the
-// OS allow it (select.cpp). Everything is in an anonymous namespace, so that the linker cannot pick
-// this file's copy of a function for another ISA.
+// AVX-512 F/BW/DQ/VL with VNNI integer and BF16 products. Compiled with the matching -m flags;
+// reached only when the processor and the OS allow it (select.cpp). Everything is in an anonymous
+// namespace, so that the linker cannot pick this file's copy of a function for another ISA.
 #include <immintrin.h>
 
 #include "../kernel_table.h"
@@ -9,15 +9,15 @@ namespace inlay::kernels::avx512_bf16 {
 namespace {
 
 // clang-format off: each needs the one before
-#include "vec_avx512.inl.h"
-#include "dot_avx512_vnni.inl.h"
-#include "bf16_dot.inl.h"
-#include "../product.inl.h"
+#include "../attention.inl.h"
+#include "../attention_product.inl.h"
 #include "../pack_rows.inl.h"
+#include "../product.inl.h"
 #include "../quantize.inl.h"
 #include "../rows.inl.h"
-#include "../attention_product.inl.h"
-#include "../attention.inl.h"
+#include "bf16_dot.inl.h"
+#include "dot_avx512_vnni.inl.h"
+#include "vec_avx512.inl.h"
 // clang-format on
 
 void panel_product(const PanelProduct& p) { vector_product(p); }

@@ -26,7 +26,8 @@ struct Dot {
   static I high_nibbles(I w) { return (w >> 4) & 0x0f0f0f0f; }
   // Four products per lane: bytes 0 to 3 of w, unsigned, with those of a, signed.
   static I dot8(I acc, I w, I a) {
-    for (int shift = 0; shift < 32; shift += 8) acc += ((w >> shift) & 0xff) * (a << (24 - shift) >> 24);
+    for (int shift = 0; shift < 32; shift += 8)
+      acc += ((w >> shift) & 0xff) * (a << (24 - shift) >> 24);
     return acc;
   }
   static I dot4(I acc, I w, I a) { return dot8(acc, w, a); }

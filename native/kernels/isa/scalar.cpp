@@ -1,20 +1,20 @@
-// Portable C++ for every processor. Everything is in an anonymous namespace, so that the linker cannot pick
-// this file's copy of a function for another ISA.
+// Portable C++ for every processor. Everything is in an anonymous namespace, so that the linker
+// cannot pick this file's copy of a function for another ISA.
 #include "../kernel_table.h"
 
 namespace inlay::kernels::scalar {
 namespace {
 
 // clang-format off: each needs the one before
-#include "vec_scalar.inl.h"
-#include "dot_scalar.inl.h"
-#include "bf16_fma.inl.h"
-#include "../product.inl.h"
+#include "../attention.inl.h"
+#include "../attention_product.inl.h"
 #include "../pack_rows.inl.h"
+#include "../product.inl.h"
 #include "../quantize.inl.h"
 #include "../rows.inl.h"
-#include "../attention_product.inl.h"
-#include "../attention.inl.h"
+#include "bf16_fma.inl.h"
+#include "dot_scalar.inl.h"
+#include "vec_scalar.inl.h"
 // clang-format on
 
 void panel_product(const PanelProduct& p) { vector_product(p); }
