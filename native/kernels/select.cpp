@@ -47,17 +47,17 @@ bool has_avx512(const CpuFeatures& f) {
 
 // Slowest first.
 constexpr auto kVariants = std::to_array<Variant>({
-  {&scalar::kTable, [](const CpuFeatures&) { return true; }, "nothing"},
+    {&scalar::kTable, [](const CpuFeatures&) { return true; }, "nothing"},
 #if defined(INLAY_X86_64)
-      {&avx2::kTable, has_avx2, "avx2 and fma"},
-      {&avx2_vnni::kTable, [](const CpuFeatures& f) { return has_avx2(f) && f.avx_vnni; },
-       "avx2, fma and avx_vnni"},
-      {&avx512::kTable, has_avx512, "avx512f, avx512bw, avx512dq and avx512vl"},
-      {&avx512_vnni::kTable, [](const CpuFeatures& f) { return has_avx512(f) && f.avx512_vnni; },
-       "avx512f, avx512bw, avx512dq, avx512vl and avx512_vnni"},
-      {&avx512_bf16::kTable,
-       [](const CpuFeatures& f) { return has_avx512(f) && f.avx512_vnni && f.avx512_bf16; },
-       "avx512f, avx512bw, avx512dq, avx512vl, avx512_vnni and avx512_bf16"},
+    {&avx2::kTable, has_avx2, "avx2 and fma"},
+    {&avx2_vnni::kTable, [](const CpuFeatures& f) { return has_avx2(f) && f.avx_vnni; },
+     "avx2, fma and avx_vnni"},
+    {&avx512::kTable, has_avx512, "avx512f, avx512bw, avx512dq and avx512vl"},
+    {&avx512_vnni::kTable, [](const CpuFeatures& f) { return has_avx512(f) && f.avx512_vnni; },
+     "avx512f, avx512bw, avx512dq, avx512vl and avx512_vnni"},
+    {&avx512_bf16::kTable,
+     [](const CpuFeatures& f) { return has_avx512(f) && f.avx512_vnni && f.avx512_bf16; },
+     "avx512f, avx512bw, avx512dq, avx512vl, avx512_vnni and avx512_bf16"},
 #endif
 });
 

@@ -9,15 +9,15 @@ namespace inlay::kernels::avx512 {
 namespace {
 
 // clang-format off: each needs the one before
-#include "../attention.inl.h"
-#include "../attention_product.inl.h"
-#include "../pack_rows.inl.h"
+#include "vec_avx512.inl.h"
+#include "dot_avx512.inl.h"
+#include "bf16_fma.inl.h"
 #include "../product.inl.h"
+#include "../pack_rows.inl.h"
 #include "../quantize.inl.h"
 #include "../rows.inl.h"
-#include "bf16_fma.inl.h"
-#include "dot_avx512.inl.h"
-#include "vec_avx512.inl.h"
+#include "../attention_product.inl.h"
+#include "../attention.inl.h"
 // clang-format on
 
 void panel_product(const PanelProduct& p) { vector_product(p); }
