@@ -44,6 +44,11 @@ struct PackRows {
   int64_t out_stride;
 };
 
+struct Fetch {
+  const std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
 // c[panels][rows][kPanel] = X[rows][k] * panel, for consecutive panels. Several panels share the
 // reading of X. Only the first `cols` columns of the last panel are needed.
 struct PanelProduct {
@@ -56,9 +61,8 @@ struct PanelProduct {
   int64_t cols;
   float* c;
   std::byte* scratch;  // kProductScratch bytes, aligned to a page: on the stack it was half as fast
-  // Weights that the caller wants next: fetched towards the caches meanwhile. May be null.
-  const std::byte* next;
-  int64_t next_bytes;
+  // Weights and rows that the caller wants next: fetched towards the caches meanwhile.
+  Fetch next[2];
 };
 
 // One output column's weights to integers and bf16 scales. The arithmetic is the same on every ISA.

@@ -41,10 +41,17 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
     // The last row block of these panels is the time to bring the next ones closer.
     const int64_t next = std::min(panels_per_item, weight.panels() - panel - panels);
     const bool fetch = rows >= kFetchRows && item % row_blocks == row_blocks - 1;
-    table.panel_product({x_rows, rows, weight.panel(panel), panels, weight.format(), x_TK.cols,
-                         last_cols, scratch.c, scratch.layout,
-                         fetch ? weight.panel(panel + panels) : nullptr,
-                         fetch ? next * panel_bytes : 0});
+    table.panel_product(
+        {x_rows,
+         rows,
+         weight.panel(panel),
+         panels,
+         weight.format(),
+         x_TK.cols,
+         last_cols,
+         scratch.c,
+         scratch.layout,
+         {fetch ? Fetch{weight.panel(panel + panels), next * panel_bytes} : Fetch{}, {}}});
     for (int64_t i = 0; i < panels; ++i) {
       const int64_t column = (panel + i) * kPanel;
       table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,

@@ -158,9 +158,16 @@ class Chunk {
     for (int64_t first = item.first_panel; first < item.end_panel; first += at_once) {
       const int64_t panels = std::min(at_once, item.end_panel - first);
       const Fetch fetch = rows < kFetchRows ? Fetch{} : after(item, first + panels, next);
-      table_.panel_product({x_rows, rows, shard.gate_up_panel(expert, first), panels,
-                            weights.format(), weights.hidden(), kPanel, scratch.c, scratch.layout,
-                            fetch.data, fetch.bytes});
+      table_.panel_product({x_rows,
+                            rows,
+                            shard.gate_up_panel(expert, first),
+                            panels,
+                            weights.format(),
+                            weights.hidden(),
+                            kPanel,
+                            scratch.c,
+                            scratch.layout,
+                            {fetch, {}}});
       for (int64_t i = 0; i < panels; ++i) {
         const int64_t column = (first + i) * ExpertWeights::kHalf;
         const float* gate = scratch.c + i * rows * kPanel;
@@ -199,11 +206,6 @@ class Chunk {
   }
 
  private:
-  struct Fetch {
-    const std::byte* data = nullptr;
-    int64_t bytes = 0;
-  };
-
   // The panels that follow in this item, or the first ones of the next.
   Fetch after(const Item& item, int64_t panel, const Item* next) const {
     const bool same = panel < item.end_panel;
@@ -249,11 +251,18 @@ class Chunk {
       out_rows[r] = out.row(pairs_.token[first_pair + r]) + first_panel * kPanel;
     }
     const int64_t last_cols = std::min(kPanel, out.cols - (first_panel + panels - 1) * kPanel);
-    const Fetch fetch =
-        rows < kFetchRows ? Fetch{} : after_expert(expert, shard_index, first_panel, panels);
-    table_.panel_product({x_rows, rows, shard.down_panel(local, first_panel), panels,
-                          weights.format(), shard.width, last_cols, scratch.c, scratch.layout,
-                          fetch.data, fetch.bytes});
+    PanelProduct product = {x_rows,
+                            rows,
+                            shard.down_panel(local, first_panel),
+                            panels,
+                            weights.format(),
+                            shard.width,
+                            last_cols,
+                            scratch.c,
+                            scratch.layout,
+                            {}};
+    if (rows >= kFetchRows) fetch_expert_after(expert, shard_index, first_panel, product);
+    table_.panel_product(product);
     // One shard adds the bias.
     const float* bias = shard_index == 0 ? weights.down_bias(local) : nullptr;
     for (int64_t i = 0; i < panels; ++i) {
@@ -265,17 +274,19 @@ class Chunk {
     }
   }
 
-  // The same columns of the next expert that has tokens.
-  Fetch after_expert(int64_t expert, int64_t shard_index, int64_t first_panel,
-                     int64_t panels) const {
+  // The same columns of the next expert that has tokens, and its rows.
+  void fetch_expert_after(int64_t expert, int64_t shard_index, int64_t first_panel,
+                          PanelProduct& product) const {
     for (int64_t e = expert + 1; e < experts_.count(); ++e) {
-      if (pairs_.begin[e] == pairs_.begin[e + 1]) continue;
+      const int64_t rows = std::min(kMaxRows, pairs_.begin[e + 1] - pairs_.begin[e]);
       const Shard* shard = experts_.shard(e, shard_index);
-      if (shard != nullptr)
-        return {shard->down_panel(experts_.local(e), first_panel),
-                panels * shard->down.panel_bytes};
+      if (rows == 0 || shard == nullptr) continue;
+      product.next[0] = {shard->down_panel(experts_.local(e), first_panel),
+                         product.panels * shard->down.panel_bytes};
+      product.next[1] = {hidden_[shard_index].packed + pairs_.begin[e] * packed_stride_,
+                         rows * packed_stride_};
+      return;
     }
-    return {};
   }
 
   ThreadPool::Session& session_;

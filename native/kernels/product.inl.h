@@ -6,8 +6,7 @@
 // they are multiplied. Rows are cut into tiles, K into slices that stay in a cache while all tiles
 // pass over them.
 
-// ---- what a step of K is, per storage
-// ------------------------------------------------------------
+// ---- what a step of K is, per storage ----
 
 struct OpF32 {
   using Acc = Vec::F;
@@ -57,30 +56,54 @@ struct OpI4Bytes : OpI8 {
   static Acc dot(Acc acc, Word w, Word a) { return Dot::dot4(acc, w, a); }
 };
 
+// Weights to bring closer: a few lines with every few steps of every tile, so that memory and
+// multipliers are busy at the same time. Bursts would fill the miss buffers and stop the loads.
+constexpr int64_t kStepsPerFetch = 8;
+struct Prefetch {
+  const std::byte* next;
+  const std::byte* end;
+  int64_t share;  // bytes
+  Fetch after;    // when the first range is done
+  inline __attribute__((always_inline)) void some() {
+    const std::byte* stop = end - next < share ? end : next + share;
+    for (; next < stop; next += 64) __builtin_prefetch(next, 0, 2);
+    if (next >= end && after.bytes > 0) {
+      next = after.data;
+      end = after.data + after.bytes;
+      after.bytes = 0;
+    }
+  }
+};
+
 // acc += rows * weights over `steps` steps.
 template <typename Op, int kRows, int kVecs>
 inline __attribute__((always_inline)) void accumulate(const std::byte* const* x, const std::byte* w,
-                                                      int64_t steps,
+                                                      int64_t steps, Prefetch& prefetch,
                                                       typename Op::Acc (&acc)[kRows][kVecs]) {
-  for (int64_t offset = 0; offset < steps * Op::kRowBytes;
-       offset += Op::kRowBytes, w += Op::kPanelBytes) {
+  const int64_t end = steps * Op::kRowBytes;
+  for (int64_t offset = 0; offset < end;) {
+    prefetch.some();
+    const int64_t left = end - offset;
+    const int64_t stop =
+        left < kStepsPerFetch * Op::kRowBytes ? end : offset + kStepsPerFetch * Op::kRowBytes;
+    for (; offset < stop; offset += Op::kRowBytes, w += Op::kPanelBytes) {
 #pragma GCC unroll 2
-    for (int part = 0; part < Op::kParts; ++part) {
-      typename Op::Word words[kVecs];
+      for (int part = 0; part < Op::kParts; ++part) {
+        typename Op::Word words[kVecs];
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) words[v] = Op::weights(w + v * Vec::kWidth * 4, part);
+        for (int v = 0; v < kVecs; ++v) words[v] = Op::weights(w + v * Vec::kWidth * 4, part);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const typename Op::Word a = Op::row(x[r] + offset, part);
+        for (int r = 0; r < kRows; ++r) {
+          const typename Op::Word a = Op::row(x[r] + offset, part);
 #pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], a);
+          for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], a);
+        }
       }
     }
   }
 }
 
-// ---- tiles
-// ---------------------------------------------------------------------------------------
+// ---- tiles ----
 
 // A slice of K of a float panel.
 struct FloatRun {
@@ -95,7 +118,8 @@ struct FloatTile {
   using Run = FloatRun;
   static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
   template <int kRows, int kVecs>
-  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c) {
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
+                  Prefetch& prefetch) {
     Vec::F acc[kRows][kVecs];
     const std::byte* x[kRows];
 #pragma GCC unroll 8
@@ -105,7 +129,7 @@ struct FloatTile {
       for (int v = 0; v < kVecs; ++v)
         acc[r][v] = run.first ? Vec::zero() : Vec::load(c + r * kPanel + v * Vec::kWidth);
     }
-    accumulate<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, acc);
+    accumulate<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, prefetch, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -135,7 +159,8 @@ struct IntegerTile {
   using Run = IntegerRun;
   static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
   template <int kRows, int kVecs>
-  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c) {
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
+                  Prefetch& prefetch) {
     const std::byte* x[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) x[r] = rows[r] + run.row_offset;
@@ -151,7 +176,7 @@ struct IntegerTile {
         for (int v = 0; v < kVecs; ++v)
           acc[r][v] = run.begins_group ? start : Dot::load(c + r * kPanel + v * Vec::kWidth);
       }
-      accumulate<Op, kRows, kVecs>(x, weights, run.steps, acc);
+      accumulate<Op, kRows, kVecs>(x, weights, run.steps, prefetch, acc);
       if (!run.ends_group) {
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r)
@@ -184,29 +209,17 @@ struct IntegerTile {
 
 template <typename Tile, int kRows>
 inline void tile_columns(const typename Tile::Run& run, const std::byte* const* rows, int64_t cols,
-                         float* c) {
+                         float* c, Prefetch& prefetch) {
   constexpr int64_t kTileCols = Tile::kTileVecs * Vec::kWidth;
   if constexpr (kTileCols == kPanel) {
     if (2 * cols <= kPanel) {  // small routers
-      Tile::template run<kRows, Tile::kTileVecs / 2>(run, rows, 0, c);
+      Tile::template run<kRows, Tile::kTileVecs / 2>(run, rows, 0, c, prefetch);
       return;
     }
   }
   for (int64_t column = 0; column < cols; column += kTileCols)
-    Tile::template run<kRows, Tile::kTileVecs>(run, rows, column, c + column);
+    Tile::template run<kRows, Tile::kTileVecs>(run, rows, column, c + column, prefetch);
 }
-
-// Lines of weights to bring closer, a share with every tile, so that memory and multipliers are
-// busy at the same time.
-struct Prefetch {
-  const std::byte* next;
-  const std::byte* end;
-  int64_t share;
-  void step() {
-    const std::byte* stop = end - next < share ? end : next + share;
-    for (; next < stop; next += 64) __builtin_prefetch(next, 0, 2);
-  }
-};
 
 // All rows over one run. Rows are split evenly (7 = 4 + 3, not 6 + 1), because the small tiles wait
 // for the latency of the multiply-add.
@@ -219,40 +232,50 @@ inline void rows_over(const typename Tile::Run& run, const std::byte* const* row
     const int64_t end = count * (t + 1) / tiles;
     const std::byte* const* x = rows + row;
     float* c_row = c + row * kPanel;
-    prefetch.step();
     switch (end - row) {
       case 1:
-        tile_columns<Tile, 1>(run, x, cols, c_row);
+        tile_columns<Tile, 1>(run, x, cols, c_row, prefetch);
         break;
       case 2:
-        tile_columns<Tile, 2>(run, x, cols, c_row);
+        tile_columns<Tile, 2>(run, x, cols, c_row, prefetch);
         break;
       case 3:
-        if constexpr (Tile::kTileRows >= 3) tile_columns<Tile, 3>(run, x, cols, c_row);
+        if constexpr (Tile::kTileRows >= 3) tile_columns<Tile, 3>(run, x, cols, c_row, prefetch);
         break;
       case 4:
-        if constexpr (Tile::kTileRows >= 4) tile_columns<Tile, 4>(run, x, cols, c_row);
+        if constexpr (Tile::kTileRows >= 4) tile_columns<Tile, 4>(run, x, cols, c_row, prefetch);
         break;
       case 5:
-        if constexpr (Tile::kTileRows >= 5) tile_columns<Tile, 5>(run, x, cols, c_row);
+        if constexpr (Tile::kTileRows >= 5) tile_columns<Tile, 5>(run, x, cols, c_row, prefetch);
         break;
       default:
-        if constexpr (Tile::kTileRows >= 6) tile_columns<Tile, 6>(run, x, cols, c_row);
+        if constexpr (Tile::kTileRows >= 6) tile_columns<Tile, 6>(run, x, cols, c_row, prefetch);
         break;
     }
     row = end;
   }
 }
 
-// ---- panels
-// --------------------------------------------------------------------------------------
+// ---- panels ----
 
 // K of a slice of 8-bit weights (32 KiB); the others take as many bytes or less. With few rows
 // every weight is used once: then a slice is all of K, and panels are read from end to end.
 constexpr int64_t kSliceK = 512;
 
+// What the caller wants next, in equal shares over the steps of this product.
 template <typename Op>
-inline void float_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
+inline Prefetch spread_evenly(const PanelProduct& p, const PanelLayout& layout) {
+  const int64_t tiles = p.panels * ((p.rows + Op::kTileRows - 1) / Op::kTileRows) *
+                        (kPanel / (Op::kTileVecs * Vec::kWidth));
+  const int64_t fetches = tiles * (layout.k / (Op::kSteps * kStepsPerFetch));
+  const int64_t bytes = p.next[0].bytes + p.next[1].bytes;
+  return {p.next[0].data, p.next[0].data + p.next[0].bytes, round_up(bytes / (fetches + 1), 64),
+          p.next[1]};
+}
+
+template <typename Op>
+inline void float_product(const PanelProduct& p, const PanelLayout& layout) {
+  Prefetch prefetch = spread_evenly<Op>(p, layout);
   // Twice the K and up to eight times the bytes: these panels pass through L2.
   const int64_t slice = p.rows <= Op::kTileRows ? layout.k : 2 * kSliceK;
   for (int64_t k0 = 0; k0 == 0 || k0 < layout.k; k0 += slice) {
@@ -298,7 +321,8 @@ inline IntegerRun whole_groups(const PanelLayout& layout, const RowLayout& row,
 
 // 8-bit weights whose groups are short: a slice is several groups.
 template <typename Op>
-inline void grouped_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
+inline void grouped_product(const PanelProduct& p, const PanelLayout& layout) {
+  Prefetch prefetch = spread_evenly<Op>(p, layout);
   const RowLayout row = row_layout(p.format, p.k);
   const int64_t slice = p.rows <= Op::kTileRows ? layout.groups : kSliceK / layout.group_k;
   for (int64_t first = 0; first < layout.groups; first += slice) {
@@ -312,7 +336,8 @@ inline void grouped_product(const PanelProduct& p, const PanelLayout& layout, Pr
 }
 
 // 4-bit weights for many rows: each slice is taken apart once.
-inline void spread_product(const PanelProduct& p, const PanelLayout& layout, Prefetch& prefetch) {
+inline void spread_product(const PanelProduct& p, const PanelLayout& layout) {
+  Prefetch prefetch = spread_evenly<OpI4Bytes>(p, layout);
   std::byte* bytes = p.scratch;
   const RowLayout row = row_layout(p.format, p.k);
   const int64_t slice = kSliceK / layout.group_k;
@@ -332,8 +357,8 @@ inline void spread_product(const PanelProduct& p, const PanelLayout& layout, Pre
 }
 
 // 8-bit weights with one scale per column: a slice is a part of the only group.
-inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout,
-                              Prefetch& prefetch) {
+inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout) {
+  Prefetch prefetch = spread_evenly<OpI8>(p, layout);
   const RowLayout row = row_layout(p.format, p.k);
   const int64_t slice = p.rows <= OpI8::kTileRows ? layout.k : kSliceK;
   for (int64_t k0 = 0; k0 < layout.k; k0 += slice) {
@@ -354,26 +379,23 @@ inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout,
 
 inline void vector_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
-  const int64_t slices = (layout.k + kSliceK - 1) / kSliceK;
-  const int64_t tiles = slices * p.panels * ((p.rows + Dot::kTileRows - 1) / Dot::kTileRows);
-  Prefetch prefetch = {p.next, p.next + p.next_bytes, round_up(p.next_bytes / tiles + 1, 64)};
   switch (p.format) {
     case Format::kF32:
-      float_product<OpF32>(p, layout, prefetch);
+      float_product<OpF32>(p, layout);
       break;
     case Format::kBf16:
-      float_product<OpBf16>(p, layout, prefetch);
+      float_product<OpBf16>(p, layout);
       break;
     case Format::kI8:
-      whole_row_product(p, layout, prefetch);
+      whole_row_product(p, layout);
       break;
     case Format::kI8G32:
-      grouped_product<OpI8>(p, layout, prefetch);
+      grouped_product<OpI8>(p, layout);
       break;
     default:
       if (p.rows <= Dot::kTileRows)
-        grouped_product<OpI4>(p, layout, prefetch);
+        grouped_product<OpI4>(p, layout);
       else
-        spread_product(p, layout, prefetch);
+        spread_product(p, layout);
   }
 }
