@@ -22,7 +22,10 @@ Kind kind_of_format(const char* format) {
     case 'q':
       return Kind::kI64;
     case 'B':
+    case '?':
       return Kind::kU8;
+    case 'b':
+      return Kind::kI8;
     default:
       return Kind::kOther;
   }
@@ -38,7 +41,8 @@ Kind kind_of_dlpack(nb::dlpack::dtype type) {
   if (is(Code::Int, 32)) return Kind::kI32;
   if (is(Code::UInt, 32)) return Kind::kU32;
   if (is(Code::Int, 64)) return Kind::kI64;
-  if (is(Code::UInt, 8)) return Kind::kU8;
+  if (is(Code::UInt, 8) || is(Code::Bool, 8)) return Kind::kU8;
+  if (is(Code::Int, 8)) return Kind::kI8;
   return Kind::kOther;
 }
 
@@ -73,6 +77,8 @@ const char* kind_name(Kind kind) {
       return "int64";
     case Kind::kU8:
       return "uint8";
+    case Kind::kI8:
+      return "int8";
     default:
       return "another dtype";
   }
@@ -186,11 +192,15 @@ kernels::SourceMatrix source_matrix(const Array& array) {
   if (array.kind() != Kind::kF32 && array.kind() != Kind::kBf16)
     fail(array.name(), ": must be float32 or bfloat16 (or its bits as uint16)");
   if (array.stride(1) != 1) fail(array.name(), ": the last dimension must be contiguous");
-  return {array.data(), array.kind() == Kind::kF32 ? kernels::DType::kF32 : kernels::DType::kBf16,
-          array.size(0), array.size(1), array.stride(0)};
+  return {array.name(),
+          array.data(),
+          array.kind() == Kind::kF32 ? kernels::DType::kF32 : kernels::DType::kBf16,
+          array.size(0),
+          array.size(1),
+          array.stride(0)};
 }
 
-OptionalVector::OptionalVector(nb::handle object, const char* name, int64_t size) {
+OptionalVector::OptionalVector(nb::handle object, const char* name, int64_t size) : name_(name) {
   if (object.is_none()) return;
   array_.emplace(object, name, 1);
   array_->require_size(0, size, "one value per column");

@@ -28,7 +28,7 @@ template <typename... Parts>
   throw ArgumentError(text.str());
 }
 
-enum class Kind { kF32, kBf16, kI32, kU32, kI64, kU8, kOther };
+enum class Kind { kF32, kBf16, kI32, kU32, kI64, kU8, kI8, kOther };  // kU8: bool too
 
 const char* kind_name(Kind kind);
 
@@ -89,9 +89,11 @@ kernels::SourceMatrix source_matrix(const Array& array);
 class OptionalVector {
  public:
   OptionalVector(nb::handle object, const char* name, int64_t size);
+  const char* name() const { return name_; }
   const float* data() const { return data_; }
 
  private:
+  const char* name_;
   std::optional<Array> array_;
   const float* data_ = nullptr;
 };

@@ -39,6 +39,7 @@ NB_MODULE(_native, m) {
   nb::module_ kernels = m.def_submodule("kernels", "CPU kernels; typed doors in inlay.kernels.");
   inlay::bindings::register_runtime(kernels);
   inlay::bindings::register_pending(kernels);
+  inlay::bindings::register_weights(kernels);
   inlay::bindings::register_linear(kernels);
   inlay::bindings::register_moe(kernels);
   inlay::bindings::register_attention(kernels);

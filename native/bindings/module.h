@@ -6,6 +6,7 @@
 namespace inlay::bindings {
 
 void register_limits(nanobind::module_& kernels);
+void register_weights(nanobind::module_& kernels);
 void register_linear(nanobind::module_& kernels);
 void register_moe(nanobind::module_& kernels);
 void register_attention(nanobind::module_& kernels);

@@ -1,7 +1,4 @@
-#include <nanobind/stl/string.h>
-
 #include <cmath>
-#include <memory>
 
 #include "array.h"
 #include "module.h"
@@ -13,32 +10,8 @@ using kernels::ExpertWeights;
 
 namespace {
 
-ExpertWeights* new_experts(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                           const std::string& dtype) {
-  if (num_experts < 1) fail("num_experts: must be at least 1, got ", num_experts);
-  if (hidden < 1) fail("hidden: must be at least 1, got ", hidden);
-  if (intermediate < 1) fail("intermediate: must be at least 1, got ", intermediate);
-  return new ExpertWeights(num_experts, hidden, intermediate, parse_dtype(dtype));
-}
-
-void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::handle up_FM,
-                nb::handle down_MF) {
-  if (expert < 0 || expert >= self.num_experts())
-    fail("expert: must be in 0..", self.num_experts() - 1, ", got ", expert);
-  const Array gate(gate_FM, "gate_FM", 2), up(up_FM, "up_FM", 2), down(down_MF, "down_MF", 2);
-  for (const Array* array : {&gate, &up}) {
-    array->require_size(0, self.intermediate(), "intermediate");
-    array->require_size(1, self.hidden(), "hidden");
-  }
-  down.require_size(0, self.hidden(), "hidden");
-  down.require_size(1, self.intermediate(), "intermediate");
-  const kernels::SourceMatrix gate_m = source_matrix(gate), up_m = source_matrix(up),
-                              down_m = source_matrix(down);
-  const nb::gil_scoped_release unlocked;
-  self.set(expert, gate_m, up_m, down_m);
-}
-
-void check_routing(const Array& ids, const Array& routing, int64_t num_experts) {
+void check_routing(const Array& ids, const Array& routing, int64_t num_experts,
+                   const uint8_t* mask) {
   const int32_t* id = ids.as<const int32_t>(Kind::kI32);
   const float* weight = routing.as<const float>(Kind::kF32);
   for (int64_t i = 0; i < ids.size(0) * ids.size(1); ++i) {
@@ -46,49 +19,80 @@ void check_routing(const Array& ids, const Array& routing, int64_t num_experts) 
     if (id[i] >= num_experts)
       fail("expert_ids_TK: id ", id[i], " of token ", i / ids.size(1), " is not below the ",
            num_experts, " experts");
-    if (!std::isfinite(weight[i]))
+    if (!std::isfinite(weight[i]) && (mask == nullptr || mask[id[i]] != 0))
       fail("routing_TK: weight ", weight[i], " of token ", i / ids.size(1), " is not finite");
   }
 }
 
+kernels::Activation checked_activation(float alpha, float limit, float up_offset) {
+  if (!std::isfinite(alpha)) fail("activation.alpha: must be finite, got ", alpha);
+  if (!(limit > 0)) fail("activation.limit: must be above 0 (infinity: none), got ", limit);
+  if (!std::isfinite(up_offset)) fail("activation.up_offset: must be finite, got ", up_offset);
+  return {alpha, limit, up_offset};
+}
+
+// The arguments of a call, held and checked.
+struct MoeCall {
+  MoeCall(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
+          nb::handle routing_TK, nb::handle out_TM, bool accumulate, nb::handle expert_mask_E,
+          kernels::Activation activation, const ExpertWeights* shared)
+      : x(x_TM, "x_TM", 2),
+        ids(expert_ids_TK, "expert_ids_TK", 2),
+        routing(routing_TK, "routing_TK", 2),
+        out(out_TM, "out_TM", 2, Access::kWrite) {
+    x.require_size(1, experts.hidden(), "the experts' hidden size");
+    ids.require_size(0, x.size(0), "tokens of x_TM");
+    routing.require_size(0, x.size(0), "tokens of x_TM");
+    routing.require_size(1, ids.size(1), "experts per token of expert_ids_TK");
+    out.require_size(0, x.size(0), "tokens of x_TM");
+    out.require_size(1, experts.hidden(), "the experts' hidden size");
+    ids.require_contiguous();
+    routing.require_contiguous();
+    const uint8_t* mask_data = nullptr;
+    if (!expert_mask_E.is_none()) {
+      mask.emplace(expert_mask_E, "expert_mask_E", 1);
+      mask->require_size(0, experts.num_experts(), "one value per expert");
+      mask->require_contiguous();
+      mask_data = mask->as<const uint8_t>(Kind::kU8);
+    }
+    if (shared != nullptr && shared->hidden() != experts.hidden())
+      fail("shared: its hidden size is ", shared->hidden(), ", but that of experts is ",
+           experts.hidden());
+    check_routing(ids, routing, experts.num_experts(), mask_data);
+    require_apart(out, x);
+    call = {const_rows(x),
+            &experts,
+            ids.as<const int32_t>(Kind::kI32),
+            routing.as<const float>(Kind::kF32),
+            ids.size(1),
+            mask_data,
+            activation,
+            shared,
+            accumulate,
+            rows(out)};
+  }
+
+  Array x, ids, routing, out;
+  std::optional<Array> mask;
+  kernels::Moe call{};
+};
+
 void moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
-         nb::handle routing_TK, nb::handle out_TM, bool accumulate) {
-  const Array x(x_TM, "x_TM", 2);
-  const Array ids(expert_ids_TK, "expert_ids_TK", 2);
-  const Array routing(routing_TK, "routing_TK", 2);
-  const Array out(out_TM, "out_TM", 2, Access::kWrite);
-  x.require_size(1, experts.hidden(), "the experts' hidden size");
-  ids.require_size(0, x.size(0), "tokens of x_TM");
-  routing.require_size(0, x.size(0), "tokens of x_TM");
-  routing.require_size(1, ids.size(1), "experts per token of expert_ids_TK");
-  out.require_size(0, x.size(0), "tokens of x_TM");
-  out.require_size(1, experts.hidden(), "the experts' hidden size");
-  ids.require_contiguous();
-  routing.require_contiguous();
-  check_routing(ids, routing, experts.num_experts());
-  require_apart(out, x);
-  const kernels::ConstRows x_rows = const_rows(x);
-  const kernels::Rows out_rows = rows(out);
-  const int32_t* id = ids.as<const int32_t>(Kind::kI32);
-  const float* weight = routing.as<const float>(Kind::kF32);
+         nb::handle routing_TK, nb::handle out_TM, bool accumulate, nb::handle expert_mask_E,
+         float alpha, float limit, float up_offset, const ExpertWeights* shared) {
+  const MoeCall checked(x_TM, experts, expert_ids_TK, routing_TK, out_TM, accumulate, expert_mask_E,
+                        checked_activation(alpha, limit, up_offset), shared);
   const nb::gil_scoped_release unlocked;
-  kernels::moe(x_rows, experts, id, weight, ids.size(1), accumulate, out_rows);
+  kernels::moe(checked.call);
 }
 
 }  // namespace
 
 void register_moe(nb::module_& m) {
-  nb::class_<ExpertWeights>(m, "ExpertWeights")
-      .def(nb::new_(&new_experts), "num_experts"_a, "hidden"_a, "intermediate"_a,
-           "dtype"_a = "float32")
-      .def("set", set_expert, "expert"_a, "gate_FM"_a.none(), "up_FM"_a.none(), "down_MF"_a.none())
-      .def_prop_ro("num_experts", &ExpertWeights::num_experts)
-      .def_prop_ro("hidden", &ExpertWeights::hidden)
-      .def_prop_ro("intermediate", &ExpertWeights::intermediate)
-      .def_prop_ro("dtype", [](const ExpertWeights& self) { return dtype_name(self.dtype()); })
-      .def_prop_ro("nbytes", &ExpertWeights::size_bytes);
   m.def("moe", moe, "x_TM"_a.none(), "experts"_a, "expert_ids_TK"_a.none(), "routing_TK"_a.none(),
-        "out_TM"_a.none(), "accumulate"_a = false);
+        "out_TM"_a.none(), "accumulate"_a = false, "expert_mask_E"_a = nb::none(), "alpha"_a = 1.0f,
+        "limit"_a = std::numeric_limits<float>::infinity(), "up_offset"_a = 0.0f,
+        "shared"_a.none() = nb::none());
 }
 
 }  // namespace inlay::bindings

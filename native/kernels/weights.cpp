@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "../core/errors.h"
@@ -24,9 +25,8 @@ std::byte* writable(const WeightMemory& memory) {
 
 // Source rows [first, first + source.rows) of a matrix whose panels begin at `panels`.
 template <typename Source>
-std::vector<PanelJob<Source>> jobs_of_rows(const Source& source, int64_t first, std::byte* panels,
-                                           int64_t panel_bytes) {
-  std::vector<PanelJob<Source>> jobs;
+void append_jobs(const Source& source, int64_t first, std::byte* panels, int64_t panel_bytes,
+                 std::vector<PanelJob<Source>>& jobs) {
   const int64_t end = first + source.rows;
   for (int64_t row = first; row < end;) {
     const int64_t count = std::min(kPanel - row % kPanel, end - row);
@@ -34,7 +34,14 @@ std::vector<PanelJob<Source>> jobs_of_rows(const Source& source, int64_t first, 
         {&source, row - first, count, panels + row / kPanel * panel_bytes, row % kPanel});
     row += count;
   }
-  return jobs;
+}
+
+template <typename Source>
+void pack_rows_of(const Source& source, int64_t first, Format format, std::byte* panels,
+                  int64_t panel_bytes) {
+  std::vector<PanelJob<Source>> jobs;
+  append_jobs(source, first, panels, panel_bytes, jobs);
+  pack_panels(format, std::span<const PanelJob<Source>>(jobs));
 }
 
 ExpertWeights::Shard make_shard(int64_t hidden, int64_t first, int64_t width, Format format) {
@@ -81,13 +88,11 @@ LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format for
 }
 
 void LinearWeight::set_rows(int64_t first, const SourceMatrix& source) {
-  pack_panels(format_, std::span<const PanelJob<SourceMatrix>>(
-                           jobs_of_rows(source, first, writable(memory_), layout_.panel_bytes)));
+  pack_rows_of(source, first, format_, writable(memory_), layout_.panel_bytes);
 }
 
 void LinearWeight::set_rows(int64_t first, const QuantizedMatrix& source) {
-  pack_panels(format_, std::span<const PanelJob<QuantizedMatrix>>(
-                           jobs_of_rows(source, first, writable(memory_), layout_.panel_bytes)));
+  pack_rows_of(source, first, format_, writable(memory_), layout_.panel_bytes);
 }
 
 void LinearWeight::dequantize(float* target_NK) const {
@@ -120,7 +125,7 @@ ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t interm
 }
 
 ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                             Format format, bool has_bias, WeightMemory gate_up, WeightMemory down,
+                             Format format, WeightMemory gate_up, WeightMemory down,
                              WeightMemory biases)
     : num_experts_(num_experts),
       hidden_(hidden),
@@ -130,56 +135,88 @@ ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t interm
   Shard shard = make_shard(hidden, 0, intermediate, format);
   shard.gate_up_memory = std::move(gate_up);
   shard.down_memory = std::move(down);
-  require_size("gate_up", shard.gate_up_memory,
-               num_experts * shard.gate_up_panels * shard.gate_up.panel_bytes);
-  require_size("down", shard.down_memory, num_experts * shard.down_panels * shard.down.panel_bytes);
-  require_size("biases", biases_, has_bias ? bias_bytes(num_experts, hidden, intermediate) : 0);
   shards_.push_back(std::move(shard));
+  require_size("gate_up", shards_[0].gate_up_memory, num_experts * gate_up_bytes());
+  require_size("down", shards_[0].down_memory, num_experts * down_bytes());
+  if (has_bias()) require_size("biases", biases_, bias_bytes(num_experts, hidden, intermediate));
 }
 
 template <typename Source>
-void ExpertWeights::set_all(int64_t expert, const Source& gate_FM, const Source& up_FM,
-                            const Source& down_MF) {
-  std::vector<Source> downs;
-  downs.reserve(shards_.size());
-  std::vector<PanelJob<Source>> gate_ups, down_jobs;
+void ExpertWeights::set_down(int64_t expert, const Source& down_MF) {
+  std::vector<Source> parts;
+  parts.reserve(shards_.size());
+  std::vector<PanelJob<Source>> jobs;
   for (const Shard& shard : shards_) {
-    std::byte* panels =
-        writable(shard.gate_up_memory) + expert * shard.gate_up_panels * shard.gate_up.panel_bytes;
-    for (int64_t column = 0; column < shard.width; column += kHalf) {
-      const int64_t count = std::min(kHalf, shard.width - column);
-      gate_ups.push_back({&gate_FM, shard.first + column, count, panels, 0});
-      gate_ups.push_back({&up_FM, shard.first + column, count, panels, kHalf});
-      panels += shard.gate_up.panel_bytes;
-    }
-    downs.push_back(columns(down_MF, format_, shard.first, shard.width));
-    const auto jobs = jobs_of_rows(
-        downs.back(), 0,
-        writable(shard.down_memory) + expert * shard.down_panels * shard.down.panel_bytes,
-        shard.down.panel_bytes);
-    down_jobs.insert(down_jobs.end(), jobs.begin(), jobs.end());
+    parts.push_back(columns(down_MF, format_, shard.first, shard.width));
+    append_jobs(parts.back(), 0,
+                writable(shard.down_memory) + expert * shard.down_panels * shard.down.panel_bytes,
+                shard.down.panel_bytes, jobs);
   }
-  pack_panels(format_, std::span<const PanelJob<Source>>(gate_ups));
-  pack_panels(format_, std::span<const PanelJob<Source>>(down_jobs));
+  pack_panels(format_, std::span<const PanelJob<Source>>(jobs));
 }
 
 void ExpertWeights::set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
                         const SourceMatrix& down_MF) {
-  set_all(expert, gate_FM, up_FM, down_MF);
-}
-
-void ExpertWeights::set(int64_t expert, const QuantizedMatrix& gate_FM,
-                        const QuantizedMatrix& up_FM, const QuantizedMatrix& down_MF) {
-  set_all(expert, gate_FM, up_FM, down_MF);
+  std::vector<PanelJob<SourceMatrix>> jobs;
+  for (const Shard& shard : shards_) {
+    std::byte* panel =
+        writable(shard.gate_up_memory) + expert * shard.gate_up_panels * shard.gate_up.panel_bytes;
+    for (int64_t column = 0; column < shard.width; column += kHalf) {
+      const int64_t count = std::min(kHalf, shard.width - column);
+      jobs.push_back({&gate_FM, shard.first + column, count, panel, 0});
+      jobs.push_back({&up_FM, shard.first + column, count, panel, kHalf});
+      panel += shard.gate_up.panel_bytes;
+    }
+  }
+  pack_panels(format_, std::span<const PanelJob<SourceMatrix>>(jobs));
+  if (info(format_).group != kWholeRow || shards_.size() == 1) {
+    set_down(expert, down_MF);
+    return;
+  }
+  std::vector<int8_t> q(static_cast<std::size_t>(hidden_ * intermediate_));
+  std::vector<float> scales(static_cast<std::size_t>(hidden_));
+  quantize(down_MF, format_, q.data(), scales.data());
+  set_down(expert, QuantizedMatrix{down_MF.name, q.data(), scales.data(), hidden_, intermediate_,
+                                   intermediate_, 1});
 }
 
 void ExpertWeights::set_bias(int64_t expert, const float* gate_F, const float* up_F,
                              const float* down_M) {
+  if (!has_bias()) return;
   float* biases =
       reinterpret_cast<float*>(writable(biases_)) + expert * (2 * intermediate_ + hidden_);
-  std::copy_n(gate_F, intermediate_, biases);
-  std::copy_n(up_F, intermediate_, biases + intermediate_);
-  std::copy_n(down_M, hidden_, biases + 2 * intermediate_);
+  if (gate_F != nullptr) std::copy_n(gate_F, intermediate_, biases);
+  if (up_F != nullptr) std::copy_n(up_F, intermediate_, biases + intermediate_);
+  if (down_M != nullptr) std::copy_n(down_M, hidden_, biases + 2 * intermediate_);
+}
+
+int64_t ExpertWeights::gate_up_bytes() const {
+  const Shard whole = make_shard(hidden_, 0, intermediate_, format_);
+  return whole.gate_up_panels * whole.gate_up.panel_bytes;
+}
+
+int64_t ExpertWeights::down_bytes() const {
+  const Shard whole = make_shard(hidden_, 0, intermediate_, format_);
+  return whole.down_panels * whole.down.panel_bytes;
+}
+
+void ExpertWeights::copy_panels(int64_t expert, std::byte* gate_up, std::byte* down) const {
+  const PanelLayout whole = panel_layout(format_, intermediate_);
+  std::byte* down_panel = down;
+  for (const Shard& shard : shards_) {
+    const int64_t bytes = shard.gate_up_panels * shard.gate_up.panel_bytes;
+    std::memcpy(gate_up, shard.gate_up_panel(expert, 0), static_cast<std::size_t>(bytes));
+    gate_up += bytes;
+    // A panel's groups, or its steps of K when there are none, follow those of the shard before. A
+    // single group for all of K has the same scales in every shard.
+    const bool first = shard.first == 0;
+    const int64_t skipped = info(format_).group == kWholeRow && !first ? whole.scale_bytes : 0;
+    const int64_t part = shard.down.panel_bytes - skipped;
+    for (int64_t i = 0; i < shard.down_panels; ++i)
+      std::memcpy(down_panel + i * whole.panel_bytes, shard.down_panel(expert, i) + skipped,
+                  static_cast<std::size_t>(part));
+    down_panel += part;
+  }
 }
 
 void ExpertWeights::dequantize(int64_t expert, float* gate_FM, float* up_FM, float* down_MF) const {

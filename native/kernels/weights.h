@@ -97,22 +97,28 @@ class ExpertWeights {
   // Biases, when present, start as zeros.
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
                 bool has_bias, int64_t num_shards);
-  // Mapped, one shard.
+  // Mapped, one shard; no biases when that memory is empty.
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
-                bool has_bias, WeightMemory gate_up, WeightMemory down, WeightMemory biases);
+                WeightMemory gate_up, WeightMemory down, WeightMemory biases);
 
-  // As LinearWeight::set_rows. Quantised down columns keep their groups in every shard.
+  // As LinearWeight::set_rows. Formats with a scale per row take that of the whole row in every
+  // shard.
   void set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
            const SourceMatrix& down_MF);
-  void set(int64_t expert, const QuantizedMatrix& gate_FM, const QuantizedMatrix& up_FM,
-           const QuantizedMatrix& down_MF);
+  // A null pointer leaves what is there.
   void set_bias(int64_t expert, const float* gate_F, const float* up_F, const float* down_M);
   void dequantize(int64_t expert, float* gate_FM, float* up_FM, float* down_MF) const;
+
+  // The panels of one expert as a single shard holds them, and their sizes.
+  void copy_panels(int64_t expert, std::byte* gate_up, std::byte* down) const;
+  int64_t gate_up_bytes() const;
+  int64_t down_bytes() const;
 
   int64_t num_experts() const { return num_experts_; }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
   Format format() const { return format_; }
+  bool has_bias() const { return biases_.size() > 0; }
   std::span<const Shard> shards() const { return shards_; }
   // fp32 [intermediate], [intermediate], [hidden] of an expert; null without biases.
   const float* gate_bias(int64_t expert) const { return bias(expert, 0); }
@@ -122,13 +128,13 @@ class ExpertWeights {
 
  private:
   const float* bias(int64_t expert, int64_t offset) const {
-    if (biases_.size() == 0) return nullptr;
+    if (!has_bias()) return nullptr;
     return reinterpret_cast<const float*>(biases_.data()) + expert * (2 * intermediate_ + hidden_) +
            offset;
   }
 
   template <typename Source>
-  void set_all(int64_t expert, const Source& gate_FM, const Source& up_FM, const Source& down_MF);
+  void set_down(int64_t expert, const Source& down_MF);
 
   int64_t num_experts_;
   int64_t hidden_;

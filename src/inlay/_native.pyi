@@ -10,21 +10,44 @@ import numpy.typing as npt
 
 class kernels:
     class LinearWeight:
-        def __init__(self, out_features: int, in_features: int, dtype: str = "float32") -> None: ...
+        def __init__(
+            self, out_features: int, in_features: int, format: str = "float32"
+        ) -> None: ...
         def set_rows(self, first: int, rows_NK: Any) -> None: ...
-        def unpack(self) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]: ...
+        def set_rows_quantized(self, first: int, q_NK: Any, scales_NG: Any) -> None: ...
+        def dequantize(self) -> npt.NDArray[np.float32]: ...
+        def panels(self) -> npt.NDArray[np.uint8]: ...
         @property
         def shape(self) -> tuple[int, int]: ...
         @property
-        def dtype(self) -> str: ...
+        def format(self) -> str: ...
         @property
         def nbytes(self) -> int: ...
 
     class ExpertWeights:
         def __init__(
-            self, num_experts: int, hidden: int, intermediate: int, dtype: str = "float32"
+            self,
+            num_experts: int,
+            hidden: int,
+            intermediate: int,
+            format: str = "float32",
+            bias: bool = False,
         ) -> None: ...
-        def set(self, expert: int, gate_FM: Any, up_FM: Any, down_MF: Any) -> None: ...
+        def set(
+            self,
+            expert: int,
+            gate_FM: Any,
+            up_FM: Any,
+            down_MF: Any,
+            gate_bias_F: Any = None,
+            up_bias_F: Any = None,
+            down_bias_M: Any = None,
+        ) -> None: ...
+        def dequantize(
+            self, expert: int
+        ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
+        def panels(self, expert: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]: ...
+        def biases(self) -> npt.NDArray[np.float32] | None: ...
         @property
         def num_experts(self) -> int: ...
         @property
@@ -32,7 +55,7 @@ class kernels:
         @property
         def intermediate(self) -> int: ...
         @property
-        def dtype(self) -> str: ...
+        def format(self) -> str: ...
         @property
         def nbytes(self) -> int: ...
 
@@ -65,7 +88,25 @@ class kernels:
         def done(self) -> bool: ...
 
     @staticmethod
-    def pack_linear(weight_NK: Any, dtype: str | None = None) -> LinearWeight: ...
+    def quantize(
+        weight_NK: Any, format: str
+    ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]: ...
+    @staticmethod
+    def pack_linear(weight_NK: Any, format: str | None = None) -> LinearWeight: ...
+    @staticmethod
+    def map_linear(
+        out_features: int, in_features: int, format: str, panels: Any
+    ) -> LinearWeight: ...
+    @staticmethod
+    def map_experts(
+        num_experts: int,
+        hidden: int,
+        intermediate: int,
+        format: str,
+        gate_up: Any,
+        down: Any,
+        biases: Any = None,
+    ) -> ExpertWeights: ...
     @staticmethod
     def linear(
         x_TK: Any, weight: LinearWeight, out_TN: Any, bias_N: Any = None, accumulate: bool = False
@@ -78,6 +119,11 @@ class kernels:
         routing_TK: Any,
         out_TM: Any,
         accumulate: bool = False,
+        expert_mask_E: Any = None,
+        alpha: float = 1.0,
+        limit: float = ...,
+        up_offset: float = 0.0,
+        shared: ExpertWeights | None = None,
     ) -> None: ...
     @staticmethod
     def router_topk(

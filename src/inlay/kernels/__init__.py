@@ -15,9 +15,11 @@ dim, F expert width, E experts, H heads, D head dim, P positions or pages, R hal
 from inlay.kernels._arrays import Array
 from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, rope_and_store
 from inlay.kernels._block_hash import block_hash_chain
+from inlay.kernels._formats import FORMATS
 from inlay.kernels._linear import LinearWeight, linear, pack_linear
-from inlay.kernels._moe import ExpertWeights, moe, pack_experts, router_topk
+from inlay.kernels._moe import SILU, Activation, ExpertWeights, moe, pack_experts, router_topk
 from inlay.kernels._pending import Pending
+from inlay.kernels._quantize import quantize
 from inlay.kernels._rows import rms_norm, silu_mul
 from inlay.kernels.isa import (
     available_isas,
@@ -39,6 +41,9 @@ from inlay.kernels.threads import (
 )
 
 __all__ = [
+    "FORMATS",
+    "SILU",
+    "Activation",
     "Array",
     "ExpertWeights",
     "KvGeometry",
@@ -60,6 +65,7 @@ __all__ = [
     "pack_experts",
     "pack_linear",
     "paged_attention",
+    "quantize",
     "rms_norm",
     "rope_and_store",
     "router_topk",

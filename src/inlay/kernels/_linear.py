@@ -13,21 +13,25 @@ else:
     LinearWeight = _backend.ops.LinearWeight
 
 
-def pack_linear(weight_NK: Array, dtype: str | None = None) -> LinearWeight:
+def pack_linear(weight_NK: Array, format: str | None = None) -> LinearWeight:
     """Copy a weight matrix into the layout that `linear` reads.
 
     Args:
         weight_NK: float32, or bfloat16 (torch, or its bits as NumPy uint16); rows are output
             columns, as PyTorch stores them. The array can be dropped afterwards.
-        dtype: `float32` or `bfloat16` to hold another dtype than given; fp32 is rounded to the
-            nearest bf16, ties to even.
+        format: one of `FORMATS`; by default the dtype that is given. fp32 is rounded to the
+            nearest bf16, ties to even; integer formats are made as by `quantize`.
 
-    Layout: panels of 64 output columns, fp32 `[N/64][K][64]`, bf16 `[N/64][K/2][64][2]`, zero
-        padded, 64-byte aligned, huge pages when large; the same for every ISA. To fill a weight
-        piece by piece use `LinearWeight(out_features, in_features, dtype)` and `set_rows`.
-    Cost: one pass over the weight, 1 to 2 GB/s per core.
+    Raises:
+        ArgumentError: a row holds a NaN or an infinity, or an argument is wrong.
+
+    The layout is that of `docs/formats.md`, the same for every ISA, 64-byte aligned, in
+        huge pages when large. To fill a weight piece by piece use
+        `LinearWeight(out_features, in_features, format)` and `set_rows`, or `set_rows_quantized`
+        with integers and scales; `dequantize` gives the weights that kernels use.
+    Cost: one pass over the weight, 0.5 (int4) to 4 GB/s of source per core.
     """
-    weight: LinearWeight = _backend.ops.pack_linear(weight_NK, dtype)
+    weight: LinearWeight = _backend.ops.pack_linear(weight_NK, format)
     return weight
 
 
@@ -51,7 +55,10 @@ def linear(
     Raises:
         ArgumentError: a shape, dtype, stride or overlap is wrong; the message names the argument.
 
-    Tolerance: fp32 accumulation in ascending K with one rounding per step, so the relative error
-        against exact arithmetic grows like sqrt(K) * 6e-8. bf16 weights are widened exactly.
+    Tolerance: activations are rounded to bf16 for bfloat16 weights, to int8 (one scale per token
+        and group of the format) for integer ones. Integer products are exact within a group;
+        everything else is fp32 in ascending K with one rounding per step, so the relative error
+        against exact arithmetic on the rounded operands grows like sqrt(K) * 6e-8. A token with a
+        NaN or an infinity gets NaN from integer formats.
     """
     _backend.ops.linear(x_TK, weight, out_TN, bias_N, accumulate)

@@ -1,5 +1,7 @@
 """Routed experts: choosing them, and running the chosen ones."""
 
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from inlay.core.errors import ArgumentError
@@ -14,22 +16,42 @@ else:
     ExpertWeights = _backend.ops.ExpertWeights
 
 
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What lies between an expert's gate/up and down products.
+
+    With `g = min(gate, limit)` and `u = clip(up, -limit, limit)` it is
+    `g * sigmoid(alpha * g) * (u + up_offset)`. The defaults are SiLU times up; gpt-oss has
+    `Activation(alpha=1.702, limit=7, up_offset=1)`.
+    """
+
+    alpha: float = 1.0
+    limit: float = inf
+    up_offset: float = 0.0
+
+
+SILU = Activation()
+"""`silu(gate) * up`."""
+
+
 def pack_experts(
-    gate_EFM: Array, up_EFM: Array, down_EMF: Array, dtype: str | None = None
+    gate_EFM: Array, up_EFM: Array, down_EMF: Array, format: str | None = None
 ) -> ExpertWeights:
     """Copy all experts of one layer into the layout that `moe` reads.
 
     Args:
         gate_EFM, up_EFM: float32, or bfloat16 (torch, or its bits as NumPy uint16).
         down_EMF: the same dtype.
-        dtype: `float32` or `bfloat16` to hold another dtype than given.
+        format: one of `FORMATS`; by default the dtype that is given.
 
     Raises:
-        ArgumentError: the shapes do not fit together; the message names the argument.
+        ArgumentError: the shapes do not fit together, or a row holds a NaN or an infinity; the
+            message names the argument.
 
     A loader that does not want all experts in memory twice creates
-    `ExpertWeights(num_experts, hidden, intermediate, dtype)` and calls
-    `set(expert, gate_FM, up_FM, down_MF)` for one expert at a time.
+    `ExpertWeights(num_experts, hidden, intermediate, format, bias)` and calls
+    `set(expert, gate_FM, up_FM, down_MF)` for one expert at a time, with `gate_bias_F`, `up_bias_F`
+    and `down_bias_M` where it has biases. `dequantize(expert)` gives the weights that kernels use.
     """
     if len(gate_EFM.shape) != 3:
         raise ArgumentError(f"gate_EFM: must have 3 dimensions, has {len(gate_EFM.shape)}")
@@ -39,9 +61,9 @@ def pack_experts(
             raise ArgumentError(
                 f"{name}: has shape {tuple(array.shape)}, but gate_EFM has {num_experts} experts"
             )
-    if dtype is None:
-        dtype = "float32" if str(gate_EFM.dtype).endswith("float32") else "bfloat16"  # type: ignore[attr-defined]
-    experts = ExpertWeights(num_experts, hidden, intermediate, dtype)
+    if format is None:
+        format = "float32" if str(gate_EFM.dtype).endswith("float32") else "bfloat16"  # type: ignore[attr-defined]
+    experts = ExpertWeights(num_experts, hidden, intermediate, format)
     for e in range(num_experts):
         experts.set(e, gate_EFM[e], up_EFM[e], down_EMF[e])  # type: ignore[index]
     return experts
@@ -55,8 +77,11 @@ def moe(
     out_TM: Array,
     *,
     accumulate: bool = False,
+    expert_mask_E: Array | None = None,
+    activation: Activation = SILU,
+    shared: ExpertWeights | None = None,
 ) -> None:
-    """Write the weighted sum of each token's experts, `down(silu(gate x) * up x)`, to `out`.
+    """Write the weighted sum of each token's experts, `down(activation(gate x, up x))`, to `out`.
 
     Args:
         x_TM: float32, any row stride, contiguous columns. T may be 0.
@@ -66,16 +91,34 @@ def moe(
         routing_TK: float32, contiguous; the weight of each chosen expert.
         out_TM: float32, writable, apart from x.
         accumulate: add to what `out` holds.
+        expert_mask_E: bool or uint8; experts with 0 run elsewhere and are skipped, their routing
+            weights are not looked at.
+        activation: of routed and shared experts.
+        shared: experts that every token takes with weight 1, of the same hidden size and any
+            format.
 
     Raises:
         ArgumentError: a shape, dtype or stride is wrong, an id is not below the number of experts,
             or a routing weight is not finite; the message names the argument.
 
-    Tolerance: as `linear`, three products in a row; exp is good to 2e-7. The experts of a token
-        are added in ascending id order.
+    Tolerance: as `linear`, three products in a row, the activated values being rounded again to
+        the format's operand; exp is good to 2e-7. A token's shared experts are added first, then
+        its routed ones in ascending id order.
     Cost: reads each chosen expert once; scratch of T * K * F floats for up to 1,024 tokens.
     """
-    _backend.ops.moe(x_TM, experts, expert_ids_TK, routing_TK, out_TM, accumulate)
+    _backend.ops.moe(
+        x_TM,
+        experts,
+        expert_ids_TK,
+        routing_TK,
+        out_TM,
+        accumulate,
+        expert_mask_E,
+        activation.alpha,
+        activation.limit,
+        activation.up_offset,
+        shared,
+    )
 
 
 def router_topk(

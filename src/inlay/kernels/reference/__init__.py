@@ -11,8 +11,9 @@ from inlay.kernels.reference.attention import (
     rope_and_store,
 )
 from inlay.kernels.reference.block_hash import block_hash_chain
-from inlay.kernels.reference.experts import ExpertWeights, moe, router_topk
-from inlay.kernels.reference.linear import LinearWeight, linear, pack_linear
+from inlay.kernels.reference.experts import ExpertWeights, map_experts, moe, router_topk
+from inlay.kernels.reference.formats import quantize
+from inlay.kernels.reference.linear import LinearWeight, linear, map_linear, pack_linear
 from inlay.kernels.reference.pending import Pending
 from inlay.kernels.reference.rows import rms_norm, silu_mul
 
@@ -24,9 +25,12 @@ __all__ = [
     "Pending",
     "block_hash_chain",
     "linear",
+    "map_experts",
+    "map_linear",
     "moe",
     "pack_linear",
     "paged_attention",
+    "quantize",
     "rms_norm",
     "rope_and_store",
     "router_topk",

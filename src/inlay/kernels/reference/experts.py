@@ -1,61 +1,171 @@
 """Routed experts: choosing them, and running the chosen ones."""
 
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from inlay.kernels._checks import (
-    DTYPES,
-    F32,
-    array_of,
-    as_f32,
-    check,
-    check_size,
-    converted,
-    dtype_name,
-)
-from inlay.kernels.reference.rows import silu
+from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
+from inlay.kernels._formats import PANEL, format_named
+from inlay.kernels.reference.formats import StoredRows, check_inner_size, source_of
+from inlay.kernels.reference.linear import bytes_of
+
+_HALF = PANEL // 2
 
 
 class ExpertWeights:
-    """Gate, up and down matrices of one layer's experts, kept row-major here."""
+    """Gate, up and down matrices of one layer's experts in a format."""
 
     def __init__(
-        self, num_experts: int, hidden: int, intermediate: int, dtype: str = "float32"
+        self,
+        num_experts: int,
+        hidden: int,
+        intermediate: int,
+        format: str = "float32",
+        bias: bool = False,
     ) -> None:
         sizes = {"num_experts": num_experts, "hidden": hidden, "intermediate": intermediate}
         for name, size in sizes.items():
             check(size >= 1, f"{name}: must be at least 1, got {size}")
         self.num_experts, self.hidden, self.intermediate = num_experts, hidden, intermediate
-        self.dtype = dtype_name(dtype)
-        self._gate_EFM = np.zeros((num_experts, intermediate, hidden), DTYPES[dtype])
-        self._up_EFM = np.zeros_like(self._gate_EFM)
-        self._down_EMF = np.zeros((num_experts, hidden, intermediate), DTYPES[dtype])
+        named = format_named(format)
+        for name in ("hidden", "intermediate"):
+            check_inner_size(named, name, sizes[name])
+        self.format = named.name
+        # Gate and up rows, one after the other.
+        self._gate_up = [
+            StoredRows.zeros(2 * intermediate, hidden, named) for _ in range(num_experts)
+        ]
+        self._down = [StoredRows.zeros(hidden, intermediate, named) for _ in range(num_experts)]
+        self._biases = (
+            np.zeros((num_experts, 2 * intermediate + hidden), np.float32) if bias else None
+        )
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return self._gate_EFM.nbytes + self._up_EFM.nbytes + self._down_EMF.nbytes
+        """Bytes of the panels and biases."""
+        gate_up, down = self.panels(0)
+        biases = 0 if self._biases is None else self._biases.nbytes
+        return self.num_experts * (gate_up.nbytes + down.nbytes) + biases
 
-    def set(self, expert: int, gate_FM: Any, up_FM: Any, down_MF: Any) -> None:
-        """Fill one expert."""
+    def _check_expert(self, expert: int) -> None:
         check(
             0 <= expert < self.num_experts,
             f"expert: must be in 0..{self.num_experts - 1}, got {expert}",
         )
-        targets = {"gate_FM": self._gate_EFM, "up_FM": self._up_EFM, "down_MF": self._down_EMF}
-        for (name, target), value in zip(targets.items(), (gate_FM, up_FM, down_MF), strict=True):
+
+    def set(
+        self,
+        expert: int,
+        gate_FM: Any,
+        up_FM: Any,
+        down_MF: Any,
+        gate_bias_F: Any = None,
+        up_bias_F: Any = None,
+        down_bias_M: Any = None,
+    ) -> None:
+        """Fill one expert."""
+        self._check_expert(expert)
+        f, m = self.intermediate, self.hidden
+        shapes = {"gate_FM": (f, m), "up_FM": (f, m), "down_MF": (m, f)}
+        sources = []
+        for (name, shape), value in zip(shapes.items(), (gate_FM, up_FM, down_MF), strict=True):
             source = array_of(value, name, 2, (np.float32, np.uint16))
             for dim in range(2):
-                check_size(source, name, dim, target.shape[dim + 1], "the experts' size")
-            target[expert] = converted(source, self.dtype)
+                check_size(source, name, dim, shape[dim], "the experts' size")
+            sources.append(source_of(source, name))
+        ranges = {
+            "gate_bias_F": (gate_bias_F, slice(0, f)),
+            "up_bias_F": (up_bias_F, slice(f, 2 * f)),
+            "down_bias_M": (down_bias_M, slice(2 * f, 2 * f + m)),
+        }
+        for name, (value, place) in ranges.items():
+            bias = vector_of(value, name, place.stop - place.start)
+            if bias is None:
+                continue
+            check(
+                self._biases is not None,
+                f"{name}: these experts were made without biases; make them with bias=True",
+            )
+            assert self._biases is not None
+            self._biases[expert, place] = bias
+        self._gate_up[expert].set(slice(0, f), sources[0])
+        self._gate_up[expert].set(slice(f, 2 * f), sources[1])
+        self._down[expert].set(slice(0, m), sources[2])
 
-    def apply(self, expert: int, x_TM: F32) -> F32:
-        """`down(silu(gate x) * up x)` of one expert."""
-        gate = x_TM @ as_f32(self._gate_EFM[expert]).T
-        up = x_TM @ as_f32(self._up_EFM[expert]).T
-        result: F32 = silu(gate) * up @ as_f32(self._down_EMF[expert]).T
-        return result
+    def dequantize(self, expert: int) -> tuple[F32, F32, F32]:
+        """Gate, up and down as products use them."""
+        self._check_expert(expert)
+        gate_up = self._gate_up[expert].values()
+        f = self.intermediate
+        return gate_up[:f].copy(), gate_up[f:].copy(), self._down[expert].values().copy()
+
+    def biases(self) -> F32 | None:
+        """`[experts][gate | up | down]`, or None."""
+        return self._biases
+
+    def panels(self, expert: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """The bytes of an expert's gate/up and down panels."""
+        self._check_expert(expert)
+        interleaved = self._gate_up[expert].taken(self._gate_up_rows())
+        return interleaved.panels(), self._down[expert].panels()
+
+    def set_panels(
+        self, expert: int, gate_up: npt.NDArray[np.uint8], down: npt.NDArray[np.uint8]
+    ) -> None:
+        """The inverse of `panels`."""
+        rows = self._gate_up_rows()
+        interleaved = StoredRows.zeros(len(rows), self.hidden, format_named(self.format))
+        interleaved.set_panels(gate_up)
+        places = np.argsort(np.where(rows < 0, len(rows), rows), kind="stable")
+        self._gate_up[expert] = interleaved.taken(places[: 2 * self.intermediate])
+        self._down[expert].set_panels(down)
+
+    def _gate_up_rows(self) -> npt.NDArray[np.int64]:
+        """For each column of the panels its row: 32 of gate, the same 32 of up; -1 for none."""
+        f = self.intermediate
+        blocks = np.arange(-(-f // _HALF) * _HALF).reshape(-1, 1, _HALF)
+        gate = np.where(blocks < f, blocks, -1)
+        up = np.where(blocks < f, blocks + f, -1)
+        return np.concatenate([gate, up], axis=1).reshape(-1)
+
+    def apply(self, expert: int, x_TM: F32, alpha: float, limit: float, up_offset: float) -> F32:
+        """`down(activation(gate x, up x))` of one expert."""
+        f = self.intermediate
+        gate_up = self._gate_up[expert].times(x_TM)
+        if self._biases is not None:
+            gate_up = gate_up + self._biases[expert, : 2 * f]
+        gate = np.minimum(gate_up[:, :f], np.float32(limit))
+        up = np.clip(gate_up[:, f:], -np.float32(limit), np.float32(limit))
+        with np.errstate(over="ignore"):
+            sigmoid = 1 / (1 + np.exp(np.float32(-alpha) * gate))
+        result: F32 = self._down[expert].times(gate * sigmoid * (up + np.float32(up_offset)))
+        return result if self._biases is None else result + self._biases[expert, 2 * f :]
+
+
+def map_experts(
+    num_experts: int,
+    hidden: int,
+    intermediate: int,
+    format: str,
+    gate_up: Any,
+    down: Any,
+    biases: Any = None,
+) -> ExpertWeights:
+    """Experts from the bytes of their panels, copied here."""
+    experts = ExpertWeights(num_experts, hidden, intermediate, format, biases is not None)
+    sizes = [part.nbytes for part in experts.panels(0)]
+    parts = [
+        bytes_of(value, name, num_experts * size).reshape(num_experts, size)
+        for name, value, size in (("gate_up", gate_up, sizes[0]), ("down", down, sizes[1]))
+    ]
+    for expert in range(num_experts):
+        experts.set_panels(expert, parts[0][expert], parts[1][expert])
+    own = experts.biases()
+    if own is not None:
+        own[:] = bytes_of(biases, "biases", own.nbytes).view(np.float32).reshape(own.shape)
+    return experts
 
 
 def moe(
@@ -65,8 +175,13 @@ def moe(
     routing_TK: Any,
     out_TM: Any,
     accumulate: bool = False,
+    expert_mask_E: Any = None,
+    alpha: float = 1.0,
+    limit: float = inf,
+    up_offset: float = 0.0,
+    shared: ExpertWeights | None = None,
 ) -> None:
-    """Weighted sum of each token's experts, added in ascending id order."""
+    """Shared experts, then the weighted routed ones, added in ascending id order."""
     x, out = array_of(x_TM, "x_TM", 2), array_of(out_TM, "out_TM", 2, writable=True)
     ids = array_of(expert_ids_TK, "expert_ids_TK", 2, np.int32)
     routing = array_of(routing_TK, "routing_TK", 2)
@@ -76,18 +191,35 @@ def moe(
     check_size(routing, "routing_TK", 1, ids.shape[1], "experts per token of expert_ids_TK")
     check_size(out, "out_TM", 0, x.shape[0], "tokens of x_TM")
     check_size(out, "out_TM", 1, experts.hidden, "the experts' hidden size")
+    runs = np.ones(experts.num_experts, np.bool_)
+    if expert_mask_E is not None:
+        mask = array_of(expert_mask_E, "expert_mask_E", 1, (np.uint8, np.bool_))
+        check_size(mask, "expert_mask_E", 0, experts.num_experts, "one value per expert")
+        runs = mask != 0
+    check(isfinite(alpha), f"activation.alpha: must be finite, got {alpha}")
+    check(limit > 0, f"activation.limit: must be above 0 (infinity: none), got {limit}")
+    check(isfinite(up_offset), f"activation.up_offset: must be finite, got {up_offset}")
+    check(
+        shared is None or shared.hidden == experts.hidden,
+        f"shared: its hidden size is not that of experts, {experts.hidden}",
+    )
     high = int(ids.max(initial=-1))
     check(
         high < experts.num_experts,
         f"expert_ids_TK: id {high} is not below the {experts.num_experts} experts",
     )
-    check(bool(np.isfinite(routing[ids >= 0]).all()), "routing_TK: a weight is not finite")
+    here = (ids >= 0) & runs[ids]
+    check(bool(np.isfinite(routing[here]).all()), "routing_TK: a weight is not finite")
     check(not np.shares_memory(x, out), "out_TM: shares memory with x_TM")
     if not accumulate:
         out[:] = 0
-    for expert in np.unique(ids[ids >= 0]):
+    activation = (alpha, limit, up_offset)
+    for expert in range(0 if shared is None else shared.num_experts):
+        assert shared is not None
+        out += shared.apply(expert, x, *activation)
+    for expert in np.unique(ids[here]):
         tokens, places = np.nonzero(ids == expert)
-        result = experts.apply(int(expert), x[tokens])
+        result = experts.apply(int(expert), x[tokens], *activation)
         np.add.at(out, tokens, routing[tokens, places, None] * result)
 
 

@@ -5,58 +5,118 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inlay.kernels._checks import (
-    DTYPES,
-    array_of,
-    as_f32,
-    check,
-    check_size,
-    converted,
-    dtype_name,
-    vector_of,
+from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
+from inlay.kernels._formats import Format, format_named
+from inlay.kernels.reference.formats import (
+    StoredRows,
+    check_inner_size,
+    check_integers,
+    source_of,
 )
 
 
 class LinearWeight:
-    """A weight matrix, kept row-major here."""
+    """A weight matrix in a format."""
 
-    def __init__(self, out_features: int, in_features: int, dtype: str = "float32") -> None:
+    def __init__(self, out_features: int, in_features: int, format: str = "float32") -> None:
         check(out_features >= 1, f"out_features: must be at least 1, got {out_features}")
         check(in_features >= 1, f"in_features: must be at least 1, got {in_features}")
-        self.dtype = dtype_name(dtype)
+        named = format_named(format)
+        check_inner_size(named, "in_features", in_features)
         self.shape = (out_features, in_features)
-        self._weight_NK: npt.NDArray[Any] = np.zeros(self.shape, DTYPES[dtype])
+        self.rows = StoredRows.zeros(out_features, in_features, named)
+
+    @property
+    def format(self) -> str:
+        """Name of the format."""
+        return self.rows.format.name
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return self._weight_NK.nbytes
+        """Bytes of the panels."""
+        return self.panels().nbytes
+
+    def _range(self, first: int, count: int) -> slice:
+        check(
+            0 <= first <= self.shape[0] - count,
+            f"first: {count} rows from {first} on are outside the weight's {self.shape[0]}",
+        )
+        return slice(first, first + count)
 
     def set_rows(self, first: int, rows_NK: Any) -> None:
         """Fill output columns from `first` on."""
-        rows = array_of(rows_NK, "rows_NK", 2, (np.float32, np.uint16))
-        check_size(rows, "rows_NK", 1, self.shape[1], "in_features")
-        end = first + rows.shape[0]
+        source = array_of(rows_NK, "rows_NK", 2, (np.float32, np.uint16))
+        check_size(source, "rows_NK", 1, self.shape[1], "in_features")
+        self.rows.set(self._range(first, len(source)), source_of(source, "rows_NK"))
+
+    def set_rows_quantized(self, first: int, q_NK: Any, scales_NG: Any) -> None:
+        """Fill output columns with integers and scales."""
+        format = self.rows.format
+        check_integers(format)
+        q = array_of(q_NK, "q_NK", 2, np.int8)
+        scales = array_of(scales_NG, "scales_NG", 2)
+        check_size(q, "q_NK", 1, self.shape[1], "in_features")
+        rows = self._range(first, len(q))
+        check_size(scales, "scales_NG", 0, len(q), "rows of q_NK")
+        check_size(scales, "scales_NG", 1, format.groups(q.shape[1]), "groups of in_features")
+        fits = np.isfinite(scales).all(axis=1) & _in_range(q, format)
         check(
-            0 <= first and end <= self.shape[0],
-            f"first: rows {first}..{end} are outside the weight's {self.shape[0]}",
+            bool(fits.all()),
+            f"q_NK: row {int(fits.argmin()) if len(fits) else 0} holds a scale that is not finite "
+            "or an integer outside the format's range",
         )
-        self._weight_NK[first:end] = converted(rows, self.dtype)
+        self.rows.set_quantized(rows, q, scales)
 
-    def unpack(self) -> npt.NDArray[Any]:
-        """The weight as `[N][K]`, bf16 as its bits."""
-        return self._weight_NK.copy()
+    def dequantize(self) -> F32:
+        """The weights that products use, `[N][K]`."""
+        return self.rows.values().copy()
+
+    def panels(self) -> npt.NDArray[np.uint8]:
+        """The bytes of the packed weight."""
+        return self.rows.panels()
 
 
-def pack_linear(weight_NK: Any, dtype: str | None = None) -> LinearWeight:
+def _in_range(q: npt.NDArray[np.int8], format: Format) -> npt.NDArray[np.bool_]:
+    low, high = (-8, 7) if format.bits == 4 else (-128, 127)
+    result: npt.NDArray[np.bool_] = ((q >= low) & (q <= high)).all(axis=1)
+    return result
+
+
+def pack_linear(weight_NK: Any, format: str | None = None) -> LinearWeight:
     """A `LinearWeight` holding a copy of the matrix."""
     source = array_of(weight_NK, "weight_NK", 2, (np.float32, np.uint16))
     check(min(source.shape) >= 1, f"weight_NK: has shape {source.shape}, sizes must be at least 1")
-    own = "float32" if source.dtype == np.float32 else "bfloat16"
-    rows, cols = source.shape
-    weight = LinearWeight(rows, cols, own if dtype is None else dtype)
-    weight.set_rows(0, source)
+    if format is None:
+        format = "float32" if source.dtype == np.float32 else "bfloat16"
+    check_inner_size(format_named(format), "weight_NK", source.shape[1])
+    weight = LinearWeight(*source.shape, format)
+    weight.rows.set(slice(0, len(source)), source_of(source, "weight_NK"))
     return weight
+
+
+def map_linear(out_features: int, in_features: int, format: str, panels: Any) -> LinearWeight:
+    """A weight from the bytes of its panels, copied here."""
+    weight = LinearWeight(out_features, in_features, format)
+    weight.rows.set_panels(bytes_of(panels, "panels", weight.nbytes))
+    return weight
+
+
+def bytes_of(value: Any, name: str, size: int) -> npt.NDArray[np.uint8]:
+    """Contiguous bytes of a known number."""
+    try:
+        flat = np.frombuffer(value, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        flat = None
+    check(
+        flat is not None,
+        f"{name}: must be contiguous bytes, e.g. a memoryview of a mapped file",
+    )
+    assert flat is not None
+    check(
+        flat.size == size,
+        f"{name}: holds {flat.size} bytes, but its shape and format need {size}",
+    )
+    return flat
 
 
 def linear(
@@ -69,7 +129,7 @@ def linear(
     check_size(out, "out_TN", 1, weight.shape[0], "the weight's output size")
     bias = vector_of(bias_N, "bias_N", weight.shape[0])
     check(not np.shares_memory(x, out), "out_TN: shares memory with x_TK")
-    result = x @ as_f32(weight.unpack()).T
+    result = weight.rows.times(x)
     if bias is not None:
         result += bias
     out[:] = out + result if accumulate else result

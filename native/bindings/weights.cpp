@@ -1,0 +1,307 @@
+// Packed weights: made from arrays, changed, read back, and mapped from a file's pages.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <memory>
+#include <tuple>
+
+#include "array.h"
+#include "formats.h"
+#include "module.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+using kernels::ExpertWeights;
+using kernels::Format;
+using kernels::LinearWeight;
+using kernels::WeightMemory;
+
+namespace {
+
+template <typename T>
+using NumPy = nb::ndarray<nb::numpy, T>;
+
+// A new NumPy array of the caller's, and where its elements are.
+template <typename T>
+struct NewArray {
+  explicit NewArray(std::initializer_list<int64_t> sizes) {
+    std::size_t shape[2], count = 1, dims = 0;
+    for (const int64_t size : sizes) {
+      shape[dims++] = static_cast<std::size_t>(size);
+      count *= static_cast<std::size_t>(size);
+    }
+    data = new T[count];
+    const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    array = NumPy<T>(data, dims, shape, owner);
+  }
+  T* data;
+  NumPy<T> array;
+};
+
+void require_positive(const char* name, int64_t size) {
+  constexpr int64_t kMax = int64_t{1} << 31;
+  if (size < 1 || size >= kMax) fail(name, ": must be at least 1 and below 2^31, got ", size);
+}
+
+// Bytes of another object, which stay borrowed until the weights are gone.
+WeightMemory borrowed(nb::handle object, const char* name) {
+  auto buffer = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    fail(name, ": must be contiguous bytes, e.g. a memoryview of a mapped file");
+  }
+  const auto release = [](Py_buffer* p) {
+    const nb::gil_scoped_acquire locked;
+    PyBuffer_Release(p);
+    delete p;
+  };
+  const std::shared_ptr<Py_buffer> owner(buffer.release(), release);
+  if (reinterpret_cast<std::uintptr_t>(owner->buf) % 64 != 0)
+    fail(name, ": must begin at a multiple of 64 bytes");
+  return WeightMemory(static_cast<const std::byte*>(owner->buf), owner->len, owner);
+}
+
+// ---- linear
+// --------------------------------------------------------------------------------------
+
+Format linear_format(int64_t out_features, int64_t in_features, const std::string& format) {
+  require_positive("out_features", out_features);
+  require_positive("in_features", in_features);
+  const Format parsed = parse_format(format);
+  require_inner_size(parsed, "in_features", in_features);
+  return parsed;
+}
+
+LinearWeight* new_linear(int64_t out_features, int64_t in_features, const std::string& format) {
+  const Format parsed = linear_format(out_features, in_features, format);
+  return new LinearWeight(out_features, in_features, parsed);
+}
+
+// The caller owns the result.
+LinearWeight* map_linear(int64_t out_features, int64_t in_features, const std::string& format,
+                         nb::handle panels) {
+  const Format parsed = linear_format(out_features, in_features, format);
+  return new LinearWeight(out_features, in_features, parsed, borrowed(panels, "panels"));
+}
+
+// The caller owns the result.
+LinearWeight* pack_linear(nb::handle weight_NK, const std::optional<std::string>& format) {
+  const Array source(weight_NK, "weight_NK", 2);
+  const kernels::SourceMatrix matrix = source_matrix(source);
+  if (matrix.rows < 1 || matrix.cols < 1)
+    fail("weight_NK: has shape ", source.shape_text(), ", both sizes must be at least 1");
+  const Format target = format                                 ? parse_format(*format)
+                        : matrix.dtype == kernels::DType::kF32 ? Format::kF32
+                                                               : Format::kBf16;
+  require_inner_size(target, "weight_NK", matrix.cols);
+  const nb::gil_scoped_release unlocked;
+  auto weight = std::make_unique<LinearWeight>(matrix.rows, matrix.cols, target);
+  weight->set_rows(0, matrix);
+  return weight.release();
+}
+
+void require_rows(const LinearWeight& weight, int64_t first, const Array& rows) {
+  rows.require_size(1, weight.in_features(), "in_features");
+  if (first < 0 || first > weight.out_features() - rows.size(0))
+    fail("first: ", rows.size(0), " rows from ", first, " on are outside the weight's ",
+         weight.out_features());
+}
+
+void set_rows(LinearWeight& self, int64_t first, nb::handle rows_NK) {
+  const Array rows(rows_NK, "rows_NK", 2);
+  require_rows(self, first, rows);
+  const kernels::SourceMatrix matrix = source_matrix(rows);
+  const nb::gil_scoped_release unlocked;
+  self.set_rows(first, matrix);
+}
+
+void set_rows_quantized(LinearWeight& self, int64_t first, nb::handle q_NK, nb::handle scales_NG) {
+  require_integers(self.format());
+  const Array q(q_NK, "q_NK", 2), scales(scales_NG, "scales_NG", 2);
+  require_rows(self, first, q);
+  scales.require_size(0, q.size(0), "rows of q_NK");
+  scales.require_size(1, self.layout().groups, "groups of in_features");
+  for (const Array* array : {&q, &scales})
+    if (array->stride(1) != 1) fail(array->name(), ": the last dimension must be contiguous");
+  const kernels::QuantizedMatrix matrix = {q.name(),
+                                           q.as<const int8_t>(Kind::kI8),
+                                           scales.as<const float>(Kind::kF32),
+                                           q.size(0),
+                                           q.size(1),
+                                           q.stride(0),
+                                           scales.stride(0)};
+  const nb::gil_scoped_release unlocked;
+  self.set_rows(first, matrix);
+}
+
+NumPy<float> dequantize_linear(const LinearWeight& self) {
+  NewArray<float> result({self.out_features(), self.in_features()});
+  {
+    const nb::gil_scoped_release unlocked;
+    self.dequantize(result.data);
+  }
+  return result.array;
+}
+
+std::tuple<NumPy<int8_t>, NumPy<float>> quantize(nb::handle weight_NK, const std::string& format) {
+  const Format parsed = parse_format(format);
+  require_integers(parsed);
+  const Array source(weight_NK, "weight_NK", 2);
+  const kernels::SourceMatrix matrix = source_matrix(source);
+  if (matrix.cols < 1)
+    fail("weight_NK: has shape ", source.shape_text(), ", but rows must hold at least 1 value");
+  require_inner_size(parsed, "weight_NK", matrix.cols);
+  NewArray<int8_t> q({matrix.rows, matrix.cols});
+  NewArray<float> scales({matrix.rows, kernels::panel_layout(parsed, matrix.cols).groups});
+  {
+    const nb::gil_scoped_release unlocked;
+    kernels::quantize(matrix, parsed, q.data, scales.data);
+  }
+  return {q.array, scales.array};
+}
+
+// ---- experts
+// -------------------------------------------------------------------------------------
+
+Format expert_format(int64_t num_experts, int64_t hidden, int64_t intermediate,
+                     const std::string& format) {
+  require_positive("num_experts", num_experts);
+  require_positive("hidden", hidden);
+  require_positive("intermediate", intermediate);
+  const Format parsed = parse_format(format);
+  require_inner_size(parsed, "hidden", hidden);
+  require_inner_size(parsed, "intermediate", intermediate);
+  return parsed;
+}
+
+ExpertWeights* new_experts(int64_t num_experts, int64_t hidden, int64_t intermediate,
+                           const std::string& format, bool bias) {
+  const Format parsed = expert_format(num_experts, hidden, intermediate, format);
+  return new ExpertWeights(num_experts, hidden, intermediate, parsed, bias, 1);
+}
+
+// The caller owns the result.
+ExpertWeights* map_experts(int64_t num_experts, int64_t hidden, int64_t intermediate,
+                           const std::string& format, nb::handle gate_up, nb::handle down,
+                           nb::handle biases) {
+  const Format parsed = expert_format(num_experts, hidden, intermediate, format);
+  return new ExpertWeights(num_experts, hidden, intermediate, parsed, borrowed(gate_up, "gate_up"),
+                           borrowed(down, "down"),
+                           biases.is_none() ? WeightMemory() : borrowed(biases, "biases"));
+}
+
+void require_expert(const ExpertWeights& experts, int64_t expert) {
+  if (expert < 0 || expert >= experts.num_experts())
+    fail("expert: must be in 0..", experts.num_experts() - 1, ", got ", expert);
+}
+
+void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::handle up_FM,
+                nb::handle down_MF, nb::handle gate_bias_F, nb::handle up_bias_F,
+                nb::handle down_bias_M) {
+  require_expert(self, expert);
+  const Array gate(gate_FM, "gate_FM", 2), up(up_FM, "up_FM", 2), down(down_MF, "down_MF", 2);
+  for (const Array* array : {&gate, &up}) {
+    array->require_size(0, self.intermediate(), "intermediate");
+    array->require_size(1, self.hidden(), "hidden");
+  }
+  down.require_size(0, self.hidden(), "hidden");
+  down.require_size(1, self.intermediate(), "intermediate");
+  const kernels::SourceMatrix gate_m = source_matrix(gate), up_m = source_matrix(up),
+                              down_m = source_matrix(down);
+  const OptionalVector gate_bias(gate_bias_F, "gate_bias_F", self.intermediate()),
+      up_bias(up_bias_F, "up_bias_F", self.intermediate()),
+      down_bias(down_bias_M, "down_bias_M", self.hidden());
+  for (const OptionalVector* bias : {&gate_bias, &up_bias, &down_bias})
+    if (bias->data() != nullptr && !self.has_bias())
+      fail(bias->name(), ": these experts were made without biases; make them with bias=True");
+  const nb::gil_scoped_release unlocked;
+  self.set(expert, gate_m, up_m, down_m);
+  self.set_bias(expert, gate_bias.data(), up_bias.data(), down_bias.data());
+}
+
+std::tuple<NumPy<float>, NumPy<float>, NumPy<float>> dequantize_expert(const ExpertWeights& self,
+                                                                       int64_t expert) {
+  require_expert(self, expert);
+  NewArray<float> gate({self.intermediate(), self.hidden()}),
+      up({self.intermediate(), self.hidden()}), down({self.hidden(), self.intermediate()});
+  {
+    const nb::gil_scoped_release unlocked;
+    self.dequantize(expert, gate.data, up.data, down.data);
+  }
+  return {gate.array, up.array, down.array};
+}
+
+// The panels of one expert as a file holds them: one shard.
+std::tuple<NumPy<uint8_t>, NumPy<uint8_t>> expert_panels(const ExpertWeights& self,
+                                                         int64_t expert) {
+  require_expert(self, expert);
+  NewArray<uint8_t> gate_up({self.gate_up_bytes()}), down({self.down_bytes()});
+  {
+    const nb::gil_scoped_release unlocked;
+    self.copy_panels(expert, reinterpret_cast<std::byte*>(gate_up.data),
+                     reinterpret_cast<std::byte*>(down.data));
+  }
+  return {gate_up.array, down.array};
+}
+
+const char* format_of(Format format) { return kernels::info(format).name; }
+
+}  // namespace
+
+void register_weights(nb::module_& m) {
+  nb::class_<LinearWeight>(m, "LinearWeight")
+      .def(nb::new_(&new_linear), "out_features"_a, "in_features"_a, "format"_a = "float32")
+      .def("set_rows", set_rows, "first"_a, "rows_NK"_a.none())
+      .def("set_rows_quantized", set_rows_quantized, "first"_a, "q_NK"_a.none(),
+           "scales_NG"_a.none())
+      .def("dequantize", dequantize_linear)
+      .def("panels",
+           [](nb::handle self) {
+             const auto& weight = nb::cast<const LinearWeight&>(self);
+             return nb::ndarray<nb::numpy, const uint8_t>(
+                 reinterpret_cast<const uint8_t*>(weight.memory().data()),
+                 {static_cast<std::size_t>(weight.size_bytes())}, self);
+           })
+      .def_prop_ro("shape",
+                   [](const LinearWeight& self) {
+                     return nb::make_tuple(self.out_features(), self.in_features());
+                   })
+      .def_prop_ro("format", [](const LinearWeight& self) { return format_of(self.format()); })
+      .def_prop_ro("nbytes", &LinearWeight::size_bytes);
+  m.def("pack_linear", pack_linear, "weight_NK"_a.none(), "format"_a = nb::none(),
+        nb::rv_policy::take_ownership);
+  m.def("map_linear", map_linear, "out_features"_a, "in_features"_a, "format"_a, "panels"_a.none(),
+        nb::rv_policy::take_ownership);
+  m.def("quantize", quantize, "weight_NK"_a.none(), "format"_a);
+
+  nb::class_<ExpertWeights>(m, "ExpertWeights")
+      .def(nb::new_(&new_experts), "num_experts"_a, "hidden"_a, "intermediate"_a,
+           "format"_a = "float32", "bias"_a = false)
+      .def("set", set_expert, "expert"_a, "gate_FM"_a.none(), "up_FM"_a.none(), "down_MF"_a.none(),
+           "gate_bias_F"_a = nb::none(), "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
+      .def("dequantize", dequantize_expert, "expert"_a)
+      .def("panels", expert_panels, "expert"_a)
+      .def("biases",
+           [](nb::handle self) -> nb::object {
+             const auto& experts = nb::cast<const ExpertWeights&>(self);
+             if (!experts.has_bias()) return nb::none();
+             return nb::ndarray<nb::numpy, const float>(
+                        experts.gate_bias(0),
+                        {static_cast<std::size_t>(experts.num_experts()),
+                         static_cast<std::size_t>(2 * experts.intermediate() + experts.hidden())},
+                        self)
+                 .cast();
+           })
+      .def_prop_ro("num_experts", &ExpertWeights::num_experts)
+      .def_prop_ro("hidden", &ExpertWeights::hidden)
+      .def_prop_ro("intermediate", &ExpertWeights::intermediate)
+      .def_prop_ro("format", [](const ExpertWeights& self) { return format_of(self.format()); })
+      .def_prop_ro("nbytes", &ExpertWeights::size_bytes);
+  m.def("map_experts", map_experts, "num_experts"_a, "hidden"_a, "intermediate"_a, "format"_a,
+        "gate_up"_a.none(), "down"_a.none(), "biases"_a = nb::none(),
+        nb::rv_policy::take_ownership);
+}
+
+}  // namespace inlay::bindings

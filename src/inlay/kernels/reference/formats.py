@@ -1,0 +1,255 @@
+"""Weights and activations in the formats of the kernels, with the same integers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inlay.core.errors import ArgumentError
+from inlay.kernels._checks import F32, array_of, as_f32, check, from_bf16, to_bf16
+from inlay.kernels._formats import MAX_WHOLE_ROW, PANEL, Format, format_named
+
+_SMALLEST_PEAK = np.float32(2.0**-100)
+_SMALLEST_ACTIVATION = np.float32(1e-35)
+_PEAK_AT = (-8.0, 7.0, -7.7, -8.3, -7.35, -8.7, -7.0, -9.1, -6.6, -9.6, -6.25, -10.2)
+
+
+def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[np.int8], F32]:
+    """Integers and scales of a weight matrix."""
+    named = format_named(format)
+    check_integers(named)
+    source = source_of(weight_NK, "weight_NK")
+    k = source.shape[1]
+    check(k >= 1, f"weight_NK: has shape {source.shape}, but rows must hold at least 1 value")
+    check_inner_size(named, "weight_NK", k)
+    q, scales = quantized(source, named)
+    return np.ascontiguousarray(q[:, :k]), scales
+
+
+def source_of(value: Any, name: str) -> F32:
+    """A weight matrix as fp32, whose rows are all finite."""
+    source = as_f32(array_of(value, name, 2, (np.float32, np.uint16)))
+    bad = np.flatnonzero(~np.isfinite(source).all(axis=1))
+    if len(bad):
+        raise ArgumentError(
+            f"{name}: row {bad[0]} holds a NaN or an infinity; weights must be finite"
+        )
+    return source
+
+
+def check_integers(format: Format) -> None:
+    """Raise for a format without integers."""
+    check(
+        format.is_integer,
+        f"format: '{format.name}' holds no integers; name an int8 or int4 one",
+    )
+
+
+def check_inner_size(format: Format, name: str, k: int) -> None:
+    """Raise where whole rows are too long to be summed in 32 bits."""
+    check(
+        format.group >= 0 or k <= MAX_WHOLE_ROW,
+        f"{name}: is {k}, but format '{format.name}' sums whole rows of at most {MAX_WHOLE_ROW} "
+        "in 32 bits; use 'int8:g32'",
+    )
+
+
+def quantized(x_NK: F32, format: Format) -> tuple[npt.NDArray[np.int8], F32]:
+    """q [N, padded K] and scales [N, G]; every operation is the kernels' own, in their order."""
+    x_NGI = _grouped(x_NK, format)
+    q, scales = _in_8_bits(x_NGI) if format.bits == 8 else _in_4_bits(x_NGI)
+    return q.astype(np.int8).reshape(len(x_NK), -1), scales
+
+
+def _grouped(x_NK: F32, format: Format) -> F32:
+    n, k = x_NK.shape
+    padded = np.zeros((n, format.padded(k)), np.float32)
+    padded[:, :k] = x_NK
+    return padded.reshape(n, format.groups(k), -1)
+
+
+def _rounded(scales: F32) -> F32:
+    return from_bf16(to_bf16(scales))
+
+
+def _inverse(x: F32) -> F32:
+    """1 / x, and 0 for 0."""
+    result: F32 = np.where(x == 0, np.float32(0), 1 / np.where(x == 0, np.float32(1), x))
+    return result
+
+
+def _in_8_bits(x_NGI: F32) -> tuple[F32, F32]:
+    peak = np.abs(x_NGI).max(axis=2)
+    scales = _rounded(np.where(peak < _SMALLEST_PEAK, np.float32(0), peak / np.float32(127)))
+    return np.rint(x_NGI * _inverse(scales)[..., None]), scales
+
+
+def _in_4_bits(x_NGI: F32) -> tuple[F32, F32]:
+    """The best of several scales around the largest magnitude, each fitted to its integers."""
+    at = np.abs(x_NGI).argmax(axis=2)
+    peak = np.take_along_axis(x_NGI, at[..., None], axis=2)[..., 0]
+    peak = np.where(np.abs(peak) < _SMALLEST_PEAK, np.float32(1), peak)
+    inverse_peak = 1 / peak
+    best_scale, best_gain = np.zeros_like(peak), np.zeros_like(peak)
+
+    def offer(factor: F32) -> None:
+        nonlocal best_scale, best_gain
+        xq, qq = np.zeros_like(peak), np.zeros_like(peak)
+        for i in range(x_NGI.shape[2]):
+            q = np.clip(np.rint(x_NGI[..., i] * factor), -8, 7)
+            xq += x_NGI[..., i] * inverse_peak * q
+            qq += q * q
+        with np.errstate(invalid="ignore"):
+            scale = _rounded(xq / qq * peak) * inverse_peak
+        gain = scale * (xq + xq - scale * qq)
+        better = gain > best_gain
+        best_scale = np.where(better, scale, best_scale)
+        best_gain = np.where(better, gain, best_gain)
+
+    for place in _PEAK_AT:
+        offer(inverse_peak * np.float32(place))
+    offer(_inverse(best_scale * peak))
+    scales = _rounded(best_scale * peak)
+    q = np.clip(np.rint(x_NGI * _inverse(scales)[..., None]), -8, 7)
+    return q, scales
+
+
+def packed_activations(x_TK: F32, format: Format) -> tuple[npt.NDArray[np.int8], F32]:
+    """int8 [T, padded K] and fp32 scales [T, G]; a group that is not finite has scale NaN."""
+    x_TGI = _grouped(x_TK, format)
+    peak = np.abs(x_TGI).max(axis=2)
+    finite = np.isfinite(peak)
+    usable = finite & (peak >= _SMALLEST_ACTIVATION)
+    factor = np.where(usable, np.float32(127) / np.where(usable, peak, np.float32(1)), 0)
+    q = np.rint(np.where(usable[..., None], x_TGI, 0) * factor[..., None])
+    scales = np.where(usable, peak / np.float32(127), np.where(finite, 0, np.nan))
+    return q.astype(np.int8).reshape(len(x_TK), -1), scales.astype(np.float32)
+
+
+@dataclass
+class StoredRows:
+    """Rows of weights as panels hold them.
+
+    Attributes:
+        stored_NK: float32, bf16 bits, or unsigned integers (q + 128 or q + 8); K is padded.
+        scales_NG: bf16 bits; all formats have the array, floats do not use it.
+    """
+
+    format: Format
+    k: int
+    stored_NK: npt.NDArray[Any]
+    scales_NG: npt.NDArray[np.uint16]
+
+    @classmethod
+    def zeros(cls, n: int, k: int, format: Format) -> "StoredRows":
+        """As kernels make them: all bytes 0."""
+        dtype = {32: np.float32, 16: np.uint16}.get(format.bits, np.uint8)
+        stored = np.zeros((n, format.padded(k)), dtype)
+        return cls(format, k, stored, np.zeros((n, format.groups(k)), np.uint16))
+
+    @property
+    def _bias(self) -> int:
+        return 1 << (self.format.bits - 1)
+
+    def set(self, rows: slice, source: F32) -> None:
+        """Rows from fp32."""
+        if self.format.is_integer:
+            self.set_quantized(rows, *quantized(source, self.format))
+        else:
+            self.stored_NK[rows, : self.k] = source if self.format.bits == 32 else to_bf16(source)
+
+    def set_quantized(self, rows: slice, q: npt.NDArray[np.int8], scales: F32) -> None:
+        """Rows from integers and scales."""
+        self.stored_NK[rows] = self._bias
+        self.stored_NK[rows, : q.shape[1]] = (q.astype(np.int16) + self._bias).astype(np.uint8)
+        self.scales_NG[rows] = to_bf16(scales)
+
+    def integers(self) -> npt.NDArray[np.int16]:
+        """q [N, padded K]."""
+        return self.stored_NK.astype(np.int16) - np.int16(self._bias)
+
+    def values(self) -> F32:
+        """The weights that products use, fp32 [N, K]."""
+        if not self.format.is_integer:
+            return as_f32(self.stored_NK[:, : self.k])
+        groups = self.scales_NG.shape[1]
+        q = self.integers().astype(np.float32).reshape(len(self.stored_NK), groups, -1)
+        values = q * from_bf16(self.scales_NG)[..., None]
+        return values.reshape(len(self.stored_NK), -1)[:, : self.k]
+
+    def times(self, x_TK: F32) -> F32:
+        """`x W^T` on rounded activations, group by group."""
+        if self.format.bits == 32:
+            return x_TK @ self.values().T
+        if self.format.bits == 16:
+            return from_bf16(to_bf16(x_TK)) @ self.values().T
+        a_TK, a_scales_TG = packed_activations(x_TK, self.format)
+        w_NK, w_scales_NG = self.integers(), from_bf16(self.scales_NG)
+        groups = w_scales_NG.shape[1]
+        size = w_NK.shape[1] // groups
+        out = np.zeros((len(x_TK), len(w_NK)), np.float32)
+        for g in range(groups):
+            steps = slice(g * size, (g + 1) * size)
+            # Exact: whole numbers far below 2^53.
+            sums = a_TK[:, steps].astype(np.float64) @ w_NK[:, steps].astype(np.float64).T
+            out += sums.astype(np.float32) * (w_scales_NG[:, g] * a_scales_TG[:, g, None])
+        return out
+
+    def taken(self, rows: npt.NDArray[np.int64]) -> "StoredRows":
+        """Some rows; a negative number is a row of zero bytes."""
+        chosen = StoredRows.zeros(len(rows), self.k, self.format)
+        kept = rows >= 0
+        chosen.stored_NK[kept] = self.stored_NK[rows[kept]]
+        chosen.scales_NG[kept] = self.scales_NG[rows[kept]]
+        return chosen
+
+    def panels(self) -> npt.NDArray[np.uint8]:
+        """The bytes of the panels that hold these rows as columns."""
+        n, groups = len(self.stored_NK), self.scales_NG.shape[1]
+        count = -(-n // PANEL)
+        rows = self.taken(np.where(np.arange(count * PANEL) < n, np.arange(count * PANEL), -1))
+        return _to_panels(rows, count, groups).reshape(-1)
+
+    def set_panels(self, panels: npt.NDArray[np.uint8]) -> None:
+        """The inverse of `panels`."""
+        n, groups = len(self.stored_NK), self.scales_NG.shape[1]
+        stored, scales = _from_panels(self.format, panels, -(-n // PANEL), groups)
+        self.stored_NK[:] = stored[:n]
+        if self.format.is_integer:
+            self.scales_NG[:] = scales[:n]
+
+
+# Elements of 32 bits of a column, which lie together in a panel.
+def _per_word(format: Format) -> int:
+    return 32 // format.bits
+
+
+def _to_panels(rows: StoredRows, count: int, groups: int) -> npt.NDArray[np.uint8]:
+    format = rows.format
+    words = rows.stored_NK.reshape(count, PANEL, groups, -1, _per_word(format))
+    if format.bits == 4:
+        words = words[..., :4] | (words[..., 4:] << np.uint8(4))
+    data = np.ascontiguousarray(words.transpose(0, 2, 3, 1, 4)).view(np.uint8)
+    data = data.reshape(count, groups, -1)
+    if not format.is_integer:
+        return data
+    scales = np.ascontiguousarray(rows.scales_NG.reshape(count, PANEL, groups).transpose(0, 2, 1))
+    return np.concatenate([scales.view(np.uint8), data], axis=2)
+
+
+def _from_panels(
+    format: Format, panels: npt.NDArray[np.uint8], count: int, groups: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint16]]:
+    data = panels.reshape(count, groups, -1)
+    scales = np.zeros((count * PANEL, groups), np.uint16)
+    if format.is_integer:
+        bits = np.ascontiguousarray(data[..., : 2 * PANEL]).view(np.uint16)
+        scales = bits.transpose(0, 2, 1).reshape(-1, groups)
+        data = data[..., 2 * PANEL :]
+    dtype = {32: np.float32, 16: np.uint16}.get(format.bits, np.uint8)
+    elements = np.ascontiguousarray(data).view(dtype)
+    words = elements.reshape(count, groups, -1, PANEL, 4 // np.dtype(dtype).itemsize)
+    if format.bits == 4:
+        words = np.concatenate([words & np.uint8(15), words >> np.uint8(4)], axis=-1)
+    return words.transpose(0, 3, 1, 2, 4).reshape(count * PANEL, -1), scales
