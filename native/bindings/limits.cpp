@@ -50,9 +50,9 @@ class MemoryProbe {
 };
 
 Operand parse_operand(const std::string& kind) {
-  if (kind == "fp32") return Operand::kFp32;
+  if (kind == "fp32") return Operand::kF32;
   if (kind == "bf16") return Operand::kBf16;
-  if (kind == "int8") return Operand::kInt8;
+  if (kind == "int8") return Operand::kI8;
   fail("kind: must be 'fp32', 'bf16' or 'int8', got '", kind, "'");
 }
 

@@ -57,7 +57,7 @@ void read_four_streams(const std::byte* block) {
 const PeakLoop& best_loop(Operand operand) {
 #if defined(__x86_64__)
   const CpuFeatures f = detect_cpu_features();
-  if (operand == Operand::kInt8) {
+  if (operand == Operand::kI8) {
     if (f.avx512_vnni) return kInt8Avx512Vnni;
     if (f.avx512bw) return kInt8Avx512;
     if (f.avx_vnni) return kInt8Avx2Vnni;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "aligned_buffer.h"
+#include "formats.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
@@ -20,8 +21,6 @@ AlignedBuffer memory_probe(ThreadPool& pool);
 // GB/s (10^9 bytes) at which the pool's threads read `probe` together: the better of one stream per
 // thread and four streams with prefetch. Two passes, 20 ms for 512 MiB at 50 GB/s.
 double measure_read_gbs(ThreadPool& pool, const AlignedBuffer& probe);
-
-enum class Operand { kFp32, kBf16, kInt8 };
 
 // TOP/s (10^12 operations, two per multiply-add) of the pool's threads together with the widest
 // instruction for these operands that processor and OS offer; without one, what fp32 reaches. The

@@ -7,9 +7,7 @@ from inlay.kernels import _backend
 from inlay.kernels._arrays import Array
 
 
-def quantize(
-    weight_NK: Array, format: str
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def quantize(weight_NK: Array, format: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """Integers and scales of a weight matrix, as `LinearWeight.set_rows` makes them.
 
     Args:

@@ -12,7 +12,9 @@ from inlay.kernels._formats import MAX_WHOLE_ROW, PANEL, Format, format_named
 
 _SMALLEST_PEAK = np.float32(2.0**-100)
 _SMALLEST_ACTIVATION = np.float32(1e-35)
-_PEAK_AT = (-8.0, 7.0, -7.7, -8.3, -7.35, -8.7, -7.0, -9.1, -6.6, -9.6, -6.25, -10.2)
+_PEAK_AT = np.array(
+    [-8.0, 7.0, -7.7, -8.3, -7.35, -8.7, -7.0, -9.1, -6.6, -9.6, -6.25, -10.2], np.float32
+)
 
 
 def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[np.int8], F32]:
@@ -108,7 +110,7 @@ def _in_4_bits(x_NGI: F32) -> tuple[F32, F32]:
         best_gain = np.where(better, gain, best_gain)
 
     for place in _PEAK_AT:
-        offer(inverse_peak * np.float32(place))
+        offer(inverse_peak * place)
     offer(_inverse(best_scale * peak))
     scales = _rounded(best_scale * peak)
     q = np.clip(np.rint(x_NGI * _inverse(scales)[..., None]), -8, 7)

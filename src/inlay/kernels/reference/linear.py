@@ -78,7 +78,7 @@ class LinearWeight:
 
 def _in_range(q: npt.NDArray[np.int8], format: Format) -> npt.NDArray[np.bool_]:
     low, high = (-8, 7) if format.bits == 4 else (-128, 127)
-    result: npt.NDArray[np.bool_] = ((q >= low) & (q <= high)).all(axis=1)
+    result: npt.NDArray[np.bool_] = np.all((q >= low) & (q <= high), axis=1)
     return result
 
 
@@ -89,8 +89,9 @@ def pack_linear(weight_NK: Any, format: str | None = None) -> LinearWeight:
     if format is None:
         format = "float32" if source.dtype == np.float32 else "bfloat16"
     check_inner_size(format_named(format), "weight_NK", source.shape[1])
-    weight = LinearWeight(*source.shape, format)
-    weight.rows.set(slice(0, len(source)), source_of(source, "weight_NK"))
+    rows, cols = source.shape
+    weight = LinearWeight(rows, cols, format)
+    weight.rows.set(slice(0, rows), source_of(source, "weight_NK"))
     return weight
 
 
