@@ -84,7 +84,7 @@ LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format for
       format_(format),
       layout_(panel_layout(format, in_features)),
       memory_(std::move(memory)) {
-  require_size("weight", memory_, panels() * layout_.panel_bytes);
+  require_size("panels", memory_, panels() * layout_.panel_bytes);
 }
 
 void LinearWeight::set_rows(int64_t first, const SourceMatrix& source) {

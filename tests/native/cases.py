@@ -20,16 +20,22 @@ def floats(rng: np.random.Generator, *shape: int) -> F32:
 
 
 def pairs(
-    rng: np.random.Generator, num_experts: int, hidden: int, width: int, dtype: str
+    rng: np.random.Generator,
+    num_experts: int,
+    hidden: int,
+    width: int,
+    format: str,
+    bias: bool = False,
 ) -> tuple[kernels.ExpertWeights, reference.ExpertWeights]:
     """The same experts for the kernels and for the reference."""
-    packed = kernels.ExpertWeights(num_experts, hidden, width, dtype)
-    plain = reference.ExpertWeights(num_experts, hidden, width, dtype)
+    packed = kernels.ExpertWeights(num_experts, hidden, width, format, bias)
+    plain = reference.ExpertWeights(num_experts, hidden, width, format, bias)
     for expert in range(num_experts):
         gate, up = floats(rng, width, hidden), floats(rng, width, hidden)
         down = floats(rng, hidden, width)
+        biases = [floats(rng, size) for size in (width, width, hidden)] if bias else []
         for target in (packed, plain):
-            target.set(expert, gate / hidden**0.5, up / hidden**0.5, down / width**0.5)
+            target.set(expert, gate / hidden**0.5, up / hidden**0.5, down / width**0.5, *biases)
     return packed, plain
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from inlay import kernels
 
-VARIANTS = ["scalar", "avx2", "avx512"]
+VARIANTS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"]
 
 
 @pytest.fixture(autouse=True)

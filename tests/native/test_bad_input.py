@@ -40,11 +40,13 @@ def moe(k: Any, **changed: Any) -> None:
         "expert_ids_TK": np.zeros((2, 2), np.int32),
         "routing_TK": f(2, 2),
         "out_TM": f(2, 8),
+        "expert_mask_E": None,
         **changed,
     }
     experts = k.ExpertWeights(3, 8, 4, "float32")
     k.moe(
-        given["x_TM"], experts, given["expert_ids_TK"], given["routing_TK"], given["out_TM"]
+        given["x_TM"], experts, given["expert_ids_TK"], given["routing_TK"], given["out_TM"],
+        expert_mask_E=given["expert_mask_E"],
     )  # fmt: skip
 
 
@@ -135,6 +137,9 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (moe, "routing_TK", np.array([[1, np.inf], [1, 1]], np.float32)),
     (moe, "out_TM", f(1, 8)),
     (moe, "out_TM", read_only(f(2, 8))),
+    (moe, "expert_mask_E", f(3)),
+    (moe, "expert_mask_E", np.ones(2, np.uint8)),
+    (moe, "expert_mask_E", np.ones(6, np.bool_)[::2]),
     (router, "top_k", 0),
     (router, "top_k", 6),
     (router, "logits_TE", np.array([[1, np.nan, 1, 1, 1]] * 2, np.float32)),
@@ -228,7 +233,7 @@ def test_weights(module: Any) -> None:
         module.pack_linear(f(0, 3))
     with pytest.raises(ArgumentError, match="^weight_NK: "):
         module.pack_linear(f(3, 3).astype(np.float16))
-    with pytest.raises(ArgumentError, match="^dtype: .*'int3'"):
+    with pytest.raises(ArgumentError, match="^format: .*'int4:g32'; got 'int3'"):
         module.pack_linear(f(3, 3), "int3")
     with pytest.raises(ArgumentError, match="^in_features: "):
         module.LinearWeight(3, 0, "float32")
@@ -245,6 +250,41 @@ def test_weights(module: Any) -> None:
         module.ExpertWeights(2, 0, 3, "float32")
     with pytest.raises(ArgumentError, match="^head_dim: "):
         module.KvGeometry(1, 16, 1, 0, "float32")
+
+
+@pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])
+def test_biases_need_room(module: Any) -> None:
+    experts = module.ExpertWeights(2, 4, 3)
+    with pytest.raises(ArgumentError, match="^down_bias_M: .*bias=True"):
+        experts.set(0, f(3, 4), f(3, 4), f(4, 3), down_bias_M=f(4))
+    experts = module.ExpertWeights(2, 4, 3, "float32", True)
+    with pytest.raises(ArgumentError, match="^up_bias_F: "):
+        experts.set(0, f(3, 4), f(3, 4), f(4, 3), up_bias_F=f(4))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"alpha": np.nan}, {"limit": 0.0}, {"limit": np.nan}, {"up_offset": np.inf}], ids=str
+)
+def test_activation(wrong: dict[str, float]) -> None:
+    name, value = next(iter(wrong.items()))
+    arguments = (f(1, 8), np.zeros((1, 1), np.int32), f(1, 1), f(1, 8))
+    with pytest.raises(ArgumentError, match=f"^activation.{name}: "):
+        moe_with(kernels, *arguments, activation=kernels.Activation(**wrong))
+    with pytest.raises(ArgumentError, match=f"^activation.{name}: "):
+        moe_with(reference, *arguments, **{name: value})
+
+
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+def test_shared_experts_must_fit(module: Any) -> None:
+    with pytest.raises(ArgumentError, match="^shared: "):
+        moe_with(
+            module, f(1, 8), np.zeros((1, 1), np.int32), f(1, 1), f(1, 8),
+            shared=module.ExpertWeights(1, 9, 4),
+        )  # fmt: skip
+
+
+def moe_with(module: Any, x: Any, ids: Any, weights: Any, out: Any, **changed: Any) -> None:
+    module.moe(x, module.ExpertWeights(3, 8, 4), ids, weights, out, **changed)
 
 
 def test_pack_experts() -> None:

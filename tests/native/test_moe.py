@@ -12,13 +12,28 @@ from tests.native.cases import floats, pairs, routing
 SHAPES = [(16, 256, 128, 6), (3, 33, 17, 2), (5, 64, 100, 5), (1, 7, 1, 1), (8, 130, 32, 3)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+GPT_OSS = kernels.Activation(alpha=1.702, limit=7, up_offset=1)
+
+
+def assert_close(out: np.ndarray, expected: np.ndarray, format: str) -> None:
+    """The same up to fp32 rounding.
+
+    Where that moves an activated value across a rounding point of the format, its last place
+    changes: a part in 200 of one of many terms.
+    """
+    if expected.size:
+        tolerance = 3e-6 if format == "float32" else 1e-3
+        assert np.linalg.norm(out - expected) <= tolerance * np.linalg.norm(expected)
+        assert np.median(np.abs(out - expected)) <= 3e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_equals_reference(
-    isa: str, rng: np.random.Generator, shape: tuple[int, int, int, int], dtype: str
+    isa: str, rng: np.random.Generator, shape: tuple[int, int, int, int], format: str
 ) -> None:
     num_experts, hidden, width, top_k = shape
-    packed, plain = pairs(rng, num_experts, hidden, width, dtype)
+    packed, plain = pairs(rng, num_experts, hidden, width, format)
     for tokens in (0, 1, 5, 17, 130):
         x = floats(rng, tokens, hidden)
         ids, weights = routing(rng, tokens, num_experts, top_k)
@@ -27,30 +42,103 @@ def test_equals_reference(
             expected = out.copy()
             reference.moe(x, plain, ids, weights, expected, accumulate)
             kernels.moe(x, packed, ids, weights, out, accumulate=accumulate)
-            assert np.allclose(out, expected, atol=1e-5)
+            assert_close(out, expected, format)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_token_alone_has_the_same_bits(
-    isa: str, rng: np.random.Generator, dtype: str, threads: None
+@pytest.mark.parametrize("shared_format", ["float32", "int8:g32", None])
+@pytest.mark.parametrize("format", kernels.FORMATS)
+def test_everything_at_once_equals_reference(
+    isa: str, rng: np.random.Generator, format: str, shared_format: str | None
 ) -> None:
-    packed, _ = pairs(rng, 6, 70, 50, dtype)
+    """Biases, a clamped activation, a mask, negative ids and shared experts of another format."""
+    packed, plain = pairs(rng, 6, 70, 50, format, bias=True)
+    shared, plain_shared = pairs(rng, 2, 70, 90, shared_format or "float32", bias=True)
+    mask = np.array([1, 0, 1, 1, 0, 1], np.bool_)
+    for tokens in (1, 17, 130):
+        x = 20 * floats(rng, tokens, 70)  # beyond the limit of 7
+        ids, weights = routing(rng, tokens, 6, 3)
+        ids[::3, 1] = -1
+        weights[(ids == 1) | (ids < 0)] = np.nan  # masked out: not looked at
+        out = floats(rng, tokens, 70)
+        expected = out.copy()
+        with_shared = shared_format is not None
+        kernels.moe(
+            x, packed, ids, weights, out, accumulate=True, expert_mask_E=mask,
+            activation=GPT_OSS, shared=shared if with_shared else None,
+        )  # fmt: skip
+        reference.moe(
+            x, plain, ids, weights, expected, True, mask, 1.702, 7, 1,
+            plain_shared if with_shared else None,
+        )  # fmt: skip
+        assert_close(out, expected, format)
+
+
+def test_activation_and_biases_are_those_of_torch(isa: str, rng: np.random.Generator) -> None:
+    """The clamped activation, written down here once more."""
+    experts = kernels.ExpertWeights(1, 40, 30, bias=True)
+    gate, up, down = floats(rng, 30, 40), floats(rng, 30, 40), floats(rng, 40, 30)
+    gate_bias, up_bias, down_bias = floats(rng, 30), floats(rng, 30), floats(rng, 40)
+    experts.set(0, gate, up, down, gate_bias_F=gate_bias, up_bias_F=up_bias, down_bias_M=down_bias)
+    x = floats(rng, 9, 40)
+    t = torch.from_numpy
+    g = torch.nn.functional.linear(t(x), t(gate), t(gate_bias)).clamp(max=7)
+    u = torch.nn.functional.linear(t(x), t(up), t(up_bias)).clamp(-7, 7)
+    h = g * torch.sigmoid(1.702 * g) * (u + 1)
+    expected = 0.5 * torch.nn.functional.linear(h, t(down), t(down_bias))
+    out = np.empty_like(x)
+    ids, weights = np.zeros((9, 1), np.int32), np.full((9, 1), 0.5, np.float32)
+    kernels.moe(x, experts, ids, weights, out, activation=GPT_OSS)
+    assert torch.allclose(t(out), expected, rtol=1e-4, atol=1e-3)
+    assert float(g.max()) == 7 and float(u.max()) == 7
+
+
+def test_biases_are_kept_and_can_be_left_alone(rng: np.random.Generator) -> None:
+    experts = kernels.ExpertWeights(2, 4, 3, "bfloat16", bias=True)
+    matrices = floats(rng, 3, 4), floats(rng, 3, 4), floats(rng, 4, 3)
+    experts.set(1, *matrices, up_bias_F=np.arange(3, dtype=np.float32))
+    experts.set(1, *matrices, down_bias_M=np.full(4, 9, np.float32))
+    biases = experts.biases()
+    assert biases is not None and biases.tolist() == [[0] * 10, [0] * 3 + [0, 1, 2] + [9] * 4]
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
+def test_a_token_alone_has_the_same_bits(
+    isa: str, rng: np.random.Generator, format: str, threads: None
+) -> None:
+    packed, _ = pairs(rng, 6, 70, 50, format, bias=True)
+    shared, _ = pairs(rng, 1, 70, 33, format)
     x = floats(rng, 1030, 70)  # more than one internal chunk
     ids, weights = routing(rng, 1030, 6, 3)
     together = np.empty_like(x)
-    kernels.moe(x, packed, ids, weights, together)
+    kernels.moe(x, packed, ids, weights, together, shared=shared)
     for num_threads in (1, 3):
         kernels.set_num_threads(num_threads)
         for step, end in ((1, 40), (7, 210), (400, 1030)):
             pieces = np.empty_like(x)
             for i in range(0, end, step):
-                j = min(i + step, end)
-                kernels.moe(x[i:j], packed, ids[i:j], weights[i:j], pieces[i:j])
+                part = slice(i, min(i + step, end))
+                kernels.moe(x[part], packed, ids[part], weights[part], pieces[part], shared=shared)
             assert np.array_equal(pieces[:end], together[:end])
 
 
+@pytest.mark.parametrize("format", ["float32", "int4:g32"])
+def test_masks_split_the_work(isa: str, rng: np.random.Generator, format: str) -> None:
+    """What runs here and what runs elsewhere add up to the whole."""
+    packed, _ = pairs(rng, 6, 64, 32, format)
+    x = floats(rng, 20, 64)
+    ids, weights = routing(rng, 20, 6, 4)
+    whole, parts = np.empty_like(x), np.empty_like(x)
+    kernels.moe(x, packed, ids, weights, whole)
+    mask = np.array([1, 1, 0, 0, 1, 0], np.uint8)
+    kernels.moe(x, packed, ids, weights, parts, expert_mask_E=mask)
+    kernels.moe(x, packed, ids, weights, parts, expert_mask_E=1 - mask, accumulate=True)
+    assert np.allclose(parts, whole, rtol=1e-5, atol=1e-5)
+    kernels.moe(x, packed, ids, weights, parts, expert_mask_E=np.zeros(6, np.uint8))
+    assert not parts.any()
+
+
 def test_order_of_the_choices_does_not_matter(isa: str, rng: np.random.Generator) -> None:
-    packed, _ = pairs(rng, 6, 40, 32, "float32")
+    packed, _ = pairs(rng, 6, 40, 32, "int8:g32")
     x = floats(rng, 9, 40)
     ids, weights = routing(rng, 9, 6, 4)
     one, other = np.empty_like(x), np.empty_like(x)

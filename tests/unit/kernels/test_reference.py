@@ -29,7 +29,8 @@ def test_linear(rng: np.random.Generator) -> None:
     bf16 = torch.from_numpy(w).bfloat16()
     for weight in (reference.pack_linear(w, "bfloat16"), reference.pack_linear(bf16)):
         reference.linear(x, weight, out)
-        assert torch.allclose(tensor(out), tensor(x) @ bf16.float().T, atol=1e-5)
+        expected = tensor(x).bfloat16().float() @ bf16.float().T
+        assert torch.allclose(tensor(out), expected, atol=1e-5)
 
 
 def test_moe(rng: np.random.Generator) -> None:

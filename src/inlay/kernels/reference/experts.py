@@ -208,7 +208,7 @@ def moe(
         high < experts.num_experts,
         f"expert_ids_TK: id {high} is not below the {experts.num_experts} experts",
     )
-    here = (ids >= 0) & runs[ids]
+    here = (ids >= 0) & runs[np.maximum(ids, 0)]
     check(bool(np.isfinite(routing[here]).all()), "routing_TK: a weight is not finite")
     check(not np.shares_memory(x, out), "out_TM: shares memory with x_TM")
     if not accumulate:

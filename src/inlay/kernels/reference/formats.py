@@ -61,14 +61,15 @@ def quantized(x_NK: F32, format: Format) -> tuple[npt.NDArray[np.int8], F32]:
     """q [N, padded K] and scales [N, G]; every operation is the kernels' own, in their order."""
     x_NGI = _grouped(x_NK, format)
     q, scales = _in_8_bits(x_NGI) if format.bits == 8 else _in_4_bits(x_NGI)
-    return q.astype(np.int8).reshape(len(x_NK), -1), scales
+    return q.astype(np.int8).reshape(len(x_NK), format.padded(x_NK.shape[1])), scales
 
 
 def _grouped(x_NK: F32, format: Format) -> F32:
     n, k = x_NK.shape
     padded = np.zeros((n, format.padded(k)), np.float32)
     padded[:, :k] = x_NK
-    return padded.reshape(n, format.groups(k), -1)
+    groups = format.groups(k)
+    return padded.reshape(n, groups, format.padded(k) // groups)
 
 
 def _rounded(scales: F32) -> F32:
@@ -126,7 +127,8 @@ def packed_activations(x_TK: F32, format: Format) -> tuple[npt.NDArray[np.int8],
     factor = np.where(usable, np.float32(127) / np.where(usable, peak, np.float32(1)), 0)
     q = np.rint(np.where(usable[..., None], x_TGI, 0) * factor[..., None])
     scales = np.where(usable, peak / np.float32(127), np.where(finite, 0, np.nan))
-    return q.astype(np.int8).reshape(len(x_TK), -1), scales.astype(np.float32)
+    q = q.reshape(len(x_TK), format.padded(x_TK.shape[1]))
+    return q.astype(np.int8), scales.astype(np.float32)
 
 
 @dataclass
