@@ -99,6 +99,7 @@ struct Vec {
 // clang-format off: each needs the one before
 #include "../product.inl.h"
 #include "../rows.inl.h"
+#include "../attention_product.inl.h"
 #include "../attention.inl.h"
 #include "table.inl.h"
 // clang-format on
