@@ -13,10 +13,12 @@ from benchmarks.triples import Comparison, Samples
 CASES = Path(__file__).parent
 Params = Mapping[str, Any]
 
-TARGETS = {"of_limit", "of_best_peer", "never_behind", "at_least", "at_most"}
+TARGETS = {
+    "of_limit", "of_best_peer", "of_best_peer_below_80", "never_behind", "at_least", "at_most",
+}  # fmt: skip
 KEYS = {
     "about", "runner", "seeds", "repeats", "quick_repeats", "packages",
-    "workload", "quick_workload", "measurements",
+    "workload", "quick_workload", "defaults", "measurements",
 }  # fmt: skip
 
 
@@ -26,11 +28,17 @@ class CaseError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One declared measurement: a name, the parameter values it is taken for, and its target."""
+    """One declared measurement: a name, the parameter values it is taken for, and its target.
+
+    Every value of `params` is combined with every other and with every one of `rows`, whose values
+    belong together.
+    """
 
     name: str
     unit: str
     better: str
+    rows: list[Mapping[str, Any]] = field(default_factory=lambda: [{}])
+    quick_rows: list[Mapping[str, Any]] | None = None
     params: Mapping[str, list[Any]] = field(default_factory=dict)
     quick_params: Mapping[str, list[Any]] = field(default_factory=dict)
     target: Mapping[str, float] = field(default_factory=dict)
@@ -43,16 +51,23 @@ class Measurement:
 
     def covers(self, params: Params) -> bool:
         """Whether these parameter values are declared here, for full or for quick runs."""
-        return params.keys() == self.params.keys() and all(
-            value in (*self.params[name], *self.quick_params.get(name, ()))
-            for name, value in params.items()
+        own = {name: value for name, value in params.items() if name in self.params}
+        row = {name: value for name, value in params.items() if name not in self.params}
+        return (
+            own.keys() == self.params.keys()
+            and row in (*self.rows, *(self.quick_rows or ()))
+            and all(
+                value in (*self.params[name], *self.quick_params.get(name, ()))
+                for name, value in own.items()
+            )
         )
 
     def points(self, quick: bool) -> Iterator[dict[str, Any]]:
         """Every combination of parameter values, the last parameter varying fastest."""
+        rows = self.quick_rows if quick and self.quick_rows is not None else self.rows
         chosen = {**self.params, **(self.quick_params if quick else {})}
-        for values in itertools.product(*chosen.values()):
-            yield dict(zip(chosen, values, strict=True))
+        for row, *values in itertools.product(rows, *chosen.values()):
+            yield {**row, **dict(zip(chosen, values, strict=True))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +147,10 @@ def load_case(name: str) -> Case:
     area, own_name = name.split("/")
     module = importlib.import_module(f"benchmarks.{area}.{table.pop('runner', own_name)}")
     try:
-        measurements = tuple(Measurement(**row) for row in table.pop("measurements"))
+        defaults = table.pop("defaults", {})
+        measurements = tuple(
+            Measurement(**_over(defaults, row)) for row in table.pop("measurements")
+        )
     except (TypeError, ValueError) as error:
         raise CaseError(f"{name}.toml: {error}") from error
     return Case(
@@ -145,3 +163,11 @@ def load_case(name: str) -> Case:
         packages=tuple(table.pop("packages", ())),
         **table,
     )
+
+
+def _over(defaults: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A measurement's table over the defaults; tables of parameters are merged."""
+    tables = {
+        key: {**defaults.get(key, {}), **row.get(key, {})} for key in ("params", "quick_params")
+    }
+    return {**defaults, **row, **tables}

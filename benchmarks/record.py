@@ -62,8 +62,9 @@ def target_met(target: Mapping[str, float], entry: Mapping[str, Any]) -> bool | 
     """Whether a measurement reaches every part of its target; None where it cannot be judged.
 
     `of_limit`, `of_best_peer`: the ratio, against the strongest peer. `never_behind`: no peer's
-    ratio has a median below 0.97 or an interval that ends below 1. `at_least`, `at_most`: the
-    value itself.
+    ratio has a median below 0.97 or an interval that ends below 1. `of_best_peer_below_80`: as
+    `of_best_peer`, but asked for only where that peer stays below 80 % of the limit. `at_least`,
+    `at_most`: the value itself.
     """
     answers = [_part_met(name, wanted, entry) for name, wanted in target.items()]
     if not answers or None in answers:
@@ -80,8 +81,13 @@ def _part_met(name: str, wanted: float, entry: Mapping[str, Any]) -> bool | None
         return bool(entry["of_limit"] >= wanted) if "of_limit" in entry else None
     if "of_peer" not in entry:
         return None
+    of_best_peer = min(entry["of_peer"].values())
     if name == "of_best_peer":
-        return bool(min(entry["of_peer"].values()) >= wanted)
+        return bool(of_best_peer >= wanted)
+    if name == "of_best_peer_below_80":
+        if "of_limit" not in entry:
+            return None
+        return bool(entry["of_limit"] / of_best_peer >= 0.8 or of_best_peer >= wanted)
     intervals = entry["of_peer_ci"]
     return all(
         ratio >= 0.97 and intervals[peer][1] >= 1.0 for peer, ratio in entry["of_peer"].items()

@@ -22,10 +22,15 @@ namespace inlay::bindings {
 namespace nb = nanobind;
 
 template <typename... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
+std::string joined(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
-  throw ArgumentError(text.str());
+  return text.str();
+}
+
+template <typename... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  throw ArgumentError(joined(parts...));
 }
 
 enum class Kind { kF32, kBf16, kI32, kU32, kI64, kU8, kI8, kOther };  // kU8: bool too

@@ -25,6 +25,7 @@ KvGeometry* new_geometry(int64_t layers, int64_t page_tokens, int64_t kv_heads, 
   check("page_tokens", page_tokens, kMaxSize);
   check("kv_heads", kv_heads, 65536);
   check("head_dim", head_dim, 1024);
+  if (head_dim % 2 != 0) fail("head_dim: must be even, got ", head_dim);
   return new KvGeometry{layers, page_tokens, kv_heads, head_dim, parse_dtype(dtype)};
 }
 
@@ -146,10 +147,18 @@ void check_sequences(const kernels::PagedAttention& p, int64_t tokens, int64_t p
   }
 }
 
+// -inf is a head without a sink; the others would make every result of their head NaN.
+void check_sinks(const OptionalVector& sinks, int64_t q_heads) {
+  if (sinks.data() == nullptr) return;
+  for (int64_t h = 0; h < q_heads; ++h)
+    if (!(sinks.data()[h] < HUGE_VALF))
+      fail("sinks_H: must be numbers or -inf, got ", sinks.data()[h], " for head ", h);
+}
+
 void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geometry,
                      int64_t layer, nb::handle page_table_BP, nb::handle query_starts_B1,
                      nb::handle context_lens_B, float scale, nb::handle out_THD,
-                     int64_t sliding_window) {
+                     int64_t sliding_window, nb::handle sinks_H) {
   const Array q(q_THD, "q_THD", 3);
   const Array out(out_THD, "out_THD", 3, Access::kWrite);
   const Array page_table(page_table_BP, "page_table_BP", 2);
@@ -158,9 +167,9 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
   const Pool pool(kv_pool, geometry, layer, Access::kRead);
   const int64_t q_heads = q.size(1);
   if (q_heads < 1 || q_heads % geometry.kv_heads != 0 ||
-      q_heads / geometry.kv_heads > kernels::kMaxRows)
-    fail("q_THD: has ", q_heads, " heads, expected 1 to ", kernels::kMaxRows, " per each of the ",
-         geometry.kv_heads, " kv_heads");
+      q_heads / geometry.kv_heads > kernels::kMaxAttentionRows)
+    fail("q_THD: has ", q_heads, " heads, expected 1 to ", kernels::kMaxAttentionRows,
+         " per each of the ", geometry.kv_heads, " kv_heads");
   q.require_size(2, geometry.head_dim, "head_dim");
   for (int i = 0; i < 3; ++i) out.require_size(i, q.size(i), "the shape of q_THD");
   if (q.stride(2) != 1) fail("q_THD: the last dimension must be contiguous");
@@ -175,6 +184,8 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
   if (!std::isfinite(scale)) fail("scale: must be finite, got ", scale);
   if (sliding_window < 0 || sliding_window > (int64_t{1} << 31))
     fail("sliding_window: must be 0 (none) or a number of tokens, got ", sliding_window);
+  const OptionalVector sinks(sinks_H, "sinks_H", q_heads);
+  check_sinks(sinks, q_heads);
   const kernels::PagedAttention call = {q.as<const float>(Kind::kF32),
                                         q.stride(0),
                                         q.stride(1),
@@ -189,6 +200,7 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
                                         context_lens.size(0),
                                         scale,
                                         sliding_window,
+                                        sinks.data(),
                                         out.as<float>(Kind::kF32),
                                         out.stride(0),
                                         out.stride(1)};
@@ -215,7 +227,7 @@ void register_attention(nb::module_& m) {
         "norm_eps"_a = 1e-6f);
   m.def("paged_attention", paged_attention, "q_THD"_a.none(), "kv_pool"_a.none(), "geometry"_a,
         "layer"_a, "page_table_BP"_a.none(), "query_starts_B1"_a.none(), "context_lens_B"_a.none(),
-        "scale"_a, "out_THD"_a.none(), "sliding_window"_a = 0);
+        "scale"_a, "out_THD"_a.none(), "sliding_window"_a = 0, "sinks_H"_a = nb::none());
 }
 
 }  // namespace inlay::bindings

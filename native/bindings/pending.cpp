@@ -40,7 +40,10 @@ Pending::Pending(std::shared_ptr<Ticket> ticket, std::vector<nb::object> kept)
     : ticket_(std::move(ticket)), kept_(std::move(kept)) {}
 
 Pending::~Pending() {
-  if (ticket_ != nullptr && !done()) abandoned().push_back({ticket_, std::move(kept_)});
+  if (ticket_ == nullptr || done()) return;
+  abandoned().push_back({ticket_, std::move(kept_)});
+  // If the process exits before the work is done, this is no leak to complain about.
+  nb::set_leak_warnings(false);
 }
 
 void Pending::wait(std::optional<double> timeout_s) {
@@ -63,10 +66,11 @@ void Pending::wait(std::optional<double> timeout_s) {
     if (done) break;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (Clock::now() >= end)
-      throw WaitTimeoutError("the submitted work was not done after " + std::to_string(*timeout_s) +
-                             " s; wait again, or without a timeout");
+      throw WaitTimeoutError(joined("the submitted work was not done after ", *timeout_s,
+                                    " s; wait again, or without a timeout"));
   }
-  kept_.clear();
+  // Emptied before anything is let go, which may run Python code that comes back here.
+  const std::vector<nb::object> released = std::exchange(kept_, {});
 }
 
 Pending submit(std::function<void()> work, std::vector<nb::object> kept) {

@@ -1,184 +1,314 @@
 // Paged attention of one tile. `Vec` is the vector unit of the including ISA file.
 // Included inside an anonymous namespace, after attention_product.inl.h and rows.inl.h: see
-// isa/*.cpp.
+// isa/*.cpp. The order of operations is promised in attention_tile.h.
 //
-// Per key block of kKeyBlock tokens: keys are transposed to [D][kKeyBlock] and values copied to
-// [tokens][kPanel] panels, both fp32, so that scores and weighted values are the same panel
-// products that linear layers use. A score is one accumulator over D, a weighted value one
-// accumulator over the tokens, both ascending: a query alone gives the same bits as in a tile.
+// Heads are the inner loop: the heads of a token lie side by side in a page, so their bytes are
+// read close in time. Pages are scattered, which hardware prefetchers cannot follow: the values of
+// a step are fetched while its keys are worked on, and the keys of the next step (or head) while
+// the values are.
 
-struct AttentionScratch {
-  float* keys;     // [D][kKeyBlock]
-  float* values;   // [panels][kKeyBlock][kPanel]
-  float* queries;  // [rows][query_stride], scaled
-  float* scores;   // [rows][kKeyBlock]
-  float* sums;     // [rows][panels][kPanel] as [panels][rows][kPanel]
-  float* totals;   // [rows][16] partial sums of the softmax
-  float* maxima;   // [rows]
-  int64_t query_stride;
+// Tokens [skip, count) of the softmax step that begins at position `begin`. Tokens before `skip`
+// are outside every row's window: their pages may be gone.
+struct KeyStep {
+  const uint8_t* at[kKeyStep];  // keys of the first head; values lie at a fixed distance
+  int64_t begin;
+  int64_t skip;
+  int64_t count;
 };
 
-template <typename Element>
-inline Vec::F load_element(const Element* p, int64_t n) {
-  if constexpr (sizeof(Element) == 4)
-    return n >= Vec::kWidth ? Vec::load(p) : Vec::load_first(p, n);
-  else
-    return n >= Vec::kWidth ? Vec::load_bf16(p) : Vec::load_bf16_first(p, n);
+struct AttentionScratch {
+  float* keys;     // [words][kKeyGroup], transposed
+  float* queries;  // [heads * rows][query_stride], scaled
+  float* scores;   // [rows][kKeyStep]
+  float* states;   // [heads * rows][state_stride]: sums, then the maximum and the softmax's sum
+  float* merged;   // [heads * rows][state_stride]
+  float* totals;   // [heads * rows][kWidth] partial sums of the softmax
+  int64_t query_stride;
+  int64_t state_stride;
+};
+
+inline float* state_maximum(const AttentionScratch& s, float* state) {
+  return state + s.state_stride - 16;
+}
+inline float* state_total(const AttentionScratch& s, float* state) {
+  return state + s.state_stride - 15;
 }
 
-// Keys of tokens [skip, tokens) of a key block, found page by page: a division per token would cost
-// as much as the products. A token's values lie at the same distance from its keys everywhere.
-inline void find_tokens(const AttentionTile& p, int64_t begin, int64_t skip, int64_t tokens,
-                        const uint8_t** keys) {
+// Page by page: a division per token would cost as much as the products.
+inline void find_tokens(const AttentionTile& p, int64_t begin, int64_t first, int64_t end,
+                        KeyStep* step) {
   const int64_t token_bytes = p.token_stride * (p.dtype == DType::kF32 ? 4 : 2);
-  int64_t t = skip;
-  while (t < tokens) {
+  step->begin = begin;
+  step->skip = first > begin ? first - begin : 0;
+  step->count = end - begin < kKeyStep ? end - begin : kKeyStep;
+  int64_t t = step->skip;
+  while (t < step->count) {
     const int64_t page = (begin + t) / p.page_tokens;
     const int64_t page_end = (page + 1) * p.page_tokens - begin;
     const uint8_t* key = p.k_plane + p.page_table[page] * p.page_bytes +
                          (begin + t - page * p.page_tokens) * token_bytes;
-    const int64_t end = page_end < tokens ? page_end : tokens;
-    for (; t < end; ++t, key += token_bytes) keys[t] = key;
+    const int64_t stop = page_end < step->count ? page_end : step->count;
+    for (; t < stop; ++t, key += token_bytes) step->at[t] = key;
   }
 }
 
-template <typename Element>
-inline void transpose_keys(const AttentionTile& p, const uint8_t* const* tokens_at, int64_t skip,
-                           int64_t tokens, float* keys) {
+// Keys of tokens [skip, count) to columns of [words][kKeyGroup].
+inline void transpose_keys(const uint8_t* const* tokens_at, int64_t offset, int64_t skip,
+                           int64_t count, int64_t words, float* keys, Ahead& ahead) {
   constexpr int64_t kWidth = Vec::kWidth;
-  for (int64_t t = skip / kWidth * kWidth; t < tokens; t += kWidth) {
-    const Element* source[kWidth];
+  for (int64_t t = skip / kWidth * kWidth; t < count; t += kWidth) {
+    const float* source[kWidth];
     for (int64_t i = 0; i < kWidth; ++i)
-      source[i] = t + i >= skip && t + i < tokens
-                      ? reinterpret_cast<const Element*>(tokens_at[t + i])
+      source[i] = t + i >= skip && t + i < count
+                      ? reinterpret_cast<const float*>(tokens_at[t + i] + offset)
                       : nullptr;
-    for (int64_t d = 0; d < p.head_dim; d += kWidth) {
-      const int64_t n = p.head_dim - d;
+    for (int64_t w = 0; w < words; w += kWidth) {
+      const int64_t n = words - w < kWidth ? words - w : kWidth;
+      ahead.fetch(2);
       Vec::F block[kWidth];
       for (int64_t i = 0; i < kWidth; ++i)
-        block[i] = source[i] != nullptr ? load_element(source[i] + d, n) : Vec::zero();
+        block[i] = source[i] == nullptr ? Vec::zero()
+                   : n == kWidth        ? Vec::load(source[i] + w)
+                                        : Vec::load_first(source[i] + w, n);
       Vec::transpose(block);
-      const int64_t rows = n < kWidth ? n : kWidth;
-      for (int64_t i = 0; i < rows; ++i) Vec::store(keys + (d + i) * kKeyBlock + t, block[i]);
+      for (int64_t i = 0; i < n; ++i) Vec::store(keys + (w + i) * kKeyGroup + t, block[i]);
     }
   }
 }
 
-template <typename Element>
-inline void copy_values(const AttentionTile& p, const uint8_t* const* tokens_at, int64_t skip,
-                        int64_t tokens, float* values) {
-  const int64_t distance = p.v_plane - p.k_plane;
-  for (int64_t t = skip; t < tokens; ++t) {
-    const Element* source = reinterpret_cast<const Element*>(tokens_at[t] + distance);
-    for (int64_t d = 0; d < p.head_dim; d += Vec::kWidth)
-      Vec::store(values + (d / kPanel * kKeyBlock + t) * kPanel + d % kPanel,
-                 load_element(source + d, p.head_dim - d));
-  }
+// Where the softmax of a row begins and ends inside a step.
+struct Visible {
+  int64_t begin;
+  int64_t end;
+};
+inline Visible visible_tokens(const AttentionTile& p, const KeyStep& step, int64_t row) {
+  const int64_t position = p.first_position + row / p.group;
+  const int64_t end = position + 1 - step.begin;
+  const int64_t begin = p.window > 0 ? end - p.window : 0;
+  return {begin > 0 ? begin : 0, end < step.count ? end : step.count};
 }
 
-// Scores of one row to probabilities, with the running maximum and sums of the online softmax.
-// Returns the factor for what was accumulated so far.
-inline float softmax_step(float* scores, float* maximum, float* total) {
-  constexpr int kVecs = static_cast<int>(kKeyBlock) / Vec::kWidth;
-  Vec::F largest = Vec::load(scores);
-  for (int v = 1; v < kVecs; ++v) largest = Vec::max(largest, Vec::load(scores + v * Vec::kWidth));
+// Rows that see any token of the step in [begin, end): the first and one past the last.
+inline Visible seeing_rows(const AttentionTile& p, const KeyStep& step, int64_t begin,
+                           int64_t end) {
+  int64_t first = step.begin + begin - p.first_position;
+  int64_t last = p.window > 0 ? step.begin + end - 1 + p.window - p.first_position : p.queries;
+  if (first < 0) first = 0;
+  if (last > p.queries) last = p.queries;
+  return {first * p.group, last * p.group};
+}
+
+// Scores of one row that sees something of the step to weights, 0 where it sees nothing. Returns
+// the factor for what the state holds so far.
+inline float softmax_step(const KeyStep& step, Visible visible, float* scores, float* maximum,
+                          float* total) {
+  constexpr int64_t kWidth = Vec::kWidth;
+  const int64_t begin = visible.begin / kWidth * kWidth;
+  const int64_t end = (visible.end + kWidth - 1) / kWidth * kWidth;
+  for (int64_t j = begin; j < visible.begin; ++j) scores[j] = -__builtin_inff();
+  for (int64_t j = visible.end; j < end; ++j) scores[j] = -__builtin_inff();
+  Vec::F largest = Vec::load(scores + begin);
+  for (int64_t j = begin + kWidth; j < end; j += kWidth)
+    largest = Vec::max(largest, Vec::load(scores + j));
   const float before = *maximum;
-  const float block_max = Vec::largest(largest);
-  const float after = block_max > before ? block_max : before;
+  const float step_max = Vec::largest(largest);
+  const float after = step_max > before ? step_max : before;
   *maximum = after;
-  // A row whose window has not begun has only -inf so far; its probabilities are 0.
+  // All scores so far may be -inf; their weights are 0.
   const float offset = after == -__builtin_inff() ? 0.0f : after;
   Vec::F sum = Vec::zero();
-  for (int v = 0; v < kVecs; ++v) {
-    const Vec::F e = vec_exp(Vec::sub(Vec::load(scores + v * Vec::kWidth), Vec::set(offset)));
-    Vec::store(scores + v * Vec::kWidth, e);
+  for (int64_t j = begin; j < end; j += kWidth) {
+    const Vec::F e = vec_exp(Vec::sub(Vec::load(scores + j), Vec::set(offset)));
+    Vec::store(scores + j, e);
     sum = Vec::add(sum, e);
   }
-  float factor = 1.0f;
-  if (before != after) {
-    float lanes[Vec::kWidth];
-    Vec::store(lanes, vec_exp(Vec::set(before - offset)));
-    factor = lanes[0];
-  }
+  for (int64_t j = 0; j < begin; ++j) scores[j] = 0;
+  for (int64_t j = end; j < step.count; ++j) scores[j] = 0;
+  const float factor = before == after ? 1.0f : vec_exp(Vec::set(before - offset))[0];
   Vec::store(total, Vec::fma(Vec::load(total), Vec::set(factor), sum));
   return factor;
 }
 
-// Tokens [skip, tokens) of the block that begins at absolute position `begin`. Tokens before `skip`
-// are outside every row's window: their pages may be gone.
-inline void attend_block(const AttentionTile& p, const AttentionScratch& s, int64_t begin,
-                         int64_t skip, int64_t tokens) {
+// One head's share of a step. `next_keys` are fetched while the values are worked on.
+template <typename Element>
+inline void attend_step(const AttentionTile& p, const AttentionScratch& s, const KeyStep& step,
+                        int64_t head, Ahead next_keys) {
   const int64_t rows = p.queries * p.group;
-  const int64_t panels = (p.head_dim + kPanel - 1) / kPanel;
-  const uint8_t* tokens_at[kKeyBlock];
-  find_tokens(p, begin, skip, tokens, tokens_at);
-  if (p.dtype == DType::kF32) {
-    transpose_keys<float>(p, tokens_at, skip, tokens, s.keys);
-    copy_values<float>(p, tokens_at, skip, tokens, s.values);
-  } else {
-    transpose_keys<uint16_t>(p, tokens_at, skip, tokens, s.keys);
-    copy_values<uint16_t>(p, tokens_at, skip, tokens, s.values);
+  const int64_t words = p.head_dim / Words<Element>::kDims;
+  const int64_t offset = head * words * 4;
+  const int64_t value_offset = offset + (p.v_plane - p.k_plane);
+  const float* queries = s.queries + head * rows * s.query_stride;
+  float* states = s.states + head * rows * s.state_stride;
+  Ahead values = {step.at, value_offset, words * 4, step.skip, step.count};
+  for (int64_t begin = step.skip / kKeyGroup * kKeyGroup; begin < step.count; begin += kKeyGroup) {
+    const int64_t skip = step.skip > begin ? step.skip - begin : 0;
+    const int64_t count = step.count - begin < kKeyGroup ? step.count - begin : kKeyGroup;
+    transpose_keys(step.at + begin, offset, skip, count, words, s.keys, values);
+    const Visible seeing = seeing_rows(p, step, begin, begin + count);
+    for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
+      constexpr int kRows = decltype(tile)::kValue;
+      constexpr int kAll = static_cast<int>(kKeyGroup) / Vec::kWidth;
+      constexpr int kVecs = vecs_of(kRows) < kAll ? vecs_of(kRows) : kAll;
+      for (int64_t j = 0; j < count; j += kVecs * Vec::kWidth)
+        score_tile<Element, kRows, kVecs>(queries + row * s.query_stride, s.query_stride,
+                                          s.keys + j, words, s.scores + row * kKeyStep + begin + j,
+                                          values);
+    });
   }
-  const float* x_rows[kMaxRows];
-  for (int64_t r = 0; r < rows; ++r) x_rows[r] = s.queries + r * s.query_stride;
-  rows_over_slice(x_rows, rows, 0, p.head_dim, s.keys, s.scores, tokens, false);
-  for (int64_t r = 0; r < rows; ++r) {
-    float* scores = s.scores + r * kKeyBlock;
-    const int64_t position = p.first_position + r / p.group;
-    int64_t end = position + 1 - begin;
-    if (end > tokens) end = tokens;
-    int64_t start = p.window > 0 ? position + 1 - p.window - begin : 0;
-    if (start < 0) start = 0;
-    for (int64_t j = 0; j < start && j < kKeyBlock; ++j) scores[j] = -__builtin_inff();
-    for (int64_t j = end < 0 ? 0 : end; j < kKeyBlock; ++j) scores[j] = -__builtin_inff();
-    const float factor = softmax_step(scores, s.maxima + r, s.totals + r * 16);
-    x_rows[r] = scores;
+  const Visible seeing = seeing_rows(p, step, step.skip, step.count);
+  for (int64_t row = seeing.begin; row < seeing.end; ++row) {
+    float* state = states + row * s.state_stride;
+    const float factor =
+        softmax_step(step, visible_tokens(p, step, row), s.scores + row * kKeyStep,
+                     state_maximum(s, state), s.totals + (head * rows + row) * Vec::kWidth);
     if (factor == 1.0f) continue;
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      float* sums = s.sums + (panel * rows + r) * kPanel;
-      for (int64_t j = 0; j < kPanel; j += Vec::kWidth)
-        Vec::store(sums + j, Vec::mul(Vec::load(sums + j), Vec::set(factor)));
-    }
+    for (int64_t d = 0; d < s.state_stride - 16; d += Vec::kWidth)
+      Vec::store(state + d, Vec::mul(Vec::load(state + d), Vec::set(factor)));
   }
-  for (int64_t panel = 0; panel < panels; ++panel) {
-    const int64_t cols = p.head_dim - panel * kPanel;
-    rows_over_slice(x_rows, rows, skip, tokens, s.values + (panel * kKeyBlock + skip) * kPanel,
-                    s.sums + panel * rows * kPanel, cols < kPanel ? cols : kPanel, true);
+  for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
+    constexpr int kRows = decltype(tile)::kValue;
+    constexpr int kVecs = vecs_of(kRows) / Words<Element>::kDims;
+    value_columns<Element, kRows, kVecs>(s.scores + row * kKeyStep, step.at, value_offset,
+                                         visible_tokens(p, step, row).begin,
+                                         visible_tokens(p, step, row + kRows - 1).end, 0, words,
+                                         states + row * s.state_stride, s.state_stride, next_keys);
+  });
+}
+
+inline void clear_states(const AttentionTile& p, const AttentionScratch& s) {
+  const int64_t rows = p.heads * p.queries * p.group;
+  __builtin_memset(s.states, 0, static_cast<std::size_t>(rows * s.state_stride) * sizeof(float));
+  __builtin_memset(s.totals, 0, static_cast<std::size_t>(rows * Vec::kWidth) * sizeof(float));
+  for (int64_t r = 0; r < rows; ++r)
+    *state_maximum(s, s.states + r * s.state_stride) = -__builtin_inff();
+}
+
+// The softmax's lanes to one sum; the states are then those of whole segments.
+inline void finish_states(const AttentionTile& p, const AttentionScratch& s) {
+  for (int64_t r = 0; r < p.heads * p.queries * p.group; ++r)
+    *state_total(s, s.states + r * s.state_stride) =
+        Vec::sum(Vec::load(s.totals + r * Vec::kWidth));
+}
+
+// Before the first segment: nothing, or the sink as a score without a value.
+inline void begin_merge(const AttentionTile& p, const AttentionScratch& s) {
+  const int64_t rows = p.queries * p.group;
+  __builtin_memset(s.merged, 0,
+                   static_cast<std::size_t>(p.heads * rows * s.state_stride) * sizeof(float));
+  for (int64_t r = 0; r < p.heads * rows; ++r) {
+    float* state = s.merged + r * s.state_stride;
+    const float sink =
+        p.sinks == nullptr ? -__builtin_inff() : p.sinks[r / rows * p.group + r % rows % p.group];
+    *state_maximum(s, state) = sink;
+    *state_total(s, state) = sink == -__builtin_inff() ? 0.0f : 1.0f;
   }
 }
 
-void attention_tile(const AttentionTile& p) {
+// A row without a token in the segment changes nothing: its factor is 0, the other's 1.
+inline void merge_states(const AttentionTile& p, const AttentionScratch& s, float* states) {
+  for (int64_t r = 0; r < p.heads * p.queries * p.group; ++r) {
+    float* to = s.merged + r * s.state_stride;
+    float* from = states + r * s.state_stride;
+    const float a = *state_maximum(s, to), b = *state_maximum(s, from);
+    const float largest = a > b ? a : b;
+    const float offset = largest == -__builtin_inff() ? 0.0f : largest;
+    const Vec::F keep = vec_exp(Vec::set(a - offset)), add = vec_exp(Vec::set(b - offset));
+    for (int64_t d = 0; d < s.state_stride - 16; d += Vec::kWidth)
+      Vec::store(to + d, Vec::fma(Vec::load(to + d), keep, Vec::mul(Vec::load(from + d), add)));
+    const Vec::F total = Vec::fma(Vec::set(*state_total(s, to)), keep,
+                                  Vec::mul(Vec::set(*state_total(s, from)), add));
+    *state_total(s, to) = total[0];
+    *state_maximum(s, to) = largest;
+  }
+}
+
+inline void write_results(const AttentionTile& p, const AttentionScratch& s) {
+  constexpr int64_t kWidth = Vec::kWidth;
   const int64_t rows = p.queries * p.group;
-  const int64_t panels = (p.head_dim + kPanel - 1) / kPanel;
+  for (int64_t r = 0; r < p.heads * rows; ++r) {
+    const float* sums = s.merged + r * s.state_stride;
+    const float total = *state_total(s, s.merged + r * s.state_stride);
+    const int64_t head = r / rows * p.group + r % rows % p.group;
+    float* out = p.out + r % rows / p.group * p.out_token_stride + head * p.out_head_stride;
+    for (int64_t d = 0; d < p.head_dim; ++d)
+      out[d] = (p.dtype == DType::kF32
+                    ? sums[d]
+                    : sums[d / (2 * kWidth) * (2 * kWidth) + d % 2 * kWidth + d / 2 % kWidth]) /
+               total;
+  }
+}
+
+inline AttentionScratch attention_scratch(const AttentionTile& p) {
+  const int64_t rows = p.heads * p.queries * p.group;
   AttentionScratch s;
   s.query_stride = (p.head_dim + 15) / 16 * 16;
-  s.keys = p.scratch;
-  s.values = s.keys + p.head_dim * kKeyBlock;
-  s.queries = s.values + panels * kKeyBlock * kPanel;
+  s.state_stride = attention_state_floats(p.head_dim);
+  s.states = p.scratch;
+  s.merged = s.states + rows * s.state_stride;
+  s.totals = s.merged + rows * s.state_stride;
+  s.queries = s.totals + rows * 16;
   s.scores = s.queries + rows * s.query_stride;
-  s.sums = s.scores + rows * kKeyBlock;
-  s.totals = s.sums + rows * panels * kPanel;
-  s.maxima = s.totals + rows * 16;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* q = p.q + r / p.group * p.q_token_stride + r % p.group * p.q_head_stride;
+  s.keys = s.scores + rows * kKeyStep;
+  return s;
+}
+
+template <typename Element>
+inline void attend(const AttentionTile& p) {
+  AttentionScratch s = attention_scratch(p);
+  const int64_t rows = p.queries * p.group;
+  for (int64_t r = 0; r < p.heads * rows; ++r) {
+    const int64_t head = r / rows * p.group + r % rows % p.group;
+    const float* q = p.q + r % rows / p.group * p.q_token_stride + head * p.q_head_stride;
     for (int64_t d = 0; d < p.head_dim; ++d) s.queries[r * s.query_stride + d] = q[d] * p.scale;
-    s.maxima[r] = -__builtin_inff();
   }
-  __builtin_memset(s.sums, 0, static_cast<std::size_t>(rows * panels * kPanel) * sizeof(float));
-  __builtin_memset(s.totals, 0, static_cast<std::size_t>(rows * 16) * sizeof(float));
+  if (p.partials == nullptr) begin_merge(p, s);
 
+  const int64_t seen = p.window > 0 ? p.first_position + 1 - p.window : 0;
   const int64_t context = p.first_position + p.queries;
-  int64_t first = p.window > 0 ? p.first_position + 1 - p.window : 0;
-  if (first < 0) first = 0;
-  for (int64_t begin = first / kKeyBlock * kKeyBlock; begin < context; begin += kKeyBlock) {
-    const int64_t tokens = context - begin < kKeyBlock ? context - begin : kKeyBlock;
-    attend_block(p, s, begin, first > begin ? first - begin : 0, tokens);
+  const int64_t head_bytes = p.head_dim * static_cast<int64_t>(sizeof(Element));
+  KeyStep steps[2];
+  int current = 0;
+  for (int64_t segment = p.first_segment; segment < p.last_segment; ++segment) {
+    const int64_t segment_end = (segment + 1) * kSegment;
+    const int64_t end = context < segment_end ? context : segment_end;
+    const int64_t first = seen > segment * kSegment ? seen : segment * kSegment;
+    if (p.partials != nullptr)
+      s.states = p.partials + (segment - p.first_segment) * p.heads * rows * s.state_stride;
+    clear_states(p, s);
+    int64_t begin = first / kKeyStep * kKeyStep;
+    if (begin < end) find_tokens(p, begin, first, end, &steps[current]);
+    for (; begin < end; begin += kKeyStep, current ^= 1) {
+      const KeyStep& step = steps[current];
+      KeyStep& next = steps[current ^ 1];
+      next.skip = next.count = 0;
+      if (begin + kKeyStep < end) find_tokens(p, begin + kKeyStep, first, end, &next);
+      for (int64_t head = 0; head < p.heads; ++head) {
+        const bool last = head + 1 == p.heads;
+        const KeyStep& fetched = last ? next : step;
+        attend_step<Element>(p, s, step, head,
+                             {fetched.at, last ? 0 : (head + 1) * head_bytes, head_bytes,
+                              fetched.skip, fetched.count});
+      }
+    }
+    finish_states(p, s);
+    if (p.partials == nullptr) merge_states(p, s, s.states);
   }
+  if (p.partials == nullptr) write_results(p, s);
+}
 
-  for (int64_t r = 0; r < rows; ++r) {
-    const float total = Vec::sum(Vec::load(s.totals + r * 16));
-    float* out = p.out + r / p.group * p.out_token_stride + r % p.group * p.out_head_stride;
-    for (int64_t d = 0; d < p.head_dim; ++d)
-      out[d] = s.sums[(d / kPanel * rows + r) * kPanel + d % kPanel] / total;
-  }
+void attention_tile(const AttentionTile& p) {
+  if (p.dtype == DType::kF32)
+    attend<float>(p);
+  else
+    attend<uint16_t>(p);
+}
+
+void merge_attention(const AttentionTile& p) {
+  const AttentionScratch s = attention_scratch(p);
+  begin_merge(p, s);
+  for (int64_t segment = p.first_segment; segment < p.last_segment; ++segment)
+    merge_states(
+        p, s,
+        p.partials + (segment - p.first_segment) * p.heads * p.queries * p.group * s.state_stride);
+  write_results(p, s);
 }

@@ -1,83 +1,182 @@
-// Rows times an fp32 block [K][kPanel]: keys and values that attention brought into this layout.
-// `Vec` is the vector unit of the including ISA file.
+// The two products of attention. `Vec` is the vector unit of the including ISA file.
 // Included inside an anonymous namespace: see isa/*.cpp.
+//
+// bf16 is read as 32-bit words of two neighbouring dimensions and widened in registers, which
+// halves the loads, and the shuffles of transposing keys. Keys are transposed to
+// [words][kKeyGroup], values are read where they lie; their sums come out as vectors of even and of
+// odd dimensions.
 
-// b[(k - k_begin)][kPanel]
-template <int kRows, int kVecs>
-inline void tile_f32(const float* const* x_rows, int64_t k_begin, int64_t k_end, const float* b,
-                     float* c, bool load_c) {
-  using F = typename Vec::F;
+template <int kCount>
+struct Rows {
+  static constexpr int kValue = kCount;
+};
+
+// Calls tile(Rows<n>(), row) for runs of n rows that cover [first, end). Rows are split evenly
+// (7 = 4 + 3, not 6 + 1), because small tiles wait for the latency of the multiply-add.
+template <typename Tile>
+inline void for_row_tiles(int64_t first, int64_t end, const Tile& tile) {
+  const int64_t rows = end - first;
+  const int64_t tiles = (rows + Vec::kTileRows - 1) / Vec::kTileRows;
+  int64_t row = 0;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t next = rows * (t + 1) / tiles;
+    const int64_t n = next - row, at = first + row;
+    row = next;
+    if (n == 1) {
+      tile(Rows<1>(), at);
+    } else if (n == 2) {
+      tile(Rows<2>(), at);
+    } else if constexpr (Vec::kTileRows > 2) {
+      if (n == 3)
+        tile(Rows<3>(), at);
+      else if (n == 4)
+        tile(Rows<4>(), at);
+      else if (n == 5)
+        tile(Rows<5>(), at);
+      else
+        tile(Rows<6>(), at);
+    }
+  }
+}
+
+// Vectors of columns per row: few rows take more of them, to hide the latency.
+constexpr int vecs_of(int rows) {
+  return 3 * rows <= Vec::kTileRows ? 2 * Vec::kTileVecs : Vec::kTileVecs;
+}
+
+// Steps of a product between two fetches.
+constexpr int64_t kFetchEvery = 8;
+
+// Rows of the page table to fetch towards the caches while something else is computed.
+struct Ahead {
+  const uint8_t* const* rows;
+  int64_t offset;
+  int64_t bytes;
+  int64_t next;
+  int64_t end;
+
+  // Always inline: a call inside the products would spill their accumulators.
+  [[gnu::always_inline]] void fetch(int64_t count) {
+    for (; count > 0 && next < end; --count, ++next)
+      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[next] + offset + i, 0, 3);
+  }
+};
+
+// The dimensions of one step of the inner product: one of fp32, two of bf16.
+template <typename Element>
+struct Words {
+  static constexpr int kDims = sizeof(Element) == 4 ? 1 : 2;
+  template <int kDim>
+  static Vec::F widen(const float* p) {
+    if constexpr (kDims == 1)
+      return Vec::load(p);
+    else if constexpr (kDim == 0)
+      return Vec::pair_even(reinterpret_cast<const uint32_t*>(p));
+    else
+      return Vec::pair_odd(reinterpret_cast<const uint32_t*>(p));
+  }
+};
+
+// scores[kRows][kVecs vectors of tokens] = queries * transposed keys.
+template <typename Element, int kRows, int kVecs>
+inline void score_tile(const float* queries, int64_t query_stride, const float* keys, int64_t words,
+                       float* scores, Ahead& ahead) {
+  using F = Vec::F;
+  using W = Words<Element>;
   constexpr int kWidth = Vec::kWidth;
   F acc[kRows][kVecs];
-  const float* x[kRows];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    x[r] = x_rows[r];
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v)
-      acc[r][v] = load_c ? Vec::load(c + r * kPanel + v * kWidth) : Vec::zero();
-  }
-  for (int64_t k = k_begin; k < k_end; ++k, b += kPanel) {
-    F bv[kVecs];
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::zero();
+  for (int64_t begin = 0; begin < words; begin += kFetchEvery) {
+    const int64_t end = words < begin + kFetchEvery ? words : begin + kFetchEvery;
+    ahead.fetch(4);
+    for (int64_t w = begin; w < end; ++w, keys += kKeyGroup) {
+      F b[kVecs];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) bv[v] = Vec::load(b + v * kWidth);
+      for (int v = 0; v < kVecs; ++v) b[v] = W::template widen<0>(keys + v * kWidth);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F a = Vec::set(x[r][k]);
+      for (int r = 0; r < kRows; ++r) {
+        const F a = Vec::set(queries[r * query_stride + w * W::kDims]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, bv[v], acc[r][v]);
+        for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, b[v], acc[r][v]);
+      }
+      if constexpr (W::kDims == 2) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) b[v] = W::template widen<1>(keys + v * kWidth);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const F a = Vec::set(queries[r * query_stride + w * W::kDims + 1]);
+#pragma GCC unroll 8
+          for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, b[v], acc[r][v]);
+        }
+      }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * kWidth, acc[r][v]);
+    for (int v = 0; v < kVecs; ++v) Vec::store(scores + r * kKeyStep + v * kWidth, acc[r][v]);
 }
 
-template <int kRows>
-inline void tile_f32_columns(const float* const* x, int64_t k0, int64_t k1, const float* b,
-                             float* c, int64_t cols, bool load_c) {
-  constexpr int64_t kTileCols = Vec::kTileVecs * Vec::kWidth;
-  if constexpr (kTileCols == kPanel) {
-    if (2 * cols <= kPanel) {  // small routers, short contexts, head_dim 32
-      tile_f32<kRows, Vec::kTileVecs / 2>(x, k0, k1, b, c, load_c);
-      return;
+// sums[kRows][kVecs vectors] += weights * values of tokens [begin, end). `kVecs` counts vectors of
+// words; with kTail, one vector of which only the first `tail` words exist.
+template <typename Element, int kRows, int kVecs, bool kTail>
+inline void value_tile(const float* weights, const uint8_t* const* tokens_at, int64_t offset,
+                       int64_t begin, int64_t end, int64_t tail, float* sums, int64_t sum_stride,
+                       Ahead& ahead) {
+  using F = Vec::F;
+  using W = Words<Element>;
+  constexpr int kWidth = Vec::kWidth;
+  constexpr int kAll = kVecs * W::kDims;
+  F acc[kRows][kAll];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) acc[r][v] = Vec::load(sums + r * sum_stride + v * kWidth);
+  for (int64_t t = begin; t < end; ++t) {
+    if (t % kFetchEvery == 0) ahead.fetch(kFetchEvery);
+    const float* row = reinterpret_cast<const float*>(tokens_at[t] + offset);
+    float copy[kWidth];
+    if constexpr (kTail) {
+      Vec::store(copy, Vec::load_first(row, tail));
+      row = copy;
+    }
+    F b[kAll];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      b[v * W::kDims] = W::template widen<0>(row + v * kWidth);
+      if constexpr (W::kDims == 2) b[v * 2 + 1] = W::template widen<1>(row + v * kWidth);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const F a = Vec::set(weights[r * kKeyStep + t]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kAll; ++v) acc[r][v] = Vec::fma(a, b[v], acc[r][v]);
     }
   }
-  for (int64_t col = 0; col < cols; col += kTileCols)
-    tile_f32<kRows, Vec::kTileVecs>(x, k0, k1, b + col, c + col, load_c);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) Vec::store(sums + r * sum_stride + v * kWidth, acc[r][v]);
 }
 
-// All rows over one K slice. Rows are split evenly (7 = 4 + 3, not 6 + 1), because the small tiles
-// wait for the latency of the multiply-add.
-inline void rows_over_slice(const float* const* x_rows, int64_t rows, int64_t k0, int64_t k1,
-                            const float* b, float* c, int64_t cols, bool load_c) {
-  const int64_t tiles = (rows + Vec::kTileRows - 1) / Vec::kTileRows;
-  int64_t row = 0;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t end = rows * (t + 1) / tiles;
-    const float* const* x = x_rows + row;
-    float* c_row = c + row * kPanel;
-    switch (end - row) {
-      case 1:
-        tile_f32_columns<1>(x, k0, k1, b, c_row, cols, load_c);
-        break;
-      case 2:
-        tile_f32_columns<2>(x, k0, k1, b, c_row, cols, load_c);
-        break;
-      case 3:
-        tile_f32_columns<3>(x, k0, k1, b, c_row, cols, load_c);
-        break;
-      case 4:
-        tile_f32_columns<4>(x, k0, k1, b, c_row, cols, load_c);
-        break;
-      case 5:
-        tile_f32_columns<5>(x, k0, k1, b, c_row, cols, load_c);
-        break;
-      default:
-        tile_f32_columns<6>(x, k0, k1, b, c_row, cols, load_c);
-        break;
-    }
-    row = end;
-  }
+// All columns of the values from `word` on, in tiles of kVecs vectors of words, then smaller ones.
+template <typename Element, int kRows, int kVecs>
+inline void value_columns(const float* weights, const uint8_t* const* tokens_at, int64_t offset,
+                          int64_t begin, int64_t end, int64_t word, int64_t words, float* sums,
+                          int64_t sum_stride, Ahead& ahead) {
+  constexpr int64_t kStep = kVecs * Vec::kWidth;
+  constexpr int kDims = Words<Element>::kDims;
+  for (; word + kStep <= words; word += kStep)
+    value_tile<Element, kRows, kVecs, false>(weights, tokens_at, offset + word * 4, begin, end, 0,
+                                             sums + word * kDims, sum_stride, ahead);
+  if (word == words) return;
+  if constexpr (kVecs > 1)
+    value_columns<Element, kRows, kVecs / 2>(weights, tokens_at, offset, begin, end, word, words,
+                                             sums, sum_stride, ahead);
+  else
+    value_tile<Element, kRows, 1, true>(weights, tokens_at, offset + word * 4, begin, end,
+                                        words - word, sums + word * kDims, sum_stride, ahead);
 }

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention_tile.h"
 #include "formats.h"
 
 namespace inlay::kernels {
@@ -25,12 +26,6 @@ constexpr int64_t kMaxRows = 96;
 // Bytes that a product may use for weights and rows in another layout: less than an L1 and L2
 // share.
 constexpr int64_t kProductScratch = 64 * 1024;
-
-// Tokens per softmax step. Steps start at multiples of this absolute position, so a query's result
-// does not depend on where its chunk began.
-constexpr int64_t kKeyBlock = 64;
-
-enum class DType : int32_t { kF32 = 0, kBf16 = 1 };
 
 // Rows of activations to the operand of a format, K padded with zeros (see formats.h). A row with a
 // NaN or an infinity gets NaN as its scales, so that its results are NaN.
@@ -151,30 +146,6 @@ struct RopeRows {
   DType dtype;
 };
 
-// One key/value head, its group of query heads, and a run of consecutive queries of one sequence.
-struct AttentionTile {
-  const float* q;
-  int64_t q_token_stride;
-  int64_t q_head_stride;
-  float* out;
-  int64_t out_token_stride;
-  int64_t out_head_stride;
-  int64_t queries;
-  int64_t group;  // query heads per key/value head; queries * group <= kMaxRows
-  int64_t head_dim;
-  int64_t first_position;
-  int64_t window;  // 0: unlimited
-  float scale;
-  const uint8_t* k_plane;  // this layer's plane of this head in page 0
-  const uint8_t* v_plane;
-  int64_t page_bytes;
-  int64_t page_tokens;
-  int64_t token_stride;  // elements between tokens of a plane
-  const int32_t* page_table;
-  DType dtype;
-  float* scratch;  // attention_scratch_floats() floats, 64-byte aligned
-};
-
 // Softmax over all experts, then the top_k largest, ties to the lower id, in descending order.
 struct RouterRows {
   const float* logits;
@@ -200,15 +171,8 @@ struct KernelTable {
   void (*norm_rows)(const NormRows&);
   void (*rope_rows)(const RopeRows&);
   void (*attention_tile)(const AttentionTile&);
+  void (*merge_attention)(const AttentionTile&);
   void (*router_rows)(RouterRows&);
 };
-
-// Scratch of one attention tile: transposed keys and values of a key block, and per row the scaled
-// query, the scores, the accumulators, the running maximum, the factor and 16 partial sums.
-constexpr int64_t attention_panels(int64_t head_dim) { return (head_dim + kPanel - 1) / kPanel; }
-constexpr int64_t attention_scratch_floats(int64_t head_dim, int64_t rows) {
-  return kKeyBlock * head_dim + kKeyBlock * kPanel * attention_panels(head_dim) +
-         rows * (head_dim + 16 + kKeyBlock + kPanel * attention_panels(head_dim) + 2 + 16) + 64;
-}
 
 }  // namespace inlay::kernels

@@ -91,7 +91,8 @@ struct PagedAttention {
   int64_t sequences;
   float scale;
   int64_t window;
-  float* out;  // [T][q_heads][head_dim]
+  const float* sinks;  // [q_heads] or null
+  float* out;          // [T][q_heads][head_dim]
   int64_t out_token_stride;
   int64_t out_head_stride;
 };

@@ -173,6 +173,7 @@ class kernels:
         scale: float,
         out_THD: Any,
         sliding_window: int = 0,
+        sinks_H: Any = None,
     ) -> None: ...
     @staticmethod
     def compiled_isas() -> list[str]: ...

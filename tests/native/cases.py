@@ -62,6 +62,7 @@ class Paged:
     layers: int = 2
     layer: int = 1
     window: int = 0
+    sinks: F32 | None = None
     scale: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +104,7 @@ class Paged:
             self.scale,
             out,
             sliding_window=self.window,
+            sinks_H=self.sinks,
         )
         return out
 
@@ -121,5 +123,6 @@ class Paged:
             self.scale,
             out,
             self.window,
+            self.sinks,
         )
         return out

@@ -19,7 +19,10 @@ CASES: list[dict[str, Any]] = [
     {"queries": [1, 40, 17], "contexts": [300, 140, 17], "window": 37},
     {"queries": [90], "contexts": [90], "window": 1},
     {"queries": [3, 1], "contexts": [21, 1], "head_dim": 80, "group": 3},
-    {"queries": [2], "contexts": [40], "head_dim": 7, "page_tokens": 5, "kv_heads": 5},
+    {"queries": [2], "contexts": [40], "head_dim": 6, "page_tokens": 5, "kv_heads": 5},
+    {"queries": [1, 9], "contexts": [70, 30], "head_dim": 256, "group": 16, "kv_heads": 1},
+    {"queries": [3, 1, 20], "contexts": [1025, 3000, 1024], "kv_heads": 1},
+    {"queries": [4, 40], "contexts": [2600, 1100], "kv_heads": 1, "window": 1200},
     {"queries": [1, 1], "contexts": [100, 33], "page_tokens": 64, "group": 16, "layers": 1,
      "layer": 0},
     {"queries": [], "contexts": []},
@@ -45,6 +48,19 @@ def test_equals_reference(
     assert np.allclose(paged.native(), paged.reference(), atol=3e-6)
 
 
+@pytest.mark.parametrize("queries,contexts", [([1, 20], [40, 20]), ([2, 30], [2500, 1030])])
+@pytest.mark.parametrize("window", [0, 1100])
+def test_sinks_equal_reference(
+    isa: str, rng: np.random.Generator, queries: list[int], contexts: list[int], window: int
+) -> None:
+    sinks = np.array([0.5, -np.inf, 30.0, -4.0], np.float32)
+    paged = Paged(rng, queries, contexts, window=window, sinks=sinks)
+    assert np.allclose(paged.native(), paged.reference(), atol=3e-6)
+    without = Paged(np.random.default_rng(7), queries, contexts, window=window).native()
+    same = (paged.native() == without).all(axis=(0, 2))
+    assert same.tolist() == [False, True, False, False]
+
+
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_query_alone_has_the_same_bits(
@@ -61,6 +77,22 @@ def test_a_query_alone_has_the_same_bits(
                 for i in range(0, n, step)
             ]
             assert np.array_equal(np.concatenate(pieces), together)
+
+
+@pytest.mark.parametrize("window", [0, 1500])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_segments_on_any_number_of_threads_give_the_same_bits(
+    isa: str, rng: np.random.Generator, dtype: str, window: int, threads: None
+) -> None:
+    sinks = floats(rng, 6)
+    paged = Paged(rng, [40, 1], [3100, 5000], dtype=dtype, group=3, window=window, sinks=sinks)
+    kernels.set_num_threads(1)
+    together = paged.native()
+    for num_threads in (2, 5, 16):
+        kernels.set_num_threads(num_threads)
+        assert np.array_equal(paged.native(), together)
+        pieces = [paged.part([(0, i, i + 1)]) for i in (0, 39)] + [paged.part([(1, 0, 1)])]
+        assert np.array_equal(np.concatenate(pieces), together[[0, 39, 40]])
 
 
 @settings(max_examples=25)
@@ -98,6 +130,16 @@ def test_memory_outside_the_context_is_never_used(isa: str, rng: np.random.Gener
     assert np.array_equal(paged.native(), expected)
 
 
+def test_nan_stays_in_the_rows_that_it_touches(isa: str, rng: np.random.Generator) -> None:
+    paged = Paged(rng, [3, 1], [1100, 50])
+    expected = paged.native()
+    paged.q[1, 2, 5] = np.nan
+    out = paged.native()
+    assert np.isnan(out[1, 2]).all()
+    out[1, 2] = expected[1, 2]
+    assert np.array_equal(out, expected)
+
+
 def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> None:
     paged = Paged(rng, [3], [40])
     paged.q = paged.q * 1e4
@@ -106,7 +148,7 @@ def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("head_dim,rotary", [(64, 64), (64, 32), (128, 128), (40, 20), (7, 2)])
+@pytest.mark.parametrize("head_dim,rotary", [(64, 64), (64, 32), (128, 128), (40, 20), (6, 2)])
 def test_rope_and_store_equals_reference(
     isa: str, rng: np.random.Generator, head_dim: int, rotary: int, dtype: str
 ) -> None:

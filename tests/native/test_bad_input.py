@@ -104,12 +104,13 @@ def attention(k: Any, **changed: Any) -> None:
         "scale": 1.0,
         "out_THD": f(3, 2, 8),
         "sliding_window": 0,
+        "sinks_H": None,
         **changed,
     }
     k.paged_attention(
         given["q_THD"], given["kv_pool"], k.KvGeometry(1, 4, 1, 8, "float32"), given["layer"],
         given["page_table_BP"], given["query_starts_B1"], given["context_lens_B"], given["scale"],
-        given["out_THD"], sliding_window=given["sliding_window"],
+        given["out_THD"], sliding_window=given["sliding_window"], sinks_H=given["sinks_H"],
     )  # fmt: skip
 
 
@@ -184,6 +185,10 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (attention, "context_lens_B", np.array([5, 1], i32)),
     (attention, "scale", float("nan")),
     (attention, "sliding_window", -1),
+    (attention, "sinks_H", f(3)),
+    (attention, "sinks_H", np.zeros(2)),
+    (attention, "sinks_H", np.array([0, np.nan], np.float32)),
+    (attention, "sinks_H", np.array([np.inf, 0], np.float32)),
     (attention, "out_THD", f(3, 2, 9)),
     (attention, "out_THD", read_only(f(3, 2, 8))),
 ]
@@ -250,6 +255,8 @@ def test_weights(module: Any) -> None:
         module.ExpertWeights(2, 0, 3, "float32")
     with pytest.raises(ArgumentError, match="^head_dim: "):
         module.KvGeometry(1, 16, 1, 0, "float32")
+    with pytest.raises(ArgumentError, match="^head_dim: must be even"):
+        module.KvGeometry(1, 16, 1, 7, "float32")
 
 
 @pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])

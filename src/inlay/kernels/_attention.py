@@ -85,6 +85,7 @@ def paged_attention(
     out_THD: Array,
     *,
     sliding_window: int = 0,
+    sinks_H: Array | None = None,
 ) -> None:
     """Causal attention of new tokens over their sequences' pages, decodes and chunks in one call.
 
@@ -101,16 +102,21 @@ def paged_attention(
         scale: factor of the scores, usually `head_dim ** -0.5`.
         out_THD: float32, writable, contiguous in D.
         sliding_window: a query sees itself and that many tokens less one before; 0: all.
+        sinks_H: float32, a logit per query head that joins the denominator of its softmax, as a
+            token whose value is zero would; -inf: none.
 
     Raises:
-        ArgumentError: a shape, dtype, stride, range or page id is wrong; the message names it.
+        ArgumentError: a shape, dtype, stride, range, sink or page id is wrong; the message names
+            it. A NaN or an infinity in q, keys or values gives NaN in the rows that it touches.
 
     Layout: page-first, `[num_pages][layers][k, v][page_tokens][kv_heads][head_dim]`.
-    Tolerance: 2e-6 of the largest value; bf16 is widened exactly. Softmax runs online over blocks
-        of 64 tokens that begin at multiples of 64, in ascending order.
-    Cost: decode reads each page of the layer once per sequence; scratch under 0.2 MiB per thread.
+    Tolerance: 2e-6 of the largest value; bf16 is widened exactly. The softmax runs online over
+        steps of 256 tokens inside segments of 1,024, both at fixed positions of the sequence; a
+        query's bits depend neither on the rest of the call nor on the threads.
+    Cost: decode reads each page of the layer once per sequence, long contexts in segments on all
+        threads; scratch of 0.4 MiB per thread at head_dim 128.
     """
     _backend.ops.paged_attention(
         q_THD, kv_pool, geometry, layer, page_table_BP, query_starts_B1, context_lens_B,
-        scale, out_THD, sliding_window,
+        scale, out_THD, sliding_window, sinks_H,
     )  # fmt: skip

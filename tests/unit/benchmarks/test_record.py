@@ -51,6 +51,10 @@ def test_no_values_give_no_result() -> None:
         ({"of_best_peer": 1.1}, {"of_peer": {"a": 3.0, "b": 1.0}}, False),
         ({"of_best_peer": 3.0}, {"value": 1.0}, None),
         ({"at_most": 1, "of_best_peer": 3.0}, {"value": 2.0}, False),
+        ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.1}}, None),
+        ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.1}, "of_limit": 0.9}, True),
+        ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.1}, "of_limit": 0.85}, False),
+        ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.2}, "of_limit": 0.85}, True),
         ({"never_behind": 1}, {"of_peer": {"a": 0.98}, "of_peer_ci": {"a": [0.9, 1.01]}}, True),
         ({"never_behind": 1}, {"of_peer": {"a": 0.98}, "of_peer_ci": {"a": [0.97, 0.99]}}, False),
         ({"never_behind": 1}, {"of_peer": {"a": 0.96}, "of_peer_ci": {"a": [0.9, 1.1]}}, False),
@@ -72,6 +76,40 @@ def test_points_are_the_product_and_quick_ones_replace_theirs() -> None:
     assert list(declared.points(quick=False)) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     assert list(declared.points(quick=True)) == [{"a": 0, "b": "x"}]
     assert declared.covers({"a": 0, "b": "x"}) and not declared.covers({"a": 3, "b": "x"})
+
+
+def test_rows_hold_values_that_belong_together() -> None:
+    rows = [{"a": 1, "b": 10}, {"a": 2, "b": 20}]
+    declared = rate(rows=rows, quick_rows=rows[1:], params={"c": [3, 4]})
+    points = list(declared.points(quick=False))
+    assert points[0] == {"a": 1, "b": 10, "c": 3} and len(points) == 4
+    assert list(declared.points(quick=True)) == [{**rows[1], "c": 3}, {**rows[1], "c": 4}]
+    assert all(map(declared.covers, points))
+    assert not declared.covers({"a": 1, "b": 20, "c": 3})
+    assert not declared.covers({"c": 3})
+
+
+def test_defaults_are_laid_under_every_measurement(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr("benchmarks.case.CASES", tmp_path)
+    (tmp_path / "selftest").mkdir()
+    (tmp_path / "selftest" / "copy.toml").write_text(
+        """
+        about = "a case of the tests"
+        [defaults]
+        unit = "s"
+        better = "lower"
+        params = { a = [1], b = [2] }
+        [[measurements]]
+        name = "x"
+        [[measurements]]
+        name = "y"
+        better = "higher"
+        params = { b = [3] }
+        """
+    )
+    x, y = load_case("selftest/copy").measurements
+    assert (x.unit, x.better, x.params) == ("s", "lower", {"a": [1], "b": [2]})
+    assert (y.unit, y.better, y.params) == ("s", "higher", {"a": [1], "b": [3]})
 
 
 def case(runner: Any, *measurements: Measurement) -> Case:

@@ -130,6 +130,23 @@ def test_attention_over_stored_tokens(rng: np.random.Generator, window: int, dty
     assert torch.allclose(tensor(out), expected, atol=1e-5 if dtype == "float32" else 2e-2)
 
 
+def test_a_sink_is_a_token_without_value(rng: np.random.Generator) -> None:
+    """One token fewer and its score as a sink give what the token gives with a zero value."""
+    geometry = reference.KvGeometry(1, 4, 1, 8, "float32")
+    pool = floats(rng, 1, 2 * 4 * 8)
+    planes = geometry.planes(pool, 0, writable=True)
+    planes[0, 1, 0] = 0
+    q = floats(rng, 1, 2, 8)
+    sinks = (q[0] @ planes[0, 0, 0, 0]).astype(np.float32)
+    starts, out = np.array([0, 1], np.int32), np.empty((2, 1, 2, 8), np.float32)
+    for result, length, window, given in ((out[0], 4, 0, None), (out[1], 4, 3, sinks)):
+        reference.paged_attention(
+            q, pool, geometry, 0, np.zeros((1, 1), np.int32), starts,
+            np.array([length], np.int32), 1.0, result, window, given,
+        )  # fmt: skip
+    assert np.allclose(out[0], out[1], atol=1e-6)
+
+
 def test_errors_are_argument_errors() -> None:
     with pytest.raises(ArgumentError, match="x_TK"):
         reference.linear(

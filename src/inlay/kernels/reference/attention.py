@@ -38,6 +38,7 @@ class KvGeometry:
         for name, limit in limits.items():
             value = getattr(self, name)
             check(1 <= value <= limit, f"{name}: must be in 1..{limit}, got {value}")
+        check(self.head_dim % 2 == 0, f"head_dim: must be even, got {self.head_dim}")
         dtype_name(self.dtype)
 
     @property
@@ -136,6 +137,7 @@ def paged_attention(
     scale: float,
     out_THD: Any,
     sliding_window: int = 0,
+    sinks_H: Any = None,
 ) -> None:
     """Causal attention of new tokens over their sequences' pages."""
     g = geometry
@@ -157,6 +159,10 @@ def paged_attention(
     check_size(table, "page_table_BP", 0, len(contexts), "sequences of context_lens_B")
     check(math.isfinite(scale), f"scale: must be finite, got {scale}")
     check(sliding_window >= 0, f"sliding_window: must be 0 or more, got {sliding_window}")
+    sinks = vector_of(sinks_H, "sinks_H", q.shape[1])
+    if sinks is None:
+        sinks = np.full(q.shape[1], -np.inf, np.float32)
+    check(bool((sinks < np.inf).all()), "sinks_H: must be numbers or -inf")
     check(
         starts[0] == 0 and starts[-1] == len(q),
         f"query_starts_B1: must begin with 0 and end with the {len(q)} tokens of q_THD",
@@ -189,6 +195,7 @@ def paged_attention(
         if sliding_window:
             hidden |= keys[None] <= positions[:, None] - sliding_window
         scores[:, hidden] = -np.inf
-        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-        weights /= weights.sum(axis=2, keepdims=True)
+        largest = np.maximum(scores.max(axis=2), sinks[:, None])[..., None]
+        weights = np.exp(scores - largest)
+        weights /= weights.sum(axis=2, keepdims=True) + np.exp(sinks[:, None, None] - largest)
         out[begin:end] = np.einsum("hqk,khd->qhd", weights, v)

@@ -1,0 +1,1 @@
+"""What the CPU kernels reach, beside the roofline and other systems."""
