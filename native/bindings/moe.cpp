@@ -2,6 +2,7 @@
 
 #include "array.h"
 #include "module.h"
+#include "pending.h"
 
 namespace inlay::bindings {
 
@@ -86,13 +87,32 @@ void moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK
   kernels::moe(checked.call);
 }
 
+// As moe; the arguments are kept until the work is done.
+Pending submit_moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
+                   nb::handle routing_TK, nb::handle out_TM, bool accumulate,
+                   nb::handle expert_mask_E, float alpha, float limit, float up_offset,
+                   const ExpertWeights* shared) {
+  const MoeCall checked(x_TM, experts, expert_ids_TK, routing_TK, out_TM, accumulate, expert_mask_E,
+                        checked_activation(alpha, limit, up_offset), shared);
+  std::vector<nb::object> kept = {nb::find(experts)};
+  if (shared != nullptr) kept.push_back(nb::find(*shared));
+  for (const nb::handle array : {x_TM, expert_ids_TK, routing_TK, out_TM, expert_mask_E})
+    kept.push_back(nb::borrow(array));
+  return submit([call = checked.call] { kernels::moe(call); }, std::move(kept));
+}
+
 }  // namespace
 
 void register_moe(nb::module_& m) {
-  m.def("moe", moe, "x_TM"_a.none(), "experts"_a, "expert_ids_TK"_a.none(), "routing_TK"_a.none(),
-        "out_TM"_a.none(), "accumulate"_a = false, "expert_mask_E"_a = nb::none(), "alpha"_a = 1.0f,
-        "limit"_a = std::numeric_limits<float>::infinity(), "up_offset"_a = 0.0f,
-        "shared"_a.none() = nb::none());
+  const auto define = [&m](const char* name, auto function) {
+    m.def(name, function, "x_TM"_a.none(), "experts"_a, "expert_ids_TK"_a.none(),
+          "routing_TK"_a.none(), "out_TM"_a.none(), "accumulate"_a = false,
+          "expert_mask_E"_a = nb::none(), "alpha"_a = 1.0f,
+          "limit"_a = std::numeric_limits<float>::infinity(), "up_offset"_a = 0.0f,
+          "shared"_a.none() = nb::none());
+  };
+  define("moe", moe);
+  define("submit_moe", submit_moe);
 }
 
 }  // namespace inlay::bindings

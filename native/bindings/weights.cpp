@@ -179,7 +179,8 @@ Format expert_format(int64_t num_experts, int64_t hidden, int64_t intermediate,
 ExpertWeights* new_experts(int64_t num_experts, int64_t hidden, int64_t intermediate,
                            const std::string& format, bool bias) {
   const Format parsed = expert_format(num_experts, hidden, intermediate, format);
-  return new ExpertWeights(num_experts, hidden, intermediate, parsed, bias, 1);
+  const nb::gil_scoped_release unlocked;  // it asks the pool for its nodes
+  return new ExpertWeights(num_experts, hidden, intermediate, parsed, bias);
 }
 
 // The caller owns the result.

@@ -61,8 +61,8 @@ int64_t bias_bytes(int64_t num_experts, int64_t hidden, int64_t intermediate) {
 
 }  // namespace
 
-WeightMemory::WeightMemory(int64_t size_bytes, int)
-    : buffer_(std::make_shared<AlignedBuffer>(static_cast<std::size_t>(size_bytes))),
+WeightMemory::WeightMemory(int64_t size_bytes, int node)
+    : buffer_(std::make_shared<AlignedBuffer>(static_cast<std::size_t>(size_bytes), node)),
       data_(buffer_->data()),
       size_(size_bytes) {}
 
@@ -75,7 +75,7 @@ LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format for
       in_features_(in_features),
       format_(format),
       layout_(panel_layout(format, in_features)),
-      memory_(panels() * layout_.panel_bytes, 0) {}
+      memory_(panels() * layout_.panel_bytes, WeightMemory::kAnyNode) {}
 
 LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format format,
                            WeightMemory memory)
@@ -105,23 +105,26 @@ void LinearWeight::dequantize(float* target_NK) const {
 }
 
 ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,
-                             Format format, bool has_bias, int64_t num_shards)
+                             Format format, bool has_bias)
     : num_experts_(num_experts), hidden_(hidden), intermediate_(intermediate), format_(format) {
+  const ThreadPool::Session session(ThreadPool::instance());
   // Shards begin where both a gate/up panel and a group of down begin.
   const int64_t step = std::max<int64_t>(kHalf, info(format).k_multiple);
   const int64_t steps = (intermediate + step - 1) / step;
-  num_shards = std::min(num_shards, steps);
+  const int64_t num_shards = std::min<int64_t>(session.num_nodes(), steps);
   for (int64_t i = 0; i < num_shards; ++i) {
     const int64_t first = steps * i / num_shards * step;
     const int64_t end = std::min(steps * (i + 1) / num_shards * step, intermediate);
+    const int node = session.memory_node(static_cast<int>(i));
     Shard shard = make_shard(hidden, first, end - first, format);
-    shard.gate_up_memory = WeightMemory(
-        num_experts * shard.gate_up_panels * shard.gate_up.panel_bytes, static_cast<int>(i));
+    shard.gate_up_memory =
+        WeightMemory(num_experts * shard.gate_up_panels * shard.gate_up.panel_bytes, node);
     shard.down_memory =
-        WeightMemory(num_experts * shard.down_panels * shard.down.panel_bytes, static_cast<int>(i));
+        WeightMemory(num_experts * shard.down_panels * shard.down.panel_bytes, node);
     shards_.push_back(std::move(shard));
   }
-  if (has_bias) biases_ = WeightMemory(bias_bytes(num_experts, hidden, intermediate), 0);
+  if (has_bias)
+    biases_ = WeightMemory(bias_bytes(num_experts, hidden, intermediate), WeightMemory::kAnyNode);
 }
 
 ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate,

@@ -19,8 +19,10 @@ constexpr int64_t panel_count(int64_t columns) { return (columns + kPanel - 1) /
 // Bytes that are owned or borrowed from a mapping, which `owner` keeps alive.
 class WeightMemory {
  public:
+  static constexpr int kAnyNode = -1;
+
   WeightMemory() = default;
-  WeightMemory(int64_t size_bytes, int node);  // owned, zeroed
+  WeightMemory(int64_t size_bytes, int node);  // owned, zeroed; node as in AlignedBuffer
   WeightMemory(const std::byte* data, int64_t size_bytes, std::shared_ptr<const void> owner);
 
   const std::byte* data() const { return data_; }
@@ -94,9 +96,10 @@ class ExpertWeights {
     }
   };
 
-  // Biases, when present, start as zeros.
+  // One shard per node of the thread pool, as far as the intermediate size reaches. Biases, when
+  // present, start as zeros.
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
-                bool has_bias, int64_t num_shards);
+                bool has_bias);
   // Mapped, one shard; no biases when that memory is empty.
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
                 WeightMemory gate_up, WeightMemory down, WeightMemory biases);

@@ -126,6 +126,20 @@ class kernels:
         shared: ExpertWeights | None = None,
     ) -> None: ...
     @staticmethod
+    def submit_moe(
+        x_TM: Any,
+        experts: ExpertWeights,
+        expert_ids_TK: Any,
+        routing_TK: Any,
+        out_TM: Any,
+        accumulate: bool = False,
+        expert_mask_E: Any = None,
+        alpha: float = 1.0,
+        limit: float = ...,
+        up_offset: float = 0.0,
+        shared: ExpertWeights | None = None,
+    ) -> Pending: ...
+    @staticmethod
     def router_topk(
         logits_TE: Any, top_k: int, normalize: bool, out_ids_TK: Any, out_weights_TK: Any
     ) -> None: ...

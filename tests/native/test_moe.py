@@ -1,10 +1,14 @@
 """Routed experts: every ISA against the reference, and the same bits in every company."""
 
+import os
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from inlay import kernels
+from inlay.core.errors import ArgumentError
 from inlay.kernels import reference
 from tests.native.cases import floats, pairs, routing
 
@@ -135,6 +139,65 @@ def test_masks_split_the_work(isa: str, rng: np.random.Generator, format: str) -
     assert np.allclose(parts, whole, rtol=1e-5, atol=1e-5)
     kernels.moe(x, packed, ids, weights, parts, expert_mask_E=np.zeros(6, np.uint8))
     assert not parts.any()
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
+def test_shards_hold_and_give_the_same(
+    rng: np.random.Generator, format: str, threads: None
+) -> None:
+    """Weights cut over three nodes: the same panels in a file, the same results but rounding."""
+    shape = (3, 70, 300)
+    seed = int(rng.integers(1 << 30))
+    whole, plain = pairs(np.random.default_rng(seed), *shape, format, bias=True)
+    kernels.set_topology([sorted(os.sched_getaffinity(0))] * 3)
+    cut, _ = pairs(np.random.default_rng(seed), *shape, format, bias=True)
+    for expert in range(3):
+        for one, other in (
+            *zip(whole.panels(expert), cut.panels(expert), strict=True),
+            *zip(whole.dequantize(expert), cut.dequantize(expert), strict=True),
+        ):
+            assert np.array_equal(one, other)
+    x = floats(rng, 40, 70)
+    ids, weights = routing(rng, 40, 3, 2)
+    out, expected = np.empty_like(x), np.empty_like(x)
+    reference.moe(x, plain, ids, weights, expected)
+    kernels.moe(x, cut, ids, weights, out)
+    # One scale per shard for the activated values of int8, not one per row.
+    if format == "int8":
+        assert np.linalg.norm(out - expected) <= 0.02 * np.linalg.norm(expected)
+    else:
+        assert_close(out, expected, format)
+    alone = np.empty_like(x)
+    for t in range(len(x)):
+        row = slice(t, t + 1)
+        kernels.moe(x[row], cut, ids[row], weights[row], alone[row])
+    assert np.array_equal(alone, out)
+
+
+def test_submitted_work_is_the_same(isa: str, rng: np.random.Generator) -> None:
+    packed, _ = pairs(rng, 6, 70, 50, "int8", bias=True)
+    shared, _ = pairs(rng, 1, 70, 33, "bfloat16")
+    x = floats(rng, 50, 70)
+    ids, weights = routing(rng, 50, 6, 3)
+    mask = np.array([1, 1, 0, 1, 1, 1], np.uint8)
+    expected = np.ones_like(x)
+    options: dict[str, Any] = {"accumulate": True, "activation": GPT_OSS}
+    kernels.moe(x, packed, ids, weights, expected, expert_mask_E=mask, shared=shared, **options)
+    outs = [np.ones_like(x) for _ in range(3)]
+    pending = [
+        # The arrays of the call are not held by anyone else.
+        kernels.submit_moe(
+            x.copy(), packed, ids.copy(), weights.copy(), out, expert_mask_E=mask.copy(),
+            shared=shared, **options,
+        )
+        for out in outs
+    ]  # fmt: skip
+    del packed, shared
+    for work, out in zip(pending, outs, strict=True):
+        work.wait(20)
+        assert work.done and np.array_equal(out, expected)
+    with pytest.raises(ArgumentError, match="^routing_TK: "):
+        kernels.submit_moe(x, kernels.ExpertWeights(6, 70, 3), ids, weights[:, :2], outs[0])
 
 
 def test_order_of_the_choices_does_not_matter(isa: str, rng: np.random.Generator) -> None:

@@ -17,7 +17,16 @@ from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, r
 from inlay.kernels._block_hash import block_hash_chain
 from inlay.kernels._formats import FORMATS
 from inlay.kernels._linear import LinearWeight, linear, pack_linear
-from inlay.kernels._moe import SILU, Activation, ExpertWeights, moe, pack_experts, router_topk
+from inlay.kernels._moe import (
+    SILU,
+    Activation,
+    ExpertWeights,
+    moe,
+    pack_experts,
+    router_topk,
+    submit_moe,
+)
+from inlay.kernels._packed_file import PackedFile, PackedWriter
 from inlay.kernels._pending import Pending
 from inlay.kernels._quantize import quantize
 from inlay.kernels._rows import rms_norm, silu_mul
@@ -49,6 +58,8 @@ __all__ = [
     "KvGeometry",
     "LinearWeight",
     "MemoryProbe",
+    "PackedFile",
+    "PackedWriter",
     "Pending",
     "available_isas",
     "block_hash_chain",
@@ -75,6 +86,7 @@ __all__ = [
     "set_topology",
     "silu_mul",
     "spin_us",
+    "submit_moe",
     "topology",
     "usable_processors",
 ]

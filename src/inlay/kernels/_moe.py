@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from inlay.core.errors import ArgumentError
 from inlay.kernels import _backend
 from inlay.kernels._arrays import Array
+from inlay.kernels._pending import Pending
 
 if TYPE_CHECKING:
     from inlay._native import kernels
@@ -119,6 +120,39 @@ def moe(
         activation.up_offset,
         shared,
     )
+
+
+def submit_moe(
+    x_TM: Array,
+    experts: ExpertWeights,
+    expert_ids_TK: Array,
+    routing_TK: Array,
+    out_TM: Array,
+    *,
+    accumulate: bool = False,
+    expert_mask_E: Array | None = None,
+    activation: Activation = SILU,
+    shared: ExpertWeights | None = None,
+) -> Pending:
+    """As `moe`, but beside the caller: start the work and return at once.
+
+    Arguments are checked here and kept until the work is done; leave the arrays alone until
+    `Pending.wait` returns. Submitted calls run one after the other, in the order of submission.
+    """
+    pending: Pending = _backend.ops.submit_moe(
+        x_TM,
+        experts,
+        expert_ids_TK,
+        routing_TK,
+        out_TM,
+        accumulate,
+        expert_mask_E,
+        activation.alpha,
+        activation.limit,
+        activation.up_offset,
+        shared,
+    )
+    return pending
 
 
 def router_topk(

@@ -11,7 +11,13 @@ from inlay.kernels.reference.attention import (
     rope_and_store,
 )
 from inlay.kernels.reference.block_hash import block_hash_chain
-from inlay.kernels.reference.experts import ExpertWeights, map_experts, moe, router_topk
+from inlay.kernels.reference.experts import (
+    ExpertWeights,
+    map_experts,
+    moe,
+    router_topk,
+    submit_moe,
+)
 from inlay.kernels.reference.formats import quantize
 from inlay.kernels.reference.linear import LinearWeight, linear, map_linear, pack_linear
 from inlay.kernels.reference.pending import Pending
@@ -35,4 +41,5 @@ __all__ = [
     "rope_and_store",
     "router_topk",
     "silu_mul",
+    "submit_moe",
 ]

@@ -10,6 +10,7 @@ from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
 from inlay.kernels._formats import PANEL, format_named
 from inlay.kernels.reference.formats import StoredRows, check_inner_size, source_of
 from inlay.kernels.reference.linear import bytes_of
+from inlay.kernels.reference.pending import Pending
 
 _HALF = PANEL // 2
 
@@ -221,6 +222,25 @@ def moe(
         tokens, places = np.nonzero(ids == expert)
         result = experts.apply(int(expert), x[tokens], *activation)
         np.add.at(out, tokens, routing[tokens, places, None] * result)
+
+
+def submit_moe(
+    x_TM: Any,
+    experts: ExpertWeights,
+    expert_ids_TK: Any,
+    routing_TK: Any,
+    out_TM: Any,
+    accumulate: bool = False,
+    expert_mask_E: Any = None,
+    alpha: float = 1.0,
+    limit: float = inf,
+    up_offset: float = 0.0,
+    shared: ExpertWeights | None = None,
+) -> Pending:
+    """`moe`, done before it returns."""
+    arguments = (accumulate, expert_mask_E, alpha, limit, up_offset, shared)
+    moe(x_TM, experts, expert_ids_TK, routing_TK, out_TM, *arguments)
+    return Pending()
 
 
 def router_topk(
