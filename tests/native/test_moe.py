@@ -164,7 +164,7 @@ def test_shards_hold_and_give_the_same(
     kernels.moe(x, cut, ids, weights, out)
     # One scale per shard for the activated values of int8, not one per row.
     if format == "int8":
-        assert np.linalg.norm(out - expected) <= 0.01 * np.linalg.norm(expected)
+        assert np.linalg.norm(out - expected) <= 0.02 * np.linalg.norm(expected)
     else:
         assert_close(out, expected, format)
     alone = np.empty_like(x)
