@@ -5,10 +5,14 @@ and `unit`, and ends with a status other than 0 when its environment is not inst
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+# Where the scripts' setup builds the environment of each peer.
+ENVIRONMENTS = Path(os.environ.get("INLAY_PEERS", Path.home() / ".cache" / "inlay-peers"))
 
 
 def rows(folder: Path | None, script: str, *arguments: str, timeout_s: float = 600) -> list[Any]:
@@ -28,3 +32,14 @@ def rows(folder: Path | None, script: str, *arguments: str, timeout_s: float = 6
         return []
     found = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     return [row for row in found if "error" not in row]
+
+
+def environment(folder: Path | None, name: str) -> Path | None:
+    """The folder of a peer's environment; None without `--peers`, or if it is not built."""
+    if folder is None:
+        return None
+    found = ENVIRONMENTS / name
+    if not found.is_dir():
+        print(f"peer left out: {found} is missing", file=sys.stderr)
+        return None
+    return found

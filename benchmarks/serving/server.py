@@ -1,12 +1,13 @@
-"""Starts `inlay serve` as a user would and stops it; measures its start and its memory."""
+"""Starts `inlay serve`, or another server, as a user would and stops it; measures its memory."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import httpx
 import psutil
 
 START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -23,55 +25,95 @@ class Server:
     url: str
     process: subprocess.Popen[bytes]
 
+    def processes(self) -> list[psutil.Process]:
+        """The server and what it started."""
+        root = psutil.Process(self.process.pid)
+        return [root, *root.children(recursive=True)]
+
     def rss_mib(self) -> float:
         """Memory of the server and its engine: private pages plus their share of shared ones."""
-        root = psutil.Process(self.process.pid)
-        return sum(
-            process.memory_full_info().pss for process in [root, *root.children(recursive=True)]
-        ) / (1 << 20)
+        return sum(process.memory_full_info().pss for process in self.processes()) / (1 << 20)
+
+    def dirty_mib(self) -> float:
+        """The same without clean page cache, which the kernel takes back when it needs it."""
+        rollups = [Path(f"/proc/{process.pid}/smaps_rollup") for process in self.processes()]
+        return sum(_kib(rollup.read_text(), "Pss_Dirty") for rollup in rollups) / (1 << 10)
+
+
+def serve(*arguments: str) -> contextlib.AbstractContextManager[Server]:
+    """Run `inlay serve ARGUMENTS` as `run_server` does."""
+    return run_server([sys.executable, "-m", "inlay", "serve", *arguments])
 
 
 @contextlib.contextmanager
-def serve(*arguments: str) -> Iterator[Server]:
-    """Run `inlay serve ARGUMENTS` on a free port until the block ends.
+def run_server(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server's command on a free port, given to it as `--port`, until the block ends.
 
-    Yields at once, before the server is ready: see `wait_until_ready`.
+    Yields at once, before the server is ready: see `wait_until_ready`. No process that the server
+    started outlives the block.
+
+    Args:
+        environment: variables, beside those of this process.
+
+    Raises:
+        RuntimeError: the server had ended when the block did; with the end of its log.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "inlay", "serve", *arguments, "--port", str(port)]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*command, "--port", str(port)],
+            env={**os.environ, **(environment or {})},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
         server = Server(f"http://127.0.0.1:{port}", process)
         try:
             yield server
-            if process.poll() is not None:
-                log.seek(0)
-                raise RuntimeError(f"inlay serve ended: {log.read().decode()[-2000:]}")
         finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            if process.poll() is None:
+                _stop(server)
+            else:
+                log.seek(0)
+                raise RuntimeError(f"{' '.join(command[:4])} ended: {log.read().decode()[-2000:]}")
 
 
-def wait_until_ready(server: Server) -> None:
+def wait_until_ready(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
     """Return when `/health` answers 200.
 
     Raises:
-        RuntimeError: the process ended, or `START_TIMEOUT_S` passed.
+        RuntimeError: the process ended, or `timeout_s` passed.
     """
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and server.process.poll() is None:
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{server.url}/health").status_code == 200:
-                return
-        time.sleep(0.02)
-    raise RuntimeError(f"{server.url} did not become ready within {START_TIMEOUT_S:g} s")
+    deadline = time.monotonic() + timeout_s
+    # One client for all attempts: making one costs as much processor time as a server's answer.
+    with httpx.Client() as client:
+        while time.monotonic() < deadline and server.process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{server.url}/health").status_code == 200:
+                    return
+            time.sleep(0.02)
+    raise RuntimeError(f"{server.url} did not become ready within {timeout_s:g} s")
 
 
 def model_arguments(model: str, folder: Path) -> list[str]:
     """Command line words that name a model: none for the demo model, else its directory."""
     return [] if model == "demo" else [str(folder / model)]
+
+
+def _stop(server: Server) -> None:
+    started = server.processes()
+    server.process.terminate()
+    _, left = psutil.wait_procs(started, STOP_TIMEOUT_S)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    server.process.wait()
+
+
+def _kib(text: str, name: str) -> int:
+    """The value of a line such as `Pss_Dirty:   123 kB`."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1])

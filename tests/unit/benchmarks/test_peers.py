@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+
+from benchmarks import peers
 from benchmarks.peers import rows
 
 SCRIPT = """
@@ -20,3 +23,13 @@ def test_absent_peers_have_no_rows(tmp_path: Path) -> None:
     assert rows(None, "peer.py") == []
     assert rows(tmp_path, "absent.py") == []
     assert rows(tmp_path, "broken.py") == []
+
+
+def test_environments_need_peers_and_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "ENVIRONMENTS", tmp_path)
+    (tmp_path / "built").mkdir()
+    assert peers.environment(tmp_path, "built") == tmp_path / "built"
+    assert peers.environment(tmp_path, "absent") is None
+    assert peers.environment(None, "built") is None
