@@ -118,6 +118,30 @@ def test_results_do_not_depend_on_nodes(rng: np.random.Generator, threads: None)
             np.testing.assert_array_equal(out, expected)
 
 
+def test_experts_packed_on_other_nodes(rng: np.random.Generator, threads: None) -> None:
+    processors = sorted(os.sched_getaffinity(0))
+    sizes = (3, 200, 130), (3, 200, 130), (3, 130, 200)
+    gate, up, down = (floats(rng, *size) for size in sizes)
+    x, ids = floats(rng, 37, 130), rng.integers(0, 3, (37, 2)).astype(np.int32)
+    routing = np.ones((37, 2), np.float32)
+    results = []
+    for packed_on in (1, 2, 3):
+        kernels.set_topology([processors] * packed_on)
+        experts = kernels.pack_experts(gate, up, down)
+        outs = []
+        for nodes in (1, 2, 3, 5):
+            kernels.set_topology([processors] * nodes)
+            for count in (1, 2, 7):
+                kernels.set_num_threads(count)
+                outs.append(np.empty_like(x))
+                kernels.moe(x, experts, ids, routing, outs[-1])
+        for out in outs[1:]:
+            np.testing.assert_array_equal(out, outs[0])
+        results.append(outs[0])
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-4 * results[0].std())
+
+
 def test_affinity_limits_the_threads() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"

@@ -2,7 +2,9 @@
 
 The caller of a kernel takes part in its work; the others spin for a bounded time after a call,
 then sleep. Threads are spread over the NUMA nodes and stay on theirs, where the shards of weights
-that they read first are. Results depend neither on the number of threads nor on the nodes.
+that they read first are. Results of given weights depend neither on the number of threads nor on
+the nodes. Experts packed on another number of nodes are cut into other shards, whose sums may
+round differently.
 """
 
 import os
