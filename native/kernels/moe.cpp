@@ -315,25 +315,26 @@ int64_t cut_blocks(const Experts& experts, const Pairs& pairs, Block* blocks) {
   return count;
 }
 
-// Whole blocks when there are enough of them for all threads, else pieces of a few panels.
-int64_t cut_items(const Experts& experts, Block* blocks, int64_t num_blocks, int num_threads,
-                  Item* items) {
+// Whole blocks when there are enough of them for all threads, else pieces of a few panels. Items
+// follow the blocks, so those of a shard lie together.
+void cut_items(const Experts& experts, Block* blocks, int64_t num_blocks, int num_threads,
+               Item* items, int64_t* shard_items) {
   int64_t panels = 0;
   for (int64_t b = 0; b < num_blocks; ++b)
     panels += experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
   const bool whole = num_blocks >= kItemsPerThread * num_threads;
   const int64_t step =
       std::clamp<int64_t>(panels / (kItemsPerThread * num_threads), 1, kPanelsAtOnce);
-  int64_t count = 0;
+  std::fill_n(shard_items, experts.num_shards(), int64_t{0});
   for (int64_t b = 0; b < num_blocks; ++b) {
     const int64_t end = experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
     const int64_t width = whole ? end : step;
     for (int64_t first = 0; first < end; first += width) {
-      items[count++] = {blocks + b, first, std::min(first + width, end)};
+      *items++ = {blocks + b, first, std::min(first + width, end)};
       ++blocks[b].parts_left;
+      ++shard_items[blocks[b].shard];
     }
   }
-  return count;
 }
 
 void add_rows(const float* from, Rows out, int64_t first, int64_t end) {
@@ -365,7 +366,8 @@ void moe(const Moe& p) {
 
   int64_t bytes = Carver::size<int64_t>(experts.count() + 1) + Carver::size<int32_t>(max_pairs) +
                   Carver::size<float>(max_pairs) + Carver::size<Block>(max_blocks) +
-                  Carver::size<Item>(max_blocks * max_panels) + Carver::size<Hidden>(num_shards);
+                  Carver::size<Item>(max_blocks * max_panels) + Carver::size<Hidden>(num_shards) +
+                  Carver::size<int64_t>(num_shards);
   for (const Format format : formats)
     bytes += Carver::size<std::byte>(packed_bytes(format, chunk, hidden));
   bytes += num_shards * (Carver::size<float>(max_pairs * value_stride) +
@@ -377,6 +379,7 @@ void moe(const Moe& p) {
   Block* blocks = carver.take<Block>(max_blocks);
   Item* items = carver.take<Item>(max_blocks * max_panels);
   Hidden* hiddens = carver.take<Hidden>(num_shards);
+  int64_t* shard_items = carver.take<int64_t>(num_shards);
   std::byte* packed_x[2];
   for (int i = 0; i < 2; ++i)
     packed_x[i] = carver.take<std::byte>(packed_bytes(formats[i], chunk, hidden));
@@ -397,12 +400,16 @@ void moe(const Moe& p) {
     const Chunk work(session, table, p, experts, pairs, x_rows, hiddens, value_stride,
                      packed_stride);
     const int64_t num_blocks = cut_blocks(experts, pairs, blocks);
-    const int64_t num_items = cut_items(experts, blocks, num_blocks, session.num_threads(), items);
-    session.parallel_for(num_items, [&](int64_t i, int thread) {
-      // With all threads at work, the item that this thread draws next.
-      const int64_t next = i + session.num_threads();
-      work.gate_up(items[i], next < num_items ? items + next : nullptr, thread);
-    });
+    cut_items(experts, blocks, num_blocks, session.num_threads(), items, shard_items);
+    session.parallel_for_nodes(
+        {shard_items, static_cast<std::size_t>(num_shards)}, [&](int shard, int64_t i, int thread) {
+          const Item* first_item = items;
+          for (int s = 0; s < shard; ++s) first_item += shard_items[s];
+          // With all threads at work, the item that this thread draws next.
+          const int64_t next = i + session.num_threads();
+          work.gate_up(first_item[i], next < shard_items[shard] ? first_item + next : nullptr,
+                       thread);
+        });
 
     // Few panels and many tokens: cut the tokens too, so that every thread has several items. Many
     // panels: take several at once, they share the reading of the activations.
@@ -413,16 +420,18 @@ void moe(const Moe& p) {
     const int64_t at_once = std::clamp<int64_t>(
         down_panels / wanted, 1, panels_at_once(panel_layout(p.experts->format(), value_stride)));
     const int64_t groups = (down_panels + at_once - 1) / at_once;
-    session.parallel_for(num_shards * groups * token_cuts, [&](int64_t item, int thread) {
-      const int64_t cut = item % token_cuts;
-      const int64_t group = item / token_cuts % groups;
-      const int64_t shard = item / token_cuts / groups;
-      const int64_t panel = group * at_once;
-      const Rows target =
-          shard == 0 ? out : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
-      work.down(shard, panel, std::min(at_once, down_panels - panel), tokens * cut / token_cuts,
-                tokens * (cut + 1) / token_cuts, target, shard == 0 && p.accumulate, thread);
-    });
+    std::fill_n(shard_items, num_shards, groups * token_cuts);
+    session.parallel_for_nodes(
+        {shard_items, static_cast<std::size_t>(num_shards)},
+        [&](int shard, int64_t item, int thread) {
+          const int64_t cut = item % token_cuts;
+          const int64_t panel = item / token_cuts * at_once;
+          const Rows target =
+              shard == 0 ? out
+                         : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
+          work.down(shard, panel, std::min(at_once, down_panels - panel), tokens * cut / token_cuts,
+                    tokens * (cut + 1) / token_cuts, target, shard == 0 && p.accumulate, thread);
+        });
     if (num_shards == 1) continue;
     session.parallel_for(tokens, [&](int64_t t, int) {
       for (int64_t s = 1; s < num_shards; ++s)
