@@ -2,7 +2,7 @@
 // against the same token in a batch, bit for bit. The Python tests go wider; these run under the
 // sanitizers.
 #include <cmath>
-#include <cstring>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -49,30 +49,35 @@ Floats product(const float* x, const float* w, int64_t n, int64_t k) {
   return y;
 }
 
-// The fp32 values that a weight really holds, [N][K].
-Floats held(const LinearWeight& weight) {
-  const std::size_t count = static_cast<std::size_t>(weight.out_features() * weight.in_features());
-  Floats values(count);
-  if (weight.dtype() == DType::kF32) {
-    weight.unpack(values.data());
-    return values;
-  }
-  std::vector<uint16_t> bits(count);
-  weight.unpack(bits.data());
-  for (std::size_t i = 0; i < count; ++i) {
-    const uint32_t word = static_cast<uint32_t>(bits[i]) << 16;
-    std::memcpy(&values[i], &word, 4);
-  }
-  return values;
+// How far a result may be from one on unrounded activations, relative L2.
+float tolerance(Format format) {
+  const Operand operand = info(format).operand;
+  return operand == Operand::kF32 ? 1e-5f : operand == Operand::kBf16 ? 0.005f : 0.02f;
 }
 
-void test_linear(DType dtype) {
+void check_error(const Floats& result, const Floats& expected, float bound) {
+  CHECK(result.size() == expected.size());
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const double off = static_cast<double>(result[i]) - expected[i];
+    error += off * off;
+    norm += static_cast<double>(expected[i]) * expected[i];
+  }
+  CHECK(std::sqrt(error) <= bound * std::sqrt(norm));
+}
+
+SourceMatrix source(const char* name, const Floats& values, int64_t rows, int64_t cols) {
+  return {name, values.data(), DType::kF32, rows, cols, cols};
+}
+
+void test_linear(Format format) {
   for (const auto& [t, k, n] :
        {std::tuple{1, 1, 1}, {5, 33, 70}, {13, 1100, 129}, {99, 64, 64}, {200, 7, 300}}) {
     const Floats x = random_floats(t * k), w = random_floats(n * k), bias = random_floats(n);
-    LinearWeight weight(n, k, dtype);
-    weight.set_rows(0, {w.data(), DType::kF32, n, k, k});
-    const Floats values = held(weight);
+    LinearWeight weight(n, k, format);
+    weight.set_rows(0, source("w", w, n, k));
+    Floats values(w.size());
+    weight.dequantize(values.data());
     Floats out = random_floats(t * n), expected = out;
     for (int64_t i = 0; i < t; ++i) {
       const Floats y = product(&x[static_cast<std::size_t>(i * k)], values.data(), n, k);
@@ -81,7 +86,7 @@ void test_linear(DType dtype) {
             y[static_cast<std::size_t>(j)] + bias[static_cast<std::size_t>(j)];
     }
     linear(const_rows(x, t, k), weight, bias.data(), true, rows_of(out, t, n));
-    check_close(out, expected, 1e-3f);
+    check_error(out, expected, tolerance(format));
 
     Floats together(static_cast<std::size_t>(t * n)), alone(together.size());
     linear(const_rows(x, t, k), weight, nullptr, false, rows_of(together, t, n));
@@ -92,53 +97,77 @@ void test_linear(DType dtype) {
   }
 }
 
-void test_moe(DType dtype) {
-  const int64_t experts = 5, hidden = 70, width = 45, top_k = 3, tokens = 40;
-  ExpertWeights weights(experts, hidden, width, dtype);
-  std::vector<LinearWeight> gates, ups, downs;
-  for (int64_t e = 0; e < experts; ++e) {
-    const Floats gate = random_floats(width * hidden), up = random_floats(width * hidden),
-                 down = random_floats(hidden * width);
-    weights.set(e, {gate.data(), DType::kF32, width, hidden, hidden},
-                {up.data(), DType::kF32, width, hidden, hidden},
-                {down.data(), DType::kF32, hidden, width, width});
-    const auto keep = [dtype](std::vector<LinearWeight>& list, const Floats& w, int64_t n,
-                              int64_t k) {
-      list.emplace_back(n, k, dtype);
-      list.back().set_rows(0, {w.data(), DType::kF32, n, k, k});
-    };
-    keep(gates, gate, width, hidden);
-    keep(ups, up, width, hidden);
-    keep(downs, down, hidden, width);
-  }
+// Biases, a mask, skipped ids, and shared experts of another width.
+void test_moe(Format format) {
+  const int64_t experts = 5, hidden = 70, top_k = 3, tokens = 40;
+  struct Plain {
+    Floats gate, up, down, gate_bias, up_bias, down_bias;
+  };
+  const auto make = [&](int64_t count, int64_t width, std::vector<Plain>& plain) {
+    ExpertWeights weights(count, hidden, width, format, true);
+    for (int64_t e = 0; e < count; ++e) {
+      Plain p = {random_floats(width * hidden), random_floats(width * hidden),
+                 random_floats(hidden * width), random_floats(width),
+                 random_floats(width),          random_floats(hidden)};
+      weights.set(e, source("gate", p.gate, width, hidden), source("up", p.up, width, hidden),
+                  source("down", p.down, hidden, width));
+      weights.set_bias(e, p.gate_bias.data(), p.up_bias.data(), p.down_bias.data());
+      weights.dequantize(e, p.gate.data(), p.up.data(), p.down.data());
+      plain.push_back(std::move(p));
+    }
+    return weights;
+  };
+  std::vector<Plain> routed_plain, shared_plain;
+  const ExpertWeights routed = make(experts, 45, routed_plain);
+  const ExpertWeights shared = make(1, 96, shared_plain);
+  const auto add_expert = [&](const Plain& p, const float* x, float weight, Floats& y) {
+    const int64_t width = static_cast<int64_t>(p.gate_bias.size());
+    Floats gate = product(x, p.gate.data(), width, hidden);
+    const Floats up = product(x, p.up.data(), width, hidden);
+    for (std::size_t j = 0; j < gate.size(); ++j) {
+      const float g = gate[j] + p.gate_bias[j];
+      gate[j] = g / (1 + std::exp(-g)) * (up[j] + p.up_bias[j]);
+    }
+    const Floats down = product(gate.data(), p.down.data(), hidden, width);
+    for (std::size_t j = 0; j < y.size(); ++j) y[j] += weight * (down[j] + p.down_bias[j]);
+  };
+
   const Floats x = random_floats(tokens * hidden), routing = random_floats(tokens * top_k);
   std::vector<int32_t> ids(static_cast<std::size_t>(tokens * top_k));
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>((i * 7 + i / 3) % 6) - 1;  // -1: skipped
-  Floats together(static_cast<std::size_t>(tokens * hidden)), alone(together.size());
-  moe(const_rows(x, tokens, hidden), weights, ids.data(), routing.data(), top_k, false,
-      rows_of(together, tokens, hidden));
+  const uint8_t mask[experts] = {1, 1, 0, 1, 1};
+  Floats together(static_cast<std::size_t>(tokens * hidden)), alone(together.size()), expected;
+  const Moe all = {const_rows(x, tokens, hidden),
+                   &routed,
+                   ids.data(),
+                   routing.data(),
+                   top_k,
+                   mask,
+                   Activation{},
+                   &shared,
+                   false,
+                   rows_of(together, tokens, hidden)};
+  moe(all);
   for (int64_t t = 0; t < tokens; ++t) {
     const float* token = &x[static_cast<std::size_t>(t * hidden)];
-    float* out = &alone[static_cast<std::size_t>(t * hidden)];
-    moe({token, 1, hidden, hidden}, weights, &ids[static_cast<std::size_t>(t * top_k)],
-        &routing[static_cast<std::size_t>(t * top_k)], top_k, false, {out, 1, hidden, hidden});
-    Floats expected(static_cast<std::size_t>(hidden));
+    Moe one = all;
+    one.x_TM = {token, 1, hidden, hidden};
+    one.expert_ids_TK += t * top_k;
+    one.routing_TK += t * top_k;
+    one.out_TM = {&alone[static_cast<std::size_t>(t * hidden)], 1, hidden, hidden};
+    moe(one);
+    Floats y(static_cast<std::size_t>(hidden));
+    add_expert(shared_plain[0], token, 1, y);
     for (int64_t i = 0; i < top_k; ++i) {
-      const int32_t id = ids[static_cast<std::size_t>(t * top_k + i)];
-      if (id < 0) continue;
-      const auto e = static_cast<std::size_t>(id);
-      Floats gate = product(token, held(gates[e]).data(), width, hidden);
-      const Floats up = product(token, held(ups[e]).data(), width, hidden);
-      for (std::size_t j = 0; j < gate.size(); ++j)
-        gate[j] = gate[j] / (1 + std::exp(-gate[j])) * up[j];
-      const Floats y = product(gate.data(), held(downs[e]).data(), hidden, width);
-      for (std::size_t j = 0; j < y.size(); ++j)
-        expected[j] += routing[static_cast<std::size_t>(t * top_k + i)] * y[j];
+      const int32_t id = one.expert_ids_TK[i];
+      if (id >= 0 && mask[id] != 0)
+        add_expert(routed_plain[static_cast<std::size_t>(id)], token, one.routing_TK[i], y);
     }
-    check_close(Floats(out, out + hidden), expected, 0.05f);
+    expected.insert(expected.end(), y.begin(), y.end());
   }
   CHECK(together == alone);
+  check_error(together, expected, 2 * tolerance(format));
 }
 
 void test_rows() {
@@ -255,9 +284,11 @@ int main() {
     ThreadPool::instance().set_num_threads(threads);
     for (const std::string& isa : available_isas()) {
       request_isa(isa);
+      for (std::size_t i = 0; i < std::size(kFormats); ++i) {
+        test_linear(static_cast<Format>(i));
+        test_moe(static_cast<Format>(i));
+      }
       for (const DType dtype : {DType::kF32, DType::kBf16}) {
-        test_linear(dtype);
-        test_moe(dtype);
         test_attention(dtype, 0);
         test_attention(dtype, 30);
       }

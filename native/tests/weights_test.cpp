@@ -1,0 +1,123 @@
+// Packed weights: pieces and shards hold what the whole holds, mapped memory is borrowed, and what
+// is not finite is refused with its row.
+#include "../kernels/weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../core/errors.h"
+#include "../kernels/processors.h"
+#include "../kernels/thread_pool.h"
+#include "check.h"
+
+namespace {
+
+using namespace inlay::kernels;
+using Floats = std::vector<float>;
+
+std::mt19937 generator(1);
+
+Floats random_floats(int64_t count) {
+  std::normal_distribution<float> normal;
+  Floats values(static_cast<std::size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+SourceMatrix rows_of(const char* name, const Floats& values, int64_t first, int64_t rows,
+                     int64_t cols) {
+  return {name, values.data() + first * cols, DType::kF32, rows, cols, cols};
+}
+
+bool same(const WeightMemory& a, const WeightMemory& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size())) == 0;
+}
+
+template <typename Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const inlay::ArgumentError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void test_linear(Format format) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {70, 33}, {150, 200}}) {
+    const Floats w = random_floats(n * k);
+    LinearWeight whole(n, k, format), pieces(n, k, format);
+    whole.set_rows(0, rows_of("w", w, 0, n, k));
+    for (int64_t first = 0; first < n; first += 37)
+      pieces.set_rows(first, rows_of("w", w, first, std::min<int64_t>(37, n - first), k));
+    CHECK(same(whole.memory(), pieces.memory()));
+
+    const LinearWeight mapped(n, k, format,
+                              WeightMemory(whole.memory().data(), whole.size_bytes(), nullptr));
+    Floats values(w.size()), again(w.size());
+    whole.dequantize(values.data());
+    mapped.dequantize(again.data());
+    CHECK(values == again);
+    CHECK(error_of([&] { LinearWeight(mapped).set_rows(0, rows_of("w", w, 0, 1, k)); }) != "");
+    CHECK(error_of([&] {
+            LinearWeight(n + 64, k, format,
+                         WeightMemory(whole.memory().data(), whole.size_bytes(), nullptr));
+          }) != "");
+
+    if (info(format).operand == Operand::kI8) {
+      const int64_t groups = whole.layout().groups;
+      std::vector<int8_t> q(w.size());
+      Floats scales(static_cast<std::size_t>(n * groups));
+      quantize(rows_of("w", w, 0, n, k), format, q.data(), scales.data());
+      LinearWeight quantised(n, k, format);
+      quantised.set_rows(0, QuantizedMatrix{"q", q.data(), scales.data(), n, k, k, groups});
+      CHECK(same(whole.memory(), quantised.memory()));
+    }
+
+    Floats bad = w;
+    bad[static_cast<std::size_t>(n * k - 1)] = std::nanf("");
+    CHECK(error_of([&] { pieces.set_rows(0, rows_of("bad", bad, 0, n, k)); }) ==
+          "bad: row " + std::to_string(n - 1) +
+              " holds a NaN or an infinity; weights must be finite");
+  }
+}
+
+// As many shards as nodes, where the width allows it.
+void test_shards(Format format) {
+  const int64_t hidden = 70;
+  const std::vector<int> usable = affinity_mask();
+  for (const int64_t width : {20, 300}) {
+    const Floats gate = random_floats(width * hidden), up = random_floats(width * hidden),
+                 down = random_floats(hidden * width);
+    std::vector<std::vector<std::byte>> panels;
+    for (const std::size_t nodes : {1, 3}) {
+      ThreadPool::instance().set_topology(
+          choose_topology(std::vector<std::vector<int>>(nodes, usable)));
+      ExpertWeights experts(2, hidden, width, format, false);
+      CHECK(experts.shards().size() == (width < 32 ? 1 : nodes));
+      experts.set(1, rows_of("gate", gate, 0, width, hidden), rows_of("up", up, 0, width, hidden),
+                  rows_of("down", down, 0, hidden, width));
+      std::vector<std::byte> both(
+          static_cast<std::size_t>(experts.gate_up_bytes() + experts.down_bytes()));
+      experts.copy_panels(1, both.data(), both.data() + experts.gate_up_bytes());
+      panels.push_back(both);
+    }
+    CHECK(panels[0] == panels[1]);
+  }
+  ThreadPool::instance().set_topology(read_topology());
+}
+
+}  // namespace
+
+int main() {
+  for (std::size_t i = 0; i < std::size(kFormats); ++i) {
+    test_linear(static_cast<Format>(i));
+    test_shards(static_cast<Format>(i));
+  }
+}
