@@ -1,5 +1,8 @@
 """Dense layers: every ISA against the reference, and the same bits in every company."""
 
+from functools import cache
+from typing import Any
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -22,20 +25,29 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(result - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize("format", kernels.FORMATS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_reference(
-    isa: str, rng: np.random.Generator, shape: tuple[int, int, int], format: str
-) -> None:
+@cache
+def runs(shape: tuple[int, int, int], format: str) -> list[tuple[Any, ...]]:
+    """Calls and what they should give, computed once for all variants."""
     t, k, n = shape
+    rng = np.random.default_rng(7)
     x, w, bias = floats(rng, t, k), floats(rng, n, k), floats(rng, n)
     packed, plain = kernels.pack_linear(w, format), reference.pack_linear(w, format)
-    for use_bias, accumulate in ((False, False), (True, False), (True, True)):
-        out = floats(rng, t, n)
-        expected = out.copy()
-        arguments = (bias if use_bias else None, accumulate)
-        reference.linear(x, plain, expected, *arguments)
-        kernels.linear(x, packed, out, bias_N=arguments[0], accumulate=accumulate)
+    result = []
+    for bias_N, accumulate in ((None, False), (bias, False), (bias, True)):
+        before = floats(rng, t, n)
+        expected = before.copy()
+        reference.linear(x, plain, expected, bias_N, accumulate)
+        options = {"bias_N": bias_N, "accumulate": accumulate}
+        result.append((x, packed, before, options, expected))
+    return result
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_equals_reference(isa: str, shape: tuple[int, int, int], format: str) -> None:
+    for x, packed, before, options, expected in runs(shape, format):
+        out = before.copy()
+        kernels.linear(x, packed, out, **options)
         assert relative_error(out, expected) < 3e-6
 
 
