@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <span>
 
 #include "carver.h"
 #include "isa.h"
+#include "moe_plan.h"
 #include "operators.h"
 #include "product_scratch.h"
 #include "row_packing.h"
@@ -24,97 +26,8 @@ using Shard = ExpertWeights::Shard;
 // Tokens handled at a time: bounds the activations between the two passes.
 constexpr int64_t kChunkTokens = 1024;
 
-// Gate/up columns that an item of a decode step takes when there are many: large enough that
-// drawing it is free, small enough that all threads finish together.
-constexpr int64_t kItemsPerThread = 24;
-
-// The experts of a call: shared ones, which take every token, then routed ones.
-class Experts {
- public:
-  explicit Experts(const Moe& p) : shared_(p.shared), routed_(p.experts) {
-    if (shared_ != nullptr) num_shared_ = shared_->num_experts();
-  }
-  int64_t count() const { return num_shared_ + routed_->num_experts(); }
-  int64_t num_shared() const { return num_shared_; }
-  bool is_shared(int64_t expert) const { return expert < num_shared_; }
-  const ExpertWeights& weights(int64_t expert) const {
-    return is_shared(expert) ? *shared_ : *routed_;
-  }
-  int64_t local(int64_t expert) const { return is_shared(expert) ? expert : expert - num_shared_; }
-  int64_t num_shards() const {
-    const auto routed = static_cast<int64_t>(routed_->shards().size());
-    return shared_ == nullptr ? routed
-                              : std::max(routed, static_cast<int64_t>(shared_->shards().size()));
-  }
-  // Null where these weights have fewer shards.
-  const Shard* shard(int64_t expert, int64_t index) const {
-    const auto shards = weights(expert).shards();
-    return index < static_cast<int64_t>(shards.size()) ? &shards[static_cast<std::size_t>(index)]
-                                                       : nullptr;
-  }
-  template <typename Count>
-  int64_t largest(const Count& count) const {  // over the shards of both kinds
-    int64_t most = 0;
-    for (const ExpertWeights* weights : {shared_, routed_})
-      if (weights != nullptr)
-        for (const Shard& shard : weights->shards()) most = std::max(most, count(*weights, shard));
-    return most;
-  }
-
- private:
-  const ExpertWeights* shared_;
-  const ExpertWeights* routed_;
-  int64_t num_shared_ = 0;
-};
-
-// The pairs of a chunk sorted by expert, then token.
-struct Pairs {
-  int64_t* begin;  // [experts + 1] into the pairs
-  int32_t* token;  // [pairs], counted from the chunk's first token
-  float* weight;   // [pairs]
-};
-
-void sort_pairs(const Moe& p, const Experts& experts, int64_t first, int64_t tokens, Pairs pairs) {
-  const int64_t num_shared = experts.num_shared();
-  const int32_t* ids = p.expert_ids_TK + first * p.top_k;
-  const float* routing = p.routing_TK + first * p.top_k;
-  const auto runs_here = [&](int32_t id) {
-    return id >= 0 && (p.expert_mask_E == nullptr || p.expert_mask_E[id] != 0);
-  };
-  std::fill_n(pairs.begin, experts.count() + 1, int64_t{0});
-  for (int64_t e = 0; e < num_shared; ++e) pairs.begin[e + 1] = tokens;
-  for (int64_t i = 0; i < tokens * p.top_k; ++i)
-    if (runs_here(ids[i])) ++pairs.begin[num_shared + ids[i] + 1];
-  for (int64_t e = 0; e < experts.count(); ++e) pairs.begin[e + 1] += pairs.begin[e];
-  for (int64_t i = 0; i < num_shared * tokens; ++i) {
-    pairs.token[i] = static_cast<int32_t>(i % tokens);
-    pairs.weight[i] = 1.0f;
-  }
-  // Placing moves each begin to the expert's end, which is the next expert's begin.
-  for (int64_t i = 0; i < tokens * p.top_k; ++i) {
-    if (!runs_here(ids[i])) continue;
-    const int64_t place = pairs.begin[num_shared + ids[i]]++;
-    pairs.token[place] = static_cast<int32_t>(i / p.top_k);
-    pairs.weight[place] = routing[i];
-  }
-  for (int64_t e = experts.count(); e > num_shared; --e) pairs.begin[e] = pairs.begin[e - 1];
-  pairs.begin[num_shared] = num_shared * tokens;
-}
-
-// Some rows of one expert in one shard.
-struct Block {
-  int64_t expert;
-  int64_t shard;
-  int64_t first_row;  // of the pairs
-  int64_t end_row;
-  int64_t parts_left;  // items that have not stored their columns yet; counted down atomically
-};
-
-struct Item {
-  Block* block;
-  int64_t first_panel;
-  int64_t end_panel;
-};
+// Down results of a decode step that are kept before they are added: 2 MiB.
+constexpr int64_t kResultFloats = int64_t{1} << 19;
 
 // The gated activations of a shard between the passes: fp32, then packed.
 struct Hidden {
@@ -186,23 +99,37 @@ class Chunk {
   // every output element has one owner and one order of addition.
   void down(int64_t shard_index, int64_t first_panel, int64_t panels, int64_t first_token,
             int64_t end_token, Rows out, bool accumulate, int thread) const {
-    const int64_t column = first_panel * kPanel;
-    const int64_t cols = std::min(panels * kPanel, out.cols - column);
-    if (!accumulate)
-      for (int64_t t = first_token; t < end_token; ++t)
-        std::memset(out.row(t) + column, 0, static_cast<std::size_t>(cols) * sizeof(float));
+    const ProductScratch scratch(session_, thread);
+    if (!accumulate) clear(out, first_panel, panels, first_token, end_token);
     for (int64_t e = 0; e < experts_.count(); ++e) {
       const int32_t* expert_end = pairs_.token + pairs_.begin[e + 1];
       const int32_t* begin = pairs_.token + pairs_.begin[e];
-      if (begin == expert_end) continue;
-      const Shard* shard = experts_.shard(e, shard_index);
-      if (shard == nullptr) continue;
+      if (begin == expert_end || experts_.shard(e, shard_index) == nullptr) continue;
       begin = std::lower_bound(begin, expert_end, static_cast<int32_t>(first_token));
       const int32_t* end = std::lower_bound(begin, expert_end, static_cast<int32_t>(end_token));
-      for (int64_t pair = begin - pairs_.token; pair < end - pairs_.token; pair += kMaxRows)
-        add_expert(e, shard_index, *shard, first_panel, panels, pair,
-                   std::min(kMaxRows, (end - pairs_.token) - pair), out, thread);
+      for (int64_t pair = begin - pairs_.token; pair < end - pairs_.token; pair += kMaxRows) {
+        const Block rows = {e, shard_index, pair,
+                            std::min(pair + kMaxRows, int64_t{end - pairs_.token}), 0};
+        down_product(rows, first_panel, panels, scratch.c, thread);
+        add(rows, first_panel, panels, scratch.c, out);
+      }
     }
+  }
+
+  // The same in two steps for few pairs, which give more threads something to read: products of
+  // any block into `results` ([shards][pairs][output panels][kPanel], a block's panels lie
+  // together) ...
+  void down_results(const Block& block, int64_t first_panel, int64_t panels, float* results,
+                    int thread) const {
+    down_product(block, first_panel, panels, results_of(block, first_panel, results), thread);
+  }
+  // ... then all of them added in the order of the blocks.
+  void add_results(const Block* blocks, int64_t num_blocks, int64_t first_panel, int64_t panels,
+                   const float* results, Rows out, bool accumulate) const {
+    if (!accumulate) clear(out, first_panel, panels, 0, out.rows);
+    for (int64_t b = 0; b < num_blocks; ++b)
+      add(blocks[b], first_panel, panels,
+          results_of(blocks[b], first_panel, const_cast<float*>(results)), out);
   }
 
  private:
@@ -234,42 +161,64 @@ class Chunk {
                       packed_stride_});
   }
 
-  void add_expert(int64_t expert, int64_t shard_index, const Shard& shard, int64_t first_panel,
-                  int64_t panels, int64_t first_pair, int64_t rows, Rows out, int thread) const {
-    const ExpertWeights& weights = experts_.weights(expert);
-    const int64_t local = experts_.local(expert);
-    const ProductScratch scratch(session_, thread);
-    const std::byte* x_rows[kMaxRows];
-    float* out_rows[kMaxRows];
-    const Hidden& hidden = hidden_[shard_index];
+  float* results_of(const Block& block, int64_t panel, float* results) const {
+    const int64_t output_panels = panel_count(p_.x_TM.cols);
+    const int64_t rows = block.end_row - block.first_row;
+    return results + block.shard * kResultFloats +
+           (block.first_row * output_panels + panel * rows) * kPanel;
+  }
+
+  static void clear(Rows out, int64_t first_panel, int64_t panels, int64_t first, int64_t end) {
+    const int64_t column = first_panel * kPanel;
+    const int64_t cols = std::min(panels * kPanel, out.cols - column);
+    for (int64_t t = first; t < end; ++t)
+      std::memset(out.row(t) + column, 0, static_cast<std::size_t>(cols) * sizeof(float));
+  }
+
+  // c[panels][rows][kPanel] of a block.
+  void down_product(const Block& block, int64_t first_panel, int64_t panels, float* c,
+                    int thread) const {
+    const ExpertWeights& weights = experts_.weights(block.expert);
+    const Shard& shard = *experts_.shard(block.expert, block.shard);
+    const Hidden& hidden = hidden_[block.shard];
     const bool plain = info(weights.format()).operand == Operand::kF32;
+    const int64_t rows = block.end_row - block.first_row;
+    const std::byte* x_rows[kMaxRows];
     for (int64_t r = 0; r < rows; ++r) {
-      x_rows[r] =
-          plain
-              ? reinterpret_cast<const std::byte*>(hidden.values + (first_pair + r) * value_stride_)
-              : hidden.packed + (first_pair + r) * packed_stride_;
-      out_rows[r] = out.row(pairs_.token[first_pair + r]) + first_panel * kPanel;
+      const int64_t pair = block.first_row + r;
+      x_rows[r] = plain ? reinterpret_cast<const std::byte*>(hidden.values + pair * value_stride_)
+                        : hidden.packed + pair * packed_stride_;
     }
-    const int64_t last_cols = std::min(kPanel, out.cols - (first_panel + panels - 1) * kPanel);
+    const int64_t last_cols = std::min(kPanel, p_.x_TM.cols - (first_panel + panels - 1) * kPanel);
     PanelProduct product = {x_rows,
                             rows,
-                            shard.down_panel(local, first_panel),
+                            shard.down_panel(experts_.local(block.expert), first_panel),
                             panels,
                             weights.format(),
                             shard.width,
                             last_cols,
-                            scratch.c,
-                            scratch.layout,
+                            c,
+                            ProductScratch(session_, thread).layout,
                             {}};
-    if (rows >= kFetchRows) fetch_expert_after(expert, shard_index, first_panel, product);
+    if (rows >= kFetchRows) fetch_expert_after(block.expert, block.shard, first_panel, product);
     table_.panel_product(product);
+  }
+
+  void add(const Block& block, int64_t first_panel, int64_t panels, const float* c,
+           Rows out) const {
+    const int64_t rows = block.end_row - block.first_row;
+    float* out_rows[kMaxRows];
+    for (int64_t r = 0; r < rows; ++r)
+      out_rows[r] = out.row(pairs_.token[block.first_row + r]) + first_panel * kPanel;
     // One shard adds the bias.
-    const float* bias = shard_index == 0 ? weights.down_bias(local) : nullptr;
+    const float* bias = block.shard == 0
+                            ? experts_.weights(block.expert).down_bias(experts_.local(block.expert))
+                            : nullptr;
     for (int64_t i = 0; i < panels; ++i) {
-      table_.add_weighted_rows({scratch.c + i * rows * kPanel,
-                                bias == nullptr ? nullptr : bias + (first_panel + i) * kPanel, rows,
-                                i + 1 == panels ? last_cols : kPanel, pairs_.weight + first_pair,
-                                out_rows});
+      const int64_t column = (first_panel + i) * kPanel;
+      table_.add_weighted_rows({c + i * rows * kPanel, bias == nullptr ? nullptr : bias + column,
+                                rows, std::min(kPanel, out.cols - column),
+                                pairs_.weight + block.first_row, out_rows});
       for (int64_t r = 0; r < rows; ++r) out_rows[r] += kPanel;
     }
   }
@@ -300,41 +249,61 @@ class Chunk {
   int64_t packed_stride_;  // bytes
 };
 
-// Cuts the pairs of all experts into blocks of at most kMaxRows rows, even ones.
-int64_t cut_blocks(const Experts& experts, const Pairs& pairs, Block* blocks) {
-  int64_t count = 0;
-  for (int64_t s = 0; s < experts.num_shards(); ++s)
-    for (int64_t e = 0; e < experts.count(); ++e) {
-      const int64_t rows = pairs.begin[e + 1] - pairs.begin[e];
-      if (rows == 0 || experts.shard(e, s) == nullptr) continue;
-      const int64_t cuts = (rows + kMaxRows - 1) / kMaxRows;
-      for (int64_t b = 0; b < cuts; ++b)
-        blocks[count++] = {e, s, pairs.begin[e] + rows * b / cuts,
-                           pairs.begin[e] + rows * (b + 1) / cuts, 0};
-    }
-  return count;
+// Output columns in groups of panels, all experts of a group by one thread.
+template <typename Target>
+void down_at_once(ThreadPool::Session& session, const Chunk& work, int64_t down_panels,
+                  int64_t most_panels, int64_t tokens, int64_t* shard_items, int64_t num_shards,
+                  const Target& target, bool accumulate) {
+  // Few panels and many tokens: cut the tokens too, so that every thread has several items. Many
+  // panels: take several at once, they share the reading of the activations.
+  const int64_t wanted = 8 * session.num_threads();
+  const int64_t token_cuts =
+      std::clamp<int64_t>((wanted + down_panels - 1) / down_panels, 1, (tokens + 63) / 64);
+  const int64_t at_once = std::clamp<int64_t>(down_panels / wanted, 1, most_panels);
+  const int64_t groups = (down_panels + at_once - 1) / at_once;
+  std::fill_n(shard_items, num_shards, groups * token_cuts);
+  session.parallel_for_nodes({shard_items, static_cast<std::size_t>(num_shards)},
+                             [&](int shard, int64_t item, int thread) {
+                               const int64_t cut = item % token_cuts;
+                               const int64_t panel = item / token_cuts * at_once;
+                               work.down(shard, panel, std::min(at_once, down_panels - panel),
+                                         tokens * cut / token_cuts, tokens * (cut + 1) / token_cuts,
+                                         target(shard), shard == 0 && accumulate, thread);
+                             });
 }
 
-// Whole blocks when there are enough of them for all threads, else pieces of a few panels. Items
-// follow the blocks, so those of a shard lie together.
-void cut_items(const Experts& experts, Block* blocks, int64_t num_blocks, int num_threads,
-               Item* items, int64_t* shard_items) {
-  int64_t panels = 0;
-  for (int64_t b = 0; b < num_blocks; ++b)
-    panels += experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
-  const bool whole = num_blocks >= kItemsPerThread * num_threads;
-  const int64_t step =
-      std::clamp<int64_t>(panels / (kItemsPerThread * num_threads), 1, kPanelsAtOnce);
-  std::fill_n(shard_items, experts.num_shards(), int64_t{0});
-  for (int64_t b = 0; b < num_blocks; ++b) {
-    const int64_t end = experts.shard(blocks[b].expert, blocks[b].shard)->gate_up_panels;
-    const int64_t width = whole ? end : step;
-    for (int64_t first = 0; first < end; first += width) {
-      *items++ = {blocks + b, first, std::min(first + width, end)};
-      ++blocks[b].parts_left;
-      ++shard_items[blocks[b].shard];
-    }
-  }
+// Blocks times groups of panels, then sums over the blocks.
+template <typename Target>
+void down_in_two_steps(ThreadPool::Session& session, const Chunk& work, const Block* blocks,
+                       int64_t num_blocks, int64_t down_panels, float* results,
+                       int64_t* shard_items, int64_t num_shards, const Target& target,
+                       bool accumulate) {
+  const int64_t step = std::clamp<int64_t>(
+      num_blocks * down_panels / (kItemsPerThread * session.num_threads()), 1, kPanelsAtOnce);
+  const int64_t groups = (down_panels + step - 1) / step;
+  const auto blocks_of = [&](int shard) {
+    const auto by_shard = [](const Block& block, int64_t s) { return block.shard < s; };
+    const Block* end = blocks + num_blocks;
+    return std::span(std::lower_bound(blocks, end, shard, by_shard),
+                     std::lower_bound(blocks, end, shard + 1, by_shard));
+  };
+  for (int64_t s = 0; s < num_shards; ++s)
+    shard_items[s] = static_cast<int64_t>(blocks_of(static_cast<int>(s)).size()) * groups;
+  session.parallel_for_nodes({shard_items, static_cast<std::size_t>(num_shards)},
+                             [&](int shard, int64_t item, int thread) {
+                               const int64_t panel = item % groups * step;
+                               work.down_results(
+                                   blocks_of(shard)[static_cast<std::size_t>(item / groups)], panel,
+                                   std::min(step, down_panels - panel), results, thread);
+                             });
+  session.parallel_for(num_shards * groups, [&](int64_t item, int) {
+    const int shard = static_cast<int>(item / groups);
+    const int64_t panel = item % groups * step;
+    const auto mine = blocks_of(shard);
+    work.add_results(mine.data(), static_cast<int64_t>(mine.size()), panel,
+                     std::min(step, down_panels - panel), results, target(shard),
+                     shard == 0 && accumulate);
+  });
 }
 
 void add_rows(const float* from, Rows out, int64_t first, int64_t end) {
@@ -372,7 +341,8 @@ void moe(const Moe& p) {
     bytes += Carver::size<std::byte>(packed_bytes(format, chunk, hidden));
   bytes += num_shards * (Carver::size<float>(max_pairs * value_stride) +
                          Carver::size<std::byte>(max_pairs * packed_stride));
-  bytes += Carver::size<float>((num_shards - 1) * chunk * hidden);
+  bytes += Carver::size<float>((num_shards - 1) * chunk * hidden) +
+           num_shards * Carver::size<float>(kResultFloats);
   Carver carver(session.shared_scratch<std::byte>(bytes));
   const Pairs pairs = {carver.take<int64_t>(experts.count() + 1), carver.take<int32_t>(max_pairs),
                        carver.take<float>(max_pairs)};
@@ -387,6 +357,8 @@ void moe(const Moe& p) {
     hiddens[s] = {carver.take<float>(max_pairs * value_stride),
                   carver.take<std::byte>(max_pairs * packed_stride)};
   float* partial = carver.take<float>((num_shards - 1) * chunk * hidden);
+  float* results = carver.take<float>(num_shards * kResultFloats);
+  const int64_t down_panels = panel_count(hidden);
 
   for (int64_t first = 0; first < p.x_TM.rows; first += chunk) {
     const int64_t tokens = std::min(chunk, p.x_TM.rows - first);
@@ -411,27 +383,17 @@ void moe(const Moe& p) {
                        thread);
         });
 
-    // Few panels and many tokens: cut the tokens too, so that every thread has several items. Many
-    // panels: take several at once, they share the reading of the activations.
-    const int64_t down_panels = panel_count(hidden);
-    const int64_t wanted = 8 * session.num_threads();
-    const int64_t token_cuts =
-        std::clamp<int64_t>((wanted + down_panels - 1) / down_panels, 1, (tokens + 63) / 64);
-    const int64_t at_once = std::clamp<int64_t>(
-        down_panels / wanted, 1, panels_at_once(panel_layout(p.experts->format(), value_stride)));
-    const int64_t groups = (down_panels + at_once - 1) / at_once;
-    std::fill_n(shard_items, num_shards, groups * token_cuts);
-    session.parallel_for_nodes(
-        {shard_items, static_cast<std::size_t>(num_shards)},
-        [&](int shard, int64_t item, int thread) {
-          const int64_t cut = item % token_cuts;
-          const int64_t panel = item / token_cuts * at_once;
-          const Rows target =
-              shard == 0 ? out
-                         : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
-          work.down(shard, panel, std::min(at_once, down_panels - panel), tokens * cut / token_cuts,
-                    tokens * (cut + 1) / token_cuts, target, shard == 0 && p.accumulate, thread);
-        });
+    const auto target = [&](int shard) {
+      return shard == 0 ? out
+                        : Rows{partial + (shard - 1) * chunk * hidden, tokens, hidden, hidden};
+    };
+    if (num_blocks > 0 && pairs.begin[experts.count()] * down_panels * kPanel <= kResultFloats)
+      down_in_two_steps(session, work, blocks, num_blocks, down_panels, results, shard_items,
+                        num_shards, target, p.accumulate);
+    else
+      down_at_once(session, work, down_panels,
+                   panels_at_once(panel_layout(p.experts->format(), value_stride)), tokens,
+                   shard_items, num_shards, target, p.accumulate);
     if (num_shards == 1) continue;
     session.parallel_for(tokens, [&](int64_t t, int) {
       for (int64_t s = 1; s < num_shards; ++s)
