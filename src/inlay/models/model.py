@@ -194,8 +194,8 @@ def _chosen(weight_format: str, stored: str, ops: Ops, device: torch.device) -> 
     weight_format = full_name(weight_format)
     if weight_format not in ops.weight_formats:
         raise UnsupportedModelError(
-            f"weight_format {weight_format!r} is not supported on {device}; supported are auto, "
-            f"{', '.join(ops.weight_formats)}"
+            f"weight_format {weight_format!r} is not supported on {device} with {ops.name}; "
+            f"supported are auto, {', '.join(ops.weight_formats)}"
         )
     return weight_format
 

@@ -44,9 +44,14 @@ class NativeOps:
         self._geometry: Any = None
 
     @property
+    def name(self) -> str:
+        """As the protocol says."""
+        return "the native kernels"
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """What the kernels multiply with."""
-        return ("float32", "bfloat16")
+        return kernels.FORMATS
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:

@@ -54,6 +54,11 @@ class Ops(Protocol):
     """What a backend provides. Results are written into the arrays given."""
 
     @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """Formats in which it holds matrices."""
         ...
