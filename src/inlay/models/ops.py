@@ -63,6 +63,10 @@ class Ops(Protocol):
         """Formats in which it holds matrices."""
         ...
 
+    def auto_format(self, float_dtype: str) -> str:
+        """What `auto` means for files of this dtype."""
+        ...
+
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
         """Dtypes of keys and values that it reads and writes."""

@@ -59,12 +59,16 @@ class TorchOps:
     @property
     def name(self) -> str:
         """As the protocol says."""
-        return "torch"
+        return f"PyTorch on {self._device}"
 
     @property
     def weight_formats(self) -> tuple[str, ...]:
         """Floats; on a CPU those that the native backend has, too."""
         return ("float32", "bfloat16") if self._device.type == "cpu" else FLOAT_FORMATS
+
+    def auto_format(self, float_dtype: str) -> str:
+        """That dtype on a CPU, bfloat16 on CUDA."""
+        return float_dtype if self._device.type == "cpu" else "bfloat16"
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def test_int4_is_an_alias(tmp_path: Path) -> None:
 
 
 def test_pytorch_has_no_integers(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="weight_format 'int8' is not supported.*torch"):
+    with pytest.raises(UnsupportedModelError, match="'int8' is not supported with PyTorch on cpu"):
         load_model(mixed(tmp_path), weight_format="int8", backend="torch")
 
 
