@@ -1,13 +1,17 @@
 """kernels/accuracy: relative L2 error of an MoE layer's output against double precision.
 
-Weights and activations are Gaussian and rounded to bf16, as checkpoints and models hold them; so do
-the peers' scripts, which print the same error of their own layer. "on own weights" takes what the
-format made of the weights as exact, so that only the arithmetic's error remains.
+Weights (deviation 0.01 to 0.03, growing with the expert) and activations are Gaussian and rounded
+to bf16, as checkpoints and models hold them. Ours and the peers get the same weights, activations
+and routing; a value is the error over a few tokens. "on own weights" takes what the format made of
+the weights as exact, so that only the arithmetic's error remains.
 """
 
-import contextlib
 import sys
-from collections.abc import Generator, Mapping
+import tempfile
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,68 +23,90 @@ from benchmarks.triples import Samples
 from inlay import kernels
 
 Weights = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # gate, up, down
+GAUSSIAN = "gaussian"
 OWN_WEIGHTS = "gaussian on own weights"
 OUTLIERS = "outliers"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """One layer and the inputs of one call."""
+
+    weights: list[Weights]
+    x_TM: NDArray[np.float32]
+    ids_TK: NDArray[np.int32]
+    routing_TK: NDArray[np.float32]
+
+
 def measure(run: Run) -> Generator[Samples, None, None]:
-    """One entry per format and kind of data; a value for each seed."""
+    """One entry per format and kind of data; a value for each group of tokens."""
     shape = LayerShape.of(run.workload["layer"])
-    errors_of_peers = peer_errors(run, shape)
+    data = draw(run, shape, outliers=False)
+    inputs = {GAUSSIAN: data, OWN_WEIGHTS: data, OUTLIERS: draw(run, shape, outliers=True)}
+    exact = {name: exact_layer(inputs[name]) for name in (GAUSSIAN, OUTLIERS)}
+    outputs = peer_outputs(run, shape, data)
+    group = run.workload["tokens_per_value"]
     for params in run.params("relative_l2"):
-        values = [relative_l2(run, shape, params, seed) for seed in run.seeds]
-        peers = errors_of_peers.get(params["format"], {}) if params["data"] == "gaussian" else {}
+        packed = kernels.ExpertWeights(
+            shape.experts, shape.hidden, shape.intermediate, params["format"]
+        )
+        for expert, parts in enumerate(data.weights):
+            packed.set(expert, *parts)
+        given = inputs[params["data"]]
+        out_TM = np.empty_like(given.x_TM)
+        kernels.moe(given.x_TM, packed, given.ids_TK, given.routing_TK, out_TM)
+        if params["data"] == OWN_WEIGHTS:
+            exact_TM = exact_layer(given, [packed.dequantize(e) for e in range(shape.experts)])
+        else:
+            exact_TM = exact[params["data"]]
+        peers = outputs.get(params["format"], {}) if params["data"] == GAUSSIAN else {}
         yield Samples(
             name="relative_l2",
             params=params,
-            values=values,
-            peers={label: [error] * len(values) for label, error in peers.items()},
+            values=errors(out_TM, exact_TM, group),
+            peers={label: errors(theirs, exact_TM, group) for label, theirs in peers.items()},
             seeds=run.seeds,
         )
 
 
-def relative_l2(run: Run, shape: LayerShape, params: Mapping[str, str], seed: int) -> float:
-    """The error of one draw of weights, activations and routing."""
-    rng = np.random.default_rng(seed)
-    tokens = run.workload["tokens"]
-    sides = ((shape.intermediate, shape.hidden),) * 2 + ((shape.hidden, shape.intermediate),)
-    weights: list[Weights] = [
-        tuple(to_bf16(rng.standard_normal(side, np.float32) * 0.02) for side in sides)  # type: ignore[misc]
-        for _ in range(shape.experts)
-    ]
-    x_TM = rng.standard_normal((tokens, shape.hidden), np.float32)
-    if params["data"] == OUTLIERS:
+def draw(run: Run, shape: LayerShape, outliers: bool) -> Data:
+    """The same weights and routing every time; some channels of x are larger if asked for."""
+    rng = np.random.default_rng(run.seeds[0])
+    wide, tall = (shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)
+    weights = []
+    for deviation in 0.02 * (0.5 + np.arange(shape.experts) / shape.experts):
+        gate, up, down = (
+            to_bf16(rng.standard_normal(side, np.float32) * np.float32(deviation))
+            for side in (wide, wide, tall)
+        )
+        weights.append((gate, up, down))
+    x_TM = rng.standard_normal((run.workload["tokens"], shape.hidden), np.float32)
+    if outliers:
         channels = rng.permutation(shape.hidden)[: shape.hidden // 100]
         x_TM[:, channels] *= run.workload["outlier_factor"]
-    x_TM = to_bf16(x_TM)
-    ids_CTK, routing_CTK = next(routings(shape, tokens, 1, seed))
-    experts = kernels.ExpertWeights(
-        shape.experts, shape.hidden, shape.intermediate, params["format"]
-    )
-    for expert, parts in enumerate(weights):
-        experts.set(expert, *parts)
-    out_TM = np.empty_like(x_TM)
-    kernels.moe(x_TM, experts, ids_CTK[0], routing_CTK[0], out_TM)
-    if params["data"] == OWN_WEIGHTS:
-        weights = [experts.dequantize(expert) for expert in range(shape.experts)]
-    exact_TM = exact_layer(x_TM, weights, ids_CTK[0], routing_CTK[0])
-    return float(np.linalg.norm(out_TM - exact_TM) / np.linalg.norm(exact_TM))
+    ids_CTK, routing_CTK = next(routings(shape, len(x_TM), 1, run.seeds[0]))
+    return Data(weights=weights, x_TM=to_bf16(x_TM), ids_TK=ids_CTK[0], routing_TK=routing_CTK[0])
 
 
-def exact_layer(
-    x_TM: NDArray[np.float32],
-    weights: list[Weights],
-    ids_TK: NDArray[np.int32],
-    routing_TK: NDArray[np.float32],
-) -> NDArray[np.float64]:
-    """The layer in double precision."""
-    out_TM = np.zeros(x_TM.shape)
-    for expert, (gate_FM, up_FM, down_MF) in enumerate(weights):
-        tokens, places = np.nonzero(ids_TK == expert)
-        x = x_TM[tokens].astype(np.float64)
+def errors(out_TM: NDArray[Any], exact_TM: NDArray[np.float64], tokens: int) -> list[float]:
+    """Relative L2 error of each run of `tokens` tokens."""
+    norms = [
+        np.linalg.norm(rows.reshape(-1, tokens * rows.shape[1]), axis=1)
+        for rows in (out_TM - exact_TM, exact_TM)
+    ]
+    return [float(ratio) for ratio in norms[0] / norms[1]]
+
+
+def exact_layer(data: Data, weights: list[Weights] | None = None) -> NDArray[np.float64]:
+    """The layer in double precision, with other weights if given."""
+    out_TM = np.zeros(data.x_TM.shape)
+    for expert, (gate_FM, up_FM, down_MF) in enumerate(weights or data.weights):
+        tokens, places = np.nonzero(data.ids_TK == expert)
+        x = data.x_TM[tokens].astype(np.float64)
         gate = x @ gate_FM.T.astype(np.float64)
         h = gate / (1 + np.exp(-gate)) * (x @ up_FM.T.astype(np.float64))
-        out_TM[tokens] += routing_TK[tokens, places, None] * (h @ down_MF.T.astype(np.float64))
+        routed = data.routing_TK[tokens, places, None]
+        out_TM[tokens] += routed * (h @ down_MF.T.astype(np.float64))
     return out_TM
 
 
@@ -90,20 +116,30 @@ def to_bf16(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def peer_errors(run: Run, shape: LayerShape) -> dict[str, dict[str, float]]:
-    """By format of equal bits: label -> error that the peer's script found for itself."""
-    found: dict[str, dict[str, float]] = {}
-    for declared in run.workload["peers"] if run.peers else []:
-        about = dict(declared)
-        weight_format = about.pop("format")
-        with contextlib.ExitStack() as stack:
+def peer_outputs(
+    run: Run, shape: LayerShape, data: Data
+) -> dict[str, dict[str, NDArray[np.float32]]]:
+    """By format of equal bits: label -> what the peer's layer gave."""
+    found: dict[str, dict[str, NDArray[np.float32]]] = {}
+    if run.peers is None:
+        return found
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for index, part in enumerate(("gate", "up", "down")):
+            np.stack([parts[index] for parts in data.weights]).tofile(folder / part)
+        data.x_TM.tofile(folder / "x")
+        data.ids_TK.astype(np.int64).tofile(folder / "ids")
+        data.routing_TK.tofile(folder / "weights")
+        for declared in run.workload["peers"]:
+            about = dict(declared)
+            weight_format = about.pop("format")
+            (folder / "out").unlink(missing_ok=True)
             try:
-                assert run.peers
-                layer = PeerLayer(run.peers, PeerKind(**about), shape.sizes, kernels.num_threads())
+                kind = PeerKind(**about)
+                threads = kernels.num_threads()
+                with PeerLayer(run.peers, kind, shape.sizes, threads, folder) as peer:
+                    out_TM = np.fromfile(folder / "out", np.float32).reshape(data.x_TM.shape)
+                    found.setdefault(weight_format, {})[peer.label] = out_TM
             except PeerFailed as error:
                 print(f"peer left out: {error}", file=sys.stderr)
-                continue
-            stack.enter_context(layer)
-            if layer.relative_error is not None:
-                found.setdefault(weight_format, {})[layer.label] = layer.relative_error
     return found

@@ -1,7 +1,7 @@
 // Runs the layer of the peers' moe_ggml.cpp and lets us ask for single calls: the same messages as
 // peer_driver.py. Compiled by peer_layers.py against that file and ggml's headers and libraries.
 //
-//     ggml_driver FD TYPE HIDDEN/INTERMEDIATE/EXPERTS/TOP_K THREADS
+//     ggml_driver FD CHECK TYPE HIDDEN/INTERMEDIATE/EXPERTS/TOP_K THREADS
 #define main moe_ggml_main
 #include "moe_ggml.cpp"
 #undef main
@@ -9,7 +9,7 @@
 #include <arpa/inet.h>
 #include <unistd.h>
 
-#include <cmath>
+#include <fstream>
 #include <memory>
 
 namespace {
@@ -120,87 +120,60 @@ Layer make_layer(ggml_backend_dev_t device, ggml_type type, const Shape& s, std:
           make_weight(device, down, s.intermediate, s.hidden, s, true, rng)};
 }
 
-// Fills a weight with Gaussian values, every row another, and returns them.
-std::vector<float> fill(ggml_tensor* weight, std::mt19937& rng) {
-  const int64_t columns = weight->ne[0], rows = weight->ne[1] * weight->ne[2];
-  std::vector<float> values = gaussian(columns * rows, 0.02f, rng);
-  std::vector<char> packed(ggml_nbytes(weight));
-  ggml_quantize_chunk(weight->type, values.data(), packed.data(), 0, rows, columns, nullptr);
-  ggml_backend_tensor_set(weight, packed.data(), 0, packed.size());
+template <typename T>
+std::vector<T> read_array(const std::string& folder, const char* name) {
+  std::ifstream file(folder + "/" + name, std::ios::binary | std::ios::ate);
+  std::vector<T> values(static_cast<size_t>(file.tellg()) / sizeof(T));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(values.data()), std::streamsize(values.size() * sizeof(T)));
   return values;
 }
 
-double dot(const float* row, const double* x, int64_t count) {
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += double(row[i]) * x[i];
-  return sum;
+void fill(ggml_tensor* weight, const std::vector<float>& values) {
+  const int64_t columns = weight->ne[0], rows = weight->ne[1] * weight->ne[2];
+  std::vector<char> packed(ggml_nbytes(weight));
+  ggml_quantize_chunk(weight->type, values.data(), packed.data(), 0, rows, columns, nullptr);
+  ggml_backend_tensor_set(weight, packed.data(), 0, packed.size());
 }
 
-// Relative error of the layer's output against double precision on the unquantised weights: four
-// tokens that all choose the same top_k experts.
-double relative_error(ggml_backend_t backend, ggml_type type, Shape s) {
-  constexpr int64_t kTokens = 4;
-  s.experts = s.top_k;
-  std::mt19937 rng(7);
-  const Layer layer = make_layer(ggml_backend_get_device(backend), type, s, rng);
-  const std::vector<float> gate = fill(layer.gate, rng), up = fill(layer.up, rng),
-                           down = fill(layer.down, rng);
-  const std::vector<float> x = gaussian(s.hidden * kTokens, 1.0f, rng);
-  std::vector<float> weights(static_cast<size_t>(s.top_k * kTokens));
-  std::uniform_real_distribution<float> uniform(0, 1);
-  for (float& weight : weights) weight = uniform(rng);
-  std::vector<int32_t> ids(weights.size());
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(int64_t(i) % s.top_k);
-  Graphs graphs(backend, {layer}, s, kTokens);
-  graphs.call(0, x, ids, weights.data());
+// Leaves the layer's output for the folder's weights and inputs there.
+void answer_check(ggml_backend_t backend, const Layer& layer, const Shape& s,
+                  const std::string& folder) {
+  fill(layer.gate, read_array<float>(folder, "gate"));
+  fill(layer.up, read_array<float>(folder, "up"));
+  fill(layer.down, read_array<float>(folder, "down"));
+  const std::vector<float> x = read_array<float>(folder, "x");
+  const std::vector<int64_t> ids = read_array<int64_t>(folder, "ids");
+  Graphs graphs(backend, {layer}, s, int64_t(x.size()) / s.hidden);
+  graphs.call(0, x, {ids.begin(), ids.end()}, read_array<float>(folder, "weights").data());
   const std::vector<float> out = graphs.output();
-
-  double difference = 0, norm = 0;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    const std::vector<double> token(x.begin() + t * s.hidden, x.begin() + (t + 1) * s.hidden);
-    std::vector<double> exact(static_cast<size_t>(s.hidden)),
-        h(static_cast<size_t>(s.intermediate));
-    for (int64_t e = 0; e < s.top_k; ++e) {
-      const int64_t first = e * s.intermediate * s.hidden;
-      for (int64_t f = 0; f < s.intermediate; ++f) {
-        const double g = dot(&gate[first + f * s.hidden], token.data(), s.hidden);
-        h[f] = g / (1 + std::exp(-g)) * dot(&up[first + f * s.hidden], token.data(), s.hidden);
-      }
-      for (int64_t m = 0; m < s.hidden; ++m)
-        exact[m] += weights[t * s.top_k + e] *
-                    dot(&down[first + m * s.intermediate], h.data(), s.intermediate);
-    }
-    for (int64_t m = 0; m < s.hidden; ++m) {
-      difference += std::pow(out[t * s.hidden + m] - exact[m], 2);
-      norm += exact[m] * exact[m];
-    }
-  }
-  return std::sqrt(difference / norm);
+  std::ofstream(folder + "/out", std::ios::binary)
+      .write(reinterpret_cast<const char*>(out.data()),
+             std::streamsize(out.size() * sizeof(float)));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   const Connection connection{atoi(argv[1])};
-  const ggml_type type = parse_type(argv[2]);
+  const ggml_type type = parse_type(argv[3]);
   long hidden, intermediate, experts, top_k;
-  if (sscanf(argv[3], "%ld/%ld/%ld/%ld", &hidden, &intermediate, &experts, &top_k) != 4) return 2;
+  if (sscanf(argv[4], "%ld/%ld/%ld/%ld", &hidden, &intermediate, &experts, &top_k) != 4) return 2;
   const Shape s{hidden, intermediate, experts, top_k};
   ggml_backend_t backend = ggml_backend_cpu_init();
-  ggml_backend_cpu_set_n_threads(backend, atoi(argv[4]));
+  ggml_backend_cpu_set_n_threads(backend, atoi(argv[5]));
 
-  char about[300];
-  snprintf(about, sizeof about,
-           "{\"peer\": \"ggml\", \"version\": \"%s\", \"variant\": \"%s\", "
-           "\"note\": \"relative error %.4f\"}",
-           ggml_version(), argv[2], relative_error(backend, type, s));
   std::mt19937 rng(1);
   std::vector<Layer> layers;
   const ggml_backend_dev_t device = ggml_backend_get_device(backend);
   layers.push_back(make_layer(device, type, s, rng));
   if (3 * ggml_nbytes(layers[0].gate) < 1000000000)
     layers.push_back(make_layer(device, type, s, rng));
+  if (argv[2] != std::string("-")) answer_check(backend, layers[0], s, argv[2]);
+  char about[200];
+  snprintf(about, sizeof about, "{\"peer\": \"ggml\", \"version\": \"%s\", \"variant\": \"%s\"}",
+           ggml_version(), argv[3]);
   connection.send(about);
 
   std::unique_ptr<Graphs> graphs;

@@ -7,7 +7,6 @@ answers only when asked, so that its calls take turns with ours.
 
 import json
 import os
-import re
 import socket
 import subprocess
 import tempfile
@@ -50,11 +49,24 @@ class PeerFailed(RuntimeError):
 class PeerLayer:
     """A running peer. Use it in a `with` block.
 
+    Args:
+        folder: the scripts (`--peers`).
+        shape: hidden, intermediate, experts, top_k.
+        check: a folder with weights and inputs (peer_driver.py names its files); the peer builds
+            its layer of them and leaves its output there, before it is asked for anything.
+
     Raises:
-        PeerFailed: on entering, when the environment or the script cannot run.
+        PeerFailed: when the environment or the script cannot run.
     """
 
-    def __init__(self, folder: Path, kind: PeerKind, shape: Sequence[int], threads: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: PeerKind,
+        shape: Sequence[int],
+        threads: int,
+        check: Path | None = None,
+    ) -> None:
         self.kind = kind
         prepare = _ggml if kind.script.endswith(".cpp") else _python
         driver, arguments = prepare(folder, kind, "/".join(map(str, shape)), str(threads))
@@ -64,7 +76,10 @@ class PeerLayer:
         with theirs:
             fd = theirs.fileno()
             self._process = subprocess.Popen(
-                [*driver, str(fd), *arguments], pass_fds=[fd], stdout=self._log, stderr=self._log
+                [*driver, str(fd), str(check or "-"), *arguments],
+                pass_fds=[fd],
+                stdout=self._log,
+                stderr=self._log,
             )
         try:
             about = self._receive()
@@ -72,8 +87,6 @@ class PeerLayer:
             self.close()
             raise
         self.label = f"{about['peer']} {about['version']} {about['variant']}"
-        found = re.search(r"relative error ([\d.]+)", about["note"])
-        self.relative_error = float(found[1]) if found else None
 
     def __enter__(self) -> "PeerLayer":
         return self

@@ -52,27 +52,31 @@ inline void find_tokens(const AttentionTile& p, int64_t begin, int64_t first, in
   }
 }
 
-// Keys of tokens [skip, count) to columns of [words][kKeyGroup].
+// Keys of tokens [skip, count) to columns of [words][kKeyGroup]. Columns beside them repeat the
+// nearest key: nothing sees their scores.
 inline void transpose_keys(const uint8_t* const* tokens_at, int64_t offset, int64_t skip,
                            int64_t count, int64_t words, float* keys, Ahead& ahead) {
   constexpr int64_t kWidth = Vec::kWidth;
   for (int64_t t = skip / kWidth * kWidth; t < count; t += kWidth) {
     const float* source[kWidth];
-    for (int64_t i = 0; i < kWidth; ++i)
-      source[i] = t + i >= skip && t + i < count
-                      ? reinterpret_cast<const float*>(tokens_at[t + i] + offset)
-                      : nullptr;
-    for (int64_t w = 0; w < words; w += kWidth) {
-      const int64_t n = words - w < kWidth ? words - w : kWidth;
-      ahead.fetch(2);
-      Vec::F block[kWidth];
-      for (int64_t i = 0; i < kWidth; ++i)
-        block[i] = source[i] == nullptr ? Vec::zero()
-                   : n == kWidth        ? Vec::load(source[i] + w)
-                                        : Vec::load_first(source[i] + w, n);
-      Vec::transpose(block);
-      for (int64_t i = 0; i < n; ++i) Vec::store(keys + (w + i) * kKeyGroup + t, block[i]);
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const int64_t token = t + i < skip ? skip : t + i < count ? t + i : count - 1;
+      source[i] = reinterpret_cast<const float*>(tokens_at[token] + offset);
     }
+    Vec::F block[kWidth];
+    int64_t w = 0;
+    for (; w + kWidth <= words; w += kWidth) {
+      ahead.fetch(2);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kWidth; ++i) block[i] = Vec::load(source[i] + w);
+      Vec::transpose(block);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kWidth; ++i) Vec::store(keys + (w + i) * kKeyGroup + t, block[i]);
+    }
+    if (w == words) continue;
+    for (int64_t i = 0; i < kWidth; ++i) block[i] = Vec::load_first(source[i] + w, words - w);
+    Vec::transpose(block);
+    for (int64_t i = 0; w + i < words; ++i) Vec::store(keys + (w + i) * kKeyGroup + t, block[i]);
   }
 }
 

@@ -2,9 +2,13 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 
 namespace inlay::kernels {
 
@@ -19,6 +23,17 @@ uint64_t read_xcr0() {
 
 bool bit(uint32_t word, int index) { return ((word >> index) & 1u) != 0; }
 
+// arch_prctl(2): which extended states Linux offers, and a request for one. glibc has no wrapper.
+constexpr long kGetSupportedStates = 0x1021;
+constexpr long kRequestState = 0x1023;
+constexpr long kTileData = 18;
+
+bool os_offers_tiles() {
+  uint64_t states = 0;
+  return syscall(SYS_arch_prctl, kGetSupportedStates, &states) == 0 &&
+         (states >> kTileData & 1) != 0;
+}
+
 }  // namespace
 
 CpuFeatures detect_cpu_features() {
@@ -28,7 +43,7 @@ CpuFeatures detect_cpu_features() {
   const uint64_t xcr0 = read_xcr0();
   const bool ymm = (xcr0 & 0x6) == 0x6;
   const bool zmm = (xcr0 & 0xe6) == 0xe6;
-  const bool tiles = (xcr0 & 0x60000) == 0x60000;
+  const bool tiles = (xcr0 & 0x60000) == 0x60000 && os_offers_tiles();
   found.fma = ymm && bit(c, 12);
   found.f16c = ymm && bit(c, 29);
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
@@ -48,8 +63,15 @@ CpuFeatures detect_cpu_features() {
   }
   return found;
 }
+
+std::string allow_amx() {
+  if (syscall(SYS_arch_prctl, kRequestState, kTileData) == 0) return {};
+  return std::string("Linux refused this process the state of AMX tiles: ") + std::strerror(errno);
+}
 #else
 CpuFeatures detect_cpu_features() { return {}; }
+
+std::string allow_amx() { return "this processor has no AMX"; }
 #endif
 
 }  // namespace inlay::kernels

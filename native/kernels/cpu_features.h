@@ -1,6 +1,8 @@
 // Processor features, masked by what the operating system saves on a context switch.
 #pragma once
 
+#include <string>
+
 namespace inlay::kernels {
 
 struct CpuFeatures {
@@ -20,7 +22,11 @@ struct CpuFeatures {
 };
 
 // Reads CPUID and XCR0; everything is false on processors other than x86-64. AMX is reported when
-// the OS knows its state; permission for this process is asked for when an AMX kernel is selected.
+// the OS offers its state to processes, which have to ask for it: see allow_amx.
 CpuFeatures detect_cpu_features();
+
+// Asks Linux to let the threads of this process use AMX tiles, once for all. Returns why it
+// refused, empty when it did not.
+std::string allow_amx();
 
 }  // namespace inlay::kernels

@@ -9,6 +9,14 @@
 
 namespace inlay::kernels {
 
+struct IsaVariant {
+  const KernelTable* table;
+  std::string problem;  // why it cannot run here; empty if it can
+};
+
+// All that this build contains, slowest first. Asks the OS for permission where a variant needs it.
+std::vector<IsaVariant> isa_variants();
+
 // Variants that this build contains and this machine can run, slowest first.
 std::vector<std::string> available_isas();
 

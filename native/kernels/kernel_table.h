@@ -25,7 +25,7 @@ constexpr int64_t kMaxRows = 96;
 
 // Bytes that a product may use for weights and rows in another layout: less than an L1 and L2
 // share.
-constexpr int64_t kProductScratch = 64 * 1024;
+constexpr int64_t kProductScratch = 96 * 1024;
 
 // Rows of activations to the operand of a format, K padded with zeros (see formats.h). A row with a
 // NaN or an infinity gets NaN as its scales, so that its results are NaN.
@@ -162,6 +162,10 @@ struct RouterRows {
 
 struct KernelTable {
   const char* isa;
+  // With what, for people.
+  const char* integer_products;
+  const char* bf16_products;
+  const char* fp32;  // products, attention and all else
   void (*pack_rows)(const PackRows&);
   void (*panel_product)(const PanelProduct&);
   void (*quantize_row)(const QuantizeRow&);

@@ -103,6 +103,41 @@ inline __attribute__((always_inline)) void accumulate(const std::byte* const* x,
   }
 }
 
+// One of the parts of an Op's steps.
+template <typename Op, int kPart>
+struct PartOf : Op {
+  static constexpr int kParts = 1;
+  static typename Op::Word weights(const std::byte* p, int) { return Op::weights(p, kPart); }
+  static typename Op::Word row(const std::byte* p, int) { return Op::row(p, kPart); }
+};
+
+// The same where the sums of the two parts run apart over Op::kStepsApart steps, from zero, and are
+// then added to each other and to acc: the order of AMX tiles.
+template <typename Op, int kRows, int kVecs>
+inline void accumulate_apart(const std::byte* const* rows, const std::byte* w, int64_t steps,
+                             Prefetch& prefetch, Vec::F (&acc)[kRows][kVecs]) {
+  const std::byte* x[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) x[r] = rows[r];
+  for (int64_t step = 0; step < steps; step += Op::kStepsApart) {
+    Vec::F sums[2][kRows][kVecs];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sums[0][r][v] = sums[1][r][v] = Vec::zero();
+    accumulate<PartOf<Op, 0>, kRows, kVecs>(x, w, Op::kStepsApart, prefetch, sums[0]);
+    accumulate<PartOf<Op, 1>, kRows, kVecs>(x, w, Op::kStepsApart, prefetch, sums[1]);
+    w += Op::kStepsApart * Op::kPanelBytes;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      x[r] += Op::kStepsApart * Op::kRowBytes;
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v)
+        acc[r][v] = Vec::add(acc[r][v], Vec::add(sums[0][r][v], sums[1][r][v]));
+    }
+  }
+}
+
 // ---- tiles ----
 
 // A slice of K of a float panel.
@@ -129,7 +164,10 @@ struct FloatTile {
       for (int v = 0; v < kVecs; ++v)
         acc[r][v] = run.first ? Vec::zero() : Vec::load(c + r * kPanel + v * Vec::kWidth);
     }
-    accumulate<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, prefetch, acc);
+    if constexpr (requires { Op::kStepsApart; })
+      accumulate_apart<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, prefetch, acc);
+    else
+      accumulate<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, prefetch, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -256,36 +294,65 @@ inline void rows_over(const typename Tile::Run& run, const std::byte* const* row
   }
 }
 
-// ---- panels ----
-
 // K of a slice of 8-bit weights (32 KiB); the others take as many bytes or less. With few rows
 // every weight is used once: then a slice is all of K, and panels are read from end to end.
 constexpr int64_t kSliceK = 512;
 
-// What the caller wants next, in equal shares over the steps of this product.
-template <typename Op>
-inline Prefetch spread_evenly(const PanelProduct& p, const PanelLayout& layout) {
-  const int64_t tiles = p.panels * ((p.rows + Op::kTileRows - 1) / Op::kTileRows) *
-                        (kPanel / (Op::kTileVecs * Vec::kWidth));
-  const int64_t fetches = tiles * (layout.k / (Op::kSteps * kStepsPerFetch));
+inline float* results(const PanelProduct& p, int64_t panel) {
+  return p.c + panel * p.rows * kPanel;
+}
+inline int64_t columns(const PanelProduct& p, int64_t panel) {
+  return panel + 1 == p.panels ? p.cols : kPanel;
+}
+
+// What the caller wants next, in equal shares over a product that fetches so often.
+inline Prefetch spread_evenly(const PanelProduct& p, int64_t fetches) {
   const int64_t bytes = p.next[0].bytes + p.next[1].bytes;
   return {p.next[0].data, p.next[0].data + p.next[0].bytes, round_up(bytes / (fetches + 1), 64),
           p.next[1]};
 }
 
-template <typename Op>
+// Multiplies all rows by a slice of one panel. The products below cut panels for such a unit.
+template <typename TheOp>
+class VectorUnit {
+ public:
+  using Op = TheOp;
+  // Twice the K of integers and up to eight times the bytes: these panels pass through L2.
+  static constexpr int64_t kFloatSliceK = 2 * kSliceK;
+
+  VectorUnit(const PanelProduct& p, const PanelLayout& layout)
+      : p_(p),
+        prefetch_(spread_evenly(p, p.panels * ((p.rows + Op::kTileRows - 1) / Op::kTileRows) *
+                                       (kPanel / (Op::kTileVecs * Vec::kWidth)) *
+                                       (layout.k / (Op::kSteps * kStepsPerFetch)))) {}
+  void multiply(const FloatRun& run, int64_t panel) {
+    rows_over<FloatTile<Op>>(run, p_.x_rows, p_.rows, columns(p_, panel), results(p_, panel),
+                             prefetch_);
+  }
+  void multiply(const IntegerRun& run, int64_t panel) {
+    rows_over<IntegerTile<Op>>(run, p_.x_rows, p_.rows, columns(p_, panel), results(p_, panel),
+                               prefetch_);
+  }
+
+ private:
+  const PanelProduct& p_;
+  Prefetch prefetch_;
+};
+
+// ---- panels ----
+
+template <typename Unit>
 inline void float_product(const PanelProduct& p, const PanelLayout& layout) {
-  Prefetch prefetch = spread_evenly<Op>(p, layout);
-  // Twice the K and up to eight times the bytes: these panels pass through L2.
-  const int64_t slice = p.rows <= Op::kTileRows ? layout.k : 2 * kSliceK;
+  using Op = typename Unit::Op;
+  Unit unit(p, layout);
+  const int64_t slice = p.rows <= Op::kTileRows ? layout.k : Unit::kFloatSliceK;
   for (int64_t k0 = 0; k0 == 0 || k0 < layout.k; k0 += slice) {
     const int64_t k1 = layout.k < k0 + slice ? layout.k : k0 + slice;
     for (int64_t i = 0; i < p.panels; ++i) {
       const std::byte* panel = p.panel + i * layout.panel_bytes;
-      const FloatRun run = {panel + k0 / Op::kSteps * Op::kPanelBytes,
-                            k0 / Op::kSteps * Op::kRowBytes, (k1 - k0) / Op::kSteps, k0 == 0};
-      rows_over<FloatTile<Op>>(run, p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel,
-                               p.c + i * p.rows * kPanel, prefetch);
+      unit.multiply(FloatRun{panel + k0 / Op::kSteps * Op::kPanelBytes,
+                             k0 / Op::kSteps * Op::kRowBytes, (k1 - k0) / Op::kSteps, k0 == 0},
+                    i);
     }
   }
 }
@@ -320,82 +387,83 @@ inline IntegerRun whole_groups(const PanelLayout& layout, const RowLayout& row,
 }
 
 // 8-bit weights whose groups are short: a slice is several groups.
-template <typename Op>
+template <typename Unit>
 inline void grouped_product(const PanelProduct& p, const PanelLayout& layout) {
-  Prefetch prefetch = spread_evenly<Op>(p, layout);
+  using Op = typename Unit::Op;
+  Unit unit(p, layout);
   const RowLayout row = row_layout(p.format, p.k);
   const int64_t slice = p.rows <= Op::kTileRows ? layout.groups : kSliceK / layout.group_k;
   for (int64_t first = 0; first < layout.groups; first += slice) {
     const int64_t end = first + slice < layout.groups ? first + slice : layout.groups;
     for (int64_t i = 0; i < p.panels; ++i)
-      rows_over<IntegerTile<Op>>(
-          whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end, Op::kSteps),
-          p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel, p.c + i * p.rows * kPanel,
-          prefetch);
+      unit.multiply(
+          whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end, Op::kSteps), i);
   }
 }
 
 // 4-bit weights for many rows: each slice is taken apart once.
+template <typename Unit>
 inline void spread_product(const PanelProduct& p, const PanelLayout& layout) {
-  Prefetch prefetch = spread_evenly<OpI4Bytes>(p, layout);
+  Unit unit(p, layout);
   std::byte* bytes = p.scratch;
   const RowLayout row = row_layout(p.format, p.k);
   const int64_t slice = kSliceK / layout.group_k;
   for (int64_t first = 0; first < layout.groups; first += slice) {
     const int64_t end = first + slice < layout.groups ? first + slice : layout.groups;
     for (int64_t i = 0; i < p.panels; ++i) {
-      IntegerRun run = whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end,
-                                    OpI4Bytes::kSteps);
+      IntegerRun run =
+          whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end, Unit::Op::kSteps);
       spread_nibbles(run.weights, run.weights_stride, layout.group_bytes - layout.scale_bytes,
                      end - first, bytes);
       run.weights = bytes;
       run.weights_stride = layout.group_k * kPanel;
-      rows_over<IntegerTile<OpI4Bytes>>(run, p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel,
-                                        p.c + i * p.rows * kPanel, prefetch);
+      unit.multiply(run, i);
     }
   }
 }
 
 // 8-bit weights with one scale per column: a slice is a part of the only group.
+template <typename Unit>
 inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout) {
-  Prefetch prefetch = spread_evenly<OpI8>(p, layout);
+  using Op = typename Unit::Op;
+  Unit unit(p, layout);
   const RowLayout row = row_layout(p.format, p.k);
-  const int64_t slice = p.rows <= OpI8::kTileRows ? layout.k : kSliceK;
+  const int64_t slice = p.rows <= Op::kTileRows ? layout.k : kSliceK;
   for (int64_t k0 = 0; k0 < layout.k; k0 += slice) {
     const int64_t k1 = k0 + slice < layout.k ? k0 + slice : layout.k;
     for (int64_t i = 0; i < p.panels; ++i) {
       IntegerRun run =
-          whole_groups(layout, row, p.panel + i * layout.panel_bytes, 0, 1, OpI8::kSteps);
-      run.weights += k0 / OpI8::kSteps * OpI8::kPanelBytes;
+          whole_groups(layout, row, p.panel + i * layout.panel_bytes, 0, 1, Op::kSteps);
+      run.weights += k0 / Op::kSteps * Op::kPanelBytes;
       run.row_offset = k0;
-      run.steps = (k1 - k0) / OpI8::kSteps;
+      run.steps = (k1 - k0) / Op::kSteps;
       run.begins_group = k0 == 0;
       run.ends_group = k1 == layout.k;
-      rows_over<IntegerTile<OpI8>>(run, p.x_rows, p.rows, i + 1 == p.panels ? p.cols : kPanel,
-                                   p.c + i * p.rows * kPanel, prefetch);
+      unit.multiply(run, i);
     }
   }
 }
 
+template <typename OpOfBf16 = OpBf16>
 inline void vector_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
   switch (p.format) {
     case Format::kF32:
-      float_product<OpF32>(p, layout);
+      float_product<VectorUnit<OpF32>>(p, layout);
       break;
     case Format::kBf16:
-      float_product<OpBf16>(p, layout);
+      float_product<VectorUnit<OpOfBf16>>(p, layout);
       break;
     case Format::kI8:
-      whole_row_product(p, layout);
+      whole_row_product<VectorUnit<OpI8>>(p, layout);
       break;
     case Format::kI8G32:
-      grouped_product<OpI8>(p, layout);
+      grouped_product<VectorUnit<OpI8>>(p, layout);
       break;
     default:
       if (p.rows <= Dot::kTileRows)
-        grouped_product<OpI4>(p, layout);
+        grouped_product<VectorUnit<OpI4>>(p, layout);
       else
-        spread_product(p, layout);
+        spread_product<VectorUnit<OpI4Bytes>>(p, layout);
   }
 }

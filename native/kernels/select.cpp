@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "../core/errors.h"
@@ -9,6 +11,9 @@
 
 namespace inlay::kernels {
 
+namespace amx_emulated {
+extern const KernelTable kTable;
+}
 namespace scalar {
 extern const KernelTable kTable;
 }
@@ -28,48 +33,64 @@ extern const KernelTable kTable;
 namespace avx512_bf16 {
 extern const KernelTable kTable;
 }
+namespace amx {
+extern const KernelTable kTable;
+}
 #endif
 
 namespace {
 
 struct Variant {
   const KernelTable* table;
-  bool (*runs_on)(const CpuFeatures&);
-  const char* needs;
+  std::span<const char* const> needs;                       // names of cpu_features()
+  std::string (*refusal)() = [] { return std::string(); };  // of the OS, asked for its permission
 };
 
 #if defined(INLAY_X86_64)
-bool has_avx2(const CpuFeatures& f) { return f.avx2 && f.fma; }
-bool has_avx512(const CpuFeatures& f) {
-  return has_avx2(f) && f.avx512f && f.avx512bw && f.avx512dq && f.avx512vl;
+constexpr auto kAvx2 = std::to_array<const char*>({"avx2", "fma"});
+constexpr auto kAvx2Vnni = std::to_array<const char*>({"avx2", "fma", "avx_vnni"});
+constexpr auto kAvx512Bf16 = std::to_array<const char*>(
+    {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"});
+constexpr std::span kAvx512Vnni = std::span(kAvx512Bf16).first<7>();
+constexpr std::span kAvx512 = std::span(kAvx512Bf16).first<6>();
+constexpr auto kAmx =
+    std::to_array<const char*>({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl",
+                                "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"});
+
+std::string amx_refusal() {
+  static const std::string refusal = allow_amx();
+  return refusal;
 }
 #endif
 
-// Slowest first.
+// Slowest first, so that what is there for tests alone is never the best.
 constexpr auto kVariants = std::to_array<Variant>({
-    {&scalar::kTable, [](const CpuFeatures&) { return true; }, "nothing"},
+    {&amx_emulated::kTable, {}},
+    {&scalar::kTable, {}},
 #if defined(INLAY_X86_64)
-    {&avx2::kTable, has_avx2, "avx2 and fma"},
-    {&avx2_vnni::kTable, [](const CpuFeatures& f) { return has_avx2(f) && f.avx_vnni; },
-     "avx2, fma and avx_vnni"},
-    {&avx512::kTable, has_avx512, "avx512f, avx512bw, avx512dq and avx512vl"},
-    {&avx512_vnni::kTable, [](const CpuFeatures& f) { return has_avx512(f) && f.avx512_vnni; },
-     "avx512f, avx512bw, avx512dq, avx512vl and avx512_vnni"},
-    {&avx512_bf16::kTable,
-     [](const CpuFeatures& f) { return has_avx512(f) && f.avx512_vnni && f.avx512_bf16; },
-     "avx512f, avx512bw, avx512dq, avx512vl, avx512_vnni and avx512_bf16"},
+    {&avx2::kTable, kAvx2},
+    {&avx2_vnni::kTable, kAvx2Vnni},
+    {&avx512::kTable, kAvx512},
+    {&avx512_vnni::kTable, kAvx512Vnni},
+    {&avx512_bf16::kTable, kAvx512Bf16},
+    {&amx::kTable, kAmx, amx_refusal},
 #endif
 });
-
-const CpuFeatures& features() {
-  static const CpuFeatures found = detect_cpu_features();
-  return found;
-}
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
+}
+
+// Why a variant cannot run here; empty if it can.
+std::string problem(const Variant& variant) {
+  const std::vector<std::string> present = cpu_features();
+  std::vector<std::string> missing;
+  for (const char* name : variant.needs)
+    if (std::find(present.begin(), present.end(), name) == present.end()) missing.push_back(name);
+  if (missing.empty()) return variant.refusal();
+  return "this processor or operating system does not offer " + joined(missing);
 }
 
 struct Selection {
@@ -84,29 +105,30 @@ Selection& selection() {
 }
 
 const KernelTable* choose(const std::string& requested) {
-  const KernelTable* best = nullptr;
-  for (const Variant& variant : kVariants) {
-    const bool runs = variant.runs_on(features());
-    if (!requested.empty() && requested == variant.table->isa) {
-      if (runs) return variant.table;
-      throw ArgumentError("INLAY_ISA: '" + requested + "' needs " + variant.needs +
-                          ", which this processor or operating system does not offer; available "
-                          "here: " +
-                          joined(available_isas()));
-    }
-    if (runs) best = variant.table;
+  for (auto variant = kVariants.rbegin(); variant != kVariants.rend(); ++variant) {
+    if (!requested.empty() && requested != variant->table->isa) continue;
+    const std::string why_not = problem(*variant);
+    if (why_not.empty()) return variant->table;
+    if (requested.empty()) continue;
+    throw ArgumentError("INLAY_ISA: '" + requested + "' cannot run here: " + why_not +
+                        "; available: " + joined(available_isas()));
   }
-  if (requested.empty()) return best;
   throw ArgumentError("INLAY_ISA: '" + requested + "' is not a kernel variant of this build (" +
                       joined(compiled_isas()) + ")");
 }
 
 }  // namespace
 
+std::vector<IsaVariant> isa_variants() {
+  std::vector<IsaVariant> all;
+  for (const Variant& variant : kVariants) all.push_back({variant.table, problem(variant)});
+  return all;
+}
+
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
-  for (const Variant& variant : kVariants)
-    if (variant.runs_on(features())) names.emplace_back(variant.table->isa);
+  for (const IsaVariant& variant : isa_variants())
+    if (variant.problem.empty()) names.emplace_back(variant.table->isa);
   return names;
 }
 
@@ -135,7 +157,7 @@ void request_isa(std::string_view name) {
 }
 
 std::vector<std::string> cpu_features() {
-  const CpuFeatures& f = features();
+  static const CpuFeatures f = detect_cpu_features();
   const std::array<std::pair<bool, const char*>, 13> all = {{
       {f.avx2, "avx2"},
       {f.fma, "fma"},

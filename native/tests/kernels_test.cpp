@@ -1,9 +1,12 @@
 // Every operator on every variant that this machine runs: against plain loops, and a token alone
 // against the same token in a batch, bit for bit. The Python tests go wider; these run under the
-// sanitizers.
+// sanitizers and on emulated processors. Arguments: the variants to test instead.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "../kernels/isa.h"
@@ -71,8 +74,12 @@ SourceMatrix source(const char* name, const Floats& values, int64_t rows, int64_
 }
 
 void test_linear(Format format) {
-  for (const auto& [t, k, n] :
-       {std::tuple{1, 1, 1}, {5, 33, 70}, {13, 1100, 129}, {99, 64, 64}, {200, 7, 300}}) {
+  for (const auto& [t, k, n] : {std::tuple{1, 1, 1},
+                                {5, 33, 70},
+                                {13, 1100, 129},
+                                {40, 600, 33},
+                                {99, 64, 64},
+                                {200, 7, 300}}) {
     const Floats x = random_floats(t * k), w = random_floats(n * k), bias = random_floats(n);
     LinearWeight weight(n, k, format);
     weight.set_rows(0, source("w", w, n, k));
@@ -95,6 +102,39 @@ void test_linear(Format format) {
              {&alone[static_cast<std::size_t>(i * n)], 1, n, n});
     CHECK(together == alone);
   }
+}
+
+float rounded_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// bf16 on tiles is one order of additions, for few rows as for many: over 32 steps of K the even
+// and the odd products are summed apart, from zero, then added.
+void test_order_of_tiles() {
+  const int64_t t = 20, k = 70, n = 65;
+  const Floats x = random_floats(t * k), w = random_floats(n * k);
+  LinearWeight weight(n, k, Format::kBf16);
+  weight.set_rows(0, source("w", w, n, k));
+  Floats values(w.size()), out(static_cast<std::size_t>(t * n));
+  weight.dequantize(values.data());
+  linear(const_rows(x, t, k), weight, nullptr, false, rows_of(out, t, n));
+  for (int64_t i = 0; i < t; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (int64_t first = 0; first < k; first += 32) {
+        float parts[2] = {0, 0};
+        for (int64_t step = first; step < std::min(k, first + 32); ++step)
+          parts[step % 2] =
+              std::fma(rounded_to_bf16(x[static_cast<std::size_t>(i * k + step)]),
+                       values[static_cast<std::size_t>(j * k + step)], parts[step % 2]);
+        sum += parts[0] + parts[1];
+      }
+      CHECK(out[static_cast<std::size_t>(i * n + j)] == sum);
+    }
 }
 
 // Biases, a mask, skipped ids, and shared experts of another width.
@@ -279,10 +319,12 @@ void test_attention(DType dtype, int64_t window) {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
+  std::vector<std::string> isas(arguments + 1, arguments + count);
+  if (isas.empty()) isas = available_isas();
   for (const int threads : {1, 3}) {
     ThreadPool::instance().set_num_threads(threads);
-    for (const std::string& isa : available_isas()) {
+    for (const std::string& isa : isas) {
       request_isa(isa);
       for (std::size_t i = 0; i < std::size(kFormats); ++i) {
         test_linear(static_cast<Format>(i));
@@ -293,6 +335,7 @@ int main() {
         test_attention(dtype, 30);
       }
       test_rows();
+      if (isa == "amx" || isa == "amx_emulated") test_order_of_tiles();
     }
   }
 }

@@ -7,7 +7,16 @@ import pytest
 
 from inlay import kernels
 
-VARIANTS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16"]
+VARIANTS = [
+    "scalar",
+    "avx2",
+    "avx2_vnni",
+    "avx512",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx",
+    "amx_emulated",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,31 @@ def moe(k: Any, **changed: Any) -> None:
     )  # fmt: skip
 
 
+def quantised_rows(k: Any, **changed: Any) -> None:
+    given = {"first": 0, "q_NK": np.zeros((2, 40), np.int8), "scales_NG": f(2, 2), **changed}
+    weight = k.LinearWeight(4, 40, "int4:g32")
+    weight.set_rows_quantized(given["first"], given["q_NK"], given["scales_NG"])
+
+
+def expert(k: Any, **changed: Any) -> None:
+    given = {
+        "expert": 1,
+        "gate_FM": f(3, 8),
+        "up_FM": f(3, 8),
+        "down_MF": f(8, 3),
+        "gate_bias_F": f(3),
+        "up_bias_F": None,
+        "down_bias_M": f(8),
+        **changed,
+    }
+    k.ExpertWeights(2, 8, 3, "int8:g32", True).set(**given)
+
+
+def quantised(k: Any, **changed: Any) -> None:
+    given = {"weight_NK": f(2, 40), "format": "int4:g64", **changed}
+    k.quantize(given["weight_NK"], given["format"])
+
+
 def router(k: Any, **changed: Any) -> None:
     given = {
         "logits_TE": f(2, 5),
@@ -141,6 +166,30 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (moe, "expert_mask_E", f(3)),
     (moe, "expert_mask_E", np.ones(2, np.uint8)),
     (moe, "expert_mask_E", np.ones(6, np.bool_)[::2]),
+    (quantised_rows, "first", -1),
+    (quantised_rows, "first", 3),
+    (quantised_rows, "first", 2**62),
+    (quantised_rows, "q_NK", np.zeros((2, 40), np.uint8)),
+    (quantised_rows, "q_NK", np.zeros((2, 41), np.int8)),
+    (quantised_rows, "q_NK", np.zeros((2, 80), np.int8)[:, ::2]),
+    (quantised_rows, "q_NK", np.full((2, 40), 8, np.int8)),
+    (quantised_rows, "scales_NG", f(1, 2)),
+    (quantised_rows, "scales_NG", f(2, 1)),
+    (quantised_rows, "scales_NG", f(2, 4)[:, ::2]),
+    (expert, "expert", 2),
+    (expert, "expert", -1),
+    (expert, "gate_FM", f(3, 9)),
+    (expert, "up_FM", f(8, 3)),
+    (expert, "down_MF", f(3, 8)),
+    (expert, "down_MF", np.full((8, 3), np.inf, np.float32)),
+    (expert, "gate_bias_F", f(8)),
+    (expert, "up_bias_F", np.ones(3, np.uint16)),
+    (expert, "down_bias_M", f(16)[::2]),
+    (quantised, "weight_NK", f(2, 0)),
+    (quantised, "weight_NK", f(40)),
+    (quantised, "weight_NK", np.full((2, 40), np.nan, np.float32)),
+    (quantised, "format", "int4"),
+    (quantised, "format", "bfloat16"),
     (router, "top_k", 0),
     (router, "top_k", 6),
     (router, "logits_TE", np.array([[1, np.nan, 1, 1, 1]] * 2, np.float32)),
@@ -213,7 +262,9 @@ class Native:
         return getattr(kernels, name, None) or getattr(_native.kernels, name)
 
 
-@pytest.mark.parametrize("call", [linear, moe, router, norm, silu, rope, attention])
+@pytest.mark.parametrize(
+    "call", [linear, moe, quantised_rows, expert, quantised, router, norm, silu, rope, attention]
+)
 def test_the_unchanged_call_is_good(call: Callable[..., None]) -> None:
     call(Native())
     call(reference)

@@ -2,6 +2,7 @@
 // Included inside an anonymous namespace, after vec_avx512.inl.h: see isa/*.cpp.
 
 struct Bf16 {
+  static constexpr const char* kName = "vdpbf16ps, 16 lanes";
   using Word = __m512i;
   static constexpr int kTileRows = Vec::kTileRows;
   static constexpr int kTileVecs = Vec::kTileVecs;

@@ -2,6 +2,7 @@
 // Included inside an anonymous namespace, after a vec_*.inl.h: see isa/*.cpp.
 
 struct Bf16 {
+  static constexpr const char* kName = Vec::kName;
   using Word = Vec::F;
   static constexpr int kTileRows = Vec::kTileRows;
   static constexpr int kTileVecs = Vec::kTileVecs;

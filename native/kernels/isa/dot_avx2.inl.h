@@ -2,6 +2,7 @@
 // Included inside an anonymous namespace, after vec_avx2.inl.h: see isa/*.cpp.
 
 struct Dot {
+  static constexpr const char* kName = "vpmaddubsw, 8 lanes";
   using I = __m256i;
   // 8 accumulators, 2 weights, their magnitudes, a broadcast, ones and a product use 15 of 16.
   static constexpr int kTileRows = 4;

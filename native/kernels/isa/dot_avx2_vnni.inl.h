@@ -2,6 +2,7 @@
 // Included inside an anonymous namespace, after vec_avx2.inl.h: see isa/*.cpp.
 
 struct Dot {
+  static constexpr const char* kName = "vpdpbusd, 8 lanes";
   using I = __m256i;
   // 12 accumulators, 2 weights and a broadcast use 15 of 16 registers.
   static constexpr int kTileRows = 6;

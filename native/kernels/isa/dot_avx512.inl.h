@@ -2,6 +2,7 @@
 // Included inside an anonymous namespace, after vec_avx512.inl.h: see isa/*.cpp.
 
 struct Dot {
+  static constexpr const char* kName = "vpmaddubsw, 16 lanes";
   using I = __m512i;
   static constexpr int kTileRows = 5;
   static constexpr int kTileVecs = 4;

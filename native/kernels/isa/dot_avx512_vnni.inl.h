@@ -2,12 +2,14 @@
 // Included inside an anonymous namespace, after vec_avx512.inl.h: see isa/*.cpp.
 
 struct Dot {
+  static constexpr const char* kName = "vpdpbusd, 16 lanes";
   using I = __m512i;
   // 6 x 4 accumulators, 4 weights, a broadcast and a mask use 30 of 32 registers.
   static constexpr int kTileRows = 6;
   static constexpr int kTileVecs = 4;
   static constexpr int32_t kBias8 = 128;
 
+  static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   static I set(int32_t x) { return _mm512_set1_epi32(x); }
   static I load(const void* p) { return _mm512_loadu_si512(p); }
   static void store(void* p, I x) { _mm512_storeu_si512(p, x); }

@@ -2,6 +2,7 @@
 // Included inside an anonymous namespace, after vec_scalar.inl.h: see isa/*.cpp.
 
 struct Dot {
+  static constexpr const char* kName = "plain, 4 lanes";
   using I = Vec::I;
   typedef int16_t Shorts __attribute__((vector_size(16)));
   typedef uint8_t Bytes __attribute__((vector_size(16)));
@@ -9,6 +10,7 @@ struct Dot {
   static constexpr int kTileVecs = 2;
   static constexpr int32_t kBias8 = 128;  // what dot8 leaves in the sum for each unit of a
 
+  static I add(I a, I b) { return a + b; }
   static I set(int32_t x) { return I{x, x, x, x}; }
   static I load(const void* p) {
     I x;

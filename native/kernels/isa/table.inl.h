@@ -1,7 +1,8 @@
 // The table of one ISA. Included last inside the ISA file's anonymous namespace.
 
-constexpr KernelTable make_table(const char* isa) {
-  return {isa,        pack_rows,      panel_product,     quantize_row,
-          store_rows, gated_rows,     add_weighted_rows, norm_rows,
-          rope_rows,  attention_tile, merge_attention,   router_rows};
+constexpr KernelTable make_table(const char* isa, const char* integer_products = Dot::kName,
+                                 const char* bf16_products = Bf16::kName) {
+  return {isa,           integer_products, bf16_products,  Vec::kName,      pack_rows,
+          panel_product, quantize_row,     store_rows,     gated_rows,      add_weighted_rows,
+          norm_rows,     rope_rows,        attention_tile, merge_attention, router_rows};
 }

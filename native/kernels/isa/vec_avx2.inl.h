@@ -1,6 +1,7 @@
 // AVX2 + FMA: eight lanes. Included inside an anonymous namespace: see isa/*.cpp.
 
 struct Vec {
+  static constexpr const char* kName = "fma, 8 lanes";
   using F = __m256;
   static constexpr int kWidth = 8;
   // 6 x 2 accumulators, 2 weights and 1 broadcast use 15 of 16 registers.

@@ -1,6 +1,7 @@
 // AVX-512 F/BW/DQ/VL: sixteen lanes. Included inside an anonymous namespace: see isa/*.cpp.
 
 struct Vec {
+  static constexpr const char* kName = "fma, 16 lanes";
   using F = __m512;
   static constexpr int kWidth = 16;
   // 6 x 4 accumulators, 4 weights and 1 broadcast use 29 of 32 registers.

@@ -4,6 +4,7 @@
 // Included inside an anonymous namespace: see isa/*.cpp.
 
 struct Vec {
+  static constexpr const char* kName = "plain, 4 lanes";
   typedef float F __attribute__((vector_size(16)));
   typedef int32_t I __attribute__((vector_size(16)));
   typedef uint32_t U __attribute__((vector_size(16)));

@@ -41,26 +41,29 @@ def likely_tokens(
     Cost: one pass over the row with top-k or min-p, which leave few candidates before any
         exponential is taken; top-p alone needs the weights of all tokens.
     """
-    size = len(logits_V)
+    size, one = len(logits_V), np.float32(scale)
     total: float | None = None
-    if 0 < top_k < size:
-        ids = np.sort(top_ids(logits_V, top_k))
-    elif min_p > 0.0:
-        # A little below the exact border, which the weights themselves decide.
-        ids = np.flatnonzero(logits_V >= float(highest) + (math.log(min_p) - 1e-3) / scale)
+    if top_k or min_p > 0.0:
+        if 0 < top_k < size:
+            ids = np.sort(top_ids(logits_V, top_k))
+        else:
+            # A little below the exact border, which the weights themselves decide.
+            lowest = math.log(min_p) - 1e-3 if min_p > 0.0 else -math.inf
+            ids = np.flatnonzero(logits_V >= float(highest) + lowest / scale)
+        kept = np.exp((logits_V[ids] - highest) * one)
+        left = (kept >= np.float32(min_p)) & (kept > 0.0)
+        ids, kept = ids[left], kept[left]
     else:
-        one = np.float32(scale)
         all_1W = weights(logits_V[None], np.array([highest]), np.array([one]), scratch_1W)
         total = float(block_ends(all_1W)[0, -1])
         # Tokens below this weight add up to less than what top-p drops, so none of them stays.
-        ids = np.flatnonzero(all_1W[0, :size] >= (1.0 - top_p) * total / size)
-    kept = np.exp((logits_V[ids] - highest) * np.float32(scale))
-    left = (kept >= np.float32(min_p)) & (kept > 0.0)
-    ids, kept = ids[left], kept[left]
+        ids = np.flatnonzero(all_1W[0] > (1.0 - top_p) * total / size)
+        kept = all_1W[0, ids]
     if top_p < 1.0:
         order = highest_first(kept)
         running = np.cumsum(kept[order], dtype=np.float64)
         share = top_p * (running[-1] if total is None else total)
-        places = np.sort(order[: np.searchsorted(running, share, side="left") + 1])
-        ids, kept = ids[places], kept[places]
+        chosen = np.zeros(len(ids), np.bool_)
+        chosen[order[: np.searchsorted(running, share, side="left") + 1]] = True
+        ids, kept = ids[chosen], kept[chosen]
     return ids, kept

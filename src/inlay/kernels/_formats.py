@@ -13,7 +13,7 @@ MAX_WHOLE_ROW = 65536
 
 @dataclass(frozen=True)
 class Format:
-    """How a format stores weights; the layout is in `docs/formats.md`.
+    """How a format stores weights; the layout is in `docs/kernels.md`.
 
     Attributes:
         bits: per weight.

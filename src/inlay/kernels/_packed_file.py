@@ -9,7 +9,7 @@
 
 Layout (`VERSION`), little-endian: the preamble `_PREAMBLE` at 0; the parts of all entries, each at
 a multiple of 4 KiB, large ones of 2 MiB; the table in JSON (`_Table`) at the end. A part holds the
-bytes that kernels read (`docs/formats.md`), which are the same on every machine. The preamble
+bytes that kernels read (`docs/kernels.md`), which are the same on every machine. The preamble
 carries the file's size and the table's digest and ends with its own digest, the table carries that
 of every part.
 """

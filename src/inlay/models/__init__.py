@@ -1,6 +1,6 @@
 """Models: where they come from, their text, their weights, and the decoder that runs them.
 
-Importing this package loads no torch; `load_model`, `Model` and `KvPool` load it on first use.
+Importing this package loads no torch; the names that need it load it on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,13 @@ from inlay.models.batch import ForwardBatch
 if TYPE_CHECKING:
     from inlay.models.kv_pool import KvPool
     from inlay.models.model import Model, load_model
+    from inlay.models.packed import pack
 
 _LAZY = {
     "KvPool": "inlay.models.kv_pool",
     "Model": "inlay.models.model",
     "load_model": "inlay.models.model",
+    "pack": "inlay.models.packed",
 }
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "KvPool",
     "Model",
     "load_model",
+    "pack",
 ]
 
 

@@ -19,14 +19,14 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
-from inlay.models.formats import FLOAT_FORMATS, full_name, packed_bytes, part_formats
+from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
 from inlay.models.memory import free_memory_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
+from inlay.models.packed import PACKED_FILE, open_packed
 from inlay.models.torch_ops import TorchOps
-from inlay.models.weight_files import WeightFiles
-from inlay.models.weights import check_files, float_dtype, load_weights
+from inlay.models.weights import load_weights, open_checkpoint
 
 
 class Model:
@@ -129,10 +129,11 @@ def load_model(
     """Load the model in a Hugging Face directory. Runs no code from it.
 
     Args:
-        directory: holds config.json and *.safetensors.
+        directory: holds config.json and *.safetensors, or `weights.inlay` as `pack` makes it.
         device: `cpu`, `cuda` or `cuda:<n>`.
         weight_format: one of `WEIGHT_FORMATS` that the backend has. `auto` is what the files hold
             on a CPU, where float16 is widened to float32, which is exact, and bfloat16 on CUDA.
+            Packed weights have theirs.
         backend: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
 
     Raises:
@@ -144,20 +145,22 @@ def load_model(
     torch_device = _device(device)
     directory = Path(directory)
     shape = ModelShape.from_directory(directory)
-    files = WeightFiles(directory)
-    check_files(files, shape)
     ops = _backend(backend, torch_device)
-    stored = float_dtype(files, shape)
-    weight_format = _chosen(weight_format, stored, ops, torch_device)
-    _check_memory(packed_bytes(shape, weight_format, stored), torch_device, directory)
-    weights = load_weights(files, shape, ops, part_formats(weight_format, stored))
+    packed = directory / PACKED_FILE
+    if packed.is_file():
+        opened = open_packed(packed, shape, ops, weight_format)
+    else:
+        opened = open_checkpoint(directory, shape, ops, weight_format)
+    _check_memory(opened.held_bytes, torch_device, directory)
+    weights = load_weights(opened.source, shape.layers)
+    is_float = opened.weight_format in FLOAT_FORMATS
     return Model(
         shape=shape,
         device=str(torch_device),
-        weight_format=weight_format,
-        fingerprint=files.fingerprint(shape),
+        weight_format=opened.weight_format,
+        fingerprint=opened.fingerprint,
         decoder=Decoder(shape, weights, ops),
-        kv_dtype=weight_format if weight_format in FLOAT_FORMATS else stored,
+        kv_dtype=opened.weight_format if is_float else opened.float_dtype,
         kv_dtypes=ops.kv_dtypes,
     )
 
@@ -186,18 +189,6 @@ def _backend(name: str, device: torch.device) -> Ops:
             "CPU native"
         )
     return NativeOps()
-
-
-def _chosen(weight_format: str, stored: str, ops: Ops, device: torch.device) -> str:
-    if weight_format == "auto":
-        return stored if device.type == "cpu" else "bfloat16"
-    weight_format = full_name(weight_format)
-    if weight_format not in ops.weight_formats:
-        raise UnsupportedModelError(
-            f"weight_format {weight_format!r} is not supported on {device}; supported are auto, "
-            f"{', '.join(ops.weight_formats)}"
-        )
-    return weight_format
 
 
 def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> None:

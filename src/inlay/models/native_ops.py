@@ -20,7 +20,9 @@ from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
 
 
 @dataclass(frozen=True)
-class _Linear:
+class NativeLinear:
+    """A packed matrix and its bias."""
+
     weight: kernels.LinearWeight
     bias_N: NDArray[np.float32] | None
 
@@ -44,9 +46,18 @@ class NativeOps:
         self._geometry: Any = None
 
     @property
+    def name(self) -> str:
+        """As the protocol says."""
+        return "the CPU kernels"
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """What the kernels multiply with."""
-        return ("float32", "bfloat16")
+        return kernels.FORMATS
+
+    def auto_format(self, float_dtype: str) -> str:
+        """That dtype."""
+        return float_dtype
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -66,13 +77,15 @@ class NativeOps:
         copy: NDArray[np.float32] = values.to(torch.float32, copy=True).numpy()
         return copy
 
-    def table(self, table_VM: Tensor, weight_format: str) -> Tensor:
-        """The mapped file."""
-        return table_VM
+    def table(self, table_VM: Tensor, weight_format: str) -> NDArray[Any]:
+        """The mapped file; bfloat16 as its bits in uint16."""
+        bits = table_VM.view(torch.uint16) if table_VM.dtype == torch.bfloat16 else table_VM
+        table: NDArray[Any] = bits.numpy()
+        return table
 
     def pack_linear(
         self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
-    ) -> _Linear:
+    ) -> NativeLinear:
         """Packs part by part."""
         rows = sum(len(part) for part in parts_NM)
         weight = kernels.LinearWeight(rows, parts_NM[0].shape[1], weight_format)
@@ -85,7 +98,7 @@ class NativeOps:
             if bias_parts_N
             else None
         )
-        return _Linear(weight, bias)
+        return NativeLinear(weight, bias)
 
     def pack_experts(
         self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
@@ -111,10 +124,13 @@ class NativeOps:
         slots_T = slots_of(batch, pool.format.page_tokens)
         return _Step(batch, slots_T, cos_SC, sin_SC, self._pool_bytes, self._geometry)
 
-    def embed(self, table_VM: Tensor, step: _Step, out_TM: NDArray[np.float32]) -> None:
+    def embed(self, table_VM: NDArray[Any], step: _Step, out_TM: NDArray[np.float32]) -> None:
         """Gather, then widen."""
-        rows = table_VM.index_select(0, torch.from_numpy(step.batch.token_ids_T))
-        torch.from_numpy(out_TM).copy_(rows)
+        rows_TM = table_VM.take(step.batch.token_ids_T, axis=0)
+        if rows_TM.dtype == np.uint16:
+            np.left_shift(rows_TM, 16, out=out_TM.view(np.uint32), dtype=np.uint32)
+        else:
+            out_TM[:] = rows_TM
 
     def rms_norm(
         self,
@@ -129,7 +145,7 @@ class NativeOps:
     def linear(
         self,
         x_TM: NDArray[np.float32],
-        weight: _Linear,
+        weight: NativeLinear,
         out_TN: NDArray[np.float32],
         *,
         accumulate: bool = False,

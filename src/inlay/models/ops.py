@@ -54,8 +54,17 @@ class Ops(Protocol):
     """What a backend provides. Results are written into the arrays given."""
 
     @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """Formats in which it holds matrices."""
+        ...
+
+    def auto_format(self, float_dtype: str) -> str:
+        """What `auto` means for files of this dtype."""
         ...
 
     @property

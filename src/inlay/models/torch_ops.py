@@ -1,8 +1,9 @@
 """The decoder's operations in plain PyTorch, for CUDA and as a second opinion on the CPU.
 
-On the CPU weights are widened to float32 when packed, so results differ from the native kernels
-only by the order of sums. On CUDA products run in the weights' dtype. Results depend on the
-batch in their last bits: only the native backend is batch-invariant.
+Activations are rounded to the weights' dtype before each product. On the CPU both are then
+widened to float32, so results differ from the native kernels only by the order of sums. On CUDA
+products run in the weights' dtype. Results depend on the batch in their last bits: only the
+native backend is batch-invariant.
 """
 
 from collections.abc import Sequence
@@ -39,12 +40,14 @@ class _Step:
 class _Linear:
     weight_NM: Tensor
     bias_N: Tensor | None
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
 class _Experts:
     gate_up_E2FM: Tensor
     down_EMF: Tensor
+    dtype: torch.dtype
 
 
 class TorchOps:
@@ -54,9 +57,18 @@ class TorchOps:
         self._device = device
 
     @property
+    def name(self) -> str:
+        """As the protocol says."""
+        return f"PyTorch on {self._device}"
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """Floats; on a CPU those that the native backend has, too."""
         return ("float32", "bfloat16") if self._device.type == "cpu" else FLOAT_FORMATS
+
+    def auto_format(self, float_dtype: str) -> str:
+        """That dtype on a CPU, bfloat16 on CUDA."""
+        return float_dtype if self._device.type == "cpu" else "bfloat16"
 
     @property
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -92,7 +104,7 @@ class TorchOps:
             weight[start : start + len(part)].copy_(part)
             start += len(part)
         bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
-        return _Linear(weight, bias)
+        return _Linear(weight, bias, getattr(torch, weight_format))
 
     def pack_experts(
         self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
@@ -101,6 +113,7 @@ class TorchOps:
         packed = _Experts(
             self._empty((experts, 2 * width, hidden), weight_format),
             self._empty((experts, hidden, width), weight_format),
+            getattr(torch, weight_format),
         )
         for expert in range(experts):
             gate, up, down = source(expert)
@@ -143,11 +156,11 @@ class TorchOps:
         self, x_TM: Tensor, weight: _Linear, out_TN: Tensor, *, accumulate: bool = False
     ) -> None:
         """In the weight's dtype, summed and given in float32."""
-        dtype = weight.weight_NM.dtype
-        if dtype == torch.float32:
-            result = x_TM @ weight.weight_NM.t()
+        x = x_TM.to(weight.dtype)
+        if weight.weight_NM.dtype == torch.float32:
+            result = x.float() @ weight.weight_NM.t()
         else:
-            result = torch.mm(x_TM.to(dtype), weight.weight_NM.t(), out_dtype=torch.float32)
+            result = torch.mm(x, weight.weight_NM.t(), out_dtype=torch.float32)
         if accumulate:
             out_TN.add_(result)
         else:
@@ -255,14 +268,15 @@ class TorchOps:
         rows = order // ids_TK.shape[1]
         weights = weights_TK.flatten()[order]
         counts = torch.bincount(chosen, minlength=len(experts.down_EMF)).tolist()
-        x = x_TM.to(experts.down_EMF.dtype)
+        dtype, stored = experts.dtype, experts.down_EMF.dtype
+        x = x_TM.to(dtype).to(stored)
         start = 0
         for expert, count in enumerate(counts):
             if not count:
                 continue
             part = slice(start, start + count)
             gate, up = (x[rows[part]] @ experts.gate_up_E2FM[expert].t()).chunk(2, dim=-1)
-            down = (F.silu(gate) * up) @ experts.down_EMF[expert].t()
+            down = (F.silu(gate) * up).to(dtype).to(stored) @ experts.down_EMF[expert].t()
             out_TM.index_add_(0, rows[part], down.float() * weights[part, None])
             start += count
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 
@@ -19,9 +20,18 @@ def load_reference(directory: Path) -> torch.nn.Module:
 
 
 @torch.inference_mode()
-def reference_logits(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
-    """Logits `[T, V]` of one whole pass."""
-    return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
+def reference_logits(
+    model: torch.nn.Module, tokens: list[int], *, rounded: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Logits `[T, V]` of one whole pass; what is multiplied with a weight is rounded first."""
+    linear = torch.nn.functional.linear
+
+    def rounding(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return linear(x.to(rounded).float(), *weights)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "linear", rounding)
+        return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
 
 
 @torch.inference_mode()

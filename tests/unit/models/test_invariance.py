@@ -16,13 +16,20 @@ CASES: dict[str, dict[str, Any]] = {
     "moe_f32": {"architecture": "qwen3_moe", "num_attention_heads": 6, "head_dim": 24},
     "dense_bf16": {"architecture": "llama", "dtype": "bfloat16", "attention_bias": True},
     "window": {"architecture": "mistral", "sliding_window": 9},
+    "moe_int8": {"architecture": "qwen3_moe", "weight_format": "int8"},
+    "moe_int8_g32": {"architecture": "qwen3_moe", "weight_format": "int8:g32"},
+    "moe_int4": {"architecture": "qwen3_moe", "dtype": "bfloat16", "weight_format": "int4"},
+    "dense_int4_g128": {"architecture": "llama", "weight_format": "int4:g128"},
 }
 
 
 @pytest.fixture(scope="module", params=CASES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     directory = tmp_path_factory.mktemp(request.param)
-    return load_model(make_tiny_model(directory, tokenizer="none", **CASES[request.param]))
+    options = dict(CASES[request.param])
+    weight_format = options.pop("weight_format", "auto")
+    made = make_tiny_model(directory, tokenizer="none", **options)
+    return load_model(made, weight_format=weight_format)
 
 
 def tokens_of(count: int, seed: int) -> list[int]:

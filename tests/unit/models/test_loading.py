@@ -170,9 +170,6 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert wide.weight_format == "float32" and wide.kv_format().dtype == "float32"
     narrow = load_model(directory)
     assert narrow.weight_format == "bfloat16" and narrow.kv_format().dtype == "bfloat16"
-    # bfloat16 weights are widened exactly: the same bits either way.
-    driver = ModelDriver(wide), ModelDriver(narrow, dtype="float32")
-    assert torch.equal(driver[0].prefill([1, 2, 3]), driver[1].prefill([1, 2, 3]))
     with pytest.raises(ConfigError, match="kv dtype 'float16' is not supported on cpu"):
         narrow.kv_format(dtype="float16")
     monkeypatch.setattr(model_module, "free_memory_bytes", lambda: 1000)

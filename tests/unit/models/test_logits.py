@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -178,12 +179,30 @@ def test_greedy_text(case: Case, model: Model) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_half_precision_files(tmp_path: Path, dtype: str, backend: str) -> None:
+def test_half_precision_files_in_float32(tmp_path: Path, dtype: str, backend: str) -> None:
     """Weights are widened exactly, so float32 arithmetic on them must agree."""
     directory = make_tiny_model(tmp_path, tokenizer="none", dtype=dtype)
     tokens = tokens_of(40, seed=7)
     expected = reference_logits(load_reference(directory), tokens)
+    model = load_model(directory, backend=backend, weight_format="float32")
+    assert relative_error(ModelDriver(model).prefill(tokens, (13,)), expected) < TOLERANCE
+    auto = load_model(directory, backend=backend)
+    assert auto.weight_format == ("bfloat16" if dtype == "bfloat16" else "float32")
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "llama"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16(tmp_path: Path, architecture: str, backend: str) -> None:
+    """Beside a reference that rounds what goes into each product, as the kernels do.
+
+    Sums in another order can turn a rounding the other way, for a few in 100,000 activations:
+    that moves one of 64 inputs of a product by a 256th, and its row's logits by less than that.
+    """
+    directory = make_tiny_model(tmp_path, architecture, tokenizer="none", dtype="bfloat16")
+    tokens = tokens_of(40, seed=7)
+    expected = reference_logits(load_reference(directory), tokens, rounded=torch.bfloat16)
     model = load_model(directory, backend=backend)
-    assert model.weight_format == ("bfloat16" if dtype == "bfloat16" else "float32")
     actual = ModelDriver(model, dtype="float32").prefill(tokens, (13,))
-    assert relative_error(actual, expected) < TOLERANCE
+    errors = [relative_error(one, other) for one, other in zip(actual, expected, strict=True)]
+    assert float(np.median(errors)) < 1e-6
+    assert max(errors) < 2**-8

@@ -6,8 +6,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.serve.doctor.cgroup import Limits
-from inlay.serve.doctor.files import format_list, key_values, read_text
+from inlay.core.cgroup import Limits
+from inlay.core.system_files import format_list, key_values, read_text
 
 # What the kernels look for, in the order of their variants.
 FEATURES = (

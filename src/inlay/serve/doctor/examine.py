@@ -1,9 +1,9 @@
 """Runs all probes, one after the other, so that none disturbs another's measurement."""
 
+from inlay.core.cgroup import read_limits
 from inlay.core.settings import Settings
 from inlay.serve.doctor.advice import Facts
 from inlay.serve.doctor.bandwidth import measure_bandwidth
-from inlay.serve.doctor.cgroup import read_limits
 from inlay.serve.doctor.cpu import read_cpu
 from inlay.serve.doctor.disk import read_disk
 from inlay.serve.doctor.gpu import read_gpus

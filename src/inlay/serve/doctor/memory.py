@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.serve.doctor.cgroup import Limits
-from inlay.serve.doctor.files import key_values, parse_list, read_text
+from inlay.core.cgroup import Limits
+from inlay.core.system_files import key_values, parse_list, read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ def read_memory(limits: Limits, root: Path = Path("/")) -> Memory:
     """Read sizes and NUMA nodes."""
     info = key_values(read_text(root / "proc/meminfo") or "")
     available = _bytes(info.get("MemAvailable")) or 0
-    limit = limits.memory_bytes
+    left = limits.memory_left_bytes
     chosen = re.search(
         r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
     )
     return Memory(
         total_bytes=_bytes(info.get("MemTotal")) or 0,
-        available_bytes=available if limit is None else min(available, limit),
-        limit_bytes=limit,
+        available_bytes=available if left is None else min(available, left),
+        limit_bytes=limits.memory_bytes,
         swap_bytes=_bytes(info.get("SwapTotal")) or 0,
         transparent_huge_pages=chosen[1] if chosen else None,
         huge_pages_total=int(info.get("HugePages_Total", "0")),

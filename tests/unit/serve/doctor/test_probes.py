@@ -2,66 +2,19 @@ from pathlib import Path
 
 import pytest
 
+from inlay.core.cgroup import Limits, read_limits
 from inlay.core.settings import read_settings
 from inlay.serve.doctor import disk as disk_module
 from inlay.serve.doctor.bandwidth import array_size, measure_bandwidth
-from inlay.serve.doctor.cgroup import Limits, read_limits
 from inlay.serve.doctor.cpu import read_cpu
 from inlay.serve.doctor.disk import read_disk
-from inlay.serve.doctor.files import format_list, parse_list
 from inlay.serve.doctor.gpu import parse_query
 from inlay.serve.doctor.kernels import read_kernels
 from inlay.serve.doctor.memory import read_memory
 from inlay.serve.doctor.software import read_software
+from tests.support.system_files import tree
 
-NO_LIMITS = Limits(cpu_quota_cores=None, memory_bytes=None)
-
-
-def tree(root: Path, files: dict[str, str]) -> Path:
-    for name, content in files.items():
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    return root
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("0-2,5", [0, 1, 2, 5]), ("", []), ("7", [7])])
-def test_kernel_lists(text: str, numbers: list[int]) -> None:
-    assert parse_list(text) == numbers
-    assert format_list(numbers) == text
-
-
-def test_limits_of_cgroup_v2_come_from_the_tightest_group(tmp_path: Path) -> None:
-    root = tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/a/b\n",
-            "sys/fs/cgroup/cpu.max": "max 100000",
-            "sys/fs/cgroup/a/cpu.max": "150000 100000",
-            "sys/fs/cgroup/a/b/cpu.max": "400000 100000",
-            "sys/fs/cgroup/a/memory.max": "1073741824",
-            "sys/fs/cgroup/a/b/memory.max": "max",
-        },
-    )
-    assert read_limits(root) == Limits(cpu_quota_cores=1.5, memory_bytes=2**30)
-
-
-def test_limits_of_cgroup_v1(tmp_path: Path) -> None:
-    root = tree(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/x\n",
-            "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "50000",
-            "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-            "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "9223372036854771712",
-        },
-    )
-    assert read_limits(root) == Limits(cpu_quota_cores=0.5, memory_bytes=None)
-
-
-def test_no_cgroups_at_all(tmp_path: Path) -> None:
-    assert read_limits(tmp_path) == NO_LIMITS
+NO_LIMITS = Limits()
 
 
 def test_memory_and_numa(tmp_path: Path) -> None:
@@ -78,7 +31,7 @@ def test_memory_and_numa(tmp_path: Path) -> None:
             "sys/devices/system/node/node0/distance": "10 21\n",
         },
     )
-    memory = read_memory(Limits(cpu_quota_cores=None, memory_bytes=500 * 1024), root)
+    memory = read_memory(Limits(memory_bytes=600 * 1024, memory_left_bytes=500 * 1024), root)
     assert (memory.total_bytes, memory.available_bytes) == (1000 * 1024, 500 * 1024)
     assert (memory.transparent_huge_pages, memory.huge_pages_free) == ("madvise", 3)
     first, second = memory.numa_nodes
@@ -93,7 +46,7 @@ def test_cpu(tmp_path: Path) -> None:
     for cpu in range(256):
         files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = "0"
         files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_id"] = "0"
-    cpu = read_cpu(Limits(cpu_quota_cores=0.5, memory_bytes=None), tree(tmp_path, files))
+    cpu = read_cpu(Limits(cpu_quota_cores=0.5), tree(tmp_path, files))
     assert cpu.model == "Example 9000"
     assert cpu.features == ("avx2", "amx_tile")
     assert (cpu.usable_cores, cpu.physical_cores, cpu.hypervisor) == (1, 1, True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.serve.doctor.files import read_int, read_text
+from inlay.core.system_files import key_values, read_int, read_text
 
 # v1 writes "no limit" as the largest page-aligned number; anything near it is no limit.
 _NO_LIMIT = 2**60
@@ -12,30 +12,35 @@ _NO_LIMIT = 2**60
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The tightest limits on the way up from this process's group; None where there is none."""
+    """The tightest limits on the way up from this process's group; None where there is none.
 
-    cpu_quota_cores: float | None
-    memory_bytes: int | None
+    Attributes:
+        memory_left_bytes: what the limits still allow; the page cache of files gives way.
+    """
+
+    cpu_quota_cores: float | None = None
+    memory_bytes: int | None = None
+    memory_left_bytes: int | None = None
 
 
 def read_limits(root: Path = Path("/")) -> Limits:
     """Read the limits of this process's control group and all groups above it."""
     groups = _own_groups(root)
-    quotas, memory = [], []
+    quotas: list[float | None] = []
+    memory: list[tuple[int, int] | None] = []
     for directory in _upwards(root / "sys/fs/cgroup", groups.get("", "/")):
         quotas.append(_v2_quota(directory))
-        memory.append(read_int(directory / "memory.max"))
-    for name, values, read in (
-        ("cpu", quotas, _v1_quota),
-        ("memory", memory, lambda d: read_int(d / "memory.limit_in_bytes")),
-    ):
-        if name in groups:
-            for directory in _upwards(root / "sys/fs/cgroup" / name, groups[name]):
-                values.append(read(directory))  # type: ignore[arg-type]
-    limits = [value for value in memory if value is not None and value < _NO_LIMIT]
+        memory.append(_memory(directory, "memory.max", "memory.current"))
+    if "cpu" in groups:
+        quotas += map(_v1_quota, _upwards(root / "sys/fs/cgroup/cpu", groups["cpu"]))
+    if "memory" in groups:
+        for directory in _upwards(root / "sys/fs/cgroup/memory", groups["memory"]):
+            memory.append(_memory(directory, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    known = [pair for pair in memory if pair is not None]
     return Limits(
         cpu_quota_cores=min((quota for quota in quotas if quota is not None), default=None),
-        memory_bytes=min(limits, default=None),
+        memory_bytes=min((limit for limit, _ in known), default=None),
+        memory_left_bytes=min((left for _, left in known), default=None),
     )
 
 
@@ -68,3 +73,14 @@ def _v1_quota(directory: Path) -> float | None:
     quota = read_int(directory / "cpu.cfs_quota_us")
     period = read_int(directory / "cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
+
+
+def _memory(directory: Path, limit_file: str, used_file: str) -> tuple[int, int] | None:
+    """A group's limit and what it leaves; None without a limit."""
+    limit = read_int(directory / limit_file)
+    if limit is None or limit >= _NO_LIMIT:
+        return None
+    used = read_int(directory / used_file) or 0
+    stat = key_values(read_text(directory / "memory.stat") or "", " ")
+    files = sum(int(stat.get(key, "0")) for key in ("inactive_file", "active_file"))
+    return limit, min(limit, max(0, limit - used + files))

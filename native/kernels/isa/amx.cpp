@@ -1,0 +1,31 @@
+// AMX tiles for many rows beside AVX-512 with VNNI for few. Compiled with the matching -m flags;
+// reached only when the processor and the OS allow it (select.cpp). Everything is in an anonymous
+// namespace, so that the linker cannot pick this file's copy of a function for another ISA.
+#include <immintrin.h>
+
+#include "../kernel_table.h"
+
+namespace inlay::kernels::amx {
+namespace {
+
+// clang-format off: each needs the one before
+#include "vec_avx512.inl.h"
+#include "dot_avx512_vnni.inl.h"
+#include "bf16_fma.inl.h"
+#include "tiles_amx.inl.h"
+#include "../product.inl.h"
+#include "../product_amx.inl.h"
+#include "../pack_rows.inl.h"
+#include "../quantize.inl.h"
+#include "../rows.inl.h"
+#include "../attention_product.inl.h"
+#include "../attention.inl.h"
+#include "table.inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const KernelTable kTable;
+const KernelTable kTable = make_table("amx", "tdpbsud, tiles", "tdpbf16ps, tiles");
+
+}  // namespace inlay::kernels::amx

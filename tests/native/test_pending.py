@@ -1,0 +1,215 @@
+"""Submitted work: order, waiting, errors, ownership, fork and exit."""
+
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from inlay import kernels
+from inlay.core.errors import ArgumentError, WaitTimeoutError
+from tests.native.cases import floats
+
+TOKENS, HIDDEN = 512, 512
+
+Floats = npt.NDArray[np.float32]
+
+
+class Layer:
+    """A layer whose pass takes some milliseconds of one thread."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        gate, up, down = (floats(rng, 2, HIDDEN, HIDDEN) for _ in range(3))
+        self.experts = kernels.pack_experts(gate, up, down)
+        self.x = floats(rng, TOKENS, HIDDEN)
+        self.ids = (np.arange(TOKENS, dtype=np.int32) % 2).reshape(TOKENS, 1)
+        self.routing = np.ones((TOKENS, 1), np.float32)
+
+    def run(self, out: Floats, accumulate: bool = False) -> None:
+        kernels.moe(self.x, self.experts, self.ids, self.routing, out, accumulate=accumulate)
+
+    def submit(self, out: Floats, accumulate: bool = False) -> kernels.Pending:
+        return kernels.submit_moe(
+            self.x, self.experts, self.ids, self.routing, out, accumulate=accumulate
+        )
+
+
+@pytest.fixture
+def layer(rng: np.random.Generator, threads: None) -> Layer:
+    kernels.set_num_threads(1)
+    return Layer(rng)
+
+
+def keep_busy(layer: Layer, calls: int = 30) -> kernels.Pending:
+    """Queue a few tenths of a second of work; returns its last."""
+    out = np.empty_like(layer.x)
+    return [layer.submit(out) for _ in range(calls)][-1]
+
+
+def test_same_bits_as_the_call(layer: Layer) -> None:
+    expected, out = np.empty_like(layer.x), np.zeros_like(layer.x)
+    layer.run(expected)
+    pending = layer.submit(out)
+    pending.wait()
+    assert pending.done
+    np.testing.assert_array_equal(out, expected)
+    pending.wait(0)
+
+
+def test_in_the_order_of_submission(layer: Layer) -> None:
+    expected, out = np.empty_like(layer.x), np.zeros_like(layer.x)
+    for begin in (False, True, True):
+        layer.run(expected, accumulate=begin)
+    pendings = [layer.submit(out, accumulate=begin) for begin in (True, False, True, True)]
+    pendings[-1].wait()
+    assert all(pending.done for pending in pendings)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_beside_a_caller(layer: Layer) -> None:
+    kernels.set_num_threads(3)
+    expected = np.empty_like(layer.x)
+    layer.run(expected)
+    outs = [np.zeros_like(layer.x) for _ in range(10)]
+    pendings = [layer.submit(out) for out in outs]
+    mine = np.empty_like(layer.x)
+    for pending in pendings:
+        layer.run(mine)
+        np.testing.assert_array_equal(mine, expected)
+        pending.wait(60)
+    for out in outs:
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_a_wait_that_is_too_short(layer: Layer) -> None:
+    last = keep_busy(layer)
+    for timeout_s in (0, 0.001):
+        with pytest.raises(WaitTimeoutError, match=f"after {timeout_s} s"):
+            last.wait(timeout_s)
+    with pytest.raises(TimeoutError):
+        last.wait(timeout_s=0)
+    assert not last.done
+    last.wait(60)
+    assert last.done
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, float("nan"), float("inf"), 1e7])
+def test_timeouts_that_cannot_be(layer: Layer, timeout_s: float) -> None:
+    with pytest.raises(ArgumentError, match="timeout_s"):
+        layer.submit(np.empty_like(layer.x)).wait(timeout_s)
+
+
+def test_arguments_are_checked_at_submission(layer: Layer) -> None:
+    with pytest.raises(ArgumentError, match="out_TM"):
+        layer.submit(np.empty((TOKENS, 1), np.float32))
+
+
+def test_several_threads_wait(layer: Layer) -> None:
+    last = keep_busy(layer, 5)
+    waiters = [threading.Thread(target=last.wait) for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    for waiter in waiters:
+        waiter.join(60)
+    assert last.done and not any(waiter.is_alive() for waiter in waiters)
+
+
+def test_arrays_live_until_the_work_is_done(layer: Layer) -> None:
+    keep_busy(layer)
+    out = np.empty_like(layer.x)
+    watch = weakref.ref(out)
+    pending = layer.submit(out)
+    del out
+    assert watch() is not None
+    pending.wait()
+    assert watch() is None
+
+
+def test_arrays_of_a_dropped_pending(layer: Layer) -> None:
+    keep_busy(layer)
+    out = np.empty_like(layer.x)
+    watch = weakref.ref(out)
+    layer.submit(out)  # dropped at once
+    del out
+    last = layer.submit(np.empty_like(layer.x))
+    assert watch() is not None
+    last.wait()
+    layer.submit(np.empty_like(layer.x)).wait()
+    assert watch() is None
+
+
+class Interrupted(Exception):
+    """Raised by the signal handler below."""
+
+
+def test_signals_interrupt_a_wait(layer: Layer) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    last = keep_busy(layer, 100)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(Interrupted):
+            last.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not last.done
+    last.wait(60)
+
+
+SCRIPT = """
+import os, sys
+import numpy as np
+from inlay import kernels
+from inlay.core.errors import ArgumentError
+experts = kernels.pack_experts(*(np.ones((1, 1024, 1024), "f4"),) * 3)
+x, out = np.ones((1024, 1024), "f4"), np.empty((1024, 1024), "f4")
+ids, routing = np.zeros((1024, 1), "i4"), np.ones((1024, 1), "f4")
+submit = lambda tokens: kernels.submit_moe(
+    x[:tokens], experts, ids[:tokens], routing[:tokens], out[:tokens])
+"""
+
+
+def run_script(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT + code], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "pendings = [submit(1024) for _ in range(1000)]",
+        "for _ in range(1000): submit(1024)",
+        "pendings = [submit(1024) for _ in range(1000)]; sys.exit('stop')",
+    ],
+    ids=["kept", "dropped", "exit"],
+)
+def test_exit_does_not_wait_for_pending_work(code: str) -> None:
+    result = run_script(code)
+    assert result.returncode == ("exit" in code)
+    assert result.stderr == ("stop\n" if "exit" in code else "")
+
+
+def test_a_forked_child_has_its_own_queue() -> None:
+    code = """
+pending = [submit(1024) for _ in range(20)][-1]
+child = os.fork()
+if child == 0:
+    try:
+        pending.wait()
+    except ArgumentError as error:
+        submit(1).wait()
+        os._exit(7 if (out[0] == out[0, 0]).all() and "forked" in str(error) else 1)
+    os._exit(2)
+_, status = os.waitpid(child, 0)
+pending.wait()
+print(os.waitstatus_to_exitcode(status))
+"""
+    result = run_script(code)
+    assert (result.stdout, result.stderr) == ("7\n", "")
