@@ -20,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "bf16.h"
+
 namespace inlay::kernels {
 
 constexpr int64_t kPanel = 64;

@@ -2,16 +2,8 @@
 // are exact or rounded element by element, so that the result is the same on every ISA.
 // Included inside an anonymous namespace, after dot_*.inl.h: see isa/*.cpp.
 
-inline uint16_t round_to_bf16(float value) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, 4);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
-}
-
 inline void bf16_row(const float* x, int64_t k, int64_t padded, uint16_t* out) {
-  for (int64_t i = 0; i < k; ++i) out[i] = round_to_bf16(x[i]);
+  for (int64_t i = 0; i < k; ++i) out[i] = to_bf16(x[i]);
   for (int64_t i = k; i < padded; ++i) out[i] = 0;
 }
 

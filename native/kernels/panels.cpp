@@ -19,14 +19,6 @@ namespace {
 constexpr int64_t kColumns = 16;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-float widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-// Nearest, ties to even, of a finite value.
-uint16_t narrow(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 bool all_finite(const float* x, int64_t count) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i)
@@ -72,7 +64,7 @@ const float* float_row(const SourceMatrix& source, int64_t row, float* scratch) 
   if (source.dtype == DType::kF32)
     return static_cast<const float*>(source.data) + row * source.row_stride;
   const uint16_t* bits = static_cast<const uint16_t*>(source.data) + row * source.row_stride;
-  for (int64_t i = 0; i < source.cols; ++i) scratch[i] = widen(bits[i]);
+  for (int64_t i = 0; i < source.cols; ++i) scratch[i] = from_bf16(bits[i]);
   return scratch;
 }
 
@@ -102,7 +94,7 @@ bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratc
   if (info(scratch.format).operand == Operand::kI8) {
     selected().quantize_row({x, source.cols, scratch.format, scratch.q, scales});
     words_of_integers(scratch, words);
-    return !std::isnan(widen(scales[0]));
+    return !std::isnan(from_bf16(scales[0]));
   }
   const bool finite = all_finite(x, source.cols);
   if (scratch.format == Format::kF32) {
@@ -111,8 +103,8 @@ bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratc
   }
   std::fill_n(words, scratch.row_words, 0u);
   for (int64_t i = 0; i + 1 < source.cols; i += 2)
-    words[i / 2] = narrow(x[i]) | static_cast<uint32_t>(narrow(x[i + 1])) << 16;
-  if (source.cols % 2 == 1) words[source.cols / 2] = narrow(x[source.cols - 1]);
+    words[i / 2] = to_bf16(x[i]) | static_cast<uint32_t>(to_bf16(x[i + 1])) << 16;
+  if (source.cols % 2 == 1) words[source.cols / 2] = to_bf16(x[source.cols - 1]);
   return finite;
 }
 
@@ -128,7 +120,7 @@ bool words_of_row(const QuantizedMatrix& source, int64_t row, const Scratch& scr
   std::fill(scratch.q + source.cols, scratch.q + scratch.layout.k, int8_t{0});
   words_of_integers(scratch, words);
   for (int64_t group = 0; group < scratch.layout.groups; ++group)
-    scales[group] = narrow(row_scales[group]);
+    scales[group] = to_bf16(row_scales[group]);
   return valid;
 }
 
@@ -235,9 +227,9 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
         for (int64_t j = 0; j < size; ++j) out[j] = std::bit_cast<float>(word[j * kPanel]);
       } else if (f.bits == 16) {
         for (int64_t j = 0; j < size; ++j)
-          out[j] = widen(static_cast<uint16_t>(word[j / 2 * kPanel] >> (j % 2 * 16)));
+          out[j] = from_bf16(static_cast<uint16_t>(word[j / 2 * kPanel] >> (j % 2 * 16)));
       } else {
-        const float scale = widen(reinterpret_cast<const uint16_t*>(source)[column + i]);
+        const float scale = from_bf16(reinterpret_cast<const uint16_t*>(source)[column + i]);
         // Where the integers of a word lie: byte j % 4, and of 4 bits the high half for j >= 4.
         const int64_t per_word = 32 / f.bits;
         const uint32_t mask = (1u << f.bits) - 1u;
@@ -262,8 +254,8 @@ void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scale
     selected().quantize_row({x, source.cols, format, scratch.q, scratch.scales});
     std::memcpy(q + row * source.cols, scratch.q, static_cast<std::size_t>(source.cols));
     for (int64_t group = 0; group < layout.groups; ++group)
-      scales[row * layout.groups + group] = widen(scratch.scales[group]);
-    if (std::isnan(widen(scratch.scales[0]))) keep_lowest(bad, row);
+      scales[row * layout.groups + group] = from_bf16(scratch.scales[group]);
+    if (std::isnan(from_bf16(scratch.scales[0]))) keep_lowest(bad, row);
   });
   if (bad != kNone) refuse(source, bad);
 }

@@ -19,19 +19,6 @@ inline int32_t float_bits(float x) {
   return bits;
 }
 
-// Nearest bf16, ties to even, of a finite value.
-inline uint16_t nearest_bf16(float x) {
-  const uint32_t bits = static_cast<uint32_t>(float_bits(x));
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-inline float from_bf16(uint16_t half) {
-  const uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 // Bits of the largest magnitude: at least kInfinityBits when there is a NaN or an infinity.
 inline int32_t peak_bits(const float* x, int64_t count) {
   int32_t peak = 0;
@@ -49,7 +36,7 @@ inline bool quantize_group_8bit(const float* x, int64_t count, int8_t* q, uint16
   if (bits >= kInfinityBits) return false;
   float peak;
   __builtin_memcpy(&peak, &bits, sizeof peak);
-  *scale = peak < kSmallestPeak ? 0 : nearest_bf16(peak / 127.0f);
+  *scale = peak < kSmallestPeak ? 0 : to_bf16(peak / 127.0f);
   const float inverse = *scale == 0 ? 0.0f : 1.0f / from_bf16(*scale);
   for (int64_t i = 0; i < count; ++i)
     q[i] = static_cast<int8_t>(float_bits(x[i] * inverse + kRounder));
@@ -68,7 +55,7 @@ inline Vec::F to_4bit(Vec::F x) {
   return Vec::min(Vec::max(Vec::round(x), Vec::set(-8.0f)), Vec::set(7.0f));
 }
 
-inline Vec::F nearest_bf16_lanes(Vec::F x) {
+inline Vec::F nearest_bf16(Vec::F x) {
   const QuantizeLanes bits = reinterpret_cast<QuantizeLanes>(x);
   return reinterpret_cast<Vec::F>((bits + 0x7fff + ((bits >> 16) & 1)) & ~0xffff);
 }
@@ -92,7 +79,7 @@ struct BestScales {
   // The least-squares scale, which is rounded to bf16 in the units of the weights first. NaN where
   // all q are zero, which no comparison prefers.
   void offer(const FitSums& sums, Vec::F peak, Vec::F inverse_peak) {
-    const Vec::F d = nearest_bf16_lanes(sums.xq / sums.qq * peak) * inverse_peak;
+    const Vec::F d = nearest_bf16(sums.xq / sums.qq * peak) * inverse_peak;
     const Vec::F offered = d * (sums.xq + sums.xq - d * sums.qq);
     const QuantizeLanes better = offered > gain;
     scale = choose(better, d, scale);
@@ -144,7 +131,7 @@ inline bool quantize_groups_4bit(Vec::F* x, int64_t count, float* scales) {
   for (int64_t i = 0; i < count; ++i) refit.add(x[i] * inverse_peak, to_4bit(x[i] * inverse));
   best.offer(refit, peak, inverse_peak);
 
-  const F scale = choose(none, Vec::zero(), nearest_bf16_lanes(best.scale * peak));
+  const F scale = choose(none, Vec::zero(), nearest_bf16(best.scale * peak));
   inverse = choose(none, Vec::zero(), Vec::set(1.0f) / scale);
   for (int64_t i = 0; i < count; ++i) x[i] = to_4bit(x[i] * inverse) + Vec::set(kRounder);
   Vec::store(scales, scale);

@@ -161,7 +161,7 @@ inline void store_token(const float* source, uint8_t* plane, int64_t slot, const
                      static_cast<std::size_t>(width) * sizeof(float));
   } else {
     uint16_t* target = reinterpret_cast<uint16_t*>(page) + offset;
-    for (int64_t j = 0; j < width; ++j) target[j] = round_to_bf16(source[j]);
+    for (int64_t j = 0; j < width; ++j) target[j] = to_bf16(source[j]);
   }
 }
 

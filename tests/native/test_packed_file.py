@@ -179,6 +179,16 @@ def test_a_failed_write_leaves_what_was_there(path: Path, rng: np.random.Generat
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_closed_writer_writes_no_more(tmp_path: Path) -> None:
+    with kernels.PackedWriter(tmp_path / "w") as writer:
+        writer.add_array("norm", np.ones(3, np.float32))
+        writer.close()
+        writer.abort()
+    assert kernels.PackedFile(tmp_path / "w").names == ["norm"]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        writer.add_array("late", np.ones(3, np.float32))
+
+
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     """A limit on file sizes stands for the full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

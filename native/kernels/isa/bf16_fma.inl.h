@@ -15,10 +15,7 @@ struct Bf16 {
   static Word row(const std::byte* p, int part) {
     uint16_t bits;
     __builtin_memcpy(&bits, p + 2 * part, 2);
-    const uint32_t widened = static_cast<uint32_t>(bits) << 16;
-    float value;
-    __builtin_memcpy(&value, &widened, 4);
-    return Vec::set(value);
+    return Vec::set(from_bf16(bits));
   }
   static Vec::F dot(Vec::F acc, Word w, Word a) { return Vec::fma(a, w, acc); }
 };

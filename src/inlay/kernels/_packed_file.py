@@ -172,6 +172,8 @@ class PackedWriter:
 
     def close(self) -> None:
         """Write the table, flush everything to disk and give the file its name."""
+        if self._fd < 0:
+            return
         try:
             table = msgspec.json.encode(_Table(self._metadata, self._entries))
             offset = self._end
@@ -191,12 +193,17 @@ class PackedWriter:
         except BaseException:
             self.abort()
             raise
-        os.close(self._fd)
+        self._close_fd()
 
     def abort(self) -> None:
-        """Drop what was written."""
-        os.close(self._fd)
-        self._partial.unlink(missing_ok=True)
+        """Drop what was written; nothing happens after `close`."""
+        if self._fd >= 0:
+            self._close_fd()
+            self._partial.unlink(missing_ok=True)
+
+    def _close_fd(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
     def _part(self, size: int) -> _PartWriter:
         step = _HUGE_PAGE if size >= _LARGE else _OS_PAGE
