@@ -24,6 +24,7 @@ from inlay import kernels
 from inlay.models.formats import BYTES_PER_WEIGHT, part_formats
 
 HERE = Path(__file__).parent
+LLAMA_BENCH = "build/bin/llama-batched-bench"
 NAMES = ("prefill_tokens_per_s", "decode_tokens_per_s")
 
 Rates = dict[int, dict[str, float]]
@@ -130,7 +131,7 @@ def llama_rates(run: Run, file: Path, batches: Sequence[int]) -> Rates:
     prompt, output = run.workload["prompt_tokens"], run.workload["output_tokens"]
     folder = peers.environment(run.peers, "llama.cpp")
     command = [
-        f"{folder}/build/bin/llama-batched-bench", "-m", str(file),
+        f"{folder}/{LLAMA_BENCH}", "-m", str(file),
         "-c", str(max(batches) * (prompt + output)), "-npp", str(prompt), "-ntg", str(output),
         "-npl", ",".join(map(str, batches)), "-t", str(kernels.num_threads()),
         "--output-format", "jsonl",
@@ -146,6 +147,9 @@ def write_ggufs(run: Run, folder: Path, size: Size, weight_format: str) -> list[
     llama = peers.environment(run.peers, "llama.cpp")
     python = peers.environment(run.peers, "kt-kernel")
     if run.quick or llama is None or python is None:
+        return []
+    if not (llama / LLAMA_BENCH).is_file():
+        print(f"peer left out: {llama / LLAMA_BENCH} is not built", file=sys.stderr)
         return []
     version = (llama / "version").read_text().strip()
     files = []
