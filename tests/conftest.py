@@ -13,6 +13,8 @@ from tests.support.browser import chromium
 # Same examples on every run: a failure here is a failure everywhere. Machines are shared, so
 # Hypothesis sets no deadline of its own.
 hypothesis.settings.register_profile("inlay", derandomize=True, deadline=None)
+# Other examples on every run: `--hypothesis-profile fresh`.
+hypothesis.settings.register_profile("fresh", derandomize=False, deadline=None, max_examples=400)
 hypothesis.settings.load_profile("inlay")
 
 OPT_IN = ("slow", "network", "golden", "peers")

@@ -1,7 +1,7 @@
 """Try an installed Inlay where no compiler can be found: serve the demo model, ask one question.
 
 Run by ./tools/check with the Python of a bare environment that holds the wheel and what it
-requires. Standard library only.
+requires, and with the wheel as the argument. Standard library only.
 """
 
 import importlib.metadata
@@ -14,10 +14,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from pathlib import Path
 
 HERE = Path(sys.prefix)
 TIMEOUT_S = 120
+MAX_WHEEL_BYTES = 15_000_000  # without the demo model
 
 
 def main() -> None:
@@ -33,6 +35,10 @@ def main() -> None:
     assert any(file.startswith("inlay/models/demo/") for file in files), "no demo model"
     assert not any(file.startswith(("tests/", "benchmarks/")) for file in files)
 
+    size = wheel_bytes(Path(sys.argv[1]))
+    print(f"the wheel has {size / 1e6:.1f} MB without the demo model")
+    assert size < MAX_WHEEL_BYTES, f"the wheel may have {MAX_WHEEL_BYTES / 1e6:.0f} MB"
+
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -46,6 +52,16 @@ def main() -> None:
         server.wait(timeout=30)
     print(f"first answer after {time.monotonic() - start:.1f} s: {answer!r}")
     assert len(answer.split()) >= 2, "the demo model answers in words"
+
+
+def wheel_bytes(wheel: Path) -> int:
+    """Compressed size of everything but the demo model."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sum(
+            file.compress_size
+            for file in archive.infolist()
+            if not file.filename.startswith("inlay/models/demo/")
+        )
 
 
 def ask(url: str, server: "subprocess.Popen[bytes]") -> str:

@@ -50,8 +50,15 @@ void set_topology(const std::optional<Nodes>& nodes) {
 }  // namespace
 
 void register_runtime(nb::module_& m) {
-  m.def("available_isas", kernels::available_isas);
-  m.def("compiled_isas", kernels::compiled_isas);
+  m.def("isa_variants", [] {
+    nb::list rows;
+    for (const kernels::IsaVariant& variant : kernels::isa_variants()) {
+      const kernels::KernelTable& table = *variant.table;
+      rows.append(nb::make_tuple(table.isa, variant.problem, table.integer_products,
+                                 table.bf16_products, table.fp32));
+    }
+    return rows;
+  });
   m.def("selected_isa", [] { return std::string(kernels::selected().isa); });
   m.def("request_isa", [](const std::string& name) { kernels::request_isa(name); }, "name"_a);
   m.def("cpu_features", kernels::cpu_features);

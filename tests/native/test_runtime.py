@@ -10,7 +10,11 @@ import pytest
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError
+from inlay.kernels.isa import isa_variants
 from tests.native.cases import floats
+from tests.native.conftest import VARIANTS
+
+AMX = ("amx_tile", "amx_int8", "amx_bf16")
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,6 +31,7 @@ def test_the_best_available_variant_is_selected() -> None:
     assert kernels.selected_isa() == kernels.available_isas()[-1]
     assert set(kernels.available_isas()) <= set(kernels.compiled_isas())
     assert "scalar" in kernels.available_isas()
+    assert "amx_emulated" in kernels.available_isas()[:-1]
 
 
 def test_the_forced_variant_is_the_one_that_runs(isa: str) -> None:
@@ -36,6 +41,19 @@ def test_the_forced_variant_is_the_one_that_runs(isa: str) -> None:
 def test_environment_forces_a_variant() -> None:
     result = run_python("import inlay.kernels as k; print(k.selected_isa())", INLAY_ISA="scalar")
     assert result.stdout == "scalar\n"
+
+
+@pytest.mark.parametrize("isa", VARIANTS)
+def test_a_variant_beyond_this_processor_is_refused_with_what_is_missing(isa: str) -> None:
+    variant = next(variant for variant in isa_variants() if variant.name == isa)
+    result = run_python("import inlay.kernels as k; k.selected_isa()", INLAY_ISA=isa)
+    if variant.problem:
+        assert result.returncode == 1
+        assert f"INLAY_ISA: '{isa}' cannot run here: {variant.problem}" in result.stderr
+    else:
+        assert result.returncode == 0, result.stderr
+    missing = [name for name in AMX if name not in kernels.cpu_features()]
+    assert isa != "amx" or all(name in variant.problem for name in missing)
 
 
 @pytest.mark.parametrize("code", ["k.selected_isa()", "k.rms_norm(x, x[0], 1e-6, x)"])

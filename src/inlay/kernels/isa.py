@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from inlay.core.errors import ArgumentError
 from inlay.kernels import _backend
@@ -12,14 +13,40 @@ def native_problem() -> str | None:
     return _backend.problem
 
 
+@dataclass(frozen=True)
+class IsaVariant:
+    """One variant of the kernels.
+
+    Attributes:
+        name: its name, for `INLAY_ISA`.
+        problem: why it cannot run here; empty if it can.
+        integer_products: what multiplies int8 activations and integer weights.
+        bf16_products: what multiplies bf16.
+        fp32: what does the rest, attention among it.
+    """
+
+    name: str
+    problem: str
+    integer_products: str
+    bf16_products: str
+    fp32: str
+
+
+def isa_variants() -> list[IsaVariant]:
+    """All variants in this build, slowest first; empty without the extension."""
+    if not _backend.is_native:
+        return []
+    return [IsaVariant(*row) for row in _backend.ops.isa_variants()]
+
+
 def compiled_isas() -> list[str]:
     """Variants that this build contains, slowest first; empty without the extension."""
-    return list(_backend.ops.compiled_isas()) if _backend.is_native else []
+    return [variant.name for variant in isa_variants()]
 
 
 def available_isas() -> list[str]:
     """Compiled variants that processor and operating system allow, slowest first."""
-    return list(_backend.ops.available_isas()) if _backend.is_native else []
+    return [variant.name for variant in isa_variants() if not variant.problem]
 
 
 def selected_isa() -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from inlay.core.errors import InlayError
 from inlay.core.settings import Settings
+from inlay.kernels.isa import IsaVariant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,7 @@ class Kernels:
         selected: the variant that runs: `numpy` without the extension, None if the choice fails.
         available: variants that this machine can run, slowest first.
         compiled: variants in this build.
+        variants: what they compute with, and why some cannot run here.
         features: processor features that kernels ask for and the operating system allows.
         threads: threads of the kernels.
         nodes: NUMA nodes that they are spread over.
@@ -28,6 +30,7 @@ class Kernels:
     selected: str | None
     available: tuple[str, ...]
     compiled: tuple[str, ...]
+    variants: tuple[IsaVariant, ...]
     features: tuple[str, ...]
     threads: int
     nodes: int
@@ -51,6 +54,7 @@ def read_kernels(settings: Settings) -> Kernels:
         selected=selected,
         available=tuple(isa.available_isas()),
         compiled=tuple(isa.compiled_isas()),
+        variants=tuple(isa.isa_variants()),
         features=tuple(isa.cpu_features()),
         threads=threads.num_threads(),
         nodes=len(threads.topology()),

@@ -46,6 +46,9 @@ def print_report(console: Console, facts: Facts, plan: Plan, findings: list[Find
         for name, value in rows:
             grid.add_row(f"  {name}", Text(value))
         console.print(grid)
+    if facts.kernels.variants:
+        console.print(Text("Kernels", style="bold"))
+        console.print(_kernels(facts))
     console.print(Text("Findings", style="bold"))
     for finding in findings:
         _print_finding(console, finding)
@@ -138,19 +141,29 @@ def _bandwidth(facts: Facts) -> str:
 
 
 def _software(facts: Facts) -> list[tuple[str, str]]:
-    software, kernels = facts.software, facts.kernels
+    software = facts.software
     shown = ("torch", "numpy", "tokenizers", "safetensors", "fastapi", "pyzmq", "llguidance")
     packages = ", ".join(f"{name} {software.packages.get(name) or 'missing'}" for name in shown)
     cuda = f" for CUDA {software.torch_cuda}" if software.torch_cuda else ""
     return [
         ("inlay", f"{software.inlay} on Python {software.python}, {software.kernel}"),
         ("packages", packages.replace(",", f"{cuda},", 1)),
-        (
-            "kernels",
-            f"compiled: {', '.join(kernels.compiled) or 'none'}; can run here: "
-            f"{', '.join(kernels.available) or 'none'}",
-        ),
     ]
+
+
+def _kernels(facts: Facts) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
+    for heading in ("variant", "integers", "bf16", "fp32", "here"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "variant")
+    for variant in facts.kernels.variants:
+        if variant.name == facts.kernels.selected:
+            here = Text("selected", style="green")
+        else:
+            here = Text(variant.problem or "available")
+        table.add_row(
+            variant.name, variant.integer_products, variant.bf16_products, variant.fp32, here
+        )
+    return table
 
 
 def _plan(plan: Plan) -> list[tuple[str, str]]:

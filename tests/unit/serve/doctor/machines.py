@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from inlay.kernels.isa import IsaVariant
 from inlay.serve.doctor.advice import Facts
 from inlay.serve.doctor.bandwidth import Bandwidth
 from inlay.serve.doctor.cpu import Cpu
@@ -82,6 +83,12 @@ HEALTHY = Facts(
         selected="avx512",
         available=("scalar", "avx2", "avx512"),
         compiled=("scalar", "avx2", "avx512", "amx"),
+        variants=(
+            IsaVariant("scalar", "", "plain", "plain", "plain"),
+            IsaVariant("avx2", "", "vpmaddubsw", "fma", "fma"),
+            IsaVariant("avx512", "", "vpmaddubsw", "fma", "fma"),
+            IsaVariant("amx", "this processor does not offer amx_tile", "tiles", "tiles", "fma"),
+        ),
         features=("avx2", "avx512f"),
         threads=8,
         nodes=1,

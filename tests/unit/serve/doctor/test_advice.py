@@ -114,6 +114,9 @@ def test_both_forms_of_the_report() -> None:
         "quota 2",
         "8, spread over 2 NUMA",
         "read 40.0, copy 50.0",
+        "vpmaddubsw",
+        "selected",
+        "does not offer amx_tile",
     ):
         assert expected in text
     document = json.loads(json.dumps(as_dict(facts, plan, findings)))
