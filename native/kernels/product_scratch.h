@@ -5,18 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "caches.h"
 #include "kernel_table.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
 
-// Panels of one product; they share the reading of its rows. What is being used and what is being
-// fetched have to fit in L2 together.
+// Panels of one product at most; they share the reading of its rows. What is being used, what is
+// being fetched and the rows have to fit in L2 together, so the panels get a third of it.
 constexpr int64_t kPanelsAtOnce = 4;
-constexpr int64_t kBytesAtOnce = 320 * 1024;
 
 inline int64_t panels_at_once(const PanelLayout& layout) {
-  return std::clamp<int64_t>(kBytesAtOnce / layout.panel_bytes, 1, kPanelsAtOnce);
+  return std::clamp<int64_t>(l2_bytes() / 3 / layout.panel_bytes, 1, kPanelsAtOnce);
 }
 
 // Rows from which a product is bound by the multipliers, and fetching the next weights meanwhile

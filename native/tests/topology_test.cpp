@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../kernels/caches.h"
 #include "check.h"
 
 namespace {
@@ -55,6 +56,7 @@ class Machine {
     return topology(mask);
   }
   Topology topology(const Processors& mask) const { return read_topology(root_, mask); }
+  int64_t l2_bytes() const { return inlay::kernels::read_l2_bytes(root_); }
 
  private:
   std::string root_;
@@ -191,9 +193,25 @@ void test_this_machine() {
   CHECK(processors <= affinity_mask().size());
 }
 
+void test_second_level_cache() {
+  Machine machine;
+  CHECK(machine.l2_bytes() == 0);
+  const std::string cache = "sys/devices/system/cpu/cpu0/cache/index";
+  machine.write(cache + "0/level", "1").write(cache + "0/size", "48K");
+  CHECK(machine.l2_bytes() == 0);
+  machine.write(cache + "2/level", "2").write(cache + "2/size", "2M");
+  CHECK(machine.l2_bytes() == 2 << 20);
+  machine.write(cache + "2/size", "512K");
+  CHECK(machine.l2_bytes() == 512 << 10);
+  machine.write(cache + "2/size", "much");
+  CHECK(machine.l2_bytes() == 0);
+  CHECK(inlay::kernels::l2_bytes() >= 64 << 10);
+}
+
 }  // namespace
 
 int main() {
+  test_second_level_cache();
   test_lists();
   test_two_sockets_with_hardware_threads();
   test_holes_and_memory_nodes();
