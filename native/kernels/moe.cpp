@@ -29,6 +29,9 @@ constexpr int64_t kChunkTokens = 1024;
 // Down results of a decode step that are kept before they are added: 2 MiB.
 constexpr int64_t kResultFloats = int64_t{1} << 19;
 
+// Output panels of one item then: half an expert's in the shape of Qwen3-30B-A3B.
+constexpr int64_t kResultPanels = 16;
+
 // The gated activations of a shard between the passes: fp32, then packed.
 struct Hidden {
   float* values;  // [pairs][value_stride]
@@ -279,7 +282,7 @@ void down_in_two_steps(ThreadPool::Session& session, const Chunk& work, const Bl
                        int64_t* shard_items, int64_t num_shards, const Target& target,
                        bool accumulate) {
   const int64_t step = std::clamp<int64_t>(
-      num_blocks * down_panels / (kItemsPerThread * session.num_threads()), 1, kPanelsAtOnce);
+      num_blocks * down_panels / (kItemsPerThread * session.num_threads()), 1, kResultPanels);
   const int64_t groups = (down_panels + step - 1) / step;
   const auto blocks_of = [&](int shard) {
     const auto by_shard = [](const Block& block, int64_t s) { return block.shard < s; };
