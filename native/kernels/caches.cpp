@@ -1,5 +1,6 @@
 #include "caches.h"
 
+#include <atomic>
 #include <cstdlib>
 
 #include "processors.h"
@@ -28,11 +29,13 @@ int64_t read_l2_bytes(const std::string& root) {
 }
 
 int64_t l2_bytes() {
-  static const int64_t bytes = [] {
+  // No function-local static: a fork while one is being made would leave the child waiting for it.
+  static std::atomic<int64_t> known{0};
+  if (known.load(std::memory_order_relaxed) == 0) {
     const int64_t found = read_l2_bytes("");
-    return found > 0 ? found : int64_t{1} << 20;
-  }();
-  return bytes;
+    known.store(found > 0 ? found : int64_t{1} << 20, std::memory_order_relaxed);
+  }
+  return known.load(std::memory_order_relaxed);
 }
 
 }  // namespace inlay::kernels

@@ -1,3 +1,5 @@
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -99,8 +101,13 @@ struct Selection {
   std::string requested;
 };
 
+// A fork waits for a thread that is choosing: the child would find the mutex locked for ever.
 Selection& selection() {
   static Selection instance;
+  static const int registered =
+      pthread_atfork([] { instance.mutex.lock(); }, [] { instance.mutex.unlock(); },
+                     [] { instance.mutex.unlock(); });
+  (void)registered;
   return instance;
 }
 
