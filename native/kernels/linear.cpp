@@ -38,20 +38,24 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
     for (int64_t r = 0; r < rows; ++r) x_rows[r] = rows_TK.row(first + r);
     const int64_t last_cols =
         std::min(kPanel, weight.out_features() - (panel + panels - 1) * kPanel);
-    // The last row block of these panels is the time to bring the next ones closer.
-    const int64_t next = std::min(panels_per_item, weight.panels() - panel - panels);
-    const bool fetch = rows >= kFetchRows && item % row_blocks == row_blocks - 1;
-    table.panel_product(
-        {x_rows,
-         rows,
-         weight.panel(panel),
-         panels,
-         weight.format(),
-         x_TK.cols,
-         last_cols,
-         scratch.c,
-         scratch.layout,
-         {fetch ? Fetch{weight.panel(panel + panels), next * panel_bytes} : Fetch{}, {}}});
+    // The last row block of these panels is the time to bring closer those that this thread draws
+    // next, when all threads are at work.
+    Fetch fetch;
+    const int64_t ahead =
+        panel + panels_per_item * std::max<int64_t>(1, session.num_threads() / row_blocks);
+    if (rows >= kFetchRows && item % row_blocks == row_blocks - 1 && ahead < weight.panels())
+      fetch = {weight.panel(ahead),
+               std::min(panels_per_item, weight.panels() - ahead) * panel_bytes};
+    table.panel_product({x_rows,
+                         rows,
+                         weight.panel(panel),
+                         panels,
+                         weight.format(),
+                         x_TK.cols,
+                         last_cols,
+                         scratch.c,
+                         scratch.layout,
+                         {fetch, {}}});
     for (int64_t i = 0; i < panels; ++i) {
       const int64_t column = (panel + i) * kPanel;
       table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
