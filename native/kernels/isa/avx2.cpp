@@ -10,6 +10,7 @@ namespace {
 
 // clang-format off: each needs the one before
 #include "vec_avx2.inl.h"
+#include "ints_avx2.inl.h"
 #include "dot_avx2.inl.h"
 #include "bf16_fma.inl.h"
 #include "../product.inl.h"

@@ -10,6 +10,7 @@ namespace {
 
 // clang-format off: each needs the one before
 #include "vec_avx512.inl.h"
+#include "ints_avx512.inl.h"
 #include "dot_avx512_vnni.inl.h"
 #include "bf16_fma.inl.h"
 #include "../product.inl.h"

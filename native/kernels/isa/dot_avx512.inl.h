@@ -1,28 +1,15 @@
 // Integer products of sixteen lanes with vpmaddubsw and vpmaddwd.
-// Included inside an anonymous namespace, after vec_avx512.inl.h: see isa/*.cpp.
+// Included inside an anonymous namespace, after ints_avx512.inl.h: see isa/*.cpp.
 
-struct Dot {
+struct Dot : Ints {
   static constexpr const char* kName = "vpmaddubsw, 16 lanes";
-  using I = __m512i;
   static constexpr int kTileRows = 5;
   static constexpr int kTileVecs = 4;
   // vpmaddubsw saturates at 16 bits, which 255 * 127 * 2 exceeds: 8-bit weights are made signed
   // first and their sign is moved to the activations.
   static constexpr int32_t kBias8 = 0;
 
-  static I set(int32_t x) { return _mm512_set1_epi32(x); }
-  static I load(const void* p) { return _mm512_loadu_si512(p); }
-  static void store(void* p, I x) { _mm512_storeu_si512(p, x); }
-  static I row(const std::byte* p) {
-    int32_t word;
-    __builtin_memcpy(&word, p, 4);
-    return set(word);
-  }
   static I weights8(I w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
-  static I low_nibbles(I w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
-  static I high_nibbles(I w) {
-    return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
-  }
   static I dot4(I acc, I w, I a) {
     const I pairs = _mm512_maddubs_epi16(w, a);
     return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
@@ -31,5 +18,4 @@ struct Dot {
     const I turned = _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(w), _mm512_setzero_si512(), a);
     return dot4(acc, _mm512_abs_epi8(w), turned);
   }
-  static Vec::F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 };

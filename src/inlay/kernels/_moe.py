@@ -138,6 +138,11 @@ def submit_moe(
 
     Arguments are checked here and kept until the work is done; leave the arrays alone until
     `Pending.wait` returns. Submitted calls run one after the other, in the order of submission.
+
+    Raises:
+        ArgumentError: as `moe`, here and not at the wait.
+
+    Cost: one more thread, which sleeps between calls and computes with the pool during them.
     """
     pending: Pending = _backend.ops.submit_moe(
         x_TM,
