@@ -18,12 +18,16 @@ using kernels::ThreadPool;
 
 namespace {
 
+void require_threads(int threads) {
+  if (threads < 1 || threads > 1024) fail("threads: must be in 1..1024, got ", threads);
+}
+
 // The process's pool, or one of its own for another number of threads.
 class MeasuringPool {
  public:
   explicit MeasuringPool(std::optional<int> threads) {
     if (!threads) return;
-    if (*threads < 1 || *threads > 1024) fail("threads: must be in 1..1024, got ", *threads);
+    require_threads(*threads);
     own_ = std::make_unique<ThreadPool>(*threads);
   }
   ThreadPool& get() const { return own_ ? *own_ : ThreadPool::instance(); }
@@ -59,6 +63,13 @@ Operand parse_operand(const std::string& kind) {
 }  // namespace
 
 void register_limits(nb::module_& m) {
+  m.def(
+      "memory_probe_bytes",
+      [](int threads) {
+        require_threads(threads);
+        return kernels::memory_probe_bytes(threads);
+      },
+      "threads"_a);
   nb::class_<MemoryProbe>(m, "MemoryProbe")
       .def(nb::init<std::optional<int>>(), "threads"_a.none() = nb::none())
       .def("read_gbs", &MemoryProbe::read_gbs)

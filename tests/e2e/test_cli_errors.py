@@ -120,7 +120,7 @@ def test_doctor_as_json() -> None:
     result = inlay("doctor", "--json")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert report["bandwidth"]["read_gbs"] > 0
     assert report["plan"]["threads"] >= 1
 

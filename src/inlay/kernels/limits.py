@@ -12,13 +12,23 @@ from inlay.kernels import _backend
 PASSES = 3
 
 
+def memory_probe_bytes(threads: int) -> int:
+    """Memory that a `MemoryProbe` takes: 512 MiB, or 32 MiB per thread if that is more.
+
+    Raises:
+        ArgumentError: as MemoryProbe.
+    """
+    _need_extension()
+    return int(_backend.ops.memory_probe_bytes(threads))
+
+
 class MemoryProbe:
     """A buffer far larger than the caches, to measure again and again how fast memory is read.
 
     Args:
         threads: how many read together; the pool's by default.
 
-    Cost: 512 MiB, or 32 MiB per thread if that is more; 0.1-0.3 s to put in place.
+    Cost: `memory_probe_bytes`; 0.1-0.3 s to put in place.
 
     Raises:
         ArgumentError: threads is not in 1..1024, or there is no compiled extension.

@@ -12,7 +12,7 @@ def doctor(
 ) -> None:
     """Look at this machine: what Inlay will use, what holds it back, what is missing.
 
-    Measures memory bandwidth and disk speed, which takes about 3 seconds. The exit code is 1 if
+    Measures memory bandwidth and disk speed, which takes about 2 seconds. The exit code is 1 if
     something is missing that Inlay needs.
     """
     import json

@@ -11,7 +11,7 @@ from inlay.core.units import format_bytes
 from inlay.serve.doctor.advice import Facts, Finding, Plan
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
-SCHEMA = 1
+SCHEMA = 2
 
 _STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
 
@@ -134,9 +134,8 @@ def _bandwidth(facts: Facts) -> str:
     if measured is None:
         return "not measured"
     return (
-        f"read {measured.read_gbs:.1f}, copy {measured.copy_gbs:.1f} GB/s with "
-        f"{measured.threads} threads; read {measured.read_one_core_gbs:.1f} GB/s with one "
-        "(NumPy, best of several passes)"
+        f"read {measured.read_gbs:.1f} GB/s with {measured.threads} threads, "
+        f"{measured.read_one_core_gbs:.1f} GB/s with one"
     )
 
 

@@ -49,11 +49,9 @@ HEALTHY = Facts(
     ),
     bandwidth=Bandwidth(
         read_gbs=40.0,
-        copy_gbs=50.0,
         read_one_core_gbs=12.0,
         threads=8,
-        array_bytes=2**28,
-        duration_s=2.0,
+        buffer_bytes=2**29,
         method="made up",
     ),
     disk=Disk(

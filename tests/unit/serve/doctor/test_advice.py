@@ -113,14 +113,14 @@ def test_both_forms_of_the_report() -> None:
         "fix: ",
         "quota 2",
         "8, spread over 2 NUMA",
-        "read 40.0, copy 50.0",
+        "read 40.0 GB/s with 8 threads, 12.0 GB/s with one",
         "vpmaddubsw",
         "selected",
         "does not offer amx_tile",
     ):
         assert expected in text
     document = json.loads(json.dumps(as_dict(facts, plan, findings)))
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert list(document) == [
         "schema", "software", "cpu", "kernels", "memory", "bandwidth", "gpu", "disk", "plan",
         "findings",
