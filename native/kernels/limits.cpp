@@ -57,12 +57,15 @@ void read_four_streams(const std::byte* block) {
 const PeakLoop& best_loop(Operand operand) {
 #if defined(__x86_64__)
   const CpuFeatures f = detect_cpu_features();
+  const bool tiles = f.amx_tile && allow_amx().empty();
   if (operand == Operand::kI8) {
+    if (tiles && f.amx_int8) return kInt8Amx;
     if (f.avx512_vnni) return kInt8Avx512Vnni;
     if (f.avx512bw) return kInt8Avx512;
     if (f.avx_vnni) return kInt8Avx2Vnni;
     if (f.avx2) return kInt8Avx2;
   }
+  if (operand == Operand::kBf16 && tiles && f.amx_bf16) return kBf16Amx;
   if (operand == Operand::kBf16 && f.avx512_bf16) return kBf16Avx512;
   if (f.avx512f) return kFp32Avx512;
   if (f.avx2 && f.fma) return kFp32Avx2;

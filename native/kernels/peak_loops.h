@@ -1,6 +1,6 @@
 // Contract of the loops that find a processor's multiply-add peaks.
 //
-// Each runs kPeakRounds rounds of `accumulators` independent instructions on registers alone, so
+// Each runs rounds of `accumulators` independent instructions on registers or tiles alone, so
 // that nothing but the multiply-add units can be the bound. They are written as assembly because a
 // compiler's form of the same loop reached half the rate. The instruction set of a loop must have
 // been checked before it is called.
@@ -27,6 +27,8 @@ extern const PeakLoop kInt8Avx2;        // avx2: vpmaddubsw, sums kept in 16 bit
 extern const PeakLoop kInt8Avx2Vnni;    // avx_vnni: vpdpbusd
 extern const PeakLoop kInt8Avx512;      // avx512bw: vpmaddubsw, 64 bytes wide
 extern const PeakLoop kInt8Avx512Vnni;  // avx512_vnni: vpdpbusd, 64 bytes wide
+extern const PeakLoop kBf16Amx;         // amx_tile, amx_bf16, allow_amx(): tdpbf16ps
+extern const PeakLoop kInt8Amx;         // amx_tile, amx_int8, allow_amx(): tdpbsud
 #endif
 
 }  // namespace inlay::kernels

@@ -34,10 +34,23 @@ def test_peaks_are_those_of_a_processor(kind: str) -> None:
     assert 1e-4 < kernels.measure_peak(kind, threads=1) < 100
 
 
-@pytest.mark.skipif("avx512_vnni" not in kernels.cpu_features(), reason="needs AVX-512 VNNI")
+@pytest.mark.skipif(
+    "avx512_vnni" not in kernels.cpu_features() or "amx" in kernels.available_isas(),
+    reason="needs AVX-512 VNNI, and no AMX",
+)
 def test_the_int8_instruction_does_four_times_the_work() -> None:
     ratios = [kernels.measure_peak("int8", 1) / kernels.measure_peak("fp32", 1) for _ in range(20)]
     assert 3 < np.median(ratios) < 5
+
+
+@pytest.mark.skipif("amx" not in kernels.available_isas(), reason="needs AMX")
+def test_tiles_do_many_times_the_work() -> None:
+    peaks = {
+        kind: max(kernels.measure_peak(kind, 1) for _ in range(20))
+        for kind in ("fp32", "bf16", "int8")
+    }
+    assert 1.7 < peaks["int8"] / peaks["bf16"] < 2.3
+    assert 6 < peaks["bf16"] / peaks["fp32"] < 40
 
 
 def test_no_product_is_faster_than_the_peak(threads: None) -> None:

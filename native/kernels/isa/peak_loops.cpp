@@ -72,12 +72,58 @@ INLAY_PEAK_LOOP_512(int8_avx512, "avx512bw",
                     "vpmaddubsw %%zmm31,%%zmm30,%%zmm29\nvpaddw %%zmm29,%%zmm\\r,%%zmm\\r")
 INLAY_PEAK_LOOP_512(int8_avx512_vnni, "avx512vnni", "vpdpbusd %%zmm31,%%zmm30,%%zmm\\r")
 
+// AMX: six tiles of sums, so that none waits for its last product (52 cycles; one starts every 16),
+// one of rows, one of weights, all of 16 rows of 64 bytes. A thread has them for one call.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileShapes) == 64);
+constexpr TileShapes kTileShapes;
+
+constexpr int64_t kTiles = 6, kTileRounds = kPeakRounds / 16;
+
+// Rows of operands lie 0 bytes apart: all of a tile are one.
+#define INLAY_PEAK_LOOP_TILES(name, isa, step)                       \
+  __attribute__((target(isa))) void name() {                         \
+    alignas(64) uint32_t a_row[16], b_row[16];                       \
+    for (int i = 0; i < 16; ++i) {                                   \
+      a_row[i] = kOperands[0];                                       \
+      b_row[i] = kOperands[1];                                       \
+    }                                                                \
+    int64_t rounds = kTileRounds;                                    \
+    __asm__ volatile(                                                \
+        "ldtilecfg (%1)\n"                                           \
+        "tileloadd (%2,%4,1),%%tmm6\n"                               \
+        "tileloadd (%3,%4,1),%%tmm7\n"                               \
+        ".irp r,0,1,2,3,4,5\ntilezero %%tmm\\r\n.endr\n"             \
+        "1:\n"                                                       \
+        ".irp r,0,1,2,3,4,5\n" step                                  \
+        "\n.endr\n"                                                  \
+        "dec %0\n"                                                   \
+        "jnz 1b\n"                                                   \
+        "tilerelease\n"                                              \
+        : "+r"(rounds)                                               \
+        : "r"(&kTileShapes), "r"(a_row), "r"(b_row), "r"(int64_t{0}) \
+        : "cc", "memory");                                           \
+  }
+
+// The operands of tiles_amx.inl.h: rows signed, weights unsigned.
+INLAY_PEAK_LOOP_TILES(int8_amx, "amx-tile,amx-int8", "tdpbsud %%tmm7,%%tmm6,%%tmm\\r")
+INLAY_PEAK_LOOP_TILES(bf16_amx, "amx-tile,amx-bf16", "tdpbf16ps %%tmm7,%%tmm6,%%tmm\\r")
+
 // One instruction multiplies every value of a vector, each product and its addition count as two.
 constexpr PeakLoop narrow(void (*run)(), int64_t value_bytes) {
   return {run, kPeakRounds * kNarrow * (32 / value_bytes) * 2};
 }
 constexpr PeakLoop wide(void (*run)(), int64_t value_bytes) {
   return {run, kPeakRounds * kWide * (64 / value_bytes) * 2};
+}
+
+// 16 rows by 16 columns over 64 bytes of K.
+constexpr PeakLoop tiles(void (*run)(), int64_t value_bytes) {
+  return {run, kTileRounds * kTiles * 16 * 16 * (64 / value_bytes) * 2};
 }
 
 }  // namespace
@@ -89,6 +135,8 @@ const PeakLoop kInt8Avx2 = narrow(int8_avx2, 1);
 const PeakLoop kInt8Avx2Vnni = narrow(int8_avx2_vnni, 1);
 const PeakLoop kInt8Avx512 = wide(int8_avx512, 1);
 const PeakLoop kInt8Avx512Vnni = wide(int8_avx512_vnni, 1);
+const PeakLoop kBf16Amx = tiles(bf16_amx, 2);
+const PeakLoop kInt8Amx = tiles(int8_amx, 1);
 #endif
 
 }  // namespace inlay::kernels
