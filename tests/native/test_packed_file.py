@@ -6,6 +6,7 @@ import resource
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,48 @@ def test_a_failed_write_leaves_what_was_there(path: Path, rng: np.random.Generat
         raise ZeroDivisionError
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.fixture
+def writing(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has written a part of the file again."""
+    code = f"""
+import numpy as np
+from inlay import kernels
+writer = kernels.PackedWriter({str(path)!r})
+writer.add_array("new", np.ones(5000, np.uint8))
+print("writing", flush=True)
+input()
+writer.close()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "writing\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_writer_left_is_removed(path: Path, writing: subprocess.Popen[str]) -> None:
+    writing.kill()
+    writing.wait()
+    partial = path.with_name(f".{path.name}.partial")
+    assert partial.stat().st_size > 5000
+    with kernels.PackedWriter(path) as writer:
+        assert partial.stat().st_size == 0
+        writer.add_array("norm", np.ones(3, np.float32))
+    kernels.PackedFile(path).verify()
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_file_has_one_writer_at_a_time(path: Path, writing: subprocess.Popen[str]) -> None:
+    with pytest.raises(ArgumentError, match=r"^path: another writer is writing .*tiny\.packed"):
+        kernels.PackedWriter(path)
+    writing.communicate("\n")
+    assert kernels.PackedFile(path).names == ["new"]
+    with kernels.PackedWriter(path) as writer:
+        writer.add_array("norm", np.ones(3, np.float32))
+    assert kernels.PackedFile(path).names == ["norm"]
 
 
 def test_a_closed_writer_writes_no_more(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ carries the file's size and the table's digest and ends with its own digest, the
 of every part.
 """
 
+import fcntl
 import hashlib
 import mmap
 import os
@@ -93,16 +94,44 @@ class _PartWriter:
         return _Part(self._offset, self._size, self._hash.hexdigest())
 
 
+def _is_name_of(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _open_partial(partial: Path, path: Path) -> int:
+    """An empty file that is locked while its writer lives, so a killed one's is known as such."""
+    while True:
+        fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A writer that ended meanwhile has renamed the file or removed it.
+            if _is_name_of(partial, fd):
+                os.ftruncate(fd, 0)
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            raise ArgumentError(f"path: another writer is writing {path}; wait for it") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
 class PackedWriter:
     """Writes a file entry by entry; nothing appears at `path` before `close`.
 
     Use it as a context manager: leaving it closes the file, an exception inside drops it.
 
     Args:
-        path: where the file will be. What is there is replaced at the end, in one step.
+        path: where the file will be. What is there is replaced at the end, in one step. What a
+            killed writer left beside it is removed at once.
         metadata: anything that JSON can hold, e.g. the model's configuration.
 
     Raises:
+        ArgumentError: another writer is writing it.
         OSError: the file cannot be written.
 
     Cost: as fast as the disk, at most about 1 GB/s (digests); memory of one expert.
@@ -114,8 +143,8 @@ class PackedWriter:
         self._path = Path(path)
         self._metadata = dict(metadata or {})
         self._entries: dict[str, _Entry] = {}
-        self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
-        self._fd = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._partial = self._path.with_name(f".{self._path.name}.partial")
+        self._fd = _open_partial(self._partial, self._path)
         self._end = _PREAMBLE_BYTES
 
     def __enter__(self) -> Self:
@@ -185,21 +214,21 @@ class PackedWriter:
                     raise OSError(f"{self._path}: the disk took only a part of the table")
             os.fsync(self._fd)
             self._partial.replace(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
         except BaseException:
             self.abort()
             raise
         self._close_fd()
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def abort(self) -> None:
         """Drop what was written; nothing happens after `close`."""
         if self._fd >= 0:
-            self._close_fd()
             self._partial.unlink(missing_ok=True)
+            self._close_fd()
 
     def _close_fd(self) -> None:
         fd, self._fd = self._fd, -1

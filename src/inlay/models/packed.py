@@ -51,7 +51,7 @@ def pack(source: Path, target: Path, *, weight_format: str = "auto") -> None:
 
     Raises:
         ModelError: as `load_model`.
-        ArgumentError: both directories are the same.
+        ArgumentError: both directories are the same, or another process packs into `target`.
         ResourceError: the disk is too small.
 
     Cost: one layer in memory at a time; quantising reads 0.5 to 4 GB/s of source per core.
@@ -61,21 +61,19 @@ def pack(source: Path, target: Path, *, weight_format: str = "auto") -> None:
     target.mkdir(parents=True, exist_ok=True)
     if target.samefile(source):
         raise ArgumentError(f"target: {target} is the source, too: name another directory")
-    needed = opened.held_bytes + 4 * shape.vocab * shape.hidden
-    free = shutil.disk_usage(target).free
-    if needed > free:
-        raise ResourceError(
-            f"{target / PACKED_FILE} needs {format_bytes(needed)} of disk, and "
-            f"{format_bytes(free)} are free"
-        )
+    write_packed(target / PACKED_FILE, shape, opened)
     for pattern in _COPIED:
         for file in source.glob(pattern):
             shutil.copyfile(file, target / file.name)
-    write_packed(target / PACKED_FILE, shape, opened)
 
 
 def write_packed(file: Path, shape: ModelShape, opened: OpenWeights) -> None:
-    """Write weights of any source of the CPU backend, layer by layer."""
+    """Write weights of any source of the CPU backend, layer by layer.
+
+    Raises:
+        ArgumentError: another process is writing this file.
+        ResourceError: the disk is too small.
+    """
     metadata = {
         "shape": _plain(shape),
         "weight_format": opened.weight_format,
@@ -84,6 +82,13 @@ def write_packed(file: Path, shape: ModelShape, opened: OpenWeights) -> None:
     }
     source = opened.source
     with kernels.PackedWriter(file, metadata) as writer:
+        # Asked now, as the writer has removed what a killed one left.
+        needed = opened.held_bytes + 4 * shape.vocab * shape.hidden
+        free = shutil.disk_usage(file.parent).free
+        if needed > free:
+            raise ResourceError(
+                f"{file} needs {format_bytes(needed)} of disk, and {format_bytes(free)} are free"
+            )
         # A dtype that the file does not know (float16) fits float32.
         embedding = source.embedding()
         known = embedding.dtype in (np.uint16, np.float32)
