@@ -8,12 +8,11 @@ from inlay.engine.probabilities import (
     Float32,
     Int64,
     block_ends,
-    highest_first,
+    place_of_sum,
+    running_ends,
     top_ids,
     weights,
 )
-
-_SORTED_AT_ONCE = 2048
 
 
 def likely_tokens(
@@ -59,7 +58,11 @@ def likely_tokens(
         all_1W = weights(logits_V[None], np.array([highest]), np.array([one]), scratch_1W)
         total = float(block_ends(all_1W)[0, -1])
         # Tokens below this weight add up to less than what top-p drops, so none of them stays.
-        ids = np.flatnonzero(all_1W[0] > (1.0 - top_p) * total / size)
+        left = all_1W[0] > (1.0 - top_p) * total / size
+        if top_p < 1.0 and 2 * np.count_nonzero(left) > size:  # few to leave out
+            ids = _reaching(all_1W[0], top_p * total)
+            return ids, all_1W[0, ids]
+        ids = np.flatnonzero(left)
         kept = all_1W[0, ids]
     if top_p < 1.0:
         share = top_p * (float(kept.sum(dtype=np.float64)) if total is None else total)
@@ -71,24 +74,15 @@ def likely_tokens(
 def _reaching(weights_C: Float32, share: float) -> Int64:
     """Ascending places of the highest weights, as many as it takes to add up to `share`.
 
-    Many are first put into buckets by their upper 16 bits, which are in the order of the weights,
-    so that only the bucket on the border is sorted: a third of the time for 100,000.
+    Only the values are sorted, which NumPy does five times as fast as pairs of value and place.
     """
-    if len(weights_C) <= _SORTED_AT_ONCE:
-        return np.sort(_first(weights_C, share))
-    bucket_C = weights_C.view(np.uint16)[1::2]  # the machine is little-endian
-    running = np.cumsum(np.bincount(bucket_C, weights_C)[::-1])
-    place = min(int(np.searchsorted(running, share, side="left")), len(running) - 1)
-    bucket = len(running) - 1 - place
-    above = bucket_C > bucket
-    border = np.flatnonzero(bucket_C == bucket)
-    before = float(running[place - 1]) if place else 0.0
-    above[border[_first(weights_C[border], share - before)]] = True
-    return np.flatnonzero(above)
-
-
-def _first(weights_C: Float32, share: float) -> Int64:
-    """Places of the highest weights that add up to `share`, at least one, highest first."""
-    order = highest_first(weights_C)
-    running = np.cumsum(weights_C[order], dtype=np.float64)
-    return order[: np.searchsorted(running, share, side="left") + 1]
+    descending_C = np.negative(weights_C)
+    descending_C.sort()
+    np.negative(descending_C, out=descending_C)
+    count = place_of_sum(descending_C, running_ends(descending_C), share, passing=False) + 1
+    border = descending_C[count - 1]
+    chosen = weights_C > border
+    if border > 0.0:
+        equal = np.flatnonzero(weights_C == border)
+        chosen[equal[: count - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)

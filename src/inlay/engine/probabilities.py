@@ -7,6 +7,8 @@ block sums, one after the other. The order is fixed by V alone, and drawing a to
 look at the block sums and one block only.
 """
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
@@ -73,9 +75,29 @@ def draw_tokens(weights_RW: Float32, uniform_R: Float64) -> Int64:
 
 def draw_place(weights_C: Float32, uniform: float) -> int:
     """Draw one of a few weights, all above zero, by the inverse of their running sum."""
-    running_C = np.cumsum(weights_C, dtype=np.float64)
-    place = int(np.searchsorted(running_C, uniform * running_C[-1], side="right"))
-    return min(place, len(weights_C) - 1)
+    ends_G = running_ends(weights_C)
+    return place_of_sum(weights_C, ends_G, uniform * float(ends_G[-1]), passing=True)
+
+
+def running_ends(weights_C: Float32) -> Float64:
+    """Running sums of one row in float64, at the end of each block; the last may be shorter.
+
+    Two levels, because a running sum of 100,000 weights is one chain of additions.
+    """
+    starts_G = np.arange(0, len(weights_C), BLOCK)
+    ends_G: Float64 = np.cumsum(np.add.reduceat(weights_C, starts_G, dtype=np.float64))
+    return ends_G
+
+
+def place_of_sum(weights_C: Float32, ends_G: Float64, target: float, *, passing: bool) -> int:
+    """First place where the running sum reaches `target`, or passes it; else the last place."""
+    side: Literal["left", "right"] = "right" if passing else "left"
+    block = min(int(np.searchsorted(ends_G, target, side)), len(ends_G) - 1)
+    before = float(ends_G[block - 1]) if block else 0.0
+    inside_B = weights_C[block * BLOCK : (block + 1) * BLOCK]
+    running_B = np.cumsum(inside_B, dtype=np.float64)
+    offset = int(np.searchsorted(running_B, target - before, side))
+    return block * BLOCK + min(offset, len(inside_B) - 1)
 
 
 def log_sum_exp(logits_RV: Float32) -> Float64:
@@ -109,18 +131,3 @@ def top_ids(values_V: Float32, count: int) -> Int64:
         ids = np.arange(size)
     order = np.argsort(-values_V[ids], kind="stable")
     return ids[order[:count]]
-
-
-def highest_first(weights_C: Float32) -> Int64:
-    """Places of the weights, highest first; of equal ones the lower place first.
-
-    The bits of floats that are not negative sort as the floats do. With the place below them a
-    key is unique, so NumPy's fastest sort will do, about ten times as fast as a stable argsort.
-
-    Args:
-        weights_C: at least 0.
-    """
-    rank = np.uint64(2**32 - 1) - weights_C.view(np.uint32).astype(np.uint64)
-    keys = (rank << np.uint64(32)) | np.arange(len(weights_C), dtype=np.uint64)
-    keys.sort()
-    return (keys & np.uint64(2**32 - 1)).astype(np.int64)

@@ -54,11 +54,16 @@ def test_each_filter(options, expected):
 def test_of_equal_tokens_the_lower_id_stays():
     assert _kept([0.25, 0.25, 0.25, 0.25], top_k=2) == [0, 1]
     assert _kept([0.25, 0.25, 0.25, 0.25], top_p=0.6) == [0, 1, 2]
+    assert _kept([0.5] * 1000, top_p=0.6) == list(range(600))
 
 
 @given(
     logits=st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=300)
-    | st.integers(300, 9000).map(lambda size: np.random.default_rng(size).normal(0, 2, size)),
+    | st.builds(
+        lambda size, spread: np.random.default_rng(size).normal(0, spread, size),
+        st.integers(300, 9000),
+        st.sampled_from([0.1, 0.5, 2.0]),
+    ),
     top_k=st.integers(0, 40),
     top_p=st.floats(0.01, 0.999),
     min_p=st.sampled_from([0.0, 0.01, 0.2]),

@@ -6,9 +6,10 @@ from inlay.engine.probabilities import (
     block_ends,
     draw_place,
     draw_tokens,
-    highest_first,
     log_sum_exp,
     padded_width,
+    place_of_sum,
+    running_ends,
     top_ids,
     weights,
 )
@@ -96,10 +97,15 @@ def test_top_ids_prefer_the_lower_id_among_equals(vocab, count):
     assert top_ids(values, count).tolist() == expected
 
 
-def test_highest_first_prefers_the_lower_id_among_equals():
-    values = np.random.default_rng(2).integers(0, 30, 500).astype(np.float32) / 7
-    expected = sorted(range(500), key=lambda i: (-values[i], i))
-    assert highest_first(values).tolist() == expected
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 500])
+def test_the_place_of_a_sum(size):
+    values = np.random.default_rng(size).integers(1, 9, size).astype(np.float32)
+    running, ends = np.cumsum(values), running_ends(values)  # small integers: sums are exact
+    for target in (0, 1, *running[:: max(1, size // 50)], running[-1], running[-1] + 1):
+        reached = min(np.searchsorted(running, target, "left"), size - 1)
+        passed = min(np.searchsorted(running, target, "right"), size - 1)
+        assert place_of_sum(values, ends, float(target), passing=False) == reached
+        assert place_of_sum(values, ends, float(target), passing=True) == passed
 
 
 def test_drawing_one_of_few():
