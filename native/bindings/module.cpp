@@ -8,25 +8,27 @@ namespace nb = nanobind;
 
 namespace {
 
-// A class of inlay.core.errors, looked up when the first such error is raised.
-PyObject* error_class(const char* name, PyObject* fallback) {
+// A class of inlay.core.errors becomes Python's error. It is looked up each time: an import lets
+// other threads run, and one that raises, too, would wait for a static here with the GIL in its
+// hands.
+void set_error(const char* name, PyObject* fallback, const std::exception& error) {
   PyObject* module = PyImport_ImportModule("inlay.core.errors");
   PyObject* found = module == nullptr ? nullptr : PyObject_GetAttrString(module, name);
   Py_XDECREF(module);
-  if (found != nullptr) return found;
-  PyErr_Clear();
-  return fallback;
+  if (found == nullptr) PyErr_Clear();
+  PyErr_SetString(found == nullptr ? fallback : found, error.what());
+  Py_XDECREF(found);
 }
 
 void translate_errors(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
+  } catch (const inlay::NotFiniteError& e) {
+    set_error("NotFiniteError", PyExc_ValueError, e);
   } catch (const inlay::ArgumentError& e) {
-    static PyObject* const found = error_class("ArgumentError", PyExc_ValueError);
-    PyErr_SetString(found, e.what());
+    set_error("ArgumentError", PyExc_ValueError, e);
   } catch (const inlay::WaitTimeoutError& e) {
-    static PyObject* const found = error_class("WaitTimeoutError", PyExc_TimeoutError);
-    PyErr_SetString(found, e.what());
+    set_error("WaitTimeoutError", PyExc_TimeoutError, e);
   }
 }
 

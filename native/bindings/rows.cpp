@@ -59,7 +59,8 @@ void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle
     const nb::gil_scoped_release unlocked;
     good = kernels::router_topk(in_rows, top_k, normalize, id, weight);
   }
-  if (!good) fail("logits_TE: contains NaN");
+  if (!good)
+    fail("logits_TE: a row has no softmax: it holds a NaN or +infinity, or -infinity alone");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "../kernels/formats.h"
 #include "../kernels/isa.h"
 #include "../kernels/thread_pool.h"
 #include "array.h"
@@ -57,6 +58,12 @@ void register_runtime(nb::module_& m) {
       rows.append(nb::make_tuple(table.isa, variant.problem, table.integer_products,
                                  table.bf16_products, table.fp32));
     }
+    return rows;
+  });
+  m.def("formats", [] {
+    nb::list rows;
+    for (const kernels::FormatInfo& f : kernels::kFormats)
+      rows.append(nb::make_tuple(f.name, f.bits, f.bias, f.group, f.k_multiple));
     return rows;
   });
   m.def("selected_isa", [] { return std::string(kernels::selected().isa); });

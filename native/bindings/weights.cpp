@@ -3,9 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <tuple>
 
+#include "../core/errors.h"
 #include "array.h"
 #include "formats.h"
 #include "module.h"
@@ -62,9 +65,6 @@ WeightMemory borrowed(nb::handle object, const char* name) {
     fail(name, ": must begin at a multiple of 64 bytes");
   return WeightMemory(static_cast<const std::byte*>(owner->buf), owner->len, owner);
 }
-
-// ---- linear
-// --------------------------------------------------------------------------------------
 
 Format linear_format(int64_t out_features, int64_t in_features, const std::string& format) {
   require_positive("out_features", out_features);
@@ -162,9 +162,6 @@ std::tuple<NumPy<int8_t>, NumPy<float>> quantize(nb::handle weight_NK, const std
   return {q.array, scales.array};
 }
 
-// ---- experts
-// -------------------------------------------------------------------------------------
-
 Format expert_format(int64_t num_experts, int64_t hidden, int64_t intermediate,
                      const std::string& format) {
   require_positive("num_experts", num_experts);
@@ -198,6 +195,13 @@ void require_expert(const ExpertWeights& experts, int64_t expert) {
     fail("expert: must be in 0..", experts.num_experts() - 1, ", got ", expert);
 }
 
+void require_finite(const OptionalVector& bias, int64_t size) {
+  const float* x = bias.data();
+  if (x != nullptr && !std::all_of(x, x + size, [](float value) { return std::isfinite(value); }))
+    throw NotFiniteError(std::string(bias.name()) +
+                         ": holds a NaN or an infinity; weights must be finite");
+}
+
 void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::handle up_FM,
                 nb::handle down_MF, nb::handle gate_bias_F, nb::handle up_bias_F,
                 nb::handle down_bias_M) {
@@ -217,6 +221,9 @@ void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::han
   for (const OptionalVector* bias : {&gate_bias, &up_bias, &down_bias})
     if (bias->data() != nullptr && !self.has_bias())
       fail(bias->name(), ": these experts were made without biases; make them with bias=True");
+  require_finite(gate_bias, self.intermediate());
+  require_finite(up_bias, self.intermediate());
+  require_finite(down_bias, self.hidden());
   const nb::gil_scoped_release unlocked;
   self.set(expert, gate_m, up_m, down_m);
   self.set_bias(expert, gate_bias.data(), up_bias.data(), down_bias.data());

@@ -11,6 +11,12 @@ class ArgumentError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Weights hold a NaN or an infinity, or would in their format.
+class NotFiniteError : public ArgumentError {
+ public:
+  using ArgumentError::ArgumentError;
+};
+
 // A wait ended before what it waited for was done.
 class WaitTimeoutError : public std::runtime_error {
  public:

@@ -157,7 +157,7 @@ struct RouterRows {
   int32_t* out_ids;
   float* out_weights;
   float* scratch;  // experts rounded up to 16, floats
-  bool found_nan;  // out
+  bool undefined;  // out: a row whose softmax is not a number
 };
 
 struct KernelTable {

@@ -52,7 +52,8 @@ void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM);
 // out = silu(gate) * up, gate and up being the halves of a row.
 void silu_mul(ConstRows gate_up_T2F, Rows out_TF);
 
-// False when a logit is NaN; the outputs are then meaningless.
+// False when a row has no softmax: it holds a NaN or +infinity, or -infinity alone; the outputs are
+// then meaningless.
 [[nodiscard]] bool router_topk(ConstRows logits_TE, int64_t top_k, bool normalize,
                                int32_t* out_ids_TK, float* out_weights_TK);
 

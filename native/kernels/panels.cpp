@@ -19,11 +19,24 @@ namespace {
 constexpr int64_t kColumns = 16;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-bool all_finite(const float* x, int64_t count) {
+// Bits of the smallest magnitude that is not finite in a float format: of infinity, and of what
+// rounds to infinity in bf16.
+constexpr uint32_t kInfinity = 0x7f800000u;
+constexpr uint32_t kInfinityInBf16 = 0x7f7f8000u;
+
+bool all_below(const float* x, int64_t count, uint32_t magnitude_bits) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i)
     largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
-  return largest < 0x7f800000u;
+  return largest < magnitude_bits;
+}
+
+// Every weight that integers of the format can say with these scales is finite.
+bool scales_fit(Format format, const uint16_t* scales, int64_t groups) {
+  const float largest = static_cast<float>(info(format).bias);
+  return std::all_of(scales, scales + groups, [largest](uint16_t scale) {
+    return std::isfinite(largest * from_bf16(scale));
+  });
 }
 
 int64_t words_per_group(Format format, const PanelLayout& layout) {
@@ -87,40 +100,39 @@ void words_of_integers(const Scratch& scratch, uint32_t* words) {
   }
 }
 
-// False when the row is not finite.
+// False when the row is not finite, or will not be in the format.
 bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratch, uint32_t* words,
                   uint16_t* scales) {
   const float* x = float_row(source, row, scratch.row);
   if (info(scratch.format).operand == Operand::kI8) {
     selected().quantize_row({x, source.cols, scratch.format, scratch.q, scales});
     words_of_integers(scratch, words);
-    return !std::isnan(from_bf16(scales[0]));
+    return scales_fit(scratch.format, scales, scratch.layout.groups);
   }
-  const bool finite = all_finite(x, source.cols);
   if (scratch.format == Format::kF32) {
     std::memcpy(words, x, static_cast<std::size_t>(source.cols) * sizeof(float));
-    return finite;
+    return all_below(x, source.cols, kInfinity);
   }
   std::fill_n(words, scratch.row_words, 0u);
   for (int64_t i = 0; i + 1 < source.cols; i += 2)
     words[i / 2] = to_bf16(x[i]) | static_cast<uint32_t>(to_bf16(x[i + 1])) << 16;
   if (source.cols % 2 == 1) words[source.cols / 2] = to_bf16(x[source.cols - 1]);
-  return finite;
+  return all_below(x, source.cols, kInfinityInBf16);
 }
 
-// False when a scale is not finite or an integer does not fit.
+// False when a scale does not fit the format or an integer does not.
 bool words_of_row(const QuantizedMatrix& source, int64_t row, const Scratch& scratch,
                   uint32_t* words, uint16_t* scales) {
   const int8_t* q = source.q + row * source.row_stride;
   const float* row_scales = source.scales + row * source.scale_stride;
-  bool valid = all_finite(row_scales, scratch.layout.groups);
+  for (int64_t group = 0; group < scratch.layout.groups; ++group)
+    scales[group] = to_bf16(row_scales[group]);
+  bool valid = scales_fit(scratch.format, scales, scratch.layout.groups);
   if (info(scratch.format).bits == 4)
     valid = valid && std::all_of(q, q + source.cols, [](int8_t x) { return x >= -8 && x <= 7; });
   std::memcpy(scratch.q, q, static_cast<std::size_t>(source.cols));
   std::fill(scratch.q + source.cols, scratch.q + scratch.layout.k, int8_t{0});
   words_of_integers(scratch, words);
-  for (int64_t group = 0; group < scratch.layout.groups; ++group)
-    scales[group] = to_bf16(row_scales[group]);
   return valid;
 }
 
@@ -149,13 +161,15 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t value) {
 }
 
 [[noreturn]] void refuse(const SourceMatrix& source, int64_t row) {
-  throw ArgumentError(std::string(source.name) + ": row " + std::to_string(row) +
-                      " holds a NaN or an infinity; weights must be finite");
+  throw NotFiniteError(std::string(source.name) + ": row " + std::to_string(row) +
+                       " holds a NaN or an infinity, or a value that is one in this format; "
+                       "weights must be finite");
 }
 
 [[noreturn]] void refuse(const QuantizedMatrix& source, int64_t row) {
   throw ArgumentError(std::string(source.name) + ": row " + std::to_string(row) +
-                      " holds a scale that is not finite or an integer outside the format's range");
+                      " holds a scale that is not finite, a scale whose weights are not, or an "
+                      "integer outside the format's range");
 }
 
 template <typename Source>
@@ -255,7 +269,7 @@ void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scale
     std::memcpy(q + row * source.cols, scratch.q, static_cast<std::size_t>(source.cols));
     for (int64_t group = 0; group < layout.groups; ++group)
       scales[row * layout.groups + group] = from_bf16(scratch.scales[group]);
-    if (std::isnan(from_bf16(scratch.scales[0]))) keep_lowest(bad, row);
+    if (!scales_fit(format, scratch.scales, layout.groups)) keep_lowest(bad, row);
   });
   if (bad != kNone) refuse(source, bad);
 }

@@ -47,8 +47,9 @@ struct PanelJob {
   int64_t column;
 };
 
-// Runs all jobs on the thread pool. Throws ArgumentError, once all the others are done, when a row
-// is not finite (or, quantised already, out of the format's range).
+// Runs all jobs on the thread pool. Throws, once all the others are done, NotFiniteError when a row
+// is not finite or not in the format, ArgumentError when one that is quantised already is out of
+// the format's range.
 void pack_panels(Format format, std::span<const PanelJob<SourceMatrix>> jobs);
 void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs);
 
@@ -57,7 +58,8 @@ void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs)
 void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
                   float* target, int64_t target_stride);
 
-// q [rows][cols] and scales [rows][groups] of an integer format, on the thread pool.
+// q [rows][cols] and scales [rows][groups] of an integer format, on the thread pool. Throws
+// NotFiniteError as pack_panels.
 void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scales);
 
 }  // namespace inlay::kernels

@@ -47,7 +47,7 @@ bool router_topk(ConstRows logits_TE, int64_t top_k, bool normalize, int32_t* ou
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
   session.prepare_thread_scratch(logits_TE.cols + 16);
-  std::atomic<bool> found_nan{false};
+  std::atomic<bool> undefined{false};
   over_rows(session, logits_TE.rows, 8 * logits_TE.cols, [&](int64_t first, int64_t rows, int t) {
     RouterRows call = {logits_TE.row(first),
                        logits_TE.stride,
@@ -60,9 +60,9 @@ bool router_topk(ConstRows logits_TE, int64_t top_k, bool normalize, int32_t* ou
                        session.thread_scratch(t),
                        false};
     table.router_rows(call);
-    if (call.found_nan) found_nan.store(true, std::memory_order_relaxed);
+    if (call.undefined) undefined.store(true, std::memory_order_relaxed);
   });
-  return !found_nan.load(std::memory_order_relaxed);
+  return !undefined.load(std::memory_order_relaxed);
 }
 
 void rope_and_store(const RopeRows& rows) {

@@ -186,14 +186,12 @@ void rope_rows(const RopeRows& p) {
 
 void router_rows(RouterRows& p) {
   constexpr int64_t kWidth = Vec::kWidth;
-  p.found_nan = false;
+  p.undefined = false;
   for (int64_t r = 0; r < p.rows; ++r) {
     const float* logits = p.logits + r * p.logits_stride;
     float largest = logits[0];
-    for (int64_t e = 0; e < p.experts; ++e) {
-      if (logits[e] != logits[e]) p.found_nan = true;
+    for (int64_t e = 1; e < p.experts; ++e)
       if (logits[e] > largest) largest = logits[e];
-    }
     Vec::F sums = Vec::zero();
     for (int64_t e = 0; e < p.experts; e += kWidth) {
       const int64_t n = p.experts - e;
@@ -204,7 +202,9 @@ void router_rows(RouterRows& p) {
       if (n < kWidth) value = Vec::load_first(p.scratch + e, n);
       sums = Vec::add(sums, value);
     }
+    // At least exp(0); NaN after a NaN, an infinity, or a row of nothing but -infinity.
     const float total = Vec::sum(sums);
+    if (!(total >= 1)) p.undefined = true;
     int32_t* ids = p.out_ids + r * p.top_k;
     float* weights = p.out_weights + r * p.top_k;
     int64_t found = 0;

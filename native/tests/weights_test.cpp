@@ -84,7 +84,8 @@ void test_linear(Format format) {
     bad[static_cast<std::size_t>(n * k - 1)] = std::nanf("");
     CHECK(error_of([&] { pieces.set_rows(0, rows_of("bad", bad, 0, n, k)); }) ==
           "bad: row " + std::to_string(n - 1) +
-              " holds a NaN or an infinity; weights must be finite");
+              " holds a NaN or an infinity, or a value that is one in this format; weights must "
+              "be finite");
   }
 }
 

@@ -193,6 +193,8 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (router, "top_k", 0),
     (router, "top_k", 6),
     (router, "logits_TE", np.array([[1, np.nan, 1, 1, 1]] * 2, np.float32)),
+    (router, "logits_TE", np.array([[1, 1, np.inf, 1, 1]] * 2, np.float32)),
+    (router, "logits_TE", np.array([[1, 1, 1, 1, 1], [-np.inf] * 5], np.float32)),
     (router, "out_ids_TK", np.zeros((2, 3), i32)),
     (router, "out_weights_TK", f(1, 2)),
     (norm, "x_TM", f(2, 0)),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from inlay import kernels
-from inlay.core.errors import ArgumentError
+from inlay.core.errors import ArgumentError, NotFiniteError
+from inlay.core.weight_format import FORMATS, format_named
 from inlay.kernels import _backend, reference
 from inlay.kernels._checks import from_bf16, to_bf16
 from tests.native.cases import floats
@@ -152,6 +153,63 @@ def test_rows_that_are_not_finite_are_refused(
         experts.set(0, good, w, good.T.copy())
     with pytest.raises(ArgumentError, match="^down_MF: row 1 holds|^down_MF: row 69 holds"):
         experts.set(0, good, good, w.T.copy())
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+def test_what_becomes_infinite_in_the_format_is_refused(isa: str, module: Any, format: str) -> None:
+    largest = np.finfo(np.float32).max
+    w = np.zeros((3, 64), np.float32)
+    w[1, 2] = largest * np.float32(0.75)  # 4 bits search among scales up to 1.28 times as large
+    assert np.isfinite(module.pack_linear(w, format).dequantize()).all()
+    if format == "float32":
+        return
+    w[1, 2] = largest
+    with pytest.raises(NotFiniteError, match="^weight_NK: row 1 holds"):
+        module.pack_linear(w, format)
+    if format in INTEGERS:
+        with pytest.raises(NotFiniteError, match="^weight_NK: row 1 holds"):
+            module.quantize(w, format)
+
+
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+@pytest.mark.parametrize("scale", [3.4e38, 3.38e38, -3e37])
+def test_scales_whose_weights_are_infinite_are_refused(module: Any, scale: float) -> None:
+    weight = module.LinearWeight(2, 64, "int8")
+    q, scales = np.zeros((2, 64), np.int8), np.array([[1], [scale]], np.float32)
+    with pytest.raises(ArgumentError, match="^q_NK: row 1 holds"):
+        weight.set_rows_quantized(0, q, scales)
+
+
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+@pytest.mark.parametrize("bad", range(3))
+def test_biases_are_finite_and_a_refused_expert_keeps_its_own(
+    rng: np.random.Generator, module: Any, bad: int
+) -> None:
+    experts = module.ExpertWeights(1, 8, 4, "float32", True)
+    weights = [floats(rng, *shape) for shape in ((4, 8), (4, 8), (8, 4))]
+    biases = [floats(rng, size) for size in (4, 4, 8)]
+    experts.set(0, *weights, *biases)
+    before = np.concatenate(biases)
+    wrong = [bias + 1 for bias in biases]
+    wrong[bad][3] = np.inf
+    with pytest.raises(NotFiniteError, match=r"^(gate|up|down)_bias_[FM]: holds a NaN"):
+        experts.set(0, *[2 * w for w in weights], *wrong)
+    assert np.array_equal(experts.biases()[0], before)
+    assert np.array_equal(experts.dequantize(0)[0], weights[0])
+    weights[bad][0, 0] = np.nan
+    with pytest.raises(NotFiniteError, match=r"^(gate|up|down)_(FM|MF): row 0 holds"):
+        experts.set(0, *weights, *[bias + 1 for bias in biases])
+    assert np.array_equal(experts.biases()[0], before)
+
+
+def test_the_table_of_formats_is_the_kernels_own() -> None:
+    from inlay import _native
+
+    mine = [format_named(name) for name in FORMATS]
+    assert _native.kernels.formats() == [
+        (f.name, f.bits, f.bias if f.is_integer else 0, f.group, f.k_multiple) for f in mine
+    ]
 
 
 @pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])

@@ -13,7 +13,7 @@ from inlay.kernels import reference
 
 STUB = ast.parse(Path(inlay.__file__).with_name("_native.pyi").read_text())
 RUNTIME = {
-    "isa_variants", "selected_isa", "request_isa", "cpu_features",
+    "formats", "isa_variants", "selected_isa", "request_isa", "cpu_features",
     "measure_peak", "memory_probe_bytes", "usable_processors", "topology", "set_topology",
     "num_threads", "set_num_threads", "spin_us", "set_spin_us",
 }  # fmt: skip

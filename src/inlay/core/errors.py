@@ -2,6 +2,7 @@
 
     InlayError
     ├── ArgumentError (ValueError)     a call's argument has a wrong value, shape or type
+    │   └── NotFiniteError             weights hold a NaN or an infinity
     ├── ConfigError (ValueError)       a configuration value is out of its allowed range
     ├── RequestError                   a request cannot be served as written
     │   ├── ContextLengthError         prompt and output do not fit into the context
@@ -39,6 +40,10 @@ class ArgumentError(InlayError, ValueError):
 
     code = "invalid_argument"
     http_status = 400
+
+
+class NotFiniteError(ArgumentError):
+    """Weights hold a NaN or an infinity, or a value that becomes one in their format."""
 
 
 class ConfigError(InlayError, ValueError):

@@ -12,10 +12,10 @@ Shape letters in names: T tokens, B sequences, N output columns, K inner size or
 dim, F expert width, E experts, H heads, D head dim, P positions or pages, R half the rotary dim.
 """
 
+from inlay.core.weight_format import FORMATS
 from inlay.kernels._arrays import Array
 from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, rope_and_store
 from inlay.kernels._block_hash import block_hash_chain
-from inlay.kernels._formats import FORMATS
 from inlay.kernels._linear import LinearWeight, linear, pack_linear
 from inlay.kernels._moe import (
     SILU,

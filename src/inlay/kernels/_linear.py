@@ -23,7 +23,8 @@ def pack_linear(weight_NK: Array, format: str | None = None) -> LinearWeight:
             nearest bf16, ties to even; integer formats are made as by `quantize`.
 
     Raises:
-        ArgumentError: a row holds a NaN or an infinity, or an argument is wrong.
+        NotFiniteError: a row holds a NaN or an infinity, or a value that becomes one in the format.
+        ArgumentError: another argument is wrong.
 
     The layout is that of `docs/kernels.md`, the same for every ISA, 64-byte aligned, in
         huge pages when large. To fill a weight piece by piece use

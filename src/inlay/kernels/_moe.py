@@ -46,8 +46,8 @@ def pack_experts(
         format: one of `FORMATS`; by default the dtype that is given.
 
     Raises:
-        ArgumentError: the shapes do not fit together, or a row holds a NaN or an infinity; the
-            message names the argument.
+        NotFiniteError: a row holds a NaN or an infinity, or a value that becomes one in the format.
+        ArgumentError: the shapes do not fit together. Both messages name the argument.
 
     A loader that does not want all experts in memory twice creates
     `ExpertWeights(num_experts, hidden, intermediate, format, bias)` and calls
@@ -170,14 +170,16 @@ def router_topk(
     """Softmax over all experts, then the `top_k` largest in descending order, as in Qwen3-MoE.
 
     Args:
-        logits_TE: float32, any row stride, contiguous columns.
+        logits_TE: float32, any row stride, contiguous columns. -infinity shuts an expert out: its
+            weight is 0.
         top_k: experts per token, 1 to E.
         normalize: divide the chosen weights by their sum.
         out_ids_TK: int32, contiguous; of equal weights the lower id comes first.
         out_weights_TK: float32, contiguous.
 
     Raises:
-        ArgumentError: a shape or dtype is wrong, or a logit is NaN; the message names the argument.
+        ArgumentError: a shape or dtype is wrong, or a row has no softmax (a NaN, +infinity, or
+            nothing but -infinity); the message names the argument.
 
     Tolerance: 1e-6 relative on the weights.
     """

@@ -5,18 +5,13 @@ Knows no files and no kernels, and loads no torch.
 
 from dataclasses import dataclass
 
+from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW, format_named
 
-# Bytes per weight, the bf16 scales of groups included.
-BYTES_PER_WEIGHT = {
-    "float32": 4.0,
-    "bfloat16": 2.0,
-    "float16": 2.0,
-    "int8": 1.0,
-    "int8:g32": 1.0625,
-    "int4:g128": 0.515625,
-    "int4:g64": 0.53125,
-    "int4:g32": 0.5625,
+# Those of the CPU kernels, and what only a CUDA backend holds.
+BYTES_PER_WEIGHT = {name: format_named(name).bytes_per_weight for name in FORMATS} | {
+    "float16": 2.0
 }
 FLOAT_FORMATS = ("float32", "bfloat16", "float16")
 _ALIASES = {"int4": "int4:g32"}
@@ -60,6 +55,21 @@ def part_formats(weight_format: str, float_dtype: str) -> PartFormats:
         return PartFormats(*[weight_format] * 4)
     other = "int8" if weight_format.startswith("int4") else weight_format
     return PartFormats(mlp=weight_format, attention=other, router=float_dtype, head=other)
+
+
+def check_row_lengths(shape: ModelShape, formats: PartFormats) -> None:
+    """Raise UnsupportedModelError where rows are too long for the sums of `int8`."""
+    lengths = {
+        "attention": (formats.attention, max(shape.hidden, shape.heads * shape.head_dim)),
+        "MLPs": (formats.mlp, max(shape.hidden, shape.intermediate, shape.moe_intermediate)),
+        "output matrix": (formats.head, shape.hidden),
+    }
+    for part, (weight_format, length) in lengths.items():
+        if weight_format == "int8" and length > MAX_WHOLE_ROW:
+            raise UnsupportedModelError(
+                f"weight_format 'int8' sums rows of at most {MAX_WHOLE_ROW} values, those of the "
+                f"{part} have {length}: use 'int8:g32'"
+            )
 
 
 def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bfloat16") -> int:

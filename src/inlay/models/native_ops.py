@@ -38,9 +38,14 @@ class _Step:
 
 
 class NativeOps:
-    """See `inlay.models.ops.Ops`."""
+    """See `inlay.models.ops.Ops`.
+
+    Raises:
+        ArgumentError: INLAY_ISA names a variant that cannot run here.
+    """
 
     def __init__(self) -> None:
+        kernels.selected_isa()  # an impossible choice is refused before any file is read
         self._pool: KvPool | None = None
         self._pool_bytes: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
         self._geometry: Any = None

@@ -15,9 +15,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from inlay.core.errors import ArgumentError, ModelFileError, UnsupportedModelError
+from inlay.core.errors import ModelFileError, NotFiniteError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
-from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
+from inlay.models.formats import (
+    PartFormats,
+    check_row_lengths,
+    full_name,
+    packed_bytes,
+    part_formats,
+)
 from inlay.models.ops import Array, Experts, Linear, Ops
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weight_names import WEIGHT_NAMES, expected_tensors
@@ -121,7 +127,8 @@ def open_checkpoint(
     Raises:
         ModelNotFoundError: a file is missing.
         ModelFileError: a file is damaged, or does not hold exactly what the shape needs.
-        UnsupportedModelError: a dtype, or a weight format that the backend does not have.
+        UnsupportedModelError: a dtype, or a weight format that the backend does not have or that
+            cannot sum such long rows.
     """
     files = WeightFiles(directory)
     names = WEIGHT_NAMES[shape.architecture]
@@ -141,6 +148,7 @@ def open_checkpoint(
             f"auto, {', '.join(ops.weight_formats)}"
         )
     formats = part_formats(weight_format, float_dtype)
+    check_row_lengths(shape, formats)
     return OpenWeights(
         source=TensorWeights(files, shape, ops, formats, fused_experts=fused),
         weight_format=weight_format,
@@ -245,8 +253,8 @@ class TensorWeights:
 
 @contextmanager
 def _damage(part: str) -> Iterator[None]:
-    """What kernels refuse to pack (infinities in an integer format) is the file's fault."""
+    """Weights that are not finite are the file's fault, whatever else fails is not."""
     try:
         yield
-    except ArgumentError as error:
+    except NotFiniteError as error:
         raise ModelFileError(f"{part} cannot be packed ({error}): the file is damaged") from error

@@ -2,11 +2,13 @@
 
 import pytest
 
+from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.models.formats import (
     BYTES_PER_WEIGHT,
     WEIGHT_FORMATS,
     PartFormats,
+    check_row_lengths,
     full_name,
     packed_bytes,
     part_formats,
@@ -50,6 +52,16 @@ def test_int8_spares_the_router(name: str) -> None:
 
 def test_floats_are_for_all() -> None:
     assert set(vars(part_formats("float32", "bfloat16")).values()) == {"float32"}
+
+
+def test_rows_too_long_for_int8_are_refused() -> None:
+    long = ModelShape.from_config(CONFIG | {"hidden_size": 65568, "head_dim": 2048})
+    for name in ("int8:g32", "bfloat16"):
+        check_row_lengths(long, part_formats(name, "bfloat16"))
+    for name in ("int8", "int4"):
+        with pytest.raises(UnsupportedModelError, match="attention have 65568: use 'int8:g32'"):
+            check_row_lengths(long, part_formats(name, "bfloat16"))
+    check_row_lengths(ModelShape.from_config(CONFIG), part_formats("int8", "bfloat16"))
 
 
 def test_memory_of_a_large_model() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from inlay import kernels
 from inlay.core.errors import (
     ArgumentError,
     ConfigError,
@@ -19,6 +20,7 @@ from inlay.core.errors import (
     UnsupportedModelError,
 )
 from inlay.core.model_shape import ModelShape
+from inlay.kernels import _backend
 from inlay.models import model as model_module
 from inlay.models.batch import ForwardBatch
 from inlay.models.model import Model, load_model
@@ -128,6 +130,30 @@ def test_damaged_files(tmp_path: Path) -> None:
     (directory / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(UnsupportedModelError, match=r"pytorch_model\.bin but no \*\.safetensors"):
         load_model(directory)
+
+
+@pytest.mark.parametrize("weight_format", ["auto", "int8"])
+def test_weights_that_are_not_finite_are_the_files_fault(
+    tmp_path: Path, weight_format: str
+) -> None:
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.1.self_attn.o_proj.weight"][3, 2] = math.inf
+
+    edit(tiny(tmp_path), spoil)
+    with pytest.raises(ModelFileError, match=r"output of layer 1 .*row 3 .*the file is damaged"):
+        load_model(tmp_path, weight_format=weight_format)
+
+
+def test_a_variant_that_cannot_run_is_not_the_files_fault(tmp_path: Path) -> None:
+    if not _backend.is_native:
+        pytest.skip("needs the extension")
+    before = kernels.selected_isa()
+    _backend.ops.request_isa("nonsense")
+    try:
+        with pytest.raises(ArgumentError, match="^INLAY_ISA: 'nonsense' is not a kernel variant"):
+            load_model(tiny(tmp_path), weight_format="int8")
+    finally:
+        _backend.ops.request_isa(before)
 
 
 def test_damaged_index(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inlay.core.errors import NotFiniteError
+from inlay.core.weight_format import format_named
 from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
-from inlay.kernels._formats import PANEL, format_named
-from inlay.kernels.reference.formats import StoredRows, check_inner_size, source_of
+from inlay.kernels.reference.formats import PANEL, StoredRows, check_inner_size, source_of
 from inlay.kernels.reference.linear import bytes_of
 from inlay.kernels.reference.pending import Pending
 
@@ -75,12 +76,13 @@ class ExpertWeights:
             source = array_of(value, name, 2, (np.float32, np.uint16))
             for dim in range(2):
                 check_size(source, name, dim, shape[dim], "the experts' size")
-            sources.append(source_of(source, name))
+            sources.append((source_of(source, name), name))
         ranges = {
             "gate_bias_F": (gate_bias_F, slice(0, f)),
             "up_bias_F": (up_bias_F, slice(f, 2 * f)),
             "down_bias_M": (down_bias_M, slice(2 * f, 2 * f + m)),
         }
+        biases = []
         for name, (value, place) in ranges.items():
             bias = vector_of(value, name, place.stop - place.start)
             if bias is None:
@@ -89,11 +91,15 @@ class ExpertWeights:
                 self._biases is not None,
                 f"{name}: these experts were made without biases; make them with bias=True",
             )
+            if not np.isfinite(bias).all():
+                raise NotFiniteError(f"{name}: holds a NaN or an infinity; weights must be finite")
+            biases.append((place, bias))
+        self._gate_up[expert].set(slice(0, f), *sources[0])
+        self._gate_up[expert].set(slice(f, 2 * f), *sources[1])
+        self._down[expert].set(slice(0, m), *sources[2])
+        for place, bias in biases:
             assert self._biases is not None
             self._biases[expert, place] = bias
-        self._gate_up[expert].set(slice(0, f), sources[0])
-        self._gate_up[expert].set(slice(f, 2 * f), sources[1])
-        self._down[expert].set(slice(0, m), sources[2])
 
     def dequantize(self, expert: int) -> tuple[F32, F32, F32]:
         """Gate, up and down as products use them."""
@@ -255,10 +261,14 @@ def router_topk(
     for name, array in (("out_ids_TK", ids), ("out_weights_TK", weights)):
         check_size(array, name, 0, logits.shape[0], "tokens of logits_TE")
         check_size(array, name, 1, top_k, "top_k")
-    check(not np.isnan(logits).any(), "logits_TE: contains NaN")
     if not len(logits):
         return
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    largest = logits.max(axis=1, keepdims=True)
+    check(
+        bool(np.isfinite(largest).all()),
+        "logits_TE: a row has no softmax: it holds a NaN or +infinity, or -infinity alone",
+    )
+    exponentials = np.exp(logits - largest)
     probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
     ids[:] = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
     weights[:] = np.take_along_axis(probabilities, ids, axis=1)

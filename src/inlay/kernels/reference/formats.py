@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inlay.core.errors import ArgumentError
+from inlay.core.errors import NotFiniteError
+from inlay.core.weight_format import MAX_WHOLE_ROW, WeightFormat, format_named
 from inlay.kernels._checks import F32, array_of, as_f32, check, from_bf16, to_bf16
-from inlay.kernels._formats import MAX_WHOLE_ROW, PANEL, Format, format_named
+
+PANEL = 64
+"""Output columns of a packed panel."""
 
 _SMALLEST_PEAK = np.float32(2.0**-100)
 _SMALLEST_ACTIVATION = np.float32(1e-35)
@@ -25,22 +28,34 @@ def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[np.int8], F32]:
     k = source.shape[1]
     check(k >= 1, f"weight_NK: has shape {source.shape}, but rows must hold at least 1 value")
     check_inner_size(named, "weight_NK", k)
+    check_finite(source, "weight_NK")
     q, scales = quantized(source, named)
+    check_finite(largest_weights(scales, named), "weight_NK")
     return np.ascontiguousarray(q[:, :k]), scales
 
 
 def source_of(value: Any, name: str) -> F32:
-    """A weight matrix as fp32, whose rows are all finite."""
-    source = as_f32(array_of(value, name, 2, (np.float32, np.uint16)))
-    bad = np.flatnonzero(~np.isfinite(source).all(axis=1))
+    """A weight matrix as fp32."""
+    return as_f32(array_of(value, name, 2, (np.float32, np.uint16)))
+
+
+def check_finite(x_NK: F32, name: str) -> None:
+    """Raise where weights, or what a format makes of them, are not finite."""
+    bad = np.flatnonzero(~np.isfinite(x_NK).all(axis=1))
     if len(bad):
-        raise ArgumentError(
-            f"{name}: row {bad[0]} holds a NaN or an infinity; weights must be finite"
+        raise NotFiniteError(
+            f"{name}: row {bad[0]} holds a NaN or an infinity, or a value that is one in this "
+            "format; weights must be finite"
         )
-    return source
 
 
-def check_integers(format: Format) -> None:
+def largest_weights(scales: F32, format: WeightFormat) -> F32:
+    """The largest magnitude that integers of the format say with these scales."""
+    with np.errstate(over="ignore"):
+        return scales * np.float32(format.bias)
+
+
+def check_integers(format: WeightFormat) -> None:
     """Raise for a format without integers."""
     check(
         format.is_integer,
@@ -48,7 +63,7 @@ def check_integers(format: Format) -> None:
     )
 
 
-def check_inner_size(format: Format, name: str, k: int) -> None:
+def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
     """Raise where whole rows are too long to be summed in 32 bits."""
     check(
         format.group >= 0 or k <= MAX_WHOLE_ROW,
@@ -57,14 +72,14 @@ def check_inner_size(format: Format, name: str, k: int) -> None:
     )
 
 
-def quantized(x_NK: F32, format: Format) -> tuple[npt.NDArray[np.int8], F32]:
+def quantized(x_NK: F32, format: WeightFormat) -> tuple[npt.NDArray[np.int8], F32]:
     """q [N, padded K] and scales [N, G]; every operation is the kernels' own, in their order."""
     x_NGI = _grouped(x_NK, format)
     q, scales = _in_8_bits(x_NGI) if format.bits == 8 else _in_4_bits(x_NGI)
     return q.astype(np.int8).reshape(len(x_NK), format.padded(x_NK.shape[1])), scales
 
 
-def _grouped(x_NK: F32, format: Format) -> F32:
+def _grouped(x_NK: F32, format: WeightFormat) -> F32:
     n, k = x_NK.shape
     padded = np.zeros((n, format.padded(k)), np.float32)
     padded[:, :k] = x_NK
@@ -118,7 +133,7 @@ def _in_4_bits(x_NGI: F32) -> tuple[F32, F32]:
     return q, scales
 
 
-def packed_activations(x_TK: F32, format: Format) -> tuple[npt.NDArray[np.int8], F32]:
+def packed_activations(x_TK: F32, format: WeightFormat) -> tuple[npt.NDArray[np.int8], F32]:
     """int8 [T, padded K] and fp32 scales [T, G]; a group that is not finite has scale NaN."""
     x_TGI = _grouped(x_TK, format)
     peak = np.abs(x_TGI).max(axis=2)
@@ -140,38 +155,43 @@ class StoredRows:
         scales_NG: bf16 bits; all formats have the array, floats do not use it.
     """
 
-    format: Format
+    format: WeightFormat
     k: int
     stored_NK: npt.NDArray[Any]
     scales_NG: npt.NDArray[np.uint16]
 
     @classmethod
-    def zeros(cls, n: int, k: int, format: Format) -> "StoredRows":
+    def zeros(cls, n: int, k: int, format: WeightFormat) -> "StoredRows":
         """As kernels make them: all bytes 0."""
         dtype = {32: np.float32, 16: np.uint16}.get(format.bits, np.uint8)
         stored = np.zeros((n, format.padded(k)), dtype)
         return cls(format, k, stored, np.zeros((n, format.groups(k)), np.uint16))
 
-    @property
-    def _bias(self) -> int:
-        return 1 << (self.format.bits - 1)
-
-    def set(self, rows: slice, source: F32) -> None:
-        """Rows from fp32."""
+    def set(self, rows: slice, source: F32, name: str) -> None:
+        """Rows from fp32. Raises NotFiniteError with the argument's name."""
+        check_finite(source, name)
         if self.format.is_integer:
-            self.set_quantized(rows, *quantized(source, self.format))
+            q, scales = quantized(source, self.format)
+            check_finite(largest_weights(scales, self.format), name)
+            self.set_quantized(rows, q, scales)
+        elif self.format.bits == 32:
+            self.stored_NK[rows, : self.k] = source
         else:
-            self.stored_NK[rows, : self.k] = source if self.format.bits == 32 else to_bf16(source)
+            rounded = to_bf16(source)
+            check_finite(from_bf16(rounded), name)
+            self.stored_NK[rows, : self.k] = rounded
 
     def set_quantized(self, rows: slice, q: npt.NDArray[np.int8], scales: F32) -> None:
         """Rows from integers and scales."""
-        self.stored_NK[rows] = self._bias
-        self.stored_NK[rows, : q.shape[1]] = (q.astype(np.int16) + self._bias).astype(np.uint8)
+        self.stored_NK[rows] = self.format.bias
+        self.stored_NK[rows, : q.shape[1]] = (q.astype(np.int16) + self.format.bias).astype(
+            np.uint8
+        )
         self.scales_NG[rows] = to_bf16(scales)
 
     def integers(self) -> npt.NDArray[np.int16]:
         """q [N, padded K]."""
-        return self.stored_NK.astype(np.int16) - np.int16(self._bias)
+        return self.stored_NK.astype(np.int16) - np.int16(self.format.bias)
 
     def values(self) -> F32:
         """The weights that products use, fp32 [N, K]."""
@@ -225,7 +245,7 @@ class StoredRows:
 
 
 # Elements of 32 bits of a column, which lie together in a panel.
-def _per_word(format: Format) -> int:
+def _per_word(format: WeightFormat) -> int:
     return 32 // format.bits
 
 
@@ -243,7 +263,7 @@ def _to_panels(rows: StoredRows, count: int, groups: int) -> npt.NDArray[np.uint
 
 
 def _from_panels(
-    format: Format, panels: npt.NDArray[np.uint8], count: int, groups: int
+    format: WeightFormat, panels: npt.NDArray[np.uint8], count: int, groups: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint16]]:
     data = panels.reshape(count, groups, -1)
     scales = np.zeros((count * PANEL, groups), np.uint16)

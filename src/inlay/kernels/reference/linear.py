@@ -5,12 +5,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
-from inlay.kernels._formats import Format, format_named
+from inlay.core.weight_format import WeightFormat, format_named
+from inlay.kernels._checks import (
+    F32,
+    array_of,
+    check,
+    check_size,
+    from_bf16,
+    to_bf16,
+    vector_of,
+)
 from inlay.kernels.reference.formats import (
     StoredRows,
     check_inner_size,
     check_integers,
+    largest_weights,
     source_of,
 )
 
@@ -47,7 +56,7 @@ class LinearWeight:
         """Fill output columns from `first` on."""
         source = array_of(rows_NK, "rows_NK", 2, (np.float32, np.uint16))
         check_size(source, "rows_NK", 1, self.shape[1], "in_features")
-        self.rows.set(self._range(first, len(source)), source_of(source, "rows_NK"))
+        self.rows.set(self._range(first, len(source)), source_of(source, "rows_NK"), "rows_NK")
 
     def set_rows_quantized(self, first: int, q_NK: Any, scales_NG: Any) -> None:
         """Fill output columns with integers and scales."""
@@ -59,11 +68,12 @@ class LinearWeight:
         rows = self._range(first, len(q))
         check_size(scales, "scales_NG", 0, len(q), "rows of q_NK")
         check_size(scales, "scales_NG", 1, format.groups(q.shape[1]), "groups of in_features")
-        fits = np.isfinite(scales).all(axis=1) & _in_range(q, format)
+        largest = largest_weights(from_bf16(to_bf16(scales)), format)
+        fits = np.isfinite(largest).all(axis=1) & _in_range(q, format)
         check(
             bool(fits.all()),
-            f"q_NK: row {int(fits.argmin()) if len(fits) else 0} holds a scale that is not finite "
-            "or an integer outside the format's range",
+            f"q_NK: row {int(fits.argmin()) if len(fits) else 0} holds a scale that is not finite, "
+            "a scale whose weights are not, or an integer outside the format's range",
         )
         self.rows.set_quantized(rows, q, scales)
 
@@ -76,9 +86,9 @@ class LinearWeight:
         return self.rows.panels()
 
 
-def _in_range(q: npt.NDArray[np.int8], format: Format) -> npt.NDArray[np.bool_]:
-    low, high = (-8, 7) if format.bits == 4 else (-128, 127)
-    result: npt.NDArray[np.bool_] = np.all((q >= low) & (q <= high), axis=1)
+def _in_range(q: npt.NDArray[np.int8], format: WeightFormat) -> npt.NDArray[np.bool_]:
+    bias = format.bias
+    result: npt.NDArray[np.bool_] = np.all((q >= -bias) & (q < bias), axis=1)
     return result
 
 
@@ -91,7 +101,7 @@ def pack_linear(weight_NK: Any, format: str | None = None) -> LinearWeight:
     check_inner_size(format_named(format), "weight_NK", source.shape[1])
     rows, cols = source.shape
     weight = LinearWeight(rows, cols, format)
-    weight.rows.set(slice(0, rows), source_of(source, "weight_NK"))
+    weight.rows.set(slice(0, rows), source_of(source, "weight_NK"), "weight_NK")
     return weight
 
 
