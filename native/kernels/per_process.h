@@ -20,8 +20,8 @@ class PerProcess {
   static T& get(Make&& make) {
     T* object = object_.load(std::memory_order_acquire);
     if (object != nullptr) return *object;
+    (void)fork_handlers_;
     const std::lock_guard lock(creation_);
-    if (!registered_) registered_ = pthread_atfork(before_fork, in_parent, in_child) == 0;
     object = object_.load(std::memory_order_acquire);
     if (object == nullptr) {
       object = make();
@@ -40,7 +40,8 @@ class PerProcess {
 
   static inline std::atomic<T*> object_{nullptr};
   static inline std::mutex creation_;
-  static inline bool registered_ = false;
+  // Registered when the library is loaded, before anyone can hold the mutex.
+  static inline const int fork_handlers_ = pthread_atfork(before_fork, in_parent, in_child);
 };
 
 }  // namespace inlay::kernels

@@ -59,10 +59,6 @@ constexpr auto kAmx =
     std::to_array<const char*>({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl",
                                 "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"});
 
-std::string amx_refusal() {
-  static const std::string refusal = allow_amx();
-  return refusal;
-}
 #endif
 
 // Slowest first, so that what is there for tests alone is never the best.
@@ -75,7 +71,7 @@ constexpr auto kVariants = std::to_array<Variant>({
     {&avx512::kTable, kAvx512},
     {&avx512_vnni::kTable, kAvx512Vnni},
     {&avx512_bf16::kTable, kAvx512Bf16},
-    {&amx::kTable, kAmx, amx_refusal},
+    {&amx::kTable, kAmx, allow_amx},
 #endif
 });
 
@@ -101,15 +97,17 @@ struct Selection {
   std::string requested;
 };
 
+// Made when the library is loaded, as `features` is: a static of a function would leave a child
+// that is forked while another thread makes it waiting for ever. Never destroyed, as threads may be
+// choosing at exit.
+Selection& selection = *new Selection;
+
 // A fork waits for a thread that is choosing: the child would find the mutex locked for ever.
-Selection& selection() {
-  static Selection instance;
-  static const int registered =
-      pthread_atfork([] { instance.mutex.lock(); }, [] { instance.mutex.unlock(); },
-                     [] { instance.mutex.unlock(); });
-  (void)registered;
-  return instance;
-}
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { selection.mutex.lock(); }, [] { selection.mutex.unlock(); },
+                   [] { selection.mutex.unlock(); });
+
+const CpuFeatures features = detect_cpu_features();
 
 const KernelTable* choose(const std::string& requested) {
   for (auto variant = kVariants.rbegin(); variant != kVariants.rend(); ++variant) {
@@ -146,25 +144,23 @@ std::vector<std::string> compiled_isas() {
 }
 
 const KernelTable& selected() {
-  Selection& state = selection();
-  const KernelTable* table = state.table.load(std::memory_order_acquire);
+  const KernelTable* table = selection.table.load(std::memory_order_acquire);
   if (table == nullptr) {
-    const std::lock_guard lock(state.mutex);
-    table = choose(state.requested);
-    state.table.store(table, std::memory_order_release);
+    const std::lock_guard lock(selection.mutex);
+    table = choose(selection.requested);
+    selection.table.store(table, std::memory_order_release);
   }
   return *table;
 }
 
 void request_isa(std::string_view name) {
-  Selection& state = selection();
-  const std::lock_guard lock(state.mutex);
-  state.requested = name;
-  state.table.store(nullptr, std::memory_order_release);
+  const std::lock_guard lock(selection.mutex);
+  selection.requested = name;
+  selection.table.store(nullptr, std::memory_order_release);
 }
 
 std::vector<std::string> cpu_features() {
-  static const CpuFeatures f = detect_cpu_features();
+  const CpuFeatures& f = features;
   const std::array<std::pair<bool, const char*>, 13> all = {{
       {f.avx2, "avx2"},
       {f.fma, "fma"},
