@@ -76,6 +76,7 @@ Format linear_format(int64_t out_features, int64_t in_features, const std::strin
 
 LinearWeight* new_linear(int64_t out_features, int64_t in_features, const std::string& format) {
   const Format parsed = linear_format(out_features, in_features, format);
+  const nb::gil_scoped_release unlocked;  // it asks the pool for its nodes
   return new LinearWeight(out_features, in_features, parsed);
 }
 

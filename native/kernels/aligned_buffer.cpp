@@ -41,7 +41,7 @@ std::byte* map(std::size_t size, std::size_t alignment) {
 // Asks for pages of this node when they are touched first. Preferred, not forced: a full node must
 // not end the process. Containers often forbid the call, which is no error either: then the pages
 // come from the node of the thread that touches them.
-void prefer_node(std::byte* data, std::size_t size, int node) {
+void bind(std::byte* data, std::size_t size, int node) {
   constexpr std::size_t kBits = sizeof(unsigned long) * CHAR_BIT;
   std::array<unsigned long, 1024 / kBits> mask{};
   const auto bit = static_cast<std::size_t>(node);
@@ -65,9 +65,17 @@ AlignedBuffer::AlignedBuffer(std::size_t size_bytes, int node) : size_(size_byte
   const std::size_t page = huge ? kHugePage : kPage;
   mapped_ = round_up(size_bytes, page);
   data_ = map(mapped_, page);
-  if (node >= 0) prefer_node(data_, mapped_, node);
+  if (node >= 0) bind(data_, mapped_, node);
   // A hint: without transparent huge pages the buffer works all the same.
   if (huge) (void)madvise(data_, mapped_, MADV_HUGEPAGE);
+}
+
+void AlignedBuffer::prefer_node(std::size_t first, std::size_t end, int node) {
+  if (mapped_ == 0 || node < 0) return;
+  const std::size_t page = size_ >= kHuge ? kHugePage : kPage;
+  first = first / page * page;
+  end = end == size_ ? mapped_ : end / page * page;
+  if (first < end) bind(data_ + first, end - first, node);
 }
 
 AlignedBuffer::~AlignedBuffer() {

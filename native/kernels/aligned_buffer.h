@@ -27,6 +27,10 @@ class AlignedBuffer {
   AlignedBuffer& operator=(const AlignedBuffer&) = delete;
   ~AlignedBuffer();
 
+  // As `node` for the bytes [first, end) alone, which nobody has touched yet. Both ends are rounded
+  // down to a page of the buffer, but for its own end, so adjoining parts leave none out.
+  void prefer_node(std::size_t first, std::size_t end, int node);
+
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 

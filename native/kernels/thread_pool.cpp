@@ -102,13 +102,13 @@ void ThreadPool::draw_items(int thread) {
 }
 
 void ThreadPool::run(int64_t items, Function function, void* context) {
-  const std::size_t nodes = topology_.nodes.size();
-  const int64_t threads = first_thread_.back();
-  for (std::size_t n = 0; n < nodes; ++n) {
-    queues_[n].next.store(items * first_thread_[n] / threads, std::memory_order_relaxed);
-    queues_[n].end = items * first_thread_[n + 1] / threads;
+  const int nodes = static_cast<int>(topology_.nodes.size());
+  for (int node = 0; node < nodes; ++node) {
+    Queue& queue = queues_[static_cast<std::size_t>(node)];
+    queue.next.store(first_item(node, items), std::memory_order_relaxed);
+    queue.end = first_item(node + 1, items);
   }
-  run_job(static_cast<int>(nodes), function, context);
+  run_job(nodes, function, context);
 }
 
 void ThreadPool::run(std::span<const int64_t> items_per_shard, Function function, void* context) {

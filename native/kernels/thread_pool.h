@@ -57,8 +57,12 @@ class ThreadPool {
       return pool_.topology_.pinned ? pool_.node(shard).memory_node : -1;
     }
 
+    // Of `items` in a parallel_for(), the first that belongs to a node, for 0 to num_nodes().
+    int64_t first_item(int node, int64_t items) const { return pool_.first_item(node, items); }
+
     // Calls body(item, thread) for every item in [0, items); returns when all are done. `thread` is
-    // in [0, num_threads()). Each node begins with a part of the items. The body must not throw.
+    // in [0, num_threads()). Each node begins with its part of the items, from first_item() on. The
+    // body must not throw.
     template <typename Body>
     void parallel_for(int64_t items, Body&& body) {
       if (items <= 1 || num_threads() == 1) {
@@ -129,6 +133,9 @@ class ThreadPool {
   void make_queues(std::size_t count);
   void start(int num_threads);
   void stop();
+  int64_t first_item(int node, int64_t items) const {
+    return items * first_thread_[static_cast<std::size_t>(node)] / first_thread_.back();
+  }
   const Topology::Node& node(int shard) const {
     return topology_.nodes[static_cast<std::size_t>(shard) % topology_.nodes.size()];
   }

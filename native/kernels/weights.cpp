@@ -75,7 +75,13 @@ LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format for
       in_features_(in_features),
       format_(format),
       layout_(panel_layout(format, in_features)),
-      memory_(panels() * layout_.panel_bytes, WeightMemory::kAnyNode) {}
+      memory_(panels() * layout_.panel_bytes, WeightMemory::kAnyNode) {
+  const ThreadPool::Session session(ThreadPool::instance());
+  for (int node = 0; node < session.num_nodes(); ++node)
+    memory_.prefer_node(session.first_item(node, panels()) * layout_.panel_bytes,
+                        session.first_item(node + 1, panels()) * layout_.panel_bytes,
+                        session.memory_node(node));
+}
 
 LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format format,
                            WeightMemory memory)

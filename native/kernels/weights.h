@@ -26,6 +26,11 @@ class WeightMemory {
   WeightMemory(const std::byte* data, int64_t size_bytes, std::shared_ptr<const void> owner);
 
   const std::byte* data() const { return data_; }
+  // As AlignedBuffer::prefer_node(), of owned bytes.
+  void prefer_node(int64_t first, int64_t end, int node) const {
+    buffer_->prefer_node(static_cast<std::size_t>(first), static_cast<std::size_t>(end), node);
+  }
+
   // Null when borrowed.
   std::byte* mutable_data() const { return buffer_ == nullptr ? nullptr : buffer_->data(); }
   int64_t size() const { return size_; }
@@ -40,12 +45,13 @@ class WeightMemory {
 // y = x W^T with W [N][K].
 class LinearWeight {
  public:
+  // Each node's memory takes the panels that its threads begin with (Session::first_item()).
   LinearWeight(int64_t out_features, int64_t in_features, Format format);
-  // Mapped; size is checked against the layout.
+  // Mapped, on whatever node its pages are; size is checked against the layout.
   LinearWeight(int64_t out_features, int64_t in_features, Format format, WeightMemory memory);
 
-  // Fills output columns [first, first + source.rows). Throws ArgumentError for a row that is not
-  // finite; the columns hold nothing of use then.
+  // Fills output columns [first, first + source.rows). Throws as pack_panels(); the columns
+  // hold nothing of use then.
   void set_rows(int64_t first, const SourceMatrix& source);
   void set_rows(int64_t first, const QuantizedMatrix& source);
   // The weights that kernels use, row-major fp32 [N][K].
@@ -100,7 +106,7 @@ class ExpertWeights {
   // present, start as zeros.
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
                 bool has_bias);
-  // Mapped, one shard; no biases when that memory is empty.
+  // Mapped, one shard, as LinearWeight; no biases when that memory is empty.
   ExpertWeights(int64_t num_experts, int64_t hidden, int64_t intermediate, Format format,
                 WeightMemory gate_up, WeightMemory down, WeightMemory biases);
 

@@ -1,17 +1,13 @@
 // Alignment, zeroes, growth and the memory policy of buffers of every kind.
 #include "../kernels/aligned_buffer.h"
 
-#include <linux/mempolicy.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <utility>
 
 #include "../kernels/topology.h"
 #include "check.h"
+#include "memory_policy.h"
 
 namespace {
 
@@ -34,6 +30,14 @@ void test_sizes() {
       check_usable(AlignedBuffer(size, node), size);
 }
 
+void test_parts() {
+  for (const std::size_t size : {std::size_t{1}, kMiB + 5, 9 * kMiB + 1}) {
+    AlignedBuffer buffer(size);
+    for (const int node : {-1, 0, 63, 5000}) buffer.prefer_node(size / 3, size, node);
+    check_usable(buffer, size);
+  }
+}
+
 void test_moving_and_growing() {
   for (const int node : {-1, 0}) {
     AlignedBuffer first(5 * kMiB, node);
@@ -49,23 +53,11 @@ void test_moving_and_growing() {
   }
 }
 
-// Policy of the page at `address`; -1 where the system does not tell.
-int policy_of(const void* address, unsigned long& nodes) {
-  int mode = -1;
-  std::array<unsigned long, 16> mask{};
-  if (syscall(SYS_get_mempolicy, &mode, mask.data(), mask.size() * 64, address, MPOL_F_ADDR) != 0)
-    return -1;
-  nodes = mask[0];
-  return mode;
-}
-
 // Bound as reserved, also what grew, wherever the system lets us bind at all.
 void test_memory_policy() {
   const int node = inlay::kernels::read_topology().nodes.front().memory_node;
   unsigned long nodes = 0;
-  AlignedBuffer free(8 * kMiB);
-  if (node < 0 || node >= 64 || policy_of(free.data(), nodes) != MPOL_DEFAULT ||
-      syscall(SYS_mbind, free.data(), 8 * kMiB, MPOL_DEFAULT, nullptr, 0, 0) != 0) {
+  if (node < 0 || node >= 64 || !policies_can_be_set()) {
     std::puts("no memory policies here: not tested");
     return;
   }
@@ -75,12 +67,19 @@ void test_memory_policy() {
     bound.reserve(2 * size);
     CHECK(policy_of(bound.data(), nodes) == MPOL_PREFERRED && nodes == 1ul << node);
   }
+  // Parts; the first page of the second one is the first one's as well, and stays with the second.
+  AlignedBuffer parts(8 * kMiB + 5);
+  parts.prefer_node(3 * kMiB, parts.size(), node);
+  CHECK(policy_of(parts.data() + 2 * kMiB - 1, nodes) == MPOL_DEFAULT);
+  for (const std::size_t at : {2 * kMiB, 8 * kMiB + 4})
+    CHECK(policy_of(parts.data() + at, nodes) == MPOL_PREFERRED && nodes == 1ul << node);
 }
 
 }  // namespace
 
 int main() {
   test_sizes();
+  test_parts();
   test_moving_and_growing();
   test_memory_policy();
 }

@@ -14,6 +14,7 @@
 #include "../kernels/processors.h"
 #include "../kernels/thread_pool.h"
 #include "check.h"
+#include "memory_policy.h"
 
 namespace {
 
@@ -89,6 +90,29 @@ void test_linear(Format format) {
   }
 }
 
+// The panels of a matrix lie on the nodes of their threads; its bytes are the same on any.
+void test_nodes(Format format) {
+  const int64_t n = 3000, k = 500;
+  const Floats w = random_floats(n * k);
+  LinearWeight one(n, k, format);
+  one.set_rows(0, rows_of("w", w, 0, n, k));
+  ThreadPool::instance().set_topology(
+      choose_topology(std::vector<std::vector<int>>(3, affinity_mask())));
+  LinearWeight three(n, k, format);
+  three.set_rows(0, rows_of("w", w, 0, n, k));
+  const int node = ThreadPool::instance().topology().nodes.front().memory_node;
+  ThreadPool::instance().set_topology(read_topology());
+  CHECK(same(one.memory(), three.memory()));
+  if (node < 0 || node >= 64 || !policies_can_be_set()) return;
+  unsigned long nodes = 0;
+  for (const int64_t at : {int64_t{0}, three.size_bytes() / 2, three.size_bytes() - 1}) {
+    // Less than two huge pages lie anywhere.
+    const bool bound = three.size_bytes() >= int64_t{4} << 20;
+    CHECK(policy_of(three.memory().data() + at, nodes) == (bound ? MPOL_PREFERRED : MPOL_DEFAULT));
+    CHECK(!bound || nodes == 1ul << node);
+  }
+}
+
 // As many shards as nodes, where the width allows it.
 void test_shards(Format format) {
   const int64_t hidden = 70;
@@ -119,6 +143,7 @@ void test_shards(Format format) {
 int main() {
   for (std::size_t i = 0; i < std::size(kFormats); ++i) {
     test_linear(static_cast<Format>(i));
+    test_nodes(static_cast<Format>(i));
     test_shards(static_cast<Format>(i));
   }
 }
