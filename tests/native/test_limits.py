@@ -34,6 +34,7 @@ def test_peaks_are_those_of_a_processor(kind: str) -> None:
     assert 1e-4 < kernels.measure_peak(kind, threads=1) < 100
 
 
+@pytest.mark.slow  # ratios of times, which other load on the machine shifts; so are the next two
 @pytest.mark.skipif(
     "avx512_vnni" not in kernels.cpu_features() or "amx" in kernels.available_isas(),
     reason="needs AVX-512 VNNI, and no AMX",
@@ -43,6 +44,7 @@ def test_the_int8_instruction_does_four_times_the_work() -> None:
     assert 3 < np.median(ratios) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("amx" not in kernels.available_isas(), reason="needs AMX")
 def test_tiles_do_many_times_the_work() -> None:
     peaks = {
@@ -53,6 +55,7 @@ def test_tiles_do_many_times_the_work() -> None:
     assert 6 < peaks["bf16"] / peaks["fp32"] < 40
 
 
+@pytest.mark.slow
 def test_no_product_is_faster_than_the_peak(threads: None) -> None:
     kernels.set_num_threads(1)
     x, out = np.ones((64, 512), np.float32), np.empty((64, 512), np.float32)

@@ -39,7 +39,8 @@ def test_silu_of_extreme_values(isa: str) -> None:
     gate = np.array([[-1e30, -100, -88, -20, 0, 20, 100, 1e30, np.inf, np.nan]], np.float32)
     out = np.empty_like(gate)
     kernels.silu_mul(np.concatenate([gate, np.ones_like(gate)], axis=1), out)
-    assert np.abs(out[0, :3]).max() < 1e-30 or np.allclose(out[0, :3], 0, atol=1e-7)
+    # exp(88) stands for anything above it.
+    assert (np.abs(out[0, :3]) <= 6.1e-39 * np.abs(gate[0, :3])).all()
     assert np.allclose(out[0, 3:8], [-20 / (1 + np.exp(20)), 0, 20, 100, 1e30], rtol=1e-6)
     assert out[0, 8] == np.inf
     assert np.isnan(out[0, 9])

@@ -32,6 +32,6 @@ def silu_mul(gate_up_T2F: Array, out_TF: Array) -> None:
     Raises:
         ArgumentError: a shape, dtype or stride is wrong; the message names the argument.
 
-    Tolerance: 1e-6 relative.
+    Tolerance: 1e-6 relative for gates above -88; below, 6.1e-39 of `gate * up`, absolute.
     """
     _backend.ops.silu_mul(gate_up_T2F, out_TF)
