@@ -46,6 +46,8 @@ class EngineConfig:
         threads: of the CPU kernels; None takes the physical cores.
         seed: makes the seeds that the engine chooses for requests reproducible.
         offline: do not go to the network for models.
+        verify_weights: compare a packed model with its checksums before serving it, which reads
+            all of it.
     """
 
     model: str | None = None
@@ -55,6 +57,7 @@ class EngineConfig:
     threads: int | None = None
     seed: int | None = None
     offline: bool = False
+    verify_weights: bool = False
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 

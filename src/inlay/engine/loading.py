@@ -73,7 +73,12 @@ def load(config: EngineConfig) -> LoadedModel:
     _set_threads(config.threads)
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
-    model = load_model(source.directory, device=device, weight_format=config.weight_format)
+    model = load_model(
+        source.directory,
+        device=device,
+        weight_format=config.weight_format,
+        verify=config.verify_weights,
+    )
     return prepare(config, source.name, model, Text.load(source.directory))
 
 

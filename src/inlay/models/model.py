@@ -125,6 +125,7 @@ def load_model(
     device: str = "cpu",
     weight_format: str = "auto",
     backend: str = "auto",
+    verify: bool = False,
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
@@ -135,6 +136,8 @@ def load_model(
             on a CPU, where float16 is widened to float32, which is exact, and bfloat16 on CUDA.
             Packed weights have theirs.
         backend: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
+        verify: compare packed weights with their checksums, which reads all of them; damaged ones
+            would give wrong answers otherwise. Safetensors carry no checksums.
 
     Raises:
         ModelNotFoundError: no such directory or file.
@@ -148,7 +151,7 @@ def load_model(
     ops = _backend(backend, torch_device)
     packed = directory / PACKED_FILE
     if packed.is_file():
-        opened = open_packed(packed, shape, ops, weight_format)
+        opened = open_packed(packed, shape, ops, weight_format, verify=verify)
     else:
         opened = open_checkpoint(directory, shape, ops, weight_format)
     _check_memory(opened.held_bytes, torch_device, directory)

@@ -114,11 +114,14 @@ def _add(writer: kernels.PackedWriter, name: str, value: Any) -> None:
             writer.add_experts(name, value)
 
 
-def open_packed(file: Path, shape: ModelShape, ops: Ops, weight_format: str) -> OpenWeights:
+def open_packed(
+    file: Path, shape: ModelShape, ops: Ops, weight_format: str, *, verify: bool = False
+) -> OpenWeights:
     """Map a file that `pack` wrote.
 
     Args:
         weight_format: `auto`, or the one that the file has.
+        verify: compare all of the file with its checksums.
 
     Raises:
         ModelFileError: the file is damaged, or belongs to another config.json.
@@ -147,6 +150,8 @@ def open_packed(file: Path, shape: ModelShape, ops: Ops, weight_format: str) -> 
             f"{file} holds weights as {held}, and weight_format {weight_format!r} was asked for: "
             "leave it out, or take the model's safetensors"
         )
+    if verify:
+        packed.verify()
     source = PackedWeights(packed, shape)
     return OpenWeights(source, held, float_dtype, packed.nbytes, fingerprint)
 

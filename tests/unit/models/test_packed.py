@@ -8,10 +8,17 @@ import pytest
 import torch
 
 from inlay import kernels
-from inlay.core.errors import ArgumentError, ModelFileError, ResourceError, UnsupportedModelError
+from inlay.core.errors import (
+    ArgumentError,
+    ModelFileError,
+    ModelNotFoundError,
+    ResourceError,
+    UnsupportedModelError,
+)
 from inlay.models import packed as packed_module
 from inlay.models.model import Model, load_model
 from inlay.models.packed import PACKED_FILE, pack
+from inlay.serve.doctor.weights import check_weights
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
 
@@ -79,6 +86,25 @@ def test_a_damaged_file_is_refused(target: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(ModelFileError, match=message):
             load_model(target)
+
+
+def test_damaged_weights_are_found_when_asked_for(target: Path) -> None:
+    load_model(target, verify=True)
+    file = target / PACKED_FILE
+    data = bytearray(file.read_bytes())
+    panels = kernels.PackedFile(file).linear("layers.1.qkv").panels().tobytes()
+    data[data.index(panels) + len(panels) // 2] ^= 1
+    file.write_bytes(data)
+    load_model(target)
+    with pytest.raises(
+        ModelFileError, match=r"'layers.1.qkv' \(panels\) do not fit their checksum"
+    ):
+        load_model(target, verify=True)
+    check = check_weights(target)
+    assert check.size_bytes == len(data)
+    assert check.problem is not None and "do not fit their checksum" in check.problem
+    with pytest.raises(ModelNotFoundError, match="only packed weights carry checksums"):
+        check_weights(target.parent / "source")
 
 
 def test_another_config_is_refused(target: Path) -> None:

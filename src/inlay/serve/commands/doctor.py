@@ -1,11 +1,19 @@
 """`inlay doctor`: what this machine can do for Inlay, and what holds it back."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def doctor(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIRECTORY]",
+            help="A packed model whose weights to compare with their checksums.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, with stable field names.")
     ] = False,
@@ -13,7 +21,7 @@ def doctor(
     """Look at this machine: what Inlay will use, what holds it back, what is missing.
 
     Measures memory bandwidth and disk speed, which takes about 2 seconds. The exit code is 1 if
-    something is missing that Inlay needs.
+    something is missing that Inlay needs, or the model's weights are damaged.
     """
     import json
 
@@ -26,7 +34,7 @@ def doctor(
 
     errors = Console(stderr=True)
     with errors.status("measuring memory and disk ..."):
-        facts = examine(read_settings())
+        facts = examine(read_settings(), model)
     plan, findings = make_plan(facts), find(facts)
     if as_json:
         print(json.dumps(as_dict(facts, plan, findings), indent=2))

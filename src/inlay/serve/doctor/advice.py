@@ -15,6 +15,7 @@ from inlay.serve.doctor.gpu import Gpus
 from inlay.serve.doctor.kernels import Kernels
 from inlay.serve.doctor.memory import Memory
 from inlay.serve.doctor.software import REQUIRED, Software
+from inlay.serve.doctor.weights import Weights
 
 Level = Literal["problem", "warning", "note"]
 
@@ -26,7 +27,7 @@ _SMALL_MEMORY_BYTES = 4 * 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything the probes found."""
+    """Everything the probes found; `weights` of the model that was named, if one was."""
 
     cpu: Cpu
     memory: Memory
@@ -35,6 +36,7 @@ class Facts:
     gpus: Gpus
     software: Software
     kernels: Kernels
+    weights: Weights | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,7 @@ def find(facts: Facts) -> list[Finding]:
     findings = [
         *_software(facts),
         *_kernels(facts),
+        *_weights(facts.weights),
         *_cores(facts.cpu),
         *_memory(facts),
         *_gpu(facts),
@@ -146,6 +149,11 @@ def _kernels(facts: Facts) -> Iterator[Finding]:
             topic="kernels",
             message="this processor has none of AVX2, AVX-512 and AMX: plain scalar kernels run",
         )
+
+
+def _weights(weights: Weights | None) -> Iterator[Finding]:
+    if weights is not None and weights.problem is not None:
+        yield Finding(level="problem", topic="weights", message=weights.problem)
 
 
 def _cores(cpu: Cpu) -> Iterator[Finding]:

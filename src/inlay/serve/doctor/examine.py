@@ -1,5 +1,7 @@
 """Runs all probes, one after the other, so that none disturbs another's measurement."""
 
+from pathlib import Path
+
 from inlay.core.cgroup import read_limits
 from inlay.core.settings import Settings
 from inlay.serve.doctor.advice import Facts
@@ -10,10 +12,12 @@ from inlay.serve.doctor.gpu import read_gpus
 from inlay.serve.doctor.kernels import read_kernels
 from inlay.serve.doctor.memory import read_memory
 from inlay.serve.doctor.software import read_software
+from inlay.serve.doctor.weights import check_weights
 
 
-def examine(settings: Settings) -> Facts:
-    """Look at the machine. Takes about 2 s, most of it measuring."""
+def examine(settings: Settings, model: Path | None = None) -> Facts:
+    """Look at the machine, and at a packed model. Takes about 2 s, most of it measuring, and what
+    reading the model takes."""
     limits = read_limits()
     cpu, memory = read_cpu(limits), read_memory(limits)
     return Facts(
@@ -24,4 +28,5 @@ def examine(settings: Settings) -> Facts:
         gpus=read_gpus(),
         software=read_software(),
         kernels=read_kernels(settings),
+        weights=None if model is None else check_weights(model),
     )

@@ -27,6 +27,7 @@ def as_dict(facts: Facts, plan: Plan, findings: list[Finding]) -> dict[str, Any]
         "bandwidth": asdict(facts.bandwidth) if facts.bandwidth else None,
         "gpu": asdict(facts.gpus),
         "disk": asdict(facts.disk),
+        "weights": asdict(facts.weights) if facts.weights else None,
         "plan": asdict(plan),
         "findings": [asdict(finding) for finding in findings],
     }
@@ -117,6 +118,15 @@ def _machine(facts: Facts) -> list[tuple[str, str]]:
             f"{f' ({disk.filesystem})' if disk.filesystem else ''} at {disk.cache_dir}{speed}",
         )
     )
+    weights = facts.weights
+    if weights is not None and weights.problem is None:
+        rows.append(
+            (
+                "weights",
+                f"{weights.file} fits its checksums ({format_bytes(weights.size_bytes)} read in "
+                f"{weights.seconds:.1f} s)",
+            )
+        )
     return rows
 
 

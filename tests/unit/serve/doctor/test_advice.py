@@ -1,11 +1,13 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from inlay.serve.doctor.advice import Facts, find, make_plan
 from inlay.serve.doctor.report import as_dict, print_report
+from inlay.serve.doctor.weights import Weights
 from tests.unit.serve.doctor.machines import GIB, GPU, HEALTHY, machine
 
 
@@ -101,8 +103,20 @@ def test_plan_with_a_gpu_that_torch_can_use() -> None:
     assert not [finding for finding in find(facts) if finding.topic == "GPU"]
 
 
+def test_damaged_weights_are_a_problem() -> None:
+    weights = Weights(file="m", size_bytes=1, seconds=0.1, problem="m: is damaged")
+    (finding, *_) = find(replace(HEALTHY, weights=weights))
+    assert (finding.level, finding.topic, finding.message) == (
+        "problem",
+        "weights",
+        "m: is damaged",
+    )
+
+
 def test_both_forms_of_the_report() -> None:
     facts = machine(gpus={"devices": (GPU,)}, cpu={"quota_cores": 2.0}, kernels={"nodes": 2})
+    weights = Weights(file="m/weights.inlay", size_bytes=3 * GIB, seconds=1.5, problem=None)
+    facts = replace(facts, weights=weights)
     plan, findings = make_plan(facts), find(facts)
     out = io.StringIO()
     print_report(Console(file=out, width=100), facts, plan, findings)
@@ -117,12 +131,13 @@ def test_both_forms_of_the_report() -> None:
         "vpmaddubsw",
         "selected",
         "does not offer amx_tile",
+        "m/weights.inlay fits its checksums (3.0 GiB read in 1.5 s)",
     ):
         assert expected in text
     document = json.loads(json.dumps(as_dict(facts, plan, findings)))
     assert document["schema"] == 2
     assert list(document) == [
-        "schema", "software", "cpu", "kernels", "memory", "bandwidth", "gpu", "disk", "plan",
-        "findings",
+        "schema", "software", "cpu", "kernels", "memory", "bandwidth", "gpu", "disk",
+        "weights", "plan", "findings",
     ]  # fmt: skip
     assert document["gpu"]["devices"][0]["memory_total_bytes"] == 80 * GIB
