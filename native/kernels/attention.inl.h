@@ -2,10 +2,10 @@
 // Included inside an anonymous namespace, after attention_product.inl.h and rows.inl.h: see
 // isa/*.cpp. The order of operations is promised in attention_tile.h.
 //
-// Heads are the inner loop: the heads of a token lie side by side in a page, so their bytes are
-// read close in time. Pages are scattered, which hardware prefetchers cannot follow: the values of
-// a step are fetched while its keys are worked on, and the keys of the next step (or head) while
-// the values are.
+// All heads of a group of tokens are worked on before the next group: the heads of a token lie side
+// by side in a page, so the tile reads whole pages, one after the other. Pages are scattered, which
+// hardware prefetchers cannot follow, and heads one after the other are small pieces far apart: the
+// next group is fetched in the order of memory while this one is worked on.
 
 // Tokens [skip, count) of the softmax step that begins at position `begin`. Tokens before `skip`
 // are outside every row's window: their pages may be gone.
@@ -17,9 +17,9 @@ struct KeyStep {
 };
 
 struct AttentionScratch {
-  float* keys;     // [words][kKeyGroup], transposed
+  float* keys;     // [words][kKeyGroup], transposed; then copied values, [kKeyGroup][words]
   float* queries;  // [heads * rows][query_stride], scaled
-  float* scores;   // [rows][kKeyStep]
+  float* scores;   // [heads * rows][kKeyStep]
   float* states;   // [heads * rows][state_stride]: sums, then the maximum and the softmax's sum
   float* merged;   // [heads * rows][state_stride]
   float* totals;   // [heads * rows][kWidth] partial sums of the softmax
@@ -34,13 +34,17 @@ inline float* state_total(const AttentionScratch& s, float* state) {
   return state + s.state_stride - 15;
 }
 
-// Page by page: a division per token would cost as much as the products.
-inline void find_tokens(const AttentionTile& p, int64_t begin, int64_t first, int64_t end,
-                        KeyStep* step) {
+// The tokens from `begin` on that this tile sees; none at the end of its segments. Page by page: a
+// division per token would cost as much as the products.
+inline void find_step(const AttentionTile& p, int64_t begin, KeyStep* step) {
   const int64_t token_bytes = p.token_stride * (p.dtype == DType::kF32 ? 4 : 2);
+  const int64_t first = p.window > 0 ? p.first_position + 1 - p.window : 0;
+  const int64_t context = p.first_position + p.queries;
+  const int64_t end = context < p.last_segment * kSegment ? context : p.last_segment * kSegment;
+  if (begin < first / kKeyStep * kKeyStep) begin = first / kKeyStep * kKeyStep;
   step->begin = begin;
   step->skip = first > begin ? first - begin : 0;
-  step->count = end - begin < kKeyStep ? end - begin : kKeyStep;
+  step->count = end - begin < kKeyStep ? (end > begin ? end - begin : 0) : kKeyStep;
   int64_t t = step->skip;
   while (t < step->count) {
     const int64_t page = (begin + t) / p.page_tokens;
@@ -66,10 +70,13 @@ inline void transpose_keys(const uint8_t* const* tokens_at, int64_t offset, int6
     Vec::F block[kWidth];
     int64_t w = 0;
     for (; w + kWidth <= words; w += kWidth) {
-      ahead.fetch(2);
+      ahead.fetch();
+      ahead.fetch();
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kWidth; ++i) block[i] = Vec::load(source[i] + w);
       Vec::transpose(block);
+      ahead.fetch();
+      ahead.fetch();
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kWidth; ++i) Vec::store(keys + (w + i) * kKeyGroup + t, block[i]);
     }
@@ -133,50 +140,106 @@ inline float softmax_step(const KeyStep& step, Visible visible, float* scores, f
   return factor;
 }
 
-// One head's share of a step. `next_keys` are fetched while the values are worked on.
+// A group of tokens of a step, for all heads: their bytes lie side by side.
+struct TokenGroup {
+  const KeyStep* step;
+  int64_t begin;
+  int64_t skip;  // first token that anybody sees
+  int64_t end;
+};
+
+inline TokenGroup token_group(const KeyStep& step, int64_t begin) {
+  const int64_t end = begin + kKeyGroup;
+  return {&step, begin, step.skip > begin ? step.skip : begin, end < step.count ? end : step.count};
+}
+
+// Scores of a group. What `ahead` holds is fetched in even shares.
 template <typename Element>
-inline void attend_step(const AttentionTile& p, const AttentionScratch& s, const KeyStep& step,
-                        int64_t head, Ahead next_keys) {
+inline void score_group(const AttentionTile& p, const AttentionScratch& s, const TokenGroup& group,
+                        Ahead ahead) {
   const int64_t rows = p.queries * p.group;
   const int64_t words = p.head_dim / Words<Element>::kDims;
-  const int64_t offset = head * words * 4;
-  const int64_t value_offset = offset + (p.v_plane - p.k_plane);
-  const float* queries = s.queries + head * rows * s.query_stride;
-  float* states = s.states + head * rows * s.state_stride;
-  Ahead values = {step.at, value_offset, words * 4, step.skip, step.count};
-  for (int64_t begin = step.skip / kKeyGroup * kKeyGroup; begin < step.count; begin += kKeyGroup) {
-    const int64_t skip = step.skip > begin ? step.skip - begin : 0;
-    const int64_t count = step.count - begin < kKeyGroup ? step.count - begin : kKeyGroup;
-    transpose_keys(step.at + begin, offset, skip, count, words, s.keys, values);
-    const Visible seeing = seeing_rows(p, step, begin, begin + count);
+  const int64_t count = group.end - group.begin;
+  const Visible seeing = seeing_rows(p, *group.step, group.begin, group.end);
+  const int64_t share = (ahead.calls() + p.heads - 1) / p.heads;
+  const int64_t tiles = (seeing.end - seeing.begin + Vec::kTileRows - 1) / Vec::kTileRows;
+  for (int64_t head = 0; head < p.heads; ++head) {
+    const float* queries = s.queries + head * rows * s.query_stride;
+    float* scores = s.scores + head * rows * kKeyStep + group.begin;
+    ahead.allow(share, tiles);
+    transpose_keys(group.step->at + group.begin, head * words * 4, group.skip - group.begin, count,
+                   words, s.keys, ahead);
     for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
       constexpr int kRows = decltype(tile)::kValue;
       constexpr int kAll = static_cast<int>(kKeyGroup) / Vec::kWidth;
       constexpr int kVecs = vecs_of(kRows) < kAll ? vecs_of(kRows) : kAll;
       for (int64_t j = 0; j < count; j += kVecs * Vec::kWidth)
         score_tile<Element, kRows, kVecs>(queries + row * s.query_stride, s.query_stride,
-                                          s.keys + j, words, s.scores + row * kKeyStep + begin + j,
-                                          values);
+                                          s.keys + j, words, scores + row * kKeyStep + j, ahead);
     });
+    ahead.finish();
   }
+}
+
+// The softmax of a step, for all heads.
+inline void weigh_step(const AttentionTile& p, const AttentionScratch& s, const KeyStep& step) {
+  const int64_t rows = p.queries * p.group;
   const Visible seeing = seeing_rows(p, step, step.skip, step.count);
-  for (int64_t row = seeing.begin; row < seeing.end; ++row) {
-    float* state = states + row * s.state_stride;
-    const float factor =
-        softmax_step(step, visible_tokens(p, step, row), s.scores + row * kKeyStep,
-                     state_maximum(s, state), s.totals + (head * rows + row) * Vec::kWidth);
-    if (factor == 1.0f) continue;
-    for (int64_t d = 0; d < s.state_stride - 16; d += Vec::kWidth)
-      Vec::store(state + d, Vec::mul(Vec::load(state + d), Vec::set(factor)));
+  for (int64_t head = 0; head < p.heads; ++head) {
+    for (int64_t row = seeing.begin; row < seeing.end; ++row) {
+      const int64_t r = head * rows + row;
+      float* state = s.states + r * s.state_stride;
+      const float factor = softmax_step(step, visible_tokens(p, step, row), s.scores + r * kKeyStep,
+                                        state_maximum(s, state), s.totals + r * Vec::kWidth);
+      if (factor == 1.0f) continue;
+      for (int64_t d = 0; d < s.state_stride - 16; d += Vec::kWidth)
+        Vec::store(state + d, Vec::mul(Vec::load(state + d), Vec::set(factor)));
+    }
   }
-  for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
-    constexpr int kRows = decltype(tile)::kValue;
-    constexpr int kVecs = vecs_of(kRows) / Words<Element>::kDims;
-    value_columns<Element, kRows, kVecs>(s.scores + row * kKeyStep, step.at, value_offset,
-                                         visible_tokens(p, step, row).begin,
-                                         visible_tokens(p, step, row + kRows - 1).end, 0, words,
-                                         states + row * s.state_stride, s.state_stride, next_keys);
-  });
+}
+
+// Rows for which values are copied first: at their place, some powers of two apart, they share so
+// few sets of a cache that they push each other out before the next tile of rows reads them.
+constexpr int64_t kRowsOfCopy = 12;
+
+// Weighted values of a group.
+template <typename Element>
+inline void add_values(const AttentionTile& p, const AttentionScratch& s, const TokenGroup& group,
+                       Ahead ahead) {
+  const int64_t rows = p.queries * p.group;
+  const int64_t words = p.head_dim / Words<Element>::kDims;
+  const KeyStep& step = *group.step;
+  const Visible seeing = seeing_rows(p, step, group.begin, group.end);
+  const bool copied = seeing.end - seeing.begin >= kRowsOfCopy;
+  const int64_t share = (ahead.calls() + p.heads - 1) / p.heads;
+  const int64_t tiles = (seeing.end - seeing.begin + Vec::kTileRows - 1) / Vec::kTileRows;
+  const uint8_t* copies[kKeyStep];
+  for (int64_t head = 0; head < p.heads; ++head) {
+    int64_t offset = head * words * 4 + (p.v_plane - p.k_plane);
+    const uint8_t* const* tokens_at = step.at;
+    ahead.allow(share, tiles);
+    if (copied) {
+      uint8_t* to = reinterpret_cast<uint8_t*>(s.keys);
+      for (int64_t t = group.skip; t < group.end; ++t, to += words * 4) {
+        __builtin_memcpy(to, step.at[t] + offset, static_cast<std::size_t>(words * 4));
+        copies[t] = to;
+      }
+      tokens_at = copies;
+      offset = 0;
+    }
+    for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
+      constexpr int kRows = decltype(tile)::kValue;
+      constexpr int kVecs = vecs_of(kRows) / Words<Element>::kDims;
+      const int64_t begin = visible_tokens(p, step, row).begin;
+      const int64_t end = visible_tokens(p, step, row + kRows - 1).end;
+      const int64_t r = head * rows + row;
+      value_columns<Element, kRows, kVecs>(s.scores + r * kKeyStep, tokens_at, offset,
+                                           begin > group.skip ? begin : group.skip,
+                                           end < group.end ? end : group.end, 0, words,
+                                           s.states + r * s.state_stride, s.state_stride, ahead);
+    });
+    ahead.finish();
+  }
 }
 
 inline void clear_states(const AttentionTile& p, const AttentionScratch& s) {
@@ -230,15 +293,23 @@ inline void write_results(const AttentionTile& p, const AttentionScratch& s) {
   constexpr int64_t kWidth = Vec::kWidth;
   const int64_t rows = p.queries * p.group;
   for (int64_t r = 0; r < p.heads * rows; ++r) {
-    const float* sums = s.merged + r * s.state_stride;
-    const float total = *state_total(s, s.merged + r * s.state_stride);
+    float* sums = s.merged + r * s.state_stride;
+    const Vec::F total = Vec::set(*state_total(s, sums));
+    for (int64_t d = 0; d < s.state_stride - 16; d += kWidth)
+      Vec::store(sums + d, Vec::div(Vec::load(sums + d), total));
     const int64_t head = r / rows * p.group + r % rows % p.group;
     float* out = p.out + r % rows / p.group * p.out_token_stride + head * p.out_head_stride;
-    for (int64_t d = 0; d < p.head_dim; ++d)
-      out[d] = (p.dtype == DType::kF32
-                    ? sums[d]
-                    : sums[d / (2 * kWidth) * (2 * kWidth) + d % 2 * kWidth + d / 2 % kWidth]) /
-               total;
+    if (p.dtype == DType::kF32) {
+      for (int64_t d = 0; d < p.head_dim; ++d) out[d] = sums[d];
+      continue;
+    }
+    for (int64_t d = 0; d < p.head_dim; d += 2 * kWidth, sums += 2 * kWidth) {
+      const int64_t pairs = p.head_dim - d < 2 * kWidth ? (p.head_dim - d) / 2 : kWidth;
+      for (int64_t i = 0; i < pairs; ++i) {
+        out[d + 2 * i] = sums[i];
+        out[d + 2 * i + 1] = sums[kWidth + i];
+      }
+    }
   }
 }
 
@@ -267,31 +338,36 @@ inline void attend(const AttentionTile& p) {
   }
   if (p.partials == nullptr) begin_merge(p, s);
 
-  const int64_t seen = p.window > 0 ? p.first_position + 1 - p.window : 0;
-  const int64_t context = p.first_position + p.queries;
-  const int64_t head_bytes = p.head_dim * static_cast<int64_t>(sizeof(Element));
+  const int64_t token_bytes = p.heads * p.head_dim * static_cast<int64_t>(sizeof(Element));
+  const auto ahead = [&](const KeyStep& step, int64_t begin, int64_t offset) {
+    const TokenGroup group = token_group(step, begin);
+    return Ahead(step.at, offset, group.skip, group.end, token_bytes);
+  };
+  const int64_t to_values = p.v_plane - p.k_plane;
   KeyStep steps[2];
   int current = 0;
+  find_step(p, p.first_segment * kSegment, &steps[0]);
   for (int64_t segment = p.first_segment; segment < p.last_segment; ++segment) {
-    const int64_t segment_end = (segment + 1) * kSegment;
-    const int64_t end = context < segment_end ? context : segment_end;
-    const int64_t first = seen > segment * kSegment ? seen : segment * kSegment;
     if (p.partials != nullptr)
       s.states = p.partials + (segment - p.first_segment) * p.heads * rows * s.state_stride;
     clear_states(p, s);
-    int64_t begin = first / kKeyStep * kKeyStep;
-    if (begin < end) find_tokens(p, begin, first, end, &steps[current]);
-    for (; begin < end; begin += kKeyStep, current ^= 1) {
+    while (steps[current].begin / kSegment == segment && steps[current].count > 0) {
       const KeyStep& step = steps[current];
-      KeyStep& next = steps[current ^ 1];
-      next.skip = next.count = 0;
-      if (begin + kKeyStep < end) find_tokens(p, begin + kKeyStep, first, end, &next);
-      for (int64_t head = 0; head < p.heads; ++head) {
-        const bool last = head + 1 == p.heads;
-        const KeyStep& fetched = last ? next : step;
-        attend_step<Element>(p, s, step, head,
-                             {fetched.at, last ? 0 : (head + 1) * head_bytes, head_bytes,
-                              fetched.skip, fetched.count});
+      KeyStep& next = steps[current ^= 1];
+      find_step(p, step.begin + kKeyStep, &next);
+      const int64_t first = step.skip / kKeyGroup * kKeyGroup;
+      for (int64_t begin = first; begin < step.count; begin += kKeyGroup) {
+        const bool last = begin + kKeyGroup >= step.count;
+        score_group<Element>(
+            p, s, token_group(step, begin),
+            last ? ahead(step, first, to_values) : ahead(step, begin + kKeyGroup, 0));
+      }
+      weigh_step(p, s, step);
+      for (int64_t begin = first; begin < step.count; begin += kKeyGroup) {
+        const bool last = begin + kKeyGroup >= step.count;
+        add_values<Element>(p, s, token_group(step, begin),
+                            last ? ahead(next, next.skip / kKeyGroup * kKeyGroup, 0)
+                                 : ahead(step, begin + kKeyGroup, to_values));
       }
     }
     finish_states(p, s);

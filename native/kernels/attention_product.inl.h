@@ -44,22 +44,73 @@ constexpr int vecs_of(int rows) {
   return 3 * rows <= Vec::kTileRows ? 2 * Vec::kTileVecs : Vec::kTileVecs;
 }
 
-// Steps of a product between two fetches.
-constexpr int64_t kFetchEvery = 8;
-
-// Rows of the page table to fetch towards the caches while something else is computed.
-struct Ahead {
-  const uint8_t* const* rows;
-  int64_t offset;
-  int64_t bytes;
-  int64_t next;
-  int64_t end;
+// Memory to fetch towards the caches while something else is computed: `bytes` of each row of
+// [begin, end). Both halves of the rows are fetched side by side, because a single stream of reads
+// does not fill the memory's queues; two lines at a time, because a burst fills the core's own
+// queue of misses and stops the loads of the products.
+class Ahead {
+ public:
+  Ahead(const uint8_t* const* rows, int64_t offset, int64_t begin, int64_t end, int64_t bytes)
+      : rows_(rows),
+        offset_(offset),
+        bytes_(bytes),
+        row_(begin),
+        half_(end > begin ? (end - begin + 1) / 2 : 0),
+        stop_(begin + half_),
+        last_(end - 1) {
+    if (half_ > 0) start_rows();
+  }
+  // Calls of fetch() that fetch everything.
+  int64_t calls() const { return half_ * 2 * ((bytes_ + kPiece - 1) / kPiece); }
+  // From now on every `every`th call of fetch() does something, until `calls` have.
+  void allow(int64_t calls, int64_t every) {
+    left_ += calls;
+    every_ = wait_ = every;
+  }
+  // What is still allowed, at once.
+  void finish() {
+    every_ = wait_ = 1;
+    while (left_ > 0) fetch();
+  }
 
   // Always inline: a call inside the products would spill their accumulators.
-  [[gnu::always_inline]] void fetch(int64_t count) {
-    for (; count > 0 && next < end; --count, ++next)
-      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows[next] + offset + i, 0, 3);
+  [[gnu::always_inline]] void fetch() {
+    if (--wait_ > 0) return;
+    wait_ = every_;
+    if (left_ <= 0) return;
+    --left_;
+    if (row_ >= stop_) return;
+    __builtin_prefetch(at_[turn_], 0, 3);
+    __builtin_prefetch(at_[turn_] + 64, 0, 3);
+    at_[turn_] += kPiece;
+    turn_ ^= 1;
+    if (turn_ != 0) return;
+    fetched_ += kPiece;
+    if (fetched_ >= bytes_ && ++row_ < stop_) start_rows();
   }
+
+ private:
+  static constexpr int64_t kPiece = 128;
+
+  void start_rows() {
+    fetched_ = 0;
+    at_[0] = rows_[row_] + offset_;
+    at_[1] = rows_[row_ + half_ < last_ ? row_ + half_ : last_] + offset_;
+  }
+
+  const uint8_t* const* rows_;
+  int64_t offset_;
+  int64_t bytes_;
+  int64_t row_;  // of the first half
+  int64_t half_;
+  int64_t stop_;  // where the first half ends
+  int64_t last_;
+  int64_t fetched_ = 0;  // bytes of the current rows
+  int64_t left_ = 0;
+  int64_t every_ = 1;
+  int64_t wait_ = 1;
+  int64_t turn_ = 0;
+  const uint8_t* at_[2] = {};
 };
 
 // The dimensions of one step of the inner product: one of fp32, two of bf16.
@@ -89,28 +140,25 @@ inline void score_tile(const float* queries, int64_t query_stride, const float* 
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::zero();
-  for (int64_t begin = 0; begin < words; begin += kFetchEvery) {
-    const int64_t end = words < begin + kFetchEvery ? words : begin + kFetchEvery;
-    ahead.fetch(4);
-    for (int64_t w = begin; w < end; ++w, keys += kKeyGroup) {
-      F b[kVecs];
+  for (int64_t w = 0; w < words; ++w, keys += kKeyGroup) {
+    ahead.fetch();
+    F b[kVecs];
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) b[v] = W::template widen<0>(keys + v * kWidth);
+    for (int v = 0; v < kVecs; ++v) b[v] = W::template widen<0>(keys + v * kWidth);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const F a = Vec::set(queries[r * query_stride + w * W::kDims]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, b[v], acc[r][v]);
+    }
+    if constexpr (W::kDims == 2) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) b[v] = W::template widen<1>(keys + v * kWidth);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const F a = Vec::set(queries[r * query_stride + w * W::kDims]);
+        const F a = Vec::set(queries[r * query_stride + w * W::kDims + 1]);
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, b[v], acc[r][v]);
-      }
-      if constexpr (W::kDims == 2) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) b[v] = W::template widen<1>(keys + v * kWidth);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const F a = Vec::set(queries[r * query_stride + w * W::kDims + 1]);
-#pragma GCC unroll 8
-          for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::fma(a, b[v], acc[r][v]);
-        }
       }
     }
   }
@@ -136,7 +184,8 @@ inline void value_tile(const float* weights, const uint8_t* const* tokens_at, in
 #pragma GCC unroll 8
     for (int v = 0; v < kAll; ++v) acc[r][v] = Vec::load(sums + r * sum_stride + v * kWidth);
   for (int64_t t = begin; t < end; ++t) {
-    if (t % kFetchEvery == 0) ahead.fetch(kFetchEvery);
+    ahead.fetch();
+    if constexpr (kRows <= 2) ahead.fetch();
     const float* row = reinterpret_cast<const float*>(tokens_at[t] + offset);
     float copy[kWidth];
     if constexpr (kTail) {
