@@ -94,7 +94,7 @@ def our_call(run: Run, params: Mapping[str, Any], layers: int) -> Call:
         (2, PAGE_TOKENS, params["kv_heads"], params["head_dim"]), np.float32
     )
     layer_of_page = numbers if params["kv"] == "float32" else numbers.view(np.uint16)[..., 1::2]
-    pool = np.empty((pages, geometry.page_bytes), np.uint8)
+    pool = torch.empty((pages, geometry.page_bytes), dtype=torch.uint8).numpy()  # as a KvPool's
     pool.reshape(pages, layers, -1)[:] = (
         np.ascontiguousarray(layer_of_page).reshape(-1).view(np.uint8)
     )
