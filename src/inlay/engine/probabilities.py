@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK = 64
+# Up to here the number of calls costs more than the work of each.
+FEW = 256
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -74,7 +76,11 @@ def draw_tokens(weights_RW: Float32, uniform_R: Float64) -> Int64:
 
 
 def draw_place(weights_C: Float32, uniform: float) -> int:
-    """Draw one of a few weights, all above zero, by the inverse of their running sum."""
+    """Draw one of the weights, all above zero, by the inverse of their running sum."""
+    if len(weights_C) <= FEW:
+        running_C = weights_C.cumsum(dtype=np.float64)
+        place = int(running_C.searchsorted(uniform * running_C[-1], "right"))
+        return min(place, len(weights_C) - 1)
     ends_G = running_ends(weights_C)
     return place_of_sum(weights_C, ends_G, uniform * float(ends_G[-1]), passing=True)
 
