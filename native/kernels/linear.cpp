@@ -7,6 +7,13 @@
 #include "thread_pool.h"
 
 namespace inlay::kernels {
+namespace {
+
+// What an item reads with few rows. Starting on an item costs as much as reading 5 KiB, so panels
+// of 4-bit weights gain 10 % beside items of one panel, those of bf16 1 %.
+constexpr int64_t kItemBytes = int64_t{1} << 20;
+
+}  // namespace
 
 void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, bool accumulate,
             Rows out_TN) {
@@ -16,11 +23,15 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
   const int64_t panel_bytes = weight.layout().panel_bytes;
   const int64_t row_blocks = (x_TK.rows + kMaxRows - 1) / kMaxRows;
   const int64_t block_rows = (x_TK.rows + row_blocks - 1) / row_blocks;
-  // Panels of one item share a row block's slice of x in L2, as long as every thread still gets
-  // several items.
-  const int64_t panels_per_item =
-      std::clamp<int64_t>(weight.panels() * row_blocks / (8 * session.num_threads()), 1,
-                          row_blocks > 1 ? panels_at_once(weight.layout()) : 1);
+  // Every thread gets several items. With one row block an item is some panels to be read one after
+  // the other; with more its panels share a row block's slice of x in L2.
+  const bool one_block = row_blocks == 1;
+  const int64_t most_panels =
+      one_block ? std::max<int64_t>(1, kItemBytes / panel_bytes) : panels_at_once(weight.layout());
+  const int64_t items_per_thread = one_block ? 4 : 8;
+  const int64_t panels_per_item = std::clamp<int64_t>(
+      weight.panels() * row_blocks / (items_per_thread * session.num_threads()), 1, most_panels);
+  const int64_t at_once = one_block ? 1 : panels_per_item;
   const int64_t panel_groups = (weight.panels() + panels_per_item - 1) / panels_per_item;
   session.prepare_thread_scratch(ProductScratch::kFloats);
   const PackedRows rows_TK =
@@ -29,38 +40,43 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
 
   // Row blocks of one group of panels follow each other, so that the panels are still in a cache.
   const auto item_body = [&](int64_t item, int thread) {
-    const int64_t panel = item / row_blocks * panels_per_item;
-    const int64_t panels = std::min(panels_per_item, weight.panels() - panel);
+    const int64_t first_panel = item / row_blocks * panels_per_item;
+    const int64_t end_panel = std::min(first_panel + panels_per_item, weight.panels());
     const int64_t first = item % row_blocks * block_rows;
     const int64_t rows = std::min(block_rows, x_TK.rows - first);
     const ProductScratch scratch(session, thread);
     const std::byte* x_rows[kMaxRows];
     for (int64_t r = 0; r < rows; ++r) x_rows[r] = rows_TK.row(first + r);
-    const int64_t last_cols =
-        std::min(kPanel, weight.out_features() - (panel + panels - 1) * kPanel);
-    // The last row block of these panels is the time to bring closer those that this thread draws
-    // next, when all threads are at work.
-    Fetch fetch;
-    const int64_t ahead =
-        panel + panels_per_item * std::max<int64_t>(1, session.num_threads() / row_blocks);
-    if (rows >= kFetchRows && item % row_blocks == row_blocks - 1 && ahead < weight.panels())
-      fetch = {weight.panel(ahead),
-               std::min(panels_per_item, weight.panels() - ahead) * panel_bytes};
-    table.panel_product({x_rows,
-                         rows,
-                         weight.panel(panel),
-                         panels,
-                         weight.format(),
-                         x_TK.cols,
-                         last_cols,
-                         scratch.c,
-                         scratch.layout,
-                         {fetch, {}}});
-    for (int64_t i = 0; i < panels; ++i) {
-      const int64_t column = (panel + i) * kPanel;
-      table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
-                        bias_N == nullptr ? nullptr : bias_N + column, accumulate,
-                        out_TN.row(first) + column, out_TN.stride});
+    for (int64_t panel = first_panel; panel < end_panel; panel += at_once) {
+      const int64_t panels = std::min(at_once, end_panel - panel);
+      const int64_t last_cols =
+          std::min(kPanel, weight.out_features() - (panel + panels - 1) * kPanel);
+      // The panels that this thread takes next: of this item, or of the one that it draws when all
+      // threads are at work. The last row block is the time to bring them closer.
+      const int64_t next =
+          panel + panels < end_panel
+              ? panel + panels
+              : first_panel +
+                    panels_per_item * std::max<int64_t>(1, session.num_threads() / row_blocks);
+      Fetch fetch;
+      if (rows >= kFetchRows && item % row_blocks == row_blocks - 1 && next < weight.panels())
+        fetch = {weight.panel(next), std::min(at_once, weight.panels() - next) * panel_bytes};
+      table.panel_product({x_rows,
+                           rows,
+                           weight.panel(panel),
+                           panels,
+                           weight.format(),
+                           x_TK.cols,
+                           last_cols,
+                           scratch.c,
+                           scratch.layout,
+                           {fetch, {}}});
+      for (int64_t i = 0; i < panels; ++i) {
+        const int64_t column = (panel + i) * kPanel;
+        table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
+                          bias_N == nullptr ? nullptr : bias_N + column, accumulate,
+                          out_TN.row(first) + column, out_TN.stride});
+      }
     }
   };
 
