@@ -1,13 +1,13 @@
-"""kernels/beside_torch: dense layers beside warm PyTorch threads, and in a process without PyTorch.
+"""kernels/beside_torch: dense layers beside PyTorch's threads, and in a process without PyTorch.
 
-An engine has both: kernels run on their pool, sampling on PyTorch's (OpenMP), whose threads spin
-for a while after each call and then sleep. Ours are kernels in this process, `idle_s` after
-PyTorch computed on as many threads. The peer is a process that never loads it, asked in turns with
-ours after the same pause.
+Ours are runs of calls in a process where PyTorch has computed on as many threads. In one case that
+was long ago, and its threads sleep, as they do in an engine, whose steps use none of them on a CPU.
+In the other it computes right before, and its threads still spin. The peer is a process that never
+loads PyTorch, asked in turns with ours. Weights fit into the cores' caches: a layer of some
+microseconds is the one that a held-up thread hurts most.
 """
 
 import multiprocessing
-import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -21,27 +21,27 @@ from benchmarks.case import Run
 from benchmarks.triples import Comparison
 from inlay import kernels
 
-CALLS = 5
-Layer = Callable[[int], float]
+SPUN_OUT_S = 0.5
+Layer = Callable[[int, Callable[[], object]], float]
 
 
 def measure(run: Run) -> Generator[Comparison, None, None]:
-    """One comparison per pause and number of tokens."""
+    """One comparison per state of PyTorch's threads and number of tokens."""
     import torch
 
     torch.set_num_threads(kernels.num_threads())
     square = torch.ones(512, 512)
     ours = layer(run.workload)
+    before = {"idle": lambda: None, "just used": lambda: torch.mm(square, square)}
     with process_without_torch(run.workload) as alone:
         for params in run.params("forward"):
+            torch.mm(square, square)
+            time.sleep(SPUN_OUT_S)
 
             def beside(params: Mapping[str, Any] = params) -> float:
-                torch.mm(square, square)
-                time.sleep(params["idle_s"])
-                return ours(params["tokens"])
+                return ours(params["tokens"], before[params["threads"]])
 
             def without(params: Mapping[str, Any] = params) -> float:
-                time.sleep(params["idle_s"])
                 return alone(params["tokens"])
 
             yield Comparison(
@@ -54,29 +54,28 @@ def measure(run: Run) -> Generator[Comparison, None, None]:
 
 
 def layer(workload: Mapping[str, Any]) -> Layer:
-    """Median milliseconds of a few calls for so many tokens."""
-    inner, outer = workload["in_features"], workload["out_features"]
-    weight = kernels.LinearWeight(outer, inner, workload["format"])
-    rng = np.random.default_rng(0)
-    rows = 4096
-    for first in range(0, outer, rows):
-        weight.set_rows(first, rng.standard_normal((rows, inner), np.float32))
+    """Mean microseconds of a call, the pool being awake; something happens right before."""
+    side = (workload["out_features"], workload["in_features"])
+    weight_NK = np.random.default_rng(0).standard_normal(side, np.float32)
+    weight = kernels.pack_linear(weight_NK, workload["format"])
 
-    def median_ms(tokens: int) -> float:
-        x_TK = np.ones((tokens, inner), np.float32)
-        out_TN = np.empty((tokens, outer), np.float32)
-        taken = []
-        for _ in range(CALLS):
-            start = time.perf_counter()
+    def mean_us(tokens: int, before: Callable[[], object]) -> float:
+        x_TK = np.ones((tokens, side[1]), np.float32)
+        out_TN = np.empty((tokens, side[0]), np.float32)
+        calls = workload["run_us"] // workload["call_us"][str(tokens)]
+        for _ in range(calls):
             kernels.linear(x_TK, weight, out_TN)
-            taken.append((time.perf_counter() - start) * 1e3)
-        return statistics.median(taken)
+        before()
+        start = time.perf_counter()
+        for _ in range(calls):
+            kernels.linear(x_TK, weight, out_TN)
+        return (time.perf_counter() - start) * 1e6 / calls
 
-    return median_ms
+    return mean_us
 
 
 @contextmanager
-def process_without_torch(workload: Mapping[str, Any]) -> Iterator[Layer]:
+def process_without_torch(workload: Mapping[str, Any]) -> Iterator[Callable[[int], float]]:
     """The same layer in a process of its own, which works only when it is asked."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -97,8 +96,8 @@ def process_without_torch(workload: Mapping[str, Any]) -> Iterator[Layer]:
 
 
 def _answer(connection: Connection, workload: Mapping[str, Any]) -> None:
-    median_ms = layer(workload)
+    mean_us = layer(workload)
     if "torch" in sys.modules:
         raise RuntimeError("something imports torch: this process is no peer without it")
     while True:
-        connection.send(median_ms(connection.recv()))
+        connection.send(mean_us(connection.recv(), lambda: None))
