@@ -80,7 +80,6 @@ def test_arrays_and_metadata_come_back(tmp_path: Path) -> None:
 
 def test_weights_keep_the_mapping(path: Path, rng: np.random.Generator) -> None:
     file = kernels.PackedFile(path)
-    file.will_need()
     head, norm = file.linear("head"), file.array("norm")
     values = head.dequantize()
     del file
@@ -113,7 +112,6 @@ def test_parts_are_aligned(tmp_path: Path) -> None:
     file = kernels.PackedFile(tmp_path / "w")
     offsets = [entry.parts["data"].offset for entry in file._table.entries.values()]
     assert offsets[0] == 4096 and all(offset % 4096 == 0 for offset in offsets)
-    assert offsets[2] % (2 << 20) == 0
 
 
 def test_every_cut_is_refused(path: Path) -> None:

@@ -8,7 +8,7 @@
     file.experts("0.experts"), file.array("0.norm")
 
 Layout (`VERSION`), little-endian: the preamble `_PREAMBLE` at 0; the parts of all entries, each at
-a multiple of 4 KiB, large ones of 2 MiB; the table in JSON (`_Table`) at the end. A part holds the
+a multiple of 4 KiB; the table in JSON (`_Table`) at the end. A part holds the
 bytes that kernels read (`docs/kernels.md`), which are the same on every machine. The preamble
 carries the file's size and the table's digest and ends with its own digest, the table carries that
 of every part.
@@ -42,9 +42,6 @@ _PREAMBLE = struct.Struct("<8sIIQQ16s")
 _DIGEST_BYTES = 16
 _PREAMBLE_BYTES = _PREAMBLE.size + _DIGEST_BYTES
 _OS_PAGE = 4096
-_HUGE_PAGE = 2 << 20
-# From this size on, starting at a huge page wastes less than a sixteenth.
-_LARGE = 16 * _HUGE_PAGE
 _ARRAY_DTYPES = ("float32", "uint16", "int8", "uint8", "int32", "int64")
 
 
@@ -235,8 +232,7 @@ class PackedWriter:
         os.close(fd)
 
     def _part(self, size: int) -> _PartWriter:
-        step = _HUGE_PAGE if size >= _LARGE else _OS_PAGE
-        offset = -(-self._end // step) * step
+        offset = -(-self._end // _OS_PAGE) * _OS_PAGE
         self._end = offset + size
         return _PartWriter(self._fd, offset)
 
@@ -319,10 +315,6 @@ class PackedFile:
         """A plain array, read-only."""
         entry = self._entry(name, "array")
         return np.frombuffer(self._bytes(entry, "data"), entry.format).reshape(entry.shape)
-
-    def will_need(self) -> None:
-        """Ask the OS to read the whole file ahead, in the background."""
-        self._memory.madvise(mmap.MADV_WILLNEED)
 
     def verify(self) -> None:
         """Compare every part with its digest.
