@@ -70,29 +70,25 @@ class Chunk {
     for (int64_t r = 0; r < rows; ++r) x_rows[r] = x.row(pairs_.token[block.first_row + r]);
     const float* gate_bias = weights.gate_bias(expert);
     const float* up_bias = weights.up_bias(expert);
-    const int64_t at_once = panels_at_once(shard.gate_up);
-    for (int64_t first = item.first_panel; first < item.end_panel; first += at_once) {
-      const int64_t panels = std::min(at_once, item.end_panel - first);
-      const Fetch fetch = rows < kFetchRows ? Fetch{} : after(item, first + panels, next);
+    // One panel at a time, because the block's values fill much of L2 already.
+    for (int64_t panel = item.first_panel; panel < item.end_panel; ++panel) {
+      const Fetch fetch = rows < kFetchRows ? Fetch{} : panel_after(item, panel, next);
       table_.panel_product({x_rows,
                             rows,
-                            shard.gate_up_panel(expert, first),
-                            panels,
+                            shard.gate_up_panel(expert, panel),
+                            1,
                             weights.format(),
                             weights.hidden(),
                             kPanel,
                             scratch.c,
                             scratch.layout,
                             {fetch, {}}});
-      for (int64_t i = 0; i < panels; ++i) {
-        const int64_t column = (first + i) * ExpertWeights::kHalf;
-        const float* gate = scratch.c + i * rows * kPanel;
-        const int64_t cols = std::min(ExpertWeights::kHalf, shard.width - column);
-        table_.gated_rows({gate, gate + ExpertWeights::kHalf, kPanel,
-                           gate_bias == nullptr ? nullptr : gate_bias + shard.first + column,
-                           up_bias == nullptr ? nullptr : up_bias + shard.first + column,
-                           p_.activation, rows, cols, values + column, value_stride_});
-      }
+      const int64_t column = panel * ExpertWeights::kHalf;
+      const int64_t cols = std::min(ExpertWeights::kHalf, shard.width - column);
+      table_.gated_rows({scratch.c, scratch.c + ExpertWeights::kHalf, kPanel,
+                         gate_bias == nullptr ? nullptr : gate_bias + shard.first + column,
+                         up_bias == nullptr ? nullptr : up_bias + shard.first + column,
+                         p_.activation, rows, cols, values + column, value_stride_});
     }
     if (whole || std::atomic_ref(block.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
       pack_hidden(block, shard, weights.format(), values);
@@ -136,16 +132,15 @@ class Chunk {
   }
 
  private:
-  // The panels that follow in this item, or the first ones of the next.
-  Fetch after(const Item& item, int64_t panel, const Item* next) const {
-    const bool same = panel < item.end_panel;
+  // The panel that follows in this item, or the first one of the next.
+  Fetch panel_after(const Item& item, int64_t panel, const Item* next) const {
+    const bool same = panel + 1 < item.end_panel;
     if (!same && next == nullptr) return {};
     const Item& of = same ? item : *next;
-    const int64_t first = same ? panel : of.first_panel;
     const Shard& shard = *experts_.shard(of.block->expert, of.block->shard);
     return {
-        shard.gate_up_panel(experts_.local(of.block->expert), first),
-        std::min(panels_at_once(shard.gate_up), of.end_panel - first) * shard.gate_up.panel_bytes};
+        shard.gate_up_panel(experts_.local(of.block->expert), same ? panel + 1 : of.first_panel),
+        shard.gate_up.panel_bytes};
   }
 
   void pack_hidden(const Block& block, const Shard& shard, Format format,
