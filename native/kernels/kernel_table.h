@@ -58,6 +58,9 @@ struct PanelProduct {
   std::byte* scratch;  // kProductScratch bytes, aligned to a page: on the stack it was half as fast
   // Weights and rows that the caller wants next: fetched towards the caches meanwhile.
   Fetch next[2];
+  // Whether to fetch in a window that runs ahead in the same panels and reaches only the head of
+  // next[0], because a panel beside the one in use is too much for the caches, or too early.
+  bool window;
 };
 
 // One output column's weights to integers and bf16 scales. The arithmetic is the same on every ISA.

@@ -70,7 +70,8 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
                            last_cols,
                            scratch.c,
                            scratch.layout,
-                           {fetch, {}}});
+                           {fetch, {}},
+                           fetch_window(weight.layout(), rows)});
       for (int64_t i = 0; i < panels; ++i) {
         const int64_t column = (panel + i) * kPanel;
         table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,

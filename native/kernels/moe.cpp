@@ -82,7 +82,8 @@ class Chunk {
                             kPanel,
                             scratch.c,
                             scratch.layout,
-                            {fetch, {}}});
+                            {fetch, {}},
+                            fetch_window(shard.gate_up, rows)});
       const int64_t column = panel * ExpertWeights::kHalf;
       const int64_t cols = std::min(ExpertWeights::kHalf, shard.width - column);
       table_.gated_rows({scratch.c, scratch.c + ExpertWeights::kHalf, kPanel,
@@ -197,7 +198,8 @@ class Chunk {
                             last_cols,
                             c,
                             ProductScratch(session_, thread).layout,
-                            {}};
+                            {},
+                            fetch_window(shard.down, rows)};
     if (rows >= kFetchRows) fetch_expert_after(block.expert, block.shard, first_panel, product);
     table_.panel_product(product);
   }

@@ -15,7 +15,7 @@ template <typename TheOp>
 class TileUnit {
  public:
   using Op = TheOp;
-  static constexpr int64_t kFewRows = 0;  // gathered rows are used by panel after panel
+  static constexpr bool kWindows = false;  // gathered rows are used by panel after panel
   static constexpr int64_t kFloatSliceK = kSliceK / 2;  // as many bytes as a slice of int8
 
   TileUnit(const PanelProduct& p, const PanelLayout& layout)
