@@ -155,8 +155,8 @@ def test_damaged_weights_are_found(path: Path) -> None:
 
 
 def test_another_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inlay.kernels._packed_file.VERSION", 2)
-    with pytest.raises(ModelFileError, match="has layout version 1, this Inlay reads 2; pack the"):
+    monkeypatch.setattr("inlay.kernels._packed_file.VERSION", 3)
+    with pytest.raises(ModelFileError, match="has layout version 2, this Inlay reads 3; pack the"):
         kernels.PackedFile(path)
 
 

@@ -15,7 +15,6 @@ of every part.
 """
 
 import fcntl
-import hashlib
 import mmap
 import os
 import struct
@@ -27,13 +26,14 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from inlay.core.errors import ArgumentError, ModelFileError
 from inlay.kernels import _backend
 from inlay.kernels._linear import LinearWeight
 from inlay.kernels._moe import ExpertWeights
 
-VERSION = 1
+VERSION = 2
 """Of panels and file; a file of another version has to be packed again."""
 
 _MAGIC = b"INLAYPKW"
@@ -48,7 +48,7 @@ _ARRAY_DTYPES = ("float32", "uint16", "int8", "uint8", "int32", "int64")
 class _Part(msgspec.Struct, frozen=True):
     offset: int
     size: int
-    digest: str  # BLAKE2b of 16 bytes, in hexadecimal
+    digest: str  # XXH3, 128 bits, in hexadecimal
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -69,7 +69,8 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 def _digest(data: Any) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+    # Finds damage, not forgery: as fast as memory, 25 times as fast as BLAKE2b.
+    return xxhash.xxh3_128_digest(data)
 
 
 class _PartWriter:
@@ -77,7 +78,7 @@ class _PartWriter:
 
     def __init__(self, fd: int, offset: int) -> None:
         self._fd, self._offset, self._size = fd, offset, 0
-        self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self._hash = xxhash.xxh3_128()
 
     def write(self, values: npt.NDArray[Any]) -> None:
         data = values.data.cast("B")
@@ -131,7 +132,7 @@ class PackedWriter:
         ArgumentError: another writer is writing it.
         OSError: the file cannot be written.
 
-    Cost: as fast as the disk, at most about 1 GB/s (digests); memory of one expert.
+    Cost: as fast as the disk; memory of one expert.
     """
 
     def __init__(
@@ -322,7 +323,7 @@ class PackedFile:
         Raises:
             ModelFileError: a part is damaged; the message names the entry.
 
-        Cost: reads the whole file, at about 1 GB/s.
+        Cost: reads the whole file, as fast as disk or memory gives it.
         """
         for name, entry in self._table.entries.items():
             for key, part in entry.parts.items():
