@@ -10,7 +10,7 @@ def doctor(
     model: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIRECTORY]",
+            metavar="DIRECTORY",
             help="A packed model whose weights to compare with their checksums.",
         ),
     ] = None,
