@@ -47,6 +47,7 @@ int64_t words_per_group(Format format, const PanelLayout& layout) {
 // Rows of words lie a cache line further apart than they are long, or 16 of them would meet in the
 // same few cache sets when K is a power of two.
 struct Scratch {
+  const KernelTable* table;
   Format format;
   PanelLayout layout;
   int64_t row_words;
@@ -61,8 +62,9 @@ struct Scratch {
     const int64_t row_words = layout.groups * words_per_group(format, layout);
     return layout.k + round_up(layout.k, 4) / 4 + kColumns * (row_words + kColumns + layout.groups);
   }
-  Scratch(Format which, int64_t k, float* memory)
-      : format(which),
+  Scratch(const KernelTable& kernels, Format which, int64_t k, float* memory)
+      : table(&kernels),
+        format(which),
         layout(panel_layout(which, k)),
         row_words(layout.groups * words_per_group(which, layout)),
         word_stride(row_words + kColumns),
@@ -105,7 +107,7 @@ bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratc
                   uint16_t* scales) {
   const float* x = float_row(source, row, scratch.row);
   if (info(scratch.format).operand == Operand::kI8) {
-    selected().quantize_row({x, source.cols, scratch.format, scratch.q, scales});
+    scratch.table->quantize_row({x, source.cols, scratch.format, scratch.q, scales});
     words_of_integers(scratch, words);
     return scales_fit(scratch.format, scales, scratch.layout.groups);
   }
@@ -178,12 +180,13 @@ void pack_all(Format format, std::span<const PanelJob<Source>> jobs) {
   int64_t floats = 0;
   for (const PanelJob<Source>& job : jobs)
     floats = std::max(floats, Scratch::floats(format, job.source->cols));
+  const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
   session.prepare_thread_scratch(floats);
   std::atomic<int64_t> bad{kNone};  // job and row, in order
   session.parallel_for(static_cast<int64_t>(jobs.size()), [&](int64_t item, int thread) {
     const PanelJob<Source>& job = jobs[static_cast<std::size_t>(item)];
-    const Scratch scratch(format, job.source->cols, session.thread_scratch(thread));
+    const Scratch scratch(table, format, job.source->cols, session.thread_scratch(thread));
     for (int64_t done = 0; done < job.count;) {
       const int64_t column = job.column + done;
       const int64_t count = std::min(kColumns - column % kColumns, job.count - done);
@@ -259,13 +262,14 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
 
 void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scales) {
   const PanelLayout layout = panel_layout(format, source.cols);
+  const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
   session.prepare_thread_scratch(Scratch::floats(format, source.cols));
   std::atomic<int64_t> bad{kNone};
   session.parallel_for(source.rows, [&](int64_t row, int thread) {
-    const Scratch scratch(format, source.cols, session.thread_scratch(thread));
+    const Scratch scratch(table, format, source.cols, session.thread_scratch(thread));
     const float* x = float_row(source, row, scratch.row);
-    selected().quantize_row({x, source.cols, format, scratch.q, scratch.scales});
+    table.quantize_row({x, source.cols, format, scratch.q, scratch.scales});
     std::memcpy(q + row * source.cols, scratch.q, static_cast<std::size_t>(source.cols));
     for (int64_t group = 0; group < layout.groups; ++group)
       scales[row * layout.groups + group] = from_bf16(scratch.scales[group]);

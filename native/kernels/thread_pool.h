@@ -72,7 +72,7 @@ class ThreadPool {
       using Plain = std::remove_reference_t<Body>;
       pool_.run(
           items,
-          [](void* context, int, int64_t item, int thread) {
+          [](void* context, int, int64_t item, int thread) noexcept {
             (*static_cast<Plain*>(context))(item, thread);
           },
           const_cast<std::remove_const_t<Plain>*>(&body));
@@ -86,7 +86,7 @@ class ThreadPool {
       using Plain = std::remove_reference_t<Body>;
       pool_.run(
           items_per_shard,
-          [](void* context, int shard, int64_t item, int thread) {
+          [](void* context, int shard, int64_t item, int thread) noexcept {
             (*static_cast<Plain*>(context))(shard, item, thread);
           },
           const_cast<std::remove_const_t<Plain>*>(&body));
@@ -115,7 +115,7 @@ class ThreadPool {
   };
 
  private:
-  using Function = void (*)(void* context, int shard, int64_t item, int thread);
+  using Function = void (*)(void* context, int shard, int64_t item, int thread) noexcept;
 
   // The items of one shard that nobody has drawn yet. In a line of its own: its node's threads
   // write it all the time.

@@ -56,7 +56,17 @@ def test_a_variant_beyond_this_processor_is_refused_with_what_is_missing(isa: st
     assert isa != "amx" or all(name in variant.problem for name in missing)
 
 
-@pytest.mark.parametrize("code", ["k.selected_isa()", "k.rms_norm(x, x[0], 1e-6, x)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "k.selected_isa()",
+        "k.rms_norm(x, x[0], 1e-6, x)",
+        "k.pack_linear(x, 'float32')",
+        "k.pack_linear(numpy.ones((1024, 256), 'f4'), 'int8')",
+        "k.pack_experts(*[numpy.ones((1, 256, 256), 'f4')] * 3, 'int4:g32')",
+        "k.quantize(numpy.ones((1024, 256), 'f4'), 'int4:g32')",
+    ],
+)
 def test_an_unknown_variant_is_refused_at_first_use(code: str) -> None:
     code = f"import numpy, inlay.kernels as k; x = numpy.ones((1, 4), 'f4'); {code}"
     result = run_python(code, INLAY_ISA="avx9")
