@@ -29,6 +29,8 @@ void translate_errors(const std::exception_ptr& error, void*) {
     set_error("ArgumentError", PyExc_ValueError, e);
   } catch (const inlay::WaitTimeoutError& e) {
     set_error("WaitTimeoutError", PyExc_TimeoutError, e);
+  } catch (const inlay::ResourceError& e) {
+    set_error("ResourceError", PyExc_RuntimeError, e);
   }
 }
 

@@ -23,4 +23,10 @@ class WaitTimeoutError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The system has no more of what is needed, e.g. threads.
+class ResourceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace inlay

@@ -1,10 +1,10 @@
 #include "async_queue.h"
 
-#include <thread>
 #include <utility>
 
 #include "../core/errors.h"
 #include "per_process.h"
+#include "start_thread.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
@@ -27,11 +27,12 @@ AsyncQueue& AsyncQueue::instance() {
 }
 
 std::shared_ptr<Ticket> AsyncQueue::submit(std::function<void()> work) {
+  ThreadPool::instance();  // made here, where an error has somebody to go to
   auto ticket = std::make_shared<Ticket>();
   ticket->queue_ = this;
   {
     const std::lock_guard lock(mutex_);
-    if (!started_) std::thread([this] { run(); }).detach();
+    if (!started_) start_thread([this] { run(); }).detach();
     started_ = true;
     tasks_.push_back({std::move(work), ticket});
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "per_process.h"
+#include "start_thread.h"
 
 namespace inlay::kernels {
 namespace {
@@ -35,9 +36,7 @@ ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::set_num_threads(int num_threads) {
   const std::lock_guard lock(turn_);
-  if (num_threads == this->num_threads()) return;
-  stop();
-  start(num_threads);
+  if (num_threads != this->num_threads()) restart(num_threads, topology_);
 }
 
 Topology ThreadPool::topology() {
@@ -47,9 +46,25 @@ Topology ThreadPool::topology() {
 
 void ThreadPool::set_topology(Topology topology) {
   const std::lock_guard lock(turn_);
+  const int num_threads = topology.usable_cores;
+  restart(num_threads, std::move(topology));
+}
+
+void ThreadPool::restart(int num_threads, Topology topology) {
+  const int threads_before = this->num_threads();
   stop();
-  topology_ = std::move(topology);
-  start(topology_.usable_cores);
+  std::swap(topology_, topology);
+  try {
+    start(num_threads);
+  } catch (...) {
+    std::swap(topology_, topology);
+    try {
+      start(threads_before);
+    } catch (...) {
+      start(1);
+    }
+    throw;
+  }
 }
 
 void ThreadPool::start(int num_threads) {
@@ -67,8 +82,13 @@ void ThreadPool::start(int num_threads) {
   }
   make_queues(topology_.nodes.size());
   workers_.reserve(static_cast<std::size_t>(num_threads - 1));
-  for (int thread = 1; thread < num_threads; ++thread)
-    workers_.emplace_back([this, thread] { worker_loop(thread); });
+  try {
+    for (int thread = 1; thread < num_threads; ++thread)
+      workers_.push_back(start_thread([this, thread] { worker_loop(thread); }));
+  } catch (...) {
+    stop();
+    throw;
+  }
   num_threads_.store(num_threads, std::memory_order_relaxed);
 }
 

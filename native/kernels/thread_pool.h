@@ -24,6 +24,7 @@ namespace inlay::kernels {
 class ThreadPool {
  public:
   // The process's pool, one thread per usable core at first. A forked child gets a fresh one.
+  // Whatever starts threads here throws ResourceError when the system refuses one.
   static ThreadPool& instance();
 
   explicit ThreadPool(int num_threads, Topology topology = read_topology());
@@ -33,10 +34,11 @@ class ThreadPool {
 
   // Threads that take part in a call, the caller included.
   int num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
+  // After an error the pool is as before, or the caller's thread alone if that is refused too.
   void set_num_threads(int num_threads);
 
   Topology topology();
-  // Starts anew on these nodes with one thread per usable core.
+  // Starts anew on these nodes with one thread per usable core; errors as above.
   void set_topology(Topology topology);
 
   // How long a worker spins for more work before it sleeps.
@@ -131,8 +133,9 @@ class ThreadPool {
   void draw_items(int thread);
   void worker_loop(int thread);
   void make_queues(std::size_t count);
-  void start(int num_threads);
+  void start(int num_threads);  // all threads or, throwing, none
   void stop();
+  void restart(int num_threads, Topology topology);
   int64_t first_item(int node, int64_t items) const {
     return items * first_thread_[static_cast<std::size_t>(node)] / first_thread_.back();
   }

@@ -60,7 +60,7 @@ def test_a_variant_beyond_this_processor_is_refused_with_what_is_missing(isa: st
     "code",
     [
         "k.selected_isa()",
-        "k.rms_norm(x, x[0], 1e-6, x)",
+        "k.rms_norm(x, x[0].copy(), 1e-6, x)",
         "k.pack_linear(x, 'float32')",
         "k.pack_linear(numpy.ones((1024, 256), 'f4'), 'int8')",
         "k.pack_experts(*[numpy.ones((1, 256, 256), 'f4')] * 3, 'int4:g32')",
@@ -97,6 +97,73 @@ def test_number_of_threads(threads: None) -> None:
             kernels.set_num_threads(bad)
     with pytest.raises(ArgumentError, match="spin_us"):
         kernels.set_spin_us(-1)
+
+
+FEW_THREADS = """
+import os, resource, numpy as np
+from inlay import kernels as k
+from inlay._native import kernels as native
+from inlay.core.errors import ResourceError
+x, out = np.ones((4, 64), "f4"), np.zeros((4, 256), "f4")
+weight = np.ones((256, 64), "f4")
+limit = lambda mib: resource.setrlimit(
+    resource.RLIMIT_AS,
+    (int(open("/proc/self/statm").read().split()[0]) * 4096 + (mib << 20), resource.RLIM_INFINITY))
+def refused(call):
+    try:
+        call()
+    except ResourceError as error:
+        assert "refuses another thread" in str(error)
+        return True
+"""
+
+
+def test_threads_that_the_system_refuses() -> None:
+    code = """
+k.set_num_threads(3)
+threads = len(os.listdir("/proc/self/task"))
+limit(200)
+assert refused(lambda: k.set_num_threads(500))
+assert refused(lambda: native.MemoryProbe(500))
+assert k.num_threads() == 3
+assert len(os.listdir("/proc/self/task")) == threads
+k.set_num_threads(2)
+k.linear(x, k.pack_linear(weight), out)
+print((out == 64).all(), k.num_threads())
+"""
+    result = run_python(FEW_THREADS + code)
+    assert (result.stdout, result.stderr) == ("True 2\n", "")
+
+
+def test_a_pool_that_the_system_refuses() -> None:
+    code = """
+limit(4)
+for call in (k.num_threads, lambda: native.ExpertWeights(1, 64, 64), lambda: k.pack_linear(weight)):
+    assert refused(call)
+limit(4000)
+k.linear(x, k.pack_linear(weight), out)
+print((out == 64).all(), k.num_threads() == k.usable_processors())
+"""
+    if kernels.usable_processors() < 2:
+        pytest.skip("a pool of one thread starts none")
+    result = run_python(FEW_THREADS + code, OPENBLAS_NUM_THREADS="1")
+    assert (result.stdout, result.stderr) == ("True True\n", "")
+
+
+def test_a_queue_that_the_system_refuses() -> None:
+    code = """
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # a pool of one thread, which starts none
+experts = native.ExpertWeights(1, 64, 64)
+ids, routing, y = np.zeros((4, 1), "i4"), np.ones((4, 1), "f4"), np.ones((4, 64), "f4")
+submit = lambda: k.submit_moe(x, experts, ids, routing, y)
+limit(4)
+assert refused(submit)
+limit(4000)
+submit().wait()
+print(y.any())
+"""
+    result = run_python(FEW_THREADS + code, OPENBLAS_NUM_THREADS="1")
+    assert (result.stdout, result.stderr) == ("False\n", "")
 
 
 def test_nodes_are_the_machines_at_first() -> None:

@@ -42,6 +42,7 @@ def set_topology(nodes: list[list[int]] | None) -> None:
     Raises:
         ArgumentError: not 1 to 64 nodes, an empty node, or a processor that this process may not
             use.
+        ResourceError: as `set_num_threads`.
     """
     if _backend.is_native:
         _backend.ops.set_topology(nodes)
@@ -57,6 +58,8 @@ def set_num_threads(num_threads: int) -> None:
 
     Raises:
         ArgumentError: not in 1..1024.
+        ResourceError: the system refuses so many threads; the pool is as before, or the caller's
+            thread alone if it refuses those too. Any kernel raises it that has to make the pool.
     """
     if _backend.is_native:
         _backend.ops.set_num_threads(num_threads)
