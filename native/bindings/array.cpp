@@ -1,9 +1,13 @@
 #include "array.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace inlay::bindings {
 namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 60;
+constexpr const char* kMisaligned = ": is not aligned to its element size";
 
 Kind kind_of_format(const char* format) {
   if (format == nullptr) return Kind::kU8;
@@ -86,69 +90,96 @@ const char* kind_name(Kind kind) {
 
 Array::Array(nb::handle object, const char* name, int dims, Access access)
     : name_(name), dims_(dims) {
-  if (PyObject_CheckBuffer(object.ptr()) != 0)
-    take_buffer(object, dims, access);
-  else
-    take_dlpack(object, dims);
+  try {
+    if (PyObject_CheckBuffer(object.ptr()) != 0)
+      take_buffer(object, dims, access);
+    else
+      take_dlpack(object, dims, access);
+    finish();
+  } catch (...) {
+    release();  // the destructor does not run
+    throw;
+  }
 }
 
-Array::~Array() {
+Array::~Array() { release(); }
+
+void Array::release() {
   if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
 }
 
 void Array::take_buffer(nb::handle object, int dims, Access access) {
-  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0 ||
+      buffer_.itemsize < 1) {
     PyErr_Clear();
     fail(name_, ": its dtype or layout cannot be passed to a kernel");
   }
-  // From here on the destructor does not run if we throw, so release first.
-  const auto refuse = [this](const auto&... parts) {
-    PyBuffer_Release(&buffer_);
-    fail(name_, ": ", parts...);
-  };
-  if (buffer_.ndim != dims) refuse("must have ", dims, " dimensions, has ", buffer_.ndim);
-  if (access == Access::kWrite && buffer_.readonly != 0) refuse("is read-only");
+  if (buffer_.ndim != dims) fail(name_, ": must have ", dims, " dimensions, has ", buffer_.ndim);
+  if (access == Access::kWrite && buffer_.readonly != 0) fail(name_, ": is read-only");
   kind_ = kind_of_format(buffer_.format);
-  const int64_t item_bytes = buffer_.itemsize;
-  if (kind_ != Kind::kOther && item_bytes != item_bytes_of(kind_)) kind_ = Kind::kOther;
+  item_bytes_ = buffer_.itemsize;
+  if (kind_ != Kind::kOther && item_bytes_ != item_bytes_of(kind_)) kind_ = Kind::kOther;
   data_ = buffer_.buf;
-  bool aligned = reinterpret_cast<std::uintptr_t>(data_) % static_cast<uint64_t>(item_bytes) == 0;
   for (int i = 0; i < dims; ++i) {
     const auto at = static_cast<std::size_t>(i);
     shape_[at] = buffer_.shape[i];
-    aligned = aligned && buffer_.strides[i] % item_bytes == 0;
-    strides_[at] = buffer_.strides[i] / item_bytes;
+    if (buffer_.strides[i] % item_bytes_ != 0) fail(name_, kMisaligned);
+    strides_[at] = buffer_.strides[i] / item_bytes_;
   }
-  if (!aligned) refuse("is not aligned to its element size");
-  normalise(dims);
 }
 
-void Array::take_dlpack(nb::handle object, int dims) {
-  if (!nb::try_cast(object, dlpack_, false) || !dlpack_.is_valid())
+void Array::take_dlpack(nb::handle object, int dims, Access access) {
+  // Asked for as writable: only then does the exporter tell that it is not.
+  nb::ndarray<> writable;
+  if (access == Access::kWrite && nb::try_cast(object, writable, false) && writable.is_valid())
+    dlpack_ = nb::ndarray<nb::ro>(writable);
+  else if (!nb::try_cast(object, dlpack_, false) || !dlpack_.is_valid())
     fail(name_, ": must be a NumPy array or a torch CPU tensor, got ",
          Py_TYPE(object.ptr())->tp_name);
+  else if (access == Access::kWrite)
+    fail(name_, ": is read-only");
   if (dlpack_.device_type() != nb::device::cpu::value) fail(name_, ": must be in CPU memory");
   if (static_cast<int>(dlpack_.ndim()) != dims)
     fail(name_, ": must have ", dims, " dimensions, has ", dlpack_.ndim());
   kind_ = kind_of_dlpack(dlpack_.dtype());
+  item_bytes_ = item_bytes_of(kind_);
   data_ = const_cast<void*>(dlpack_.data());
   for (int i = 0; i < dims; ++i) {
     const auto at = static_cast<std::size_t>(i);
     shape_[at] = static_cast<int64_t>(dlpack_.shape(at));
     strides_[at] = dlpack_.stride(at);
   }
-  normalise(dims);
 }
 
-void Array::normalise(int dims) {
-  int64_t contiguous = 1;
+void Array::finish() {
+  if (reinterpret_cast<std::uintptr_t>(data_) % static_cast<uint64_t>(item_bytes_) != 0)
+    fail(name_, kMisaligned);
+  // Of the dimensions that are not empty: sizes and their products stay far from overflow.
+  int64_t elements = 1;
   bool empty = false;
-  for (int i = 0; i < dims; ++i) empty = empty || size(i) == 0;
-  for (int i = dims - 1; i >= 0; --i) {
+  for (int i = 0; i < dims_; ++i) {
+    empty = empty || size(i) == 0;
+    if (__builtin_mul_overflow(elements, std::max<int64_t>(size(i), 1), &elements) ||
+        elements >= kMaxElements)
+      fail(name_, ": has shape ", shape_text(), ", which is 2^60 elements or more");
+  }
+  int64_t contiguous = 1;
+  for (int i = dims_ - 1; i >= 0; --i) {
     const auto at = static_cast<std::size_t>(i);
     if (shape_[at] <= 1 || empty) strides_[at] = contiguous;
     contiguous *= shape_[at];
   }
+}
+
+Extent Array::extent() const {
+  const char* low = static_cast<const char*>(data_);
+  const char* high = low + item_bytes_;
+  for (int i = 0; i < dims_; ++i) {
+    if (size(i) == 0) return {name_, nullptr, nullptr};
+    const int64_t span = (size(i) - 1) * stride(i) * item_bytes_;
+    (span < 0 ? low : high) += span;
+  }
+  return {name_, low, high};
 }
 
 std::string Array::shape_text() const {
@@ -218,19 +249,9 @@ const char* dtype_name(kernels::DType dtype) {
   return dtype == kernels::DType::kF32 ? "float32" : "bfloat16";
 }
 
-void require_apart(const Array& out, const Array& in) {
-  const auto extent = [](const Array& array) {
-    const char* low = static_cast<const char*>(array.data());
-    const char* high = low;
-    const int64_t bytes = item_bytes_of(array.kind());
-    if (array.size(0) == 0 || array.size(1) == 0) return std::pair(low, high);
-    const int64_t span = (array.size(0) - 1) * array.stride(0) * bytes;
-    (span < 0 ? low : high) += span;
-    return std::pair(low, high + array.size(1) * bytes);
-  };
-  const auto [out_low, out_high] = extent(out);
-  const auto [in_low, in_high] = extent(in);
-  if (out_low < in_high && in_low < out_high) fail(out.name(), ": shares memory with ", in.name());
+void require_apart(const Extent& out, std::initializer_list<Extent> inputs) {
+  for (const Extent& in : inputs)
+    if (out.low < in.high && in.low < out.high) fail(out.name, ": shares memory with ", in.name);
 }
 
 }  // namespace inlay::bindings

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -39,12 +40,22 @@ const char* kind_name(Kind kind);
 
 enum class Access { kRead, kWrite };
 
+// Where the elements of an argument lie: [low, high), null when it has none.
+struct Extent {
+  const char* name;
+  const char* low;
+  const char* high;
+};
+
+// Throws when writing `out` could change one of `inputs` after it was checked or while it is read.
+void require_apart(const Extent& out, std::initializer_list<Extent> inputs);
+
 class Array {
  public:
   static constexpr int kMaxDims = 4;
 
   // Throws ArgumentError naming `name` unless `object` is an array of `dims` dimensions that is
-  // aligned and, for kWrite, writable. uint16 arrays count as bf16.
+  // aligned and, for kWrite, writable, with fewer than 2^60 elements. uint16 arrays count as bf16.
   Array(nb::handle object, const char* name, int dims, Access access = Access::kRead);
   ~Array();
   Array(const Array&) = delete;
@@ -52,10 +63,12 @@ class Array {
 
   const char* name() const { return name_; }
   Kind kind() const { return kind_; }
+  int dims() const { return dims_; }
   int64_t size(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
   // In elements. Dimensions of size 0 or 1 have the stride of a contiguous array.
   int64_t stride(int dim) const { return strides_[static_cast<std::size_t>(dim)]; }
   std::string shape_text() const;
+  Extent extent() const;
 
   void require_kind(Kind kind) const;
   void require_size(int dim, int64_t size, const char* meaning) const;
@@ -70,11 +83,13 @@ class Array {
 
  private:
   void take_buffer(nb::handle object, int dims, Access access);
-  void take_dlpack(nb::handle object, int dims);
-  void normalise(int dims);
+  void take_dlpack(nb::handle object, int dims, Access access);
+  void finish();
+  void release();
 
   const char* name_;
   int dims_ = 0;
+  int64_t item_bytes_ = 1;
   void* data_ = nullptr;
   Kind kind_ = Kind::kOther;
   std::array<int64_t, kMaxDims> shape_{};
@@ -96,6 +111,7 @@ class OptionalVector {
   OptionalVector(nb::handle object, const char* name, int64_t size);
   const char* name() const { return name_; }
   const float* data() const { return data_; }
+  Extent extent() const { return array_ ? array_->extent() : Extent{name_, nullptr, nullptr}; }
 
  private:
   const char* name_;
@@ -105,8 +121,5 @@ class OptionalVector {
 
 kernels::DType parse_dtype(const std::string& dtype);
 const char* dtype_name(kernels::DType dtype);
-
-// Throws when writing `out` would change `in` while it is being read.
-void require_apart(const Array& out, const Array& in);
 
 }  // namespace inlay::bindings

@@ -13,8 +13,9 @@ using kernels::KvGeometry;
 
 namespace {
 
-// Keeps every product of sizes far from overflow.
+// Keep products of sizes, and those of a page with pages of a pool, far from overflow.
 constexpr int64_t kMaxSize = int64_t{1} << 20;
+constexpr int64_t kMaxPageBytes = int64_t{1} << 47;
 
 KvGeometry* new_geometry(int64_t layers, int64_t page_tokens, int64_t kv_heads, int64_t head_dim,
                          const std::string& dtype) {
@@ -26,7 +27,12 @@ KvGeometry* new_geometry(int64_t layers, int64_t page_tokens, int64_t kv_heads, 
   check("kv_heads", kv_heads, 65536);
   check("head_dim", head_dim, 1024);
   if (head_dim % 2 != 0) fail("head_dim: must be even, got ", head_dim);
-  return new KvGeometry{layers, page_tokens, kv_heads, head_dim, parse_dtype(dtype)};
+  const DType parsed = parse_dtype(dtype);
+  // Exact: at most 2^49 for one layer.
+  const int64_t layer_bytes = KvGeometry{1, page_tokens, kv_heads, head_dim, parsed}.page_bytes();
+  if (layers > kMaxPageBytes / layer_bytes)
+    fail("layers: ", layers, " of ", layer_bytes, " bytes make a page of more than 2^47 bytes");
+  return new KvGeometry{layers, page_tokens, kv_heads, head_dim, parsed};
 }
 
 // The pool as bytes, checked against the geometry.
@@ -48,6 +54,7 @@ class Pool {
     if (layer < 0 || layer >= geometry.layers)
       fail("layer: must be in 0..", geometry.layers - 1, ", got ", layer);
   }
+  Extent extent() const { return array_.extent(); }
   uint8_t* data() const { return static_cast<uint8_t*>(array_.data()); }
   int64_t pages() const { return array_.size(0); }
 
@@ -96,6 +103,10 @@ void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR
     fail("norm_eps: must be finite and not negative, got ", norm_eps);
   check_positions(positions, slots, cos.size(0), pool.pages() * geometry.page_tokens);
   const kernels::Rows qkv_rows = rows(qkv);
+  for (const Extent& out : {qkv.extent(), pool.extent()})
+    require_apart(out, {positions.extent(), cos.extent(), sin.extent(), slots.extent(),
+                        q_norm.extent(), k_norm.extent()});
+  require_apart(qkv.extent(), {pool.extent()});
   const kernels::RopeRows call = {qkv_rows.data,
                                   qkv_rows.stride,
                                   positions.as<const int32_t>(Kind::kI32),
@@ -204,6 +215,8 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
                                         out.as<float>(Kind::kF32),
                                         out.stride(0),
                                         out.stride(1)};
+  require_apart(out.extent(), {q.extent(), pool.extent(), page_table.extent(),
+                               query_starts.extent(), context_lens.extent(), sinks.extent()});
   check_sequences(call, q.size(0), pool.pages(), page_table.size(1));
   const nb::gil_scoped_release unlocked;
   kernels::paged_attention(call);

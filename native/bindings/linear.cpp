@@ -15,9 +15,9 @@ void linear(nb::handle x_TK, const kernels::LinearWeight& weight, nb::handle out
   out.require_size(0, x.size(0), "tokens of x_TK");
   out.require_size(1, weight.out_features(), "the weight's output size");
   const OptionalVector bias(bias_N, "bias_N", weight.out_features());
-  require_apart(out, x);
   const kernels::ConstRows x_rows = const_rows(x);
   const kernels::Rows out_rows = rows(out);
+  require_apart(out.extent(), {x.extent(), bias.extent()});
   const nb::gil_scoped_release unlocked;
   kernels::linear(x_rows, weight, bias.data(), accumulate, out_rows);
 }

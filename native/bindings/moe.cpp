@@ -1,4 +1,6 @@
 #include <cmath>
+#include <memory>
+#include <vector>
 
 #include "array.h"
 #include "module.h"
@@ -11,17 +13,17 @@ using kernels::ExpertWeights;
 
 namespace {
 
-void check_routing(const Array& ids, const Array& routing, int64_t num_experts,
-                   const uint8_t* mask) {
-  const int32_t* id = ids.as<const int32_t>(Kind::kI32);
-  const float* weight = routing.as<const float>(Kind::kF32);
-  for (int64_t i = 0; i < ids.size(0) * ids.size(1); ++i) {
-    if (id[i] < 0) continue;
-    if (id[i] >= num_experts)
-      fail("expert_ids_TK: id ", id[i], " of token ", i / ids.size(1), " is not below the ",
-           num_experts, " experts");
-    if (!std::isfinite(weight[i]) && (mask == nullptr || mask[id[i]] != 0))
-      fail("routing_TK: weight ", weight[i], " of token ", i / ids.size(1), " is not finite");
+void check_routing(const kernels::Moe& p) {
+  const int64_t num_experts = p.experts->num_experts();
+  for (int64_t i = 0; i < p.x_TM.rows * p.top_k; ++i) {
+    const int32_t id = p.expert_ids_TK[i];
+    const float weight = p.routing_TK[i];
+    if (id < 0) continue;
+    if (id >= num_experts)
+      fail("expert_ids_TK: id ", id, " of token ", i / p.top_k, " is not below the ", num_experts,
+           " experts");
+    if (!std::isfinite(weight) && (p.expert_mask_E == nullptr || p.expert_mask_E[id] != 0))
+      fail("routing_TK: weight ", weight, " of token ", i / p.top_k, " is not finite");
   }
 }
 
@@ -32,11 +34,25 @@ kernels::Activation checked_activation(float alpha, float limit, float up_offset
   return {alpha, limit, up_offset};
 }
 
+// Whether what picks the experts is used where it lies, or from a copy.
+enum class Routing { kBorrow, kCopy };
+
+template <typename T>
+const T* routing_data(const Array& array, Kind kind, Routing routing, std::vector<T>& copy) {
+  array.require_contiguous();
+  const T* data = array.as<const T>(kind);
+  if (routing == Routing::kBorrow) return data;
+  int64_t count = 1;
+  for (int i = 0; i < array.dims(); ++i) count *= array.size(i);
+  copy.assign(data, data + count);
+  return copy.data();
+}
+
 // The arguments of a call, held and checked.
 struct MoeCall {
   MoeCall(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
           nb::handle routing_TK, nb::handle out_TM, bool accumulate, nb::handle expert_mask_E,
-          kernels::Activation activation, const ExpertWeights* shared)
+          kernels::Activation activation, const ExpertWeights* shared, Routing use)
       : x(x_TM, "x_TM", 2),
         ids(expert_ids_TK, "expert_ids_TK", 2),
         routing(routing_TK, "routing_TK", 2),
@@ -47,34 +63,33 @@ struct MoeCall {
     routing.require_size(1, ids.size(1), "experts per token of expert_ids_TK");
     out.require_size(0, x.size(0), "tokens of x_TM");
     out.require_size(1, experts.hidden(), "the experts' hidden size");
-    ids.require_contiguous();
-    routing.require_contiguous();
-    const uint8_t* mask_data = nullptr;
     if (!expert_mask_E.is_none()) {
       mask.emplace(expert_mask_E, "expert_mask_E", 1);
       mask->require_size(0, experts.num_experts(), "one value per expert");
-      mask->require_contiguous();
-      mask_data = mask->as<const uint8_t>(Kind::kU8);
     }
     if (shared != nullptr && shared->hidden() != experts.hidden())
       fail("shared: its hidden size is ", shared->hidden(), ", but that of experts is ",
            experts.hidden());
-    check_routing(ids, routing, experts.num_experts(), mask_data);
-    require_apart(out, x);
     call = {const_rows(x),
             &experts,
-            ids.as<const int32_t>(Kind::kI32),
-            routing.as<const float>(Kind::kF32),
+            routing_data(ids, Kind::kI32, use, ids_copy),
+            routing_data(routing, Kind::kF32, use, routing_copy),
             ids.size(1),
-            mask_data,
+            mask ? routing_data(*mask, Kind::kU8, use, mask_copy) : nullptr,
             activation,
             shared,
             accumulate,
             rows(out)};
+    require_apart(out.extent(),
+                  {x.extent(), ids.extent(), routing.extent(), mask ? mask->extent() : Extent{}});
+    check_routing(call);
   }
 
   Array x, ids, routing, out;
   std::optional<Array> mask;
+  std::vector<int32_t> ids_copy;
+  std::vector<float> routing_copy;
+  std::vector<uint8_t> mask_copy;
   kernels::Moe call{};
 };
 
@@ -82,23 +97,38 @@ void moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK
          nb::handle routing_TK, nb::handle out_TM, bool accumulate, nb::handle expert_mask_E,
          float alpha, float limit, float up_offset, const ExpertWeights* shared) {
   const MoeCall checked(x_TM, experts, expert_ids_TK, routing_TK, out_TM, accumulate, expert_mask_E,
-                        checked_activation(alpha, limit, up_offset), shared);
+                        checked_activation(alpha, limit, up_offset), shared, Routing::kBorrow);
   const nb::gil_scoped_release unlocked;
   kernels::moe(checked.call);
 }
 
-// As moe; the arguments are kept until the work is done.
+// A call that runs later. Views of x and out keep their memory whatever becomes of the objects;
+// what picks the experts is copied, because a caller that writes to it too early would send the
+// kernel to any address.
+struct SubmittedMoe {
+  MoeCall checked;
+  nb::object experts, shared;
+};
+
+// A torch tensor of the same storage: DLPack keeps the tensor alone, which lets go of its storage
+// at `tensor.data = other`.
+nb::object with_own_storage(nb::handle array) {
+  if (PyObject_CheckBuffer(array.ptr()) != 0 || !nb::hasattr(array, "detach"))
+    return nb::borrow(array);
+  return array.attr("detach")();
+}
+
 Pending submit_moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
                    nb::handle routing_TK, nb::handle out_TM, bool accumulate,
                    nb::handle expert_mask_E, float alpha, float limit, float up_offset,
                    const ExpertWeights* shared) {
-  const MoeCall checked(x_TM, experts, expert_ids_TK, routing_TK, out_TM, accumulate, expert_mask_E,
-                        checked_activation(alpha, limit, up_offset), shared);
-  std::vector<nb::object> kept = {nb::find(experts)};
-  if (shared != nullptr) kept.push_back(nb::find(*shared));
-  for (const nb::handle array : {x_TM, expert_ids_TK, routing_TK, out_TM, expert_mask_E})
-    kept.push_back(nb::borrow(array));
-  return submit([call = checked.call] { kernels::moe(call); }, std::move(kept));
+  const std::shared_ptr<SubmittedMoe> kept(
+      new SubmittedMoe{{with_own_storage(x_TM), experts, expert_ids_TK, routing_TK,
+                        with_own_storage(out_TM), accumulate, expert_mask_E,
+                        checked_activation(alpha, limit, up_offset), shared, Routing::kCopy},
+                       nb::find(experts),
+                       shared == nullptr ? nb::object() : nb::find(*shared)});
+  return submit([call = kept->checked.call] { kernels::moe(call); }, kept);
 }
 
 }  // namespace

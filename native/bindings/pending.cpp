@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "array.h"
 #include "module.h"
@@ -23,7 +24,7 @@ constexpr double kMaxTimeout_s = 1e6;
 
 struct Abandoned {
   std::shared_ptr<Ticket> ticket;
-  std::vector<nb::object> kept;
+  std::shared_ptr<const void> kept;
 };
 
 // What dropped Pendings kept for work that was not done; the GIL guards it. Only a Python thread
@@ -36,7 +37,7 @@ std::vector<Abandoned>& abandoned() {
 
 }  // namespace
 
-Pending::Pending(std::shared_ptr<Ticket> ticket, std::vector<nb::object> kept)
+Pending::Pending(std::shared_ptr<Ticket> ticket, std::shared_ptr<const void> kept)
     : ticket_(std::move(ticket)), kept_(std::move(kept)) {}
 
 Pending::~Pending() {
@@ -70,10 +71,10 @@ void Pending::wait(std::optional<double> timeout_s) {
                                     " s; wait again, or without a timeout"));
   }
   // Emptied before anything is let go, which may run Python code that comes back here.
-  const std::vector<nb::object> released = std::exchange(kept_, {});
+  const std::shared_ptr<const void> released = std::exchange(kept_, nullptr);
 }
 
-Pending submit(std::function<void()> work, std::vector<nb::object> kept) {
+Pending submit(std::function<void()> work, std::shared_ptr<const void> kept) {
   std::erase_if(abandoned(), [](const Abandoned& entry) { return entry.ticket->done(); });
   return Pending(kernels::AsyncQueue::instance().submit(std::move(work)), std::move(kept));
 }

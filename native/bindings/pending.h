@@ -1,27 +1,22 @@
 // The Python side of asynchronous calls: `Pending`, what a submit function returns.
 //
-//   return submit([=] { kernels::moe(...); }, {x_TM, experts, out_TM});
+//   return submit([call = kept->call] { kernels::moe(call); }, kept);
 //
 // The work runs without the GIL on the queue's thread, so it captures no Python object: pointers
-// and sizes only. The objects that own this memory are handed over beside it.
+// and sizes only. What keeps this memory in place is handed over beside it.
 #pragma once
-
-#include <nanobind/nanobind.h>
 
 #include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "../kernels/async_queue.h"
 
 namespace inlay::bindings {
 
-namespace nb = nanobind;
-
 class Pending {
  public:
-  Pending(std::shared_ptr<kernels::Ticket> ticket, std::vector<nb::object> kept);
+  Pending(std::shared_ptr<kernels::Ticket> ticket, std::shared_ptr<const void> kept);
   Pending(Pending&&) = default;
   ~Pending();
 
@@ -31,10 +26,11 @@ class Pending {
 
  private:
   std::shared_ptr<kernels::Ticket> ticket_;
-  std::vector<nb::object> kept_;  // owners of the memory that the work uses, until it is done
+  std::shared_ptr<const void> kept_;  // holds the memory that the work uses, until it is done
 };
 
-// Queues `work`. The objects live until it is done, also when the Pending does not.
-Pending submit(std::function<void()> work, std::vector<nb::object> kept);
+// Queues `work`. `kept` lives until it is done, also when the Pending does not, and is destroyed
+// with the GIL.
+Pending submit(std::function<void()> work, std::shared_ptr<const void> kept);
 
 }  // namespace inlay::bindings

@@ -18,9 +18,11 @@ void rms_norm(nb::handle x_TM, nb::handle weight_M, float eps, nb::handle out_TM
   const OptionalVector weight(weight_M, "weight_M", x.size(1));
   if (weight.data() == nullptr) fail("weight_M: must be an array");
   if (!(eps >= 0) || !std::isfinite(eps)) fail("eps: must be finite and not negative, got ", eps);
-  if (x.data() != out.data() || x.stride(0) != out.stride(0)) require_apart(out, x);
   const kernels::ConstRows x_rows = const_rows(x);
   const kernels::Rows out_rows = rows(out);
+  require_apart(out.extent(), {weight.extent()});
+  if (x.data() != out.data() || x.stride(0) != out.stride(0))
+    require_apart(out.extent(), {x.extent()});
   const nb::gil_scoped_release unlocked;
   kernels::rms_norm(x_rows, weight.data(), eps, out_rows);
 }
@@ -30,11 +32,11 @@ void silu_mul(nb::handle gate_up_T2F, nb::handle out_TF) {
   const Array out(out_TF, "out_TF", 2, Access::kWrite);
   out.require_size(0, gate_up.size(0), "rows of gate_up_T2F");
   gate_up.require_size(1, 2 * out.size(1), "twice the columns of out_TF");
-  // In place over the gate half is fine: an element is read before it is written.
-  if (gate_up.data() != out.data() || gate_up.stride(0) != out.stride(0))
-    require_apart(out, gate_up);
   const kernels::ConstRows in_rows = const_rows(gate_up);
   const kernels::Rows out_rows = rows(out);
+  // In place over the gate half is fine: an element is read before it is written.
+  if (gate_up.data() != out.data() || gate_up.stride(0) != out.stride(0))
+    require_apart(out.extent(), {gate_up.extent()});
   const nb::gil_scoped_release unlocked;
   kernels::silu_mul(in_rows, out_rows);
 }
@@ -54,6 +56,8 @@ void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle
   const kernels::ConstRows in_rows = const_rows(logits);
   int32_t* id = ids.as<int32_t>(Kind::kI32);
   float* weight = weights.as<float>(Kind::kF32);
+  require_apart(ids.extent(), {logits.extent(), weights.extent()});
+  require_apart(weights.extent(), {logits.extent()});
   bool good = true;
   {
     const nb::gil_scoped_release unlocked;

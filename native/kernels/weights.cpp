@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 
 #include "../core/errors.h"
@@ -9,6 +10,30 @@
 
 namespace inlay::kernels {
 namespace {
+
+// More than the address space of a process.
+constexpr int64_t kMaxBytes = int64_t{1} << 47;
+
+// The product of factors that are not negative; `what` names what has so many bytes.
+int64_t checked_bytes(const std::string& what, std::initializer_list<int64_t> factors) {
+  int64_t bytes = 1;
+  for (const int64_t factor : factors)
+    if (__builtin_mul_overflow(bytes, factor, &bytes) || bytes > kMaxBytes)
+      throw ArgumentError(what + " take more than the 2^47 bytes that a process can address");
+  return bytes;
+}
+
+int64_t linear_bytes(int64_t out_features, int64_t in_features, Format format) {
+  return checked_bytes(
+      "out_features: " + std::to_string(out_features) + " rows of " + std::to_string(in_features),
+      {panel_count(out_features), panel_layout(format, in_features).panel_bytes});
+}
+
+// Of all experts' panels, `panels` of `panel_bytes` each.
+int64_t expert_bytes(int64_t num_experts, int64_t panels, int64_t panel_bytes) {
+  return checked_bytes("num_experts: " + std::to_string(num_experts) + " experts of these sizes",
+                       {num_experts, panels, panel_bytes});
+}
 
 void require_size(const char* what, const WeightMemory& memory, int64_t expected) {
   if (memory.size() != expected)
@@ -56,7 +81,7 @@ ExpertWeights::Shard make_shard(int64_t hidden, int64_t first, int64_t width, Fo
 }
 
 int64_t bias_bytes(int64_t num_experts, int64_t hidden, int64_t intermediate) {
-  return num_experts * (2 * intermediate + hidden) * static_cast<int64_t>(sizeof(float));
+  return expert_bytes(num_experts, 2 * intermediate + hidden, sizeof(float));
 }
 
 }  // namespace
@@ -75,7 +100,7 @@ LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format for
       in_features_(in_features),
       format_(format),
       layout_(panel_layout(format, in_features)),
-      memory_(panels() * layout_.panel_bytes, WeightMemory::kAnyNode) {
+      memory_(linear_bytes(out_features, in_features, format), WeightMemory::kAnyNode) {
   const ThreadPool::Session session(ThreadPool::instance());
   for (int node = 0; node < session.num_nodes(); ++node)
     memory_.prefer_node(session.first_item(node, panels()) * layout_.panel_bytes,
@@ -90,7 +115,7 @@ LinearWeight::LinearWeight(int64_t out_features, int64_t in_features, Format for
       format_(format),
       layout_(panel_layout(format, in_features)),
       memory_(std::move(memory)) {
-  require_size("panels", memory_, panels() * layout_.panel_bytes);
+  require_size("panels", memory_, linear_bytes(out_features, in_features, format));
 }
 
 void LinearWeight::set_rows(int64_t first, const SourceMatrix& source) {
@@ -123,10 +148,10 @@ ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t interm
     const int64_t end = std::min(steps * (i + 1) / num_shards * step, intermediate);
     const int node = session.memory_node(static_cast<int>(i));
     Shard shard = make_shard(hidden, first, end - first, format);
-    shard.gate_up_memory =
-        WeightMemory(num_experts * shard.gate_up_panels * shard.gate_up.panel_bytes, node);
+    shard.gate_up_memory = WeightMemory(
+        expert_bytes(num_experts, shard.gate_up_panels, shard.gate_up.panel_bytes), node);
     shard.down_memory =
-        WeightMemory(num_experts * shard.down_panels * shard.down.panel_bytes, node);
+        WeightMemory(expert_bytes(num_experts, shard.down_panels, shard.down.panel_bytes), node);
     shards_.push_back(std::move(shard));
   }
   if (has_bias)
@@ -144,9 +169,11 @@ ExpertWeights::ExpertWeights(int64_t num_experts, int64_t hidden, int64_t interm
   Shard shard = make_shard(hidden, 0, intermediate, format);
   shard.gate_up_memory = std::move(gate_up);
   shard.down_memory = std::move(down);
+  require_size("gate_up", shard.gate_up_memory,
+               expert_bytes(num_experts, shard.gate_up_panels, shard.gate_up.panel_bytes));
+  require_size("down", shard.down_memory,
+               expert_bytes(num_experts, shard.down_panels, shard.down.panel_bytes));
   shards_.push_back(std::move(shard));
-  require_size("gate_up", shards_[0].gate_up_memory, num_experts * gate_up_bytes());
-  require_size("down", shards_[0].down_memory, num_experts * down_bytes());
   if (has_bias()) require_size("biases", biases_, bias_bytes(num_experts, hidden, intermediate));
 }
 

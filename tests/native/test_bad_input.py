@@ -272,6 +272,19 @@ def test_the_unchanged_call_is_good(call: Callable[..., None]) -> None:
     call(reference)
 
 
+class Exported:
+    """An array that can be had by DLPack alone, as a torch tensor."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
 def test_only_the_kernels_can_see_these() -> None:
     with pytest.raises(ArgumentError, match="^x_TK: is not aligned"):
         linear(Native(), x_TK=misaligned(2, 8))
@@ -283,6 +296,117 @@ def test_only_the_kernels_can_see_these() -> None:
     overlapping = np.lib.stride_tricks.as_strided(f(8), (2, 4), (4, 4))
     with pytest.raises(ArgumentError, match="^out_TN: its rows overlap"):
         linear(Native(), out_TN=overlapping)
+    for nothing in (np.zeros((2, 8), "V0"), np.zeros((2, 8), [])):
+        with pytest.raises(ArgumentError, match="^x_TK: its dtype"):
+            linear(Native(), x_TK=nothing)
+    with pytest.raises(ArgumentError, match="^x_TK: has shape .* 2.60 elements"):
+        linear(Native(), x_TK=torch.ones(1, 1).expand(2**40, 2**21))
+
+
+def test_dlpack_is_checked_as_the_buffer_is() -> None:
+    tensor = torch.frombuffer(bytearray(2 * 8 * 4 + 1), dtype=torch.float32, offset=1, count=16)
+    with pytest.raises(ArgumentError, match="^x_TK: is not aligned"):
+        linear(Native(), x_TK=tensor.reshape(2, 8))
+    out = Exported(read_only(f(2, 4)))
+    with pytest.raises(ArgumentError, match="^out_TN: is read-only"):
+        linear(Native(), out_TN=out)
+    linear(Native(), x_TK=Exported(read_only(f(2, 8))), out_TN=Exported(f(2, 4)))
+
+
+def i32s(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)
+
+
+POOL = np.zeros((3, 2 * 4 * 8 * 4), np.uint8)
+OVERLAPS: list[tuple[Callable[..., None], str, Any, dict[str, Any]]] = [
+    (linear, "out_TN", f(2, 4), {"x_TK": f(2, 8), "bias_N": f(4)}),
+    (
+        moe,
+        "out_TM",
+        f(2, 8),
+        {
+            "x_TM": f(2, 8),
+            "expert_ids_TK": i32s(2, 2),
+            "routing_TK": f(2, 2),
+            "expert_mask_E": np.ones(3, np.bool_),
+        },
+    ),
+    (norm, "out_TM", f(2, 8), {"weight_M": f(8)}),
+    (router, "out_ids_TK", i32s(2, 2), {"logits_TE": f(2, 5), "out_weights_TK": f(2, 2)}),
+    (router, "out_weights_TK", f(2, 2), {"logits_TE": f(2, 5)}),
+    (
+        rope,
+        "qkv_TX",
+        f(2, 4 * 8),
+        {
+            "positions_T": i32s(2),
+            "cos_PR": f(10, 4),
+            "sin_PR": f(10, 4),
+            "kv_pool": POOL,
+            "slots_T": np.zeros(2, np.int64),
+            "q_norm_D": f(8),
+        },
+    ),
+    (
+        rope,
+        "kv_pool",
+        POOL,
+        {
+            "positions_T": i32s(2),
+            "cos_PR": f(10, 4),
+            "sin_PR": f(10, 4),
+            "slots_T": np.zeros(2, np.int64),
+            "q_norm_D": f(8),
+        },
+    ),
+    (
+        attention,
+        "out_THD",
+        f(3, 2, 8),
+        {
+            "q_THD": f(3, 2, 8),
+            "kv_pool": POOL,
+            "page_table_BP": i32s(2, 2),
+            "query_starts_B1": i32s(3),
+            "context_lens_B": i32s(2),
+            "sinks_H": f(2),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+@pytest.mark.parametrize(
+    "call,out,value,other,input",
+    [(call, out, value, *item) for call, out, value, inputs in OVERLAPS for item in inputs.items()],
+)
+def test_the_output_where_an_input_lies(
+    call: Callable[..., None], out: str, value: Any, other: str, input: Any, module: Any
+) -> None:
+    memory = np.zeros(max(value.nbytes, input.nbytes), np.uint8)
+    given = {
+        name: memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+        for name, array in ((out, value), (other, input))
+    }
+    module = module if module is not kernels else Native()
+    with pytest.raises(ArgumentError, match=f"^{out}: shares memory with {other}"):
+        call(module, **given)
+
+
+@pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
+def test_in_place(module: Any) -> None:
+    module = module if module is not kernels else Native()
+    x = f(2, 8)
+    norm(module, x_TM=x, out_TM=x)
+    np.testing.assert_allclose(x, 1, rtol=1e-5)
+    rows = f(3, 8)
+    with pytest.raises(ArgumentError, match="^out_TM: shares memory with x_TM"):
+        norm(module, x_TM=rows[:2], out_TM=rows[1:])
+    gate_up = f(2, 8)
+    silu(module, gate_up_T2F=gate_up, out_TF=gate_up[:, :4])
+    np.testing.assert_allclose(gate_up[:, :4], 1 / (1 + np.exp(-1)), rtol=1e-5)
+    with pytest.raises(ArgumentError, match="^out_TF: shares memory with gate_up_T2F"):
+        silu(module, gate_up_T2F=gate_up, out_TF=gate_up[:, 4:])
 
 
 @pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])
@@ -310,6 +434,29 @@ def test_weights(module: Any) -> None:
         module.KvGeometry(1, 16, 1, 0, "float32")
     with pytest.raises(ArgumentError, match="^head_dim: must be even"):
         module.KvGeometry(1, 16, 1, 7, "float32")
+
+
+@pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])
+def test_sizes_beyond_any_machine(module: Any) -> None:
+    big, most = 2**30, 2**31 - 1
+    empty = np.zeros(64, np.uint8)
+    empty = empty[-empty.ctypes.data % 64 :][:0]  # as a file's pages are aligned
+    for name, sizes in {
+        "num_experts": [(big, 65536, 65536), (most, most, most), (2**20, 8192, 8192)],
+        "out_features": [(most, most), (2**25, 2**25)],
+    }.items():
+        made = module.ExpertWeights if name == "num_experts" else module.LinearWeight
+        mapped = module.map_experts if name == "num_experts" else module.map_linear
+        for size in sizes:
+            with pytest.raises(ArgumentError, match=f"^{name}: .*2.47 bytes"):
+                made(*size, "float32")
+            with pytest.raises(ArgumentError, match=f"^{name}: .*2.47 bytes"):
+                mapped(*size, "float32", *[empty] * (len(size) - 1))
+    with pytest.raises(ArgumentError, match="^num_experts: .*2.47 bytes"):
+        module.ExpertWeights(2**30, 2**15, 1, "int8", True)
+    for size in [(2**20, 2**20, 2048, 1024), (1, 2**20, 65536, 1024)]:
+        with pytest.raises(ArgumentError, match="^layers: .*2.47 bytes"):
+            module.KvGeometry(*size, "float32")
 
 
 @pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])

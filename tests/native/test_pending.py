@@ -1,5 +1,6 @@
 """Submitted work: order, waiting, errors, ownership, fork and exit."""
 
+import mmap
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError, WaitTimeoutError
@@ -140,6 +142,42 @@ def test_arrays_of_a_dropped_pending(layer: Layer) -> None:
     last.wait()
     layer.submit(np.empty_like(layer.x)).wait()
     assert watch() is None
+
+
+def test_memory_lives_until_the_work_is_done(layer: Layer) -> None:
+    expected = np.empty_like(layer.x)
+    layer.run(expected)
+    keep_busy(layer)
+    x, out = torch.from_numpy(layer.x.copy()), torch.zeros(TOKENS, HIDDEN)
+    result = out.detach().numpy()
+    pending = kernels.submit_moe(x, layer.experts, layer.ids, layer.routing, out)
+    x.data = out.data = torch.zeros(1)  # lets go of the storage of both
+    pending.wait()
+    np.testing.assert_array_equal(result, expected)
+
+    keep_busy(layer)
+    memory = mmap.mmap(-1, layer.x.nbytes)
+    memory[:] = layer.x.tobytes()
+    view = memoryview(memory).cast("B").cast("f", layer.x.shape)
+    pending = kernels.submit_moe(view, layer.experts, layer.ids, layer.routing, out := expected * 0)
+    with pytest.raises(BufferError):
+        view.release()
+    pending.wait()
+    view.release()
+    memory.close()
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_what_picks_the_experts_is_copied(layer: Layer) -> None:
+    mask = np.array([True, False])
+    expected, out = np.empty_like(layer.x), np.zeros_like(layer.x)
+    arguments = (layer.x, layer.experts, layer.ids, layer.routing)
+    kernels.moe(*arguments, expected, expert_mask_E=mask)
+    keep_busy(layer)
+    pending = kernels.submit_moe(*arguments, out, expert_mask_E=mask)
+    layer.ids[:], layer.routing[:], mask[:] = 2**30, np.nan, True
+    pending.wait()
+    np.testing.assert_array_equal(out, expected)
 
 
 class Interrupted(Exception):

@@ -50,11 +50,12 @@ def rope_and_store(
 
     Args:
         qkv_TX: float32 rows of `(q_heads + 2 * kv_heads) * head_dim`: q heads, k heads, v heads.
-            Changed in place (q and k); any row stride.
+            Changed in place (q and k); any row stride, apart from the other arrays.
         positions_T: int32, below the P rows of the tables.
         cos_PR, sin_PR: float32, contiguous, `[max_positions, rotary_dim / 2]`; dimension j is
             rotated with dimension j + rotary_dim / 2, those past rotary_dim are left alone.
-        kv_pool: `[num_pages, page_bytes]` uint8, or as the geometry's dtype; contiguous.
+        kv_pool: `[num_pages, page_bytes]` uint8, or as the geometry's dtype; contiguous, apart from
+            the other arrays.
         geometry: layout of a page.
         layer: which layer's planes to write.
         slots_T: int64, `page_id * page_tokens + offset` of each token; negative: not stored.
@@ -100,7 +101,7 @@ def paged_attention(
         context_lens_B: int32, contiguous; tokens of each sequence in the pool, the new ones
             (its last) included.
         scale: factor of the scores, usually `head_dim ** -0.5`.
-        out_THD: float32, writable, contiguous in D.
+        out_THD: float32, writable, contiguous in D, apart from the other arrays.
         sliding_window: a query sees itself and that many tokens less one before; 0: all.
         sinks_H: float32, a logit per query head that joins the denominator of its softmax, as a
             token whose value is zero would; -inf: none.

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from inlay.core.errors import ArgumentError
 
 F32 = npt.NDArray[np.float32]
+MAX_BYTES = 1 << 47
+"""What a process can address: no weights and no page are larger."""
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16}
 
 
@@ -42,6 +44,13 @@ def check_size(array: npt.NDArray[Any], name: str, dim: int, size: int, meaning:
         raise ArgumentError(
             f"{name}: has shape {array.shape}, but dimension {dim} must be {size} ({meaning})"
         )
+
+
+def check_apart(name: str, out: npt.NDArray[Any], **inputs: npt.NDArray[Any] | None) -> None:
+    """Raise when `out` lies where one of the inputs lies."""
+    for other, array in inputs.items():
+        if array is not None and np.may_share_memory(out, array):
+            raise ArgumentError(f"{name}: shares memory with {other}")
 
 
 def check(condition: bool, message: str) -> None:

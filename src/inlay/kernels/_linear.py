@@ -49,7 +49,7 @@ def linear(
     Args:
         x_TK: float32, any row stride, contiguous columns. T may be 0.
         weight: from `pack_linear`.
-        out_TN: float32, writable, any row stride, contiguous columns, apart from x.
+        out_TN: float32, writable, any row stride, contiguous columns, apart from x and bias.
         bias_N: float32.
         accumulate: `out += ...`, for residual connections.
 

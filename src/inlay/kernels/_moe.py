@@ -90,7 +90,7 @@ def moe(
         expert_ids_TK: int32, contiguous, in any order; a negative id is skipped (the expert lives
             elsewhere).
         routing_TK: float32, contiguous; the weight of each chosen expert.
-        out_TM: float32, writable, apart from x.
+        out_TM: float32, writable, apart from the other arrays.
         accumulate: add to what `out` holds.
         expert_mask_E: bool or uint8; experts with 0 run elsewhere and are skipped, their routing
             weights are not looked at.
@@ -136,11 +136,13 @@ def submit_moe(
 ) -> Pending:
     """As `moe`, but beside the caller: start the work and return at once.
 
-    Arguments are checked here and kept until the work is done; leave the arrays alone until
-    `Pending.wait` returns. Submitted calls run one after the other, in the order of submission.
+    Arguments are checked here. Ids, routing weights and the mask are copied; x and `out` are kept,
+    leave them alone until `Pending.wait` returns. Submitted calls run one after the other, in the
+    order of submission.
 
     Raises:
         ArgumentError: as `moe`, here and not at the wait.
+        ResourceError: the system refuses the thread.
 
     Cost: one more thread, which sleeps between calls and computes with the pool during them.
     """

@@ -9,8 +9,9 @@ submission, on the pool that all kernels share. They return a `Pending`:
   `await asyncio.to_thread(pending.wait)`.
 - `done` tells without waiting.
 
-Until the work is done, the arrays given to it stay alive, also when the `Pending` is dropped, and
-must not be written to; its output must not be read. When the process exits, work that is pending
+Until the work is done, the memory of the arrays given to it stays, also when the `Pending` is
+dropped or a tensor is given other data. It must not be written to, resized or freed by hand (torch's
+`untyped_storage().resize_`); the output must not be read. When the process exits, work that is pending
 is dropped. A forked child cannot wait for its parent's work (ArgumentError).
 """
 

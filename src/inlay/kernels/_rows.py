@@ -11,7 +11,7 @@ def rms_norm(x_TM: Array, weight_M: Array, eps: float, out_TM: Array) -> None:
         x_TM: float32, any row stride, contiguous columns; rows may be heads.
         weight_M: float32.
         eps: finite, not negative.
-        out_TM: float32, writable; the same array as x or apart from it.
+        out_TM: float32, writable; the same array as x or apart from it and weight.
 
     Raises:
         ArgumentError: a shape, dtype or stride is wrong; the message names the argument.

@@ -10,9 +10,11 @@ import numpy.typing as npt
 from inlay.kernels._checks import (
     DTYPES,
     F32,
+    MAX_BYTES,
     array_of,
     as_f32,
     check,
+    check_apart,
     check_size,
     converted,
     dtype_name,
@@ -40,6 +42,10 @@ class KvGeometry:
             check(1 <= value <= limit, f"{name}: must be in 1..{limit}, got {value}")
         check(self.head_dim % 2 == 0, f"head_dim: must be even, got {self.head_dim}")
         dtype_name(self.dtype)
+        check(
+            self.page_bytes <= MAX_BYTES,
+            f"layers: {self.layers} make a page of more than 2^47 bytes",
+        )
 
     @property
     def page_bytes(self) -> int:
@@ -112,6 +118,11 @@ def rope_and_store(
     max_slots = len(planes) * g.page_tokens
     check(bool((slots < max_slots).all()), f"slots_T: a slot is not below the pool's {max_slots}")
 
+    inputs = {"positions_T": positions, "cos_PR": cos, "sin_PR": sin, "slots_T": slots}
+    weights = {"q_norm_D": norms[0], "k_norm_D": norms[1]}
+    check_apart("qkv_TX", qkv, kv_pool=planes, **inputs, **weights)
+    check_apart("kv_pool", planes, **inputs, **weights)
+
     heads = qkv.reshape(len(qkv), q_heads + 2 * g.kv_heads, g.head_dim).copy()
     split = (slice(0, q_heads), slice(q_heads, q_heads + g.kv_heads))
     for part, norm in zip(split, norms, strict=True):
@@ -162,6 +173,10 @@ def paged_attention(
     sinks = vector_of(sinks_H, "sinks_H", q.shape[1])
     if sinks is None:
         sinks = np.full(q.shape[1], -np.inf, np.float32)
+    check_apart(
+        "out_THD", out, q_THD=q, kv_pool=planes, page_table_BP=table, query_starts_B1=starts,
+        context_lens_B=contexts, sinks_H=sinks,
+    )  # fmt: skip
     check(bool((sinks < np.inf).all()), "sinks_H: must be numbers or -inf")
     check(
         starts[0] == 0 and starts[-1] == len(q),

@@ -8,8 +8,22 @@ import numpy.typing as npt
 
 from inlay.core.errors import NotFiniteError
 from inlay.core.weight_format import format_named
-from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
-from inlay.kernels.reference.formats import PANEL, StoredRows, check_inner_size, source_of
+from inlay.kernels._checks import (
+    F32,
+    MAX_BYTES,
+    array_of,
+    check,
+    check_apart,
+    check_size,
+    vector_of,
+)
+from inlay.kernels.reference.formats import (
+    PANEL,
+    StoredRows,
+    check_inner_size,
+    panel_bytes,
+    source_of,
+)
 from inlay.kernels.reference.linear import bytes_of
 from inlay.kernels.reference.pending import Pending
 
@@ -34,6 +48,13 @@ class ExpertWeights:
         named = format_named(format)
         for name in ("hidden", "intermediate"):
             check_inner_size(named, name, sizes[name])
+        gate_up = -(-intermediate // _HALF) * panel_bytes(named, hidden)
+        down = -(-hidden // PANEL) * panel_bytes(named, intermediate)
+        check(
+            num_experts * max(gate_up, down, 4 * (2 * intermediate + hidden)) <= MAX_BYTES,
+            f"num_experts: {num_experts} experts of these sizes take more than the 2^47 bytes "
+            "that a process can address",
+        )
         self.format = named.name
         # Gate and up rows, one after the other.
         self._gate_up = [
@@ -198,7 +219,7 @@ def moe(
     check_size(routing, "routing_TK", 1, ids.shape[1], "experts per token of expert_ids_TK")
     check_size(out, "out_TM", 0, x.shape[0], "tokens of x_TM")
     check_size(out, "out_TM", 1, experts.hidden, "the experts' hidden size")
-    runs = np.ones(experts.num_experts, np.bool_)
+    runs, mask = np.ones(experts.num_experts, np.bool_), None
     if expert_mask_E is not None:
         mask = array_of(expert_mask_E, "expert_mask_E", 1, (np.uint8, np.bool_))
         check_size(mask, "expert_mask_E", 0, experts.num_experts, "one value per expert")
@@ -217,7 +238,7 @@ def moe(
     )
     here = (ids >= 0) & runs[np.maximum(ids, 0)]
     check(bool(np.isfinite(routing[here]).all()), "routing_TK: a weight is not finite")
-    check(not np.shares_memory(x, out), "out_TM: shares memory with x_TM")
+    check_apart("out_TM", out, x_TM=x, expert_ids_TK=ids, routing_TK=routing, expert_mask_E=mask)
     if not accumulate:
         out[:] = 0
     activation = (alpha, limit, up_offset)
@@ -261,6 +282,8 @@ def router_topk(
     for name, array in (("out_ids_TK", ids), ("out_weights_TK", weights)):
         check_size(array, name, 0, logits.shape[0], "tokens of logits_TE")
         check_size(array, name, 1, top_k, "top_k")
+    check_apart("out_ids_TK", ids, logits_TE=logits, out_weights_TK=weights)
+    check_apart("out_weights_TK", weights, logits_TE=logits)
     if not len(logits):
         return
     largest = logits.max(axis=1, keepdims=True)

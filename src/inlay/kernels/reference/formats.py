@@ -63,6 +63,12 @@ def check_integers(format: WeightFormat) -> None:
     )
 
 
+def panel_bytes(format: WeightFormat, k: int) -> int:
+    """Bytes of a packed panel whose rows have `k` values."""
+    scales = 2 * PANEL * format.groups(k) if format.is_integer else 0
+    return scales + PANEL * format.padded(k) * format.bits // 8
+
+
 def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
     """Raise where whole rows are too long to be summed in 32 bits."""
     check(

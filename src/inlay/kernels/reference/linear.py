@@ -8,18 +8,22 @@ import numpy.typing as npt
 from inlay.core.weight_format import WeightFormat, format_named
 from inlay.kernels._checks import (
     F32,
+    MAX_BYTES,
     array_of,
     check,
+    check_apart,
     check_size,
     from_bf16,
     to_bf16,
     vector_of,
 )
 from inlay.kernels.reference.formats import (
+    PANEL,
     StoredRows,
     check_inner_size,
     check_integers,
     largest_weights,
+    panel_bytes,
     source_of,
 )
 
@@ -32,6 +36,11 @@ class LinearWeight:
         check(in_features >= 1, f"in_features: must be at least 1, got {in_features}")
         named = format_named(format)
         check_inner_size(named, "in_features", in_features)
+        check(
+            -(-out_features // PANEL) * panel_bytes(named, in_features) <= MAX_BYTES,
+            f"out_features: {out_features} rows of {in_features} take more than the 2^47 bytes "
+            "that a process can address",
+        )
         self.shape = (out_features, in_features)
         self.rows = StoredRows.zeros(out_features, in_features, named)
 
@@ -139,7 +148,7 @@ def linear(
     check_size(out, "out_TN", 0, x.shape[0], "tokens of x_TK")
     check_size(out, "out_TN", 1, weight.shape[0], "the weight's output size")
     bias = vector_of(bias_N, "bias_N", weight.shape[0])
-    check(not np.shares_memory(x, out), "out_TN: shares memory with x_TK")
+    check_apart("out_TN", out, x_TK=x, bias_N=bias)
     result = weight.rows.times(x)
     if bias is not None:
         result += bias

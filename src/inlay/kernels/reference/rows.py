@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from inlay.core.errors import ArgumentError
-from inlay.kernels._checks import F32, array_of, check, check_size, vector_of
+from inlay.kernels._checks import F32, array_of, check, check_apart, check_size, vector_of
 
 
 def silu(x: F32) -> F32:
@@ -26,6 +26,11 @@ def check_eps(name: str, eps: float) -> None:
     check(math.isfinite(eps) and eps >= 0, f"{name}: must be finite and not negative, got {eps}")
 
 
+def in_place(out: F32, x: F32) -> bool:
+    """Whether the rows of `out` are those of `x`, or their beginnings."""
+    return out.ctypes.data == x.ctypes.data and (len(x) == 1 or out.strides[0] == x.strides[0])
+
+
 def rms_norm(x_TM: Any, weight_M: Any, eps: float, out_TM: Any) -> None:
     """`x / sqrt(mean(x^2) + eps) * weight`."""
     x, out = array_of(x_TM, "x_TM", 2), array_of(out_TM, "out_TM", 2, writable=True)
@@ -36,6 +41,7 @@ def rms_norm(x_TM: Any, weight_M: Any, eps: float, out_TM: Any) -> None:
     if weight is None:
         raise ArgumentError("weight_M: must be an array")
     check_eps("eps", eps)
+    check_apart("out_TM", out, weight_M=weight, x_TM=None if in_place(out, x) else x)
     out[:] = normalised(x, weight, eps)
 
 
@@ -45,4 +51,5 @@ def silu_mul(gate_up_T2F: Any, out_TF: Any) -> None:
     out = array_of(out_TF, "out_TF", 2, writable=True)
     check_size(out, "out_TF", 0, gate_up.shape[0], "rows of gate_up_T2F")
     check_size(gate_up, "gate_up_T2F", 1, 2 * out.shape[1], "twice the columns of out_TF")
+    check_apart("out_TF", out, gate_up_T2F=None if in_place(out, gate_up) else gate_up)
     out[:] = silu(gate_up[:, : out.shape[1]]) * gate_up[:, out.shape[1] :]
