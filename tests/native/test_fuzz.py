@@ -1,7 +1,7 @@
 """Any arguments at all: a call raises, or its result is the reference's.
 
-`./tools/check sanitizers` runs these again, with new examples every time and the extension built
-with the address and undefined-behaviour sanitizers.
+`./tools/check sanitizers` runs these again, beside `test_bad_input` and `test_pending`, with new
+examples every time and the extension built with the address and undefined-behaviour sanitizers.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,13 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import torch
 from hypothesis import event, given
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError
-from inlay.kernels import reference
+from inlay.core.weight_format import format_named
+from inlay.kernels import _backend, reference
 from tests.native.cases import Paged, floats, pairs, routing
 
 SIZES = st.one_of(st.integers(1, 9), st.sampled_from([16, 31, 33, 64, 65, 100, 130]))
@@ -46,6 +48,29 @@ def piled_up(array: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(array.copy(), array.shape, strides)
 
 
+class Exported:
+    """An array to be had by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def tensor(array: np.ndarray) -> Any:
+    return torch.from_numpy(np.array(array)) if array.dtype.str[0] != ">" else None
+
+
+def misaligned_tensor(array: np.ndarray) -> Any:
+    dtype, memory = tensor(array).dtype, bytearray(array.nbytes + 1)
+    memory[1:] = array.tobytes()
+    return torch.frombuffer(memory, dtype=dtype, offset=1).reshape(array.shape)
+
+
 DAMAGE: dict[str, Callable[[np.ndarray], Any]] = {
     "rows apart": apart,
     "rows backwards": lambda a: a[::-1],
@@ -71,12 +96,23 @@ DAMAGE: dict[str, Callable[[np.ndarray], Any]] = {
     "list": lambda a: a.tolist(),
     "none": lambda a: None,
     "bytes": lambda a: a.tobytes(),
+    "no item bytes": lambda a: np.zeros(a.shape, "V0"),
+    "by DLPack": lambda a: Exported(np.array(a)),
+    "read only by DLPack": lambda a: Exported(read_only(a)),
+    "tensor": tensor,
+    "tensor backwards": lambda a: tensor(a.swapaxes(0, -1)).transpose(0, -1),
+    "tensor misaligned": misaligned_tensor,
+    "tensor for all": lambda a: tensor(a[:1]).expand(a.shape),
 }
 
 
 def clean(value: Any) -> Any:
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
+    if isinstance(value, Exported):
+        value = value.array
+    if isinstance(value, torch.Tensor):
+        value = value.numpy()
     return np.array(value, order="C") if isinstance(value, np.ndarray) else value
 
 
@@ -110,14 +146,15 @@ def check(
         if arguments[name].ndim and arguments[name].size:
             arguments[name] = DAMAGE[kind](arguments[name])
     elif keep is None and arguments[out].size and data.draw(st.integers(0, 9)) == 0:
-        # The output where an input lies.
-        memory = np.zeros(sum(arguments[n].nbytes for n in arrays) + 64, np.uint8)
-        arguments[out] = (
-            memory[: arguments[out].nbytes].view(np.float32).reshape(arguments[out].shape)
-        )
-        other = next(n for n in arrays if n != out)
-        value = arguments[other]
-        arguments[other] = memory[: value.nbytes].view(value.dtype).reshape(value.shape)
+        # The output where an input lies, or part of it.
+        other = data.draw(st.sampled_from([n for n in arrays if n != out]), "below the output")
+        shift = data.draw(st.sampled_from([0, 8, 64]), "shift")
+        memory = np.zeros(sum(arguments[n].nbytes for n in (out, other)) + shift, np.uint8)
+        for array, begin in ((other, 0), (out, shift)):
+            value = arguments[array]
+            place = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)
+            place[...] = value
+            arguments[array] = place
     expected = {key: clean(value) for key, value in arguments.items()} | (plain or {})
     try:
         call(kernels, **arguments)
@@ -163,18 +200,35 @@ def test_moe(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
+    if hidden * width <= 100 and data.draw(st.booleans(), "two chunks"):
+        t = 1030
     packed, plain = pairs(rng, experts, hidden, width, format, bias=bool(seed % 2))
     ids, weights = routing(rng, t, experts, min(top_k, experts))
     if ids.size:
         ids.flat[0] = data.draw(st.sampled_from([0, -1, experts, 2**31 - 1, -(2**31)]), "an id")
         weights.flat[-1] = data.draw(st.sampled_from([0.5, np.nan, np.inf, 0.0]), "a weight")
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=experts, max_size=experts)))
+    shared = pairs(rng, 1, hidden, data.draw(SIZES), format) if data.draw(st.booleans()) else None
+    activation = data.draw(st.sampled_from([(1.0, np.inf, 0.0), (1.7, 7.0, 1.0)]), "activation")
+    submitted = data.draw(st.booleans(), "submitted")
 
     def call(module: Any, weight: Any, x: Any, ids: Any, weights: Any, mask: Any, out: Any) -> None:
-        if module is kernels:
-            kernels.moe(x, weight, ids, weights, out, expert_mask_E=mask)
-        else:
-            reference.moe(x, weight, ids, weights, out, False, mask)
+        if module is reference:
+            both = None if shared is None else shared[1]
+            reference.moe(x, weight, ids, weights, out, False, mask, *activation, both)
+            return
+        options: dict[str, Any] = {
+            "expert_mask_E": mask,
+            "activation": kernels.Activation(*activation),
+            "shared": None if shared is None else shared[0],
+        }
+        if not submitted:
+            kernels.moe(x, weight, ids, weights, out, **options)
+            return
+        pending = kernels.submit_moe(x, weight, ids, weights, out, **options)
+        if isinstance(ids, np.ndarray) and ids.flags.writeable:
+            ids[...] = 2**30  # too early
+        pending.wait()
 
     arguments = {
         "x": floats(rng, t, hidden),
@@ -217,6 +271,113 @@ def test_quantize(data: st.DataObject, n: int, k: int, format: str, seed: int) -
     w = floats(rng, n, k)
     w.flat[0] = data.draw(st.sampled_from([0.0, 1.0, 1e30, np.nan, -np.inf, 1e-40]), "a value")
     check(data, call, {"w": w, "out": np.zeros((n, k), np.float32)}, "out", 1e-6, keep="out")
+
+
+@given(st.data(), SIZES, SIZES, st.sampled_from(["int8", "int8:g32", "int4:g64"]), SEEDS)
+def test_set_rows_quantized(data: st.DataObject, n: int, k: int, format: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = data.draw(st.integers(0, n), "rows")
+    first = data.draw(st.one_of(st.just(0), st.integers(-2, n + 2)), "first")
+    groups = format_named(format).groups(k)
+
+    def call(module: Any, q: Any, scales: Any, out: Any) -> None:
+        weight = module.LinearWeight(n, k, format)
+        weight.set_rows_quantized(first, q, scales)
+        out[...] = weight.dequantize()
+
+    most = data.draw(st.sampled_from([8, 9, 128]), "above the largest integer")
+    q = rng.integers(-most, most, (rows, k)).clip(-128, 127).astype(np.int8)
+    scales = floats(rng, rows, groups)
+    if scales.size:
+        scales.flat[-1] = data.draw(st.sampled_from([1.0, np.nan, np.inf, 1e-40]), "a scale")
+    arguments = {"q": q, "scales": scales, "out": np.zeros((n, k), np.float32)}
+    check(data, call, arguments, "out", 1e-6, keep="out")
+
+
+@given(st.data(), SIZES, SIZES, FORMATS, st.booleans(), SEEDS)
+def test_experts(
+    data: st.DataObject, hidden: int, width: int, format: str, bias: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    expert = data.draw(st.sampled_from([0, 1, 1, 1, 2, -1, 2**31]), "expert")
+
+    def call(module: Any, out: Any, **arguments: Any) -> None:
+        experts = module.ExpertWeights(2, hidden, width, format, bias)
+        experts.set(expert, **arguments)
+        experts.panels(1)
+        parts = [*experts.dequantize(1), *([experts.biases()[1]] if bias else [])]
+        out[...] = np.concatenate([part.reshape(-1) for part in parts])
+
+    sizes = {"gate_FM": (width, hidden), "up_FM": (width, hidden), "down_MF": (hidden, width)}
+    if data.draw(st.booleans(), "biases"):
+        sizes |= {"gate_bias_F": (width,), "up_bias_F": (width,), "down_bias_M": (hidden,)}
+    arguments = {name: floats(rng, *size) for name, size in sizes.items()}
+    total = 3 * hidden * width + (2 * width + hidden if bias else 0)
+    out = np.zeros(total, np.float32)
+    check(data, call, {**arguments, "out": out}, "out", 1e-6, keep="out")
+
+
+def in_file(array: Any) -> np.ndarray:
+    """Bytes that begin at a multiple of 64, as in a packed file."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    memory = np.zeros(flat.size + 64, np.uint8)
+    memory = memory[-memory.ctypes.data % 64 :][: flat.size]
+    memory[:] = flat
+    return memory
+
+
+def ops(module: Any) -> Any:
+    """Where the functions are that only `PackedFile` calls."""
+    return _backend.ops if module is kernels else module
+
+
+@given(st.data(), SIZES, SIZES, FORMATS, SEEDS)
+def test_mapped(data: st.DataObject, n: int, k: int, format: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    more = data.draw(st.sampled_from([0, 0, 0, 1, 64]), "more rows than there are")
+    if data.draw(st.booleans(), "linear"):
+        source = kernels.pack_linear(floats(rng, n, k), format)
+        arguments = {"panels": in_file(source.panels()), "out": np.zeros((n, k), np.float32)}
+
+        def call(module: Any, panels: Any, out: Any) -> None:
+            out[...] = ops(module).map_linear(n + more, k, format, panels).dequantize()[:n]
+
+    else:
+        experts = pairs(rng, 2, n, k, format, bias=True)[0]
+        first, second = experts.panels(0), experts.panels(1)
+        arguments = {
+            "gate_up": in_file([first[0], second[0]]),
+            "down": in_file([first[1], second[1]]),
+            "biases": in_file(experts.biases()),
+            "out": np.zeros((n, k), np.float32),
+        }
+
+        def call(module: Any, out: Any, **memory: Any) -> None:
+            experts = ops(module).map_experts(2 + more, n, k, format, **memory)
+            out[...] = experts.dequantize(1)[2]
+
+    check(data, call, arguments, "out", 1e-6, keep="out")
+
+
+SIZES_OF_ALL_KINDS = st.one_of(
+    st.integers(-1, 100), st.sampled_from([2**15, 2**20, 2**30, 2**31 - 1, 2**31, 2**62, 2**63 - 1])
+)
+
+
+@given(SIZES_OF_ALL_KINDS, SIZES_OF_ALL_KINDS, SIZES_OF_ALL_KINDS, SIZES_OF_ALL_KINDS, FORMATS)
+def test_sizes(a: int, b: int, c: int, d: int, format: str) -> None:
+    """What can be made has room for its weights."""
+    bits = format_named(format).bits
+    for make, weights in (
+        (lambda: kernels.LinearWeight(a, b, format).nbytes, a * b),
+        (lambda: kernels.ExpertWeights(a, b, c, format, True).nbytes, 3 * a * b * c),
+        (lambda: kernels.KvGeometry(a, b, c, d, "float32").page_bytes, 64 * a * b * c * d // bits),
+    ):
+        try:
+            nbytes = make()
+        except (ArgumentError, MemoryError):
+            continue
+        assert nbytes >= weights * bits // 8
 
 
 @given(st.data(), TOKENS, SIZES, SEEDS)
@@ -270,14 +431,23 @@ def test_attention(
     starts = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
     window = data.draw(st.sampled_from([0, 1, 20]), "window")
     table = paged.page_table.copy()
+    sinks = data.draw(st.sampled_from([None, 0.0, 3.0, -np.inf, np.inf, np.nan]), "sinks")
     if table.size:
         table.flat[0] = data.draw(st.sampled_from([table.flat[0], -1, len(paged.pool)]), "a page")
 
     def call(
-        module: Any, geometry: Any, q: Any, pool: Any, table: Any, starts: Any, lens: Any, out: Any
+        module: Any,
+        geometry: Any,
+        q: Any,
+        pool: Any,
+        table: Any,
+        starts: Any,
+        lens: Any,
+        sinks: Any,
+        out: Any,
     ) -> None:
         arguments = (q, pool, geometry, 1, table, starts, lens, paged.scale, out)
-        module.paged_attention(*arguments, sliding_window=window)
+        module.paged_attention(*arguments, sliding_window=window, sinks_H=sinks)
 
     arguments = {
         "geometry": paged.geometry,
@@ -286,7 +456,50 @@ def test_attention(
         "table": table,
         "starts": starts,
         "lens": np.array(contexts, np.int32),
+        "sinks": sinks if sinks is None else np.full(paged.q.shape[1], sinks, np.float32),
         "out": np.full(paged.q.shape, 0, np.float32),
     }
     with kernels.force_isa(data.draw(st.sampled_from(kernels.available_isas()), "isa")):
         check(data, call, arguments, "out", 1e-4, {"geometry": paged.plain_geometry})
+
+
+@given(
+    st.data(),
+    TOKENS,
+    st.integers(1, 4),
+    st.sampled_from([2, 8, 34, 64]),
+    st.sampled_from(["float32", "bfloat16"]),
+    SEEDS,
+)
+def test_rope(data: st.DataObject, t: int, q_heads: int, d: int, dtype: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = (2, 16, 2, d, dtype)
+    geometry = kernels.KvGeometry(*sizes)
+    positions = rng.integers(0, 50, t).astype(np.int32)
+    slots = rng.permutation(16 * 8)[:t].astype(np.int64)
+    if t:
+        positions[0] = data.draw(st.sampled_from([0, 49, 50, -1, 2**31 - 1]), "a position")
+        slots[-1] = data.draw(st.sampled_from([slots[-1], -1, -(2**63), 128, 2**62]), "a slot")
+    rotated = data.draw(st.integers(0, d // 2), "rotated pairs")
+    layer = data.draw(st.sampled_from([0, 1, 1, 1, 2, -1]), "layer")
+
+    def call(module: Any, geometry: Any, qkv: Any, **arguments: Any) -> None:
+        module.rope_and_store(
+            qkv, arguments["positions"], arguments["cos"], arguments["sin"], arguments["pool"],
+            geometry, layer, arguments["slots"], q_norm_D=arguments["q_norm"],
+            k_norm_D=arguments["k_norm"],
+        )  # fmt: skip
+
+    arguments = {
+        "geometry": geometry,
+        "qkv": floats(rng, t, (q_heads + 4) * d),
+        "positions": positions,
+        "cos": floats(rng, 50, rotated),
+        "sin": floats(rng, 50, rotated),
+        "pool": np.zeros((8, geometry.page_bytes), np.uint8),
+        "slots": slots,
+        "q_norm": floats(rng, d),
+        "k_norm": floats(rng, d) if data.draw(st.booleans()) else None,
+    }
+    with kernels.force_isa(data.draw(st.sampled_from(kernels.available_isas()), "isa")):
+        check(data, call, arguments, "qkv", 1e-5, {"geometry": reference.KvGeometry(*sizes)})

@@ -10,9 +10,9 @@ submission, on the pool that all kernels share. They return a `Pending`:
 - `done` tells without waiting.
 
 Until the work is done, the memory of the arrays given to it stays, also when the `Pending` is
-dropped or a tensor is given other data. It must not be written to, resized or freed by hand (torch's
-`untyped_storage().resize_`); the output must not be read. When the process exits, work that is pending
-is dropped. A forked child cannot wait for its parent's work (ArgumentError).
+dropped or a tensor is given other data. It must not be written to, nor resized or freed by hand, as
+torch's `resize_` does; the output must not be read. When the process exits, work that is pending is
+dropped. A forked child cannot wait for its parent's work (ArgumentError).
 """
 
 from typing import TYPE_CHECKING
