@@ -1,4 +1,4 @@
-// Hands out aligned pieces of one block of scratch memory.
+// Hands out aligned pieces of one block of scratch memory. From null it only counts.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +8,18 @@ namespace inlay::kernels {
 
 class Carver {
  public:
-  explicit Carver(std::byte* memory) : next_(memory) {}
+  explicit Carver(std::byte* memory) : memory_(memory) {}
   template <typename T>
   T* take(int64_t count) {
-    T* piece = reinterpret_cast<T*>(next_);
-    next_ += size<T>(count);
-    return piece;
+    std::byte* piece = memory_ == nullptr ? nullptr : memory_ + taken_;
+    taken_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(piece);
   }
-  template <typename T>
-  static int64_t size(int64_t count) {
-    return (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-  }
+  int64_t taken() const { return taken_; }  // bytes
 
  private:
-  std::byte* next_;
+  std::byte* memory_;
+  int64_t taken_ = 0;
 };
 
 }  // namespace inlay::kernels

@@ -11,6 +11,8 @@ namespace {
 #include "dot_scalar.inl.h"
 #include "bf16_fma.inl.h"
 #include "tiles_emulated.inl.h"
+#include "../product_steps.inl.h"
+#include "../product_tiles.inl.h"
 #include "../product.inl.h"
 #include "../product_amx.inl.h"
 #include "../pack_rows.inl.h"

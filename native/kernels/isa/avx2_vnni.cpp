@@ -13,6 +13,8 @@ namespace {
 #include "ints_avx2.inl.h"
 #include "dot_avx2_vnni.inl.h"
 #include "bf16_fma.inl.h"
+#include "../product_steps.inl.h"
+#include "../product_tiles.inl.h"
 #include "../product.inl.h"
 #include "../pack_rows.inl.h"
 #include "../quantize.inl.h"

@@ -13,6 +13,8 @@ namespace {
 #include "ints_avx512.inl.h"
 #include "dot_avx512_vnni.inl.h"
 #include "bf16_dot.inl.h"
+#include "../product_steps.inl.h"
+#include "../product_tiles.inl.h"
 #include "../product.inl.h"
 #include "../pack_rows.inl.h"
 #include "../quantize.inl.h"

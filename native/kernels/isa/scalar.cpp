@@ -9,6 +9,8 @@ namespace {
 #include "vec_scalar.inl.h"
 #include "dot_scalar.inl.h"
 #include "bf16_fma.inl.h"
+#include "../product_steps.inl.h"
+#include "../product_tiles.inl.h"
 #include "../product.inl.h"
 #include "../pack_rows.inl.h"
 #include "../quantize.inl.h"

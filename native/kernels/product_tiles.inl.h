@@ -1,0 +1,178 @@
+// Tiles: a few rows times a few vectors of columns, held in registers over a run of K.
+// Included inside an anonymous namespace, after product_steps.inl.h: see isa/*.cpp.
+
+// A slice of K of a float panel.
+struct FloatRun {
+  const std::byte* weights;
+  int64_t row_offset;  // bytes
+  int64_t steps;
+  bool first;
+};
+
+template <typename Op>
+struct FloatTile {
+  using Run = FloatRun;
+  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+  template <int kRows, int kVecs>
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
+                  Prefetch& prefetch) {
+    Vec::F acc[kRows][kVecs];
+    const std::byte* x[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      x[r] = rows[r] + run.row_offset;
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v)
+        acc[r][v] = run.first ? Vec::zero() : Vec::load(c + r * kPanel + v * Vec::kWidth);
+    }
+    if constexpr (requires { Op::kStepsApart; })
+      accumulate_apart<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, prefetch, acc);
+    else
+      accumulate<Op, kRows, kVecs>(x, run.weights + column * 4, run.steps, prefetch, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
+  }
+};
+
+// Groups [first_group, end_group) of an integer panel, or a part of one group: then `c` holds the
+// integer sums until the part that ends the group.
+struct IntegerRun {
+  const std::byte* weights;  // of the first step
+  int64_t weights_stride;    // bytes from group to group
+  const std::byte* scales;   // of the first group
+  int64_t scales_stride;
+  int64_t row_offset;  // bytes, of the first step
+  int64_t row_scales;  // bytes, of the scales of group 0
+  int64_t row_sums;
+  int64_t first_group;
+  int64_t end_group;
+  int64_t steps;  // per group, or of the part
+  bool begins_group;
+  bool ends_group;
+};
+
+template <typename Op>
+struct IntegerTile {
+  using Run = IntegerRun;
+  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+  template <int kRows, int kVecs>
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
+                  Prefetch& prefetch) {
+    const std::byte* x[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) x[r] = rows[r] + run.row_offset;
+    const std::byte* weights = run.weights + column * 4;
+    const std::byte* scales = run.scales + column * 2;
+    // Few sums stay in registers from group to group, many in `c`.
+    constexpr bool kKeep = kRows * kVecs <= 8;
+    Vec::F kept[kKeep ? kRows : 1][kKeep ? kVecs : 1];
+    if constexpr (kKeep) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v)
+          kept[r][v] =
+              run.first_group == 0 ? Vec::zero() : Vec::load(c + r * kPanel + v * Vec::kWidth);
+    }
+    for (int64_t group = run.first_group; group < run.end_group; ++group) {
+      if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 2>(scales + prefetch.ahead);
+      Dot::I acc[kRows][kVecs];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const int32_t* sums = reinterpret_cast<const int32_t*>(rows[r] + run.row_sums);
+        const Dot::I start = Dot::set(sums[group]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v)
+          acc[r][v] = run.begins_group ? start : Dot::load(c + r * kPanel + v * Vec::kWidth);
+      }
+      accumulate<Op, kRows, kVecs>(x, weights, run.steps, prefetch, acc);
+      if (!run.ends_group) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < kVecs; ++v) Dot::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
+        return;
+      }
+      Vec::F w_scale[kVecs];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v)
+        w_scale[v] = Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + v * Vec::kWidth);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Vec::F a_scale =
+            Vec::set(reinterpret_cast<const float*>(rows[r] + run.row_scales)[group]);
+        x[r] += run.steps * Op::kRowBytes;
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) {
+          const Vec::F sum = Dot::to_float(acc[r][v]);
+          const Vec::F scale = Vec::mul(w_scale[v], a_scale);
+          if constexpr (kKeep) {
+            kept[r][v] = Vec::fma(sum, scale, kept[r][v]);
+          } else {
+            float* target = c + r * kPanel + v * Vec::kWidth;
+            Vec::store(target, Vec::fma(sum, scale, group == 0 ? Vec::zero() : Vec::load(target)));
+          }
+        }
+      }
+      weights += run.weights_stride;
+      scales += run.scales_stride;
+    }
+    if constexpr (kKeep) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * Vec::kWidth, kept[r][v]);
+    }
+  }
+};
+
+template <typename Tile, int kRows>
+inline void tile_columns(const typename Tile::Run& run, const std::byte* const* rows, int64_t cols,
+                         float* c, Prefetch& prefetch) {
+  constexpr int64_t kTileCols = Tile::kTileVecs * Vec::kWidth;
+  if constexpr (kTileCols == kPanel) {
+    if (2 * cols <= kPanel) {  // small routers
+      Tile::template run<kRows, Tile::kTileVecs / 2>(run, rows, 0, c, prefetch);
+      return;
+    }
+  }
+  for (int64_t column = 0; column < cols; column += kTileCols)
+    Tile::template run<kRows, Tile::kTileVecs>(run, rows, column, c + column, prefetch);
+}
+
+// All rows over one run. Rows are split evenly (7 = 4 + 3, not 6 + 1), because the small tiles wait
+// for the latency of the multiply-add.
+template <typename Tile>
+inline void rows_over(const typename Tile::Run& run, const std::byte* const* rows, int64_t count,
+                      int64_t cols, float* c, Prefetch& prefetch) {
+  const int64_t tiles = (count + Tile::kTileRows - 1) / Tile::kTileRows;
+  int64_t row = 0;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t end = count * (t + 1) / tiles;
+    const std::byte* const* x = rows + row;
+    float* c_row = c + row * kPanel;
+    switch (end - row) {
+      case 1:
+        tile_columns<Tile, 1>(run, x, cols, c_row, prefetch);
+        break;
+      case 2:
+        tile_columns<Tile, 2>(run, x, cols, c_row, prefetch);
+        break;
+      case 3:
+        if constexpr (Tile::kTileRows >= 3) tile_columns<Tile, 3>(run, x, cols, c_row, prefetch);
+        break;
+      case 4:
+        if constexpr (Tile::kTileRows >= 4) tile_columns<Tile, 4>(run, x, cols, c_row, prefetch);
+        break;
+      case 5:
+        if constexpr (Tile::kTileRows >= 5) tile_columns<Tile, 5>(run, x, cols, c_row, prefetch);
+        break;
+      default:
+        if constexpr (Tile::kTileRows >= 6) tile_columns<Tile, 6>(run, x, cols, c_row, prefetch);
+        break;
+    }
+    row = end;
+  }
+}
