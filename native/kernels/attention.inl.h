@@ -109,10 +109,9 @@ inline Visible seeing_rows(const AttentionTile& p, const KeyStep& step, int64_t 
   return {first * p.group, last * p.group};
 }
 
-// Scores of one row that sees something of the step to weights, 0 where it sees nothing. Returns
+// Scores of one row that sees something of the step to weights, where it sees something. Returns
 // the factor for what the state holds so far.
-inline float softmax_step(const KeyStep& step, Visible visible, float* scores, float* maximum,
-                          float* total) {
+inline float softmax_step(Visible visible, float* scores, float* maximum, float* total) {
   constexpr int64_t kWidth = Vec::kWidth;
   const int64_t begin = visible.begin / kWidth * kWidth;
   const int64_t end = (visible.end + kWidth - 1) / kWidth * kWidth;
@@ -133,8 +132,6 @@ inline float softmax_step(const KeyStep& step, Visible visible, float* scores, f
     Vec::store(scores + j, e);
     sum = Vec::add(sum, e);
   }
-  for (int64_t j = 0; j < begin; ++j) scores[j] = 0;
-  for (int64_t j = end; j < step.count; ++j) scores[j] = 0;
   const float factor = before == after ? 1.0f : vec_exp(Vec::set(before - offset))[0];
   Vec::store(total, Vec::fma(Vec::load(total), Vec::set(factor), sum));
   return factor;
@@ -189,7 +186,7 @@ inline void weigh_step(const AttentionTile& p, const AttentionScratch& s, const 
     for (int64_t row = seeing.begin; row < seeing.end; ++row) {
       const int64_t r = head * rows + row;
       float* state = s.states + r * s.state_stride;
-      const float factor = softmax_step(step, visible_tokens(p, step, row), s.scores + r * kKeyStep,
+      const float factor = softmax_step(visible_tokens(p, step, row), s.scores + r * kKeyStep,
                                         state_maximum(s, state), s.totals + r * Vec::kWidth);
       if (factor == 1.0f) continue;
       for (int64_t d = 0; d < s.state_stride - 16; d += Vec::kWidth)
@@ -202,7 +199,8 @@ inline void weigh_step(const AttentionTile& p, const AttentionScratch& s, const 
 // few sets of a cache that they push each other out before the next tile of rows reads them.
 constexpr int64_t kRowsOfCopy = 12;
 
-// Weighted values of a group.
+// Weighted values of a group. A row adds the tokens that it sees and no others: a weight of 0 would
+// pass on a NaN or an infinity.
 template <typename Element>
 inline void add_values(const AttentionTile& p, const AttentionScratch& s, const TokenGroup& group,
                        Ahead ahead) {
@@ -227,16 +225,40 @@ inline void add_values(const AttentionTile& p, const AttentionScratch& s, const 
       tokens_at = copies;
       offset = 0;
     }
-    for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
+    const auto seen = [&](int64_t row) {
+      const Visible visible = visible_tokens(p, step, row);
+      return Visible{visible.begin > group.skip ? visible.begin : group.skip,
+                     visible.end < group.end ? visible.end : group.end};
+    };
+    const auto add = [&](auto tile, int64_t row, int64_t begin, int64_t end) {
       constexpr int kRows = decltype(tile)::kValue;
       constexpr int kVecs = vecs_of(kRows) / Words<Element>::kDims;
-      const int64_t begin = visible_tokens(p, step, row).begin;
-      const int64_t end = visible_tokens(p, step, row + kRows - 1).end;
       const int64_t r = head * rows + row;
-      value_columns<Element, kRows, kVecs>(s.scores + r * kKeyStep, tokens_at, offset,
-                                           begin > group.skip ? begin : group.skip,
-                                           end < group.end ? end : group.end, 0, words,
-                                           s.states + r * s.state_stride, s.state_stride, ahead);
+      value_columns<Element, kRows, kVecs>(s.scores + r * kKeyStep, tokens_at, offset, begin, end,
+                                           0, words, s.states + r * s.state_stride, s.state_stride,
+                                           ahead);
+    };
+    // What rows [row, end_row) see of tokens [first, last), query by query.
+    const auto add_by_query = [&](int64_t row, int64_t end_row, int64_t first, int64_t last) {
+      while (row < end_row) {
+        const int64_t next = (row / p.group + 1) * p.group;
+        const int64_t stop = next < end_row ? next : end_row;
+        Visible part = seen(row);
+        if (part.begin < first) part.begin = first;
+        if (part.end > last) part.end = last;
+        if (part.begin < part.end)
+          for_row_tiles(row, stop,
+                        [&](auto tile, int64_t at) { add(tile, at, part.begin, part.end); });
+        row = stop;
+      }
+    };
+    for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
+      const int64_t end_row = row + decltype(tile)::kValue;
+      const Visible first = seen(row), last = seen(end_row - 1);
+      if (last.begin >= first.end) return add_by_query(row, end_row, first.begin, last.end);
+      if (first.begin < last.begin) add_by_query(row, end_row, first.begin, last.begin);
+      add(tile, row, last.begin, first.end);
+      if (first.end < last.end) add_by_query(row, end_row, first.end, last.end);
     });
     ahead.finish();
   }

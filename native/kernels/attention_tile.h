@@ -1,11 +1,12 @@
 // Contract of the attention leaf kernels; part of kernel_table.h.
 //
 // A query's result is a fixed sequence of operations on its own row: scores accumulate over the
-// head dimension, weighted values over the tokens, both ascending with one multiply-add per step;
-// the softmax runs online over steps of kKeyStep tokens inside segments of kSegment tokens; the
-// segments' results are merged in ascending order, after the sink. Steps and segments begin at
-// multiples of their length in the sequence. Tiles, chunks, threads and the other sequences of a
-// call therefore never change a bit.
+// head dimension, weighted values over the tokens that it sees, both ascending with one
+// multiply-add per step; nothing of other tokens enters, not even a NaN; the softmax runs online
+// over steps of kKeyStep tokens inside segments of kSegment tokens; the segments' results are
+// merged in ascending order, after the sink. Steps and segments begin at multiples of their length
+// in the sequence. Tiles, chunks, threads and the other sequences of a call therefore never change
+// a bit.
 #pragma once
 
 #include <cstddef>

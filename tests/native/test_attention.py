@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from inlay import kernels
 from inlay.core.kv_format import gqa_format
 from inlay.kernels import reference
+from inlay.kernels._checks import to_bf16
 from tests.native.cases import Paged, floats
 
 CASES: list[dict[str, Any]] = [
@@ -138,6 +139,40 @@ def test_nan_stays_in_the_rows_that_it_touches(isa: str, rng: np.random.Generato
     assert np.isnan(out[1, 2]).all()
     out[1, 2] = expected[1, 2]
     assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("plane", [0, 1], ids=["k", "v"])
+@pytest.mark.parametrize("window", [0, 3, 70])
+@pytest.mark.parametrize("dtype,group", [("float32", 1), ("float32", 4), ("bfloat16", 3)])
+def test_a_token_touches_only_the_queries_that_see_it(
+    isa: str,
+    rng: np.random.Generator,
+    value: float,
+    plane: int,
+    window: int,
+    dtype: str,
+    group: int,
+) -> None:
+    context, new, token = 150, 90, 103
+    paged = Paged(rng, [new], [context], dtype=dtype, group=group, window=window)
+    expected = paged.native()
+    elements = paged.pool.view(np.float32 if dtype == "float32" else np.uint16)
+    number = np.array([value], np.float32)
+    elements.reshape(-1, 2, 2, 16, 2, 64)[
+        paged.page_table[0, token // 16], paged.layer, plane, token % 16, 0, 5
+    ] = (number if dtype == "float32" else to_bf16(number))[0]
+    together = paged.native()
+    for step in (1, 7):
+        chunks = [paged.part([(0, i, min(i + step, new))]) for i in range(0, new, step)]
+        assert np.array_equal(np.concatenate(chunks), together, equal_nan=True)
+    positions = np.arange(context - new, context)
+    sees = (token <= positions) & (positions < token + (window or context))
+    assert np.array_equal(together[~sees], expected[~sees])
+    assert np.array_equal(together[:, group:], expected[:, group:])
+    assert (together[sees, :group] != expected[sees, :group]).any(axis=(1, 2)).all()
+    with np.errstate(invalid="ignore"):
+        assert np.allclose(together, paged.reference(), atol=3e-6, equal_nan=True)
 
 
 def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> None:

@@ -108,7 +108,8 @@ def paged_attention(
 
     Raises:
         ArgumentError: a shape, dtype, stride, range, sink or page id is wrong; the message names
-            it. A NaN or an infinity in q, keys or values gives NaN in the rows that it touches.
+            it. A NaN or an infinity in q, keys or values is no error; it reaches the queries that
+            see it and no others.
 
     Layout: page-first, `[num_pages][layers][k, v][page_tokens][kv_heads][head_dim]`.
     Tolerance: 2e-6 of the largest value; bf16 is widened exactly. The softmax runs online over

@@ -205,12 +205,14 @@ def paged_attention(
         )
         kv = as_f32(planes[page_ids, :, keys % g.page_tokens])
         k, v = (np.repeat(kv[:, plane], group, axis=1) for plane in range(2))
-        scores = np.einsum("qhd,khd->hqk", q[begin:end] * np.float32(scale), k)
-        hidden = keys[None] > positions[:, None]
-        if sliding_window:
-            hidden |= keys[None] <= positions[:, None] - sliding_window
-        scores[:, hidden] = -np.inf
-        largest = np.maximum(scores.max(axis=2), sinks[:, None])[..., None]
-        weights = np.exp(scores - largest)
-        weights /= weights.sum(axis=2, keepdims=True) + np.exp(sinks[:, None, None] - largest)
-        out[begin:end] = np.einsum("hqk,khd->qhd", weights, v)
+        # Query by query: a weight of 0 for what one does not see would pass on its NaN.
+        for token, position in zip(range(begin, end), positions.tolist(), strict=True):
+            seen = slice(
+                max(0, position + 1 - sliding_window) - first if sliding_window else 0,
+                position + 1 - first,
+            )
+            scores = np.einsum("hd,khd->hk", q[token] * np.float32(scale), k[seen])
+            largest = np.maximum(scores.max(axis=1), sinks)[:, None]
+            weights = np.exp(scores - largest)
+            weights /= weights.sum(axis=1, keepdims=True) + np.exp(sinks[:, None] - largest)
+            out[token] = np.einsum("hk,khd->hd", weights, v[seen])
