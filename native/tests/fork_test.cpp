@@ -14,8 +14,9 @@ namespace {
 
 using namespace inlay::kernels;
 
-// A forked child may not start threads under the thread sanitizer.
-#if defined(__SANITIZE_THREAD__)
+// A forked child may not start threads under the thread sanitizer, and waits for ever for a lock of
+// the address sanitizer's allocator that another thread held at the fork.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kCanFork = false;
 #else
 constexpr bool kCanFork = true;
