@@ -186,9 +186,13 @@ ExpertWeights* map_experts(int64_t num_experts, int64_t hidden, int64_t intermed
                            const std::string& format, nb::handle gate_up, nb::handle down,
                            nb::handle biases) {
   const Format parsed = expert_format(num_experts, hidden, intermediate, format);
+  WeightMemory of_biases;
+  if (!biases.is_none()) {
+    of_biases = borrowed(biases, "biases");
+    if (of_biases.size() == 0) fail("biases: holds no bytes; None stands for no biases");
+  }
   return new ExpertWeights(num_experts, hidden, intermediate, parsed, borrowed(gate_up, "gate_up"),
-                           borrowed(down, "down"),
-                           biases.is_none() ? WeightMemory() : borrowed(biases, "biases"));
+                           borrowed(down, "down"), std::move(of_biases));
 }
 
 void require_expert(const ExpertWeights& experts, int64_t expert) {
