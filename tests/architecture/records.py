@@ -70,6 +70,8 @@ def field_of(entry: dict[str, Any], field: str) -> Any:
     if not rest:
         return entry.get(first)
     inner = entry.get(first, {})
+    if rest in inner:
+        return inner[rest]
     fitting = [key for key in inner if key == rest or key.startswith(f"{rest} ")]
     if len(fitting) != 1:
         raise LookupError(f"{first} has {sorted(inner)}, the page names {rest!r}")
