@@ -21,8 +21,8 @@ inline Prefetch spread_evenly(const PanelProduct& p, int64_t fetches) {
           p.next[1]};
 }
 
-// What a few tiles of rows read next themselves, a slice ahead (while the first tile passes over a
-// slice, fetching goes on at the rate of all tiles), then the first bytes of what the caller wants.
+// PanelProduct::window: what the tiles read next themselves, a slice ahead (while the first tile
+// passes over a slice, fetching goes on at the rate of all tiles), then the head of next[0].
 inline Prefetch follow(const PanelProduct& p, const PanelLayout& layout, int64_t fetches) {
   const int64_t bytes = p.panels * layout.panel_bytes;
   const int64_t ahead = bytes < kSliceBytes ? bytes : kSliceBytes;

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from inlay import kernels
 from inlay.core.errors import ArgumentError
 from inlay.kernels import reference
+from tests.support.exported import Exported
 
 
 def f(*shape: int) -> np.ndarray:
@@ -270,19 +271,6 @@ class Native:
 def test_the_unchanged_call_is_good(call: Callable[..., None]) -> None:
     call(Native())
     call(reference)
-
-
-class Exported:
-    """An array that can be had by DLPack alone, as a torch tensor."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
 
 
 def test_only_the_kernels_can_see_these() -> None:

@@ -17,6 +17,7 @@ from inlay.core.errors import ArgumentError
 from inlay.core.weight_format import format_named
 from inlay.kernels import _backend, reference
 from tests.native.cases import Paged, floats, pairs, routing
+from tests.support.exported import Exported
 
 SIZES = st.one_of(st.integers(1, 9), st.sampled_from([16, 31, 33, 64, 65, 100, 130]))
 TOKENS = st.one_of(st.integers(0, 3), st.sampled_from([7, 8, 15, 17, 33, 97]))
@@ -46,19 +47,6 @@ def read_only(array: np.ndarray) -> np.ndarray:
 def piled_up(array: np.ndarray) -> np.ndarray:
     strides = (0, *array.strides[1:])
     return np.lib.stride_tricks.as_strided(array.copy(), array.shape, strides)
-
-
-class Exported:
-    """An array to be had by DLPack alone."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 def tensor(array: np.ndarray) -> Any:
