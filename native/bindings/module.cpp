@@ -3,6 +3,8 @@
 #include <exception>
 
 #include "../core/errors.h"
+#include "../core/status.h"
+#include "transfer.h"
 
 namespace nb = nanobind;
 
@@ -20,9 +22,20 @@ void set_error(const char* name, PyObject* fallback, const std::exception& error
   Py_XDECREF(found);
 }
 
+void set_transfer_error(const inlay::TransferFailure& failure) {
+  try {
+    const nb::object error = inlay::bindings::python_error(failure);
+    PyErr_SetObject(error.type().ptr(), error.ptr());
+  } catch (nb::python_error& problem) {
+    problem.restore();
+  }
+}
+
 void translate_errors(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
+  } catch (const inlay::TransferFailure& e) {
+    set_transfer_error(e);
   } catch (const inlay::NotFiniteError& e) {
     set_error("NotFiniteError", PyExc_ValueError, e);
   } catch (const inlay::ArgumentError& e) {
@@ -53,4 +66,8 @@ NB_MODULE(_native, m) {
   nb::module_ block_hash =
       m.def_submodule("block_hash", "Block identity in batch; contract in inlay.core.block_hash.");
   inlay::bindings::register_block_hash(block_hash);
+
+  nb::module_ transfer =
+      m.def_submodule("transfer", "Transfer engine; typed doors in inlay.transfer.");
+  inlay::bindings::register_transfer(transfer);
 }

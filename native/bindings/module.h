@@ -1,4 +1,4 @@
-// One register function per file of bindings; all kernels live in the submodule `kernels`.
+// One register function per file of bindings; kernels live in the submodule `kernels`.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,5 +14,6 @@ void register_rows(nanobind::module_& kernels);
 void register_pending(nanobind::module_& kernels);
 void register_runtime(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
+void register_transfer(nanobind::module_& transfer);
 
 }  // namespace inlay::bindings

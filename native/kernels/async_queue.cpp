@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "../core/errors.h"
+#include "../core/start_thread.h"
 #include "per_process.h"
-#include "start_thread.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "../core/start_thread.h"
 #include "per_process.h"
-#include "start_thread.h"
 
 namespace inlay::kernels {
 namespace {

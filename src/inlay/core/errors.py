@@ -18,6 +18,23 @@
     │   └── EngineDiedError            the engine's process ended; its requests are lost
     ├── EndpointError                  a server that was asked is not there or refused, `status`
     ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
+    ├── TransferError                  bytes could not be moved
+    │   ├── SegmentError               about the registered memory `segment`
+    │   │   ├── SegmentNotFoundError (KeyError)       the peer has none of this name
+    │   │   ├── SegmentRangeError (ValueError)        a range reaches beyond it
+    │   │   ├── SegmentAccessError (PermissionError)  it is read-only, or not offered for this
+    │   │   ├── SegmentOverlapError (ValueError)      other registered memory lies there
+    │   │   └── SegmentClosedError                    it is deregistered
+    │   ├── PeerError                  about the engine at the address `peer`
+    │   │   ├── PeerUnreachableError       nobody answers there
+    │   │   ├── PeerDiedError              its process ended, or closed the connection
+    │   │   ├── PeerRefusedError           it holds another token
+    │   │   └── ProtocolError              no Inlay engine, or damaged frames
+    │   │       └── ProtocolVersionError       no version that both speak
+    │   ├── TransferTimeoutError (TimeoutError)  the deadline passed, `remote_settled`
+    │   ├── TransferCancelledError     the batch was cancelled, `remote_settled`
+    │   ├── TransportUnavailableError  what moves the bytes does not work here
+    │   └── EngineClosedError          the transfer engine is closed, or the parent's of a fork
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
     └── AddressInUseError              a port is taken
 
@@ -165,6 +182,99 @@ class OutOfPagesError(InlayError):
 
     code = "out_of_pages"
     http_status = 503
+
+
+class TransferError(InlayError):
+    """Bytes could not be moved.
+
+    Attributes:
+        segment: name of the registered memory at fault, or None.
+        peer: address of the engine at the other end, or None.
+    """
+
+    code = "transfer_error"
+    segment: str | None = None
+    peer: str | None = None
+
+
+class SegmentError(TransferError):
+    """Registered memory is not there, or not for this use."""
+
+
+class SegmentNotFoundError(SegmentError, KeyError):
+    """The peer has no segment of this name; the message names those it has."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
+class SegmentRangeError(SegmentError, ValueError):
+    """A range reaches beyond its segment."""
+
+
+class SegmentAccessError(SegmentError, PermissionError):
+    """The memory is read-only, or its owner does not offer it for this operation."""
+
+
+class SegmentOverlapError(SegmentError, ValueError):
+    """Memory that is already registered lies in the same place."""
+
+
+class SegmentClosedError(SegmentError):
+    """The segment is deregistered."""
+
+
+class PeerError(TransferError):
+    """The engine at the other end fails; `peer` is its address."""
+
+
+class PeerUnreachableError(PeerError):
+    """Nobody answers at the address, or no longer takes what is sent."""
+
+
+class PeerDiedError(PeerError):
+    """The peer's process ended or closed the connection; what it held in flight is lost."""
+
+
+class PeerRefusedError(PeerError):
+    """The peer holds another token."""
+
+
+class ProtocolError(PeerError):
+    """What answers is no Inlay transfer engine, or sends damaged frames."""
+
+
+class ProtocolVersionError(ProtocolError):
+    """The two engines speak no common version; the message has both ranges."""
+
+
+class TransferTimeoutError(TransferError, TimeoutError):
+    """A batch was not complete at its deadline.
+
+    Attributes:
+        remote_settled: whether nothing of it can land in remote memory any more.
+    """
+
+    code = "transfer_timeout"
+    http_status = 504
+    remote_settled: bool = True
+
+
+class TransferCancelledError(TransferError):
+    """A batch was cancelled before it was complete.
+
+    Attributes:
+        remote_settled: whether nothing of it can land in remote memory any more.
+    """
+
+    remote_settled: bool = True
+
+
+class TransportUnavailableError(TransferError):
+    """What would move the bytes does not work here; the message says why."""
+
+
+class EngineClosedError(TransferError):
+    """The transfer engine is closed, or was made by the parent of this forked process."""
 
 
 class WaitTimeoutError(InlayError, TimeoutError):

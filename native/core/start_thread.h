@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "../core/errors.h"
+#include "errors.h"
 
-namespace inlay::kernels {
+namespace inlay {
 
 template <typename Function>
 std::thread start_thread(Function&& function) {
@@ -21,4 +21,4 @@ std::thread start_thread(Function&& function) {
   }
 }
 
-}  // namespace inlay::kernels
+}  // namespace inlay

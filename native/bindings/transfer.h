@@ -1,0 +1,89 @@
+// Python's handles on the transfer engine. Their members are checked; they own no policy.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "../core/status.h"
+#include "../transfer/engine.h"
+
+namespace inlay::bindings {
+
+namespace nb = nanobind;
+
+// The error of inlay.core.errors that says the same; a new reference.
+nb::object python_error(const TransferFailure& failure);
+
+// In a forked child it is left behind as it is: its thread does not exist there.
+class EngineHandle {
+ public:
+  explicit EngineHandle(transfer::EngineOptions options);
+  EngineHandle(const EngineHandle&) = delete;
+  EngineHandle& operator=(const EngineHandle&) = delete;
+  ~EngineHandle();
+
+  // False in a forked child, where get() throws TransferFailure.
+  bool made_here() const { return engine_->made_here(); }
+  transfer::Engine& get() const;
+  void close();
+
+ private:
+  transfer::Engine* engine_;
+};
+
+struct SegmentHandle {
+  std::shared_ptr<EngineHandle> engine;
+  std::shared_ptr<transfer::Segment> segment;
+  std::shared_ptr<std::byte> memory;  // of allocated segments: exported as a buffer
+};
+
+// A byte range of a segment here, or of a peer's.
+struct LocalView {
+  std::shared_ptr<transfer::Segment> segment;
+  uint64_t offset;
+  uint64_t size;
+};
+struct RemoteView {
+  std::shared_ptr<transfer::RemoteSegment> segment;
+  uint64_t offset;
+  uint64_t size;
+};
+struct RemoteHandle {
+  std::shared_ptr<transfer::RemoteSegment> segment;
+};
+
+struct TransferHandle {
+  transfer::Request request;
+};
+struct RangesHandle {
+  transfer::Request request;
+};
+
+struct BatchHandle {
+  std::shared_ptr<EngineHandle> engine;
+  std::shared_ptr<transfer::Batch> batch;
+
+  void wait(std::optional<double> timeout_s) const;
+};
+
+struct PeerHandle {
+  std::shared_ptr<EngineHandle> engine;
+  std::shared_ptr<transfer::Peer> peer;
+};
+
+// What Transfer(op, local, remote) describes.
+transfer::Request make_transfer(int op, nb::handle local, nb::handle remote);
+
+// Of a call's argument: more than 0, at most 10^6.
+double checked_seconds(const char* name, double value);
+
+// Python's signal handlers run; what they raise is thrown. Call it without the GIL.
+void check_signals();
+
+void register_transfer_views(nb::module_& m);
+void register_transfer_engine(nb::module_& m);
+
+}  // namespace inlay::bindings

@@ -1,0 +1,348 @@
+// Engine, peers and batches.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <mutex>
+#include <vector>
+
+#include "array.h"
+#include "module.h"
+#include "transfer.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+using transfer::Clock;
+using transfer::Segment;
+using transfer::State;
+
+namespace {
+
+// How long a wait lasts before Python's signal handlers get their turn.
+constexpr std::chrono::milliseconds kSignalCheck(100);
+constexpr double kMaxSeconds = 1e6;
+// `None` as a deadline: later than any that can be given.
+constexpr double kNoDeadline = 1e9;
+
+// Buffers that were let go of on a thread that holds no GIL; the next registration releases them.
+std::mutex limbo_mutex;
+std::vector<Py_buffer>& limbo() {
+  static auto* const buffers = new std::vector<Py_buffer>();
+  return *buffers;
+}
+
+void empty_limbo() {
+  std::vector<Py_buffer> buffers;
+  {
+    const std::lock_guard lock(limbo_mutex);
+    buffers.swap(limbo());
+  }
+  for (Py_buffer& buffer : buffers) PyBuffer_Release(&buffer);
+}
+
+// An exported buffer; keeps its object and its memory in place.
+class BufferHold {
+ public:
+  explicit BufferHold(nb::handle object) {
+    writable_ = PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_WRITABLE) == 0;
+    if (writable_) return;
+    PyErr_Clear();
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) == 0) return;
+    PyErr_Clear();
+    fail(
+        "buffer: must be contiguous and offer the buffer protocol (of a torch CPU tensor: "
+        "tensor.numpy()), got ",
+        nb::type_name(object.type()).c_str());
+  }
+  BufferHold(const BufferHold&) = delete;
+  BufferHold& operator=(const BufferHold&) = delete;
+  ~BufferHold() {
+    if (PyGILState_Check()) {
+      PyBuffer_Release(&buffer_);
+      return;
+    }
+    const std::lock_guard lock(limbo_mutex);
+    limbo().push_back(buffer_);
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(buffer_.buf); }
+  uint64_t size() const { return static_cast<uint64_t>(buffer_.len); }
+  bool writable() const { return writable_; }
+
+ private:
+  Py_buffer buffer_{};
+  bool writable_ = false;
+};
+
+transfer::Access checked_access(int access) {
+  if (access < 0 || access > 2) fail("remote: must be Access.NONE, READ or WRITE, got ", access);
+  return static_cast<transfer::Access>(access);
+}
+
+double checked_deadline(std::optional<double> deadline_s) {
+  return deadline_s ? checked_seconds("deadline_s", *deadline_s) : kNoDeadline;
+}
+
+std::string hex(const net::EngineId& id) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : id) {
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& token, int spin_us) {
+  if (spin_us < 0 || spin_us > 1000000) fail("spin_us: must be in 0..1000000, got ", spin_us);
+  const auto* bytes = static_cast<const std::byte*>(token.data());
+  return std::make_shared<EngineHandle>(
+      transfer::EngineOptions{std::move(listen), {bytes, bytes + token.size()}, spin_us});
+}
+
+SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size,
+                       std::optional<std::string> name, int remote) {
+  if (size < 1) fail("size: must be at least 1, got ", size);
+  const transfer::Access access = checked_access(remote);
+  transfer::Engine& native = engine->get();
+  const nb::gil_scoped_release unlocked;  // faulting pages in takes time
+  auto memory = transfer::allocate_memory(static_cast<uint64_t>(size));
+  auto segment = std::make_shared<Segment>(memory.get(), static_cast<uint64_t>(size), true, access,
+                                           name ? *name : native.free_name(), memory);
+  native.add(segment);
+  return {engine, std::move(segment), std::move(memory)};
+}
+
+SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::handle buffer,
+                              std::optional<std::string> name, int remote) {
+  const transfer::Access access = checked_access(remote);
+  transfer::Engine& native = engine->get();
+  empty_limbo();
+  auto hold = std::make_shared<BufferHold>(buffer);
+  const std::string chosen = name ? *name : native.free_name();
+  if (hold->size() == 0) fail("buffer: has no bytes");
+  if (access == transfer::Access::kWrite && !hold->writable())
+    throw TransferFailure(Status::kSegmentAccess,
+                          "segment '" + chosen + "' is a read-only buffer: peers cannot write it",
+                          chosen);
+  auto segment =
+      std::make_shared<Segment>(hold->data(), hold->size(), hold->writable(), access, chosen, hold);
+  native.add(segment);
+  return {engine, std::move(segment), nullptr};
+}
+
+PeerHandle connect(const std::shared_ptr<EngineHandle>& engine, const std::string& address,
+                   double timeout_s) {
+  checked_seconds("timeout_s", timeout_s);
+  transfer::Engine& native = engine->get();
+  const nb::gil_scoped_release unlocked;
+  return {engine, native.connect(address, timeout_s, check_signals)};
+}
+
+RemoteHandle find_segment(const PeerHandle& handle, const std::string& name) {
+  constexpr double kLookup_s = 5;
+  (void)handle.engine->get();
+  const nb::gil_scoped_release unlocked;
+  return {handle.peer->segment(name, kLookup_s, check_signals)};
+}
+
+transfer::Request request_of(nb::handle item, std::size_t index) {
+  if (TransferHandle* one = nullptr; nb::try_cast(item, one) && one != nullptr) return one->request;
+  if (RangesHandle* many = nullptr; nb::try_cast(item, many) && many != nullptr)
+    return many->request;
+  fail("transfers[", index, "]: must be a Transfer or Ranges, got ",
+       nb::type_name(item.type()).c_str());
+}
+
+BatchHandle submit(const std::shared_ptr<EngineHandle>& engine, const nb::sequence& transfers,
+                   std::optional<double> deadline_s) {
+  const double deadline = checked_deadline(deadline_s);
+  std::vector<transfer::Request> requests;
+  for (const nb::handle item : transfers) requests.push_back(request_of(item, requests.size()));
+  transfer::Engine& native = engine->get();
+  const nb::gil_scoped_release unlocked;
+  return {engine, native.submit(std::move(requests), deadline)};
+}
+
+void move_one(const std::shared_ptr<EngineHandle>& engine, int op, nb::handle local,
+              nb::handle remote, std::optional<double> deadline_s) {
+  const double deadline = checked_deadline(deadline_s);
+  std::vector<transfer::Request> requests;
+  requests.push_back(make_transfer(op, local, remote));
+  transfer::Engine& native = engine->get();
+  BatchHandle handle{engine, nullptr};
+  {
+    const nb::gil_scoped_release unlocked;
+    handle.batch = native.submit(std::move(requests), deadline);
+  }
+  handle.wait(std::nullopt);
+}
+
+bool cancel(const BatchHandle& handle, double timeout_s) {
+  checked_seconds("timeout_s", timeout_s);
+  (void)handle.engine->get();
+  const std::shared_ptr<transfer::Batch> batch = handle.batch;
+  const auto grace =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  const nb::gil_scoped_release unlocked;
+  batch->stop(Status::kCancelled, grace);
+  while (!batch->wait(Clock::now() + kSignalCheck)) check_signals();
+  return batch->settled();
+}
+
+struct TransferStatus {
+  const char* state;
+  uint64_t bytes_done;
+  nb::object error;
+};
+
+TransferStatus status_of(const BatchHandle& handle, Py_ssize_t index) {
+  transfer::Batch& batch = *handle.batch;
+  const auto count = static_cast<Py_ssize_t>(batch.size());
+  if (index < 0 || index >= count)
+    throw nb::index_error(joined("transfer ", index, " of a batch of ", count).c_str());
+  const bool over = batch.over();  // before the progress, which may end meanwhile
+  const auto at = static_cast<std::size_t>(index);
+  const transfer::Batch::Progress now = batch.progress(at);
+  if (now.complete) return {"done", now.bytes_done, nb::none()};
+  if (!over) return {"running", now.bytes_done, nb::none()};
+  if (batch.state() == State::kCancelled || batch.state() == State::kTimedOut)
+    return {batch.state() == State::kCancelled ? "cancelled" : "timed_out", now.bytes_done,
+            python_error(batch.failure())};
+  return {"failed", now.bytes_done, python_error(batch.failure_of(at, now.error))};
+}
+
+}  // namespace
+
+nb::object python_error(const TransferFailure& failure) {
+  nb::object type = nb::module_::import_("inlay.core.errors").attr(python_class(failure.status));
+  nb::object error = type(failure.what());
+  if (!failure.segment.empty()) error.attr("segment") = failure.segment;
+  if (!failure.peer.empty()) error.attr("peer") = failure.peer;
+  if (failure.remote_settled) error.attr("remote_settled") = *failure.remote_settled;
+  return error;
+}
+
+double checked_seconds(const char* name, double value) {
+  if (!(value > 0 && value <= kMaxSeconds))
+    fail(name, ": must be more than 0 and at most ", kMaxSeconds, " seconds, got ", value);
+  return value;
+}
+
+void check_signals() {
+  const nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+EngineHandle::EngineHandle(transfer::EngineOptions options)
+    : engine_(new transfer::Engine(std::move(options))) {}
+
+EngineHandle::~EngineHandle() {
+  if (!engine_->made_here()) return;
+  close();
+  delete engine_;
+}
+
+transfer::Engine& EngineHandle::get() const {
+  if (!engine_->made_here())
+    throw TransferFailure(Status::kEngineClosed,
+                          "this transfer engine was made before a fork, in the parent process; "
+                          "make a new one in the child");
+  return *engine_;
+}
+
+void EngineHandle::close() {
+  std::vector<std::shared_ptr<Segment>> segments;
+  {
+    const nb::gil_scoped_release unlocked;
+    segments = engine_->close();
+    for (const auto& segment : segments) segment->wait_unused(Clock::time_point::max());
+  }
+  for (const auto& segment : segments) segment->take_keeper();
+}
+
+void BatchHandle::wait(std::optional<double> timeout_s) const {
+  if (timeout_s && !(*timeout_s >= 0 && *timeout_s <= kMaxSeconds))
+    fail("timeout_s: must be in 0..", kMaxSeconds, " or None, got ", *timeout_s);
+  (void)engine->get();
+  const Clock::time_point end = timeout_s
+                                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                         std::chrono::duration<double>(*timeout_s))
+                                    : Clock::time_point::max();
+  // The object may be dropped by another thread while the GIL is released.
+  const std::shared_ptr<transfer::Batch> moved = batch;
+  const nb::gil_scoped_release unlocked;
+  while (!moved->wait(std::min(end, Clock::now() + kSignalCheck))) {
+    check_signals();
+    if (Clock::now() >= end)
+      throw WaitTimeoutError(joined("the batch was not over after ", *timeout_s,
+                                    " s; it goes on: wait again, or cancel it"));
+  }
+  if (moved->state() != State::kDone) throw moved->failure();
+}
+
+void register_transfer_engine(nb::module_& m) {
+  nb::class_<TransferStatus>(
+      m, "TransferStatus",
+      "How far one transfer is: `state` (running, done, failed, cancelled, timed_out),\n"
+      "`bytes_done` (answered for), and the `error` that it ended with, or None.")
+      .def_prop_ro("state", [](const TransferStatus& s) { return s.state; })
+      .def_ro("bytes_done", &TransferStatus::bytes_done)
+      .def_ro("error", &TransferStatus::error);
+
+  nb::class_<BatchHandle>(
+      m, "Batch",
+      "Transfers that were submitted together. They go on when this object is dropped.\n\n"
+      "A failed write may have landed any part of its bytes, a failed read leaves its local range\n"
+      "undefined. Do not change the source, or read the target, before the batch is done.")
+      .def("wait", &BatchHandle::wait, "timeout_s"_a = nb::none(),
+           "Return when all is done; this thread moves the bytes meanwhile, without the GIL.\n\n"
+           "Raises:\n"
+           "    WaitTimeoutError: not over after `timeout_s`; the batch goes on.\n"
+           "    TransferTimeoutError, TransferCancelledError: with `remote_settled`.\n"
+           "    PeerDiedError, PeerUnreachableError, SegmentClosedError, ...: the first failure;\n"
+           "        `status(i)` has each transfer's.")
+      .def("cancel", cancel, nb::kw_only(), "timeout_s"_a = 1.0,
+           "End it, and wait until nothing of it touches local memory.\n\n"
+           "Returns whether nothing of it can land in remote memory either. False: the peer did\n"
+           "not answer for writes within `timeout_s`; `settled` turns true if it does later.")
+      .def("status", status_of, "index"_a, "How far transfer `index` of the submission is.")
+      .def_prop_ro(
+          "done", [](const BatchHandle& h) { return h.batch->over(); },
+          "It is over: complete, failed, cancelled or timed out.")
+      .def_prop_ro(
+          "settled", [](const BatchHandle& h) { return h.batch->over() && h.batch->settled(); },
+          "It is over, and nothing of it can land in remote memory any more.")
+      .def("__len__", [](const BatchHandle& h) { return h.batch->size(); });
+
+  nb::class_<PeerHandle>(m, "Peer",
+                         "A connected engine. `peer['kv']` is its segment of that name, asked for\n"
+                         "once (SegmentNotFoundError names what the peer has).")
+      .def_prop_ro("address", [](const PeerHandle& h) { return h.peer->address; })
+      .def_prop_ro("engine_id", [](const PeerHandle& h) { return hex(h.peer->engine); })
+      .def_prop_ro("alive", [](const PeerHandle& h) { return h.peer->alive(); })
+      .def("__getitem__", find_segment, "name"_a);
+
+  nb::class_<EngineHandle>(m, "Engine")
+      .def(nb::new_(&make_engine), "listen"_a, "token"_a, "spin_us"_a)
+      .def_prop_ro("made_here", &EngineHandle::made_here)
+      .def_prop_ro("address", [](const EngineHandle& e) { return e.get().address(); })
+      .def_prop_ro("engine_id", [](const EngineHandle& e) { return hex(e.get().id()); })
+      .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
+      .def("register", register_buffer, "buffer"_a, "name"_a.none(), "remote"_a)
+      .def("connect", connect, "address"_a, "timeout_s"_a)
+      .def("submit", submit, "transfers"_a, "deadline_s"_a.none())
+      .def("move", move_one, "op"_a, "local"_a, "remote"_a, "deadline_s"_a.none())
+      .def("close", [](EngineHandle& e) {
+        (void)e.get();
+        e.close();
+      });
+}
+
+void register_transfer(nb::module_& m) {
+  register_transfer_views(m);
+  register_transfer_engine(m);
+}
+
+}  // namespace inlay::bindings

@@ -1,0 +1,230 @@
+#include "socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+
+#include "../core/errors.h"
+#include "../core/status.h"
+
+namespace inlay::net {
+
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+std::atomic<unsigned> generation{0};
+
+// One bit per descriptor that is ours. Numbers beyond stay open in children.
+constexpr int kMaxTracked = 1 << 17;
+std::array<std::atomic<uint64_t>, kMaxTracked / 64> owned{};
+
+void track(int fd, bool ours) {
+  if (fd < 0 || fd >= kMaxTracked) return;
+  const uint64_t bit = uint64_t{1} << (fd % 64);
+  std::atomic<uint64_t>& word = owned[static_cast<std::size_t>(fd / 64)];
+  if (ours)
+    word.fetch_or(bit);
+  else
+    word.fetch_and(~bit);
+}
+
+void close_in_child() {
+  generation.fetch_add(1);
+  for (std::size_t i = 0; i < owned.size(); ++i)
+    for (uint64_t bits = owned[i].exchange(0); bits != 0; bits &= bits - 1)
+      ::close(static_cast<int>(64 * i) + __builtin_ctzll(bits));
+}
+
+// Registered when the library is loaded, before anyone can own a descriptor.
+const int fork_handler = pthread_atfork(nullptr, nullptr, close_in_child);
+
+std::string error_text(int error) { return std::generic_category().message(error); }
+
+AddressList resolve(const std::string& address, int flags) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon == std::string::npos ? 0 : colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  if (colon == std::string::npos || host.empty() || colon + 1 == address.size())
+    throw ArgumentError("address: must be host:port or [v6]:port, got '" + address + "'");
+  const std::string port = address.substr(colon + 1);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0)
+    throw ArgumentError("address: '" + address + "' names no host and port (" +
+                        gai_strerror(error) + ")");
+  return {found, freeaddrinfo};
+}
+
+std::string bound_address(int socket) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size);
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, host, sizeof(host), port, sizeof(port),
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  const bool v6 = bound.ss_family == AF_INET6;
+  std::string text = v6 ? "[" : "";
+  text += host;
+  text += v6 ? "]:" : ":";
+  return text + port;
+}
+
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+void set_options(int socket, bool loopback) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // Within one machine nothing is congested: cubic moves 6.3 GB/s where bbr moves 4.5. Elsewhere
+  // the choice is the system's.
+  if (loopback) setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
+}
+
+Descriptor new_socket(int family) {
+  const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) throw ResourceError("the system gives no socket: " + error_text(errno));
+  return Descriptor(fd);
+}
+
+}  // namespace
+
+unsigned fork_generation() {
+  (void)fork_handler;
+  return generation.load(std::memory_order_relaxed);
+}
+
+Descriptor::Descriptor(int fd) : fd_(fd), generation_(fork_generation()) { track(fd, true); }
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = std::exchange(other.fd_, -1);
+    generation_ = other.generation_;
+  }
+  return *this;
+}
+
+void Descriptor::close() {
+  if (fd_ >= 0 && generation_ == fork_generation()) {
+    track(fd_, false);
+    ::close(fd_);
+  }
+  fd_ = -1;
+}
+
+WakeUp::WakeUp() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!fd_.valid()) throw ResourceError("the system gives no eventfd: " + error_text(errno));
+}
+
+void WakeUp::signal() const {
+  const uint64_t one = 1;
+  (void)!::write(fd_.get(), &one, sizeof(one));
+}
+
+void WakeUp::reset() const {
+  uint64_t count = 0;
+  (void)!::read(fd_.get(), &count, sizeof(count));
+}
+
+Listener listen_at(const std::string& address) {
+  const AddressList list = resolve(address, AI_PASSIVE);
+  Descriptor socket = new_socket(list->ai_family);
+  const int on = 1;
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(socket.get(), list->ai_addr, list->ai_addrlen) != 0 || listen(socket.get(), 128) != 0) {
+    if (errno == EADDRINUSE)
+      throw TransferFailure(Status::kAddressInUse,
+                            "address " + address + " is taken by another process");
+    throw ArgumentError("listen: cannot listen at '" + address + "': " + error_text(errno));
+  }
+  std::string bound = bound_address(socket.get());
+  return {std::move(socket), std::move(bound)};
+}
+
+Descriptor accept_from(const Descriptor& listener, bool& exhausted) {
+  sockaddr_storage from{};
+  socklen_t size = sizeof(from);
+  const int fd = accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size,
+                         SOCK_CLOEXEC | SOCK_NONBLOCK);
+  exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
+  if (fd < 0) return {};
+  Descriptor socket(fd);
+  set_options(fd, is_loopback(reinterpret_cast<sockaddr*>(&from)));
+  return socket;
+}
+
+bool wait_for(const Descriptor& socket, short events, Clock::time_point end,
+              const std::function<void()>& interrupted) {
+  for (;;) {
+    using std::chrono::milliseconds;
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+    const auto nap = std::clamp(left, milliseconds(0), milliseconds(100));
+    pollfd entry{socket.get(), events, 0};
+    if (poll(&entry, 1, static_cast<int>(nap.count())) > 0) return true;
+    if (left <= milliseconds(0)) return false;
+    interrupted();
+  }
+}
+
+Descriptor connect_to(const std::string& address, Clock::time_point end,
+                      const std::function<void()>& interrupted) {
+  const AddressList list = resolve(address, 0);
+  Descriptor socket = new_socket(list->ai_family);
+  set_options(socket.get(), is_loopback(list->ai_addr));
+  int error = 0;
+  if (connect(socket.get(), list->ai_addr, list->ai_addrlen) != 0) {
+    error = errno;
+    if (error == EINPROGRESS) {
+      error = ETIMEDOUT;
+      if (wait_for(socket, POLLOUT, end, interrupted)) {
+        socklen_t size = sizeof(error);
+        getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      }
+    }
+  }
+  if (error != 0)
+    throw TransferFailure(Status::kPeerUnreachable,
+                          "peer " + address + " cannot be reached over tcp: " + error_text(error),
+                          {}, address);
+  return socket;
+}
+
+void disconnect(const Descriptor& socket) {
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  // A reset: unlike shutdown(2) it throws away what the kernel still holds of ours.
+  ::connect(socket.get(), &none, sizeof(none));
+}
+
+void fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = getrandom(bytes.data(), bytes.size(), 0);
+    if (n > 0) bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+}  // namespace inlay::net

@@ -1,0 +1,184 @@
+#include "stream.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace inlay::net {
+
+namespace {
+
+constexpr std::size_t kMaxIovecs = 512;
+// One call moves no more than about this, so that locks and turns are short.
+constexpr uint64_t kQuantumBytes = uint64_t{1} << 20;
+constexpr std::size_t kSkipBytes = 65536;
+
+Io outcome(ssize_t moved) {
+  if (moved > 0) return Io::kMoved;
+  const bool later = moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return later ? Io::kBlocked : Io::kClosed;
+}
+
+}  // namespace
+
+void Pieces::add(std::byte* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  parts_.push_back({data, bytes});
+  bytes_ += bytes;
+}
+
+void Pieces::clear() {
+  parts_.clear();
+  first_ = 0;
+  bytes_ = 0;
+}
+
+std::size_t Pieces::fill(iovec* out, std::size_t max) const {
+  const std::size_t count = std::min(max, parts_.size() - first_);
+  std::copy_n(parts_.begin() + static_cast<std::ptrdiff_t>(first_), count, out);
+  return count;
+}
+
+void Pieces::advance(uint64_t bytes) {
+  bytes_ -= bytes;
+  while (bytes > 0) {
+    iovec& part = parts_[first_];
+    const std::size_t step = std::min<uint64_t>(bytes, part.iov_len);
+    part.iov_base = static_cast<std::byte*>(part.iov_base) + step;
+    part.iov_len -= step;
+    bytes -= step;
+    if (part.iov_len == 0) ++first_;
+  }
+  if (bytes_ == 0) clear();
+}
+
+void Pieces::copy_in(const std::byte* from, std::size_t bytes) {
+  while (bytes > 0) {
+    const iovec part = parts_[first_];
+    const std::size_t step = std::min(bytes, part.iov_len);
+    std::memcpy(part.iov_base, from, step);
+    advance(step);
+    from += step;
+    bytes -= step;
+  }
+}
+
+void Outbox::push(OutFrame frame) {
+  bytes_ += frame.head.size() + frame.payload.bytes();
+  frames_.push_back(std::move(frame));
+}
+
+Io Outbox::flush(int socket) {
+  std::array<iovec, kMaxIovecs> parts;
+  std::size_t count = 0;
+  uint64_t bytes = 0;
+  std::size_t skip = head_sent_;
+  for (OutFrame& frame : frames_) {
+    if (count + 2 > kMaxIovecs || bytes >= kQuantumBytes) break;
+    if (skip < frame.head.size()) {
+      parts[count++] = {frame.head.data() + skip, frame.head.size() - skip};
+      bytes += frame.head.size() - skip;
+    }
+    skip = 0;
+    const std::size_t more = frame.payload.fill(&parts[count], kMaxIovecs - count);
+    for (std::size_t i = 0; i < more; ++i) bytes += parts[count + i].iov_len;
+    count += more;
+  }
+  if (count == 0) return Io::kBlocked;
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  const ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent <= 0) return outcome(sent);
+  auto left = static_cast<uint64_t>(sent);
+  bytes_ -= left;
+  begun_ = true;
+  while (left > 0) {
+    OutFrame& frame = frames_.front();
+    const std::size_t of_head = std::min<uint64_t>(left, frame.head.size() - head_sent_);
+    head_sent_ += of_head;
+    left -= of_head;
+    const uint64_t of_payload = std::min(left, frame.payload.bytes());
+    frame.payload.advance(of_payload);
+    left -= of_payload;
+    if (head_sent_ < frame.head.size() || frame.payload.bytes() > 0) break;
+    frames_.pop_front();
+    head_sent_ = 0;
+    begun_ = left > 0;
+  }
+  return Io::kMoved;
+}
+
+Io Inbox::receive(int socket, Sink& sink) {
+  if (!parse(sink)) return Io::kClosed;
+  if (payload_left_ == 0 && sink.paused()) return Io::kBlocked;
+  std::array<iovec, kMaxRanges + 1> parts;
+  std::array<std::byte, kSkipBytes> skipped;
+  std::size_t count = 0;
+  if (payload_left_ > 0 && landing_.bytes() == 0) {
+    parts[count++] = {skipped.data(), std::min<uint64_t>(payload_left_, kSkipBytes)};
+  } else {
+    count = landing_.fill(parts.data(), kMaxRanges);
+    parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+  }
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  const ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT);
+  if (received <= 0) return outcome(received);
+  const auto bytes = static_cast<std::size_t>(received);
+  const std::size_t of_payload = std::min<uint64_t>(bytes, payload_left_);
+  end_ += bytes - of_payload;
+  if (of_payload > 0) {
+    if (landing_.bytes() > 0) landing_.advance(of_payload);
+    take_payload(of_payload, sink);
+  }
+  return problem_ == nullptr && parse(sink) ? Io::kMoved : Io::kClosed;
+}
+
+void Inbox::take_payload(std::size_t bytes, Sink& sink) {
+  payload_left_ -= bytes;
+  if (payload_left_ == 0) problem_ = sink.on_payload_end();
+}
+
+// Works through the buffer; false when the other end broke the protocol.
+bool Inbox::parse(Sink& sink) {
+  while (problem_ == nullptr) {
+    const std::size_t there = end_ - begin_;
+    if (payload_left_ > 0) {
+      const std::size_t bytes = std::min<uint64_t>(there, payload_left_);
+      if (bytes == 0) break;
+      if (landing_.bytes() > 0) landing_.copy_in(&buffer_[begin_], bytes);
+      begin_ += bytes;
+      take_payload(bytes, sink);
+      continue;
+    }
+    if (there < kHeaderBytes || sink.paused()) break;
+    const std::span<const std::byte> bytes(&buffer_[begin_], there);
+    const std::size_t head = head_bytes(bytes.first<kHeaderBytes>());
+    if (head == 0) {
+      problem_ = "no frame of this protocol";
+      break;
+    }
+    if (there < head) break;
+    Frame frame;
+    problem_ = decode(bytes.first(head), frame, ranges_);
+    if (problem_ != nullptr) break;
+    begin_ += head;
+    payload_left_ = payload_bytes(frame);
+    landing_.clear();
+    problem_ = sink.on_frame(frame, ranges_, landing_);
+    if (problem_ == nullptr && payload_left_ == 0) problem_ = sink.on_payload_end();
+  }
+  if (begin_ > 0) {
+    std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
+              buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return problem_ == nullptr;
+}
+
+}  // namespace inlay::net

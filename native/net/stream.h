@@ -1,0 +1,126 @@
+// Frames over a connected socket, without waiting: what goes out, and what comes in. Payload moves
+// between socket and registered memory without a copy, up to the 16 KiB that arrive beside a
+// header.
+//
+// Not for several threads at once: their owner locks.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "wire.h"
+
+namespace inlay::net {
+
+// Memory in pieces, consumed from the front.
+class Pieces {
+ public:
+  void add(std::byte* data, std::size_t bytes);
+  void clear();
+  uint64_t bytes() const { return bytes_; }
+  // Describes the front, in at most `max` pieces; returns how many.
+  std::size_t fill(iovec* out, std::size_t max) const;
+  void advance(uint64_t bytes);
+  void copy_in(const std::byte* from, std::size_t bytes);  // and advance
+
+ private:
+  std::vector<iovec> parts_;
+  std::size_t first_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+enum class Io { kMoved, kBlocked, kClosed };
+
+struct OutFrame {
+  uint64_t serial = 0;  // the owner's name for it
+  std::vector<std::byte> head;
+  Pieces payload;
+  std::shared_ptr<const void> kept;  // holds the payload's memory until it is sent
+};
+
+class Outbox {
+ public:
+  bool empty() const { return frames_.empty(); }
+  std::size_t size() const { return frames_.size(); }
+  uint64_t bytes() const { return bytes_; }
+
+  void push(OutFrame frame);
+  // Sends what the socket takes in one call.
+  Io flush(int socket);
+  // Part of the first frame is sent: what is left of it has to follow.
+  bool begun() const { return begun_; }
+  std::deque<OutFrame>& frames() { return frames_; }
+  // Takes out frames of which nothing is sent. The first, if begun, stays.
+  template <typename Chosen>
+  void drop(Chosen&& chosen);
+
+ private:
+  std::deque<OutFrame> frames_;
+  std::size_t head_sent_ = 0;  // of the first frame
+  bool begun_ = false;
+  uint64_t bytes_ = 0;
+};
+
+// What an Inbox tells its owner.
+class Sink {
+ public:
+  // A frame's head. `landing` is empty; what is added to it receives the payload, and all of the
+  // payload is skipped when nothing is. Returns what is wrong with the frame, or null.
+  virtual const char* on_frame(const Frame& frame, std::span<const WireRange> ranges,
+                               Pieces& landing) = 0;
+  // The payload of the last frame (also of one without any) is there or skipped. As above.
+  virtual const char* on_payload_end() = 0;
+  // True: no further frame for now.
+  virtual bool paused() const { return false; }
+
+ protected:
+  ~Sink() = default;
+};
+
+class Inbox {
+ public:
+  Inbox() : buffer_(kBufferBytes) {}
+
+  // Receives once. kClosed: the other end closed, or problem() tells what it did wrong.
+  Io receive(int socket, Sink& sink);
+  const char* problem() const { return problem_; }
+  bool in_payload() const { return payload_left_ > 0; }
+  // What is left of the payload is skipped.
+  void skip_rest() { landing_.clear(); }
+
+ private:
+  static constexpr std::size_t kBufferBytes = 16384;
+
+  bool parse(Sink& sink);
+  void take_payload(std::size_t bytes, Sink& sink);
+
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  uint64_t payload_left_ = 0;
+  Pieces landing_;
+  std::vector<WireRange> ranges_;
+  const char* problem_ = nullptr;
+};
+
+template <typename Chosen>
+void Outbox::drop(Chosen&& chosen) {
+  for (std::size_t i = begun_ ? 1 : 0; i < frames_.size();) {
+    OutFrame& frame = frames_[i];
+    if (!chosen(frame)) {
+      ++i;
+      continue;
+    }
+    bytes_ -= frame.head.size() + frame.payload.bytes();
+    frames_.erase(frames_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+}  // namespace inlay::net

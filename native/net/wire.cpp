@@ -1,0 +1,124 @@
+#include "wire.h"
+
+#include "../core/crc32c.h"
+#include "bytes.h"
+
+namespace inlay::net {
+
+namespace {
+
+constexpr std::size_t kDescriptorBytes = 24;
+constexpr std::size_t kCrcAt = 4;
+// Names of a peer's segments, in the answer to a LOOKUP that found none.
+constexpr uint64_t kMaxAnswerText = 4096;
+
+bool takes_ranges(Kind kind) { return kind == Kind::kRead || kind == Kind::kWrite; }
+
+uint32_t head_crc(std::span<const std::byte> head) {
+  static constexpr std::byte kZero[4]{};
+  uint32_t crc = crc32c(head.first(kCrcAt));
+  crc = crc32c(kZero, crc);
+  return crc32c(head.subspan(kCrcAt + 4), crc);
+}
+
+const char* sizes_problem(const Frame& frame) {
+  const bool failed = frame.status != Status::kOk;
+  switch (frame.kind) {
+    case Kind::kRead:
+    case Kind::kWrite:
+      if (failed) return "a request with a status";
+      if (frame.bytes == 0 || frame.bytes > kMaxPayload) return "a slice of a forbidden size";
+      return nullptr;
+    case Kind::kData:
+      if (failed ? frame.bytes != 0 : frame.bytes == 0 || frame.bytes > kMaxPayload)
+        return "an answer of a forbidden size";
+      return nullptr;
+    case Kind::kDone:
+      return frame.bytes == 0 ? nullptr : "an answer of a forbidden size";
+    case Kind::kLookup:
+      if (failed) return "a request with a status";
+      return frame.bytes > 0 && frame.bytes <= kMaxNameBytes ? nullptr : "a name too long or empty";
+    case Kind::kSegment:
+      if (failed ? frame.bytes > kMaxAnswerText : frame.bytes != kDescriptorBytes)
+        return "an answer of a forbidden size";
+      return nullptr;
+  }
+  return "an unknown kind of frame";
+}
+
+}  // namespace
+
+uint64_t payload_bytes(const Frame& frame) { return frame.kind == Kind::kRead ? 0 : frame.bytes; }
+
+std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ranges) {
+  std::vector<std::byte> head(kHeaderBytes + kRangeBytes * ranges.size());
+  std::byte* at = head.data();
+  store(at, static_cast<uint16_t>(frame.kind));
+  store(at + 2, static_cast<uint16_t>(ranges.size()));
+  store(at + 8, frame.transfer);
+  store(at + 16, frame.slice);
+  store(at + 20, static_cast<uint32_t>(frame.status));
+  store(at + 24, frame.bytes);
+  store(at + 32, frame.slot);
+  store(at + 36, frame.epoch);
+  at += kHeaderBytes;
+  for (const WireRange& range : ranges) {
+    store(at, range.offset);
+    store(at + 8, range.length);
+    at += kRangeBytes;
+  }
+  store(head.data() + kCrcAt, head_crc(head));
+  return head;
+}
+
+std::size_t head_bytes(std::span<const std::byte, kHeaderBytes> header) {
+  const auto kind = static_cast<Kind>(load<uint16_t>(header.data()));
+  const auto num_ranges = load<uint16_t>(header.data() + 2);
+  if (takes_ranges(kind) ? num_ranges == 0 || num_ranges > kMaxRanges : num_ranges != 0) return 0;
+  return kHeaderBytes + kRangeBytes * num_ranges;
+}
+
+const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<WireRange>& ranges) {
+  const std::byte* at = head.data();
+  if (head_crc(head) != load<uint32_t>(at + kCrcAt)) return "a damaged header";
+  frame.kind = static_cast<Kind>(load<uint16_t>(at));
+  frame.transfer = load<uint64_t>(at + 8);
+  frame.slice = load<uint32_t>(at + 16);
+  const auto status = load<uint32_t>(at + 20);
+  frame.status = static_cast<Status>(status);
+  if (status > UINT16_MAX || python_class(frame.status) == nullptr) return "an unknown status";
+  frame.bytes = load<uint64_t>(at + 24);
+  frame.slot = load<uint32_t>(at + 32);
+  frame.epoch = load<uint32_t>(at + 36);
+  if (const char* problem = sizes_problem(frame)) return problem;
+  ranges.clear();
+  uint64_t left = frame.bytes;
+  for (at += kHeaderBytes; at < head.data() + head.size(); at += kRangeBytes) {
+    const WireRange range{load<uint64_t>(at), load<uint64_t>(at + 8)};
+    if (range.length == 0 || range.length > left) return "ranges that do not add up";
+    left -= range.length;
+    ranges.push_back(range);
+  }
+  if (takes_ranges(frame.kind) && left != 0) return "ranges that do not add up";
+  return nullptr;
+}
+
+std::vector<std::byte> encode(const SegmentDescriptor& descriptor) {
+  std::vector<std::byte> bytes(kDescriptorBytes);
+  store(bytes.data(), descriptor.slot);
+  store(bytes.data() + 4, descriptor.epoch);
+  store(bytes.data() + 8, descriptor.size);
+  const int access = (descriptor.readable ? 1 : 0) | (descriptor.writable ? 2 : 0);
+  store(bytes.data() + 16, static_cast<uint64_t>(access));
+  return bytes;
+}
+
+bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor) {
+  if (bytes.size() != kDescriptorBytes) return false;
+  const auto access = load<uint64_t>(bytes.data() + 16);
+  descriptor = {load<uint32_t>(bytes.data()), load<uint32_t>(bytes.data() + 4),
+                load<uint64_t>(bytes.data() + 8), (access & 1) != 0, (access & 2) != 0};
+  return access <= 3;
+}
+
+}  // namespace inlay::net

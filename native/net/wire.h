@@ -1,0 +1,84 @@
+// Frames of the data lanes, version 1: encoding, and decoding that trusts nothing.
+//
+//   header, 40 bytes, little-endian          what follows it
+//    0 u16 kind                               num_ranges x {u64 offset, u64 length}
+//    2 u16 num_ranges                         payload: `bytes` of WRITE, DATA, LOOKUP, SEGMENT
+//    4 u32 CRC32C of header (this field 0) and ranges
+//    8 u64 transfer   16 u32 slice            the answer repeats those of its request
+//   20 u32 status     24 u64 bytes
+//   32 u32 slot       36 u32 epoch            the segment meant
+//
+//   request                                   answer, in the order of requests
+//   READ ranges of a segment                  DATA: their bytes; on failure a status and no bytes
+//   WRITE ranges of a segment, payload        DONE: status
+//   LOOKUP payload: a segment's name          SEGMENT: descriptor, or a status and the names there
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "../core/status.h"
+
+namespace inlay::net {
+
+enum class Kind : uint16_t {
+  kRead = 1,
+  kWrite = 2,
+  kData = 3,
+  kDone = 4,
+  kLookup = 5,
+  kSegment = 6,
+};
+
+constexpr std::size_t kHeaderBytes = 40;
+constexpr std::size_t kRangeBytes = 16;
+constexpr std::size_t kMaxRanges = 256;
+constexpr std::size_t kMaxFrameHead = kHeaderBytes + kRangeBytes * kMaxRanges;
+constexpr uint64_t kMaxPayload = uint64_t{64} << 20;
+constexpr std::size_t kMaxNameBytes = 255;
+
+struct WireRange {
+  uint64_t offset;
+  uint64_t length;
+};
+
+struct Frame {
+  Kind kind = Kind::kRead;
+  uint64_t transfer = 0;
+  uint32_t slice = 0;
+  Status status = Status::kOk;
+  uint64_t bytes = 0;
+  uint32_t slot = 0;
+  uint32_t epoch = 0;
+};
+
+// What a SEGMENT answer tells, 24 bytes.
+struct SegmentDescriptor {
+  uint32_t slot;
+  uint32_t epoch;
+  uint64_t size;
+  bool readable;
+  bool writable;
+};
+
+// Bytes that follow header and ranges.
+uint64_t payload_bytes(const Frame& frame);
+
+// Header and ranges, at most kMaxRanges of them.
+std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ranges = {});
+
+// Size of header and ranges of the frame that begins with this header; 0 when no frame of this
+// protocol does.
+std::size_t head_bytes(std::span<const std::byte, kHeaderBytes> header);
+
+// Takes a whole head of head_bytes(). Returns what is wrong with it, null when it is sound: known
+// kind and status, allowed sizes, nonempty ranges that add up to `bytes`.
+const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<WireRange>& ranges);
+
+std::vector<std::byte> encode(const SegmentDescriptor& descriptor);
+bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor);
+
+}  // namespace inlay::net

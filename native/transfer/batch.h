@@ -1,0 +1,149 @@
+// Transfers that complete together: what is asked, how far it is, and how it ends.
+//
+//   running --all answered--> done | failed
+//   running --stop()--> stopping --all answered, or given up--> cancelled | timed out
+//
+// A part is what goes over one lane. Its fields are guarded by that lane's lock; those of the batch
+// by its own, which is taken after a lane's and never before.
+//
+// Who lands bytes after the end: nobody in local memory. In remote memory nothing either, except
+// when writes were given up without an answer: then settled() is false.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../core/status.h"
+#include "../net/socket.h"
+#include "segment.h"
+
+namespace inlay::transfer {
+
+using net::Clock;
+
+class Lane;
+class Peer;
+
+enum class Op : uint8_t { kRead, kWrite };
+
+struct Range {
+  uint64_t local;  // offsets inside the two segments
+  uint64_t remote;
+  uint64_t length;
+};
+
+// A peer's segment as its owner described it.
+struct RemoteSegment {
+  std::shared_ptr<Peer> peer;
+  std::string name;
+  net::SegmentDescriptor descriptor;
+  std::atomic<bool> closed{false};  // an answer said so
+
+  bool contains(uint64_t offset, uint64_t length) const {
+    return length <= descriptor.size && offset <= descriptor.size - length;
+  }
+};
+
+struct Request {
+  Op op;
+  std::shared_ptr<Segment> local;
+  std::shared_ptr<RemoteSegment> remote;
+  std::vector<Range> ranges;
+  uint64_t bytes = 0;
+  // Guarded by the lane:
+  uint64_t bytes_done = 0;
+  Status error = Status::kOk;
+};
+
+// A question for the descriptor of a segment, which travels like a slice.
+struct Lookup {
+  std::string name;
+  std::vector<std::byte> answer;
+  Status status = Status::kOk;
+};
+
+struct Part {
+  class Batch* batch = nullptr;
+  std::shared_ptr<Lane> lane;
+  std::vector<uint32_t> requests;  // indices into the batch's
+  std::optional<Lookup> lookup;
+  // The next byte to post: requests[request], its range, bytes of that range already posted.
+  std::size_t request = 0;
+  std::size_t range = 0;
+  uint64_t skip = 0;
+  bool asked = false;        // the lookup is posted
+  uint32_t outstanding = 0;  // slices that may still touch local memory, or wait for an answer
+  bool stopped = false;      // no further slices
+  bool finished = false;
+
+  // Skips requests that failed.
+  bool has_next();
+};
+
+enum class State : uint8_t { kRunning, kDone, kFailed, kCancelled, kTimedOut };
+
+class Batch : public std::enable_shared_from_this<Batch> {
+ public:
+  // Enters the local segments, which it leaves at the end. Throws TransferFailure(kSegmentClosed).
+  Batch(std::vector<Request> requests, Clock::time_point deadline, double deadline_s, int spin_us);
+  // A lookup.
+  Batch(std::string name, const std::shared_ptr<Lane>& lane, Clock::time_point deadline,
+        double deadline_s, int spin_us);
+  ~Batch();
+
+  // Once, with a lane for each request.
+  void start(const std::vector<std::shared_ptr<Lane>>& lanes);
+
+  bool over() const { return state_.load(std::memory_order_acquire) != State::kRunning; }
+  State state() const { return state_.load(std::memory_order_acquire); }
+  // Moves the batch's bytes until it is over or the time comes; false: the time came.
+  bool wait(Clock::time_point until);
+  // Ends it; what is not answered within `grace` is given up. Returns at once.
+  void stop(Status reason, Clock::duration grace);
+  // Nothing of it can land in remote memory any more. Becomes true when late answers arrive.
+  bool settled() const { return unsettled_.load() == 0; }
+  // Stops or gives up what is due; returns when to look again.
+  Clock::time_point check_time(Clock::time_point now);
+
+  struct Progress {
+    uint64_t bytes_done;
+    bool complete;
+    Status error;
+  };
+  std::size_t size() const { return requests_.size(); }
+  Progress progress(std::size_t index);
+  bool uses(const Segment& segment) const;
+  // What wait() raises; only of a batch that is over and not done.
+  TransferFailure failure();
+  TransferFailure failure_of(std::size_t index, Status status) const;
+  const Lookup& lookup() const { return *parts_.front()->lookup; }
+
+ private:
+  friend class Lane;
+  friend struct Part;
+
+  void part_finished();  // by lanes, locked
+  Part* part_of(std::size_t request);
+
+  std::vector<Request> requests_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  const uint64_t id_;
+  const double deadline_s_;
+  const int spin_us_;
+  std::atomic<uint32_t> unsettled_{0};
+  std::atomic<State> state_{State::kRunning};
+  std::atomic<Clock::rep> next_check_;
+
+  std::mutex mutex_;
+  std::size_t unfinished_parts_ = 0;
+  Status stop_reason_ = Status::kOk;
+  std::vector<const net::WakeUp*> sleepers_;
+};
+
+}  // namespace inlay::transfer

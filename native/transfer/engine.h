@@ -1,0 +1,86 @@
+// One engine: its segments, its port, its peers, and the thread that serves them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../net/handshake.h"
+#include "../net/loop.h"
+#include "batch.h"
+#include "peer.h"
+#include "segment.h"
+#include "server.h"
+
+namespace inlay::transfer {
+
+struct EngineOptions {
+  std::string listen;
+  net::Token token;
+  int spin_us = 20;
+};
+
+class Engine {
+ public:
+  // Throws what listen_at() throws, and ArgumentError for a token too short or too long.
+  explicit Engine(EngineOptions options);
+  // Not in a forked child: see made_here().
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const std::string& address() const { return address_; }
+  const net::EngineId& id() const { return id_; }
+  // False in a forked child of the engine's process, which has neither its thread nor its sockets.
+  bool made_here() const { return generation_ == net::fork_generation(); }
+
+  // Throws what SegmentRegistry::add() throws.
+  void add(const std::shared_ptr<Segment>& segment);
+  std::string free_name();
+  // Closes the segment and waits until nobody uses it; false: the time was over, the segment stays
+  // closed and its memory must stay. `cancel` ends the batches and lanes that use it.
+  bool remove(const std::shared_ptr<Segment>& segment, bool cancel, Clock::time_point until);
+
+  // Throws TransferFailure: kPeerUnreachable, kPeerRefused, kProtocol, kProtocolVersion. The living
+  // peer, where there is a connection to that engine. `interrupted` is asked each 100 ms.
+  std::shared_ptr<Peer> connect(const std::string& address, double timeout_s,
+                                const std::function<void()>& interrupted);
+
+  // Checks all requests, then starts them. Throws TransferFailure or ArgumentError: none started.
+  std::shared_ptr<Batch> submit(std::vector<Request> requests, double deadline_s);
+
+  // Fails all batches and ends the thread. Returns the segments, so that what kept their memory is
+  // let go by the caller's thread.
+  std::vector<std::shared_ptr<Segment>> close();
+
+ private:
+  void require_open() const;
+  Clock::time_point tick(Clock::time_point now);
+  std::vector<std::shared_ptr<Peer>> peers() const;
+  net::Descriptor open_lane(const std::string& address, net::LaneKind kind, uint64_t connection,
+                            net::EngineId& target, std::shared_ptr<Peer>* known,
+                            Clock::time_point end, const std::function<void()>& interrupted);
+  std::shared_ptr<Peer> find_peer(const net::EngineId& id) const;
+  static void check(const Request& request);
+
+  const unsigned generation_ = net::fork_generation();
+  const int spin_us_;
+  const net::Token token_;
+  net::EngineId id_;
+  std::string address_;
+  SegmentRegistry segments_;
+  net::Loop loop_;
+  std::shared_ptr<Server> server_;
+  std::atomic<bool> closed_{false};
+  std::atomic<uint64_t> last_name_{0};
+
+  mutable std::mutex mutex_;
+  std::timed_mutex connecting_;  // one connect at a time, so that none fences another
+  uint64_t last_connection_ = 0;
+  std::vector<std::shared_ptr<Peer>> peers_;
+};
+
+}  // namespace inlay::transfer

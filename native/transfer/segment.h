@@ -1,0 +1,105 @@
+// Memory that is registered: who may do what with which bytes, and who uses them now.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../core/status.h"
+#include "../net/wire.h"
+
+namespace inlay::transfer {
+
+// What peers may do with a segment; kWrite includes reading.
+enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2 };
+
+class Segment {
+ public:
+  Segment(std::byte* base, uint64_t size, bool writable, Access access, std::string name,
+          std::shared_ptr<const void> keeper)
+      : base(base),
+        size(size),
+        writable(writable),
+        access(access),
+        name(std::move(name)),
+        keeper_(std::move(keeper)) {}
+
+  std::byte* const base;
+  const uint64_t size;
+  const bool writable;  // by this process
+  const Access access;
+  const std::string name;
+  // Its place in the registry. A slot is used again under another epoch.
+  uint32_t slot = 0;
+  uint32_t epoch = 0;
+
+  bool contains(uint64_t offset, uint64_t length) const {
+    return length <= size && offset <= size - length;
+  }
+
+  // Users: batches of this process, and frames of peers that read or write it now.
+  bool enter();  // false: it is closed
+  void leave();
+  bool is_open() const;
+  // Lets no new users in; false if that was so.
+  bool close();
+  bool wait_unused(std::chrono::steady_clock::time_point until);
+  // Lets go of what keeps the memory in place. Only after wait_unused().
+  std::shared_ptr<const void> take_keeper();
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable unused_;
+  bool open_ = true;
+  uint64_t users_ = 0;
+  std::shared_ptr<const void> keeper_;
+};
+
+// Anonymous memory, zeroed and faulted in, freed with the last holder. Throws ResourceError.
+std::shared_ptr<std::byte> allocate_memory(uint64_t size);
+
+// A user for as long as it lives.
+class SegmentUse {
+ public:
+  explicit SegmentUse(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
+  SegmentUse(const SegmentUse&) = delete;
+  SegmentUse& operator=(const SegmentUse&) = delete;
+  ~SegmentUse() { segment_->leave(); }
+  const Segment& segment() const { return *segment_; }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+};
+
+class SegmentRegistry {
+ public:
+  static constexpr std::size_t kMaxSegments = 4096;
+
+  // Gives the segment a slot. Throws TransferFailure(kSegmentOverlap) where open memory overlaps,
+  // ArgumentError for a name that is taken or too long, ResourceError when all slots are taken.
+  void add(const std::shared_ptr<Segment>& segment);
+  void remove(const Segment& segment);
+  std::vector<std::shared_ptr<Segment>> all() const;
+
+  // What peers ask for. A segment without remote access is not there for them.
+  Status find(const std::string& name, net::SegmentDescriptor& descriptor) const;
+  std::string names() const;  // for error messages, at most 4096 bytes
+  std::shared_ptr<SegmentUse> use(uint32_t slot, uint32_t epoch) const;  // null: closed
+
+ private:
+  struct Slot {
+    uint32_t epoch = 0;
+    std::shared_ptr<Segment> segment;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace inlay::transfer

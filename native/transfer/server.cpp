@@ -1,0 +1,278 @@
+#include "server.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <string>
+
+namespace inlay::transfer {
+
+using net::Clock;
+using net::Io;
+using net::Kind;
+
+namespace {
+
+// A flood of connections that prove nothing costs this much and no more.
+constexpr std::size_t kMaxUnproven = 64;
+constexpr std::size_t kMaxLanes = 1024;
+constexpr std::chrono::seconds kHandshakeTime(2);
+// When the process has no descriptor left, the port is looked at again after this.
+constexpr std::chrono::milliseconds kAcceptPause(100);
+// Per event, so that other descriptors get their turn.
+constexpr int kMaxAccepts = 16;
+constexpr int kMaxTurns = 8;
+
+}  // namespace
+
+Server::Server(net::Loop& loop, SegmentRegistry& segments, const net::EngineId& engine,
+               net::Token token, net::Descriptor socket)
+    : loop_(loop),
+      segments_(segments),
+      engine_(engine),
+      token_(std::move(token)),
+      socket_(std::move(socket)) {}
+
+Server::~Server() = default;
+
+void Server::start() { loop_id_ = loop_.add(socket_, EPOLLIN, shared_from_this()); }
+
+void Server::stop() {
+  if (!socket_.valid()) return;
+  loop_.remove(loop_id_, socket_);
+  socket_.close();
+  while (!unproven_.empty()) drop(*unproven_.back());
+  while (!proven_.empty()) drop(*proven_.begin()->second);
+}
+
+bool Server::on_events(uint32_t) {
+  for (int i = 0; i < kMaxAccepts; ++i) {
+    bool exhausted = false;
+    net::Descriptor socket = net::accept_from(socket_, exhausted);
+    if (exhausted) {
+      loop_.change(loop_id_, socket_, 0);
+      accepting_ = false;
+      loop_.wake_by(Clock::now() + kAcceptPause);
+    }
+    if (!socket.valid()) return false;
+    if (proven_.size() + unproven_.size() < kMaxLanes) accept_one(std::move(socket));
+  }
+  return false;
+}
+
+void Server::accept_one(net::Descriptor socket) {
+  // The oldest goes: an honest initiator proves itself within a millisecond, a flood never.
+  if (unproven_.size() == kMaxUnproven) drop(*unproven_.front());
+  net::Nonce nonce;
+  net::fill_random(nonce);
+  auto lane = std::make_shared<ServedLane>(*this, std::move(socket), nonce);
+  lane->events_ = EPOLLIN;
+  lane->loop_id_ = loop_.add(lane->socket_, EPOLLIN, lane);
+  unproven_.push_back(std::move(lane));
+  loop_.wake_by(Clock::now() + kHandshakeTime);
+}
+
+void Server::drop(ServedLane& lane) {
+  loop_.remove(lane.loop_id_, lane.socket_);
+  lane.socket_.close();
+  lane.use_ = nullptr;
+  lane.outbox_ = {};
+  if (lane.proven_)
+    proven_.erase(&lane);
+  else
+    std::erase_if(unproven_, [&](const auto& held) { return held.get() == &lane; });
+}
+
+Clock::time_point Server::tick(Clock::time_point now) {
+  if (!socket_.valid()) return Clock::time_point::max();
+  while (!unproven_.empty() && unproven_.front()->accepted_ + kHandshakeTime <= now)
+    drop(*unproven_.front());
+  if (!accepting_) {
+    accepting_ = true;
+    loop_.change(loop_id_, socket_, EPOLLIN);
+  }
+  return unproven_.empty() ? Clock::time_point::max()
+                           : unproven_.front()->accepted_ + kHandshakeTime;
+}
+
+void Server::fence(const net::EngineId& engine, uint64_t connection) {
+  std::vector<std::shared_ptr<ServedLane>> old;
+  for (const auto& [lane, held] : proven_) {
+    const net::Hello& hello = lane->handshake_.hello();
+    if (hello.engine == engine && hello.connection < connection) old.push_back(held);
+  }
+  for (const auto& lane : old) drop(*lane);
+}
+
+void Server::evict(const Segment& segment) {
+  std::vector<std::shared_ptr<ServedLane>> lanes;
+  for (const auto& [lane, held] : proven_) lanes.push_back(held);
+  for (const auto& lane : lanes) lane->end_use(segment);
+}
+
+ServedLane::ServedLane(Server& server, net::Descriptor socket, const net::Nonce& nonce)
+    : server_(server),
+      socket_(std::move(socket)),
+      handshake_(server.engine_, nonce, server.token_) {}
+
+bool ServedLane::on_events(uint32_t) {
+  if (!socket_.valid()) return false;  // dropped by an event before this one
+  const Turn turn = proven_ ? serve() : shake_hands();
+  if (turn == Turn::kOver)
+    server_.drop(*this);
+  else
+    watch();
+  return turn == Turn::kWorked;
+}
+
+void ServedLane::watch() {
+  const uint32_t events = (paused() && !inbox_.in_payload() ? 0U : uint32_t{EPOLLIN}) |
+                          (outbox_.empty() ? 0U : uint32_t{EPOLLOUT});
+  if (events == events_) return;
+  events_ = events;
+  server_.loop_.change(loop_id_, socket_, events);
+}
+
+bool ServedLane::send_output() {
+  const auto output = handshake_.output();
+  // At most 96 bytes into the empty buffer of a new socket.
+  return output.empty() || send(socket_.get(), output.data(), output.size(), MSG_NOSIGNAL) ==
+                               static_cast<ssize_t>(output.size());
+}
+
+ServedLane::Turn ServedLane::shake_hands() {
+  using State = net::ServerHandshake::State;
+  const std::size_t before = received_.size();
+  received_.resize(handshake_.wanted());
+  const ssize_t n =
+      recv(socket_.get(), received_.data() + before, received_.size() - before, MSG_DONTWAIT);
+  if (n <= 0 && !(n < 0 && errno == EAGAIN)) return Turn::kOver;
+  received_.resize(before + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  if (received_.size() < handshake_.wanted()) return Turn::kIdle;
+  handshake_.take(received_);
+  received_.clear();
+  if (handshake_.state() == State::kAccepted) {
+    // Before the WELCOME, which tells the initiator that nothing earlier can land any more.
+    server_.fence(handshake_.hello().engine, handshake_.hello().connection);
+    const auto found =
+        std::ranges::find(server_.unproven_, this, &std::shared_ptr<ServedLane>::get);
+    server_.proven_.emplace(this, std::move(*found));
+    server_.unproven_.erase(found);
+    proven_ = true;
+  }
+  if (!send_output()) return Turn::kOver;
+  const bool goes_on =
+      handshake_.state() == State::kRunning || handshake_.state() == State::kAccepted;
+  return goes_on ? Turn::kWorked : Turn::kOver;
+}
+
+ServedLane::Turn ServedLane::serve() {
+  bool worked = false;
+  for (int turn = 0; turn < kMaxTurns; ++turn) {
+    const Io in = inbox_.receive(socket_.get(), *this);
+    if (in == Io::kClosed) return Turn::kOver;
+    const Io out = outbox_.empty() ? Io::kBlocked : outbox_.flush(socket_.get());
+    if (out == Io::kClosed) return Turn::kOver;
+    if (in == Io::kBlocked && out == Io::kBlocked) break;
+    worked = true;
+  }
+  return worked ? Turn::kWorked : Turn::kIdle;
+}
+
+Status ServedLane::check(const net::Frame& frame, std::span<const net::WireRange> ranges,
+                         net::Pieces& memory) {
+  use_ = server_.segments_.use(frame.slot, frame.epoch);
+  if (use_ == nullptr) return Status::kSegmentClosed;
+  const Segment& segment = use_->segment();
+  const Access needed = frame.kind == Kind::kRead ? Access::kRead : Access::kWrite;
+  if (segment.access < needed) return Status::kSegmentAccess;
+  for (const net::WireRange& range : ranges)
+    if (!segment.contains(range.offset, range.length)) return Status::kSegmentRange;
+  for (const net::WireRange& range : ranges) memory.add(segment.base + range.offset, range.length);
+  return Status::kOk;
+}
+
+const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
+                                 net::Pieces& landing) {
+  request_ = frame;
+  request_status_ = Status::kOk;
+  switch (frame.kind) {
+    case Kind::kRead: {
+      net::Pieces memory;
+      request_status_ = check(frame, ranges, memory);
+      const bool good = request_status_ == Status::kOk;
+      answer(Kind::kData, request_status_, good ? frame.bytes : 0, std::move(memory),
+             good ? std::move(use_) : nullptr);
+      use_ = nullptr;
+      return nullptr;
+    }
+    case Kind::kWrite:
+      request_status_ = check(frame, ranges, landing);
+      if (request_status_ != Status::kOk) use_ = nullptr;
+      return nullptr;
+    case Kind::kLookup:
+      name_.resize(frame.bytes);
+      landing.add(name_.data(), name_.size());
+      return nullptr;
+    default:
+      return "an answer instead of a request";
+  }
+}
+
+const char* ServedLane::on_payload_end() {
+  if (request_.kind == Kind::kWrite) {
+    use_ = nullptr;
+    answer(Kind::kDone, request_status_);
+  } else if (request_.kind == Kind::kLookup) {
+    answer_lookup();
+  }
+  return nullptr;
+}
+
+void ServedLane::answer(Kind kind, Status status, uint64_t bytes, net::Pieces payload,
+                        std::shared_ptr<const void> kept) {
+  net::Frame frame = request_;
+  frame.kind = kind;
+  frame.status = status;
+  frame.bytes = bytes;
+  outbox_.push({frame.slice, net::encode(frame), std::move(payload), std::move(kept)});
+}
+
+void ServedLane::answer_lookup() {
+  net::SegmentDescriptor descriptor{};
+  const std::string name(reinterpret_cast<const char*>(name_.data()), name_.size());
+  const Status status = server_.segments_.find(name, descriptor);
+  auto payload = std::make_shared<std::vector<std::byte>>();
+  if (status == Status::kOk) {
+    *payload = net::encode(descriptor);
+  } else {
+    const std::string names = server_.segments_.names();
+    const auto bytes = std::as_bytes(std::span(names));
+    payload->assign(bytes.begin(), bytes.end());
+  }
+  net::Pieces pieces;
+  pieces.add(payload->data(), payload->size());
+  const uint64_t bytes = payload->size();
+  answer(Kind::kSegment, status, bytes, std::move(pieces), std::move(payload));
+}
+
+void ServedLane::end_use(const Segment& segment) {
+  if (use_ != nullptr && &use_->segment() == &segment) {
+    inbox_.skip_rest();
+    request_status_ = Status::kSegmentClosed;
+    use_ = nullptr;
+  }
+  // An answer that names its length has to send as many bytes, so the lane ends instead.
+  for (const net::OutFrame& frame : outbox_.frames()) {
+    if (frame.payload.bytes() == 0) continue;
+    iovec part;
+    frame.payload.fill(&part, 1);
+    const auto* data = static_cast<const std::byte*>(part.iov_base);
+    if (data < segment.base || data >= segment.base + segment.size) continue;
+    server_.drop(*this);
+    return;
+  }
+}
+
+}  // namespace inlay::transfer

@@ -1,0 +1,106 @@
+// The target's side: the listening port, and the lanes of initiators that it serves.
+//
+// Everything here runs on the loop's thread, so nothing is locked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "../net/handshake.h"
+#include "../net/loop.h"
+#include "../net/socket.h"
+#include "../net/stream.h"
+#include "segment.h"
+
+namespace inlay::transfer {
+
+class ServedLane;
+
+class Server : public net::Handler, public std::enable_shared_from_this<Server> {
+ public:
+  Server(net::Loop& loop, SegmentRegistry& segments, const net::EngineId& engine, net::Token token,
+         net::Descriptor socket);
+  ~Server() override;
+
+  // Registers with the loop. Once, before the loop starts.
+  void start();
+  // Closes the port and all lanes. On the loop's thread, or after it has stopped.
+  void stop();
+  // Closes connections that do not prove themselves in time. Returns when to be called again.
+  net::Clock::time_point tick(net::Clock::time_point now);
+  // Ends the use of a closed segment by peers, at the price of the lanes that are sending from it.
+  void evict(const Segment& segment);
+
+  bool on_events(uint32_t events) override;  // of the listening socket
+
+ private:
+  friend class ServedLane;
+
+  void accept_one(net::Descriptor socket);
+  void drop(ServedLane& lane);
+  // Closes the lanes of an engine's earlier connections: nothing on them can land any more.
+  void fence(const net::EngineId& engine, uint64_t connection);
+
+  net::Loop& loop_;
+  SegmentRegistry& segments_;
+  const net::EngineId engine_;
+  const net::Token token_;
+  net::Descriptor socket_;
+  net::Loop::Id loop_id_ = 0;
+  bool accepting_ = true;
+  // In the order of accepting: the first unproven one is the oldest.
+  std::vector<std::shared_ptr<ServedLane>> unproven_;
+  std::unordered_map<ServedLane*, std::shared_ptr<ServedLane>> proven_;
+};
+
+// One connection, from accept to its end.
+class ServedLane : public net::Handler, private net::Sink {
+ public:
+  ServedLane(Server& server, net::Descriptor socket, const net::Nonce& nonce);
+
+  bool on_events(uint32_t events) override;
+
+ private:
+  friend class Server;
+
+  enum class Turn { kIdle, kWorked, kOver };
+
+  Turn shake_hands();
+  Turn serve();
+  void watch();
+  bool send_output();
+  void end_use(const Segment& segment);  // or drops the lane
+
+  const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
+                       net::Pieces& landing) override;
+  const char* on_payload_end() override;
+  bool paused() const override { return outbox_.size() >= kMaxQueued; }
+
+  Status check(const net::Frame& frame, std::span<const net::WireRange> ranges,
+               net::Pieces& memory);
+  void answer(net::Kind kind, Status status, uint64_t bytes = 0, net::Pieces payload = {},
+              std::shared_ptr<const void> kept = {});
+  void answer_lookup();
+
+  static constexpr std::size_t kMaxQueued = 64;  // answers, then it reads no further requests
+
+  Server& server_;
+  net::Descriptor socket_;
+  net::Loop::Id loop_id_ = 0;
+  uint32_t events_ = 0;
+  const net::Clock::time_point accepted_ = net::Clock::now();
+  net::ServerHandshake handshake_;
+  std::vector<std::byte> received_;  // of the handshake
+  bool proven_ = false;
+
+  net::Inbox inbox_;
+  net::Outbox outbox_;
+  net::Frame request_;  // the one whose payload arrives
+  Status request_status_ = Status::kOk;
+  std::shared_ptr<SegmentUse> use_;  // of that request
+  std::vector<std::byte> name_;      // payload of a LOOKUP
+};
+
+}  // namespace inlay::transfer

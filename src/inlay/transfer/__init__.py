@@ -1,0 +1,40 @@
+"""Moves bytes between registered memories of this process and of others.
+
+An engine owns a port, the memory that is registered with it, and its connections. This slice moves
+bytes over TCP: one connection for small and one for large transfers to each peer. The package knows
+no KV pages, objects or models. Without the compiled extension it loads, and its classes say so when
+they are used.
+
+Source: the engine covers what Mooncake's Transfer Engine does (Mooncake, arXiv 2407.00079); capability
+and error rules follow NIXL's, the names of operations both.
+"""
+
+from inlay.transfer._backend import (
+    Batch,
+    Peer,
+    Ranges,
+    RemoteSegment,
+    RemoteView,
+    Segment,
+    SegmentView,
+    Transfer,
+    TransferStatus,
+)
+from inlay.transfer.engine import TransferConfig, TransferEngine
+from inlay.transfer.kinds import Access, Op
+
+__all__ = [
+    "Access",
+    "Batch",
+    "Op",
+    "Peer",
+    "Ranges",
+    "RemoteSegment",
+    "RemoteView",
+    "Segment",
+    "SegmentView",
+    "Transfer",
+    "TransferConfig",
+    "TransferEngine",
+    "TransferStatus",
+]

@@ -1,0 +1,40 @@
+"""The compiled classes, or stand-ins that say why there are none."""
+
+from typing import TYPE_CHECKING, Any
+
+from inlay.core.errors import TransportUnavailableError
+from inlay.core.settings import read_settings
+
+if TYPE_CHECKING:
+    from inlay._native import transfer as native
+
+    Batch = native.Batch
+    Engine = native.Engine
+    Peer = native.Peer
+    Ranges = native.Ranges
+    RemoteSegment = native.RemoteSegment
+    RemoteView = native.RemoteView
+    Segment = native.Segment
+    SegmentView = native.SegmentView
+    Transfer = native.Transfer
+    TransferStatus = native.TransferStatus
+else:
+
+    def _missing(name: str, problem: str) -> type:
+        def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+            raise TransportUnavailableError(f"{name} needs the compiled extension: {problem}")
+
+        return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {problem}."})
+
+    _NAMES = (
+        "Batch", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView", "Segment",
+        "SegmentView", "Transfer", "TransferStatus",
+    )  # fmt: skip
+    try:
+        if not read_settings().native:
+            raise ImportError("switched off by INLAY_NATIVE=0")
+        from inlay import _native
+    except ImportError as error:
+        globals().update({name: _missing(name, str(error)) for name in _NAMES})
+    else:
+        globals().update({name: getattr(_native.transfer, name) for name in _NAMES})

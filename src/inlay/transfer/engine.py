@@ -1,0 +1,198 @@
+"""The engine as Python sees it: arguments, defaults, and the end of the process."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from inlay.core.errors import ConfigError
+from inlay.transfer import _backend
+from inlay.transfer._backend import (
+    Batch,
+    Peer,
+    Ranges,
+    RemoteSegment,
+    RemoteView,
+    Segment,
+    SegmentView,
+    Transfer,
+)
+from inlay.transfer.kinds import Access, Op
+from inlay.transfer.runtime_dir import shared_token
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferConfig:
+    """What a user may change of an engine.
+
+    Attributes:
+        spin_us: how long a waiting thread, or the engine's after an answer, looks for more bytes
+            before it sleeps: 0 to 10^6. Waking a sleeping core takes about 40 us, most answers 10.
+            Where only one core is usable nobody spins.
+    """
+
+    spin_us: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.spin_us <= 1_000_000:
+            raise ConfigError(f"spin_us must be in 0..1000000, got {self.spin_us}")
+
+
+class TransferEngine:
+    """Moves bytes between registered memories of this process and of peers.
+
+    An engine has one thread, which sleeps when nothing is to be done; bytes move without the GIL.
+    Its methods may be called by any thread. A forked child makes its own (`EngineClosedError`).
+    Nothing is encrypted; who connects proves that it holds the token.
+
+    Args:
+        listen: "host:port" for peers, port 0 for any free one. Loopback unless you say otherwise.
+        token: 16 to 64 bytes that both ends must hold; None: this user's on this machine
+            (`inlay.transfer.runtime_dir.shared_token`).
+        config: see `TransferConfig`.
+
+    Raises:
+        AddressInUseError: the port is taken.
+        ArgumentError: an address or token that cannot be.
+        TransportUnavailableError: the compiled extension is missing.
+    """
+
+    def __init__(
+        self,
+        listen: str = "127.0.0.1:0",
+        *,
+        token: bytes | None = None,
+        config: TransferConfig | None = None,
+    ) -> None:
+        config = config or TransferConfig()
+        self._native = _backend.Engine(
+            listen, shared_token() if token is None else token, config.spin_us
+        )
+        # At exit, too: before the interpreter takes away what the segments keep.
+        self._end = weakref.finalize(self, _close, self._native)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was chosen."""
+        return self._native.address
+
+    @property
+    def port(self) -> int:
+        """The port of `address`."""
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def engine_id(self) -> str:
+        """32 hex digits, drawn anew for each engine."""
+        return self._native.engine_id
+
+    def allocate(
+        self, size: int, *, name: str | None = None, remote: Access = Access.READ
+    ) -> Segment:
+        """Make zeroed memory of `size` bytes and register it.
+
+        Args:
+            size: at least 1.
+            name: what peers ask for, unique in the engine, at most 255 bytes; None: one is made up.
+            remote: what peers may do with it.
+
+        Raises:
+            ResourceError: no memory, or 4096 segments are registered.
+            ArgumentError: a size or name that cannot be.
+
+        Cost: pages are faulted in here, about 0.2 s per GiB.
+        """
+        return self._native.allocate(size, name, remote)
+
+    def register(
+        self, buffer: Any, *, name: str | None = None, remote: Access = Access.READ
+    ) -> Segment:
+        """Offer memory of this process to peers, and to transfers of this engine.
+
+        Args:
+            buffer: contiguous memory with the buffer protocol: NumPy array, bytearray, mmap,
+                memoryview, `tensor.numpy()`. It is held until the segment is deregistered. A
+                read-only one can only be a source.
+            name: as in `allocate`.
+            remote: as in `allocate`.
+
+        Raises:
+            SegmentOverlapError: registered memory lies there already.
+            SegmentAccessError: `remote=Access.WRITE` for a read-only buffer.
+            ArgumentError: no such buffer, or a name that cannot be.
+
+        Cost: about 1 us; no page is touched.
+        """
+        return self._native.register(buffer, name, remote)
+
+    def connect(self, address: str, *, timeout_s: float = 5.0) -> Peer:
+        """The engine that listens at `address`.
+
+        The living connection, if there is one. After a lost one, this makes a new connection, after
+        which nothing that was sent on the old one can land any more.
+
+        Raises:
+            PeerUnreachableError: nobody answers within `timeout_s`.
+            PeerRefusedError: it holds another token.
+            ProtocolError, ProtocolVersionError: no engine, or one of another version.
+            ArgumentError: an address that cannot be.
+        """
+        return self._native.connect(address, timeout_s)
+
+    def submit(
+        self, transfers: Sequence[Transfer | Ranges], *, deadline_s: float | None = 30.0
+    ) -> Batch:
+        """Start all of them; they may mix peers and directions.
+
+        What is wrong with an argument raises here, and nothing is started; what fails later is the
+        batch's. `deadline_s` seconds from now the batch ends with `TransferTimeoutError`.
+
+        Raises:
+            SegmentRangeError, SegmentAccessError, SegmentClosedError: of the first such transfer.
+            ArgumentError: no transfers, or a deadline that cannot be.
+        """
+        return self._native.submit(transfers, deadline_s)
+
+    def read(
+        self,
+        local: Segment | SegmentView,
+        remote: RemoteSegment | RemoteView,
+        *,
+        deadline_s: float | None = 30.0,
+    ) -> None:
+        """Fill `local` from `remote`: submit one transfer and wait. Raises what both raise."""
+        self._native.move(Op.READ, local, remote, deadline_s)
+
+    def write(
+        self,
+        local: Segment | SegmentView,
+        remote: RemoteSegment | RemoteView,
+        *,
+        deadline_s: float | None = 30.0,
+    ) -> None:
+        """Copy `local` to `remote`: submit one transfer and wait. Raises what both raise."""
+        self._native.move(Op.WRITE, local, remote, deadline_s)
+
+    def close(self) -> None:
+        """Fail what runs with `EngineClosedError`, leave all peers, let go of all memory.
+
+        Writes that were not answered may still land at their targets. Called at exit by itself.
+        """
+        self._end()
+
+    def __enter__(self) -> "TransferEngine":
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _close(native: _backend.Engine) -> None:
+    if native.made_here:
+        native.close()
