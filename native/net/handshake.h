@@ -70,7 +70,7 @@ class ClientHandshake {
   void fail(Status status);
 
   Hello hello_;
-  const Token& token_;
+  const Token token_;
   std::vector<std::byte> output_;
   std::size_t wanted_;
   Status status_ = Status::kOk;
@@ -101,7 +101,7 @@ class ServerHandshake {
 
   EngineId engine_;
   Nonce nonce_;
-  const Token& token_;
+  const Token token_;
   Hello hello_;
   std::vector<std::byte> output_;
   std::size_t wanted_;

@@ -79,6 +79,7 @@ struct Part {
   uint64_t skip = 0;
   bool asked = false;        // the lookup is posted
   uint32_t outstanding = 0;  // slices that may still touch local memory, or wait for an answer
+  bool added = false;        // the lane knows it
   bool stopped = false;      // no further slices
   bool finished = false;
 

@@ -49,13 +49,17 @@ void Lane::add(Part& part) {
     ++wanted_;
     const std::lock_guard lock(mutex_);
     --wanted_;
+    part.added = true;
     parts_.push_back(&part);
     held_.push_back(part.batch->shared_from_this());
     if (lost_) {
       fail_part(part, lost_why_);
       return;
     }
-    ready_.push_back(&part);
+    if (part.stopped)  // before it came here
+      finish_if_over(part);
+    else
+      ready_.push_back(&part);
     post();
     if (!outbox_.empty()) broken = outbox_.flush(socket_.get()) == Io::kClosed;
     if (driver_ != nullptr && !outbox_.empty()) driver_->signal();
@@ -201,6 +205,7 @@ void Lane::stop(Part& part) {
   --wanted_;
   if (part.finished) return;
   part.stopped = true;
+  if (!part.added) return;
   std::erase(ready_, &part);
   const auto is_its = [&](uint64_t serial) {
     return std::ranges::any_of(
@@ -237,7 +242,7 @@ void Lane::give_up(Part& part) {
     ++wanted_;
     const std::lock_guard lock(mutex_);
     --wanted_;
-    if (part.finished) return;
+    if (part.finished || !part.added) return;
     for (std::size_t i = 0; i < sent_.size(); ++i) {
       Slice& slice = sent_[i];
       if (slice.part != &part) continue;

@@ -128,7 +128,7 @@ bool ServedLane::on_events(uint32_t) {
 
 void ServedLane::watch() {
   const uint32_t events = (paused() && !inbox_.in_payload() ? 0U : uint32_t{EPOLLIN}) |
-                          (outbox_.empty() ? 0U : uint32_t{EPOLLOUT});
+                          (outbox_.empty() && !has_more_ ? 0U : uint32_t{EPOLLOUT});
   if (events == events_) return;
   events_ = events;
   server_.loop_.change(loop_id_, socket_, events);
@@ -169,15 +169,18 @@ ServedLane::Turn ServedLane::shake_hands() {
 
 ServedLane::Turn ServedLane::serve() {
   bool worked = false;
+  has_more_ = false;
   for (int turn = 0; turn < kMaxTurns; ++turn) {
     const Io in = inbox_.receive(socket_.get(), *this);
     if (in == Io::kClosed) return Turn::kOver;
     const Io out = outbox_.empty() ? Io::kBlocked : outbox_.flush(socket_.get());
     if (out == Io::kClosed) return Turn::kOver;
-    if (in == Io::kBlocked && out == Io::kBlocked) break;
+    if (in == Io::kBlocked && out == Io::kBlocked) return worked ? Turn::kWorked : Turn::kIdle;
     worked = true;
   }
-  return worked ? Turn::kWorked : Turn::kIdle;
+  // Requests that are received but not looked at cause no event: a writable socket does.
+  has_more_ = true;
+  return Turn::kWorked;
 }
 
 Status ServedLane::check(const net::Frame& frame, std::span<const net::WireRange> ranges,

@@ -90,6 +90,7 @@ class ServedLane : public net::Handler, private net::Sink {
   net::Descriptor socket_;
   net::Loop::Id loop_id_ = 0;
   uint32_t events_ = 0;
+  bool has_more_ = false;  // its turn ended before its work
   const net::Clock::time_point accepted_ = net::Clock::now();
   net::ServerHandshake handshake_;
   std::vector<std::byte> received_;  // of the handshake

@@ -50,7 +50,7 @@ def native(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("module", ["kernels", "block_hash"])
+@pytest.mark.parametrize("module", ["kernels", "block_hash", "transfer"])
 def test_stub_names_everything(module: str) -> None:
     assert public(list(members(stub_class(module)))) == public(dir(native(module)))
 
@@ -61,6 +61,23 @@ def test_stub_has_the_parameters_of_every_function() -> None:
             if isinstance(node, ast.FunctionDef):
                 stubbed = [argument.arg for argument in node.args.args]
                 assert stubbed == native_parameters(getattr(native(module), name)), name
+
+
+@pytest.mark.parametrize("name", public(list(members(stub_class("transfer")))))
+def test_stub_has_the_members_and_parameters_of_the_transfer_classes(name: str) -> None:
+    found = getattr(native("transfer"), name)
+    stubbed = members(stub_class(f"transfer.{name}"))
+    assert public(list(stubbed)) == public(dir(found))
+    for member, node in stubbed.items():
+        assert isinstance(node, ast.FunctionDef)
+        if node.decorator_list or member == "__buffer__":
+            continue
+        arguments = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+        taken = native_parameters(getattr(found, member))
+        if member.startswith("__") and member != "__init__":
+            assert len(taken) == len(arguments), f"{name}.{member}"  # nobody names these
+        elif (name, member) != ("Engine", "__init__"):
+            assert [part for part in taken if part != "*"] == arguments, f"{name}.{member}"
 
 
 @pytest.mark.parametrize("name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending"])

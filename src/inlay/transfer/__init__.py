@@ -5,8 +5,8 @@ bytes over TCP: one connection for small and one for large transfers to each pee
 no KV pages, objects or models. Without the compiled extension it loads, and its classes say so when
 they are used.
 
-Source: the engine covers what Mooncake's Transfer Engine does (Mooncake, arXiv 2407.00079); capability
-and error rules follow NIXL's, the names of operations both.
+Source: what an engine offers follows Mooncake's Transfer Engine (arXiv 2407.00079); how it reports
+errors follows NIXL, exceptions where a call is made and statuses where bytes move.
 """
 
 from inlay.transfer._backend import (

@@ -1,0 +1,172 @@
+// Outbox and Inbox over a socket pair: every byte in its place, however the stream is cut.
+#include "../net/stream.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "check.h"
+
+namespace {
+
+using namespace inlay;
+using namespace inlay::net;
+
+struct Pair {
+  Pair() { CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0); }
+  ~Pair() {
+    close(fds[0]);
+    close(fds[1]);
+  }
+  int fds[2];
+};
+
+// Lands WRITE payloads at the offsets that their ranges name.
+struct Target : Sink {
+  std::vector<std::byte> memory = std::vector<std::byte>(4 << 20);
+  int begun = 0;
+  int ended = 0;
+  int allowed = 1 << 30;
+  int skip_from = 1 << 30;
+
+  const char* on_frame(const Frame& frame, std::span<const WireRange> ranges,
+                       Pieces& landing) override {
+    CHECK(frame.slice == static_cast<uint32_t>(begun));
+    if (begun++ < skip_from)
+      for (const WireRange& range : ranges) landing.add(&memory[range.offset], range.length);
+    return frame.transfer == 99 ? "refused" : nullptr;
+  }
+  const char* on_payload_end() override {
+    CHECK(++ended == begun);
+    return nullptr;
+  }
+  bool paused() const override { return begun >= allowed; }
+};
+
+OutFrame write_frame(uint32_t slice, std::byte* from, const std::vector<WireRange>& ranges,
+                     uint64_t transfer = 1) {
+  OutFrame out;
+  uint64_t bytes = 0;
+  for (const WireRange& range : ranges) {
+    out.payload.add(from + range.offset, range.length);
+    bytes += range.length;
+  }
+  out.serial = slice;
+  out.head = encode({Kind::kWrite, transfer, slice, Status::kOk, bytes, 0, 0}, ranges);
+  return out;
+}
+
+std::vector<std::byte> random_bytes(std::size_t size) {
+  std::mt19937_64 random(size);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = std::byte(random());
+  return bytes;
+}
+
+void test_many_frames() {
+  Pair pair;
+  Target target;
+  Inbox inbox;
+  Outbox outbox;
+  auto source = random_bytes(target.memory.size());
+  std::mt19937_64 random(2);
+  std::vector<std::byte> expected(source.size());
+  uint32_t frames = 0;
+  for (std::size_t at = 0; at < source.size();) {
+    std::vector<WireRange> ranges;
+    const std::size_t count = 1 + random() % (random() % 8 == 0 ? kMaxRanges : 3);
+    for (std::size_t i = 0; i < count && at < source.size(); ++i) {
+      const std::size_t most = random() % 4 == 0 ? 200000 : 3000;
+      const std::size_t length = std::min<std::size_t>(source.size() - at, 1 + random() % most);
+      ranges.push_back({at, length});
+      std::memcpy(&expected[at], &source[at], length);
+      at += length + random() % 5;  // gaps stay as they are
+    }
+    if (!ranges.empty()) outbox.push(write_frame(frames++, source.data(), ranges));
+  }
+  while (target.ended < static_cast<int>(frames)) {
+    for (uint64_t turns = random() % 3; turns > 0; --turns)
+      if (!outbox.empty()) CHECK(outbox.flush(pair.fds[0]) != Io::kClosed);
+    for (uint64_t turns = random() % 3; turns > 0; --turns)
+      CHECK(inbox.receive(pair.fds[1], target) != Io::kClosed);
+  }
+  CHECK(outbox.empty() && outbox.bytes() == 0 && !outbox.begun());
+  CHECK(target.memory == expected);
+  CHECK(inbox.receive(pair.fds[1], target) == Io::kBlocked);
+}
+
+void test_skipping() {
+  for (const bool midway : {false, true}) {
+    Pair pair;
+    Target target;
+    Inbox inbox;
+    Outbox outbox;
+    auto source = random_bytes(1 << 20);
+    outbox.push(write_frame(0, source.data(), {{0, 1 << 20}}));
+    outbox.push(write_frame(1, source.data(), {{10, 20}}));
+    target.skip_from = midway ? 1 << 30 : 0;
+    CHECK(outbox.flush(pair.fds[0]) == Io::kMoved && outbox.begun());
+    CHECK(inbox.receive(pair.fds[1], target) == Io::kMoved && inbox.in_payload());
+    if (midway) inbox.skip_rest();
+    const auto before = target.memory;
+    target.skip_from = 1;
+    for (int i = 0; target.ended < 2; ++i) {
+      CHECK(i < 1000);
+      if (!outbox.empty()) (void)outbox.flush(pair.fds[0]);
+      (void)inbox.receive(pair.fds[1], target);
+      CHECK(target.memory == before);
+    }
+  }
+}
+
+void test_pause_and_errors() {
+  Pair pair;
+  Target target;
+  Inbox inbox;
+  Outbox outbox;
+  auto source = random_bytes(1000);
+  for (uint32_t i = 0; i < 4; ++i)
+    outbox.push(write_frame(i, source.data(), {{i, 100}}, i < 3 ? 1 : 99));
+  CHECK(outbox.flush(pair.fds[0]) == Io::kMoved && outbox.empty());
+  target.allowed = 2;
+  CHECK(inbox.receive(pair.fds[1], target) == Io::kMoved);
+  CHECK(inbox.receive(pair.fds[1], target) == Io::kBlocked && target.ended == 2);
+  target.allowed = 100;
+  CHECK(inbox.receive(pair.fds[1], target) == Io::kClosed);
+  CHECK(target.ended == 3 && std::string(inbox.problem()) == "refused");
+}
+
+void test_garbage() {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 300; ++i) {
+    Pair pair;
+    Target target;
+    Inbox inbox;
+    std::vector<std::byte> garbage(5000);
+    for (std::byte& byte : garbage) byte = std::byte(random());
+    CHECK(send(pair.fds[0], garbage.data(), garbage.size(), 0) == 5000);
+    CHECK(inbox.receive(pair.fds[1], target) == Io::kClosed && target.begun == 0);
+  }
+}
+
+void test_dropping() {
+  Pair pair;
+  Outbox outbox;
+  auto source = random_bytes(4 << 20);
+  for (uint32_t i = 0; i < 3; ++i) outbox.push(write_frame(i, source.data(), {{0, 4 << 20}}));
+  CHECK(outbox.flush(pair.fds[0]) == Io::kMoved && outbox.begun());
+  outbox.drop([](const OutFrame& frame) { return frame.serial != 2; });
+  CHECK(outbox.size() == 2 && outbox.frames().front().serial == 0);  // begun: it has to end
+}
+
+}  // namespace
+
+int main() {
+  test_many_frames();
+  test_skipping();
+  test_pause_and_errors();
+  test_garbage();
+  test_dropping();
+}

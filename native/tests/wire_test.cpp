@@ -1,0 +1,136 @@
+// Frames: what is encoded is decoded, and nothing else is accepted.
+#include "../net/wire.h"
+
+#include <random>
+
+#include "../core/crc32c.h"
+#include "../net/bytes.h"
+#include "check.h"
+
+namespace {
+
+using namespace inlay;
+using namespace inlay::net;
+using Bytes = std::vector<std::byte>;
+
+const char* decode_whole(const Bytes& head, Frame& frame, std::vector<WireRange>& ranges) {
+  if (head.size() < kHeaderBytes) return "short";
+  const std::span<const std::byte> bytes(head);
+  const std::size_t size = head_bytes(bytes.first<kHeaderBytes>());
+  if (size == 0 || size > head.size()) return "no frame";
+  return decode(bytes.first(size), frame, ranges);
+}
+
+bool accepted(const Bytes& head) {
+  Frame frame;
+  std::vector<WireRange> ranges;
+  return decode_whole(head, frame, ranges) == nullptr;
+}
+
+// With a checksum that is right again.
+Bytes sealed(Bytes head) {
+  store(&head[4], uint32_t{0});
+  store(&head[4], crc32c(head));
+  return head;
+}
+
+void test_round_trip() {
+  const std::vector<WireRange> sent{{5, 10}, {uint64_t{1} << 60, 1}, {0, 89}};
+  const Bytes head = encode({Kind::kWrite, 7, 8, Status::kOk, 100, 9, 10}, sent);
+  Frame frame;
+  std::vector<WireRange> ranges{{1, 1}};
+  CHECK(decode_whole(head, frame, ranges) == nullptr);
+  CHECK(frame.kind == Kind::kWrite && frame.transfer == 7 && frame.slice == 8);
+  CHECK(frame.bytes == 100 && frame.slot == 9 && frame.epoch == 10);
+  CHECK(ranges.size() == 3 && ranges[1].offset == uint64_t{1} << 60 && ranges[2].length == 89);
+  CHECK(payload_bytes(frame) == 100);
+  CHECK(accepted(encode({Kind::kData, 1, 2, Status::kSegmentRange, 0, 0, 0})));
+  CHECK(accepted(encode({Kind::kDone, 1, 2, Status::kSegmentClosed, 0, 0, 0})));
+  CHECK(accepted(encode({Kind::kLookup, 1, 2, Status::kOk, 255, 0, 0})));
+}
+
+void test_forbidden_fields() {
+  const auto one = [](uint64_t bytes, std::vector<WireRange> ranges, Kind kind = Kind::kRead) {
+    return accepted(encode({kind, 1, 2, Status::kOk, bytes, 0, 0}, ranges));
+  };
+  CHECK(one(5, {{0, 5}}));
+  CHECK(!one(0, {{0, 0}}));
+  CHECK(!one(5, {}));
+  CHECK(!one(5, {{0, 4}}));
+  CHECK(!one(5, {{0, 5}, {0, 0}}));
+  CHECK(!one(5, {{0, 6}}));
+  CHECK(!one(5, {{0, UINT64_MAX - 2}, {0, 8}}));  // adds up to 5 when it overflows
+  CHECK(!one(kMaxPayload + 1, {{0, kMaxPayload + 1}}));
+  CHECK(one(kMaxRanges, std::vector<WireRange>(kMaxRanges, {0, 1})));
+  CHECK(!one(kMaxRanges + 1, std::vector<WireRange>(kMaxRanges + 1, {0, 1})));
+  CHECK(!one(5, {{0, 5}}, Kind::kData));
+  CHECK(!accepted(encode({Kind::kData, 1, 2, Status::kSegmentRange, 5, 0, 0})));
+  CHECK(!accepted(encode({Kind::kData, 1, 2, Status::kOk, 0, 0, 0})));
+  CHECK(!accepted(encode({Kind::kDone, 1, 2, Status::kOk, 1, 0, 0})));
+  CHECK(!accepted(encode({Kind::kLookup, 1, 2, Status::kOk, 0, 0, 0})));
+  CHECK(!accepted(encode({Kind::kLookup, 1, 2, Status::kOk, 256, 0, 0})));
+  CHECK(!accepted(encode({Kind::kSegment, 1, 2, Status::kOk, 23, 0, 0})));
+  CHECK(!accepted(encode({static_cast<Kind>(0), 1, 2, Status::kOk, 0, 0, 0})));
+  CHECK(!accepted(encode({static_cast<Kind>(7), 1, 2, Status::kOk, 0, 0, 0})));
+  CHECK(!accepted(encode({Kind::kDone, 1, 2, static_cast<Status>(999), 0, 0, 0})));
+  Bytes wide_status = encode({Kind::kDone, 1, 2, Status::kOk, 0, 0, 0});
+  store(&wide_status[20], uint32_t{0x10000});  // kOk in its lower half
+  CHECK(!accepted(sealed(wide_status)));
+}
+
+void test_every_flipped_bit_is_seen() {
+  const std::vector<WireRange> ranges{{5, 60}, {100, 40}};
+  const Bytes head = encode({Kind::kRead, 7, 8, Status::kOk, 100, 9, 10}, ranges);
+  for (std::size_t bit = 0; bit < 8 * head.size(); ++bit) {
+    Bytes damaged = head;
+    damaged[bit / 8] ^= std::byte(1U << (bit % 8));
+    CHECK(!accepted(damaged));
+  }
+}
+
+// Random fields under a right checksum: whatever is accepted keeps the promises of decode().
+void test_random_frames() {
+  std::mt19937_64 random(1);
+  int good = 0;
+  for (int i = 0; i < 200000; ++i) {
+    Bytes head(kHeaderBytes + kRangeBytes * (random() % 4));
+    for (std::byte& byte : head) byte = std::byte(random() % 4 == 0 ? random() : 0);
+    store(&head[0], static_cast<uint16_t>(random() % 9));
+    store(&head[2], static_cast<uint16_t>((head.size() - kHeaderBytes) / kRangeBytes));
+    store(&head[24], random() % 64);
+    for (std::size_t at = kHeaderBytes; at < head.size(); at += kRangeBytes)
+      store(&head[at + 8], random() % 32);
+    Frame frame;
+    std::vector<WireRange> ranges;
+    if (decode_whole(sealed(head), frame, ranges) != nullptr) continue;
+    ++good;
+    uint64_t sum = 0;
+    for (const WireRange& range : ranges) sum += range.length;
+    const bool request = frame.kind == Kind::kRead || frame.kind == Kind::kWrite;
+    CHECK(request ? sum == frame.bytes && sum > 0 : ranges.empty());
+    CHECK(payload_bytes(frame) <= kMaxPayload);
+  }
+  CHECK(good > 100);
+}
+
+void test_descriptors() {
+  SegmentDescriptor descriptor{};
+  CHECK(decode(encode(SegmentDescriptor{1, 2, 3, true, false}), descriptor));
+  CHECK(descriptor.slot == 1 && descriptor.epoch == 2 && descriptor.size == 3);
+  CHECK(descriptor.readable && !descriptor.writable);
+  Bytes bytes = encode(descriptor);
+  bytes[16] = std::byte{4};
+  CHECK(!decode(bytes, descriptor));
+  bytes.pop_back();
+  CHECK(!decode(bytes, descriptor));
+}
+
+}  // namespace
+
+int main() {
+  test_round_trip();
+  test_forbidden_fields();
+  test_every_flipped_bit_is_seen();
+  test_random_frames();
+  test_descriptors();
+}

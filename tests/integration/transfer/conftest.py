@@ -1,0 +1,87 @@
+"""Two real processes: this one, and a target that it can stop and kill."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inlay.kernels import native_problem
+from inlay.transfer import TransferConfig, TransferEngine
+from tests.integration.transfer.target import TOKEN
+
+ROOT = Path(__file__).parents[3]
+
+
+class Target:
+    """The other process."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.transfer.target", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self.address = self._line().strip()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the target ended"
+        return line
+
+    def tell(self, expression: str) -> Any:
+        """Evaluates the expression there."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+        return json.loads(self._line())
+
+    def sink_digest(self, start: int, stop: int) -> str:
+        code = f"segments['sink'])[{start}:{stop}]).hexdigest()"
+        result: str = self.tell(f"__import__('hashlib').blake2b(memoryview({code}")
+        return result
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def _needs_extension() -> None:
+    if native_problem() is not None:
+        pytest.skip(f"needs the extension: {native_problem()}")
+
+
+@pytest.fixture
+def start_target() -> Iterator[Callable[..., Target]]:
+    targets: list[Target] = []
+
+    def start(*arguments: str) -> Target:
+        targets.append(Target(*arguments))
+        return targets[-1]
+
+    yield start
+    for target in targets:
+        target.end()
+
+
+@pytest.fixture
+def target(start_target: Callable[..., Target]) -> Target:
+    return start_target()
+
+
+@pytest.fixture
+def engine() -> Iterator[TransferEngine]:
+    with TransferEngine(token=TOKEN, config=TransferConfig()) as engine:
+        yield engine

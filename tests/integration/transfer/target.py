@@ -1,0 +1,39 @@
+"""A process that offers memory, and does what the test tells it on standard input.
+
+It prints its address first, then one JSON value per command: the result of the expression, in which
+`engine`, `segments` (by name), `np` and `Access` are known.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+from inlay.transfer import Access, TransferEngine
+
+TOKEN = b"token of the integration tests..."
+SIZE = 80 << 20
+
+
+def pattern(size: int, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """The same bytes in every process."""
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def main() -> None:
+    engine = TransferEngine(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:0", token=TOKEN)
+    source = pattern(SIZE)
+    segments = {
+        "source": engine.register(source, name="source"),
+        "sink": engine.allocate(SIZE, name="sink", remote=Access.WRITE),
+        "private": engine.allocate(4096, name="private", remote=Access.NONE),
+    }
+    known = {"engine": engine, "segments": segments, "np": np, "Access": Access}
+    print(engine.address, flush=True)
+    for line in sys.stdin:
+        result = eval(line, known)
+        print(json.dumps(result if isinstance(result, int | str | list) else None), flush=True)
+
+
+if __name__ == "__main__":
+    main()
