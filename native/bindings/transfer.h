@@ -80,6 +80,23 @@ transfer::Request make_transfer(int op, nb::handle local, nb::handle remote);
 // Of a call's argument: more than 0, at most 10^6.
 double checked_seconds(const char* name, double value);
 
+// Lets other Python threads run while this one waits.
+//
+// At exit the interpreter ends a daemon thread that asks for the GIL by unwinding its stack, which
+// C++ takes for an error and aborts. So from leave_waiters() on threads that wait here do not come
+// back, except the one that called it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil();
+
+ private:
+  PyThreadState* state_;
+};
+void leave_waiters();
+
 // Python's signal handlers run; what they raise is thrown. Call it without the GIL.
 void check_signals();
 

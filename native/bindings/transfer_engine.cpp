@@ -2,7 +2,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <pthread.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -75,6 +78,13 @@ class BufferHold {
   bool writable_ = false;
 };
 
+pthread_t exiting_thread;
+std::atomic<bool> exiting{false};
+
+void stay_if_exiting() {
+  while (exiting.load() && !pthread_equal(exiting_thread, pthread_self())) pause();
+}
+
 transfer::Access checked_access(int access) {
   if (access < 0 || access > 2) fail("remote: must be Access.NONE, READ or WRITE, got ", access);
   return static_cast<transfer::Access>(access);
@@ -106,7 +116,7 @@ SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size
   if (size < 1) fail("size: must be at least 1, got ", size);
   const transfer::Access access = checked_access(remote);
   transfer::Engine& native = engine->get();
-  const nb::gil_scoped_release unlocked;  // faulting pages in takes time
+  const WithoutGil unlocked;  // faulting pages in takes time
   auto memory = transfer::allocate_memory(static_cast<uint64_t>(size));
   auto segment = std::make_shared<Segment>(memory.get(), static_cast<uint64_t>(size), true, access,
                                            name ? *name : native.free_name(), memory);
@@ -136,14 +146,14 @@ PeerHandle connect(const std::shared_ptr<EngineHandle>& engine, const std::strin
                    double timeout_s) {
   checked_seconds("timeout_s", timeout_s);
   transfer::Engine& native = engine->get();
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return {engine, native.connect(address, timeout_s, check_signals)};
 }
 
 RemoteHandle find_segment(const PeerHandle& handle, const std::string& name) {
   constexpr double kLookup_s = 5;
   (void)handle.engine->get();
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return {handle.peer->segment(name, kLookup_s, check_signals)};
 }
 
@@ -161,7 +171,7 @@ BatchHandle submit(const std::shared_ptr<EngineHandle>& engine, const nb::sequen
   std::vector<transfer::Request> requests;
   for (const nb::handle item : transfers) requests.push_back(request_of(item, requests.size()));
   transfer::Engine& native = engine->get();
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return {engine, native.submit(std::move(requests), deadline)};
 }
 
@@ -173,7 +183,7 @@ void move_one(const std::shared_ptr<EngineHandle>& engine, int op, nb::handle lo
   transfer::Engine& native = engine->get();
   BatchHandle handle{engine, nullptr};
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     handle.batch = native.submit(std::move(requests), deadline);
   }
   handle.wait(std::nullopt);
@@ -185,7 +195,7 @@ bool cancel(const BatchHandle& handle, double timeout_s) {
   const std::shared_ptr<transfer::Batch> batch = handle.batch;
   const auto grace =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   batch->stop(Status::kCancelled, grace);
   while (!batch->wait(Clock::now() + kSignalCheck)) check_signals();
   return batch->settled();
@@ -230,7 +240,18 @@ double checked_seconds(const char* name, double value) {
   return value;
 }
 
+void leave_waiters() {
+  exiting_thread = pthread_self();
+  exiting.store(true);
+}
+
+WithoutGil::~WithoutGil() {
+  stay_if_exiting();
+  PyEval_RestoreThread(state_);
+}
+
 void check_signals() {
+  stay_if_exiting();
   const nb::gil_scoped_acquire locked;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -272,7 +293,7 @@ void BatchHandle::wait(std::optional<double> timeout_s) const {
                                     : Clock::time_point::max();
   // The object may be dropped by another thread while the GIL is released.
   const std::shared_ptr<transfer::Batch> moved = batch;
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   while (!moved->wait(std::min(end, Clock::now() + kSignalCheck))) {
     check_signals();
     if (Clock::now() >= end)
@@ -283,6 +304,8 @@ void BatchHandle::wait(std::optional<double> timeout_s) const {
 }
 
 void register_transfer_engine(nb::module_& m) {
+  m.def("leave_waiters", leave_waiters);
+
   nb::class_<TransferStatus>(
       m, "TransferStatus",
       "How far one transfer is: `state` (running, done, failed, cancelled, timed_out),\n"
@@ -330,10 +353,10 @@ void register_transfer_engine(nb::module_& m) {
       .def_prop_ro("address", [](const EngineHandle& e) { return e.get().address(); })
       .def_prop_ro("engine_id", [](const EngineHandle& e) { return hex(e.get().id()); })
       .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
-      .def("register", register_buffer, "buffer"_a, "name"_a.none(), "remote"_a)
+      .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
       .def("connect", connect, "address"_a, "timeout_s"_a)
       .def("submit", submit, "transfers"_a, "deadline_s"_a.none())
-      .def("move", move_one, "op"_a, "local"_a, "remote"_a, "deadline_s"_a.none())
+      .def("move", move_one, "op"_a, "local"_a.none(), "remote"_a.none(), "deadline_s"_a.none())
       .def("close", [](EngineHandle& e) {
         (void)e.get();
         e.close();

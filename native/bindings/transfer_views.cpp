@@ -127,7 +127,7 @@ void deregister(SegmentHandle& handle, bool cancel, double timeout_s) {
   std::shared_ptr<const void> keeper;  // released with the GIL
   const std::shared_ptr<transfer::Segment> segment = handle.segment;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     bool first = cancel;
     while (!engine.remove(segment, std::exchange(first, false),
                           std::min(end, Clock::now() + std::chrono::milliseconds(100)))) {
@@ -212,7 +212,7 @@ void register_transfer_views(nb::module_& m) {
           [](TransferHandle* self, int op, nb::handle local, nb::handle remote) {
             new (self) TransferHandle{make_transfer(op, local, remote)};
           },
-          "op"_a, "local"_a, "remote"_a);
+          "op"_a, "local"_a.none(), "remote"_a.none());
 
   nb::class_<RangesHandle>(
       m, "Ranges",
@@ -229,7 +229,8 @@ void register_transfer_views(nb::module_& m) {
             new (self) RangesHandle{
                 make_ranges(op, local, remote, local_offsets, remote_offsets, lengths)};
           },
-          "op"_a, "local"_a, "remote"_a, "local_offsets"_a, "remote_offsets"_a, "lengths"_a)
+          "op"_a, "local"_a.none(), "remote"_a.none(), "local_offsets"_a.none(),
+          "remote_offsets"_a.none(), "lengths"_a.none())
       .def("__len__", [](const RangesHandle& h) { return h.request.ranges.size(); });
 }
 

@@ -50,7 +50,7 @@ std::shared_ptr<RemoteSegment> Peer::segment(const std::string& name, double tim
   const Lookup& lookup = question->lookup();
   const std::string answer(reinterpret_cast<const char*>(lookup.answer.data()),
                            lookup.answer.size());
-  if (question->state() != State::kDone)
+  if (question->state() == State::kTimedOut)
     throw TransferFailure(Status::kTimeout,
                           "peer " + address + " did not tell of its segment '" + name + "' in time",
                           name, address);

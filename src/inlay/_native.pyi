@@ -212,6 +212,9 @@ class block_hash:
     ) -> bytes: ...
 
 class transfer:
+    @staticmethod
+    def leave_waiters() -> None: ...
+
     class Segment:
         @property
         def name(self) -> str: ...

@@ -63,7 +63,12 @@ def test_stub_has_the_parameters_of_every_function() -> None:
                 assert stubbed == native_parameters(getattr(native(module), name)), name
 
 
-@pytest.mark.parametrize("name", public(list(members(stub_class("transfer")))))
+TRANSFER_CLASSES = [
+    name for name, node in members(stub_class("transfer")).items() if isinstance(node, ast.ClassDef)
+]
+
+
+@pytest.mark.parametrize("name", TRANSFER_CLASSES)
 def test_stub_has_the_members_and_parameters_of_the_transfer_classes(name: str) -> None:
     found = getattr(native("transfer"), name)
     stubbed = members(stub_class(f"transfer.{name}"))

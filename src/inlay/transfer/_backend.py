@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     SegmentView = native.SegmentView
     Transfer = native.Transfer
     TransferStatus = native.TransferStatus
+    leave_waiters = native.leave_waiters
 else:
 
     def _missing(name: str, problem: str) -> type:
@@ -38,3 +39,4 @@ else:
         globals().update({name: _missing(name, str(error)) for name in _NAMES})
     else:
         globals().update({name: getattr(_native.transfer, name) for name in _NAMES})
+        leave_waiters = _native.transfer.leave_waiters

@@ -1,5 +1,6 @@
 """The engine as Python sees it: arguments, defaults, and the end of the process."""
 
+import atexit
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class TransferEngine:
         )
         # At exit, too: before the interpreter takes away what the segments keep.
         self._end = weakref.finalize(self, _close, self._native)
+        # The last that is registered is called first: no thread comes back when engines close.
+        atexit.unregister(_backend.leave_waiters)
+        atexit.register(_backend.leave_waiters)
 
     @property
     def address(self) -> str:

@@ -210,6 +210,8 @@ def test_arguments_of_submit(engine: TransferEngine, peer: Peer) -> None:
     one = Transfer(Op.READ, local, remote)
     calls: list[Callable[[], object]] = [
         lambda: engine.submit([one, 7]),  # type: ignore[list-item]
+        lambda: Transfer(Op.READ, None, remote),  # type: ignore[arg-type]
+        lambda: Ranges(Op.READ, local, remote, None, None, 1),  # type: ignore[arg-type]
         lambda: Transfer(Op.READ, remote, local),  # type: ignore[arg-type]
         lambda: Transfer(2, local, remote),
         lambda: engine.submit([one], deadline_s=0),
