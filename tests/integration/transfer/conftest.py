@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,20 @@ class Target:
         result: str = self.tell(f"__import__('hashlib').blake2b(memoryview({code}")
         return result
 
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
+    def stop(self) -> None:
+        """Returns when all its threads are stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = list(Path(f"/proc/{self.process.pid}/task").iterdir())
+        while any(
+            (task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks
+        ):
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        self.go_on()
         self.process.kill()
         self.process.communicate()
 

@@ -137,7 +137,7 @@ def test_signals_interrupt_a_wait(engine: TransferEngine, target: Target) -> Non
 
     remote = engine.connect(target.address)["source"]
     batch_memory = engine.allocate(1000)
-    target.signal(signal.SIGSTOP)
+    target.stop()
     batch = engine.submit([Transfer(Op.READ, batch_memory, remote[0:1000])], deadline_s=20)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -147,14 +147,14 @@ def test_signals_interrupt_a_wait(engine: TransferEngine, target: Target) -> Non
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not batch.done
-    target.signal(signal.SIGCONT)
+    target.go_on()
     batch.wait()
 
 
 def test_the_gil_is_free_while_bytes_move(engine: TransferEngine, target: Target) -> None:
     remote = engine.connect(target.address)["source"][0:10]
     local = engine.allocate(10)
-    target.signal(signal.SIGSTOP)
+    target.stop()
     counted = 0
     done = threading.Event()
 

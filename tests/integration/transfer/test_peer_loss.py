@@ -1,6 +1,5 @@
 """Peers that die, stop, and come back."""
 
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -89,7 +88,7 @@ def test_stopped_peer_and_a_read(engine: TransferEngine, target: Target, size: i
     peer = engine.connect(target.address)
     remote = peer["source"][0:size]
     local = engine.allocate(size)
-    target.signal(signal.SIGSTOP)
+    target.stop()
     begin = time.monotonic()
     with pytest.raises(TransferTimeoutError, match="0.3 s") as caught:
         engine.read(local, remote, deadline_s=0.3)
@@ -98,7 +97,7 @@ def test_stopped_peer_and_a_read(engine: TransferEngine, target: Target, size: i
     # Nothing of it lands from here on, and the connection is good afterwards.
     view = np.frombuffer(local, np.uint8)
     view[:] = 7
-    target.signal(signal.SIGCONT)
+    target.go_on()
     other = engine.allocate(size)
     engine.read(other, remote)
     np.testing.assert_array_equal(np.frombuffer(other, np.uint8), pattern(80 << 20)[:size])
@@ -109,7 +108,7 @@ def test_stopped_peer_and_a_small_write(engine: TransferEngine, target: Target) 
     peer = engine.connect(target.address)
     local = engine.register(pattern(4096, 1))
     remote = peer["sink"][0:4096]
-    target.signal(signal.SIGSTOP)
+    target.stop()
     batch = engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.3)
     with pytest.raises(WaitTimeoutError):
         batch.wait(0.05)
@@ -119,7 +118,7 @@ def test_stopped_peer_and_a_small_write(engine: TransferEngine, target: Target) 
     assert batch.status(0).state == "timed_out"
     # The local memory is free; the answer settles the remote side.
     local.deregister(timeout_s=1)
-    target.signal(signal.SIGCONT)
+    target.go_on()
     end = time.monotonic() + 20
     while not batch.settled:
         assert time.monotonic() < end
@@ -131,7 +130,7 @@ def test_stopped_peer_and_a_large_write(engine: TransferEngine, target: Target) 
     data = np.full(MANY, 1, np.uint8)
     local = engine.register(data)
     remote = peer["sink"][0:MANY]
-    target.signal(signal.SIGSTOP)
+    target.stop()
     begin = time.monotonic()
     with pytest.raises(TransferTimeoutError) as caught:
         engine.write(local, remote, deadline_s=0.3)
@@ -139,7 +138,7 @@ def test_stopped_peer_and_a_large_write(engine: TransferEngine, target: Target) 
     assert not caught.value.remote_settled and not peer.alive
     with pytest.raises(PeerError, match=target.address):
         engine.write(local, remote, deadline_s=1)
-    target.signal(signal.SIGCONT)
+    target.go_on()
     # A new connection fences the old one: what is written over it stays.
     data[:] = 2
     again = engine.connect(target.address)
@@ -176,7 +175,7 @@ def test_cancel_of_a_write_to_a_stopped_peer(engine: TransferEngine, target: Tar
     peer = engine.connect(target.address)
     local = engine.allocate(4096)
     remote = peer["sink"][0:4096]
-    target.signal(signal.SIGSTOP)
+    target.stop()
     batch = engine.submit([Transfer(Op.WRITE, local, remote)])
     begin = time.monotonic()
     assert not batch.cancel(timeout_s=0.2)
@@ -202,7 +201,7 @@ def test_deregistration_at_the_target(engine: TransferEngine, target: Target) ->
 def test_local_deregistration(engine: TransferEngine, target: Target) -> None:
     remote = engine.connect(target.address)["source"][0:MANY]
     local = engine.allocate(MANY)
-    target.signal(signal.SIGSTOP)
+    target.stop()
     batch = engine.submit([Transfer(Op.READ, local, remote)])
     with pytest.raises(WaitTimeoutError, match="still in use"):
         local.deregister(timeout_s=0.1)
@@ -219,7 +218,7 @@ def test_many_ranges_and_a_killed_peer(engine: TransferEngine, target: Target) -
     local = engine.allocate(MANY)
     at = np.arange(0, MANY, 8192, dtype=np.int64)
     ranges = Ranges(Op.READ, local, remote, at, at[::-1].copy(), 8192)
-    target.signal(signal.SIGSTOP)
+    target.stop()
     batch = engine.submit([ranges])
     target.process.kill()
     with pytest.raises(PeerDiedError, match=target.address):
