@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kSmallBytes = 65536;
 constexpr double kForever_s = 1e6;
+constexpr int kRetry_ms = 5;
 
 // Spinning keeps the answerer off the only core.
 int usable_spin(int spin_us) {
@@ -159,11 +160,16 @@ std::shared_ptr<Peer> Engine::connect(const std::string& address, double timeout
                                       const std::function<void()>& interrupted) {
   require_open();
   const Clock::time_point end = after(timeout_s);
-  const std::unique_lock one_at_a_time(connecting_, end);
-  if (!one_at_a_time)
-    throw TransferFailure(Status::kPeerUnreachable,
-                          "peer " + address + " was not asked: another thread connects", {},
-                          address);
+  std::unique_lock one_at_a_time(connecting_, std::try_to_lock);
+  while (!one_at_a_time) {
+    if (Clock::now() >= end)
+      throw TransferFailure(Status::kPeerUnreachable,
+                            "peer " + address + " was not asked: another thread still connects", {},
+                            address);
+    interrupted();
+    poll(nullptr, 0, kRetry_ms);
+    (void)one_at_a_time.try_lock();
+  }
   const uint64_t connection = ++last_connection_;
   for (;;) {
     try {
@@ -194,7 +200,7 @@ std::shared_ptr<Peer> Engine::connect(const std::string& address, double timeout
       if (Clock::now() >= end) throw;
     }
     interrupted();
-    poll(nullptr, 0, 5);
+    poll(nullptr, 0, kRetry_ms);
   }
 }
 

@@ -78,7 +78,7 @@ class Engine {
   std::atomic<uint64_t> last_name_{0};
 
   mutable std::mutex mutex_;
-  std::timed_mutex connecting_;  // one connect at a time, so that none fences another
+  std::mutex connecting_;  // one connect at a time, so that none fences another
   uint64_t last_connection_ = 0;
   std::vector<std::shared_ptr<Peer>> peers_;
 };
