@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "array.h"
 #include "module.h"
 #include "transfer.h"
+#include "transfer_memory.h"
 
 namespace inlay::bindings {
 
@@ -27,56 +27,6 @@ constexpr std::chrono::milliseconds kSignalCheck(100);
 constexpr double kMaxSeconds = 1e6;
 // `None` as a deadline: later than any that can be given.
 constexpr double kNoDeadline = 1e9;
-
-// Buffers that were let go of on a thread that holds no GIL; the next registration releases them.
-std::mutex limbo_mutex;
-std::vector<Py_buffer>& limbo() {
-  static auto* const buffers = new std::vector<Py_buffer>();
-  return *buffers;
-}
-
-void empty_limbo() {
-  std::vector<Py_buffer> buffers;
-  {
-    const std::lock_guard lock(limbo_mutex);
-    buffers.swap(limbo());
-  }
-  for (Py_buffer& buffer : buffers) PyBuffer_Release(&buffer);
-}
-
-// An exported buffer; keeps its object and its memory in place.
-class BufferHold {
- public:
-  explicit BufferHold(nb::handle object) {
-    writable_ = PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_WRITABLE) == 0;
-    if (writable_) return;
-    PyErr_Clear();
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) == 0) return;
-    PyErr_Clear();
-    fail(
-        "buffer: must be contiguous and offer the buffer protocol (of a torch CPU tensor: "
-        "tensor.numpy()), got ",
-        nb::type_name(object.type()).c_str());
-  }
-  BufferHold(const BufferHold&) = delete;
-  BufferHold& operator=(const BufferHold&) = delete;
-  ~BufferHold() {
-    if (PyGILState_Check()) {
-      PyBuffer_Release(&buffer_);
-      return;
-    }
-    const std::lock_guard lock(limbo_mutex);
-    limbo().push_back(buffer_);
-  }
-
-  std::byte* data() const { return static_cast<std::byte*>(buffer_.buf); }
-  uint64_t size() const { return static_cast<uint64_t>(buffer_.len); }
-  bool writable() const { return writable_; }
-
- private:
-  Py_buffer buffer_{};
-  bool writable_ = false;
-};
 
 pthread_t exiting_thread;
 std::atomic<bool> exiting{false};
@@ -130,16 +80,14 @@ SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::h
                               std::optional<std::string> name, int remote) {
   const transfer::Access access = checked_access(remote);
   transfer::Engine& native = engine->get();
-  empty_limbo();
-  auto hold = std::make_shared<BufferHold>(buffer);
+  Memory memory = memory_of(buffer);
   const std::string chosen = name ? *name : native.free_name();
-  if (hold->size() == 0) fail("buffer: has no bytes");
-  if (access == transfer::Access::kWrite && !hold->writable())
+  if (access == transfer::Access::kWrite && !memory.writable)
     throw TransferFailure(Status::kSegmentAccess,
                           "segment '" + chosen + "' is a read-only buffer: peers cannot write it",
                           chosen);
-  auto segment =
-      std::make_shared<Segment>(hold->data(), hold->size(), hold->writable(), access, chosen, hold);
+  auto segment = std::make_shared<Segment>(memory.data, memory.size, memory.writable, access,
+                                           chosen, std::move(memory.keeper));
   native.add(segment);
   return {engine, std::move(segment), nullptr};
 }

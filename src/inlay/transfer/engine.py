@@ -115,18 +115,22 @@ class TransferEngine:
         """Offer memory of this process to peers, and to transfers of this engine.
 
         Args:
-            buffer: contiguous memory with the buffer protocol: NumPy array, bytearray, mmap,
-                memoryview, `tensor.numpy()`. It is held until the segment is deregistered. A
-                read-only one can only be a source.
+            buffer: contiguous memory: an object with the buffer protocol (NumPy array, bytearray,
+                mmap, memoryview), a host tensor with DLPack (torch), which are held until the
+                segment is deregistered and must not be resized meanwhile; or a pair (address,
+                length), which its owner must keep in place as long. Read-only memory can only be
+                a source.
             name: as in `allocate`.
             remote: as in `allocate`.
 
         Raises:
             SegmentOverlapError: registered memory lies there already.
-            SegmentAccessError: `remote=Access.WRITE` for a read-only buffer.
+            SegmentAccessError: `remote=Access.WRITE` for read-only memory.
+            TransportUnavailableError: a device's memory, which no transport here reaches.
             ArgumentError: no such buffer, or a name that cannot be.
 
-        Cost: about 1 us; no page is touched.
+        Cost: 0.3 us, of a tensor 4; of an address 15 or more, as it is looked up in the list of
+        this process's memory. No page is touched.
         """
         return self._native.register(buffer, name, remote)
 
