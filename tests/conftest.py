@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests.support.browser import chromium
+from tests.support.netns import netns_problem
 
 # Same examples on every run: a failure here is a failure everywhere. Machines are shared, so
 # Hypothesis sets no deadline of its own.
@@ -38,13 +39,14 @@ def _has_rdma() -> bool:
     return devices.exists() and any(devices.iterdir())
 
 
-# Marker -> (is it here?, what is missing otherwise).
-DEVICES: dict[str, tuple[Callable[[], bool], str]] = {
-    "gpu": (lambda: _cuda_devices() >= 1, "no CUDA device"),
-    "multi_gpu": (lambda: _cuda_devices() >= 2, "fewer than two CUDA devices"),
-    "amx": (_has_amx, "this CPU has no AMX"),
-    "rdma": (_has_rdma, "no RDMA device"),
-    "browser": (lambda: chromium() is not None, "Chromium is not installed"),
+# Marker -> what is missing, or None.
+DEVICES: dict[str, Callable[[], str | None]] = {
+    "gpu": lambda: None if _cuda_devices() >= 1 else "no CUDA device",
+    "multi_gpu": lambda: None if _cuda_devices() >= 2 else "fewer than two CUDA devices",
+    "amx": lambda: None if _has_amx() else "this CPU has no AMX",
+    "rdma": lambda: None if _has_rdma() else "no RDMA device",
+    "netns": netns_problem,
+    "browser": lambda: None if chromium() else "Chromium is not installed",
 }
 
 
@@ -60,17 +62,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = config.getoption("--run")
-    present: dict[str, bool] = {}
+    missing: dict[str, str | None] = {}
     for item in items:
         for mark in {mark.name for mark in item.iter_markers()}:
             if mark in OPT_IN and mark not in chosen:
                 item.add_marker(pytest.mark.skip(reason=f"opt in with --run {mark}"))
             if mark in DEVICES:
-                is_here, missing = DEVICES[mark]
-                if mark not in present:
-                    present[mark] = is_here()
-                if not present[mark]:
-                    item.add_marker(pytest.mark.skip(reason=missing))
+                if mark not in missing:
+                    missing[mark] = DEVICES[mark]()
+                if reason := missing[mark]:
+                    item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
