@@ -1,5 +1,7 @@
 #include "wire.h"
 
+#include <algorithm>
+
 #include "../core/crc32c.h"
 #include "bytes.h"
 
@@ -7,7 +9,9 @@ namespace inlay::net {
 
 namespace {
 
-constexpr std::size_t kDescriptorBytes = 24;
+constexpr std::size_t kDescriptorBytes = 24;  // without keys
+constexpr std::size_t kMaxDescriptorBytes =
+    kDescriptorBytes + kMaxTransports * (4 + kMaxTransportName + kMaxKeyBytes);
 constexpr std::size_t kCrcAt = 4;
 // Names of a peer's segments, in the answer to a LOOKUP that found none.
 constexpr uint64_t kMaxAnswerText = 4096;
@@ -39,7 +43,8 @@ const char* sizes_problem(const Frame& frame) {
       if (failed) return "a request with a status";
       return frame.bytes > 0 && frame.bytes <= kMaxNameBytes ? nullptr : "a name too long or empty";
     case Kind::kSegment:
-      if (failed ? frame.bytes > kMaxAnswerText : frame.bytes != kDescriptorBytes)
+      if (failed ? frame.bytes > kMaxAnswerText
+                 : frame.bytes < kDescriptorBytes || frame.bytes > kMaxDescriptorBytes)
         return "an answer of a forbidden size";
       return nullptr;
   }
@@ -103,22 +108,61 @@ const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<Wi
   return nullptr;
 }
 
+const std::vector<std::byte>* SegmentDescriptor::key(std::string_view transport) const {
+  const auto found = std::ranges::find(keys, transport, &TransportKey::transport);
+  return found == keys.end() ? nullptr : &found->key;
+}
+
 std::vector<std::byte> encode(const SegmentDescriptor& descriptor) {
   std::vector<std::byte> bytes(kDescriptorBytes);
   store(bytes.data(), descriptor.slot);
   store(bytes.data() + 4, descriptor.epoch);
   store(bytes.data() + 8, descriptor.size);
   const int access = (descriptor.readable ? 1 : 0) | (descriptor.writable ? 2 : 0);
-  store(bytes.data() + 16, static_cast<uint64_t>(access));
+  store(bytes.data() + 16, static_cast<uint8_t>(access));
+  store(bytes.data() + 17, static_cast<uint8_t>(descriptor.location.place));
+  store(bytes.data() + 18, descriptor.location.index);
+  store(bytes.data() + 20, static_cast<uint32_t>(descriptor.keys.size()));
+  for (const TransportKey& key : descriptor.keys) {
+    std::byte sizes[4]{};
+    store(sizes, static_cast<uint8_t>(key.transport.size()));
+    store(sizes + 2, static_cast<uint16_t>(key.key.size()));
+    const auto name = std::as_bytes(std::span(key.transport));
+    bytes.insert(bytes.end(), sizes, sizes + 4);
+    bytes.insert(bytes.end(), name.begin(), name.end());
+    bytes.insert(bytes.end(), key.key.begin(), key.key.end());
+  }
   return bytes;
 }
 
 bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor) {
-  if (bytes.size() != kDescriptorBytes) return false;
-  const auto access = load<uint64_t>(bytes.data() + 16);
-  descriptor = {load<uint32_t>(bytes.data()), load<uint32_t>(bytes.data() + 4),
-                load<uint64_t>(bytes.data() + 8), (access & 1) != 0, (access & 2) != 0};
-  return access <= 3;
+  if (bytes.size() < kDescriptorBytes) return false;
+  const auto access = load<uint8_t>(bytes.data() + 16);
+  const auto place = load<uint8_t>(bytes.data() + 17);
+  const auto num_keys = load<uint32_t>(bytes.data() + 20);
+  if (access > 3 || place > static_cast<uint8_t>(Place::kDisk) || num_keys > kMaxTransports)
+    return false;
+  descriptor = {load<uint32_t>(bytes.data()),
+                load<uint32_t>(bytes.data() + 4),
+                load<uint64_t>(bytes.data() + 8),
+                (access & 1) != 0,
+                (access & 2) != 0,
+                {static_cast<Place>(place), load<uint16_t>(bytes.data() + 18)},
+                {}};
+  bytes = bytes.subspan(kDescriptorBytes);
+  for (uint32_t i = 0; i < num_keys; ++i) {
+    if (bytes.size() < 4) return false;
+    const std::size_t name = load<uint8_t>(bytes.data());
+    const std::size_t key = load<uint16_t>(bytes.data() + 2);
+    bytes = bytes.subspan(4);
+    if (name > kMaxTransportName || key > kMaxKeyBytes || bytes.size() < name + key) return false;
+    const auto* text = reinterpret_cast<const char*>(bytes.data());
+    const auto rest = bytes.subspan(name);
+    descriptor.keys.push_back(
+        {{text, name}, {rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(key)}});
+    bytes = rest.subspan(key);
+  }
+  return bytes.empty();
 }
 
 }  // namespace inlay::net

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../core/status.h"
@@ -55,13 +56,38 @@ struct Frame {
   uint32_t epoch = 0;
 };
 
-// What a SEGMENT answer tells, 24 bytes.
+// Where a segment's bytes are.
+enum class Place : uint8_t { kHost = 0, kDevice = 1, kDisk = 2 };
+struct Location {
+  Place place = Place::kHost;
+  uint16_t index = 0;  // of the NUMA node or device
+  bool operator==(const Location&) const = default;
+};
+
+// What one transport needs to reach a segment.
+struct TransportKey {
+  std::string transport;
+  std::vector<std::byte> key;
+};
+constexpr std::size_t kMaxTransports = 16;
+constexpr std::size_t kMaxTransportName = 32;
+constexpr std::size_t kMaxKeyBytes = 4096;
+
+// What a SEGMENT answer tells: 24 bytes
+//    0 u32 slot   4 u32 epoch   8 u64 size
+//   16 u8 access (1 readable, 2 writable)   17 u8 place   18 u16 index   20 u32 number of keys
+// then for each key {u8 name's bytes, u8 0, u16 key's bytes, name, key}.
 struct SegmentDescriptor {
-  uint32_t slot;
-  uint32_t epoch;
-  uint64_t size;
-  bool readable;
-  bool writable;
+  uint32_t slot = 0;
+  uint32_t epoch = 0;
+  uint64_t size = 0;
+  bool readable = false;
+  bool writable = false;
+  Location location;
+  std::vector<TransportKey> keys;
+
+  // Null: that transport does not reach it.
+  const std::vector<std::byte>* key(std::string_view transport) const;
 };
 
 // Bytes that follow header and ranges.

@@ -114,15 +114,27 @@ void test_random_frames() {
 }
 
 void test_descriptors() {
-  SegmentDescriptor descriptor{};
-  CHECK(decode(encode(SegmentDescriptor{1, 2, 3, true, false}), descriptor));
+  const SegmentDescriptor sent{
+      1, 2, 3, true, false, {Place::kDisk, 4}, {{"one", {}}, {"two", Bytes(5, std::byte{6})}}};
+  const Bytes bytes = encode(sent);
+  SegmentDescriptor descriptor;
+  CHECK(decode(bytes, descriptor));
   CHECK(descriptor.slot == 1 && descriptor.epoch == 2 && descriptor.size == 3);
-  CHECK(descriptor.readable && !descriptor.writable);
-  Bytes bytes = encode(descriptor);
-  bytes[16] = std::byte{4};
-  CHECK(!decode(bytes, descriptor));
-  bytes.pop_back();
-  CHECK(!decode(bytes, descriptor));
+  CHECK(descriptor.readable && !descriptor.writable && descriptor.location == sent.location);
+  CHECK(*descriptor.key("two") == Bytes(5, std::byte{6}) && descriptor.key("one")->empty());
+  CHECK(descriptor.key("three") == nullptr);
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    CHECK(!decode(std::span(bytes).first(size), descriptor));
+  const auto changed = [&](std::size_t at, int value) {
+    Bytes other = bytes;
+    other[at] = std::byte(value);
+    return decode(other, descriptor);
+  };
+  CHECK(!changed(16, 4) && !changed(17, 3) && !changed(20, 3) && !changed(20, 17));
+  CHECK(!changed(24, 33));
+  Bytes longer = bytes;
+  longer.push_back(std::byte{0});
+  CHECK(!decode(longer, descriptor));
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ std::string seconds(double value) {
 bool Part::has_next() {
   while (request < requests.size()) {
     const Request& now = batch->requests_[requests[request]];
-    if (now.error == Status::kOk && range < now.ranges.size()) return true;
+    if (batch->progress_[requests[request]].error == Status::kOk && range < now.ranges.size())
+      return true;
     ++request;
     range = 0;
     skip = 0;
@@ -51,6 +52,7 @@ bool Part::has_next() {
 Batch::Batch(std::vector<Request> requests, Clock::time_point deadline, double deadline_s,
              int spin_us)
     : requests_(std::move(requests)),
+      progress_(requests_.size()),
       id_(++last_id),
       deadline_s_(deadline_s),
       spin_us_(spin_us),
@@ -105,9 +107,10 @@ void Batch::part_finished() {
   const std::lock_guard lock(mutex_);
   if (--unfinished_parts_ > 0) return;
   bool complete = true;
-  for (const Request& request : requests_) {
-    complete = complete && request.error == Status::kOk && request.bytes_done == request.bytes;
-    request.local->leave();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    complete = complete && progress_[i].error == Status::kOk &&
+               progress_[i].bytes_done == requests_[i].bytes;
+    requests_[i].local->leave();
   }
   for (const auto& part : parts_)
     if (part->lookup) complete = complete && part->asked && stop_reason_ == Status::kOk;
@@ -200,8 +203,9 @@ Part* Batch::part_of(std::size_t request) {
 
 Batch::Progress Batch::progress(std::size_t index) {
   return part_of(index)->lane->locked([&] {
-    const Request& request = requests_[index];
-    return Progress{request.bytes_done, request.bytes_done == request.bytes, request.error};
+    Progress now = progress_[index];
+    now.complete = now.bytes_done == requests_[index].bytes;
+    return now;
   });
 }
 

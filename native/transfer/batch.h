@@ -21,45 +21,11 @@
 
 #include "../core/status.h"
 #include "../net/socket.h"
-#include "segment.h"
+#include "request.h"
 
 namespace inlay::transfer {
 
-using net::Clock;
-
 class Lane;
-class Peer;
-
-enum class Op : uint8_t { kRead, kWrite };
-
-struct Range {
-  uint64_t local;  // offsets inside the two segments
-  uint64_t remote;
-  uint64_t length;
-};
-
-// A peer's segment as its owner described it.
-struct RemoteSegment {
-  std::shared_ptr<Peer> peer;
-  std::string name;
-  net::SegmentDescriptor descriptor;
-  std::atomic<bool> closed{false};  // an answer said so
-
-  bool contains(uint64_t offset, uint64_t length) const {
-    return length <= descriptor.size && offset <= descriptor.size - length;
-  }
-};
-
-struct Request {
-  Op op;
-  std::shared_ptr<Segment> local;
-  std::shared_ptr<RemoteSegment> remote;
-  std::vector<Range> ranges;
-  uint64_t bytes = 0;
-  // Guarded by the lane:
-  uint64_t bytes_done = 0;
-  Status error = Status::kOk;
-};
 
 // A question for the descriptor of a segment, which travels like a slice.
 struct Lookup {
@@ -113,9 +79,9 @@ class Batch : public std::enable_shared_from_this<Batch> {
   Clock::time_point check_time(Clock::time_point now);
 
   struct Progress {
-    uint64_t bytes_done;
-    bool complete;
-    Status error;
+    uint64_t bytes_done = 0;
+    bool complete = false;
+    Status error = Status::kOk;
   };
   std::size_t size() const { return requests_.size(); }
   Progress progress(std::size_t index);
@@ -133,6 +99,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   Part* part_of(std::size_t request);
 
   std::vector<Request> requests_;
+  std::vector<Progress> progress_;  // of each; guarded by its lane
   std::vector<std::unique_ptr<Part>> parts_;
   const uint64_t id_;
   const double deadline_s_;

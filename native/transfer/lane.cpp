@@ -176,12 +176,13 @@ void Lane::settle(Slice& slice, Status status) {
   if (slice.is_lookup) {
     part.lookup->status = status;
   } else {
-    Request& request = slice.batch->requests_[slice.request];
+    Batch::Progress& progress = slice.batch->progress_[slice.request];
     if (status == Status::kOk)
-      request.bytes_done += slice.bytes;
-    else if (request.error == Status::kOk)
-      request.error = status;
-    if (status == Status::kSegmentClosed) request.remote->closed = true;
+      progress.bytes_done += slice.bytes;
+    else if (progress.error == Status::kOk)
+      progress.error = status;
+    if (status == Status::kSegmentClosed)
+      slice.batch->requests_[slice.request].remote->closed = true;
   }
   finish_if_over(part);
 }
@@ -264,8 +265,9 @@ void Lane::give_up(Part& part) {
 
 void Lane::fail_part(Part& part, Status why) {
   for (const uint32_t index : part.requests) {
-    Request& request = part.batch->requests_[index];
-    if (request.error == Status::kOk && request.bytes_done < request.bytes) request.error = why;
+    Batch::Progress& progress = part.batch->progress_[index];
+    if (progress.error == Status::kOk && progress.bytes_done < part.batch->requests_[index].bytes)
+      progress.error = why;
   }
   if (part.lookup) part.lookup->status = why;
   part.outstanding = 0;

@@ -98,8 +98,9 @@ Status SegmentRegistry::find(const std::string& name, net::SegmentDescriptor& de
     if (slot.segment == nullptr || slot.segment->name != name) continue;
     const Segment& segment = *slot.segment;
     if (segment.access == Access::kNone || !segment.is_open()) break;
-    descriptor = {segment.slot, segment.epoch, segment.size, true,
-                  segment.access == Access::kWrite};
+    descriptor = {
+        segment.slot,     segment.epoch, segment.size, true, segment.access == Access::kWrite,
+        segment.location, segment.keys};
     return Status::kOk;
   }
   return Status::kSegmentNotFound;

@@ -22,12 +22,13 @@ enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2 };
 class Segment {
  public:
   Segment(std::byte* base, uint64_t size, bool writable, Access access, std::string name,
-          std::shared_ptr<const void> keeper)
+          std::shared_ptr<const void> keeper, net::Location location = {})
       : base(base),
         size(size),
         writable(writable),
         access(access),
         name(std::move(name)),
+        location(location),
         keeper_(std::move(keeper)) {}
 
   std::byte* const base;
@@ -35,6 +36,9 @@ class Segment {
   const bool writable;  // by this process
   const Access access;
   const std::string name;
+  const net::Location location;
+  // What peers need to reach it, by transport. Not changed once peers can find it.
+  std::vector<net::TransportKey> keys;
   // Its place in the registry. A slot is used again under another epoch.
   uint32_t slot = 0;
   uint32_t epoch = 0;

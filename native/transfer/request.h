@@ -1,0 +1,89 @@
+// What is asked of an engine, and the pieces of it that paths move.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../net/socket.h"
+#include "../net/wire.h"
+#include "segment.h"
+
+namespace inlay::transfer {
+
+using net::Clock;
+
+class Peer;
+
+enum class Op : uint8_t { kRead, kWrite };  // seen from this engine: kRead fills local memory
+
+struct Range {
+  uint64_t local;  // offsets inside the two segments
+  uint64_t remote;
+  uint64_t length;
+};
+
+// A peer's segment as its owner described it.
+struct RemoteSegment {
+  std::shared_ptr<Peer> peer;
+  std::string name;
+  net::SegmentDescriptor descriptor;
+  std::atomic<bool> closed{false};  // an answer said so
+
+  bool contains(uint64_t offset, uint64_t length) const {
+    return length <= descriptor.size && offset <= descriptor.size - length;
+  }
+};
+
+// Transfers between one local and one remote segment; not changed once submitted.
+struct Request {
+  Op op;
+  std::shared_ptr<Segment> local;
+  std::shared_ptr<RemoteSegment> remote;
+  std::vector<Range> ranges;
+  uint64_t bytes = 0;
+};
+
+// A part of a request: from `skip` bytes into range `first` on, `bytes` bytes in `num_ranges`
+// ranges, at most net::kMaxRanges.
+struct Slice {
+  const Request* request = nullptr;  // lives as long as the attempt's owner
+  std::size_t first = 0;
+  std::size_t num_ranges = 0;
+  uint64_t skip = 0;
+  uint64_t bytes = 0;
+
+  // Calls visit(Range) for each piece in order.
+  template <typename Visit>
+  void each(Visit&& visit) const {
+    uint64_t left = bytes;
+    uint64_t from = skip;
+    for (std::size_t i = first; i < first + num_ranges; ++i) {
+      const Range& range = request->ranges[i];
+      const uint64_t step = std::min(range.length - from, left);
+      visit(Range{range.local + from, range.remote + from, step});
+      left -= step;
+      from = 0;
+    }
+  }
+};
+
+// One try of one slice on one path. Made by the dispatcher; a path keeps it from post() until it
+// has reported its end, and moves nothing of it afterwards.
+struct Attempt {
+  Slice slice;
+  // Keeps request and segments; what revoke() and abandon() name.
+  std::shared_ptr<const void> owner;
+  uint64_t transfer = 0;          // the batch's number, never used again
+  uint32_t slice_id = 0;          // in its batch
+  uint16_t number = 0;            // of tries of this slice before this one
+  uint64_t submission_bytes = 0;  // of the submission, for this peer
+  Clock::time_point sent{};
+  void* context = nullptr;  // the path's own
+};
+
+}  // namespace inlay::transfer
