@@ -76,8 +76,8 @@ struct Slice {
 // has reported its end, and moves nothing of it afterwards.
 struct Attempt {
   Slice slice;
-  // Keeps request and segments; what revoke() and abandon() name.
-  std::shared_ptr<const void> owner;
+  // What revoke() and abandon() name; it keeps request and segments until the attempt is over.
+  const void* owner = nullptr;
   uint64_t transfer = 0;          // the batch's number, never used again
   uint32_t slice_id = 0;          // in its batch
   uint16_t number = 0;            // of tries of this slice before this one
