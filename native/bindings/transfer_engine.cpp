@@ -316,6 +316,7 @@ void register_transfer_engine(nb::module_& m) {
 void register_transfer(nb::module_& m) {
   register_transfer_views(m);
   register_transfer_engine(m);
+  register_transfer_topology(m);
 }
 
 }  // namespace inlay::bindings

@@ -214,6 +214,8 @@ class block_hash:
 class transfer:
     @staticmethod
     def leave_waiters() -> None: ...
+    @staticmethod
+    def read_topology(root: str) -> dict[str, Any]: ...
 
     class Segment:
         @property

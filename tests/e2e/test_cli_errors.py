@@ -130,3 +130,12 @@ def test_doctor_for_people() -> None:
     assert result.returncode == 0, result.stderr
     for word in ("Machine", "bandwidth", "Inlay will use", "Findings"):
         assert word in result.stdout
+
+
+def test_doctor_draws_the_topology() -> None:
+    result = inlay("doctor", "--topology")
+    assert result.returncode == 0, result.stderr
+    assert "node 0" in result.stdout and "cpu:0" in result.stdout
+    report = json.loads(inlay("doctor", "--topology", "--json").stdout)
+    assert len(report["topology"]["tiers"]["cpu:0"]) == 3
+    assert_one_line(inlay("doctor", "--topology", "models/x"), 2, "leave DIRECTORY out")

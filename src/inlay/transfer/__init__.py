@@ -22,10 +22,14 @@ from inlay.transfer._backend import (
 )
 from inlay.transfer.engine import TransferConfig, TransferEngine
 from inlay.transfer.kinds import Access, Op
+from inlay.transfer.topology import Gpu, Nic, NumaNode, Topology, read_topology
 
 __all__ = [
     "Access",
     "Batch",
+    "Gpu",
+    "Nic",
+    "NumaNode",
     "Op",
     "Peer",
     "Ranges",
@@ -33,8 +37,10 @@ __all__ = [
     "RemoteView",
     "Segment",
     "SegmentView",
+    "Topology",
     "Transfer",
     "TransferConfig",
     "TransferEngine",
     "TransferStatus",
+    "read_topology",
 ]

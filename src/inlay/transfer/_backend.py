@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Transfer = native.Transfer
     TransferStatus = native.TransferStatus
     leave_waiters = native.leave_waiters
+    read_topology = native.read_topology
 else:
 
     def _missing(name: str, problem: str) -> type:
@@ -29,7 +30,7 @@ else:
 
     _NAMES = (
         "Batch", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView", "Segment",
-        "SegmentView", "Transfer", "TransferStatus",
+        "SegmentView", "Transfer", "TransferStatus", "read_topology",
     )  # fmt: skip
     try:
         if not read_settings().native:

@@ -17,15 +17,35 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, with stable field names.")
     ] = False,
+    topology: Annotated[
+        bool,
+        typer.Option("--topology", help="Draw only how memory, GPUs and network ports connect."),
+    ] = False,
 ) -> None:
     """Look at this machine: what Inlay will use, what holds it back, what is missing.
 
-    Measures memory bandwidth and disk speed, which takes about 2 seconds. The exit code is 1 if
-    something is missing that Inlay needs, or the model's weights are damaged.
+    Measures memory bandwidth and disk speed, which takes about 2 seconds; `--topology` measures
+    nothing. The exit code is 1 if something is missing that Inlay needs, or the model's weights are
+    damaged.
     """
     import json
 
     from rich.console import Console
+
+    if topology:
+        if model is not None:
+            raise typer.BadParameter(
+                "looks at no model: leave DIRECTORY out", param_hint="--topology"
+            )
+        from inlay.serve.doctor.topology import print_topology, topology_as_dict
+        from inlay.transfer.topology import read_topology
+
+        found = read_topology()
+        if as_json:
+            print(json.dumps(topology_as_dict(found), indent=2))
+        else:
+            print_topology(Console(), found)
+        return
 
     from inlay.core.settings import read_settings
     from inlay.serve.doctor.advice import find, make_plan
