@@ -58,10 +58,11 @@ def measurement_record(declared: Measurement, samples: Samples) -> dict[str, Any
     return {key: item if key == "target" else _rounded(item) for key, item in entry.items()}
 
 
-def target_met(target: Mapping[str, float], entry: Mapping[str, Any]) -> bool | None:
+def target_met(target: Mapping[str, Any], entry: Mapping[str, Any]) -> bool | None:
     """Whether a measurement reaches every part of its target; None where it cannot be judged.
 
-    `of_limit`, `of_best_peer`: the ratio, against the strongest peer. `never_behind`: no peer's
+    `of_limit`, `of_best_peer`: the ratio, against the strongest peer. `of_peer`: the ratios against
+    the peers whose labels begin with the names given. `never_behind`: no peer's
     ratio has a median below 0.97 or an interval that ends below 1. `of_best_peer_below_80`: as
     `of_best_peer`, but asked for only where that peer stays below 80 % of the limit. `at_least`,
     `at_most`: the value itself.
@@ -72,7 +73,7 @@ def target_met(target: Mapping[str, float], entry: Mapping[str, Any]) -> bool | 
     return all(answers)
 
 
-def _part_met(name: str, wanted: float, entry: Mapping[str, Any]) -> bool | None:
+def _part_met(name: str, wanted: Any, entry: Mapping[str, Any]) -> bool | None:
     if name == "at_least":
         return bool(entry["value"] >= wanted)
     if name == "at_most":
@@ -81,6 +82,14 @@ def _part_met(name: str, wanted: float, entry: Mapping[str, Any]) -> bool | None
         return bool(entry["of_limit"] >= wanted) if "of_limit" in entry else None
     if "of_peer" not in entry:
         return None
+    if name == "of_peer":
+        found = {
+            peer: [ratio for label, ratio in entry["of_peer"].items() if label.startswith(peer)]
+            for peer in wanted
+        }
+        if not all(found.values()):
+            return None
+        return all(min(ratios) >= wanted[peer] for peer, ratios in found.items())
     of_best_peer = min(entry["of_peer"].values())
     if name == "of_best_peer":
         return bool(of_best_peer >= wanted)

@@ -51,6 +51,9 @@ def test_no_values_give_no_result() -> None:
         ({"of_best_peer": 1.1}, {"of_peer": {"a": 3.0, "b": 1.0}}, False),
         ({"of_best_peer": 3.0}, {"value": 1.0}, None),
         ({"at_most": 1, "of_best_peer": 3.0}, {"value": 2.0}, False),
+        ({"of_peer": {"a": 2.0}}, {"of_peer": {"a 1": 2.1, "a 2": 2.0, "b": 1.0}}, True),
+        ({"of_peer": {"a": 2.0}}, {"of_peer": {"a 1": 2.1, "a 2": 1.9}}, False),
+        ({"of_peer": {"a": 2.0, "b": 1.0}}, {"of_peer": {"a 1": 3.0}}, None),
         ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.1}}, None),
         ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.1}, "of_limit": 0.9}, True),
         ({"of_best_peer_below_80": 1.15}, {"of_peer": {"a": 1.1}, "of_limit": 0.85}, False),
@@ -60,7 +63,7 @@ def test_no_values_give_no_result() -> None:
         ({"never_behind": 1}, {"of_peer": {"a": 0.96}, "of_peer_ci": {"a": [0.9, 1.1]}}, False),
     ],
 )
-def test_targets(target: dict[str, float], entry: dict[str, Any], met: bool | None) -> None:
+def test_targets(target: dict[str, Any], entry: dict[str, Any], met: bool | None) -> None:
     assert target_met(target, entry) is met
 
 
