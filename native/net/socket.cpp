@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <system_error>
 
 #include "../core/errors.h"
@@ -63,6 +64,10 @@ AddressList resolve(const std::string& address, int flags) {
   if (colon == std::string::npos || host.empty() || colon + 1 == address.size())
     throw ArgumentError("address: must be host:port or [v6]:port, got '" + address + "'");
   const std::string port = address.substr(colon + 1);
+  // The resolver would take 65537 for 1.
+  if (port.find_first_not_of("0123456789") != std::string::npos || port.size() > 5 ||
+      std::stoi(port) > 65535)
+    throw ArgumentError("address: the port of '" + address + "' must be in 0..65535");
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;

@@ -222,6 +222,7 @@ def test_arguments_of_submit(engine: TransferEngine, peer: Peer) -> None:
         lambda: engine.connect("nowhere"),
         lambda: engine.connect("127.0.0.1:"),
         lambda: engine.connect("127.0.0.1:port"),
+        lambda: engine.connect("127.0.0.1:65536"),
         lambda: engine.connect("127.0.0.1:1", timeout_s=-1),
         lambda: TransferEngine(token=b"short"),
         lambda: TransferEngine("300.1.1.1:0", token=TOKEN),
