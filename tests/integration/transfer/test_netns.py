@@ -19,15 +19,15 @@ pytestmark = pytest.mark.netns
 RECEIVE = """
 import socket, sys, threading, time, json
 counts = {}
-def serve(address):
-    listener = socket.create_server((address, 7001))
-    print("ready", flush=True)
+def serve(address, listener):
     connection, _ = listener.accept()
     room = bytearray(1 << 20)
     while n := connection.recv_into(room):
         counts[address] = counts.get(address, 0) + n
 for address in sys.argv[1:]:
-    threading.Thread(target=serve, args=(address,), daemon=True).start()
+    listener = socket.create_server((address, 7001))
+    threading.Thread(target=serve, args=(address, listener), daemon=True).start()
+    print("ready", flush=True)
 for line in sys.stdin:
     print(json.dumps(counts), flush=True)
 """
