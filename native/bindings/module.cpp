@@ -70,4 +70,8 @@ NB_MODULE(_native, m) {
   nb::module_ transfer =
       m.def_submodule("transfer", "Transfer engine; typed doors in inlay.transfer.");
   inlay::bindings::register_transfer(transfer);
+
+  nb::module_ transfer_policy = m.def_submodule(
+      "transfer_policy", "Policies of the transfer engine; inlay.transfer.reference in C++.");
+  inlay::bindings::register_transfer_policy(transfer_policy);
 }

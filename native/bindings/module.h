@@ -15,5 +15,6 @@ void register_pending(nanobind::module_& kernels);
 void register_runtime(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
 void register_transfer(nanobind::module_& transfer);
+void register_transfer_policy(nanobind::module_& transfer_policy);
 
 }  // namespace inlay::bindings
