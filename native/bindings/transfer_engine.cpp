@@ -267,6 +267,8 @@ void register_transfer_engine(nb::module_& m) {
   nb::class_<BatchHandle>(
       m, "Batch",
       "Transfers that were submitted together. They go on when this object is dropped.\n\n"
+      "`await batch` is `wait()` for asyncio: no thread waits, the engine's own moves the bytes.\n"
+      "When the awaiting task is cancelled, so is the batch.\n\n"
       "A failed write may have landed any part of its bytes, a failed read leaves its local range\n"
       "undefined. Do not change the source, or read the target, before the batch is done.")
       .def("wait", &BatchHandle::wait, "timeout_s"_a = nb::none(),
@@ -276,6 +278,12 @@ void register_transfer_engine(nb::module_& m) {
            "    TransferTimeoutError, TransferCancelledError: with `remote_settled`.\n"
            "    PeerDiedError, PeerUnreachableError, SegmentClosedError, ...: the first failure;\n"
            "        `status(i)` has each transfer's.")
+      .def("__await__",
+           [](nb::handle self) {
+             return nb::module_::import_("inlay.transfer.asyncio")
+                 .attr("wait")(self)
+                 .attr("__await__")();
+           })
       .def("cancel", cancel, nb::kw_only(), "timeout_s"_a = 1.0,
            "End it, and wait until nothing of it touches local memory.\n\n"
            "Returns whether nothing of it can land in remote memory either. False: the peer did\n"
@@ -317,6 +325,7 @@ void register_transfer(nb::module_& m) {
   register_transfer_views(m);
   register_transfer_engine(m);
   register_transfer_topology(m);
+  register_transfer_completions(m);
 }
 
 }  // namespace inlay::bindings

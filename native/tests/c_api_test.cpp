@@ -1,5 +1,6 @@
 // The C interface as a C program sees it: what works, and every argument that cannot be.
 #include <inlay/transfer.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -115,6 +116,10 @@ void test_batches() {
   CHECK(status.done == 1 && status.code == INLAY_OK && status.bytes_done == 30);
   CHECK(inlay_batch_status(batch, 1, &status, nullptr) == INLAY_OK && status.bytes_done == 10);
   CHECK(inlay_batch_status(batch, 2, &status, nullptr) == INLAY_ARGUMENT);
+  int32_t fd = -1;
+  CHECK(inlay_batch_fd(batch, &fd, nullptr) == INLAY_OK);
+  pollfd polled{fd, POLLIN, 0};
+  CHECK(poll(&polled, 1, 0) == 1);
   int32_t settled = 0;
   CHECK(inlay_batch_cancel(batch, 1, &settled, nullptr) == INLAY_OK && settled == 1);
   CHECK(inlay_batch_wait(batch, -1, nullptr) == INLAY_OK);  // it was over before
@@ -135,8 +140,12 @@ void test_batches() {
   // Cancelled while it runs, or done before that.
   CHECK(inlay_submit(f.engine, &large, 1, nullptr, &batch, nullptr) == INLAY_OK);
   CHECK(inlay_batch_wait(batch, 0, &error) == INLAY_WAIT_TIMEOUT);
+  CHECK(inlay_batch_fd(batch, &fd, nullptr) == INLAY_OK);
+  polled.fd = fd;
+  CHECK(poll(&polled, 1, 0) == 0);
   CHECK(inlay_batch_cancel(batch, 5, &settled, nullptr) == INLAY_OK && settled == 1);
   CHECK(inlay_batch_wait(batch, -1, &error) == INLAY_CANCELLED && error.remote_settled == 1);
+  CHECK(poll(&polled, 1, 0) == 1);
   inlay_batch_release(batch);
   // A handle that is released before its batch is over.
   CHECK(inlay_submit(f.engine, &large, 1, nullptr, &batch, nullptr) == INLAY_OK);
@@ -299,6 +308,7 @@ void test_arguments() {
   CHECK(inlay_batch_wait(nullptr, 1, &error) == INLAY_ARGUMENT);
   CHECK(inlay_batch_cancel(nullptr, 1, nullptr, &error) == INLAY_ARGUMENT);
   CHECK(inlay_batch_status(nullptr, 0, nullptr, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_batch_fd(nullptr, nullptr, &error) == INLAY_ARGUMENT);
   CHECK(inlay_submit(f.engine, &good, 1, nullptr, &batch, &error) == INLAY_OK);
   CHECK(inlay_batch_status(batch, 0, nullptr, &error) == INLAY_ARGUMENT);
   CHECK(inlay_batch_wait(batch, NAN, &error) == INLAY_ARGUMENT);

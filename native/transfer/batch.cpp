@@ -119,6 +119,14 @@ void Batch::part_finished() {
   if (!complete && stop_reason_ == Status::kTimeout) state = State::kTimedOut;
   state_.store(state, std::memory_order_release);
   for (const net::WakeUp* sleeper : sleepers_) sleeper->signal();
+  for (const auto& [completions, key] : told_) completions->push(key);
+}
+
+bool Batch::tell(std::shared_ptr<Completions> completions, uint64_t key) {
+  const std::lock_guard lock(mutex_);
+  if (over()) return false;
+  told_.emplace_back(std::move(completions), key);
+  return true;
 }
 
 bool Batch::wait(Clock::time_point until) {

@@ -37,6 +37,7 @@ struct inlay_remote {
 struct inlay_batch {
   std::shared_ptr<inlay::transfer::Engine> engine;
   std::shared_ptr<inlay::transfer::Batch> batch;
+  std::shared_ptr<inlay::transfer::Completions> completions;  // once its descriptor is asked for
 };
 
 namespace inlay::c_api {

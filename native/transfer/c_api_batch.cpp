@@ -90,6 +90,19 @@ inlay_status inlay_batch_cancel(inlay_batch* batch, double timeout_s, int32_t* s
   });
 }
 
+inlay_status inlay_batch_fd(inlay_batch* batch, int32_t* fd, inlay_error* error) {
+  return guarded(error, [&] {
+    living(given(batch, "batch").engine);
+    given(fd, "fd");
+    if (batch->completions == nullptr) {
+      const auto completions = std::make_shared<transfer::Completions>();
+      if (!batch->batch->tell(completions, 0)) completions->push(0);
+      batch->completions = completions;
+    }
+    *fd = batch->completions->fd();
+  });
+}
+
 int32_t inlay_batch_done(const inlay_batch* batch) {
   return batch != nullptr && batch->batch->over() ? 1 : 0;
 }

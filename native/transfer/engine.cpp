@@ -256,6 +256,11 @@ std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double dead
   return batch;
 }
 
+void Engine::cancel(Batch& batch, Clock::duration grace) {
+  batch.stop(Status::kCancelled, grace);
+  if (!batch.over()) loop_.wake_by(Clock::now() + grace);
+}
+
 Clock::time_point Engine::tick(Clock::time_point now) {
   Clock::time_point next = server_->tick(now);
   for (const auto& peer : peers())

@@ -52,6 +52,9 @@ class Engine {
   // Checks all requests, then starts them. Throws TransferFailure or ArgumentError: none started.
   std::shared_ptr<Batch> submit(std::vector<Request> requests, double deadline_s);
 
+  // Ends a batch; what is not answered within `grace` is given up. Returns at once.
+  void cancel(Batch& batch, Clock::duration grace);
+
   // Fails all batches and ends the thread. Returns the segments, so that what kept their memory is
   // let go by the caller's thread.
   std::vector<std::shared_ptr<Segment>> close();

@@ -167,6 +167,9 @@ INLAY_API inlay_status inlay_batch_wait(inlay_batch* batch, double timeout_s, in
  * writes that the peer did not answer within `timeout_s` may still land there. */
 INLAY_API inlay_status inlay_batch_cancel(inlay_batch* batch, double timeout_s, int32_t* settled,
                                           inlay_error* error);
+/* A descriptor that is readable once the batch is over, for poll, epoll or an event loop. It
+ * belongs to the handle. */
+INLAY_API inlay_status inlay_batch_fd(inlay_batch* batch, int32_t* fd, inlay_error* error);
 /* 1 when it is over: complete, failed, cancelled or late. */
 INLAY_API int32_t inlay_batch_done(const inlay_batch* batch);
 /* 1 when it is over and nothing of it can land at a peer any more. */

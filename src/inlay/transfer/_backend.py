@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from inlay._native import transfer as native
 
     Batch = native.Batch
+    Completions = native.Completions
     Engine = native.Engine
     Peer = native.Peer
     Ranges = native.Ranges
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     TransferStatus = native.TransferStatus
     leave_waiters = native.leave_waiters
     read_topology = native.read_topology
+    stop = native.stop
 else:
 
     def _missing(name: str, problem: str) -> type:
@@ -29,8 +31,8 @@ else:
         return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {problem}."})
 
     _NAMES = (
-        "Batch", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView", "Segment",
-        "SegmentView", "Transfer", "TransferStatus", "read_topology",
+        "Batch", "Completions", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView",
+        "Segment", "SegmentView", "Transfer", "TransferStatus", "read_topology", "stop",
     )  # fmt: skip
     try:
         if not read_settings().native:
