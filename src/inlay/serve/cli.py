@@ -1,4 +1,4 @@
-"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `bench serve`.
+"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `bench serve`, `bench transfer`.
 
 Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
 130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
@@ -18,6 +18,7 @@ from inlay.core.errors import ConfigError, InlayError
 from inlay.core.log import LogConfig, configure_logging, parse_log_setting
 from inlay.core.settings import read_settings
 from inlay.serve.commands.bench_serve import bench_serve
+from inlay.serve.commands.bench_transfer import bench_transfer
 from inlay.serve.commands.chat import chat
 from inlay.serve.commands.doctor import doctor
 from inlay.serve.commands.generate import generate
@@ -60,9 +61,10 @@ def build_app() -> typer.Typer:
     app.command("chat")(chat)
     app.command("generate")(generate)
     app.command("doctor")(doctor)
-    bench = typer.Typer(no_args_is_help=True, help="Measure a server.")
+    bench = typer.Typer(no_args_is_help=True, help="Measure a server, or transfers.")
     bench.callback()(lambda: None)
     bench.command("serve")(bench_serve)
+    bench.command("transfer")(bench_transfer)
     app.add_typer(bench, name="bench")
     return app
 

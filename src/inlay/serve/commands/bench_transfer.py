@@ -1,0 +1,155 @@
+"""`inlay bench transfer`: rates and latencies of the transfer engine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from inlay.serve.bench.transfer import Point, TransferBench
+    from inlay.transfer import TransferEngine
+
+
+def bench_transfer(
+    address: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="HOST:PORT",
+            help="A target, started elsewhere with --listen.",
+            show_default="one is started on this host",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Be the target: offer memory there until Ctrl-C. Port 0: any free one.",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="What a target offers.")] = "512MiB",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="16 to 64 bytes that both ends must hold.",
+            show_default="this user's on this host",
+        ),
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(
+            help="blocks; or kv: 61 layers x 32 pages x (128 KiB + 16 KiB) at random places, all "
+            "in one call."
+        ),
+    ] = "blocks",
+    op: Annotated[str, typer.Option(help="read, write, or both: read,write.")] = "read,write",
+    block_sizes: Annotated[
+        str, typer.Option(metavar="SIZE,...", help="Of blocks.")
+    ] = "4KiB,64KiB,1MiB,16MiB,64MiB",
+    batch: Annotated[int, typer.Option(help="Blocks per call.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads that call at the same time.")] = 1,
+    seconds: Annotated[float, typer.Option(help="How long each point is measured.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the places of pages.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with stable field names.")
+    ] = False,
+) -> None:
+    """Measure transfers between two engines: on this host, or between this one and a target.
+
+    A call is submitted and awaited; each thread walks through its own part of the memory. Ctrl-C
+    ends it after the call that runs; what was measured until then is printed.
+    """
+    from contextlib import ExitStack
+
+    from inlay.core.errors import ConfigError
+    from inlay.core.units import parse_bytes
+    from inlay.serve.bench.transfer import (
+        TransferBench,
+        TransferBenchConfig,
+        own_target,
+    )
+    from inlay.transfer import TransferEngine
+
+    token = token_file.read_bytes() if token_file else None
+    if listen is not None:
+        if address is not None:
+            raise ConfigError("give either the address of a target or --listen, not both")
+        with TransferEngine(listen, token=token) as engine:
+            _be_target(engine, parse_bytes(memory), as_json)
+        return
+    config = TransferBenchConfig(
+        workload=workload,
+        ops=op.split(","),
+        block_bytes=[parse_bytes(size) for size in block_sizes.split(",")],
+        batch=batch,
+        threads=threads,
+        seconds=seconds,
+        seed=seed,
+    )
+    with ExitStack() as stack:
+        there = address or stack.enter_context(own_target(parse_bytes(memory)))
+        engine = stack.enter_context(TransferEngine(token=token if address else None))
+        _measure(TransferBench(engine, there, config), there, as_json)
+
+
+def _be_target(engine: "TransferEngine", size: int, as_json: bool) -> None:
+    """Offer memory until Ctrl-C or SIGTERM."""
+    import json
+    import signal
+    import sys
+
+    from inlay.core.units import format_bytes
+    from inlay.serve.bench.transfer import offer
+
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # from now on they wait for sigwait
+    segment = offer(engine, size)
+    if as_json:
+        print(json.dumps({"address": engine.address, "memory_bytes": size}), flush=True)
+    else:
+        print(f"target at {engine.address}, {format_bytes(size)}; Ctrl-C ends it", flush=True)
+    signal.sigwait(signals)
+    segment.deregister(cancel=True)
+    sys.stdout.flush()
+
+
+def _measure(bench: "TransferBench", there: str, as_json: bool) -> None:
+    """Run all points; interrupted, print those that are done, and go on with the interrupt."""
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from inlay import __version__
+
+    points: list[Point] = []
+    try:
+        with Console(stderr=True).status(f"measuring transfers with {there} ..."):
+            for point in bench.run():
+                points.append(point)  # one by one: an interrupt leaves those that are done
+    finally:
+        if as_json:
+            about = {"version": __version__, "target": there, "memory_bytes": bench.memory_bytes}
+            print(json.dumps({**about, "points": [asdict(point) for point in points]}, indent=2))
+        elif points:
+            _print_table(points)
+
+
+def _print_table(points: "list[Point]") -> None:
+    """A row per point."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from inlay.core.units import format_bytes
+
+    head = ("op", "block", "batch", "threads", "calls", "GB/s", "P50 us", "P90 us", "P99 us")
+    table = Table()
+    for index, name in enumerate(head):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for point in points:
+        block = "128+16 KiB" if point.workload == "kv" else format_bytes(point.block_bytes)
+        latencies = (point.p50_us, point.p90_us, point.p99_us)
+        counts = (point.batch, point.threads, point.calls)
+        row = (point.op, block, *map(str, counts), f"{point.gbs:.2f}")
+        table.add_row(*row, *(f"{value:.1f}" for value in latencies))
+    Console().print(table)
