@@ -17,8 +17,17 @@ constexpr std::size_t kSkipBytes = 65536;
 
 Io outcome(ssize_t moved) {
   if (moved > 0) return Io::kMoved;
-  const bool later = moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  return later ? Io::kBlocked : Io::kClosed;
+  if (moved == 0) return Io::kClosed;
+  switch (errno) {
+    case EAGAIN:
+    case EINTR:
+      return Io::kBlocked;
+    case ECONNRESET:
+    case EPIPE:
+      return Io::kClosed;
+    default:
+      return Io::kBroken;
+  }
 }
 
 }  // namespace

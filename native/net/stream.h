@@ -36,7 +36,8 @@ class Pieces {
   uint64_t bytes_ = 0;
 };
 
-enum class Io { kMoved, kBlocked, kClosed };
+// kClosed: by the other end, where nothing lands any more. kBroken: the way to it.
+enum class Io { kMoved, kBlocked, kClosed, kBroken };
 
 struct OutFrame {
   uint64_t serial = 0;  // the owner's name for it

@@ -42,6 +42,12 @@ const char* sizes_problem(const Frame& frame) {
     case Kind::kLookup:
       if (failed) return "a request with a status";
       return frame.bytes > 0 && frame.bytes <= kMaxNameBytes ? nullptr : "a name too long or empty";
+    case Kind::kAsk:
+      if (failed) return "a request with a status";
+      return frame.bytes > 0 && frame.bytes <= kMaxQuestionBytes ? nullptr
+                                                                 : "a question too long or empty";
+    case Kind::kAnswer:
+      return frame.bytes <= kMaxQuestionBytes ? nullptr : "an answer of a forbidden size";
     case Kind::kSegment:
       if (failed ? frame.bytes > kMaxAnswerText
                  : frame.bytes < kDescriptorBytes || frame.bytes > kMaxDescriptorBytes)
@@ -62,7 +68,8 @@ std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ran
   store(at + 2, static_cast<uint16_t>(ranges.size()));
   store(at + 8, frame.transfer);
   store(at + 16, frame.slice);
-  store(at + 20, static_cast<uint32_t>(frame.status));
+  store(at + 20, frame.attempt);
+  store(at + 22, static_cast<uint16_t>(frame.status));
   store(at + 24, frame.bytes);
   store(at + 32, frame.slot);
   store(at + 36, frame.epoch);
@@ -89,9 +96,9 @@ const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<Wi
   frame.kind = static_cast<Kind>(load<uint16_t>(at));
   frame.transfer = load<uint64_t>(at + 8);
   frame.slice = load<uint32_t>(at + 16);
-  const auto status = load<uint32_t>(at + 20);
-  frame.status = static_cast<Status>(status);
-  if (status > UINT16_MAX || python_class(frame.status) == nullptr) return "an unknown status";
+  frame.attempt = load<uint16_t>(at + 20);
+  frame.status = static_cast<Status>(load<uint16_t>(at + 22));
+  if (python_class(frame.status) == nullptr) return "an unknown status";
   frame.bytes = load<uint64_t>(at + 24);
   frame.slot = load<uint32_t>(at + 32);
   frame.epoch = load<uint32_t>(at + 36);
@@ -163,6 +170,24 @@ bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor) {
     bytes = rest.subspan(key);
   }
   return bytes.empty();
+}
+
+std::vector<std::byte> encode_question(std::string_view transport,
+                                       std::span<const std::byte> body) {
+  std::vector<std::byte> bytes(1 + transport.size() + body.size());
+  bytes[0] = static_cast<std::byte>(transport.size());
+  std::ranges::copy(std::as_bytes(std::span(transport)), bytes.begin() + 1);
+  std::ranges::copy(body, bytes.begin() + 1 + static_cast<std::ptrdiff_t>(transport.size()));
+  return bytes;
+}
+
+bool decode(std::span<const std::byte> bytes, Question& question) {
+  if (bytes.empty()) return false;
+  const auto name = load<uint8_t>(bytes.data());
+  bytes = bytes.subspan(1);
+  if (name > kMaxTransportName || name > bytes.size()) return false;
+  question = {{reinterpret_cast<const char*>(bytes.data()), name}, bytes.subspan(name)};
+  return true;
 }
 
 }  // namespace inlay::net

@@ -2,16 +2,18 @@
 //
 //   header, 40 bytes, little-endian          what follows it
 //    0 u16 kind                               num_ranges x {u64 offset, u64 length}
-//    2 u16 num_ranges                         payload: `bytes` of WRITE, DATA, LOOKUP, SEGMENT
+//    2 u16 num_ranges                         payload: `bytes`, of all but READ
 //    4 u32 CRC32C of header (this field 0) and ranges
-//    8 u64 transfer   16 u32 slice            the answer repeats those of its request
-//   20 u32 status     24 u64 bytes
+//    8 u64 transfer   16 u32 slice            the answer repeats those of its request,
+//   20 u16 attempt    22 u16 status           and the attempt
+//   24 u64 bytes
 //   32 u32 slot       36 u32 epoch            the segment meant
 //
 //   request                                   answer, in the order of requests
 //   READ ranges of a segment                  DATA: their bytes; on failure a status and no bytes
 //   WRITE ranges of a segment, payload        DONE: status
 //   LOOKUP payload: a segment's name          SEGMENT: descriptor, or a status and the names there
+//   ASK a transport something                 ANSWER: status, and what it says
 #pragma once
 
 #include <cstddef>
@@ -32,6 +34,8 @@ enum class Kind : uint16_t {
   kDone = 4,
   kLookup = 5,
   kSegment = 6,
+  kAsk = 7,
+  kAnswer = 8,
 };
 
 constexpr std::size_t kHeaderBytes = 40;
@@ -40,6 +44,7 @@ constexpr std::size_t kMaxRanges = 256;
 constexpr std::size_t kMaxFrameHead = kHeaderBytes + kRangeBytes * kMaxRanges;
 constexpr uint64_t kMaxPayload = uint64_t{64} << 20;
 constexpr std::size_t kMaxNameBytes = 255;
+constexpr std::size_t kMaxQuestionBytes = std::size_t{512} << 10;
 
 struct WireRange {
   uint64_t offset;
@@ -50,6 +55,7 @@ struct Frame {
   Kind kind = Kind::kRead;
   uint64_t transfer = 0;
   uint32_t slice = 0;
+  uint16_t attempt = 0;
   Status status = Status::kOk;
   uint64_t bytes = 0;
   uint32_t slot = 0;
@@ -106,5 +112,13 @@ const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<Wi
 
 std::vector<std::byte> encode(const SegmentDescriptor& descriptor);
 bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor);
+
+// What an ASK carries: {u8 name's bytes, name, body}.
+std::vector<std::byte> encode_question(std::string_view transport, std::span<const std::byte> body);
+struct Question {
+  std::string_view transport;
+  std::span<const std::byte> body;
+};
+bool decode(std::span<const std::byte> bytes, Question& question);
 
 }  // namespace inlay::net

@@ -54,7 +54,7 @@ OutFrame write_frame(uint32_t slice, std::byte* from, const std::vector<WireRang
     bytes += range.length;
   }
   out.serial = slice;
-  out.head = encode({Kind::kWrite, transfer, slice, Status::kOk, bytes, 0, 0}, ranges);
+  out.head = encode({Kind::kWrite, transfer, slice, 0, Status::kOk, bytes, 0, 0}, ranges);
   return out;
 }
 

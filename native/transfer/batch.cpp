@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "lane.h"
 #include "peer.h"
 
 namespace inlay::transfer {
@@ -54,6 +53,7 @@ Batch::Batch(std::vector<Request> requests, Clock::time_point deadline, double d
     : requests_(std::move(requests)),
       progress_(requests_.size()),
       id_(++last_id),
+      deadline_(deadline),
       deadline_s_(deadline_s),
       spin_us_(spin_us),
       next_check_(deadline.time_since_epoch().count()) {
@@ -65,59 +65,45 @@ Batch::Batch(std::vector<Request> requests, Clock::time_point deadline, double d
   }
 }
 
-Batch::Batch(std::string name, const std::shared_ptr<Lane>& lane, Clock::time_point deadline,
-             double deadline_s, int spin_us)
-    : id_(++last_id),
-      deadline_s_(deadline_s),
-      spin_us_(spin_us),
-      next_check_(deadline.time_since_epoch().count()) {
-  auto part = std::make_unique<Part>();
-  part->batch = this;
-  part->lane = lane;
-  part->lookup.emplace(Lookup{std::move(name), {}, Status::kOk});
-  parts_.push_back(std::move(part));
-}
-
 Batch::~Batch() {
   if (over()) return;  // else it was never started
   for (const Request& request : requests_) request.local->leave();
 }
 
-void Batch::start(const std::vector<std::shared_ptr<Lane>>& lanes) {
-  for (uint32_t i = 0; i < lanes.size(); ++i) {
-    const auto found =
-        std::ranges::find(parts_, lanes[i], [](const auto& part) { return part->lane; });
+void Batch::start() {
+  for (uint32_t i = 0; i < requests_.size(); ++i) {
+    const std::shared_ptr<Peer>& peer = requests_[i].remote->peer;
+    const auto found = std::ranges::find(parts_, peer, [](const auto& part) { return part->peer; });
     Part* part = found == parts_.end() ? nullptr : found->get();
     if (part == nullptr) {
       part = parts_.emplace_back(std::make_unique<Part>()).get();
       part->batch = this;
-      part->lane = lanes[i];
+      part->peer = peer;
     }
     part->requests.push_back(i);
+    part->bytes += requests_[i].bytes;
   }
   unfinished_parts_ = parts_.size();
   if (parts_.empty()) {
     state_.store(State::kDone, std::memory_order_release);
     return;
   }
-  for (const auto& part : parts_) part->lane->add(*part);
+  for (const auto& part : parts_) part->peer->submit(*part);
 }
 
 void Batch::part_finished() {
   const std::lock_guard lock(mutex_);
   if (--unfinished_parts_ > 0) return;
   bool complete = true;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
+  for (std::size_t i = 0; i < requests_.size(); ++i)
     complete = complete && progress_[i].error == Status::kOk &&
                progress_[i].bytes_done == requests_[i].bytes;
-    requests_[i].local->leave();
-  }
-  for (const auto& part : parts_)
-    if (part->lookup) complete = complete && part->asked && stop_reason_ == Status::kOk;
   State state = complete ? State::kDone : State::kFailed;
   if (!complete && stop_reason_ == Status::kCancelled) state = State::kCancelled;
   if (!complete && stop_reason_ == Status::kTimeout) state = State::kTimedOut;
+  // Who waits for a segment finds the batch over.
   state_.store(state, std::memory_order_release);
+  for (const Request& request : requests_) request.local->leave();
   for (const net::WakeUp* sleeper : sleepers_) sleeper->signal();
   for (const auto& [completions, key] : told_) completions->push(key);
 }
@@ -129,6 +115,56 @@ bool Batch::tell(std::shared_ptr<Completions> completions, uint64_t key) {
   return true;
 }
 
+// The paths that this thread moves bytes on while it waits.
+class Batch::Driving {
+ public:
+  Driving(const Batch& batch, const net::WakeUp& wake) : batch_(batch), wake_(wake) {}
+  Driving(const Driving&) = delete;
+  Driving& operator=(const Driving&) = delete;
+  ~Driving() {
+    for (const auto& path : paths_) path->stop_driving(wake_);
+  }
+
+  bool pump() {
+    uint64_t version = 0;
+    for (const auto& part : batch_.parts_) version += part->peer->dispatch().version();
+    if (version != seen_) take_more();
+    seen_ = version;
+    bool moved = false;
+    for (const auto& path : paths_) moved |= path->pump();
+    if (moved)
+      for (const auto& part : batch_.parts_) part->peer->fill();
+    return moved;
+  }
+  bool empty() const { return paths_.empty(); }
+  // Sleeps until something may be to do, or `nap` is over.
+  void sleep(Clock::duration nap) {
+    polled_.clear();
+    for (const auto& path : paths_) polled_.push_back(path->sleep_on());
+    polled_.push_back({wake_.fd(), POLLIN, 0});
+    const auto nap_ns = std::min<int64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(nap).count(), 3'600'000'000'000);
+    const timespec rest{static_cast<time_t>(nap_ns / 1'000'000'000), nap_ns % 1'000'000'000};
+    if (ppoll(polled_.data(), polled_.size(), &rest, nullptr) > 0 && polled_.back().revents != 0)
+      wake_.reset();
+  }
+
+ private:
+  void take_more() {
+    std::vector<std::shared_ptr<Path>> busy;
+    for (const auto& part : batch_.parts_) part->peer->dispatch().busy_paths(busy);
+    for (auto& path : busy)
+      if (std::ranges::find(paths_, path) == paths_.end() && path->try_drive(wake_))
+        paths_.push_back(std::move(path));
+  }
+
+  const Batch& batch_;
+  const net::WakeUp& wake_;
+  uint64_t seen_ = 0;
+  std::vector<std::shared_ptr<Path>> paths_;
+  std::vector<pollfd> polled_;
+};
+
 bool Batch::wait(Clock::time_point until) {
   if (over()) return true;
   const net::WakeUp& wake = own_wake_up();
@@ -137,35 +173,22 @@ bool Batch::wait(Clock::time_point until) {
     if (over()) return true;
     sleepers_.push_back(&wake);
   }
-  std::vector<Lane*> driven;
-  for (const auto& part : parts_)
-    if (part->lane->try_drive(wake)) driven.push_back(part->lane.get());
-  std::vector<pollfd> polled(driven.size() + 1);
-  Clock::time_point spin_end = Clock::now() + std::chrono::microseconds(spin_us_);
-  while (!over()) {
-    bool moved = false;
-    for (Lane* lane : driven) moved |= lane->pump();
-    if (over()) break;
-    const Clock::time_point now = Clock::now();
-    const Clock::time_point check = check_time(now);
-    if (now >= until) break;
-    if (moved) spin_end = now + std::chrono::microseconds(spin_us_);
-    if (moved || (!driven.empty() && now < spin_end)) continue;
-    for (std::size_t i = 0; i < driven.size(); ++i) {
-      const int events = driven[i]->has_unsent() ? POLLIN | POLLOUT : POLLIN;
-      polled[i] = {driven[i]->socket().get(), static_cast<short>(events), 0};
+  {
+    Driving driving(*this, wake);
+    Clock::time_point spin_end = Clock::now() + std::chrono::microseconds(spin_us_);
+    while (!over()) {
+      const bool moved = driving.pump();
+      if (over()) break;
+      const Clock::time_point now = Clock::now();
+      const Clock::time_point check = check_time(now);
+      if (now >= until) break;
+      if (moved) spin_end = now + std::chrono::microseconds(spin_us_);
+      if (moved || (!driving.empty() && now < spin_end)) continue;
+      // At least a little, so that a time that is due but not yet past does not spin.
+      driving.sleep(
+          std::max<Clock::duration>(std::min(until, check) - now, std::chrono::microseconds(50)));
     }
-    polled.back() = {wake.fd(), POLLIN, 0};
-    // At least a little, so that a time that is due but not yet past does not spin.
-    const auto nap =
-        std::max<Clock::duration>(std::min(until, check) - now, std::chrono::microseconds(50));
-    const auto nap_ns = std::min<int64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(nap).count(), 3'600'000'000'000);
-    const timespec rest{static_cast<time_t>(nap_ns / 1'000'000'000), nap_ns % 1'000'000'000};
-    if (ppoll(polled.data(), polled.size(), &rest, nullptr) > 0 && polled.back().revents != 0)
-      wake.reset();
   }
-  for (Lane* lane : driven) lane->stop_driving();
   const std::lock_guard lock(mutex_);
   std::erase(sleepers_, &wake);
   return over();
@@ -182,7 +205,7 @@ void Batch::stop(Status reason, Clock::duration grace) {
     for (const net::WakeUp* sleeper : sleepers_) sleeper->signal();
     if (!first) return;
   }
-  for (const auto& part : parts_) part->lane->stop(*part);
+  for (const auto& part : parts_) part->peer->stop(*part);
 }
 
 Clock::time_point Batch::check_time(Clock::time_point now) {
@@ -196,25 +219,14 @@ Clock::time_point Batch::check_time(Clock::time_point now) {
     if (Clock::duration(next_check_.load()) > now.time_since_epoch()) stopping = false;
   }
   if (stopping)
-    for (const auto& part : parts_) part->lane->give_up(*part);
+    for (const auto& part : parts_) part->peer->give_up(*part);
   else
     stop(Status::kTimeout, kDeadlineGrace);
   return over() ? Clock::time_point::max() : Clock::time_point(Clock::duration(next_check_.load()));
 }
 
-Part* Batch::part_of(std::size_t request) {
-  for (const auto& part : parts_)
-    if (std::ranges::binary_search(part->requests, static_cast<uint32_t>(request)))
-      return part.get();
-  return nullptr;
-}
-
 Batch::Progress Batch::progress(std::size_t index) {
-  return part_of(index)->lane->locked([&] {
-    Progress now = progress_[index];
-    now.complete = now.bytes_done == requests_[index].bytes;
-    return now;
-  });
+  return requests_[index].remote->peer->dispatch().progress(*this, index);
 }
 
 bool Batch::uses(const Segment& segment) const {
@@ -238,10 +250,9 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
     case Status::kPeerDied:
       return {status, what + ": its process ended or closed the connection", {}, peer};
     case Status::kPeerUnreachable:
-      return {status,
-              what + ": the connection was closed because the peer did not take what was sent",
-              {},
-              peer};
+      return {status, what + ": there is no way left to the peer", {}, peer};
+    case Status::kTransportUnavailable:
+      return {status, what + ": no transport of this engine reaches that memory", name, peer};
     case Status::kEngineClosed:
       return {status, what + ": this engine is closed", {}, peer};
     default:

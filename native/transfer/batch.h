@@ -3,8 +3,8 @@
 //   running --all answered--> done | failed
 //   running --stop()--> stopping --all answered, or given up--> cancelled | timed out
 //
-// A part is what goes over one lane. Its fields are guarded by that lane's lock; those of the batch
-// by its own, which is taken after a lane's and never before.
+// A part is what goes to one peer. Its fields are guarded by that peer's dispatcher; those of the
+// batch by its own lock, which is taken after a dispatcher's and never before.
 //
 // Who lands bytes after the end: nobody in local memory. In remote memory nothing either, except
 // when writes were given up without an answer: then settled() is false.
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,29 +25,36 @@
 
 namespace inlay::transfer {
 
-class Lane;
+class Batch;
 
-// A question for the descriptor of a segment, which travels like a slice.
-struct Lookup {
-  std::string name;
-  std::vector<std::byte> answer;
-  Status status = Status::kOk;
+// A slice that was tried before.
+struct Retry {
+  Slice slice;
+  uint32_t request;
+  uint32_t slice_id;
+  uint16_t number;  // of the next try
 };
 
 struct Part {
-  class Batch* batch = nullptr;
-  std::shared_ptr<Lane> lane;
+  Batch* batch = nullptr;
+  std::shared_ptr<Peer> peer;
   std::vector<uint32_t> requests;  // indices into the batch's
-  std::optional<Lookup> lookup;
+  uint64_t bytes = 0;
   // The next byte to post: requests[request], its range, bytes of that range already posted.
   std::size_t request = 0;
   std::size_t range = 0;
   uint64_t skip = 0;
-  bool asked = false;        // the lookup is posted
-  uint32_t outstanding = 0;  // slices that may still touch local memory, or wait for an answer
-  bool added = false;        // the lane knows it
-  bool stopped = false;      // no further slices
+  std::vector<Retry> again;  // posted before anything new
+  uint32_t next_slice = 0;
+  uint32_t outstanding = 0;  // attempts that are not over, or in doubt
+  uint64_t turn = 0;         // of the dispatcher's rounds
+  uint64_t turn_bytes = 0;   // posted in it
+  bool queued = false;
+  bool added = false;     // the dispatcher knows it
+  bool stopped = false;   // no further slices
+  bool given_up = false;  // nor is anything waited for
   bool finished = false;
+  std::shared_ptr<Batch> self;  // from add() to the end
 
   // Skips requests that failed.
   bool has_next();
@@ -60,13 +66,10 @@ class Batch : public std::enable_shared_from_this<Batch> {
  public:
   // Enters the local segments, which it leaves at the end. Throws TransferFailure(kSegmentClosed).
   Batch(std::vector<Request> requests, Clock::time_point deadline, double deadline_s, int spin_us);
-  // A lookup.
-  Batch(std::string name, const std::shared_ptr<Lane>& lane, Clock::time_point deadline,
-        double deadline_s, int spin_us);
   ~Batch();
 
-  // Once, with a lane for each request.
-  void start(const std::vector<std::shared_ptr<Lane>>& lanes);
+  // Once. What is small may be over when it returns.
+  void start();
 
   bool over() const { return state_.load(std::memory_order_acquire) != State::kRunning; }
   State state() const { return state_.load(std::memory_order_acquire); }
@@ -92,19 +95,19 @@ class Batch : public std::enable_shared_from_this<Batch> {
   // What wait() raises; only of a batch that is over and not done.
   TransferFailure failure();
   TransferFailure failure_of(std::size_t index, Status status) const;
-  const Lookup& lookup() const { return *parts_.front()->lookup; }
 
  private:
-  friend class Lane;
+  friend class Dispatch;
   friend struct Part;
 
-  void part_finished();  // by lanes, locked
-  Part* part_of(std::size_t request);
+  class Driving;
+  void part_finished();  // by dispatchers, locked
 
   std::vector<Request> requests_;
-  std::vector<Progress> progress_;  // of each; guarded by its lane
+  std::vector<Progress> progress_;  // of each; guarded by its peer's dispatcher
   std::vector<std::unique_ptr<Part>> parts_;
   const uint64_t id_;
+  const Clock::time_point deadline_;
   const double deadline_s_;
   const int spin_us_;
   std::atomic<uint32_t> unsettled_{0};

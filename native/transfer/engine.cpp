@@ -2,12 +2,8 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <future>
-#include <map>
 
 #include "../core/errors.h"
 
@@ -15,7 +11,6 @@ namespace inlay::transfer {
 
 namespace {
 
-constexpr uint64_t kSmallBytes = 65536;
 constexpr double kForever_s = 1e6;
 constexpr int kRetry_ms = 5;
 
@@ -33,52 +28,32 @@ Clock::time_point after(double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-class ClosedAtOnce : public TransferFailure {
- public:
-  explicit ClosedAtOnce(const std::string& address)
-      : TransferFailure(Status::kPeerUnreachable,
-                        "peer " + address + " closed the connection before it was made", {},
-                        address) {}
-};
-
-TransferFailure handshake_failure(const net::ClientHandshake& handshake,
-                                  const std::string& address) {
-  const auto range = [](int least, int most) {
-    return std::to_string(least) + " to " + std::to_string(most);
-  };
-  switch (handshake.status()) {
-    case Status::kPeerRefused:
-      return {Status::kPeerRefused,
-              "peer " + address + " holds another token: give both engines the same one",
-              {},
-              address};
-    case Status::kProtocolVersion:
-      return {Status::kProtocolVersion,
-              "peer " + address + " speaks versions " +
-                  range(handshake.target_min(), handshake.target_max()) + ", this engine " +
-                  range(net::kMinVersion, net::kMaxVersion) + " of the protocol",
-              {},
-              address};
-    default:
-      return {Status::kProtocol,
-              "what listens at " + address + " is no Inlay transfer engine",
-              {},
-              address};
-  }
+net::EngineId new_id() {
+  net::EngineId id;
+  net::fill_random(id);
+  return id;
 }
 
 }  // namespace
 
 Engine::Engine(EngineOptions options)
     : spin_us_(usable_spin(options.spin_us)),
-      token_(std::move(options.token)),
-      loop_(spin_us_, [this](Clock::time_point now) { return tick(now); }) {
-  if (token_.size() < 16 || token_.size() > 64)
-    throw ArgumentError("token: must have 16..64 bytes, got " + std::to_string(token_.size()));
-  net::fill_random(id_);
+      loop_(spin_us_, [this](Clock::time_point now) { return tick(now); }),
+      id_(new_id()) {
+  const std::size_t token_bytes = options.token.size();
+  if (token_bytes < 16 || token_bytes > 64)
+    throw ArgumentError("token: must have 16..64 bytes, got " + std::to_string(token_bytes));
   net::Listener listener = net::listen_at(options.listen);
   address_ = listener.address;
-  server_ = std::make_shared<Server>(loop_, segments_, id_, token_, std::move(listener.socket));
+  const Site site{loop_,   segments_, id_, std::move(options.token), std::move(options.runtime_dir),
+                  spin_us_};
+  transports_ = std::make_unique<Transports>(site, options.transports);
+  server_ = std::make_shared<Server>(
+      site, std::move(listener.socket),
+      [this](const net::EngineId& from, std::span<const std::byte> question) {
+        return transports_->answer(from, question);
+      });
+  transports_->tcp().serve(server_);
   server_->start();
   loop_.start();
 }
@@ -92,6 +67,14 @@ void Engine::require_open() const {
 void Engine::add(const std::shared_ptr<Segment>& segment) {
   require_open();
   segments_.add(segment);
+  try {
+    transports_->attach(*segment);
+  } catch (...) {
+    segment->close();
+    segments_.remove(*segment);
+    throw;
+  }
+  segments_.publish(*segment);
 }
 
 std::string Engine::free_name() { return "segment-" + std::to_string(++last_name_); }
@@ -101,12 +84,12 @@ bool Engine::remove(const std::shared_ptr<Segment>& segment, bool cancel, Clock:
   if (was_open) segments_.remove(*segment);
   if (cancel && !closed_) {
     for (const auto& peer : peers())
-      for (const auto& batch : peer->batches())
+      for (const auto& batch : peer->dispatch().batches())
         if (batch->uses(*segment)) batch->stop(Status::kCancelled, std::chrono::milliseconds(50));
     loop_.wake_by(Clock::now() + std::chrono::milliseconds(50));
     loop_.post([server = server_, segment] { server->evict(*segment); });
   }
-  return segment->wait_unused(until);
+  return transports_->detach(*segment, until) && segment->wait_unused(until);
 }
 
 std::vector<std::shared_ptr<Peer>> Engine::peers() const {
@@ -119,41 +102,6 @@ std::shared_ptr<Peer> Engine::find_peer(const net::EngineId& id) const {
   for (const auto& peer : peers_)
     if (peer->engine == id && peer->alive()) return peer;
   return nullptr;
-}
-
-net::Descriptor Engine::open_lane(const std::string& address, net::LaneKind kind,
-                                  uint64_t connection, net::EngineId& target,
-                                  std::shared_ptr<Peer>* known, Clock::time_point end,
-                                  const std::function<void()>& interrupted) {
-  net::Descriptor socket = net::connect_to(address, end, interrupted);
-  net::Hello hello;
-  hello.lane = kind;
-  hello.engine = id_;
-  hello.connection = connection;
-  net::fill_random(hello.nonce);
-  net::ClientHandshake handshake(hello, token_);
-  while (handshake.wanted() > 0) {
-    const auto output = handshake.output();
-    if (!output.empty() && send(socket.get(), output.data(), output.size(), MSG_NOSIGNAL) !=
-                               static_cast<ssize_t>(output.size()))
-      throw ClosedAtOnce(address);
-    std::vector<std::byte> answer(handshake.wanted());
-    for (std::size_t have = 0; have < answer.size();) {
-      if (!net::wait_for(socket, POLLIN, end, interrupted))
-        throw TransferFailure(Status::kPeerUnreachable,
-                              "peer " + address + " accepted the connection but does not answer",
-                              {}, address);
-      const ssize_t n = recv(socket.get(), answer.data() + have, answer.size() - have, 0);
-      if (n > 0) have += static_cast<std::size_t>(n);
-      if (n == 0 || (n < 0 && errno != EAGAIN)) throw ClosedAtOnce(address);
-    }
-    handshake.take(answer);
-    if (handshake.status() != Status::kOk) throw handshake_failure(handshake, address);
-    // Before our proof, with which the target closes the lanes of earlier connections.
-    if (known != nullptr && (*known = find_peer(handshake.target())) != nullptr) return {};
-  }
-  target = handshake.target();
-  return socket;
 }
 
 std::shared_ptr<Peer> Engine::connect(const std::string& address, double timeout_s,
@@ -170,38 +118,62 @@ std::shared_ptr<Peer> Engine::connect(const std::string& address, double timeout
     poll(nullptr, 0, kRetry_ms);
     (void)one_at_a_time.try_lock();
   }
-  const uint64_t connection = ++last_connection_;
   for (;;) {
     try {
-      net::EngineId id{};
-      net::EngineId second{};
-      std::shared_ptr<Peer> known;
-      std::array<net::Descriptor, 2> sockets;
-      sockets[0] =
-          open_lane(address, net::LaneKind::kSmall, connection, id, &known, end, interrupted);
-      if (known != nullptr) return known;
-      sockets[1] =
-          open_lane(address, net::LaneKind::kBulk, connection, second, nullptr, end, interrupted);
-      if (second != id)
-        throw TransferFailure(Status::kPeerUnreachable,
-                              "peer " + address + " restarted while it was connected to", {},
-                              address);
-      const auto peer = std::make_shared<Peer>(address, id, spin_us_);
-      peer->start(loop_, std::move(sockets));
-      {
-        const std::lock_guard lock(mutex_);
-        std::erase_if(peers_, [](const auto& old) { return !old->alive(); });
-        peers_.push_back(peer);
-      }
-      if (closed_) peer->lose(Status::kEngineClosed, false);
-      return peer;
-    } catch (const ClosedAtOnce&) {
+      return connect_once(address, end, interrupted);
+    } catch (const TcpTransport::ClosedAtOnce&) {
       // As a port under a flood does with honest connections, too.
       if (Clock::now() >= end) throw;
     }
     interrupted();
     poll(nullptr, 0, kRetry_ms);
   }
+}
+
+std::shared_ptr<Peer> Engine::connect_once(const std::string& address, Clock::time_point end,
+                                           const std::function<void()>& interrupted) {
+  TcpTransport& tcp = transports_->tcp();
+  const uint32_t generation = ++last_generation_;
+  const uint64_t connection = uint64_t{generation} << 32;
+  std::shared_ptr<Peer> known;
+  TcpTransport::Dialed dialed = tcp.dial(
+      address, net::LaneKind::kSmall, connection,
+      [&](const net::EngineId& id) { return (known = find_peer(id)) != nullptr; }, end,
+      interrupted);
+  if (known != nullptr) return known;
+  const auto peer = std::make_shared<Peer>(loop_, address, dialed.target, generation);
+  peer->add_lane(tcp.make_lane(peer, std::move(dialed.socket), connection, net::LaneKind::kSmall));
+  const Peer::Answer offers =
+      peer->ask_and_wait(net::Kind::kAsk, net::encode_question({}, {}), end, interrupted);
+  if (offers.status != Status::kOk) throw TcpTransport::ClosedAtOnce(address);
+  transports_->connect(peer, offers.bytes, end);
+  if (!peer->alive()) throw TcpTransport::ClosedAtOnce(address);
+  if (!peer->dispatch().has_paths()) {
+    std::string text = "peer " + address + " and this engine have no transport in common";
+    for (const std::string& problem : peer->problems()) text += "; " + problem;
+    throw TransferFailure(Status::kPeerUnreachable, text, {}, address);
+  }
+  add_peer(peer);
+  return peer;
+}
+
+void Engine::add_peer(const std::shared_ptr<Peer>& peer) {
+  std::vector<std::shared_ptr<Peer>> dead;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& old : peers_)
+      if (!old->alive()) dead.push_back(old);
+    std::erase_if(peers_, [](const auto& old) { return !old->alive(); });
+    peers_.push_back(peer);
+  }
+  for (const auto& old : dead) {
+    // The target has shut the lanes of earlier generations, or is another process.
+    if (old->engine == peer->engine || old->address == peer->address)
+      old->settle();
+    else
+      old->forget();
+  }
+  if (closed_) peer->lose(Status::kEngineClosed, false);
 }
 
 void Engine::check(const Request& request) {
@@ -233,25 +205,15 @@ void Engine::check(const Request& request) {
 
 std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double deadline_s) {
   require_open();
-  std::map<Peer*, uint64_t> bytes_to;
   for (Request& request : requests) {
     std::erase_if(request.ranges, [](const Range& range) { return range.length == 0; });
     check(request);
     request.bytes = 0;
     for (const Range& range : request.ranges) request.bytes += range.length;
-    bytes_to[request.remote->peer.get()] += request.bytes;
-  }
-  // Small work does not stand behind large work.
-  std::vector<std::shared_ptr<Lane>> lanes;
-  lanes.reserve(requests.size());
-  for (const Request& request : requests) {
-    Peer* peer = request.remote->peer.get();
-    const bool small = bytes_to[peer] <= kSmallBytes;
-    lanes.push_back(peer->lane(small ? net::LaneKind::kSmall : net::LaneKind::kBulk));
   }
   const Clock::time_point deadline = after(deadline_s);
   const auto batch = std::make_shared<Batch>(std::move(requests), deadline, deadline_s, spin_us_);
-  batch->start(lanes);
+  batch->start();
   if (!batch->over() && deadline != Clock::time_point::max()) loop_.wake_by(deadline);
   return batch;
 }
@@ -263,8 +225,12 @@ void Engine::cancel(Batch& batch, Clock::duration grace) {
 
 Clock::time_point Engine::tick(Clock::time_point now) {
   Clock::time_point next = server_->tick(now);
-  for (const auto& peer : peers())
-    for (const auto& batch : peer->batches()) next = std::min(next, batch->check_time(now));
+  for (const auto& peer : peers()) {
+    for (const auto& batch : peer->dispatch().batches())
+      next = std::min(next, batch->check_time(now));
+    peer->fill();  // paths that rested may be tried again
+    next = std::min(next, peer->dispatch().next_try(now));
+  }
   return next;
 }
 
@@ -272,7 +238,11 @@ std::vector<std::shared_ptr<Segment>> Engine::close() {
   if (closed_.exchange(true)) return {};
   loop_.stop();
   server_->stop();
-  for (const auto& peer : peers()) peer->lose(Status::kEngineClosed, false);
+  for (const auto& peer : peers()) {
+    peer->lose(Status::kEngineClosed, false);
+    peer->forget();
+  }
+  transports_->close();
   auto segments = segments_.all();
   for (const auto& segment : segments) {
     segment->close();

@@ -14,6 +14,7 @@
 #include "peer.h"
 #include "segment.h"
 #include "server.h"
+#include "transports.h"
 
 namespace inlay::transfer {
 
@@ -21,6 +22,8 @@ struct EngineOptions {
   std::string listen;
   net::Token token;
   int spin_us = 20;
+  std::vector<std::string> transports = {};  // names; empty: all that work here
+  std::string runtime_dir = {};              // of mode 0700, for what processes here share
 };
 
 class Engine {
@@ -63,26 +66,26 @@ class Engine {
   void require_open() const;
   Clock::time_point tick(Clock::time_point now);
   std::vector<std::shared_ptr<Peer>> peers() const;
-  net::Descriptor open_lane(const std::string& address, net::LaneKind kind, uint64_t connection,
-                            net::EngineId& target, std::shared_ptr<Peer>* known,
-                            Clock::time_point end, const std::function<void()>& interrupted);
+  std::shared_ptr<Peer> connect_once(const std::string& address, Clock::time_point end,
+                                     const std::function<void()>& interrupted);
+  void add_peer(const std::shared_ptr<Peer>& peer);
   std::shared_ptr<Peer> find_peer(const net::EngineId& id) const;
   static void check(const Request& request);
 
   const unsigned generation_ = net::fork_generation();
   const int spin_us_;
-  const net::Token token_;
-  net::EngineId id_;
   std::string address_;
   SegmentRegistry segments_;
   net::Loop loop_;
+  const net::EngineId id_;
+  std::unique_ptr<Transports> transports_;
   std::shared_ptr<Server> server_;
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> last_name_{0};
 
   mutable std::mutex mutex_;
   std::mutex connecting_;  // one connect at a time, so that none fences another
-  uint64_t last_connection_ = 0;
+  uint32_t last_generation_ = 0;
   std::vector<std::shared_ptr<Peer>> peers_;
 };
 

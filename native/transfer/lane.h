@@ -1,7 +1,9 @@
-// The initiator's end of a connection: cuts slices from batches, posts them, and takes the answers.
+// The initiator's end of a connection: a path that posts slices as frames and takes the answers,
+// and what questions to the peer go over.
 //
-// Answers come in the order of requests, so the lane is a queue: the oldest unanswered slice is at
-// its front. Whoever waits for a batch drives its lanes; a lane that nobody drives is the loop's.
+// Answers come in the order of requests, so the lane is a queue: the oldest unanswered request is
+// at its front. Whoever waits for a batch drives its lanes; a lane that nobody drives is the
+// loop's.
 #pragma once
 
 #include <atomic>
@@ -9,81 +11,101 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "../net/loop.h"
 #include "../net/stream.h"
-#include "batch.h"
+#include "../net/wire.h"
+#include "transport.h"
 
 namespace inlay::transfer {
 
-class Lane : public net::Handler, private net::Sink, public std::enable_shared_from_this<Lane> {
+class Lane final : public Path,
+                   public net::Handler,
+                   private net::Sink,
+                   public std::enable_shared_from_this<Lane> {
  public:
-  Lane(net::Loop& loop, net::Descriptor socket, std::weak_ptr<Peer> peer);
+  struct Made {
+    net::Descriptor socket;
+    uint64_t connection;  // as in net::Hello
+    Traffic traffic;
+    Reach reach;
+    std::string name;
+  };
+  Lane(net::Loop& loop, Made made, std::weak_ptr<PathOwner> owner);
 
   // Registers with the loop.
   void start();
-  // Takes a part on and sends what the socket takes now.
-  void add(Part& part);
-  // No further slices of this part: drops what is not begun, lands no more of its reads.
-  void stop(Part& part);
-  // Gives up what is unanswered of a stopped part. Loses the lane when one of its slices is half
-  // sent, for the rest would come from memory that is no longer the lane's.
-  void give_up(Part& part);
-  // Ends the connection and fails its parts. `remote_gone`: the other end is closed, so nothing
-  // lands there any more.
-  void lose(Status why, bool remote_gone);
+  // `then` is called once, without locks; with the reason when the lane ends before the answer.
+  void ask(net::Kind kind, Bytes question, PathOwner::Then then);
 
-  // Sends and receives once each without waiting; true when bytes moved.
-  bool pump();
-  // One thread at a time drives; the loop leaves the lane alone meanwhile.
-  // `driver` is signalled when others left bytes to send.
-  bool try_drive(const net::WakeUp& driver);
-  void stop_driving();
-  const net::Descriptor& socket() const { return socket_; }
-  bool has_unsent();
-
-  // With the lane locked.
-  template <typename Read>
-  auto locked(Read&& read) {
-    const std::lock_guard lock(mutex_);
-    return read();
-  }
-  std::vector<std::shared_ptr<Batch>> batches();
+  std::string_view transport() const override { return "tcp"; }
+  std::string name() const override { return made_.name; }
+  Traffic traffic() const override { return made_.traffic; }
+  std::optional<Reach> reach(const Segment& local, const RemoteSegment& remote,
+                             Op op) const override;
+  PostResult post(Attempt& attempt) override;
+  void kick() override;
+  bool pump() override;
+  bool try_drive(const net::WakeUp& driver) override;
+  void stop_driving(const net::WakeUp& driver) override;
+  pollfd sleep_on() override;
+  void revoke(const void* owner) override;
+  // Ends the lane when a write is half sent, for the rest would come from memory that is no longer
+  // the lane's.
+  void abandon(const void* owner) override;
+  void close(Status why) override;
+  Bytes fence() const override;
 
   bool on_events(uint32_t events) override;
 
  private:
-  struct Slice {
+  // A request without its answer.
+  struct Sent {
     uint64_t serial;
-    std::shared_ptr<Batch> batch;
-    Part* part;  // null: stopped, nobody counts on the answer
-    uint32_t request;
-    bool is_read;
-    bool is_lookup;
-    bool given_up;  // a write whose batch did not wait for the answer
+    net::Kind answer;  // what has to come
+    uint64_t transfer;
+    uint32_t slice;
+    uint16_t number;
     uint64_t bytes;
+    Attempt* attempt;       // null: nobody counts on the answer
+    bool given_up = false;  // a write: its answer settles it
     net::Pieces landing;
+    PathOwner::Then then;  // of a question
+    std::shared_ptr<Bytes> text;
+  };
+  // What has to be told without the lock.
+  struct Told {
+    PathOwner::Then then;
+    Status status;
+    std::shared_ptr<Bytes> text;
+  };
+  // The owner is let go of after the lock, since its end closes the lane.
+  struct Turn {
+    std::shared_ptr<PathOwner> owner;
+    std::unique_lock<std::mutex> lock;
   };
 
+  // Ahead of a driver, which would keep others out for long: the lock is not fair.
+  Turn enter();
+  // These unlock.
+  void tell(Turn& turn);
+  void lose(Turn& turn, Status why, bool remote_gone);
+
   // All with the lane locked:
-  void post();
-  bool post_next(Part& part);
-  void post_lookup(Part& part);
-  void push(net::Frame frame, Slice slice, std::span<const net::WireRange> ranges,
-            net::Pieces payload);
-  void finish_if_over(Part& part);
-  void settle(Slice& slice, Status status);
+  void push(net::Frame frame, Sent sent, std::span<const net::WireRange> ranges,
+            net::Pieces payload, std::shared_ptr<const void> kept = {});
   void watch();
-  void fail_part(Part& part, Status why);
+  void end_all(Status why, bool remote_gone);
 
   const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
                        net::Pieces& landing) override;
   const char* on_payload_end() override;
 
   net::Loop& loop_;
-  const net::Descriptor socket_;
-  const std::weak_ptr<Peer> peer_;
+  const Made made_;
+  const std::weak_ptr<PathOwner> owner_;
   net::Loop::Id loop_id_ = 0;
 
   std::atomic<int> wanted_{0};  // callers that the driver has to let in
@@ -93,14 +115,12 @@ class Lane : public net::Handler, private net::Sink, public std::enable_shared_f
   const net::WakeUp* driver_ = nullptr;
   uint32_t events_ = 0;
   uint64_t last_serial_ = 0;
-  uint64_t in_flight_bytes_ = 0;
   net::Inbox inbox_;
   net::Outbox outbox_;
-  std::deque<Slice> sent_;
-  std::deque<Part*> ready_;   // parts with slices left, in turn
-  std::vector<Part*> parts_;  // all unfinished; their batches are held by held_
-  std::vector<std::shared_ptr<Batch>> held_;
-  Status answer_ = Status::kOk;  // of the frame that arrives
+  std::deque<Sent> sent_;
+  std::vector<Told> told_;
+  PathOwner* owner_now_ = nullptr;  // of the turn
+  Status answer_ = Status::kOk;     // of the frame that arrives
 };
 
 }  // namespace inlay::transfer

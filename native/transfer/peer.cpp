@@ -1,26 +1,173 @@
 #include "peer.h"
 
+#include <algorithm>
+#include <condition_variable>
+
 #include "../core/errors.h"
 
 namespace inlay::transfer {
 
-void Peer::start(net::Loop& loop, std::array<net::Descriptor, 2> sockets) {
-  for (std::size_t i = 0; i < lanes_.size(); ++i)
-    lanes_[i] = std::make_shared<Lane>(loop, std::move(sockets[i]), weak_from_this());
-  for (const auto& lane : lanes_) lane->start();
+Peer::~Peer() {
+  dispatch_.fail(Status::kEngineClosed, false);
+  for (const auto& lane : lanes_) lane->close(Status::kEngineClosed);
+}
+
+void Peer::add_lane(std::shared_ptr<Lane> lane) {
+  std::vector<Fence> fences;
+  {
+    const std::lock_guard lock(mutex_);
+    lanes_.push_back(lane);
+    fences.swap(fences_);
+  }
+  if (!alive()) lane->close(lost_.load());
+  for (Fence& waiting : fences) fence(std::move(waiting));
+}
+
+std::vector<std::shared_ptr<Lane>> Peer::lanes() const {
+  const std::lock_guard lock(mutex_);
+  return lanes_;
+}
+
+void Peer::note_problem(std::string_view transport, std::string text) {
+  const std::lock_guard lock(mutex_);
+  problems_.push_back(std::string(transport) + ": " + std::move(text));
+}
+
+std::vector<std::string> Peer::problems() const {
+  const std::lock_guard lock(mutex_);
+  return problems_;
+}
+
+void Peer::submit(Part& part) {
+  dispatch_.add(part);
+  fill();
+}
+
+void Peer::stop(Part& part) {
+  dispatch_.stop(part);
+  fill();
+}
+
+void Peer::give_up(Part& part) {
+  dispatch_.give_up(part);
+  fill();
+}
+
+void Peer::fill() {
+  const auto self = shared_from_this();  // what ended may hold the last other reference
+  dispatch_.fill();
+}
+
+void Peer::completed(Attempt& attempt, Status status, bool settled) {
+  dispatch_.completed(attempt, status, settled);
+}
+
+void Peer::settled(Attempt& attempt) { dispatch_.settled(attempt); }
+
+void Peer::add(std::shared_ptr<Path> path) {
+  if (alive()) {
+    dispatch_.add_path(path);
+    fill();
+  }
+  if (!alive()) path->close(lost_.load());
+}
+
+void Peer::lost(Path& path, Status why) {
+  const auto self = shared_from_this();
+  const uint64_t removed = dispatch_.remove_path(path);
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool was_lane = std::erase_if(lanes_, [&](const auto& lane) {
+                            return static_cast<const Path*>(lane.get()) == &path;
+                          }) > 0;
+    last = was_lane && lanes_.empty();
+  }
+  if (last || why == Status::kProtocol) return lose(why, last && why == Status::kPeerDied);
+  if (removed != 0) fence({std::string(path.transport()), path.fence(), removed});
+  fill();
+}
+
+// Has the target shut what is in doubt, over any lane that is left.
+void Peer::fence(Fence fence) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lanes_.empty()) {  // add_lane() goes on
+      fences_.push_back(std::move(fence));
+      return;
+    }
+  }
+  const std::string transport = fence.transport;
+  const Bytes question = fence.question;
+  ask(transport, question, [weak = weak_from_this(), fence](Status status, const Bytes&) {
+    const auto peer = weak.lock();
+    if (peer == nullptr || !peer->alive()) return;
+    if (status != Status::kOk) return peer->fence(fence);
+    peer->dispatch_.settle(fence.removed);
+    peer->fill();
+  });
 }
 
 void Peer::lose(Status why, bool remote_gone) {
   Status none = Status::kOk;
-  lost_.compare_exchange_strong(none, why);
-  for (const auto& lane : lanes_) lane->lose(why, remote_gone);
+  if (!lost_.compare_exchange_strong(none, why)) return;
+  std::vector<std::shared_ptr<Lane>> lanes;
+  {
+    const std::lock_guard lock(mutex_);
+    lanes.swap(lanes_);
+  }
+  dispatch_.fail(why, remote_gone);
+  for (const auto& lane : lanes) lane->close(why);
 }
 
-std::vector<std::shared_ptr<Batch>> Peer::batches() const {
-  std::vector<std::shared_ptr<Batch>> all;
-  for (const auto& lane : lanes_)
-    for (auto& batch : lane->batches()) all.push_back(std::move(batch));
-  return all;
+void Peer::ask(net::Kind kind, Bytes question, Then then) {
+  std::shared_ptr<Lane> lane;
+  {
+    const std::lock_guard lock(mutex_);
+    // Answers come in the order of requests: not behind large ones, where that can be had.
+    for (const auto& other : lanes_)
+      if (lane == nullptr || other->traffic() == Traffic::kSmall) lane = other;
+  }
+  if (lane == nullptr) {
+    const Status why = lost_.load();
+    then(why == Status::kOk ? Status::kPeerUnreachable : why, {});
+  } else {
+    lane->ask(kind, std::move(question), std::move(then));
+  }
+}
+
+void Peer::ask(std::string_view transport, Bytes question, Then then) {
+  ask(net::Kind::kAsk, net::encode_question(transport, question), std::move(then));
+}
+
+Peer::Answer Peer::ask_and_wait(net::Kind kind, Bytes question, Clock::time_point end,
+                                const std::function<void()>& interrupted) {
+  struct Waiting {
+    std::mutex mutex;
+    std::condition_variable answered;
+    bool over = false;
+    Answer answer{};
+  };
+  const auto waiting = std::make_shared<Waiting>();
+  ask(kind, std::move(question), [waiting](Status status, Bytes bytes) {
+    const std::lock_guard lock(waiting->mutex);
+    waiting->answer = {status, std::move(bytes)};
+    waiting->over = true;
+    waiting->answered.notify_all();
+  });
+  std::unique_lock lock(waiting->mutex);
+  while (!waiting->over) {
+    const Clock::time_point now = Clock::now();
+    if (now >= end)
+      throw TransferFailure(Status::kTimeout, "peer " + address + " did not answer in time", {},
+                            address);
+    const auto nap = std::min(end, now + std::chrono::milliseconds(100));
+    waiting->answered.wait_until(lock, nap, [&] { return waiting->over; });
+    lock.unlock();
+    interrupted();
+    lock.lock();
+  }
+  return std::move(waiting->answer);
 }
 
 std::shared_ptr<RemoteSegment> Peer::segment(const std::string& name, double timeout_s,
@@ -37,35 +184,24 @@ std::shared_ptr<RemoteSegment> Peer::segment(const std::string& name, double tim
   }
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                    std::chrono::duration<double>(timeout_s));
-  const auto question =
-      std::make_shared<Batch>(name, lane(net::LaneKind::kSmall), end, timeout_s, spin_us_);
-  question->start({});
-  try {
-    while (!question->wait(std::min(end, Clock::now() + std::chrono::milliseconds(100))))
-      interrupted();
-  } catch (...) {
-    question->stop(Status::kCancelled, Clock::duration(0));
-    throw;
-  }
-  const Lookup& lookup = question->lookup();
-  const std::string answer(reinterpret_cast<const char*>(lookup.answer.data()),
-                           lookup.answer.size());
-  if (question->state() == State::kTimedOut)
-    throw TransferFailure(Status::kTimeout,
-                          "peer " + address + " did not tell of its segment '" + name + "' in time",
-                          name, address);
-  if (lookup.status == Status::kSegmentNotFound)
-    throw TransferFailure(lookup.status,
+  const auto bytes = std::as_bytes(std::span(name));
+  const Answer answer =
+      ask_and_wait(net::Kind::kLookup, {bytes.begin(), bytes.end()}, end, interrupted);
+  if (answer.status == Status::kSegmentNotFound) {
+    const std::string names(reinterpret_cast<const char*>(answer.bytes.data()),
+                            answer.bytes.size());
+    throw TransferFailure(answer.status,
                           "peer " + address + " has no segment '" + name + "'; it has " +
-                              (answer.empty() ? "none" : answer),
+                              (names.empty() ? "none" : names),
                           name, address);
-  if (lookup.status != Status::kOk)
-    throw TransferFailure(lookup.status, "the connection to peer " + address + " is closed", {},
+  }
+  if (answer.status != Status::kOk)
+    throw TransferFailure(answer.status, "the connection to peer " + address + " is closed", {},
                           address);
   auto segment = std::make_shared<RemoteSegment>();
   segment->peer = shared_from_this();
   segment->name = name;
-  if (!net::decode(lookup.answer, segment->descriptor))
+  if (!net::decode(answer.bytes, segment->descriptor))
     throw TransferFailure(Status::kProtocol, "peer " + address + " sent a damaged description",
                           name, address);
   const std::lock_guard lock(mutex_);

@@ -1,48 +1,95 @@
-// A remote engine: its lanes, and what is known of its segments.
+// A remote engine: the lanes that questions go over, the paths that bytes take, and what is known
+// of its segments.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "../net/handshake.h"
 #include "batch.h"
+#include "dispatch.h"
 #include "lane.h"
+#include "transport.h"
 
 namespace inlay::transfer {
 
-class Peer : public std::enable_shared_from_this<Peer> {
+class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
  public:
-  Peer(std::string address, const net::EngineId& engine, int spin_us)
-      : address(std::move(address)), engine(engine), spin_us_(spin_us) {}
+  // `generation` counts this engine's connections to peers; see net::Hello.
+  Peer(net::Loop& loop, std::string address, const net::EngineId& engine, uint32_t generation)
+      : address(std::move(address)), engine(engine), generation(generation), dispatch_(loop) {}
+  ~Peer();
 
   const std::string address;
   const net::EngineId engine;
+  const uint32_t generation;
 
-  void start(net::Loop& loop, std::array<net::Descriptor, 2> sockets);
-  const std::shared_ptr<Lane>& lane(net::LaneKind kind) const {
-    return lanes_[static_cast<std::size_t>(kind)];
-  }
+  // Another connection, for questions at least. As long as there is one the peer lives.
+  void add_lane(std::shared_ptr<Lane> lane);
+  std::vector<std::shared_ptr<Lane>> lanes() const;
+  // For net::Hello.
+  uint64_t next_connection() { return (uint64_t{generation} << 32) + ++last_lane_; }
+  // For people: why there is no path of that transport.
+  void note_problem(std::string_view transport, std::string text);
+  std::vector<std::string> problems() const;
+
   bool alive() const { return lost_.load() == Status::kOk; }
-  Status lost() const { return lost_.load(); }
-
-  // Ends all lanes: one that breaks says that the other end, or the way to it, is gone.
+  // Ends everything; `remote_gone`: nothing lands at the peer any more.
   void lose(Status why, bool remote_gone);
-  std::vector<std::shared_ptr<Batch>> batches() const;
+  // It is known now that nothing lands at a lost peer any more.
+  void settle() { dispatch_.settle_all(); }
+  // Nor will it ever be.
+  void forget() { dispatch_.forget(); }
+
+  const Dispatch& dispatch() const { return dispatch_; }
+  void submit(Part& part);
+  void stop(Part& part);
+  void give_up(Part& part);
 
   // A segment of the peer, remembered until it is closed. Throws TransferFailure; `interrupted` is
   // asked each 100 ms and may throw.
   std::shared_ptr<RemoteSegment> segment(const std::string& name, double timeout_s,
                                          const std::function<void()>& interrupted);
+  // Asks and waits. Throws TransferFailure for no answer, not for one with a status.
+  struct Answer {
+    Status status;
+    Bytes bytes;
+  };
+  Answer ask_and_wait(net::Kind kind, Bytes question, Clock::time_point end,
+                      const std::function<void()>& interrupted);
+
+  void completed(Attempt& attempt, Status status, bool settled) override;
+  void settled(Attempt& attempt) override;
+  void lost(Path& path, Status why) override;
+  void add(std::shared_ptr<Path> path) override;
+  void fill() override;
+  void ask(std::string_view transport, Bytes question, Then then) override;
+  const net::EngineId& engine_id() const override { return engine; }
+  const std::string& peer_address() const override { return address; }
 
  private:
-  const int spin_us_;
-  std::array<std::shared_ptr<Lane>, 2> lanes_;
+  struct Fence {
+    std::string transport;
+    Bytes question;
+    uint64_t removed;  // what the dispatcher calls it
+  };
+
+  void ask(net::Kind kind, Bytes question, Then then);
+  void fence(Fence fence);
+
+  Dispatch dispatch_;
   std::atomic<Status> lost_{Status::kOk};
-  std::mutex mutex_;
+  std::atomic<uint32_t> last_lane_{0};
+  mutable std::mutex mutex_;
+  std::vector<std::string> problems_;
+  std::vector<std::shared_ptr<Lane>> lanes_;
+  std::vector<Fence> fences_;  // to be asked over the next lane
   std::unordered_map<std::string, std::weak_ptr<RemoteSegment>> segments_;
 };
 

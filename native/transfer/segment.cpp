@@ -75,7 +75,14 @@ void SegmentRegistry::add(const std::shared_ptr<Segment>& segment) {
   }
   segment->slot = static_cast<uint32_t>(free - slots_.begin());
   segment->epoch = ++free->epoch;
+  free->published = false;
   free->segment = segment;
+}
+
+void SegmentRegistry::publish(const Segment& segment) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[segment.slot];
+  if (slot.segment.get() == &segment) slot.published = true;
 }
 
 void SegmentRegistry::remove(const Segment& segment) {
@@ -95,7 +102,7 @@ std::vector<std::shared_ptr<Segment>> SegmentRegistry::all() const {
 Status SegmentRegistry::find(const std::string& name, net::SegmentDescriptor& descriptor) const {
   const std::lock_guard lock(mutex_);
   for (const Slot& slot : slots_) {
-    if (slot.segment == nullptr || slot.segment->name != name) continue;
+    if (!slot.published || slot.segment == nullptr || slot.segment->name != name) continue;
     const Segment& segment = *slot.segment;
     if (segment.access == Access::kNone || !segment.is_open()) break;
     descriptor = {
@@ -111,7 +118,8 @@ std::string SegmentRegistry::names() const {
   std::string names;
   const std::lock_guard lock(mutex_);
   for (const Slot& slot : slots_) {
-    if (slot.segment == nullptr || slot.segment->access == Access::kNone) continue;
+    if (!slot.published || slot.segment == nullptr || slot.segment->access == Access::kNone)
+      continue;
     if (names.size() + slot.segment->name.size() + 7 > kMaxBytes) return names + ", ...";
     names += (names.empty() ? "'" : ", '") + slot.segment->name + "'";
   }
@@ -122,7 +130,8 @@ std::shared_ptr<SegmentUse> SegmentRegistry::use(uint32_t slot, uint32_t epoch) 
   const std::lock_guard lock(mutex_);
   if (slot >= slots_.size()) return nullptr;
   const std::shared_ptr<Segment>& segment = slots_[slot].segment;
-  if (segment == nullptr || segment->epoch != epoch || !segment->enter()) return nullptr;
+  if (segment == nullptr || !slots_[slot].published || segment->epoch != epoch || !segment->enter())
+    return nullptr;
   return std::make_shared<SegmentUse>(segment);
 }
 

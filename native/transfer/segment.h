@@ -85,9 +85,11 @@ class SegmentRegistry {
  public:
   static constexpr std::size_t kMaxSegments = 4096;
 
-  // Gives the segment a slot. Throws TransferFailure(kSegmentOverlap) where open memory overlaps,
-  // ArgumentError for a name that is taken or too long, ResourceError when all slots are taken.
+  // Gives the segment a slot; peers find it when it is published. Throws
+  // TransferFailure(kSegmentOverlap) where open memory overlaps, ArgumentError for a name that is
+  // taken or too long, ResourceError when all slots are taken.
   void add(const std::shared_ptr<Segment>& segment);
+  void publish(const Segment& segment);
   void remove(const Segment& segment);
   std::vector<std::shared_ptr<Segment>> all() const;
 
@@ -99,6 +101,7 @@ class SegmentRegistry {
  private:
   struct Slot {
     uint32_t epoch = 0;
+    bool published = false;
     std::shared_ptr<Segment> segment;
   };
 

@@ -26,12 +26,12 @@ constexpr int kMaxTurns = 8;
 
 }  // namespace
 
-Server::Server(net::Loop& loop, SegmentRegistry& segments, const net::EngineId& engine,
-               net::Token token, net::Descriptor socket)
-    : loop_(loop),
-      segments_(segments),
-      engine_(engine),
-      token_(std::move(token)),
+Server::Server(const Site& site, net::Descriptor socket, Answerer answerer)
+    : loop_(site.loop),
+      segments_(site.segments),
+      engine_(site.engine),
+      token_(site.token),
+      answerer_(std::move(answerer)),
       socket_(std::move(socket)) {}
 
 Server::~Server() = default;
@@ -100,9 +100,18 @@ void Server::fence(const net::EngineId& engine, uint64_t connection) {
   std::vector<std::shared_ptr<ServedLane>> old;
   for (const auto& [lane, held] : proven_) {
     const net::Hello& hello = lane->handshake_.hello();
-    if (hello.engine == engine && hello.connection < connection) old.push_back(held);
+    if (hello.engine == engine && hello.connection >> 32 < connection >> 32) old.push_back(held);
   }
   for (const auto& lane : old) drop(*lane);
+}
+
+void Server::shut(const net::EngineId& engine, uint64_t connection) {
+  for (const auto& [lane, held] : proven_) {
+    const net::Hello& hello = lane->handshake_.hello();
+    if (hello.engine != engine || hello.connection != connection) continue;
+    drop(*std::shared_ptr(held));
+    return;
+  }
 }
 
 void Server::evict(const Segment& segment) {
@@ -172,9 +181,9 @@ ServedLane::Turn ServedLane::serve() {
   has_more_ = false;
   for (int turn = 0; turn < kMaxTurns; ++turn) {
     const Io in = inbox_.receive(socket_.get(), *this);
-    if (in == Io::kClosed) return Turn::kOver;
+    if (in == Io::kClosed || in == Io::kBroken) return Turn::kOver;
     const Io out = outbox_.empty() ? Io::kBlocked : outbox_.flush(socket_.get());
-    if (out == Io::kClosed) return Turn::kOver;
+    if (out == Io::kClosed || out == Io::kBroken) return Turn::kOver;
     if (in == Io::kBlocked && out == Io::kBlocked) return worked ? Turn::kWorked : Turn::kIdle;
     worked = true;
   }
@@ -215,8 +224,9 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
       if (request_status_ != Status::kOk) use_ = nullptr;
       return nullptr;
     case Kind::kLookup:
-      name_.resize(frame.bytes);
-      landing.add(name_.data(), name_.size());
+    case Kind::kAsk:
+      text_.resize(frame.bytes);
+      landing.add(text_.data(), text_.size());
       return nullptr;
     default:
       return "an answer instead of a request";
@@ -229,6 +239,8 @@ const char* ServedLane::on_payload_end() {
     answer(Kind::kDone, request_status_);
   } else if (request_.kind == Kind::kLookup) {
     answer_lookup();
+  } else if (request_.kind == Kind::kAsk) {
+    answer_question();
   }
   return nullptr;
 }
@@ -242,22 +254,28 @@ void ServedLane::answer(Kind kind, Status status, uint64_t bytes, net::Pieces pa
   outbox_.push({frame.slice, net::encode(frame), std::move(payload), std::move(kept)});
 }
 
+void ServedLane::answer_text(Kind kind, Status status, Bytes text) {
+  const auto kept = std::make_shared<Bytes>(std::move(text));
+  net::Pieces payload;
+  payload.add(kept->data(), kept->size());
+  answer(kind, status, kept->size(), std::move(payload), kept);
+}
+
 void ServedLane::answer_lookup() {
-  net::SegmentDescriptor descriptor{};
-  const std::string name(reinterpret_cast<const char*>(name_.data()), name_.size());
+  net::SegmentDescriptor descriptor;
+  const std::string name(reinterpret_cast<const char*>(text_.data()), text_.size());
   const Status status = server_.segments_.find(name, descriptor);
-  auto payload = std::make_shared<std::vector<std::byte>>();
-  if (status == Status::kOk) {
-    *payload = net::encode(descriptor);
-  } else {
-    const std::string names = server_.segments_.names();
-    const auto bytes = std::as_bytes(std::span(names));
-    payload->assign(bytes.begin(), bytes.end());
-  }
-  net::Pieces pieces;
-  pieces.add(payload->data(), payload->size());
-  const uint64_t bytes = payload->size();
-  answer(Kind::kSegment, status, bytes, std::move(pieces), std::move(payload));
+  if (status == Status::kOk) return answer_text(Kind::kSegment, status, net::encode(descriptor));
+  const std::string names = server_.segments_.names();
+  const auto bytes = std::as_bytes(std::span(names));
+  answer_text(Kind::kSegment, status, {bytes.begin(), bytes.end()});
+}
+
+void ServedLane::answer_question() {
+  Transport::Answer said = server_.answerer_(handshake_.hello().engine, text_);
+  text_ = {};
+  if (said.bytes.size() > net::kMaxQuestionBytes) said = {Status::kProtocol, {}};
+  answer_text(Kind::kAnswer, said.status, std::move(said.bytes));
 }
 
 void ServedLane::end_use(const Segment& segment) {

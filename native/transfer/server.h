@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "../net/socket.h"
 #include "../net/stream.h"
 #include "segment.h"
+#include "transport.h"
 
 namespace inlay::transfer {
 
@@ -20,8 +22,11 @@ class ServedLane;
 
 class Server : public net::Handler, public std::enable_shared_from_this<Server> {
  public:
-  Server(net::Loop& loop, SegmentRegistry& segments, const net::EngineId& engine, net::Token token,
-         net::Descriptor socket);
+  // What a peer asks of a transport.
+  using Answerer =
+      std::function<Transport::Answer(const net::EngineId&, std::span<const std::byte>)>;
+
+  Server(const Site& site, net::Descriptor socket, Answerer answerer);
   ~Server() override;
 
   // Registers with the loop. Once, before the loop starts.
@@ -30,6 +35,8 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   void stop();
   // Closes connections that do not prove themselves in time. Returns when to be called again.
   net::Clock::time_point tick(net::Clock::time_point now);
+  // Closes that lane of the engine: nothing that was sent on it lands any more.
+  void shut(const net::EngineId& engine, uint64_t connection);
   // Ends the use of a closed segment by peers, at the price of the lanes that are sending from it.
   void evict(const Segment& segment);
 
@@ -40,13 +47,14 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
 
   void accept_one(net::Descriptor socket);
   void drop(ServedLane& lane);
-  // Closes the lanes of an engine's earlier connections: nothing on them can land any more.
+  // Closes the lanes of an engine's earlier generations: nothing on them can land any more.
   void fence(const net::EngineId& engine, uint64_t connection);
 
   net::Loop& loop_;
   SegmentRegistry& segments_;
   const net::EngineId engine_;
   const net::Token token_;
+  const Answerer answerer_;
   net::Descriptor socket_;
   net::Loop::Id loop_id_ = 0;
   bool accepting_ = true;
@@ -82,7 +90,9 @@ class ServedLane : public net::Handler, private net::Sink {
                net::Pieces& memory);
   void answer(net::Kind kind, Status status, uint64_t bytes = 0, net::Pieces payload = {},
               std::shared_ptr<const void> kept = {});
+  void answer_text(net::Kind kind, Status status, Bytes text);
   void answer_lookup();
+  void answer_question();
 
   static constexpr std::size_t kMaxQueued = 64;  // answers, then it reads no further requests
 
@@ -101,7 +111,7 @@ class ServedLane : public net::Handler, private net::Sink {
   net::Frame request_;  // the one whose payload arrives
   Status request_status_ = Status::kOk;
   std::shared_ptr<SegmentUse> use_;  // of that request
-  std::vector<std::byte> name_;      // payload of a LOOKUP
+  std::vector<std::byte> text_;      // payload of a LOOKUP or ASK
 };
 
 }  // namespace inlay::transfer

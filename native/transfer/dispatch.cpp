@@ -1,0 +1,539 @@
+#include "dispatch.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace inlay::transfer {
+
+namespace {
+
+// Over loopback 1 MiB and 4 MiB slices are equally fast, 256 KiB lose a tenth.
+constexpr uint64_t kSliceBytes = uint64_t{1} << 20;
+// Larger submissions leave the lanes of small ones alone.
+constexpr uint64_t kSmallBytes = uint64_t{64} << 10;
+// What may be under way on a path: 10 ms of it. More hides changes of speed, less starves it.
+constexpr double kWindow_s = 0.010;
+constexpr uint64_t kMinWindow = 4 * kSliceBytes;
+constexpr uint64_t kMaxWindow = uint64_t{16} << 20;
+constexpr uint32_t kMaxPosted = 256;
+// A part gives way to others after this much.
+constexpr uint64_t kTurnBytes = uint64_t{1} << 20;
+constexpr int kMaxLooked = 32;  // parts that are looked at for one that has a path with room
+constexpr std::size_t kMaxPaths = 64;
+constexpr uint16_t kMaxTries = 8;
+constexpr std::chrono::milliseconds kFirstRest(100);
+constexpr std::chrono::milliseconds kLongestRest(500);
+
+bool is_paths_fault(Status status) {
+  switch (status) {
+    case Status::kPeerUnreachable:
+    case Status::kPeerDied:
+    case Status::kProtocol:
+    case Status::kTransportUnavailable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+double seconds_of(const Reach& reach, uint64_t bytes) {
+  return static_cast<double>(bytes) / reach.bandwidth + reach.base_s;
+}
+
+}  // namespace
+
+bool Dispatch::Earlier::operator()(const Part* a, const Part* b) const {
+  if (a->turn != b->turn) return a->turn < b->turn;
+  if (a->batch->deadline_ != b->batch->deadline_) return a->batch->deadline_ < b->batch->deadline_;
+  return a->batch->id_ < b->batch->id_;
+}
+
+Dispatch::Dispatch(net::Loop& loop) : loop_(loop) {}
+
+void Dispatch::enqueue(Part& part) {
+  if (part.queued) return;
+  part.turn = std::max(part.turn, turn_);
+  queue_.insert(&part);
+  part.queued = true;
+}
+
+void Dispatch::dequeue(Part& part) {
+  if (!part.queued) return;
+  queue_.erase(&part);
+  part.queued = false;
+}
+
+void Dispatch::add(Part& part) {
+  const std::lock_guard lock(mutex_);
+  part.added = true;
+  part.self = part.batch->shared_from_this();
+  parts_.push_back(&part);
+  if (failed_ != Status::kOk) {
+    for (const uint32_t request : part.requests) fail_request(part, request, failed_);
+    part.stopped = true;
+  }
+  if (part.stopped)
+    finish_if_over(part);
+  else
+    enqueue(part);
+}
+
+template <typename Act>
+void Dispatch::each_busy_path(std::unique_lock<std::mutex>& lock, Act&& act) {
+  std::vector<std::shared_ptr<Path>> paths;
+  for (const auto& entry : entries_)
+    if (entry->posted > 0) paths.push_back(entry->path);
+  lock.unlock();
+  for (const auto& path : paths) act(*path);
+  lock.lock();
+}
+
+void Dispatch::stop(Part& part) {
+  std::unique_lock lock(mutex_);
+  if (part.finished) return;
+  part.stopped = true;
+  if (!part.added) return;
+  part.again.clear();
+  dequeue(part);
+  if (part.outstanding > 0) each_busy_path(lock, [&](Path& path) { path.revoke(part.batch); });
+  finish_if_over(part);
+}
+
+void Dispatch::give_up(Part& part) {
+  std::unique_lock lock(mutex_);
+  if (part.finished || !part.added) return;
+  part.given_up = true;
+  for (Sent& sent : sent_)
+    if (sent.mark == Mark::kInDoubt && sent.part == &part) leave_unsettled(sent);
+  each_busy_path(lock, [&](Path& path) { path.abandon(part.batch); });
+  finish_if_over(part);
+}
+
+void Dispatch::fill() {
+  std::vector<std::shared_ptr<Batch>> ended;
+  std::array<std::shared_ptr<Path>, 8> posted_to;
+  std::size_t num_posted_to = 0;
+  const auto kick = [&] {
+    for (std::size_t i = 0; i < num_posted_to; ++i) {
+      posted_to[i]->kick();
+      posted_to[i] = nullptr;
+    }
+    num_posted_to = 0;
+  };
+  std::unique_lock lock(mutex_);
+  while (!queue_.empty()) {
+    Sent* const sent = draw();
+    if (sent == nullptr) break;
+    Entry& entry = *sent->entry;
+    const void* const owner = sent->owner;
+    lock.unlock();
+    const PostResult result = entry.path->post(*sent);
+    const auto known = posted_to.begin() + static_cast<std::ptrdiff_t>(num_posted_to);
+    if (result.how == Posted::kTaken && std::find(posted_to.begin(), known, entry.path) == known) {
+      if (num_posted_to == posted_to.size()) kick();
+      posted_to[num_posted_to++] = entry.path;
+    }
+    lock.lock();
+    sent->posting = false;
+    --entry.posting;
+    bool stopped = false;
+    bool given_up = false;
+    if (result.how == Posted::kDone) {
+      finish(*sent, Status::kOk, true);
+    } else if (result.how == Posted::kRefused) {
+      finish(*sent, result.why, true);
+    } else if (sent->over) {  // reported meanwhile
+      recycle(*sent);
+    } else if (sent->part != nullptr) {
+      stopped = sent->part->stopped;
+      given_up = sent->part->given_up;
+    }
+    if (stopped) {  // while it was posted, so the path did not know it yet
+      const std::shared_ptr<Path> path = entry.path;
+      lock.unlock();
+      path->revoke(owner);
+      if (given_up) path->abandon(owner);
+      lock.lock();
+    } else {
+      remove_if_unused(entry);
+    }
+  }
+  ended.swap(ended_);
+  lock.unlock();
+  kick();
+}
+
+Dispatch::Sent* Dispatch::draw() {
+  if (failed_ != Status::kOk) return nullptr;
+  int looked = 0;
+  for (auto at = queue_.begin(); at != queue_.end() && looked < kMaxLooked; ++looked) {
+    Part& part = **at++;
+    if (Sent* sent = draw_from(part)) return sent;
+  }
+  return nullptr;
+}
+
+Dispatch::Sent* Dispatch::draw_from(Part& part) {
+  Batch& batch = *part.batch;
+  while (!part.again.empty() || part.has_next()) {
+    const bool tried = !part.again.empty();
+    const uint32_t index = tried ? part.again.back().request : part.requests[part.request];
+    const Request& request = batch.requests_[index];
+    const uint64_t most = tried ? part.again.back().slice.bytes : kSliceBytes;
+    bool unreachable = false;
+    Entry* const entry = choose(part, request, std::min(most, request.bytes), unreachable);
+    if (unreachable) {
+      fail_request(part, index, Status::kTransportUnavailable);
+      continue;
+    }
+    if (entry == nullptr) return nullptr;
+    if (free_.empty()) free_.push_back(&sent_.emplace_back());
+    Sent& sent = *free_.back();
+    free_.pop_back();
+    if (tried) {
+      const Retry& retry = part.again.back();
+      sent.slice = retry.slice;
+      sent.slice_id = retry.slice_id;
+      sent.number = retry.number;
+      part.again.pop_back();
+    } else {
+      sent.slice = cut(part, request, most);
+      sent.slice_id = part.next_slice++;
+      sent.number = 0;
+    }
+    sent.owner = &batch;
+    sent.transfer = batch.id_;
+    sent.submission_bytes = part.bytes;
+    sent.sent = Clock::now();
+    sent.mark = Mark::kPosted;
+    sent.posting = true;
+    sent.over = false;
+    sent.request = index;
+    sent.part = &part;
+    sent.entry = entry;
+    entry->bytes += sent.slice.bytes;
+    ++entry->posting;
+    if (entry->posted++ == 0) ++version_;
+    ++part.outstanding;
+    turn_ = part.turn;
+    part.turn_bytes += sent.slice.bytes;
+    if (part.again.empty() && !part.has_next()) {
+      dequeue(part);
+    } else if (part.turn_bytes >= kTurnBytes) {
+      part.turn_bytes = 0;
+      auto node = queue_.extract(&part);
+      ++part.turn;
+      queue_.insert(std::move(node));
+    }
+    return &sent;
+  }
+  dequeue(part);
+  finish_if_over(part);
+  return nullptr;
+}
+
+// The path that is expected to complete the slice first; null: it has no room, so the slice waits.
+// Small submissions keep to paths of their own where there are some.
+Dispatch::Entry* Dispatch::choose(const Part& part, const Request& request, uint64_t bytes,
+                                  bool& unreachable) {
+  struct Candidate {
+    Entry* entry;
+    Reach reach;
+    bool fits;
+  };
+  std::array<Candidate, kMaxPaths> candidates;
+  std::size_t count = 0;
+  std::size_t reaching = 0;
+  std::size_t living = 0;
+  std::string_view transport;
+  double best_of_transports = std::numeric_limits<double>::infinity();
+  Clock::time_point now{};
+  for (const auto& entry : entries_) {
+    if (entry->lost) continue;
+    ++living;
+    const auto reach = entry->path->reach(*request.local, *request.remote, request.op);
+    if (!reach) continue;
+    ++reaching;
+    if (entry->rests_until != Clock::time_point{}) {
+      if (now == Clock::time_point{}) now = Clock::now();
+      if (now < entry->rests_until) continue;
+    }
+    const Traffic traffic = entry->path->traffic();
+    const Traffic wanted = part.bytes <= kSmallBytes ? Traffic::kSmall : Traffic::kBulk;
+    candidates[count++] = {entry.get(), *reach, traffic == Traffic::kAny || traffic == wanted};
+    const double score = seconds_of(*reach, kSliceBytes);
+    if (score < best_of_transports) {
+      best_of_transports = score;
+      transport = entry->path->transport();
+    }
+    if (count == kMaxPaths) break;
+  }
+  unreachable = reaching == 0 && living > 0;
+  Entry* best = nullptr;
+  bool best_fits = false;
+  bool best_has_room = false;
+  double best_s = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Candidate& candidate = candidates[i];
+    Entry& entry = *candidate.entry;
+    if (entry.path->transport() != transport || (best_fits && !candidate.fits)) continue;
+    const double ends_s = seconds_of(candidate.reach, entry.bytes + bytes);
+    if (best != nullptr && best_fits == candidate.fits && ends_s >= best_s) continue;
+    const auto window = static_cast<uint64_t>(candidate.reach.bandwidth * kWindow_s);
+    best = &entry;
+    best_fits = candidate.fits;
+    best_s = ends_s;
+    best_has_room =
+        entry.posted == 0 || (entry.posted < kMaxPosted &&
+                              entry.bytes + bytes <= std::clamp(window, kMinWindow, kMaxWindow));
+  }
+  return best_has_room ? best : nullptr;
+}
+
+Slice Dispatch::cut(Part& part, const Request& request, uint64_t most) {
+  Slice slice{&request, part.range, 0, part.skip, 0};
+  while (part.range < request.ranges.size() && slice.num_ranges < net::kMaxRanges &&
+         slice.bytes < most) {
+    const uint64_t length = request.ranges[part.range].length;
+    const uint64_t step = std::min(length - part.skip, most - slice.bytes);
+    slice.bytes += step;
+    part.skip += step;
+    ++slice.num_ranges;
+    if (part.skip == length) {
+      ++part.range;
+      part.skip = 0;
+    }
+  }
+  return slice;
+}
+
+void Dispatch::completed(Attempt& attempt, Status status, bool settled) {
+  const std::lock_guard lock(mutex_);
+  finish(static_cast<Sent&>(attempt), status, settled);
+}
+
+void Dispatch::finish(Sent& sent, Status status, bool settled) {
+  Entry& entry = *sent.entry;
+  Part& part = *sent.part;
+  entry.bytes -= sent.slice.bytes;
+  --entry.posted;
+  if (is_paths_fault(status)) {
+    ++entry.failures;
+    const auto rest = kFirstRest * (1U << std::min(entry.failures - 1, 3U));
+    entry.rests_until = Clock::now() + std::min<Clock::duration>(rest, kLongestRest);
+    loop_.wake_by(entry.rests_until);
+  } else if (status == Status::kOk && entry.failures > 0) {
+    entry.failures = 0;
+    entry.rests_until = {};
+  }
+  if (!settled) {
+    ++entry.in_doubt;
+    sent.mark = Mark::kInDoubt;
+    if (part.given_up || failed_ != Status::kOk) leave_unsettled(sent);
+    return;
+  }
+  if (status == Status::kOk)
+    part.batch->progress_[sent.request].bytes_done += sent.slice.bytes;
+  else if (!is_paths_fault(status) && status != Status::kCancelled)
+    fail_request(part, sent.request, status);
+  else
+    try_again(sent, status);
+  end(sent);
+}
+
+// Posts the slice again, except where nobody wants it any more.
+void Dispatch::try_again(Sent& sent, Status why) {
+  Part& part = *sent.part;
+  if (failed_ != Status::kOk) return fail_request(part, sent.request, failed_);
+  if (part.stopped || part.batch->progress_[sent.request].error != Status::kOk) return;
+  const auto number = static_cast<uint16_t>(sent.number + (why == Status::kCancelled ? 0 : 1));
+  if (number == kMaxTries) return fail_request(part, sent.request, why);
+  part.again.push_back({sent.slice, sent.request, sent.slice_id, number});
+  enqueue(part);
+}
+
+void Dispatch::end(Sent& sent) {
+  Part& part = *sent.part;
+  Entry& entry = *sent.entry;
+  recycle(sent);
+  --part.outstanding;
+  finish_if_over(part);
+  remove_if_unused(entry);
+}
+
+void Dispatch::recycle(Sent& sent) {
+  sent.part = nullptr;
+  sent.over = sent.posting;  // then fill() does it
+  if (sent.posting) return;
+  sent.mark = Mark::kFree;
+  free_.push_back(&sent);
+}
+
+void Dispatch::leave_unsettled(Sent& sent) {
+  Part& part = *sent.part;
+  ++part.batch->unsettled_;
+  sent.mark = Mark::kUnsettled;
+  sent.batch = part.batch->shared_from_this();
+  sent.part = nullptr;
+  --part.outstanding;
+  finish_if_over(part);
+}
+
+void Dispatch::settled(Attempt& attempt) {
+  const std::lock_guard lock(mutex_);
+  end_doubt(static_cast<Sent&>(attempt));
+}
+
+void Dispatch::end_doubt(Sent& sent) {
+  Entry& entry = *sent.entry;
+  --entry.in_doubt;
+  if (sent.mark == Mark::kInDoubt) {
+    try_again(sent, Status::kPeerUnreachable);
+    end(sent);
+    return;
+  }
+  if (sent.batch != nullptr) {
+    --sent.batch->unsettled_;
+    ended_.push_back(std::move(sent.batch));
+  }
+  recycle(sent);
+  remove_if_unused(entry);
+}
+
+void Dispatch::fail_request(Part& part, uint32_t request, Status why) {
+  Batch::Progress& progress = part.batch->progress_[request];
+  const Request& asked = part.batch->requests_[request];
+  if (why == Status::kSegmentClosed) asked.remote->closed = true;
+  if (progress.error == Status::kOk && progress.bytes_done < asked.bytes) progress.error = why;
+  std::erase_if(part.again, [&](const Retry& retry) { return retry.request == request; });
+}
+
+void Dispatch::finish_if_over(Part& part) {
+  if (part.finished || part.outstanding > 0 || !part.added) return;
+  if (!part.stopped && (!part.again.empty() || part.has_next())) return;
+  part.finished = true;
+  dequeue(part);
+  std::erase(parts_, &part);
+  ended_.push_back(std::move(part.self));
+  part.batch->part_finished();
+}
+
+void Dispatch::add_path(std::shared_ptr<Path> path) {
+  const std::lock_guard lock(mutex_);
+  auto entry = std::make_unique<Entry>();
+  entry->id = ++last_entry_;
+  entry->path = std::move(path);
+  entries_.push_back(std::move(entry));
+  ++version_;
+}
+
+uint64_t Dispatch::remove_path(const Path& path) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::ranges::find(entries_, &path, [](const auto& e) { return e->path.get(); });
+  if (found == entries_.end()) return 0;
+  Entry& entry = **found;
+  entry.lost = true;
+  ++version_;
+  const uint64_t id = entry.in_doubt > 0 ? entry.id : 0;
+  remove_if_unused(entry);
+  return id;
+}
+
+void Dispatch::remove_if_unused(Entry& entry) {
+  if (!entry.lost || entry.posted > 0 || entry.posting > 0 || entry.in_doubt > 0) return;
+  std::erase_if(entries_, [&](const auto& held) { return held.get() == &entry; });
+}
+
+void Dispatch::settle(uint64_t removed) {
+  const std::lock_guard lock(mutex_);
+  for (Sent& sent : sent_)
+    if (is_doubtful(sent) && sent.entry->id == removed) end_doubt(sent);
+}
+
+void Dispatch::settle_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Sent& sent : sent_)
+      if (is_doubtful(sent)) end_doubt(sent);
+  }
+  fill();
+}
+
+bool Dispatch::is_doubtful(const Sent& sent) {
+  return sent.mark == Mark::kInDoubt || sent.mark == Mark::kUnsettled;
+}
+
+void Dispatch::fail(Status why, bool settled) {
+  std::vector<std::shared_ptr<Path>> paths;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_ != Status::kOk) return;
+    failed_ = why;
+    for (const auto& entry : entries_) {
+      entry->lost = true;
+      paths.push_back(entry->path);
+    }
+    ++version_;
+  }
+  for (const auto& path : paths) path->close(why);
+  {
+    const std::lock_guard lock(mutex_);
+    for (Sent& sent : sent_) {
+      if (is_doubtful(sent) && settled)
+        end_doubt(sent);
+      else if (sent.mark == Mark::kInDoubt)
+        leave_unsettled(sent);
+    }
+    const std::vector<Part*> parts = parts_;
+    for (Part* part : parts) {
+      for (const uint32_t request : part->requests) fail_request(*part, request, why);
+      part->stopped = true;
+      finish_if_over(*part);
+    }
+  }
+  fill();
+}
+
+void Dispatch::forget() {
+  std::vector<std::shared_ptr<Batch>> batches;
+  const std::lock_guard lock(mutex_);
+  for (Sent& sent : sent_)
+    if (sent.mark == Mark::kUnsettled) batches.push_back(std::move(sent.batch));
+}
+
+bool Dispatch::has_paths() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(entries_, [](const auto& entry) { return !entry->lost; });
+}
+
+std::vector<std::shared_ptr<Batch>> Dispatch::batches() const {
+  std::vector<std::shared_ptr<Batch>> batches;
+  const std::lock_guard lock(mutex_);
+  for (const Part* part : parts_) batches.push_back(part->self);
+  return batches;
+}
+
+Batch::Progress Dispatch::progress(const Batch& batch, std::size_t index) const {
+  const std::lock_guard lock(mutex_);
+  Batch::Progress progress = batch.progress_[index];
+  progress.complete = progress.bytes_done == batch.requests_[index].bytes;
+  return progress;
+}
+
+void Dispatch::busy_paths(std::vector<std::shared_ptr<Path>>& paths) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : entries_)
+    if (entry->posted > 0 && !entry->lost) paths.push_back(entry->path);
+}
+
+Clock::time_point Dispatch::next_try(Clock::time_point now) const {
+  Clock::time_point next = Clock::time_point::max();
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : entries_)
+    if (!entry->lost && entry->rests_until > now) next = std::min(next, entry->rests_until);
+  return next;
+}
+
+}  // namespace inlay::transfer

@@ -1,0 +1,133 @@
+#include "transports.h"
+
+#include <algorithm>
+#include <array>
+
+#include "../core/errors.h"
+#include "../net/bytes.h"
+
+namespace inlay::transfer {
+
+namespace {
+
+constexpr std::size_t kMaxOfferBytes = 16384;
+
+template <typename One>
+std::unique_ptr<Transport> make(const Site& site) {
+  return std::make_unique<One>(site);
+}
+
+// One line for each, the preferred first among equals.
+constexpr std::array kAll = {
+    std::pair{"tcp", &make<TcpTransport>},
+};
+
+}  // namespace
+
+Transports::Transports(const Site& site, const std::vector<std::string>& wanted) {
+  for (const std::string& name : wanted) {
+    if (std::ranges::find(kAll, name, [](const auto& one) { return one.first; }) != kAll.end())
+      continue;
+    std::string known;
+    for (const auto& one : kAll)
+      known += (known.empty() ? "'" : ", '") + std::string(one.first) + "'";
+    throw ArgumentError("transports: must be of " + known + ", got '" + name + "'");
+  }
+  for (const auto& [name, make_one] : kAll) {
+    if (!wanted.empty() && std::ranges::find(wanted, name) == wanted.end()) {
+      problems_.push_back({name, "not among the transports that were asked for"});
+      continue;
+    }
+    auto transport = make_one(site);
+    const std::string problem = transport->problem();
+    if (problem.empty()) {
+      used_.push_back(std::move(transport));
+    } else if (wanted.empty()) {
+      problems_.push_back({name, problem});
+    } else {
+      throw TransferFailure(Status::kTransportUnavailable,
+                            "transport '" + std::string(name) + "' does not work here: " + problem);
+    }
+  }
+  tcp_ = static_cast<TcpTransport*>(find("tcp"));
+  if (tcp_ != nullptr) return;
+  unused_tcp_ = std::make_unique<TcpTransport>(site);
+  tcp_ = unused_tcp_.get();
+}
+
+Transport* Transports::find(std::string_view name) const {
+  const auto found =
+      std::ranges::find(used_, name, [](const auto& transport) { return transport->name(); });
+  return found == used_.end() ? nullptr : found->get();
+}
+
+void Transports::attach(Segment& segment) {
+  for (std::size_t i = 0; i < used_.size(); ++i) {
+    try {
+      Bytes key = used_[i]->attach(segment);
+      if (!key.empty()) segment.keys.push_back({std::string(used_[i]->name()), std::move(key)});
+    } catch (...) {
+      while (i-- > 0) used_[i]->detach(segment, Clock::time_point::max());
+      throw;
+    }
+  }
+}
+
+bool Transports::detach(Segment& segment, Clock::time_point until) {
+  bool all = true;
+  for (const auto& transport : used_) all &= transport->detach(segment, until);
+  return all;
+}
+
+// For each: {u8 name's bytes, u8 0, u16 offer's bytes, name, offer}.
+Bytes Transports::offers() {
+  Bytes all;
+  for (const auto& transport : used_) {
+    const Bytes offer = transport->offer();
+    if (offer.size() > kMaxOfferBytes) continue;
+    const auto name = std::as_bytes(std::span(transport->name()));
+    std::byte sizes[4]{};
+    net::store(sizes, static_cast<uint8_t>(name.size()));
+    net::store(sizes + 2, static_cast<uint16_t>(offer.size()));
+    all.insert(all.end(), sizes, sizes + 4);
+    all.insert(all.end(), name.begin(), name.end());
+    all.insert(all.end(), offer.begin(), offer.end());
+  }
+  return all;
+}
+
+void Transports::connect(const std::shared_ptr<Peer>& peer, std::span<const std::byte> offers,
+                         Clock::time_point end) {
+  while (offers.size() >= 4) {
+    const std::size_t name_bytes = net::load<uint8_t>(offers.data());
+    const std::size_t offer_bytes = net::load<uint16_t>(offers.data() + 2);
+    offers = offers.subspan(4);
+    if (offers.size() < name_bytes + offer_bytes) return;
+    const std::string_view name(reinterpret_cast<const char*>(offers.data()), name_bytes);
+    Transport* const transport = find(name);
+    if (transport != nullptr) {
+      Transport::Connected made =
+          transport->connect(peer, offers.subspan(name_bytes, offer_bytes), end);
+      for (auto& path : made.paths) peer->add(std::move(path));
+      if (!made.problem.empty()) peer->note_problem(name, std::move(made.problem));
+    }
+    offers = offers.subspan(name_bytes + offer_bytes);
+  }
+}
+
+Transport::Answer Transports::answer(const net::EngineId& from,
+                                     std::span<const std::byte> question) {
+  net::Question asked;
+  if (!net::decode(question, asked)) return {Status::kProtocol, {}};
+  if (asked.transport.empty()) return {Status::kOk, offers()};
+  if (asked.transport == tcp_->name()) return tcp_->answer(from, asked.body);
+  Transport* const transport = find(asked.transport);
+  if (transport == nullptr) return {Status::kTransportUnavailable, {}};
+  return transport->answer(from, asked.body);
+}
+
+void Transports::close() {
+  for (const auto& transport : used_) transport->close();
+}
+
+}  // namespace inlay::transfer

@@ -1,0 +1,52 @@
+// All transports of an engine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "peer.h"
+#include "tcp.h"
+#include "transport.h"
+
+namespace inlay::transfer {
+
+class Transports {
+ public:
+  // `wanted`: names of those that may move bytes; empty: all that work here. Throws ArgumentError
+  // for a name that there is not, TransferFailure(kTransportUnavailable) for one that cannot work.
+  Transports(const Site& site, const std::vector<std::string>& wanted);
+
+  // Connections and questions go over it, whether or not bytes may.
+  TcpTransport& tcp() { return *tcp_; }
+
+  // Throws what an attach throws, and then none is attached.
+  void attach(Segment& segment);
+  bool detach(Segment& segment, Clock::time_point until);
+  // Adds all paths to a peer that this engine and those offers allow.
+  void connect(const std::shared_ptr<Peer>& peer, std::span<const std::byte> offers,
+               Clock::time_point end);
+  // What a peer asks; a question to no transport is for all offers.
+  Transport::Answer answer(const net::EngineId& from, std::span<const std::byte> question);
+  void close();
+
+  // For people: why those that are not used are not.
+  struct Problem {
+    std::string transport;
+    std::string text;
+  };
+  const std::vector<Problem>& problems() const { return problems_; }
+
+ private:
+  Bytes offers();
+  Transport* find(std::string_view name) const;
+
+  std::vector<std::unique_ptr<Transport>> used_;
+  std::unique_ptr<TcpTransport> unused_tcp_;
+  TcpTransport* tcp_;
+  std::vector<Problem> problems_;
+};
+
+}  // namespace inlay::transfer
