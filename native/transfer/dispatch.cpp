@@ -111,7 +111,7 @@ void Dispatch::give_up(Part& part) {
 }
 
 void Dispatch::fill() {
-  std::vector<std::shared_ptr<Batch>> ended;
+  std::vector<std::shared_ptr<const void>> ended;
   std::array<std::shared_ptr<Path>, 8> posted_to;
   std::size_t num_posted_to = 0;
   const auto kick = [&] {
@@ -136,7 +136,6 @@ void Dispatch::fill() {
     }
     lock.lock();
     sent->posting = false;
-    --entry.posting;
     bool stopped = false;
     bool given_up = false;
     if (result.how == Posted::kDone) {
@@ -150,14 +149,13 @@ void Dispatch::fill() {
       given_up = sent->part->given_up;
     }
     if (stopped) {  // while it was posted, so the path did not know it yet
-      const std::shared_ptr<Path> path = entry.path;
       lock.unlock();
-      path->revoke(owner);
-      if (given_up) path->abandon(owner);
+      entry.path->revoke(owner);
+      if (given_up) entry.path->abandon(owner);
       lock.lock();
-    } else {
-      remove_if_unused(entry);
     }
+    --entry.posting;
+    remove_if_unused(entry);
   }
   ended.swap(ended_);
   lock.unlock();
@@ -443,6 +441,7 @@ uint64_t Dispatch::remove_path(const Path& path) {
 
 void Dispatch::remove_if_unused(Entry& entry) {
   if (!entry.lost || entry.posted > 0 || entry.posting > 0 || entry.in_doubt > 0) return;
+  ended_.push_back(std::move(entry.path));
   std::erase_if(entries_, [&](const auto& held) { return held.get() == &entry; });
 }
 

@@ -120,7 +120,7 @@ class Dispatch {
   std::vector<Part*> parts_;  // all unfinished
   std::deque<Sent> sent_;     // all ever used at once
   std::vector<Sent*> free_;
-  std::vector<std::shared_ptr<Batch>> ended_;  // let go of without the lock
+  std::vector<std::shared_ptr<const void>> ended_;  // let go of without the lock
   std::atomic<uint64_t> version_{0};
 };
 

@@ -132,22 +132,50 @@ def test_stopped_peer_and_a_large_write(engine: TransferEngine, target: Target) 
     remote = peer["sink"][0:MANY]
     target.stop()
     begin = time.monotonic()
+    batch = engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.3)
     with pytest.raises(TransferTimeoutError) as caught:
-        engine.write(local, remote, deadline_s=0.3)
+        batch.wait()
     assert time.monotonic() - begin < 2
-    assert not caught.value.remote_settled and not peer.alive
-    with pytest.raises(PeerError, match=target.address):
-        engine.write(local, remote, deadline_s=1)
+    assert not caught.value.remote_settled and not batch.settled and peer.alive
     target.go_on()
-    # A new connection fences the old one: what is written over it stays.
+    # The lane that was given up is shut over another one, and then nothing of it lands any more.
+    end = time.monotonic() + 20
+    while not batch.settled:
+        assert time.monotonic() < end
     data[:] = 2
-    again = engine.connect(target.address)
-    engine.write(local, again["sink"][0:MANY])
+    engine.write(local, remote)
+    assert_sink_stays(target, 2)
+
+
+def assert_sink_stays(target: Target, value: int) -> None:
     before = target.sink_digest(0, MANY)
     for _ in range(5):
         assert target.sink_digest(0, MANY) == before
     total = target.tell(f"int(np.frombuffer(segments['sink'], np.uint8)[:{MANY}].sum())")
-    assert total == 2 * MANY
+    assert total == value * MANY
+
+
+def test_stopped_peer_and_many_large_writes(engine: TransferEngine, target: Target) -> None:
+    peer = engine.connect(target.address)
+    data = np.full(MANY, 1, np.uint8)
+    local = engine.register(data)
+    remote = peer["sink"][0:MANY]
+    target.stop()
+    batches = []
+    while peer.alive:  # each costs a lane
+        batches.append(engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.3))
+        with pytest.raises((TransferTimeoutError, PeerError)):
+            batches[-1].wait()
+        assert len(batches) < 20
+    with pytest.raises(PeerError, match=target.address):
+        engine.write(local, remote, deadline_s=1)
+    target.go_on()
+    # A new connection fences the old one: what is written over it stays.
+    again = engine.connect(target.address)
+    assert all(batch.settled for batch in batches)
+    data[:] = 2
+    engine.write(local, again["sink"][0:MANY])
+    assert_sink_stays(target, 2)
 
 
 @pytest.mark.parametrize("op", list(Op))
