@@ -59,6 +59,16 @@ void estimates_follow_the_path() {
   CHECK(path.beta1() < 1.07);
 }
 
+// A stall raises the estimate by one sample, not by what its length would say.
+void stalls_are_no_rates() {
+  PathEstimate path(kGigabyte, 1e-6, 0);
+  TimeNs now = run_steadily(path, 250'000, 250'000, 4, 100, 0);
+  now = run_steadily(path, 250'000, 200 * kMillisecond, 1, 1, now);
+  CHECK(path.beta1() > 1.5 && path.beta1() < 2.5);
+  run_steadily(path, 250'000, 250'000, 4, 480, now);
+  CHECK(path.beta1() < 1.2);
+}
+
 // Single slices that are short beside beta0 say nothing of the rate.
 void short_slices_teach_no_rate() {
   PathEstimate path(10 * kGigabyte, 15e-6, 0);
@@ -237,6 +247,7 @@ void any_history(unsigned seed) {
 int main() {
   sizes_follow_the_link();
   estimates_follow_the_path();
+  stalls_are_no_rates();
   short_slices_teach_no_rate();
   overtaking_hides_no_time();
   far_peers_are_not_slow();

@@ -19,6 +19,8 @@ constexpr double kWindowS = 0.010;
 constexpr double kHalfLifeS = 0.030;
 constexpr double kSampleS = 0.004;
 constexpr int kSampleSlices = 32;
+constexpr double kMaxSampleS = 0.010;
+constexpr double kMaxRise = 4.0;
 constexpr double kMinBeta0S = 1e-6;
 constexpr double kMinBeta1 = 1.0 / 64;
 constexpr double kMaxBeta1 = 64.0;
@@ -70,7 +72,7 @@ void PathEstimate::completed(std::size_t bytes, const Ticket& ticket, TimeNs now
   now = std::max({now, mark_, ticket.sent});  // clocks are read before locks are taken
   double elapsed_s = seconds(now - mark_);
   const double latency_s = seconds(now - ticket.sent);
-  const bool old = now - last_ >= kOld;
+  const bool old = ticket.alone && ticket.sent - last_ >= kOld;
   mark_ = last_ = now;
   busy_s_ += elapsed_s;
   ++slices_;
@@ -146,13 +148,17 @@ void PathEstimate::note_lowest(double candidate_s) {
 
 void PathEstimate::learn(bool old) {
   if (service_s_ > 0.0) {
-    all_service_s_ += service_s_;
-    const double weight = weight_of(service_s_, all_service_s_, old);
-    const double sample = bandwidth_ * service_s_ / static_cast<double>(service_bytes_);
+    const double span_s = std::min(service_s_, kMaxSampleS);
+    all_service_s_ += span_s;
+    const double weight = weight_of(span_s, all_service_s_, old);
+    double sample = bandwidth_ * service_s_ / static_cast<double>(service_bytes_);
+    // A stall is no rate: it is one sample, however long.
+    if (weight < 1.0) sample = std::min(sample, kMaxRise * beta1_);
     beta1_ = std::clamp(beta1_ + weight * (sample - beta1_), kMinBeta1, kMaxBeta1);
   }
-  all_busy_s_ += busy_s_;
-  const double weight = weight_of(busy_s_, all_busy_s_, old);
+  const double span_s = std::min(busy_s_, kMaxSampleS);
+  all_busy_s_ += span_s;
+  const double weight = weight_of(span_s, all_busy_s_, old);
   if (rest_s_ < kInfinity) {
     // By the rate as it is known now: what a slow link took is no part of beta0.
     const double service_s = beta1_ / bandwidth_ * static_cast<double>(rest_bytes_);
@@ -179,14 +185,14 @@ void PathEstimate::forget(TimeNs now) {
 
 void PathEstimate::resize() {
   per_byte_s_ = beta1_ / bandwidth_;
-  const double bytes_per_s = bandwidth_ / beta1_;
+  bytes_per_s_ = bandwidth_ / beta1_;
   slice_bytes_ = kMinSlice;
   while (slice_bytes_ < kMaxSlice &&
-         static_cast<double>(2 * slice_bytes_) <= bytes_per_s * kSliceS) {
+         static_cast<double>(2 * slice_bytes_) <= bytes_per_s_ * kSliceS) {
     slice_bytes_ *= 2;
   }
   const double wanted =
-      std::min(bytes_per_s * (kWindowS + beta0_s_), static_cast<double>(kMaxWindow));
+      std::min(bytes_per_s_ * (kWindowS + beta0_s_), static_cast<double>(kMaxWindow));
   window_bytes_ = std::max(static_cast<std::size_t>(wanted), kWindowSlices * slice_bytes_);
 }
 
@@ -198,12 +204,14 @@ Choice choose(std::span<const PathView> paths, std::size_t remaining_bytes, Time
   double old_s = kInfinity;
   int num_open = 0;
   int num_busy = 0;
+  double bytes_per_s = 0.0;
   for (int i = 0; i < static_cast<int>(paths.size()); ++i) {
     const PathView& path = paths[static_cast<std::size_t>(i)];
     if (!path.open) continue;
     path.estimate->age(now);
     ++num_open;
     num_busy += path.estimate->attempts() > 0;
+    bytes_per_s += path.estimate->bytes_per_s();
     const double predicted_s = path.estimate->predicted_s(probe_bytes, path.penalty);
     if (predicted_s < best_s) {
       best = i;
@@ -216,7 +224,9 @@ Choice choose(std::span<const PathView> paths, std::size_t remaining_bytes, Time
   }
   if (best < 0) return {};
   const bool large = remaining_bytes >= kTailSlices * kMinSlice;
-  if (old >= 0 && num_busy > 0 && large && old_s <= best_s + kProbeSlackS) {
+  const double harmless_s =
+      std::max(best_s + kProbeSlackS, static_cast<double>(remaining_bytes) / bytes_per_s);
+  if (old >= 0 && num_busy > 0 && large && old_s <= harmless_s) {
     return {old, probe_bytes};
   }
   const PathEstimate& estimate = *paths[static_cast<std::size_t>(best)].estimate;

@@ -45,8 +45,8 @@ class PathEstimate {
   void dropped(std::size_t bytes);
   // Begins again with a window of 4 slices, which doubles every 10 ms.
   void restart(TimeNs now);
-  // Forgets, while the path is idle, half of what sets it apart from its link every 10 s. choose()
-  // calls it.
+  // Forgets, while the path is idle, half of what sets it apart from its link every second.
+  // choose() calls it.
   void age(TimeNs now) {
     if (attempts_ == 0 && now - aged_ >= kAge) forget(now);
   }
@@ -59,7 +59,7 @@ class PathEstimate {
   }
   // Whether a slice may be posted now. An idle path takes one of any size.
   bool has_room(std::size_t bytes, TimeNs now) const;
-  // Whether the path is idle and has taught nothing for 250 ms.
+  // Whether the path is idle and has taught nothing for 100 ms.
   bool is_old(TimeNs now) const { return attempts_ == 0 && now - last_ >= kOld; }
   // Whether a slice takes, or took, far longer than the path's usual error explains.
   bool is_outlier(const Ticket& ticket, TimeNs now) const;
@@ -71,11 +71,12 @@ class PathEstimate {
   double bandwidth() const { return bandwidth_; }
   double beta0_s() const { return beta0_s_; }
   double beta1() const { return beta1_; }
-  double error_s() const { return error_s_; }  // mean of |latency - predicted|
+  double bytes_per_s() const { return bytes_per_s_; }  // bandwidth / beta1
+  double error_s() const { return error_s_; }          // mean of |latency - predicted|
 
  private:
-  static constexpr TimeNs kOld = 250 * kMillisecond;
-  static constexpr TimeNs kAge = 10'000 * kMillisecond;
+  static constexpr TimeNs kOld = 100 * kMillisecond;
+  static constexpr TimeNs kAge = 1'000 * kMillisecond;
 
   void note_lowest(double candidate_s);
   void learn(bool old);
@@ -85,7 +86,8 @@ class PathEstimate {
   double bandwidth_;
   double beta0_s_;
   double beta1_ = 1.0;
-  double per_byte_s_ = 0.0;  // beta1 / bandwidth
+  double bytes_per_s_ = 0.0;
+  double per_byte_s_ = 0.0;
   double error_s_ = 0.0;
   std::size_t inflight_bytes_ = 0;
   std::size_t slice_bytes_ = 0;
@@ -134,8 +136,9 @@ struct Choice {
 // Picks the path on which the next slice is expected to complete first, and the slice's size. If
 // that path has no room the slice waits: it would still complete there first. A path that has been
 // idle for so long that its estimate is old gets a small slice of a large batch when others carry
-// load, if that is expected to cost no more than 5 ms. Of equals the first is taken, so the order
-// of `paths` is to be fixed. `remaining_bytes` is what the batch has left to draw, at least 1.
+// load, if that is expected to cost no more than 5 ms or to end before the batch. Of equals the
+// first is taken, so the order of `paths` is to be fixed. `remaining_bytes` is what the batch has
+// left to draw, at least 1.
 Choice choose(std::span<const PathView> paths, std::size_t remaining_bytes, TimeNs now);
 
 }  // namespace inlay::transfer

@@ -237,8 +237,35 @@ def test_far_peers_are_not_starved(speeds: Sequence[float], delay_ms: int) -> No
 
 
 def test_a_link_that_was_bad_is_used_again_when_it_is_good() -> None:
-    """Nobody says so: a probe finds it out, at most 250 ms apart."""
+    """Nobody says so: probes find it out."""
     paths = links()
     paths[0].rates = [(0.0, SPEEDS[0] / 40), (0.4, SPEEDS[0])]
-    share = share_of_sum(late(SPEEDS), paths, 512 << 20)
-    assert share >= 0.85
+    assert share_of_sum(late(SPEEDS), paths, 512 << 20) >= 0.9
+
+
+@pytest.mark.parametrize("stalled", range(4))
+def test_a_stall_is_not_taken_for_a_slow_link(stalled: int) -> None:
+    paths = links()
+    rate = SPEEDS[stalled]
+    paths[stalled].rates = [(0.0, rate), (0.1, 1.0), (0.25, rate)]
+    assert share_of_sum(late(SPEEDS), paths, 256 << 20) >= 0.95
+    paths = links()
+    paths[stalled].rates = [(0.0, rate), (0.1, 1.0), (0.25, rate)]
+    later = [job for job in poisson(0.45, 4000, 1) if not 0.1 <= job.arrival_s < 0.3]
+    assert p99_s(late(SPEEDS), paths, later) <= 1.5 * p99_s(late(SPEEDS), links(), later)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_links_that_crawl_now_and_then_come_back(seed: int) -> None:
+    """Each falls to a twentieth once a second, for 50 to 300 ms."""
+    rng = random.Random(seed)
+    paths = links()
+    for link, rate in zip(paths, SPEEDS, strict=True):
+        time_s = 0.0
+        while time_s < 20.0:
+            start_s = time_s + rng.expovariate(1.0)
+            time_s = start_s + rng.uniform(0.05, 0.3)
+            link.rates = [*link.rates, (start_s, rate / 20), (time_s, rate)]
+    jobs = [Job(0.25 * i, 64 << 20) for i in range(40)]
+    ends = late(SPEEDS)(paths, jobs)
+    assert sorted(end - job.arrival_s for end, job in zip(ends, jobs, strict=True))[20] <= 0.3

@@ -24,12 +24,14 @@ TAIL_SLICES = 8
 HALF_LIFE_S = 0.030
 SAMPLE_S = 0.004
 SAMPLE_SLICES = 32
+MAX_SAMPLE_S = 0.010
+MAX_RISE = 4.0
 MIN_BETA0_S = 1e-6
 MIN_BETA1 = 1.0 / 64
 MAX_BETA1 = 64.0
 BETA0_MEMORY_NS = 500 * MS
-OLD_NS = 250 * MS
-AGE_NS = 10_000 * MS
+OLD_NS = 100 * MS
+AGE_NS = 1_000 * MS
 PROBE_SLACK_S = 0.005
 RESTART_STEP_NS = 10 * MS
 OUTLIER_ERRORS = 8.0
@@ -106,7 +108,7 @@ class PathEstimate:
         now = max(now, self._mark, ticket.sent)
         elapsed_s = float(now - self._mark) * 1e-9
         latency_s = float(now - ticket.sent) * 1e-9
-        old = now - self._last >= OLD_NS
+        old = ticket.alone and ticket.sent - self._last >= OLD_NS
         self._mark = self._last = now
         self._busy_s += elapsed_s
         self._slices += 1
@@ -171,11 +173,11 @@ class PathEstimate:
         return self.inflight_bytes + size_bytes <= self.window_bytes(now)
 
     def is_old(self, now: int) -> bool:
-        """Whether the path is idle and has taught nothing for 250 ms."""
+        """Whether the path is idle and has taught nothing for 100 ms."""
         return self.attempts == 0 and now - self._last >= OLD_NS
 
     def age(self, now: int) -> None:
-        """Forget, while the path is idle, half of what sets it apart from its link every 10 s."""
+        """Forget, while the path is idle, half of what sets it apart from its link every second."""
         if self.attempts > 0 or now - self._aged < AGE_NS:
             return
         steps = (now - self._aged) // AGE_NS
@@ -194,13 +196,17 @@ class PathEstimate:
 
     def _learn(self, old: bool) -> None:
         if self._service_s > 0.0:
-            self._all_service_s += self._service_s
-            weight = _weight(self._service_s, self._all_service_s, old)
+            span_s = min(self._service_s, MAX_SAMPLE_S)
+            self._all_service_s += span_s
+            weight = _weight(span_s, self._all_service_s, old)
             sample = self.bandwidth * self._service_s / float(self._service_bytes)
+            if weight < 1.0:  # a stall is no rate: it is one sample, however long
+                sample = min(sample, MAX_RISE * self.beta1)
             beta1 = self.beta1 + weight * (sample - self.beta1)
             self.beta1 = min(max(beta1, MIN_BETA1), MAX_BETA1)
-        self._all_busy_s += self._busy_s
-        weight = _weight(self._busy_s, self._all_busy_s, old)
+        span_s = min(self._busy_s, MAX_SAMPLE_S)
+        self._all_busy_s += span_s
+        weight = _weight(span_s, self._all_busy_s, old)
         if self._rest_s < math.inf:
             # By the rate as it is known now: what a slow link took is no part of `beta0`.
             service_s = self.beta1 / self.bandwidth * float(self._rest_bytes)
@@ -216,7 +222,7 @@ class PathEstimate:
 
     def _resize(self) -> None:
         self.per_byte_s = self.beta1 / self.bandwidth
-        bytes_per_s = self.bandwidth / self.beta1
+        self.bytes_per_s = bytes_per_s = self.bandwidth / self.beta1
         slice_bytes = MIN_SLICE_BYTES
         while slice_bytes < MAX_SLICE_BYTES and float(2 * slice_bytes) <= bytes_per_s * SLICE_S:
             slice_bytes *= 2
@@ -260,7 +266,7 @@ def choose(paths: Sequence[PathView], remaining_bytes: int, now: int) -> Choice:
 
     If that path has no room the slice waits: it would still complete there first. A path that has
     been idle for so long that its estimate is old gets a small slice of a large batch when others
-    carry load, if that is expected to cost no more than 5 ms.
+    carry load, if that is expected to cost no more than 5 ms or to end before the batch.
 
     Args:
         paths: the ways to the peer, in a fixed order; the first of equals is taken.
@@ -271,12 +277,14 @@ def choose(paths: Sequence[PathView], remaining_bytes: int, now: int) -> Choice:
     best = old = -1
     best_s = old_s = math.inf
     num_open = num_busy = 0
+    bytes_per_s = 0.0
     for i, (estimate, penalty, is_open) in enumerate(paths):
         if not is_open:
             continue
         estimate.age(now)
         num_open += 1
         num_busy += estimate.attempts > 0
+        bytes_per_s += estimate.bytes_per_s
         predicted_s = estimate.predicted_s(probe_bytes, penalty)
         if predicted_s < best_s:
             best, best_s = i, predicted_s
@@ -285,7 +293,8 @@ def choose(paths: Sequence[PathView], remaining_bytes: int, now: int) -> Choice:
     if best < 0:
         return WAIT
     large = remaining_bytes >= TAIL_SLICES * MIN_SLICE_BYTES
-    if old >= 0 and num_busy > 0 and large and old_s <= best_s + PROBE_SLACK_S:
+    harmless_s = max(best_s + PROBE_SLACK_S, float(remaining_bytes) / bytes_per_s)
+    if old >= 0 and num_busy > 0 and large and old_s <= harmless_s:
         return Choice(old, probe_bytes)
     size_bytes = paths[best].estimate.slice_bytes
     if num_open > 1:  # the last slices are small, so that all paths end at about the same time
