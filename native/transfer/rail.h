@@ -11,11 +11,12 @@
 //   ready       silence, suspect                   paused      close, announce; with no other ready
 //                                                              rail to the peer: nothing
 //   ready       outlier                            ready       restart the window
-//   ready, connecting  hold                        paused      announce: what is in flight ends
+//   ready, connecting  hold                        held        announce: what is in flight ends
 //   paused      its time to probe, link up         paused      close, connect
 //   paused      connected                          ready       restart the window, announce
 //   paused      refused, error, silence, link      paused      close, the next probe is later
 //               down, 150 ms since the probe
+//   paused      hold                               held        announce; close, if it was probing
 //   held        release                            paused      close, connect
 //   held        anything else                      held        nothing
 //   any         close                              closed      close, announce
@@ -23,7 +24,8 @@
 // A probe is a new connection with its handshake. After a pause the first comes 100 ms later, then
 // after 100, 200, 400 and each 500 ms, or each 2 s once the pause is a minute old. The count of
 // retries halves every 10 s and is not cleared by one success: a rail that flaps is tried seldom.
-// "close" in paused is for what is left of an earlier probe, or of the time before a hold.
+// Held is paused by an operator. "close" in paused is for what is left of an earlier probe, or of the
+// time before a hold.
 #pragma once
 
 #include <cstddef>
