@@ -24,8 +24,8 @@
 // A probe is a new connection with its handshake. After a pause the first comes 100 ms later, then
 // after 100, 200, 400 and each 500 ms, or each 2 s once the pause is a minute old. The count of
 // retries halves every 10 s and is not cleared by one success: a rail that flaps is tried seldom.
-// Held is paused by an operator. "close" in paused is for what is left of an earlier probe, or of the
-// time before a hold.
+// Held is paused by an operator. "close" in paused is for what is left of an earlier probe, or of
+// the time before a hold.
 #pragma once
 
 #include <cstddef>
