@@ -130,7 +130,13 @@ MemoryRegion Domain::register_memory(std::byte* base, uint64_t size, RegionAcces
 }
 
 void Domain::read_events(DomainSink& sink) {
-  while (read_event(sink)) {
+  // The descriptor stays readable until the library was asked whether one may wait for it.
+  fid* waited = &event_queue_->fid;
+  constexpr int kMaxTurns = 16;  // the descriptor tells of what is left
+  for (int i = 0; i < kMaxTurns; ++i) {
+    while (read_event(sink)) {
+    }
+    if (fi_trywait(fabric_.get(), &waited, 1) == FI_SUCCESS) return;
   }
 }
 

@@ -1,0 +1,418 @@
+#include "fabric_path.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "../net/bytes.h"
+
+namespace inlay::transfer {
+
+namespace fabric = net::fabric;
+using namespace std::chrono_literals;
+using Post = fabric::Endpoint::Post;
+
+namespace {
+
+// What is expected where a provider does not tell the speed of its link: that of the tcp provider.
+constexpr double kSoftwareBandwidth = 2e9;
+constexpr double kSoftwareBase = 50e-6;
+constexpr double kHardwareBandwidth = 12.5e9;
+constexpr double kHardwareBase = 4e-6;
+
+constexpr auto kConnectTime = 2s;
+constexpr int kMaxTurns = 16;  // of one pump
+
+fabric::Meeting with_connection(fabric::Meeting meeting, uint64_t connection) {
+  meeting.greeting.connection = connection;
+  return meeting;
+}
+
+}  // namespace
+
+FabricPath::FabricPath(const Site& site, FabricMemory& memory,
+                       std::shared_ptr<const FabricRail> rail, uint64_t connection, Changed changed)
+    : site_(site),
+      memory_(memory),
+      rail_(std::move(rail)),
+      meeting_(with_connection(rail_->meeting, connection)),
+      changed_(std::move(changed)),
+      endpoint_(rail_->port->domain, *rail_->info) {}
+
+void FabricPath::start() {
+  rail_->port->add(endpoint_.id(), shared_from_this());
+  try {
+    endpoint_.connect(rail_->remote.address, fabric::greet(meeting_, site_.token));
+  } catch (const TransferFailure& failure) {
+    end(failure.status);
+  }
+}
+
+bool FabricPath::hand_over() {
+  const std::lock_guard lock(mutex_);
+  owned_ = state_ == State::kReady;
+  return owned_;
+}
+
+std::string FabricPath::name() const { return "fabric " + rail_->port->domain.name(); }
+
+std::optional<Reach> FabricPath::reach(const Segment& local, const RemoteSegment& remote,
+                                       Op) const {
+  const Bytes* keys = remote.descriptor.key(transport());
+  if (keys == nullptr || !find_fabric_key(*keys, rail_->remote_port) ||
+      local.location.place != net::Place::kHost)
+    return std::nullopt;
+  const bool software = rail_->port->domain.in_software();
+  double bandwidth = rail_->port->domain.bandwidth();
+  const auto theirs = static_cast<double>(rail_->remote.bandwidth);
+  if (bandwidth == 0 || (theirs != 0 && theirs < bandwidth)) bandwidth = theirs;
+  if (bandwidth == 0) bandwidth = software ? kSoftwareBandwidth : kHardwareBandwidth;
+  return Reach{bandwidth, software ? kSoftwareBase : kHardwareBase};
+}
+
+void FabricPath::on_connected(std::span<const std::byte> greeting) {
+  if (!fabric::reply_proves(greeting, meeting_, site_.token)) return end(Status::kPeerRefused);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kConnecting) return;
+    state_ = State::kReady;
+    loop_id_ = site_.loop.add(endpoint_.descriptor(), EPOLLIN, shared_from_this());
+  }
+  changed_(*this, State::kReady);
+}
+
+void FabricPath::on_ended() { end(Status::kPeerUnreachable); }
+
+PostResult FabricPath::post(Attempt& attempt) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kReady) return refuse();
+  }
+  const Request& request = *attempt.slice.request;
+  const Bytes* keys = request.remote->descriptor.key(transport());
+  const auto key = keys == nullptr ? std::nullopt : find_fabric_key(*keys, rail_->remote_port);
+  if (!key) return {Posted::kRefused, Status::kTransportUnavailable};
+  Work work{};
+  work.attempt = &attempt;
+  work.is_read = request.op == Op::kRead;
+  try {
+    work.descriptor = memory_.descriptor(*request.local, *rail_->port);
+  } catch (const TransferFailure& failure) {
+    return {Posted::kRefused, failure.status};
+  }
+  work.pieces.reserve(attempt.slice.num_ranges);
+  attempt.slice.each([&](const Range& range) {
+    std::byte* local = request.local->base + range.local;
+    const uint64_t remote = key->base + range.remote;
+    if (!work.pieces.empty()) {
+      Piece& last = work.pieces.back();
+      if (last.local + last.bytes == local && last.remote.address + last.bytes == remote) {
+        last.bytes += range.length;
+        return;
+      }
+    }
+    work.pieces.push_back({local, range.length, {remote, key->key}});
+  });
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kReady) return refuse();
+  work.id = ++last_work_;
+  works_.push_back(std::move(work));
+  Work& taken = works_.back();
+  // Providers report a segment that is gone as a broken connection. What failed once is posted
+  // after the target has said that the segment is still there.
+  if (attempt.number > 0) {
+    taken.asked = true;
+    const net::SegmentDescriptor& segment = request.remote->descriptor;
+    FabricQuestion question{.ask = FabricAsk::kSegment};
+    question.slot = segment.slot;
+    question.epoch = segment.epoch;
+    question.write = !taken.is_read;
+    ask(question, taken.id);
+  } else {
+    enqueue(taken);
+  }
+  return {Posted::kTaken};
+}
+
+// It may have been over before its owner heard of it.
+PostResult FabricPath::refuse() {
+  tell_again_ = state_ == State::kOver;
+  return {Posted::kRefused, over_why_};
+}
+
+void FabricPath::enqueue(Work& work) {
+  if (work.is_read || lease_.held())
+    queue_.push_back(&work);
+  else if (const auto question = lease_.want())
+    ask(*question, question->lease);  // the answer enqueues it
+}
+
+void FabricPath::ask(FabricQuestion question, uint64_t about) {
+  question.connection = meeting_.greeting.connection;
+  questions_.push_back({question, about});
+}
+
+void FabricPath::kick() {
+  bool tell = false;
+  bool more = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kReady) {
+      issue();
+      more = !endpoint_.may_sleep();
+    }
+    std::swap(tell, tell_again_);
+  }
+  send_questions();
+  end_if_broken();
+  if (more) site_.loop.post([self = shared_from_this()] { self->on_events(EPOLLIN); });
+  const auto owner = tell ? rail_->peer.lock() : nullptr;
+  if (owner != nullptr) owner->lost(*this, over_why_);
+}
+
+void FabricPath::issue() {
+  while (!queue_.empty() && !broken_) {
+    Work& work = *queue_.front();
+    const Post post = issue_next(work);
+    if (post == Post::kFull) return;
+    broken_ |= post == Post::kFailed;
+    if (work.next == work.pieces.size() && !work.unconfirmed) queue_.pop_front();
+  }
+}
+
+Post FabricPath::issue_next(Work& work) {
+  Post post;
+  if (work.next == work.pieces.size()) {
+    post = endpoint_.confirm(work.pieces.back().remote, &work);
+    if (post == Post::kTaken) work.unconfirmed = false;
+  } else {
+    const Piece& piece = work.pieces[work.next];
+    const uint64_t bytes = std::min<uint64_t>(piece.bytes - work.skip, endpoint_.max_message());
+    const fabric::RemoteRange remote{piece.remote.address + work.skip, piece.remote.key};
+    std::byte* local = piece.local + work.skip;
+    post = work.is_read ? endpoint_.read(local, bytes, work.descriptor, remote, &work)
+                        : endpoint_.write(local, bytes, work.descriptor, remote, &work);
+    if (post == Post::kTaken) {
+      work.begun = true;
+      work.unconfirmed = !work.is_read && !rail_->port->domain.confirms_writes();
+      work.skip += bytes;
+      if (work.skip == piece.bytes) {
+        work.skip = 0;
+        ++work.next;
+      }
+    }
+  }
+  if (post == Post::kTaken) ++work.outstanding;
+  return post;
+}
+
+void FabricPath::on_completion(void* owner, int error) {
+  Work& work = *static_cast<Work*>(owner);
+  --work.outstanding;
+  if (error != 0) {
+    broken_ = true;
+    return;
+  }
+  if (broken_ || work.outstanding > 0 || work.next < work.pieces.size() || work.unconfirmed) return;
+  const auto found = std::ranges::find(works_, work.id, &Work::id);
+  if (!work.is_read) lease_.wrote(Clock::now());
+  finish(found, Status::kOk, true);
+}
+
+void FabricPath::finish(std::list<Work>::iterator work, Status status, bool settled) {
+  Attempt& attempt = *work->attempt;
+  works_.erase(work);
+  if (owner_ != nullptr) owner_->completed(attempt, status, settled);
+}
+
+bool FabricPath::take_completions() {
+  bool moved = false;
+  for (int i = 0; i < kMaxTurns && state_ == State::kReady && !broken_; ++i) {
+    const int taken = endpoint_.progress(*this);
+    moved |= taken > 0;
+    if (taken > 0) issue();
+    if (taken == 0 && endpoint_.may_sleep()) return moved;
+  }
+  return true;
+}
+
+bool FabricPath::pump() {
+  const auto owner = rail_->peer.lock();
+  bool more;
+  {
+    const std::lock_guard lock(mutex_);
+    owner_ = owner.get();
+    more = take_completions();
+    owner_ = nullptr;
+  }
+  end_if_broken();
+  return more;
+}
+
+bool FabricPath::on_events(uint32_t) {
+  const bool more = pump();
+  const auto owner = rail_->peer.lock();
+  if (owner != nullptr) owner->fill();
+  // Where the descriptor does not tell of what is left.
+  bool again;
+  {
+    const std::lock_guard lock(mutex_);
+    again = state_ == State::kReady && !endpoint_.may_sleep();
+  }
+  if (again) site_.loop.post([self = shared_from_this()] { self->on_events(EPOLLIN); });
+  return more;
+}
+
+bool FabricPath::try_drive(const net::WakeUp&) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kReady) return false;
+  if (drivers_++ == 0) site_.loop.change(loop_id_, endpoint_.descriptor(), 0);
+  return true;
+}
+
+void FabricPath::stop_driving(const net::WakeUp&) {
+  {
+    const std::lock_guard lock(mutex_);
+    --drivers_;
+    if (state_ != State::kReady || drivers_ > 0) return;
+    site_.loop.change(loop_id_, endpoint_.descriptor(), EPOLLIN);
+    if (endpoint_.may_sleep()) return;
+  }
+  site_.loop.post([self = shared_from_this()] { self->on_events(EPOLLIN); });
+}
+
+// Reports what it can at once. For what the provider has, the endpoint is closed.
+void FabricPath::take_back(const void* owner, bool reads) {
+  const auto peer = rail_->peer.lock();
+  bool must_close = false;
+  {
+    const std::lock_guard lock(mutex_);
+    owner_ = peer.get();
+    for (auto work = works_.begin(); work != works_.end();) {
+      const auto next = std::next(work);
+      if (work->attempt->owner == owner && !work->begun) {
+        std::erase(queue_, &*work);
+        finish(work, Status::kCancelled, true);
+      } else if (work->attempt->owner == owner && work->is_read == reads) {
+        work->taken_back = true;
+        must_close = true;
+      }
+      work = next;
+    }
+    owner_ = nullptr;
+  }
+  if (must_close) end(Status::kPeerUnreachable);
+}
+
+void FabricPath::revoke(const void* owner) { take_back(owner, true); }
+
+void FabricPath::abandon(const void* owner) { take_back(owner, false); }
+
+void FabricPath::close(Status why) { end(why, State::kClosed); }
+
+void FabricPath::end_if_broken() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_) return;
+  }
+  end(Status::kPeerUnreachable);
+}
+
+void FabricPath::end(Status why, State how) {
+  const auto owner = rail_->peer.lock();
+  bool tell;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ >= State::kOver) return;
+    if (state_ == State::kReady) site_.loop.remove(loop_id_, endpoint_.descriptor());
+    state_ = how;
+    over_why_ = why;
+    rail_->port->forget(endpoint_.id());
+    endpoint_.close();
+    tell = owned_ && how == State::kOver;
+    queue_.clear();
+    questions_.clear();
+    owner_ = owner.get();
+    while (!works_.empty()) {
+      const Work& work = works_.front();
+      finish(works_.begin(), work.taken_back ? Status::kCancelled : why,
+             work.is_read || !work.begun);
+    }
+    owner_ = nullptr;
+  }
+  if (tell && owner != nullptr) owner->lost(*this, why);
+  changed_(*this, how);
+}
+
+Bytes FabricPath::fence() const {
+  FabricQuestion question{.ask = FabricAsk::kFence};
+  question.connection = meeting_.greeting.connection;
+  return encode(question);
+}
+
+void FabricPath::send_questions() {
+  std::vector<Question> questions;
+  {
+    const std::lock_guard lock(mutex_);
+    questions.swap(questions_);
+  }
+  if (questions.empty()) return;
+  const auto owner = rail_->peer.lock();
+  if (owner == nullptr) return end(Status::kPeerDied);
+  for (const auto& [question, about] : questions)
+    owner->ask(transport(), encode(question),
+               [weak = weak_from_this(), ask = question.ask, about](Status status, Bytes answer) {
+                 if (const auto self = weak.lock()) self->on_answer(ask, about, status, answer);
+               });
+}
+
+void FabricPath::on_answer(FabricAsk ask, uint64_t about, Status status, const Bytes& answer) {
+  const auto owner = rail_->peer.lock();
+  if (ask == FabricAsk::kLease)
+    on_lease(about, status, answer);
+  else if (ask == FabricAsk::kSegment)
+    on_segment(about, status);
+  kick();
+  if (owner != nullptr) owner->fill();
+}
+
+void FabricPath::on_lease(uint64_t lease, Status status, const Bytes& answer) {
+  if (status != Status::kOk || answer.size() != sizeof(uint64_t))
+    return end(Status::kPeerUnreachable);
+  const std::lock_guard lock(mutex_);
+  if (!lease_.granted(lease, net::load<uint64_t>(answer.data()), Clock::now())) return;
+  for (Work& work : works_)
+    if (!work.is_read && !work.asked) enqueue(work);
+}
+
+void FabricPath::on_segment(uint64_t id, Status status) {
+  const auto owner = rail_->peer.lock();
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(works_, id, &Work::id);
+  if (found == works_.end()) return;
+  owner_ = owner.get();
+  found->asked = false;
+  if (status == Status::kOk)
+    enqueue(*found);
+  else
+    finish(found, status, true);
+  owner_ = nullptr;
+}
+
+void FabricPath::beat(Clock::time_point now) {
+  bool late = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kConnecting) late = now - started_ > kConnectTime;
+    if (state_ == State::kReady) {
+      const auto is_write = [](const Work& work) { return !work.is_read; };
+      const FabricLease::Beat beat = lease_.beat(now, std::ranges::any_of(works_, is_write));
+      late = beat.lapsed;
+      if (beat.question) ask(*beat.question, beat.question->lease);
+    }
+  }
+  if (late) return end(Status::kPeerUnreachable);
+  send_questions();
+}
+
+}  // namespace inlay::transfer

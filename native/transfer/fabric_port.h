@@ -1,0 +1,92 @@
+// A port of this machine with what hangs on it: its events, its connections, its registrations.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "../net/fabric/domain.h"
+#include "../net/loop.h"
+#include "fabric_words.h"
+#include "segment.h"
+
+namespace inlay::transfer {
+
+// An end of a connection, told on the loop's thread.
+class FabricConnection {
+ public:
+  virtual ~FabricConnection() = default;
+  virtual void on_connected(std::span<const std::byte> greeting) = 0;
+  virtual void on_ended() = 0;
+};
+
+class FabricPort final : public net::Handler,
+                         public std::enable_shared_from_this<FabricPort>,
+                         private net::fabric::DomainSink {
+ public:
+  using Request = std::function<void(const std::shared_ptr<FabricPort>&, const fi_info&,
+                                     std::span<const std::byte> greeting)>;
+
+  // Throws TransferFailure(kTransportUnavailable).
+  FabricPort(net::Loop& loop, uint8_t index, const net::fabric::Library& library,
+             net::fabric::Info info, Request on_request);
+
+  net::fabric::Domain domain;
+  const uint8_t index;  // in the offer
+
+  FabricPortOffer offer() const;
+  // Registers with the loop, and the reverse.
+  void start();
+  void stop();
+
+  // Of any thread.
+  void add(const fid* endpoint, const std::shared_ptr<FabricConnection>& connection);
+  void forget(const fid* endpoint);
+
+  bool on_events(uint32_t events) override;
+
+ private:
+  void on_request(net::fabric::Info info, std::span<const std::byte> greeting) override;
+  void on_connected(const fid* endpoint, std::span<const std::byte> greeting) override;
+  void on_ended(const fid* endpoint) override;
+  std::shared_ptr<FabricConnection> find(const fid* endpoint);
+
+  net::Loop& loop_;
+  net::Loop::Id loop_id_ = 0;
+  const Request on_request_;
+  std::mutex mutex_;
+  std::unordered_map<const fid*, std::weak_ptr<FabricConnection>> connections_;
+};
+
+// The registrations of segments with the ports. Any thread.
+class FabricMemory {
+ public:
+  explicit FabricMemory(const std::vector<std::shared_ptr<FabricPort>>& ports) : ports_(ports) {}
+
+  // Registers a segment for peers with all ports; the keys of those that took it.
+  std::vector<FabricKey> share(const Segment& segment);
+  // What local operations on the segment name at that port; registers it where nobody did. Null
+  // where the provider needs none. Throws TransferFailure(kTransportUnavailable).
+  void* descriptor(const Segment& segment, const FabricPort& port);
+  // Takes the registrations back; true when peers had keys.
+  bool remove(const Segment& segment);
+  void clear();
+
+ private:
+  struct Regions {
+    uint32_t epoch = 0;
+    bool shared = false;
+    std::map<uint8_t, net::fabric::MemoryRegion> by_port;
+  };
+  Regions& regions_of(const Segment& segment);
+
+  const std::vector<std::shared_ptr<FabricPort>>& ports_;
+  std::mutex mutex_;
+  std::unordered_map<uint32_t, Regions> by_slot_;
+};
+
+}  // namespace inlay::transfer

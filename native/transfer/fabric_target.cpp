@@ -1,0 +1,183 @@
+#include "fabric_target.h"
+
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "../core/status.h"
+#include "../net/bytes.h"
+
+namespace inlay::transfer {
+
+namespace fabric = net::fabric;
+
+namespace {
+
+constexpr uint64_t kLeaseNs = 2'000'000'000;
+constexpr std::size_t kMaxServed = 64;  // connections of one initiator
+constexpr std::size_t kMaxTaken = 1024;
+
+// Counts while the process is stopped and the machine sleeps.
+uint64_t boot_time_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+class FabricTarget::Served final : public net::Handler,
+                                   public FabricConnection,
+                                   public std::enable_shared_from_this<Served>,
+                                   private fabric::EndpointSink {
+ public:
+  Served(FabricTarget& target, const std::shared_ptr<FabricPort>& port, const fi_info& info,
+         const fabric::Greeting& greeting)
+      : target_(target), port(port), greeting(greeting), endpoint(port->domain, info) {}
+
+  FabricTarget& target_;
+  const std::shared_ptr<FabricPort> port;
+  const fabric::Greeting greeting;
+  fabric::Endpoint endpoint;
+  net::Loop::Id loop_id = 0;
+  bool dropped = false;
+  uint64_t lease = 0;
+  uint64_t lease_end = 0;  // 0: none
+
+  bool is_late() const { return lease_end != 0 && boot_time_ns() > lease_end; }
+
+  bool on_events(uint32_t) override {
+    const std::lock_guard lock(target_.mutex_);
+    if (dropped) return false;
+    // Before the provider moves a byte: we may have been stopped for a while.
+    if (is_late()) {
+      target_.drop(shared_from_this());
+      return false;
+    }
+    for (int i = 0; i < 16; ++i) {
+      endpoint.progress(*this);
+      if (endpoint.may_sleep()) break;
+    }
+    return true;
+  }
+  void on_connected(std::span<const std::byte>) override {}
+  void on_ended() override {
+    const std::lock_guard lock(target_.mutex_);
+    target_.drop(shared_from_this());
+  }
+
+ private:
+  void on_completion(void*, int) override {}
+};
+
+bool FabricTarget::take_number(Initiator& initiator, uint64_t connection) {
+  if (connection < initiator.least || !initiator.taken.insert(connection).second) return false;
+  if (initiator.taken.size() > kMaxTaken) {
+    initiator.least = *initiator.taken.begin() + 1;
+    initiator.taken.erase(initiator.taken.begin());
+  }
+  return true;
+}
+
+void FabricTarget::on_request(const std::shared_ptr<FabricPort>& port, const fi_info& info,
+                              std::span<const std::byte> greeting) {
+  const auto claim = fabric::read_greeting(greeting);
+  const fabric::Meeting meeting{claim.value_or(fabric::Greeting{}), site_.engine, nonce_};
+  const std::lock_guard lock(mutex_);
+  if (!claim || !fabric::proves(greeting, meeting, site_.token)) return port->domain.refuse(info);
+  Initiator& initiator = initiators_[claim->initiator];
+  if (!take_number(initiator, claim->connection) || initiator.served.size() >= kMaxServed)
+    return port->domain.refuse(info);
+  try {
+    const auto served = std::make_shared<Served>(*this, port, info, *claim);
+    port->add(served->endpoint.id(), served);
+    served->loop_id = site_.loop.add(served->endpoint.descriptor(), EPOLLIN, served);
+    initiator.served[claim->connection] = served;
+    served->endpoint.accept(fabric::reply(meeting, site_.token));
+  } catch (const std::exception&) {  // the system or the provider has no more to give
+    if (const auto found = initiator.served.find(claim->connection);
+        found != initiator.served.end())
+      drop(found->second);
+    port->domain.refuse(info);
+  }
+}
+
+void FabricTarget::drop(const std::shared_ptr<Served>& served) {
+  if (served->dropped) return;
+  served->dropped = true;
+  site_.loop.remove(served->loop_id, served->endpoint.descriptor());
+  served->port->forget(served->endpoint.id());
+  served->endpoint.close();
+  initiators_[served->greeting.initiator].served.erase(served->greeting.connection);
+}
+
+Status FabricTarget::check_segment(const FabricQuestion& question) const {
+  const auto use = site_.segments.use(question.slot, question.epoch);
+  if (use == nullptr) return Status::kSegmentClosed;
+  const Access wanted = question.write ? Access::kWrite : Access::kRead;
+  return use->segment().access < wanted ? Status::kSegmentAccess : Status::kOk;
+}
+
+Transport::Answer FabricTarget::lease(const net::EngineId& from, const FabricQuestion& question) {
+  Initiator& initiator = initiators_[from];
+  const auto found = initiator.served.find(question.connection);
+  if (found == initiator.served.end()) return {Status::kPeerUnreachable, {}};
+  const std::shared_ptr<Served> served = found->second;
+  if (served->is_late()) {
+    drop(served);
+    return {Status::kPeerUnreachable, {}};
+  }
+  const uint64_t now = boot_time_ns();
+  if (question.last_time == 0) {
+    served->lease = question.lease;
+    served->lease_end = now + kLeaseNs;
+  } else if (question.lease == served->lease && served->lease_end != 0) {
+    served->lease_end = std::max(served->lease_end, std::min(question.last_time, now) + kLeaseNs);
+  }
+  Bytes time(sizeof(now));
+  net::store(time.data(), now);
+  return {Status::kOk, std::move(time)};
+}
+
+Transport::Answer FabricTarget::answer(const net::EngineId& from, const FabricQuestion& question) {
+  if (question.ask == FabricAsk::kSegment) return {check_segment(question), {}};
+  const std::lock_guard lock(mutex_);
+  if (question.ask == FabricAsk::kLease) return lease(from, question);
+  Initiator& initiator = initiators_[from];
+  const auto found = initiator.served.find(question.connection);
+  const std::shared_ptr<Served> served = found == initiator.served.end() ? nullptr : found->second;
+  if (question.ask == FabricAsk::kFence) {
+    take_number(initiator, question.connection);
+    if (served != nullptr) drop(served);
+  } else if (served != nullptr && served->lease == question.lease && !served->is_late()) {
+    served->lease_end = 0;
+  }
+  return {};
+}
+
+void FabricTarget::beat() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Served>> late;
+  for (const auto& [id, initiator] : initiators_)
+    for (const auto& [number, served] : initiator.served)
+      if (served->is_late()) late.push_back(served);
+  for (const auto& served : late) drop(served);
+}
+
+void FabricTarget::evict() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Served>> served_in_software;
+  for (const auto& [id, initiator] : initiators_)
+    for (const auto& [number, served] : initiator.served)
+      if (served->port->domain.in_software()) served_in_software.push_back(served);
+  for (const auto& served : served_in_software) drop(served);
+}
+
+void FabricTarget::close() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Served>> all;
+  for (const auto& [id, initiator] : initiators_)
+    for (const auto& [number, served] : initiator.served) all.push_back(served);
+  for (const auto& served : all) drop(served);
+}
+
+}  // namespace inlay::transfer

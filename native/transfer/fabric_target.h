@@ -1,0 +1,62 @@
+// The target's side of fabrics: connections by which peers reach memory without our doing.
+//
+// A peer that can no longer tell us to fence must not land bytes later. So it writes under a lease:
+// it asks for one over a lane, asks again twice a second while writes are out, and returns it when
+// all are complete. We close a connection whose lease ends without that, before its provider moves
+// another byte. A lease lasts 2 s from the time that *we* told in our last answer that the peer had
+// when it asked, so no delay on the way makes it longer; what the peer gave up is settled 2.5 s
+// later at the latest.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "../net/fabric/endpoint.h"
+#include "../net/fabric/greeting.h"
+#include "../net/loop.h"
+#include "fabric_port.h"
+#include "fabric_words.h"
+#include "transport.h"
+
+namespace inlay::transfer {
+
+class FabricTarget {
+ public:
+  FabricTarget(const Site& site, const net::Nonce& nonce) : site_(site), nonce_(nonce) {}
+
+  // Somebody wants to connect; who proves to hold the token, is let in. On the loop's thread.
+  void on_request(const std::shared_ptr<FabricPort>& port, const fi_info& info,
+                  std::span<const std::byte> greeting);
+  Transport::Answer answer(const net::EngineId& from, const FabricQuestion& question);
+  // Closes connections whose leases are over. Ten times a second.
+  void beat();
+  // Whoever had begun to touch a segment through a provider in software, touches it no more.
+  void evict();
+  void close();
+
+ private:
+  class Served;
+  // What is known of an initiator.
+  struct Initiator {
+    std::set<uint64_t> taken;  // numbers of connections, and those fenced before they came
+    uint64_t least = 0;        // all below count as taken
+    std::map<uint64_t, std::shared_ptr<Served>> served;
+  };
+
+  // All locked:
+  bool take_number(Initiator& initiator, uint64_t connection);
+  void drop(const std::shared_ptr<Served>& served);
+  Transport::Answer lease(const net::EngineId& from, const FabricQuestion& question);
+  Status check_segment(const FabricQuestion& question) const;
+
+  const Site& site_;
+  const net::Nonce nonce_;
+  std::mutex mutex_;
+  std::map<net::EngineId, Initiator> initiators_;
+};
+
+}  // namespace inlay::transfer
