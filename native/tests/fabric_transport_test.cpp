@@ -35,9 +35,9 @@ void wait_until(const std::function<bool()>& done, std::chrono::milliseconds mos
 
 struct Side {
   explicit Side(std::byte id, std::byte token = std::byte{7})
-      : site{loop, segments, {}, net::Token(32, token), {}, 0} {
+      : site{loop, segments, {}, net::Token(32, token), {}, 0, "127.0.0.1", true} {
     site.engine.fill(id);
-    transport = make_fabric(site, {"127.0.0.1", true});
+    transport = make_fabric(site);
     if (!transport->problem().empty()) std::fprintf(stderr, "%s\n", transport->problem().c_str());
     CHECK(transport->problem().empty());
     loop.start();
@@ -55,6 +55,7 @@ struct Side {
     segments.add(segment);
     if (Bytes key = transport->attach(*segment); !key.empty())
       segment->keys.push_back({"fabric", std::move(key)});
+    segments.publish(*segment);
     return segment;
   }
   void remove(const std::shared_ptr<Segment>& segment) {

@@ -34,6 +34,12 @@ net::EngineId new_id() {
   return id;
 }
 
+// Of "host:port" and "[host]:port".
+std::string host_of(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options)
@@ -45,8 +51,14 @@ Engine::Engine(EngineOptions options)
     throw ArgumentError("token: must have 16..64 bytes, got " + std::to_string(token_bytes));
   net::Listener listener = net::listen_at(options.listen);
   address_ = listener.address;
-  const Site site{loop_,   segments_, id_, std::move(options.token), std::move(options.runtime_dir),
-                  spin_us_};
+  const Site site{loop_,
+                  segments_,
+                  id_,
+                  std::move(options.token),
+                  std::move(options.runtime_dir),
+                  spin_us_,
+                  host_of(address_),
+                  !options.transports.empty()};
   transports_ = std::make_unique<Transports>(site, options.transports);
   server_ = std::make_shared<Server>(
       site, std::move(listener.socket),

@@ -68,7 +68,7 @@ class Beat final : public net::Handler {
 
 class Fabric final : public Transport {
  public:
-  Fabric(const Site& site, const FabricOptions& options);
+  explicit Fabric(const Site& site);
   ~Fabric() override { close(); }
 
   std::string_view name() const override { return "fabric"; }
@@ -92,7 +92,7 @@ class Fabric final : public Transport {
     bool awaited = true;  // connect() waits for it
   };
 
-  std::string find_ports(const FabricOptions& options);
+  std::string find_ports();
   std::vector<std::shared_ptr<const FabricRail>> rails_to(const std::shared_ptr<PathOwner>& peer,
                                                           const FabricOffer& offer) const;
   // Makes a path and lets it connect; when that fails at once, plans the next try.
@@ -101,7 +101,7 @@ class Fabric final : public Transport {
   void on_changed(const std::shared_ptr<Life>& life, FabricPath& path, FabricPath::State state);
   void beat();
 
-  const Site& site_;
+  const Site site_;
   net::Nonce nonce_{};
   std::string problem_;
   std::vector<std::shared_ptr<FabricPort>> ports_;
@@ -123,22 +123,22 @@ net::Nonce fresh_nonce() {
   return nonce;
 }
 
-Fabric::Fabric(const Site& site, const FabricOptions& options)
-    : site_(site), nonce_(fresh_nonce()), memory_(ports_), target_(site, nonce_) {
-  problem_ = find_ports(options);
+Fabric::Fabric(const Site& site)
+    : site_(site), nonce_(fresh_nonce()), memory_(ports_), target_(site_, nonce_) {
+  problem_ = find_ports();
   if (!problem_.empty()) return;
   for (const auto& port : ports_) port->start();
   beat_ = std::make_shared<Beat>([this] { beat(); });
   beat_id_ = site_.loop.add(beat_->timer(), EPOLLIN, beat_);
 }
 
-std::string Fabric::find_ports(const FabricOptions& options) {
-  const bool loopback = is_loopback(options.host);
+std::string Fabric::find_ports() {
+  const bool loopback = is_loopback(site_.host);
   std::vector<const char*> providers;
   if (!loopback && has_devices()) providers.push_back(kHardware);
-  if (options.by_name) providers.push_back(kSoftware);
+  if (site_.by_name) providers.push_back(kSoftware);
   if (providers.empty())
-    return loopback ? "the engine listens on loopback only (" + options.host +
+    return loopback ? "the engine listens on loopback only (" + site_.host +
                           "), where no RDMA device is; name the transport to use libfabric's tcp "
                           "provider there"
                     : std::string("there is no RDMA device in ") + kDevices +
@@ -149,8 +149,8 @@ std::string Fabric::find_ports(const FabricOptions& options) {
   if (library == nullptr) return why;
   for (const char* provider : providers) {
     // Devices of one machine are its own; only the provider in software binds to the host.
-    const bool all = provider == kHardware || is_any(options.host);
-    for (fabric::Info& info : fabric::find_ports(*library, provider, all ? "" : options.host)) {
+    const bool all = provider == kHardware || is_any(site_.host);
+    for (fabric::Info& info : fabric::find_ports(*library, provider, all ? "" : site_.host)) {
       try {
         ports_.push_back(std::make_shared<FabricPort>(
             site_.loop, static_cast<uint8_t>(ports_.size()), *library, std::move(info),
@@ -173,8 +173,10 @@ Bytes Fabric::attach(Segment& segment) {
   return encode(memory_.share(segment));
 }
 
-bool Fabric::detach(Segment& segment, Clock::time_point) {
-  if (memory_.remove(segment)) target_.evict();
+bool Fabric::detach(Segment& segment, Clock::time_point until) {
+  if (memory_.unshare(segment)) target_.evict();
+  if (!segment.wait_unused(until)) return false;
+  memory_.forget(segment);
   return true;
 }
 
@@ -346,8 +348,6 @@ void Fabric::close() {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_fabric(const Site& site, const FabricOptions& options) {
-  return std::make_unique<Fabric>(site, options);
-}
+std::unique_ptr<Transport> make_fabric(const Site& site) { return std::make_unique<Fabric>(site); }
 
 }  // namespace inlay::transfer

@@ -7,21 +7,14 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "transport.h"
 
 namespace inlay::transfer {
 
-struct FabricOptions {
-  // Where the engine listens: on a loopback address only providers in software do, and only there.
-  // Empty: on every port.
-  std::string host;
-  // Somebody asked for this transport: providers in software count too. They are slower than tcp.
-  bool by_name = false;
-};
-
-// What it cannot do here, problem() says: built without libfabric's headers, no library, no port.
-std::unique_ptr<Transport> make_fabric(const Site& site, const FabricOptions& options);
+// Providers in software count only for engines that ask for the transport by name: they are slower
+// than tcp. An engine on loopback has no others. What it cannot do here, problem() says: built
+// without libfabric's headers, no library, no port.
+std::unique_ptr<Transport> make_fabric(const Site& site);
 
 }  // namespace inlay::transfer

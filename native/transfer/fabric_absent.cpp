@@ -24,8 +24,6 @@ class AbsentFabric final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_fabric(const Site&, const FabricOptions&) {
-  return std::make_unique<AbsentFabric>();
-}
+std::unique_ptr<Transport> make_fabric(const Site&) { return std::make_unique<AbsentFabric>(); }
 
 }  // namespace inlay::transfer

@@ -57,71 +57,58 @@ void FabricPort::on_ended(const fid* endpoint) {
   if (const auto connection = find(endpoint)) connection->on_ended();
 }
 
-FabricMemory::Regions& FabricMemory::regions_of(const Segment& segment) {
-  Regions& regions = by_slot_[segment.slot];
-  if (regions.epoch != segment.epoch) regions = {segment.epoch, false, {}};
-  return regions;
-}
-
-namespace {
-
-fabric::RegionAccess access_of(const Segment& segment) {
-  return {segment.writable, segment.access != Access::kNone, segment.access == Access::kWrite};
-}
-
-}  // namespace
-
 std::vector<FabricKey> FabricMemory::share(const Segment& segment) {
+  const fabric::RegionAccess access{segment.writable, true, segment.access == Access::kWrite};
   std::vector<FabricKey> keys;
-  const std::lock_guard lock(mutex_);
-  Regions& regions = regions_of(segment);
+  Regions regions;
   for (const auto& port : ports_) {
     auto& domain = port->domain;
     try {
-      const auto region =
-          regions.by_port
-              .emplace(port->index,
-                       domain.register_memory(segment.base, segment.size, access_of(segment)))
-              .first;
+      fabric::MemoryRegion region = domain.register_memory(segment.base, segment.size, access);
       const auto base = reinterpret_cast<uintptr_t>(segment.base);
-      keys.push_back(
-          {port->index, region->second.key(), domain.addresses_are_virtual() ? base : 0});
-      regions.shared = true;
+      keys.push_back({port->index, region.key(), domain.addresses_are_virtual() ? base : 0});
+      regions.emplace(port->index, std::move(region));
     } catch (const TransferFailure&) {
       // Peers reach the segment through other ports and transports.
     }
   }
+  const std::lock_guard lock(mutex_);
+  if (!keys.empty()) shared_[{segment.slot, segment.epoch}] = std::move(regions);
   return keys;
 }
 
 void* FabricMemory::descriptor(const Segment& segment, const FabricPort& port) {
   if ((port.domain.info().domain_attr->mr_mode & FI_MR_LOCAL) == 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  Regions& regions = regions_of(segment);
-  auto found = regions.by_port.find(port.index);
-  if (found == regions.by_port.end()) {
+  Regions& regions = local_[{segment.slot, segment.epoch}];
+  auto found = regions.find(port.index);
+  if (found == regions.end()) {
     auto& domain = ports_[port.index]->domain;
-    found = regions.by_port
-                .emplace(port.index,
-                         domain.register_memory(segment.base, segment.size, access_of(segment)))
+    const fabric::RegionAccess access{segment.writable, false, false};
+    found = regions.emplace(port.index, domain.register_memory(segment.base, segment.size, access))
                 .first;
   }
   return found->second.descriptor();
 }
 
-bool FabricMemory::remove(const Segment& segment) {
+bool FabricMemory::remove(std::map<Name, Regions>& from, const Segment& segment) {
   Regions removed;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
-  const auto found = by_slot_.find(segment.slot);
-  if (found == by_slot_.end() || found->second.epoch != segment.epoch) return false;
+  const auto found = from.find({segment.slot, segment.epoch});
+  if (found == from.end()) return false;
   removed = std::move(found->second);
-  by_slot_.erase(found);
-  return removed.shared;
+  from.erase(found);
+  return true;
 }
+
+bool FabricMemory::unshare(const Segment& segment) { return remove(shared_, segment); }
+
+void FabricMemory::forget(const Segment& segment) { remove(local_, segment); }
 
 void FabricMemory::clear() {
   const std::lock_guard lock(mutex_);
-  by_slot_.clear();
+  shared_.clear();
+  local_.clear();
 }
 
 }  // namespace inlay::transfer

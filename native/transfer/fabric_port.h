@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../net/fabric/domain.h"
@@ -62,31 +63,33 @@ class FabricPort final : public net::Handler,
   std::unordered_map<const fid*, std::weak_ptr<FabricConnection>> connections_;
 };
 
-// The registrations of segments with the ports. Any thread.
+// The registrations of segments with the ports. Any thread. What peers reach and what local
+// operations name are registered apart: the first ends when a segment is closed, the second when
+// nobody uses it.
 class FabricMemory {
  public:
   explicit FabricMemory(const std::vector<std::shared_ptr<FabricPort>>& ports) : ports_(ports) {}
 
   // Registers a segment for peers with all ports; the keys of those that took it.
   std::vector<FabricKey> share(const Segment& segment);
-  // What local operations on the segment name at that port; registers it where nobody did. Null
+  // Peers begin nothing more with it; false when they never could.
+  bool unshare(const Segment& segment);
+  // What local operations on the segment name at that port; registered at the first call. Null
   // where the provider needs none. Throws TransferFailure(kTransportUnavailable).
   void* descriptor(const Segment& segment, const FabricPort& port);
-  // Takes the registrations back; true when peers had keys.
-  bool remove(const Segment& segment);
+  void forget(const Segment& segment);
   void clear();
 
  private:
-  struct Regions {
-    uint32_t epoch = 0;
-    bool shared = false;
-    std::map<uint8_t, net::fabric::MemoryRegion> by_port;
-  };
-  Regions& regions_of(const Segment& segment);
+  using Regions = std::map<uint8_t, net::fabric::MemoryRegion>;  // by port
+  using Name = std::pair<uint32_t, uint32_t>;                    // slot and epoch
+
+  bool remove(std::map<Name, Regions>& from, const Segment& segment);
 
   const std::vector<std::shared_ptr<FabricPort>>& ports_;
   std::mutex mutex_;
-  std::unordered_map<uint32_t, Regions> by_slot_;
+  std::map<Name, Regions> shared_;
+  std::map<Name, Regions> local_;
 };
 
 }  // namespace inlay::transfer

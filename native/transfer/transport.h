@@ -136,6 +136,8 @@ struct Site {
   net::Token token;
   std::string runtime_dir;  // of mode 0700; empty: there is none
   int spin_us;
+  std::string host;      // where the engine listens, without the port
+  bool by_name = false;  // the transports were asked for by name
 };
 
 class Transport {

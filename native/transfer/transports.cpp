@@ -5,6 +5,7 @@
 
 #include "../core/errors.h"
 #include "../net/bytes.h"
+#include "fabric.h"
 
 namespace inlay::transfer {
 
@@ -20,6 +21,7 @@ std::unique_ptr<Transport> make(const Site& site) {
 // One line for each, the preferred first among equals.
 constexpr std::array kAll = {
     std::pair{"tcp", &make<TcpTransport>},
+    std::pair{"fabric", &make_fabric},
 };
 
 }  // namespace
