@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -56,11 +57,12 @@ std::string hex(const net::EngineId& id) {
   return text;
 }
 
-std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& token, int spin_us) {
+std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& token, int spin_us,
+                                          std::vector<std::string> transports) {
   if (spin_us < 0 || spin_us > 1000000) fail("spin_us: must be in 0..1000000, got ", spin_us);
   const auto* bytes = static_cast<const std::byte*>(token.data());
-  return std::make_shared<EngineHandle>(
-      transfer::EngineOptions{std::move(listen), {bytes, bytes + token.size()}, spin_us});
+  return std::make_shared<EngineHandle>(transfer::EngineOptions{
+      std::move(listen), {bytes, bytes + token.size()}, spin_us, std::move(transports)});
 }
 
 SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size,
@@ -306,10 +308,17 @@ void register_transfer_engine(nb::module_& m) {
       .def("__getitem__", find_segment, "name"_a);
 
   nb::class_<EngineHandle>(m, "Engine")
-      .def(nb::new_(&make_engine), "listen"_a, "token"_a, "spin_us"_a)
+      .def(nb::new_(&make_engine), "listen"_a, "token"_a, "spin_us"_a, "transports"_a)
       .def_prop_ro("made_here", &EngineHandle::made_here)
       .def_prop_ro("address", [](const EngineHandle& e) { return e.get().address(); })
       .def_prop_ro("engine_id", [](const EngineHandle& e) { return hex(e.get().id()); })
+      .def_prop_ro("transports",
+                   [](const EngineHandle& e) {
+                     nb::dict problems;
+                     for (const auto& [transport, text] : e.get().transports())
+                       problems[transport.c_str()] = text;
+                     return problems;
+                   })
       .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
       .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
       .def("connect", connect, "address"_a, "timeout_s"_a)

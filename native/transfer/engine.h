@@ -40,6 +40,8 @@ class Engine {
   // False in a forked child of the engine's process, which has neither its thread nor its sockets.
   bool made_here() const { return generation_ == net::fork_generation(); }
 
+  std::vector<Transports::Problem> transports() const { return transports_->problems(); }
+
   // Throws what SegmentRegistry::add() throws.
   void add(const std::shared_ptr<Segment>& segment);
   std::string free_name();

@@ -63,6 +63,12 @@ Transport* Transports::find(std::string_view name) const {
   return found == used_.end() ? nullptr : found->get();
 }
 
+std::vector<Transports::Problem> Transports::problems() const {
+  std::vector<Problem> all = problems_;
+  for (const auto& transport : used_) all.push_back({std::string(transport->name()), {}});
+  return all;
+}
+
 void Transports::attach(Segment& segment) {
   for (std::size_t i = 0; i < used_.size(); ++i) {
     try {

@@ -32,12 +32,13 @@ class Transports {
   Transport::Answer answer(const net::EngineId& from, std::span<const std::byte> question);
   void close();
 
-  // For people: why those that are not used are not.
+  // For people: why a transport is not used; empty for those that are.
   struct Problem {
     std::string transport;
     std::string text;
   };
-  const std::vector<Problem>& problems() const { return problems_; }
+  // Of all that there are.
+  std::vector<Problem> problems() const;
 
  private:
   Bytes offers();

@@ -51,12 +51,15 @@ class TransferEngine:
         listen: "host:port" for peers, port 0 for any free one. Loopback unless you say otherwise.
         token: 16 to 64 bytes that both ends must hold; None: this user's on this machine
             (`inlay.transfer.runtime_dir.shared_token`).
+        transports: names of those that may move bytes; None: all that work here. "fabric" counts
+            libfabric's tcp provider only when it is named.
         config: see `TransferConfig`.
 
     Raises:
         AddressInUseError: the port is taken.
-        ArgumentError: an address or token that cannot be.
-        TransportUnavailableError: the compiled extension is missing.
+        ArgumentError: an address, token or transport that cannot be.
+        TransportUnavailableError: the compiled extension is missing, or a named transport does not
+            work here; says why.
     """
 
     def __init__(
@@ -64,11 +67,15 @@ class TransferEngine:
         listen: str = "127.0.0.1:0",
         *,
         token: bytes | None = None,
+        transports: Sequence[str] | None = None,
         config: TransferConfig | None = None,
     ) -> None:
         config = config or TransferConfig()
         self._native = _backend.Engine(
-            listen, shared_token() if token is None else token, config.spin_us
+            listen,
+            shared_token() if token is None else token,
+            config.spin_us,
+            list(transports or ()),
         )
         # At exit, too: before the interpreter takes away what the segments keep.
         self._end = weakref.finalize(self, _close, self._native)
@@ -85,6 +92,11 @@ class TransferEngine:
     def port(self) -> int:
         """The port of `address`."""
         return int(self.address.rpartition(":")[2])
+
+    @property
+    def transports(self) -> dict[str, str | None]:
+        """Why each transport does not move this engine's bytes; None for those that do."""
+        return {name: problem or None for name, problem in self._native.transports.items()}
 
     @property
     def engine_id(self) -> str:

@@ -1,5 +1,7 @@
 """A process that offers memory, and does what the test tells it on standard input.
 
+Arguments: the address to listen at, and the transports that may move bytes.
+
 It prints its address first, then one JSON value per command: the result of the expression, in which
 `engine`, `segments` (by name), `np` and `Access` are known.
 """
@@ -21,7 +23,8 @@ def pattern(size: int, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.uint
 
 
 def main() -> None:
-    engine = TransferEngine(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:0", token=TOKEN)
+    listen, *transports = sys.argv[1:] or ["127.0.0.1:0"]
+    engine = TransferEngine(listen, token=TOKEN, transports=transports)
     source = pattern(SIZE)
     segments = {
         "source": engine.register(source, name="source"),

@@ -1,0 +1,149 @@
+"""Transport fabric over libfabric's tcp provider, between two processes."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from inlay.core.errors import (
+    PeerError,
+    SegmentClosedError,
+    TransferCancelledError,
+    TransferTimeoutError,
+    TransportUnavailableError,
+)
+from inlay.transfer import Op, Ranges, Transfer, TransferEngine
+from tests.integration.transfer.conftest import Target
+from tests.integration.transfer.target import SIZE, TOKEN, pattern
+
+MANY = 64 << 20
+
+
+@pytest.fixture
+def engine() -> Iterator[TransferEngine]:
+    try:
+        engine = TransferEngine(token=TOKEN, transports=("fabric",))
+    except TransportUnavailableError as error:
+        pytest.skip(str(error))
+    with engine:
+        yield engine
+
+
+@pytest.fixture
+def target(start_target: Callable[..., Target]) -> Target:
+    return start_target("127.0.0.1:0", "fabric")
+
+
+def test_only_fabric_moves_bytes(engine: TransferEngine, target: Target) -> None:
+    transports = engine.transports
+    assert transports["fabric"] is None and transports["tcp"] is not None
+    assert target.tell("[n for n, why in engine.transports.items() if why is None]") == ["fabric"]
+
+
+def test_loopback_uses_it_only_by_name() -> None:
+    with TransferEngine(token=TOKEN) as engine:
+        assert "loopback" in (engine.transports["fabric"] or "")
+
+
+@pytest.mark.parametrize("size", [1, 4095, 65537, 5_000_003, MANY])
+def test_read_and_write(engine: TransferEngine, target: Target, size: int) -> None:
+    peer = engine.connect(target.address)
+    expected = pattern(SIZE)
+    local = engine.allocate(size + 200)
+    view = np.frombuffer(local, np.uint8)
+    engine.read(local[77 : 77 + size], peer["source"][4097 : 4097 + size])
+    np.testing.assert_array_equal(view[77 : 77 + size], expected[4097 : 4097 + size])
+    assert not view[:77].any() and not view[77 + size :].any()
+    engine.write(local[77 : 77 + size], peer["sink"][3 : 3 + size])
+    digest = hashlib.blake2b(expected[4097 : 4097 + size]).hexdigest()
+    assert target.sink_digest(3, 3 + size) == digest
+
+
+@pytest.mark.parametrize("op", list(Op))
+def test_ranges(engine: TransferEngine, target: Target, op: Op) -> None:
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 9000, 3000)
+    near = np.cumsum(lengths + 3) - lengths
+    far = rng.permutation(3000) * 9000
+    peer = engine.connect(target.address)
+    local = engine.allocate(int(near[-1] + lengths[-1]))
+    ours = np.frombuffer(local, np.uint8)
+    expected = ours.copy() if op == Op.READ else np.zeros(SIZE, np.uint8)
+    if op == Op.WRITE:
+        ours[:] = pattern(ours.size, 5)
+    source = pattern(SIZE) if op == Op.READ else ours.copy()
+    for mine, theirs, length in zip(near, far, lengths, strict=True):
+        put, take = (mine, theirs) if op == Op.READ else (theirs, mine)
+        expected[put : put + length] = source[take : take + length]
+    remote = peer["source" if op == Op.READ else "sink"]
+    engine.submit([Ranges(op, local, remote, near, far, lengths)]).wait()
+    if op == Op.READ:
+        np.testing.assert_array_equal(ours, expected)
+    else:
+        assert target.sink_digest(0, SIZE) == hashlib.blake2b(expected).hexdigest()
+
+
+def test_cancelled_reads_land_nothing_and_others_go_on(
+    engine: TransferEngine, target: Target
+) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(MANY)
+    other = engine.allocate(MANY)
+    view = np.frombuffer(local, np.uint8)
+    for _ in range(5):
+        batch = engine.submit([Transfer(Op.READ, local, peer["source"][0:MANY])])
+        beside = engine.submit([Transfer(Op.READ, other, peer["source"][0:MANY])])
+        assert batch.cancel()
+        left = view.copy()
+        beside.wait(20)
+        np.testing.assert_array_equal(np.frombuffer(other, np.uint8), pattern(SIZE)[:MANY])
+        np.testing.assert_array_equal(view, left)
+        with pytest.raises(TransferCancelledError):
+            batch.wait()
+
+
+def test_closed_segment_is_told(engine: TransferEngine, target: Target) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(4096)
+    remote = peer["sink"]
+    engine.write(local, remote[0:4096])
+    target.tell("segments['sink'].deregister()")
+    with pytest.raises(SegmentClosedError, match="sink"):
+        engine.write(local, remote[0:4096], deadline_s=10)
+    engine.read(local, peer["source"][0:4096])  # the connection came back
+    np.testing.assert_array_equal(np.frombuffer(local, np.uint8), pattern(SIZE)[:4096])
+
+
+@pytest.mark.parametrize("op", list(Op))
+def test_killed_peer(engine: TransferEngine, target: Target, op: Op) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(MANY)
+    remote = peer["source" if op == Op.READ else "sink"][0:MANY]
+    batches = [engine.submit([Transfer(op, local, remote)], deadline_s=20) for _ in range(8)]
+    target.process.kill()
+    begin = time.monotonic()
+    with pytest.raises(PeerError, match=target.address):
+        for batch in batches:
+            batch.wait()
+    assert time.monotonic() - begin < 10
+
+
+def test_stopped_target(engine: TransferEngine, target: Target) -> None:
+    """Writes that were given up do not land once it goes on, after the lease."""
+    peer = engine.connect(target.address)
+    local = engine.allocate(MANY)
+    np.frombuffer(local, np.uint8)[:] = 7
+    sink = peer["sink"]
+    engine.write(local[0:4096], sink[0:4096])
+    target.stop()
+    with pytest.raises(TransferTimeoutError) as caught:
+        engine.write(local, sink[0:MANY], deadline_s=1)
+    assert caught.value.remote_settled is False
+    time.sleep(2.5)  # longer than a lease
+    target.go_on()
+    first = target.sink_digest(0, MANY)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        assert target.sink_digest(0, MANY) == first
