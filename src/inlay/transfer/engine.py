@@ -19,6 +19,7 @@ from inlay.transfer._backend import (
     SegmentView,
     Transfer,
 )
+from inlay.transfer.directory import Names, open_directory
 from inlay.transfer.kinds import Access, Op
 from inlay.transfer.runtime_dir import shared_token
 
@@ -54,8 +55,13 @@ class TransferEngine:
         transports: names of those that may move bytes; None: all that work here. "fabric" counts
             libfabric's tcp provider only when it is named.
         config: see `TransferConfig`.
+        name: under which peers find this engine in the directory, as long as it lives.
+        directory: where names are published and looked up: "etcd://host:2379",
+            "redis://[:password@]host:6379[/db]" or "http://host:port/path". Entries are not
+            secret; who connects proves itself to the engine.
 
     Raises:
+        EndpointError: the directory does not answer, or refuses.
         AddressInUseError: the port is taken.
         ArgumentError: an address, token or transport that cannot be.
         TransportUnavailableError: the compiled extension is missing, or a named transport does not
@@ -69,16 +75,24 @@ class TransferEngine:
         token: bytes | None = None,
         transports: Sequence[str] | None = None,
         config: TransferConfig | None = None,
+        name: str | None = None,
+        directory: str | None = None,
     ) -> None:
         config = config or TransferConfig()
+        found_in = open_directory(directory) if directory else None
         self._native = _backend.Engine(
             listen,
             shared_token() if token is None else token,
             config.spin_us,
             list(transports or ()),
         )
+        try:
+            self._names = Names(found_in, name, self.engine_id, self.address)
+        except BaseException:
+            self._native.close()
+            raise
         # At exit, too: before the interpreter takes away what the segments keep.
-        self._end = weakref.finalize(self, _close, self._native)
+        self._end = weakref.finalize(self, _close, self._native, self._names)
         # The last that is registered is called first: no thread comes back when engines close.
         atexit.unregister(_backend.leave_waiters)
         atexit.register(_backend.leave_waiters)
@@ -147,7 +161,7 @@ class TransferEngine:
         return self._native.register(buffer, name, remote)
 
     def connect(self, address: str, *, timeout_s: float = 5.0) -> Peer:
-        """The engine that listens at `address`.
+        """The engine that listens at `address`, or has it as its name in the directory.
 
         The living connection, if there is one. After a lost one, this makes a new connection, after
         which nothing that was sent on the old one can land any more.
@@ -156,9 +170,14 @@ class TransferEngine:
             PeerUnreachableError: nobody answers within `timeout_s`.
             PeerRefusedError: it holds another token.
             ProtocolError, ProtocolVersionError: no engine, or one of another version.
-            ArgumentError: an address that cannot be.
+            ArgumentError: an address that cannot be, or a name without a directory.
+            PeerDiedError: another engine listens now where the one with this name did.
+            EndpointError: the directory does not answer.
         """
-        return self._native.connect(address, timeout_s)
+        connect = self._native.connect
+        if ":" in address:
+            return connect(address, timeout_s)
+        return self._names.connect(address, connect, lambda peer: peer.engine_id, timeout_s)
 
     def submit(
         self, transfers: Sequence[Transfer | Ranges], *, deadline_s: float | None = 30.0
@@ -213,6 +232,7 @@ class TransferEngine:
         self.close()
 
 
-def _close(native: _backend.Engine) -> None:
+def _close(native: _backend.Engine, names: Names) -> None:
     if native.made_here:
+        names.close()
         native.close()
