@@ -29,6 +29,9 @@ constexpr auto kLastRetry = 2s;
 constexpr const char* kHardware = "verbs";
 constexpr const char* kSoftware = "tcp";
 constexpr const char* kDevices = "/sys/class/infiniband";
+constexpr const char* kNoDevice =
+    "there is no RDMA device in /sys/class/infiniband; name the transport to use libfabric's tcp "
+    "provider, which is slower than transport tcp";
 
 bool is_loopback(const std::string& host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
@@ -137,13 +140,10 @@ std::string Fabric::find_ports() {
   std::vector<const char*> providers;
   if (!loopback && has_devices()) providers.push_back(kHardware);
   if (site_.by_name) providers.push_back(kSoftware);
-  if (providers.empty())
-    return loopback ? "the engine listens on loopback only (" + site_.host +
-                          "), where no RDMA device is; name the transport to use libfabric's tcp "
-                          "provider there"
-                    : std::string("there is no RDMA device in ") + kDevices +
-                          "; name the transport to use libfabric's tcp provider, which is slower "
-                          "than transport tcp";
+  if (providers.empty() && loopback)
+    return "the engine listens on loopback only (" + site_.host +
+           "), where no RDMA device is; name the transport to use libfabric's tcp provider there";
+  if (providers.empty()) return kNoDevice;
   std::string why;
   const fabric::Library* library = fabric::load_library(why);
   if (library == nullptr) return why;
@@ -347,6 +347,22 @@ void Fabric::close() {
 }
 
 }  // namespace
+
+FabricFound find_fabric() {
+  FabricFound found;
+  const fabric::Library* library = fabric::load_library(found.problem);
+  if (library == nullptr) return found;
+  for (const char* provider : {kHardware, kSoftware})
+    for (const fabric::Info& info : fabric::find_ports(*library, provider, "")) {
+      std::string name = fabric::port_name(*info);
+      if (std::ranges::find(found.ports, name) == found.ports.end())
+        found.ports.push_back(std::move(name));
+    }
+  if (std::ranges::none_of(found.ports,
+                           [](const auto& name) { return name.starts_with(kHardware); }))
+    found.problem = kNoDevice;
+  return found;
+}
 
 std::unique_ptr<Transport> make_fabric(const Site& site) { return std::make_unique<Fabric>(site); }
 

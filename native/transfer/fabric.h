@@ -7,10 +7,19 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "transport.h"
 
 namespace inlay::transfer {
+
+// What libfabric has on this machine, wherever an engine listens. Loads it: 0.3 s once.
+struct FabricFound {
+  std::string problem;             // why an engine that asks for nothing does not use it, or empty
+  std::vector<std::string> ports;  // those in software too: "verbs mlx5_0", "tcp lo"
+};
+FabricFound find_fabric();
 
 // Providers in software count only for engines that ask for the transport by name: they are slower
 // than tcp. An engine on loopback has no others. What it cannot do here, problem() says: built

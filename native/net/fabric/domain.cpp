@@ -92,7 +92,9 @@ Domain::Domain(const Library& library, Info info)
   address_.resize(size);
 }
 
-std::string Domain::name() const { return provider() + " " + info_->domain_attr->name; }
+std::string port_name(const fi_info& info) {
+  return std::string(info.fabric_attr->prov_name) + " " + info.domain_attr->name;
+}
 
 double Domain::bandwidth() const {
   const fid_nic* nic = info_->nic;

@@ -35,6 +35,9 @@ using Handle = std::unique_ptr<Object, Closer>;
 // access. `host`: only the port with this address; empty: all. None when there are none.
 std::vector<Info> find_ports(const Library& library, const char* provider, const std::string& host);
 
+// For people: "verbs mlx5_0".
+std::string port_name(const fi_info& info);
+
 // Memory of one domain. Once it is destroyed the hardware touches the memory no more; providers in
 // software (see Domain::in_software()) may finish an access that had begun.
 class MemoryRegion {
@@ -76,8 +79,7 @@ class Domain {
 
   const fi_info& info() const { return *info_; }
   std::string provider() const { return info_->fabric_attr->prov_name; }
-  // For people: "verbs mlx5_0".
-  std::string name() const;
+  std::string name() const { return port_name(*info_); }
   // Bytes per second of the link; 0 where the provider does not say.
   double bandwidth() const;
   // The network that the port is on; those of one network reach each other.

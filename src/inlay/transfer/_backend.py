@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     SegmentView = native.SegmentView
     Transfer = native.Transfer
     TransferStatus = native.TransferStatus
+    find_fabric = native.find_fabric
     leave_waiters = native.leave_waiters
     read_topology = native.read_topology
     stop = native.stop
@@ -32,7 +33,8 @@ else:
 
     _NAMES = (
         "Batch", "Completions", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView",
-        "Segment", "SegmentView", "Transfer", "TransferStatus", "read_topology", "stop",
+        "Segment", "SegmentView", "Transfer", "TransferStatus", "find_fabric", "read_topology",
+        "stop",
     )  # fmt: skip
     try:
         if not read_settings().native:

@@ -15,6 +15,7 @@ from inlay.serve.doctor.gpu import Gpus
 from inlay.serve.doctor.kernels import Kernels
 from inlay.serve.doctor.memory import Memory
 from inlay.serve.doctor.software import REQUIRED, Software
+from inlay.serve.doctor.transports import TransportState
 from inlay.serve.doctor.weights import Weights
 
 Level = Literal["problem", "warning", "note"]
@@ -37,6 +38,7 @@ class Facts:
     software: Software
     kernels: Kernels
     weights: Weights | None = None
+    transports: tuple[TransportState, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

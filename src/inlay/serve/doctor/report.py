@@ -27,6 +27,7 @@ def as_dict(facts: Facts, plan: Plan, findings: list[Finding]) -> dict[str, Any]
         "bandwidth": asdict(facts.bandwidth) if facts.bandwidth else None,
         "gpu": asdict(facts.gpus),
         "disk": asdict(facts.disk),
+        "transports": [asdict(transport) for transport in facts.transports],
         "weights": asdict(facts.weights) if facts.weights else None,
         "plan": asdict(plan),
         "findings": [asdict(finding) for finding in findings],
@@ -38,6 +39,7 @@ def print_report(console: Console, facts: Facts, plan: Plan, findings: list[Find
     for title, rows in (
         ("Machine", _machine(facts)),
         ("Software", _software(facts)),
+        ("Transfers", _transports(facts)),
         ("Inlay will use", _plan(plan)),
     ):
         console.print(Text(title, style="bold"))
@@ -128,6 +130,15 @@ def _machine(facts: Facts) -> list[tuple[str, str]]:
             )
         )
     return rows
+
+
+def _transports(facts: Facts) -> list[tuple[str, str]]:
+    rows = []
+    for transport in facts.transports:
+        state = transport.problem or "works"
+        found = f" (found: {', '.join(transport.ports)})" if transport.ports else ""
+        rows.append((transport.name, state + found))
+    return rows or [("none", "needs the compiled extension")]
 
 
 def _huge_pages(facts: Facts) -> str:

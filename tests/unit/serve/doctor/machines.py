@@ -12,6 +12,7 @@ from inlay.serve.doctor.gpu import Gpu, Gpus
 from inlay.serve.doctor.kernels import Kernels
 from inlay.serve.doctor.memory import Memory, NumaNode
 from inlay.serve.doctor.software import OPTIONAL, REQUIRED, Software
+from inlay.serve.doctor.transports import TransportState
 
 GIB = 2**30
 
@@ -93,6 +94,10 @@ HEALTHY = Facts(
         forced=None,
         problem=None,
         switched_off=False,
+    ),
+    transports=(
+        TransportState(name="fabric", problem="there is no RDMA device", ports=("tcp lo",)),
+        TransportState(name="tcp", problem=None),
     ),
 )
 

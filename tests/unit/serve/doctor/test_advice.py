@@ -131,6 +131,7 @@ def test_both_forms_of_the_report() -> None:
         "vpmaddubsw",
         "selected",
         "does not offer amx_tile",
+        "there is no RDMA device (found: tcp lo)",
         "m/weights.inlay fits its checksums (3.0 GiB read in 1.5 s)",
     ):
         assert expected in text
@@ -138,6 +139,6 @@ def test_both_forms_of_the_report() -> None:
     assert document["schema"] == 2
     assert list(document) == [
         "schema", "software", "cpu", "kernels", "memory", "bandwidth", "gpu", "disk",
-        "weights", "plan", "findings",
+        "transports", "weights", "plan", "findings",
     ]  # fmt: skip
     assert document["gpu"]["devices"][0]["memory_total_bytes"] == 80 * GIB

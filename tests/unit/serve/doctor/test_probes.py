@@ -14,6 +14,7 @@ from inlay.serve.doctor.gpu import parse_query
 from inlay.serve.doctor.kernels import read_kernels
 from inlay.serve.doctor.memory import read_memory
 from inlay.serve.doctor.software import read_software
+from inlay.serve.doctor.transports import read_transports
 from tests.support.system_files import tree
 
 NO_LIMITS = Limits()
@@ -53,6 +54,17 @@ def test_cpu(tmp_path: Path) -> None:
     assert cpu.model == "Example 9000"
     assert cpu.features == ("avx2", "amx_tile")
     assert (cpu.usable_cores, cpu.physical_cores, cpu.hypervisor) == (1, 1, True)
+
+
+@needs_extension
+def test_transports() -> None:
+    states = {state.name: state for state in read_transports()}
+    assert states["tcp"].problem is None
+    fabric = states["fabric"]
+    if fabric.problem is None:
+        assert any(port.startswith("verbs ") for port in fabric.ports)
+    else:
+        assert any(reason in fabric.problem for reason in ("RDMA", "libfabric", "headers"))
 
 
 def test_this_machine_can_be_read() -> None:
