@@ -15,8 +15,8 @@ using Post = fabric::Endpoint::Post;
 namespace {
 
 // What is expected where a provider does not tell the speed of its link: that of the tcp provider.
-constexpr double kSoftwareBandwidth = 2e9;
-constexpr double kSoftwareBase = 50e-6;
+constexpr double kSoftwareBandwidth = 4e9;
+constexpr double kSoftwareBase = 20e-6;
 constexpr double kHardwareBandwidth = 12.5e9;
 constexpr double kHardwareBase = 4e-6;
 
