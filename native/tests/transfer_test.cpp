@@ -157,9 +157,15 @@ void test_without_a_waiter() {
   while (!batch->over()) CHECK(Clock::now() < end);
   CHECK(batch->state() == State::kDone);
   CHECK(std::memcmp(local->base, source->base, 16 << 20) == 0);
-  const auto late = submit(initiator, Op::kRead, local, remote, {{0, 0, 16 << 20}}, 1e-6);
-  while (!late->over()) CHECK(Clock::now() < end);
-  CHECK(late->state() == State::kTimedOut && late->settled());
+  // A thread that is held up after submit() finds the batch complete, so once in several tries.
+  bool timed_out = false;
+  for (int i = 0; i < 20 && !timed_out; ++i) {
+    const auto late = submit(initiator, Op::kRead, local, remote, {{0, 0, 16 << 20}}, 1e-6);
+    while (!late->over()) CHECK(Clock::now() < end);
+    timed_out = late->state() == State::kTimedOut && late->settled();
+    CHECK(timed_out || late->state() == State::kDone);
+  }
+  CHECK(timed_out);
   // The lane goes on after answers that nobody wanted any more.
   const auto next = submit(initiator, Op::kRead, local, remote, {{0, 0, 16 << 20}});
   CHECK(next->wait(in(20)) && next->state() == State::kDone);

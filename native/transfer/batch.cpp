@@ -82,6 +82,7 @@ void Batch::start() {
     }
     part->requests.push_back(i);
     part->bytes += requests_[i].bytes;
+    part->left = part->bytes;
   }
   unfinished_parts_ = parts_.size();
   if (parts_.empty()) {

@@ -44,6 +44,7 @@ struct Part {
   std::size_t request = 0;
   std::size_t range = 0;
   uint64_t skip = 0;
+  uint64_t left = 0;         // bytes not yet posted, of failed requests too
   std::vector<Retry> again;  // posted before anything new
   uint32_t next_slice = 0;
   uint32_t outstanding = 0;  // attempts that are not over, or in doubt

@@ -2,25 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 namespace inlay::transfer {
 
 namespace {
 
-// Over loopback 1 MiB and 4 MiB slices are equally fast, 256 KiB lose a tenth.
-constexpr uint64_t kSliceBytes = uint64_t{1} << 20;
-// Larger submissions leave the lanes of small ones alone.
-constexpr uint64_t kSmallBytes = uint64_t{64} << 10;
-// What may be under way on a path: 10 ms of it. More hides changes of speed, less starves it.
-constexpr double kWindow_s = 0.010;
-constexpr uint64_t kMinWindow = 4 * kSliceBytes;
-constexpr uint64_t kMaxWindow = uint64_t{16} << 20;
-constexpr uint32_t kMaxPosted = 256;
-// A part gives way to others after this much.
-constexpr uint64_t kTurnBytes = uint64_t{1} << 20;
-constexpr int kMaxLooked = 32;  // parts that are looked at for one that has a path with room
-constexpr std::size_t kMaxPaths = 64;
 constexpr uint16_t kMaxTries = 8;
 constexpr std::chrono::milliseconds kFirstRest(100);
 constexpr std::chrono::milliseconds kLongestRest(500);
@@ -37,32 +23,9 @@ bool is_paths_fault(Status status) {
   }
 }
 
-double seconds_of(const Reach& reach, uint64_t bytes) {
-  return static_cast<double>(bytes) / reach.bandwidth + reach.base_s;
-}
-
 }  // namespace
 
-bool Dispatch::Earlier::operator()(const Part* a, const Part* b) const {
-  if (a->turn != b->turn) return a->turn < b->turn;
-  if (a->batch->deadline_ != b->batch->deadline_) return a->batch->deadline_ < b->batch->deadline_;
-  return a->batch->id_ < b->batch->id_;
-}
-
 Dispatch::Dispatch(net::Loop& loop) : loop_(loop) {}
-
-void Dispatch::enqueue(Part& part) {
-  if (part.queued) return;
-  part.turn = std::max(part.turn, turn_);
-  queue_.insert(&part);
-  part.queued = true;
-}
-
-void Dispatch::dequeue(Part& part) {
-  if (!part.queued) return;
-  queue_.erase(&part);
-  part.queued = false;
-}
 
 void Dispatch::add(Part& part) {
   const std::lock_guard lock(mutex_);
@@ -162,150 +125,6 @@ void Dispatch::fill() {
   kick();
 }
 
-Dispatch::Sent* Dispatch::draw() {
-  if (failed_ != Status::kOk) return nullptr;
-  int looked = 0;
-  for (auto at = queue_.begin(); at != queue_.end() && looked < kMaxLooked; ++looked) {
-    Part& part = **at++;
-    if (Sent* sent = draw_from(part)) return sent;
-  }
-  return nullptr;
-}
-
-Dispatch::Sent* Dispatch::draw_from(Part& part) {
-  Batch& batch = *part.batch;
-  while (!part.again.empty() || part.has_next()) {
-    const bool tried = !part.again.empty();
-    const uint32_t index = tried ? part.again.back().request : part.requests[part.request];
-    const Request& request = batch.requests_[index];
-    const uint64_t most = tried ? part.again.back().slice.bytes : kSliceBytes;
-    bool unreachable = false;
-    Entry* const entry = choose(part, request, std::min(most, request.bytes), unreachable);
-    if (unreachable) {
-      fail_request(part, index, Status::kTransportUnavailable);
-      continue;
-    }
-    if (entry == nullptr) return nullptr;
-    if (free_.empty()) free_.push_back(&sent_.emplace_back());
-    Sent& sent = *free_.back();
-    free_.pop_back();
-    if (tried) {
-      const Retry& retry = part.again.back();
-      sent.slice = retry.slice;
-      sent.slice_id = retry.slice_id;
-      sent.number = retry.number;
-      part.again.pop_back();
-    } else {
-      sent.slice = cut(part, request, most);
-      sent.slice_id = part.next_slice++;
-      sent.number = 0;
-    }
-    sent.owner = &batch;
-    sent.transfer = batch.id_;
-    sent.submission_bytes = part.bytes;
-    sent.sent = Clock::now();
-    sent.mark = Mark::kPosted;
-    sent.posting = true;
-    sent.over = false;
-    sent.request = index;
-    sent.part = &part;
-    sent.entry = entry;
-    entry->bytes += sent.slice.bytes;
-    ++entry->posting;
-    if (entry->posted++ == 0) ++version_;
-    ++part.outstanding;
-    turn_ = part.turn;
-    part.turn_bytes += sent.slice.bytes;
-    if (part.again.empty() && !part.has_next()) {
-      dequeue(part);
-    } else if (part.turn_bytes >= kTurnBytes) {
-      part.turn_bytes = 0;
-      auto node = queue_.extract(&part);
-      ++part.turn;
-      queue_.insert(std::move(node));
-    }
-    return &sent;
-  }
-  dequeue(part);
-  finish_if_over(part);
-  return nullptr;
-}
-
-// The path that is expected to complete the slice first; null: it has no room, so the slice waits.
-// Small submissions keep to paths of their own where there are some.
-Dispatch::Entry* Dispatch::choose(const Part& part, const Request& request, uint64_t bytes,
-                                  bool& unreachable) {
-  struct Candidate {
-    Entry* entry;
-    Reach reach;
-    bool fits;
-  };
-  std::array<Candidate, kMaxPaths> candidates;
-  std::size_t count = 0;
-  std::size_t reaching = 0;
-  std::size_t living = 0;
-  std::string_view transport;
-  double best_of_transports = std::numeric_limits<double>::infinity();
-  Clock::time_point now{};
-  for (const auto& entry : entries_) {
-    if (entry->lost) continue;
-    ++living;
-    const auto reach = entry->path->reach(*request.local, *request.remote, request.op);
-    if (!reach) continue;
-    ++reaching;
-    if (entry->rests_until != Clock::time_point{}) {
-      if (now == Clock::time_point{}) now = Clock::now();
-      if (now < entry->rests_until) continue;
-    }
-    const Traffic traffic = entry->path->traffic();
-    const Traffic wanted = part.bytes <= kSmallBytes ? Traffic::kSmall : Traffic::kBulk;
-    candidates[count++] = {entry.get(), *reach, traffic == Traffic::kAny || traffic == wanted};
-    const double score = seconds_of(*reach, kSliceBytes);
-    if (score < best_of_transports) {
-      best_of_transports = score;
-      transport = entry->path->transport();
-    }
-    if (count == kMaxPaths) break;
-  }
-  unreachable = reaching == 0 && living > 0;
-  Entry* best = nullptr;
-  bool best_fits = false;
-  bool best_has_room = false;
-  double best_s = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Candidate& candidate = candidates[i];
-    Entry& entry = *candidate.entry;
-    if (entry.path->transport() != transport || (best_fits && !candidate.fits)) continue;
-    const double ends_s = seconds_of(candidate.reach, entry.bytes + bytes);
-    if (best != nullptr && best_fits == candidate.fits && ends_s >= best_s) continue;
-    const auto window = static_cast<uint64_t>(candidate.reach.bandwidth * kWindow_s);
-    best = &entry;
-    best_fits = candidate.fits;
-    best_s = ends_s;
-    best_has_room =
-        entry.posted == 0 || (entry.posted < kMaxPosted &&
-                              entry.bytes + bytes <= std::clamp(window, kMinWindow, kMaxWindow));
-  }
-  return best_has_room ? best : nullptr;
-}
-
-Slice Dispatch::cut(Part& part, const Request& request, uint64_t most) {
-  Slice slice{&request, part.range, 0, part.skip, 0};
-  while (part.range < request.ranges.size() && slice.num_ranges < net::kMaxRanges &&
-         slice.bytes < most) {
-    const uint64_t length = request.ranges[part.range].length;
-    const uint64_t step = std::min(length - part.skip, most - slice.bytes);
-    slice.bytes += step;
-    part.skip += step;
-    ++slice.num_ranges;
-    if (part.skip == length) {
-      ++part.range;
-      part.skip = 0;
-    }
-  }
-  return slice;
-}
-
 void Dispatch::completed(Attempt& attempt, Status status, bool settled) {
   const std::lock_guard lock(mutex_);
   finish(static_cast<Sent&>(attempt), status, settled);
@@ -314,12 +133,16 @@ void Dispatch::completed(Attempt& attempt, Status status, bool settled) {
 void Dispatch::finish(Sent& sent, Status status, bool settled) {
   Entry& entry = *sent.entry;
   Part& part = *sent.part;
-  entry.bytes -= sent.slice.bytes;
   --entry.posted;
+  if (status == Status::kOk)
+    entry.estimate->completed(sent.slice.bytes, sent.ticket, time_of(Clock::now()));
+  else
+    entry.estimate->dropped(sent.slice.bytes);
   if (is_paths_fault(status)) {
     ++entry.failures;
     const auto rest = kFirstRest * (1U << std::min(entry.failures - 1, 3U));
     entry.rests_until = Clock::now() + std::min<Clock::duration>(rest, kLongestRest);
+    entry.estimate->restart(time_of(entry.rests_until));
     loop_.wake_by(entry.rests_until);
   } else if (status == Status::kOk && entry.failures > 0) {
     entry.failures = 0;

@@ -17,11 +17,13 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "../net/loop.h"
 #include "batch.h"
+#include "spray.h"
 #include "transport.h"
 
 namespace inlay::transfer {
@@ -67,8 +69,8 @@ class Dispatch {
   struct Entry {
     uint64_t id;
     std::shared_ptr<Path> path;
+    std::optional<PathEstimate> estimate;  // from the first use on
     bool lost = false;
-    uint64_t bytes = 0;  // posted, not over
     uint32_t posted = 0;
     uint32_t posting = 0;   // inside Path::post
     uint32_t in_doubt = 0;  // and unsettled
@@ -81,6 +83,7 @@ class Dispatch {
     bool posting = false;  // inside Path::post
     bool over = false;     // reported during it
     uint32_t request = 0;
+    Ticket ticket;
     Part* part = nullptr;          // null: unsettled
     std::shared_ptr<Batch> batch;  // of an unsettled one
     Entry* entry = nullptr;
@@ -92,8 +95,14 @@ class Dispatch {
   // All locked:
   Sent* draw();
   Sent* draw_from(Part& part);
-  Entry* choose(const Part& part, const Request& request, uint64_t bytes, bool& unreachable);
+  struct Way {
+    Entry* entry;  // null: none has room
+    uint64_t bytes;
+  };
+  Way choose(const Part& part, const Request& request, uint64_t left, TimeNs now,
+             bool& unreachable);
   static Slice cut(Part& part, const Request& request, uint64_t most);
+  static Slice cut(Slice& from, uint64_t most);
   void enqueue(Part& part);
   void dequeue(Part& part);
   void finish(Sent& sent, Status status, bool settled);

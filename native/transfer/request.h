@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../core/time_ns.h"
 #include "../net/socket.h"
 #include "../net/wire.h"
 #include "segment.h"
@@ -16,6 +17,10 @@
 namespace inlay::transfer {
 
 using net::Clock;
+
+inline TimeNs time_of(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
 
 class Peer;
 

@@ -37,7 +37,7 @@ namespace inlay::transfer {
 
 using Bytes = std::vector<std::byte>;
 
-// What a pair of memories can expect of a path. The owner learns the rest.
+// What a pair of memories can expect of a path.
 struct Reach {
   double bandwidth;  // bytes/s
   double base_s;     // of a slice of no bytes
@@ -103,9 +103,10 @@ class Path {
 // need it free.
 class PathOwner {
  public:
-  // (locked) An attempt is over, once for each taken. kSegment* statuses are final; any other but
-  // kOk and kCancelled is the path's fault: the slice goes another way, the path gets a rest.
-  // `settled` false: a write that may still land.
+  // (locked) An attempt is over, once for each taken. kPeerUnreachable, kPeerDied, kProtocol and
+  // kTransportUnavailable are the path's fault: the slice goes another way, the path gets a rest.
+  // Other errors are final. `settled` false: a write that may still land; settled() tells later, or
+  // the path is lost, and then its fence().
   virtual void completed(Attempt& attempt, Status status, bool settled = true) = 0;
   // (locked) Later, for an attempt that was completed without being settled: it landed or cannot.
   virtual void settled(Attempt& attempt) = 0;
