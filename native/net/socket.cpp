@@ -79,19 +79,13 @@ AddressList resolve(const std::string& address, int flags) {
   return {found, freeaddrinfo};
 }
 
-std::string bound_address(int socket) {
-  sockaddr_storage bound{};
-  socklen_t size = sizeof(bound);
-  getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size);
+std::string text_of(const sockaddr_storage& address, socklen_t size) {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
-  getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, host, sizeof(host), port, sizeof(port),
-              NI_NUMERICHOST | NI_NUMERICSERV);
-  const bool v6 = bound.ss_family == AF_INET6;
-  std::string text = v6 ? "[" : "";
-  text += host;
-  text += v6 ? "]:" : ":";
-  return text + port;
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof(host), port,
+                  sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return {};
+  return with_port(host, port);
 }
 
 bool is_loopback(const sockaddr* address) {
@@ -166,7 +160,7 @@ Listener listen_at(const std::string& address) {
                             "address " + address + " is taken by another process");
     throw ArgumentError("listen: cannot listen at '" + address + "': " + error_text(errno));
   }
-  std::string bound = bound_address(socket.get());
+  std::string bound = local_address(socket);
   return {std::move(socket), std::move(bound)};
 }
 
@@ -216,6 +210,64 @@ Descriptor connect_to(const std::string& address, Clock::time_point end,
                           "peer " + address + " cannot be reached over tcp: " + error_text(error),
                           {}, address);
   return socket;
+}
+
+Descriptor begin_connect(const std::string& local_host, const std::string& address, int& error) {
+  const AddressList list = resolve(address, AI_NUMERICHOST);
+  Descriptor socket = new_socket(list->ai_family);
+  set_options(socket.get(), is_loopback(list->ai_addr));
+  error = 0;
+  if (!local_host.empty()) {
+    const int on = 1;
+    setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+    const AddressList from = resolve(with_port(local_host, "0"), AI_NUMERICHOST);
+    if (bind(socket.get(), from->ai_addr, from->ai_addrlen) != 0) error = errno;
+  }
+  if (error == 0 && connect(socket.get(), list->ai_addr, list->ai_addrlen) != 0 &&
+      errno != EINPROGRESS)
+    error = errno;
+  if (error != 0) socket.close();
+  return socket;
+}
+
+int connect_error(const Descriptor& socket) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error;
+}
+
+std::string local_address(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  return text_of(address, size);
+}
+
+std::string remote_address(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  return text_of(address, size);
+}
+
+std::string host_of(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+std::string with_port(const std::string& host, const std::string& port) {
+  return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
+}
+
+TcpState tcp_state(const Descriptor& socket) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  using std::chrono::milliseconds;
+  return {info.tcpi_unacked, milliseconds(info.tcpi_last_ack_recv),
+          milliseconds(info.tcpi_last_data_recv), std::chrono::microseconds(info.tcpi_rtt)};
 }
 
 void disconnect(const Descriptor& socket) {

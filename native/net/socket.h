@@ -63,6 +63,27 @@ Descriptor accept_from(const Descriptor& listener, bool& exhausted);
 Descriptor connect_to(const std::string& address, Clock::time_point end,
                       const std::function<void()>& interrupted);
 
+// Begins a connection from the local host address (empty: any) to "host:port", both numeric.
+// POLLOUT tells of its end, connect_error() of its success. Invalid when it fails at once.
+Descriptor begin_connect(const std::string& local_host, const std::string& address, int& error);
+int connect_error(const Descriptor& socket);  // 0 or an errno
+
+// The two ends of a connected socket, as "host:port".
+std::string local_address(const Descriptor& socket);
+std::string remote_address(const Descriptor& socket);
+// "::1" of "[::1]:80", and back.
+std::string host_of(const std::string& address);
+std::string with_port(const std::string& host, const std::string& port);
+
+// What the kernel knows of a connection.
+struct TcpState {
+  uint32_t unacknowledged = 0;  // segments
+  std::chrono::milliseconds since_ack{0};
+  std::chrono::milliseconds since_data{0};  // that was received
+  std::chrono::microseconds round_trip{0};
+};
+TcpState tcp_state(const Descriptor& socket);
+
 // Waits for `events` of poll(2) at most until `end`; false when that came first.
 bool wait_for(const Descriptor& socket, short events, Clock::time_point end,
               const std::function<void()>& interrupted);

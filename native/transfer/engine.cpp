@@ -65,7 +65,7 @@ Engine::Engine(EngineOptions options)
       [this](const net::EngineId& from, std::span<const std::byte> question) {
         return transports_->answer(from, question);
       });
-  transports_->tcp().serve(server_);
+  transports_->tcp().serve(server_, address_);
   server_->start();
   loop_.start();
 }
@@ -236,7 +236,7 @@ void Engine::cancel(Batch& batch, Clock::duration grace) {
 }
 
 Clock::time_point Engine::tick(Clock::time_point now) {
-  Clock::time_point next = server_->tick(now);
+  Clock::time_point next = std::min(server_->tick(now), transports_->tick(now));
   for (const auto& peer : peers()) {
     for (const auto& batch : peer->dispatch().batches())
       next = std::min(next, batch->check_time(now));

@@ -48,6 +48,35 @@ void Lane::lose(Turn& turn, Status why, bool remote_gone) {
   for (Told& one : told) one.then(one.status, one.text == nullptr ? Bytes{} : std::move(*one.text));
 }
 
+void Lane::shut(Status why) {
+  Turn turn = enter();
+  lose(turn, why, false);
+}
+
+Lane::Health Lane::look(Clock::time_point now) {
+  // What is sent twice is acknowledged at once, one segment perhaps 40 ms later.
+  constexpr std::chrono::milliseconds kNoAnswer(16);
+  bool ask_now = false;
+  Health health;
+  {
+    const Turn turn = enter();
+    if (lost_ || sent_.empty()) return {};
+    const net::TcpState state = net::tcp_state(made_.socket);
+    if (state.unacknowledged == 0) acknowledged_ = now;
+    const auto silent =
+        std::min<Clock::duration>(state.since_ack, std::max(now - acknowledged_, {}));
+    health = {true, state.unacknowledged, silent.count(),
+              std::chrono::nanoseconds(state.round_trip).count()};
+    ask_now = state.unacknowledged == 0 && state.since_data >= kNoAnswer &&
+              now - asked_ >= 4 * kNoAnswer && now - busy_since_ >= kNoAnswer;
+    if (ask_now) asked_ = now;
+  }
+  if (ask_now)
+    for (int i = 0; i < 2; ++i)
+      ask(Kind::kAsk, net::encode_question(transport(), {}), [](Status, const Bytes&) {});
+  return health;
+}
+
 void Lane::close(Status why) {
   Turn turn = enter();
   if (!lost_) end_all(why, false);
@@ -96,6 +125,11 @@ Bytes Lane::fence() const {
 
 void Lane::push(net::Frame frame, Sent sent, std::span<const net::WireRange> ranges,
                 net::Pieces payload, std::shared_ptr<const void> kept) {
+  if (sent_.empty()) {
+    acknowledged_ = busy_since_ = Clock::now();
+    if (const Clock::duration every(look_every_.load()); every.count() > 0)
+      loop_.wake_by(acknowledged_ + every);
+  }
   sent.serial = ++last_serial_;
   frame.transfer = sent.transfer;
   frame.slice = sent.slice;

@@ -37,6 +37,22 @@ class Lane final : public Path,
 
   // Registers with the loop.
   void start();
+  const net::Descriptor& socket() const { return made_.socket; }
+  // Ends it and tells its owner.
+  void shut(Status why);
+
+  // What the kernel says of the connection.
+  struct Health {
+    bool busy = false;  // something is unanswered
+    uint32_t unacknowledged = 0;
+    TimeNs silent_ns = 0;  // so long nothing was acknowledged, although there was something to
+    TimeNs round_trip_ns = 0;
+  };
+  // Also asks something when answers do not come, so that there is something to acknowledge.
+  Health look(Clock::time_point now);
+  // The loop ticks within `every` of the first post after a rest; 0: it need not.
+  void watch_health(Clock::duration every) { look_every_ = every.count(); }
+
   // `then` is called once, without locks; with the reason when the lane ends before the answer.
   void ask(net::Kind kind, Bytes question, PathOwner::Then then);
 
@@ -118,6 +134,10 @@ class Lane final : public Path,
   net::Inbox inbox_;
   net::Outbox outbox_;
   std::deque<Sent> sent_;
+  std::atomic<Clock::rep> look_every_{0};
+  Clock::time_point acknowledged_{};  // then, or later, nothing was unacknowledged
+  Clock::time_point busy_since_{};
+  Clock::time_point asked_{};  // by look()
   std::vector<Told> told_;
   PathOwner* owner_now_ = nullptr;  // of the turn
   Status answer_ = Status::kOk;     // of the frame that arrives

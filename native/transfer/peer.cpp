@@ -72,19 +72,32 @@ void Peer::add(std::shared_ptr<Path> path) {
   if (!alive()) path->close(lost_.load());
 }
 
+void Peer::watch_lanes(std::function<void(const Path&)> lost) {
+  const std::lock_guard lock(mutex_);
+  lane_lost_ = std::move(lost);
+}
+
 void Peer::lost(Path& path, Status why) {
   const auto self = shared_from_this();
   const uint64_t removed = dispatch_.remove_path(path);
   bool last = false;
+  std::function<void(const Path&)> lane_lost;
   {
     const std::lock_guard lock(mutex_);
     const bool was_lane = std::erase_if(lanes_, [&](const auto& lane) {
                             return static_cast<const Path*>(lane.get()) == &path;
                           }) > 0;
     last = was_lane && lanes_.empty();
+    if (was_lane) lane_lost = lane_lost_;
   }
-  if (last || why == Status::kProtocol) return lose(why, last && why == Status::kPeerDied);
-  if (removed != 0) fence({std::string(path.transport()), path.fence(), removed});
+  // The other end closes all at once when its process ends.
+  const bool ended = last && (why == Status::kPeerDied || !lane_lost);
+  if (ended || why == Status::kProtocol) return lose(why, ended && why == Status::kPeerDied);
+  if (lane_lost) lane_lost(path);
+  // What the peer closed needs no fence. Where nothing is in doubt it is asked, too, so that the
+  // peer does not keep what is of no use.
+  if (Bytes question = path.fence(); !question.empty() && why != Status::kPeerDied)
+    fence({std::string(path.transport()), std::move(question), removed});
   fill();
 }
 

@@ -30,9 +30,12 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   const net::EngineId engine;
   const uint32_t generation;
 
-  // Another connection, for questions at least. As long as there is one the peer lives.
+  // Another connection, for questions at least.
   void add_lane(std::shared_ptr<Lane> lane);
   std::vector<std::shared_ptr<Lane>> lanes() const;
+  // Who makes new lanes for lost ones; without one the peer is lost with its last lane. `lost` is
+  // called without locks, on any thread.
+  void watch_lanes(std::function<void(const Path&)> lost);
   // For net::Hello.
   uint64_t next_connection() { return (uint64_t{generation} << 32) + ++last_lane_; }
   // For people: why there is no path of that transport.
@@ -89,6 +92,7 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   mutable std::mutex mutex_;
   std::vector<std::string> problems_;
   std::vector<std::shared_ptr<Lane>> lanes_;
+  std::function<void(const Path&)> lane_lost_;
   std::vector<Fence> fences_;  // to be asked over the next lane
   std::unordered_map<std::string, std::weak_ptr<RemoteSegment>> segments_;
 };

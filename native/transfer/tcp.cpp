@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "../core/errors.h"
 #include "../net/bytes.h"
 #include "peer.h"
 #include "server.h"
@@ -13,8 +14,13 @@ namespace inlay::transfer {
 
 namespace {
 
-// Until it is measured: loopback moves about this.
-constexpr Reach kReach{6e9, 15e-6};
+// Until it is learnt.
+constexpr double kLoopbackBandwidth = 6e9;
+constexpr double kLinkBandwidth = 1.25e9;
+constexpr double kLoopbackBase_s = 15e-6;
+constexpr double kLinkBase_s = 100e-6;
+
+bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
 
 TransferFailure handshake_failure(const net::ClientHandshake& handshake,
                                   const std::string& address) {
@@ -81,37 +87,73 @@ TcpTransport::Dialed TcpTransport::dial(const std::string& address, net::LaneKin
 
 std::shared_ptr<Lane> TcpTransport::make_lane(const std::shared_ptr<PathOwner>& peer,
                                               net::Descriptor socket, uint64_t connection,
-                                              net::LaneKind kind) const {
+                                              net::LaneKind kind, double bandwidth) const {
   const Traffic traffic = kind == net::LaneKind::kSmall ? Traffic::kSmall : Traffic::kBulk;
+  const std::string local = net::host_of(net::local_address(socket));
+  const bool loopback = is_loopback(local);
+  if (bandwidth == 0) bandwidth = loopback ? kLoopbackBandwidth : kLinkBandwidth;
+  const Reach reach{bandwidth, loopback ? kLoopbackBase_s : kLinkBase_s};
+  const std::string name = "tcp " + local + " -> " + net::remote_address(socket);
   auto lane = std::make_shared<Lane>(
-      site_.loop,
-      Lane::Made{std::move(socket), connection, traffic, kReach, "tcp " + peer->peer_address()},
-      peer);
+      site_.loop, Lane::Made{std::move(socket), connection, traffic, reach, name}, peer);
   lane->start();
   return lane;
 }
 
-Transport::Connected TcpTransport::connect(const std::shared_ptr<PathOwner>& owner,
-                                           std::span<const std::byte>, Clock::time_point end) {
-  const auto peer = std::static_pointer_cast<Peer>(owner);
-  Connected made;
-  for (const auto& lane : peer->lanes()) made.paths.push_back(lane);
-  const uint64_t connection = peer->next_connection();
-  try {
-    Dialed dialed = dial(
-        peer->address, net::LaneKind::kBulk, connection, [](const auto&) { return false; }, end,
-        [] {});
-    if (dialed.target != peer->engine) {
-      peer->lose(Status::kPeerDied, true);
-      return {{}, "the peer restarted while it was connected to"};
-    }
-    auto lane = make_lane(peer, std::move(dialed.socket), connection, net::LaneKind::kBulk);
-    peer->add_lane(lane);
-    made.paths.push_back(std::move(lane));
-  } catch (const TransferFailure& failure) {
-    made.problem = failure.what();
+// The addresses of this engine's port, each "host:port bytes/s\n": all that it listens at.
+Bytes TcpTransport::offer() {
+  const std::string host = net::host_of(listens_);
+  const std::string port = listens_.substr(listens_.rfind(':') + 1);
+  std::string text;
+  if (host != "0.0.0.0" && host != "::") {
+    text = listens_ + " 0\n";
+  } else {
+    for (const RailEnd& end : rail_ends())
+      text += net::with_port(end.host, port) + " " + std::to_string(end.bandwidth) + "\n";
   }
-  return made;
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+Transport::Connected TcpTransport::connect(const std::shared_ptr<PathOwner>& owner,
+                                           std::span<const std::byte> offer,
+                                           Clock::time_point end) {
+  const auto peer = std::static_pointer_cast<Peer>(owner);
+  const auto lanes = peer->lanes();
+  if (lanes.empty()) return {{}, "the connection was lost"};
+  const std::string text(reinterpret_cast<const char*>(offer.data()), offer.size());
+  auto rails = std::make_shared<TcpRails>(site_.loop, site_, *this, peer, lanes.front(), text);
+  site_.loop.post([this, rails] {
+    rails_.push_back(rails);
+    if (rails->size() > 1) watch_links();
+    rails->start(Clock::now());
+  });
+  rails->wait_started(end);
+  return {};  // the rails add their paths
+}
+
+void TcpTransport::watch_links() {
+  if (links_ != nullptr) return;
+  try {
+    links_ = std::make_unique<net::LinkWatch>(site_.loop, [this](const net::LinkEvent& event) {
+      for (const auto& rails : std::vector(rails_)) rails->link_changed(event);
+    });
+  } catch (const ResourceError&) {
+    // Where the system does not tell of links, silence does.
+  }
+}
+
+Clock::time_point TcpTransport::tick(Clock::time_point now) {
+  Clock::time_point next = Clock::time_point::max();
+  std::erase_if(rails_, [](const auto& rails) { return rails->over(); });
+  for (const auto& rails : std::vector(rails_)) next = std::min(next, rails->tick(now));
+  return next;
+}
+
+void TcpTransport::close() {
+  links_ = nullptr;
+  for (const auto& rails : rails_) rails->close();
+  rails_.clear();
 }
 
 Transport::Answer TcpTransport::answer(const net::EngineId& from,

@@ -178,7 +178,14 @@ class Transport {
     return {Status::kProtocol, {}};
   }
 
-  // Ends threads and descriptors; all paths are closed. Afterwards no peer reaches memory here.
+  // On the loop's thread, as often as Loop::wake_by() asks for. Returns when to be called again.
+  virtual Clock::time_point tick(Clock::time_point now) {
+    (void)now;
+    return Clock::time_point::max();
+  }
+
+  // Ends threads and descriptors; the loop has stopped, and all paths are closed. Afterwards no
+  // peer reaches memory here.
   virtual void close() = 0;
 };
 

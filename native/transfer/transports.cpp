@@ -134,6 +134,12 @@ Transport::Answer Transports::answer(const net::EngineId& from,
   return transport->answer(from, asked.body);
 }
 
+Clock::time_point Transports::tick(Clock::time_point now) {
+  Clock::time_point next = Clock::time_point::max();
+  for (const auto& transport : used_) next = std::min(next, transport->tick(now));
+  return next;
+}
+
 void Transports::close() {
   for (const auto& transport : used_) transport->close();
 }

@@ -30,6 +30,7 @@ class Transports {
                Clock::time_point end);
   // What a peer asks; a question to no transport is for all offers.
   Transport::Answer answer(const net::EngineId& from, std::span<const std::byte> question);
+  Clock::time_point tick(Clock::time_point now);
   void close();
 
   // For people: why a transport is not used; empty for those that are.

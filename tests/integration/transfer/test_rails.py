@@ -1,0 +1,83 @@
+"""Several links to one peer, of different speed, that are cut and come back."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.netns import ShapedLinks, netns_problem
+
+MBITS = [1600, 800, 533, 400]
+
+
+class Pair:
+    """A target on the right, an initiator on the left."""
+
+    def __init__(self, links: ShapedLinks) -> None:
+        self.links = links
+        options: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+        }
+        module = "tests.integration.transfer."
+        self.target = links.start(
+            "right", [sys.executable, "-m", module + "target", "0.0.0.0:0"], **options
+        )
+        port = self.target.stdout.readline().split(":")[1].strip()
+        address = f"{links[0].right}:{port}"
+        self.initiator = links.start(
+            "left", [sys.executable, "-m", module + "rails_initiator", address], **options
+        )
+        assert self.initiator.stdout.readline() == "ready\n"
+
+    def begin(self, what: str, value: float) -> None:
+        self.initiator.stdin.write(f"{what} {value}\n")
+        self.initiator.stdin.flush()
+
+    def result(self) -> Any:
+        return json.loads(self.initiator.stdout.readline())
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    if (problem := netns_problem()) is not None:
+        pytest.skip(problem)
+    with ShapedLinks(MBITS) as links:
+        yield Pair(links)
+
+
+def test_all_links_carry(pair: Pair) -> None:
+    before = [link.bytes_sent("right") for link in pair.links]
+    pair.begin("rate", 320 << 20)
+    rate = pair.result()
+    sent = [link.bytes_sent("right") - old for link, old in zip(pair.links, before, strict=True)]
+    assert rate > 0.8 * sum(MBITS) * 1e6 / 8, sent
+    for bytes_sent, mbit in zip(sent, MBITS, strict=True):
+        assert bytes_sent > 0.6 * (320 << 20) * mbit / sum(MBITS), sent
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_links_are_cut_and_come_back(pair: Pair, seed: int) -> None:
+    rng = random.Random(seed)
+    pair.begin("work", 8)
+    end = time.monotonic() + 7
+    cut: list[int] = []
+    while time.monotonic() < end:
+        if cut and (len(cut) == 3 or rng.random() < 0.5):
+            pair.links[cut.pop(rng.randrange(len(cut)))].restore()
+        else:
+            link = rng.choice([i for i in range(4) if i not in cut])
+            pair.links[link].cut(silently=rng.random() < 0.3)
+            cut.append(link)
+        time.sleep(rng.uniform(0.05, 0.6))
+    for link in cut:
+        pair.links[link].restore()
+    result = pair.result()
+    assert result["errors"] == [] and result["wrong"] == 0
+    assert result["moved"] > 100 << 20
