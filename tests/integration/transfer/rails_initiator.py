@@ -1,12 +1,13 @@
 """Moves bytes over several links while a test cuts them, and compares every one.
 
-It connects to the address that is its argument, prints "ready", works for as many seconds as a line
-on standard input says, and prints what came of it as JSON; again for each line.
+It connects to the address that is its argument, prints "ready", does what each line on standard
+input says ("work 8" for 8 seconds), and prints what came of it as JSON.
 """
 
 import json
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from inlay.transfer import Access, Op, Transfer, TransferEngine
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
 
 CHUNK = 4 << 20
+MANY = 48 << 20
 DEPTH = 4
 
 
@@ -91,19 +93,48 @@ def rate(engine: TransferEngine, address: str, total: int) -> float:
     return len(batches) * SIZE / seconds
 
 
+class Stale:
+    """Transfers whose memory is used for something else as soon as they are complete."""
+
+    def __init__(self, engine: TransferEngine, address: str) -> None:
+        self.engine = engine
+        peer = engine.connect(address)
+        self.source, self.sink = peer["source"][0:MANY], peer["sink"][0:MANY]
+        self.out = engine.allocate(MANY, remote=Access.NONE)
+        self.into = engine.allocate(MANY, remote=Access.NONE)
+
+    def write(self, value: int) -> None:
+        np.frombuffer(self.out, np.uint8)[:] = value
+        self.engine.write(self.out, self.sink)
+
+    def read(self, value: int) -> bool:
+        """Whether it was right; then the memory is filled with `value`."""
+        self.engine.read(self.into, self.source)
+        view = np.frombuffer(self.into, np.uint8)
+        right = np.array_equal(view, pattern(SIZE)[:MANY])
+        view[:] = value
+        return right
+
+    def others(self, value: int) -> int:
+        """How many bytes are no longer `value`."""
+        return int((np.frombuffer(self.into, np.uint8) != value).sum())
+
+
 def main() -> None:
     address = sys.argv[1]
-    with TransferEngine("0.0.0.0:0", token=TOKEN) as engine:
-        engine.connect(address)
+    with TransferEngine("0.0.0.0:0", token=TOKEN, transports=["tcp"]) as engine:
+        stale = Stale(engine, address)
+        commands: dict[str, Callable[[float], object]] = {
+            "work": lambda seconds: work(engine, address, seconds, 1),
+            "rate": lambda total: rate(engine, address, int(total)),
+            "write": lambda value: stale.write(int(value)),
+            "read": lambda value: stale.read(int(value)),
+            "others": lambda value: stale.others(int(value)),
+        }
         print("ready", flush=True)
         for line in sys.stdin:
             name, value = line.split()
-            result = (
-                work(engine, address, float(value), 1)
-                if name == "work"
-                else rate(engine, address, int(value))
-            )
-            print(json.dumps(result), flush=True)
+            print(json.dumps(commands[name](float(value))), flush=True)
 
 
 if __name__ == "__main__":

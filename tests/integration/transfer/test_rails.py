@@ -40,6 +40,11 @@ class Pair:
         self.initiator.stdin.write(f"{what} {value}\n")
         self.initiator.stdin.flush()
 
+    def tell_target(self, expression: str) -> Any:
+        self.target.stdin.write(expression + "\n")
+        self.target.stdin.flush()
+        return json.loads(self.target.stdout.readline())
+
     def result(self) -> Any:
         return json.loads(self.initiator.stdout.readline())
 
