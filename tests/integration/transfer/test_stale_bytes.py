@@ -1,7 +1,7 @@
 """Bytes that were sent before a link was cut, and arrive after their slice went another way.
 
-They wait in the queue of the cut link, the memory is used for something else meanwhile, and then the
-link lets them pass.
+They wait in the queue of the cut link, the memory is used for something else meanwhile, and then
+the link lets them pass.
 """
 
 import time
