@@ -361,8 +361,7 @@ void a_killed_peer_is_noticed() {
   int read_id;
   CHECK(initiator->read(ours.data(), ours.size(), local.region->descriptor(), range, &read_id) ==
         Endpoint::Post::kTaken);
-  const auto theirs = pattern(64, 9);
-  turn_until([&] { return std::memcmp(ours.data(), theirs.data(), 64) == 0; }, turn);
+  // Nobody receives meanwhile, so not more is under way than sockets hold.
   CHECK(kill(target, SIGKILL) == 0);
   turn_until([&] { return side.completions.contains(&read_id); }, turn);
   CHECK(side.completions[&read_id] != 0);

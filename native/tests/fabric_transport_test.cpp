@@ -454,6 +454,23 @@ void a_lease_that_ends_is_a_fence() {
   CHECK(Clock::now() - begin < 2500ms);
 }
 
+// A read that gets nowhere ends, so that its slice goes another way.
+void a_stalled_path_ends() {
+  Pair pair(1 << 20);
+  std::atomic<bool> went_on{false};
+  pair.b.loop.post([&] {
+    std::this_thread::sleep_for(2s);
+    went_on = true;
+  });
+  Work read = pair.work(Op::kRead, {{0, 0, 4096}});
+  CHECK(pair.run(read).status == Status::kPeerUnreachable);
+  CHECK(!went_on);
+  wait_until([&] { return pair.owner->path() != nullptr; });
+  CHECK(went_on);
+  Work again = pair.work(Op::kRead, {{0, 0, 4096}});
+  CHECK(pair.run(again).status == Status::kOk);
+}
+
 // Who does not hold the token reaches nothing; who was seen to greet is not believed twice.
 void strangers_are_refused() {
   Side target{std::byte{2}};
@@ -508,5 +525,6 @@ int main() {
   leases_are_kept_and_returned();
   a_lease_that_ends_is_a_fence();
   a_target_that_stood_still_lands_nothing();
+  a_stalled_path_ends();
   strangers_are_refused();
 }

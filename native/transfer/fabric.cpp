@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto kBeat = 100ms;
 constexpr auto kFirstRetry = 100ms;
-constexpr auto kLastRetry = 2s;
+constexpr auto kLastRetry = 500ms;
 constexpr const char* kHardware = "verbs";
 constexpr const char* kSoftware = "tcp";
 constexpr const char* kDevices = "/sys/class/infiniband";

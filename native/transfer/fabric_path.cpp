@@ -20,7 +20,13 @@ constexpr double kSoftwareBase = 20e-6;
 constexpr double kHardwareBandwidth = 12.5e9;
 constexpr double kHardwareBase = 4e-6;
 
+// The manager of RDMA connections resolves routes first.
 constexpr auto kConnectTime = 2s;
+constexpr auto kSoftwareConnectTime = 500ms;
+// Without a completion for so long, and as long as the bytes would take at 100 Mbit/s, the way is
+// cut: providers in software do not notice.
+constexpr auto kStalledAfter = 1s;
+constexpr double kSlowest = 12.5e6;
 constexpr int kMaxTurns = 16;  // of one pump
 
 fabric::Meeting with_connection(fabric::Meeting meeting, uint64_t connection) {
@@ -100,19 +106,7 @@ PostResult FabricPath::post(Attempt& attempt) {
   } catch (const TransferFailure& failure) {
     return {Posted::kRefused, failure.status};
   }
-  work.pieces.reserve(attempt.slice.num_ranges);
-  attempt.slice.each([&](const Range& range) {
-    std::byte* local = request.local->base + range.local;
-    const uint64_t remote = key->base + range.remote;
-    if (!work.pieces.empty()) {
-      Piece& last = work.pieces.back();
-      if (last.local + last.bytes == local && last.remote.address + last.bytes == remote) {
-        last.bytes += range.length;
-        return;
-      }
-    }
-    work.pieces.push_back({local, range.length, {remote, key->key}});
-  });
+  work.pieces = fabric_pieces(attempt.slice, *key);
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return refuse();
   work.id = ++last_work_;
@@ -186,14 +180,16 @@ Post FabricPath::issue_next(Work& work) {
     post = endpoint_.confirm(work.pieces.back().remote, &work);
     if (post == Post::kTaken) work.unconfirmed = false;
   } else {
-    const Piece& piece = work.pieces[work.next];
+    const FabricPiece& piece = work.pieces[work.next];
     const uint64_t bytes = std::min<uint64_t>(piece.bytes - work.skip, endpoint_.max_message());
     const fabric::RemoteRange remote{piece.remote.address + work.skip, piece.remote.key};
     std::byte* local = piece.local + work.skip;
+    if (posted_bytes_ == 0) last_completion_ = Clock::now();
     post = work.is_read ? endpoint_.read(local, bytes, work.descriptor, remote, &work)
                         : endpoint_.write(local, bytes, work.descriptor, remote, &work);
     if (post == Post::kTaken) {
       work.begun = true;
+      posted_bytes_ += bytes;
       work.unconfirmed = !work.is_read && !rail_->port->domain.confirms_writes();
       work.skip += bytes;
       if (work.skip == piece.bytes) {
@@ -209,13 +205,15 @@ Post FabricPath::issue_next(Work& work) {
 void FabricPath::on_completion(void* owner, int error) {
   Work& work = *static_cast<Work*>(owner);
   --work.outstanding;
+  last_completion_ = Clock::now();
   if (error != 0) {
     broken_ = true;
     return;
   }
   if (broken_ || work.outstanding > 0 || work.next < work.pieces.size() || work.unconfirmed) return;
   const auto found = std::ranges::find(works_, work.id, &Work::id);
-  if (!work.is_read) lease_.wrote(Clock::now());
+  posted_bytes_ -= work.attempt->slice.bytes;
+  if (!work.is_read) lease_.wrote(last_completion_);
   finish(found, Status::kOk, true);
 }
 
@@ -303,12 +301,6 @@ void FabricPath::take_back(const void* owner, bool reads) {
   }
   if (must_close) end(Status::kPeerUnreachable);
 }
-
-void FabricPath::revoke(const void* owner) { take_back(owner, true); }
-
-void FabricPath::abandon(const void* owner) { take_back(owner, false); }
-
-void FabricPath::close(Status why) { end(why, State::kClosed); }
 
 void FabricPath::end_if_broken() {
   {
@@ -399,15 +391,22 @@ void FabricPath::on_segment(uint64_t id, Status status) {
   owner_ = nullptr;
 }
 
+bool FabricPath::is_stalled(Clock::time_point now) const {
+  const std::chrono::duration<double> transit(static_cast<double>(posted_bytes_) / kSlowest);
+  return posted_bytes_ > 0 && now - last_completion_ > kStalledAfter + transit;
+}
+
 void FabricPath::beat(Clock::time_point now) {
   bool late = false;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::kConnecting) late = now - started_ > kConnectTime;
+    const bool software = rail_->port->domain.in_software();
+    if (state_ == State::kConnecting)
+      late = now - started_ > (software ? kSoftwareConnectTime : kConnectTime);
     if (state_ == State::kReady) {
       const auto is_write = [](const Work& work) { return !work.is_read; };
       const FabricLease::Beat beat = lease_.beat(now, std::ranges::any_of(works_, is_write));
-      late = beat.lapsed;
+      late = beat.lapsed || is_stalled(now);
       if (beat.question) ask(*beat.question, beat.question->lease);
     }
   }

@@ -16,6 +16,7 @@
 #include "../net/fabric/endpoint.h"
 #include "../net/fabric/greeting.h"
 #include "fabric_lease.h"
+#include "fabric_pieces.h"
 #include "fabric_port.h"
 #include "transport.h"
 
@@ -49,7 +50,7 @@ class FabricPath final : public Path,
   void start();
   // Its owner has it, and hears of its end; false when it is over already.
   bool hand_over();
-  // Renews, returns, and gives up connecting after 2 s. Ten times a second.
+  // Renews and returns the lease; ends a path that does not connect or stalls. Ten times a second.
   void beat(Clock::time_point now);
 
   std::string_view transport() const override { return "fabric"; }
@@ -62,9 +63,9 @@ class FabricPath final : public Path,
   bool try_drive(const net::WakeUp& driver) override;
   void stop_driving(const net::WakeUp& driver) override;
   pollfd sleep_on() override { return {endpoint_.descriptor().get(), POLLIN, 0}; }
-  void revoke(const void* owner) override;
-  void abandon(const void* owner) override;
-  void close(Status why) override;
+  void revoke(const void* owner) override { take_back(owner, true); }
+  void abandon(const void* owner) override { take_back(owner, false); }
+  void close(Status why) override { end(why, State::kClosed); }
   Bytes fence() const override;
 
   bool on_events(uint32_t events) override;
@@ -72,18 +73,13 @@ class FabricPath final : public Path,
   void on_ended() override;
 
  private:
-  struct Piece {
-    std::byte* local;
-    uint64_t bytes;
-    net::fabric::RemoteRange remote;
-  };
   // An attempt that is under way.
   struct Work {
     uint64_t id;
     Attempt* attempt;
     bool is_read;
     void* descriptor;  // of the local memory
-    std::vector<Piece> pieces;
+    std::vector<FabricPiece> pieces;
     std::size_t next = 0;      // of pieces, to post
     uint64_t skip = 0;         // bytes of that piece already posted
     uint32_t outstanding = 0;  // posted, not complete
@@ -101,6 +97,7 @@ class FabricPath final : public Path,
   void finish(std::list<Work>::iterator work, Status status, bool settled);
   bool take_completions();  // true: there may be more without the descriptor telling
   void ask(FabricQuestion question, uint64_t about);
+  bool is_stalled(Clock::time_point now) const;
 
   void on_completion(void* owner, int error) override;
   // Without the lock:
@@ -132,6 +129,8 @@ class FabricPath final : public Path,
   std::list<Work> works_;
   std::deque<Work*> queue_;  // with pieces to post
   FabricLease lease_;
+  uint64_t posted_bytes_ = 0;  // of works that are begun
+  Clock::time_point last_completion_{};
   struct Question {
     FabricQuestion question;
     uint64_t about;  // the work or lease

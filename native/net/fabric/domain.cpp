@@ -37,6 +37,12 @@ Info make_hints(const Library& library, const char* provider) {
   return hints;
 }
 
+// Of the same host, or of one link that addresses have to name.
+bool leads_nowhere(const fi_info& info) {
+  const std::string network = info.fabric_attr->name;
+  return network.starts_with("127.") || network.starts_with("::1/") || network.starts_with("fe80:");
+}
+
 }  // namespace
 
 std::vector<Info> find_ports(const Library& library, const char* provider,
@@ -52,13 +58,12 @@ std::vector<Info> find_ports(const Library& library, const char* provider,
     const Info list(found, InfoDeleter{&library});
     std::vector<Info> ports;
     for (const fi_info* info = found; info != nullptr; info = info->next) {
-      // Providers also list what they are layered under, and a port once for each address format.
+      // Providers also list what they are layered under, and a port once for each of its addresses.
       const auto same = [&](const Info& known) {
-        return std::strcmp(known->domain_attr->name, info->domain_attr->name) == 0 &&
-               std::strcmp(known->fabric_attr->name, info->fabric_attr->name) == 0;
+        return std::strcmp(known->domain_attr->name, info->domain_attr->name) == 0;
       };
       if (std::strcmp(info->fabric_attr->prov_name, provider) != 0 ||
-          std::ranges::any_of(ports, same))
+          std::ranges::any_of(ports, same) || (host.empty() && leads_nowhere(*info)))
         continue;
       ports.emplace_back(library.dupinfo(info), InfoDeleter{&library});
     }

@@ -32,7 +32,8 @@ template <typename Object>
 using Handle = std::unique_ptr<Object, Closer>;
 
 // The ports that a provider ("verbs", "tcp") has here for connected endpoints with remote memory
-// access. `host`: only the port with this address; empty: all. None when there are none.
+// access. `host`: only the port with this address; empty: all that lead to other hosts. None when
+// there are none.
 std::vector<Info> find_ports(const Library& library, const char* provider, const std::string& host);
 
 // For people: "verbs mlx5_0".

@@ -1,8 +1,11 @@
 """Transport fabric over libfabric's tcp provider, between two processes."""
 
 import hashlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +18,17 @@ from inlay.core.errors import (
     TransportUnavailableError,
 )
 from inlay.transfer import Op, Ranges, Transfer, TransferEngine
-from tests.integration.transfer.conftest import Target
+from tests.integration.transfer.conftest import ROOT, Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
+from tests.support.netns import Link, ShapedLinks
 
 MANY = 64 << 20
+PIPES: dict[str, Any] = {
+    "stdin": subprocess.PIPE,
+    "stdout": subprocess.PIPE,
+    "text": True,
+    "cwd": ROOT,
+}
 
 
 @pytest.fixture
@@ -147,3 +157,41 @@ def test_stopped_target(engine: TransferEngine, target: Target) -> None:
     end = time.monotonic() + 1
     while time.monotonic() < end:
         assert target.sink_digest(0, MANY) == first
+
+
+class Inside(Target):
+    """A target in a namespace."""
+
+    def __init__(self, links: ShapedLinks, *arguments: str) -> None:
+        module = [sys.executable, "-m", "tests.integration.transfer.target", *arguments]
+        self.process = links.start("right", module, **PIPES)
+        self.address = self._line().strip()
+
+
+def wait_for_use(link: Link, most_s: float) -> float:
+    """Returns how long it took until the link carried 4 MB."""
+    before, begin = link.bytes_sent("right"), time.monotonic()
+    while link.bytes_sent("right") - before < 4_000_000:
+        assert time.monotonic() - begin < most_s, "the link is not used"
+        time.sleep(0.01)
+    return time.monotonic() - begin
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("silently", [False, True])
+def test_cut_rail(silently: bool) -> None:
+    """Slices of a rail that is cut go over the other one, and it is used again when it is back."""
+    with ShapedLinks([1600, 400]) as links:
+        target = Inside(links, "0.0.0.0:0", "fabric")
+        address = f"{links[1].right}:{target.address.rpartition(':')[2]}"
+        module = [sys.executable, "-m", "tests.integration.transfer.mover"]
+        mover = links.start("left", [*module, "0.0.0.0:0", address, "fabric"], **PIPES)
+        assert mover.stdout.readline() == "ready\n"
+        for _ in range(2):
+            wait_for_use(links[0], 5)
+            links[0].cut(silently=silently)
+            wait_for_use(links[1], 5)
+            links[0].restore()
+        wait_for_use(links[0], 5)
+        count, _ = mover.communicate(timeout=30)
+        assert int(count) > 0
