@@ -104,11 +104,11 @@ def offer(engine: TransferEngine, size: int) -> Segment:
 
 
 @contextmanager
-def own_target(size: int) -> Iterator[str]:
+def own_target(size: int, transports: Sequence[str] | None = None) -> Iterator[str]:
     """A target in a process of its own on this host; gives its address."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_target, args=(theirs, size), daemon=True)
+    process = context.Process(target=_target, args=(theirs, size, transports), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -126,9 +126,9 @@ def own_target(size: int) -> Iterator[str]:
             process.join()
 
 
-def _target(connection: Connection, size: int) -> None:
+def _target(connection: Connection, size: int, transports: Sequence[str] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to both; the initiator ends us
-    with TransferEngine() as engine:
+    with TransferEngine(transports=transports) as engine:
         segment = offer(engine, size)
         connection.send(engine.address)
         connection.poll(None)  # until the other end is closed

@@ -35,6 +35,10 @@ def bench_transfer(
             show_default="this user's on this host",
         ),
     ] = None,
+    transports: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Which may be used.", show_default="all"),
+    ] = None,
     workload: Annotated[
         str,
         typer.Option(
@@ -71,10 +75,11 @@ def bench_transfer(
     from inlay.transfer import TransferEngine
 
     token = token_file.read_bytes() if token_file else None
+    chosen = transports.split(",") if transports else None
     if listen is not None:
         if address is not None:
             raise ConfigError("give either the address of a target or --listen, not both")
-        with TransferEngine(listen, token=token) as engine:
+        with TransferEngine(listen, token=token, transports=chosen) as engine:
             _be_target(engine, parse_bytes(memory), as_json)
         return
     config = TransferBenchConfig(
@@ -87,8 +92,10 @@ def bench_transfer(
         seed=seed,
     )
     with ExitStack() as stack:
-        there = address or stack.enter_context(own_target(parse_bytes(memory)))
-        engine = stack.enter_context(TransferEngine(token=token if address else None))
+        there = address or stack.enter_context(own_target(parse_bytes(memory), chosen))
+        engine = stack.enter_context(
+            TransferEngine(token=token if address else None, transports=chosen)
+        )
         _measure(TransferBench(engine, there, config), there, as_json)
 
 
