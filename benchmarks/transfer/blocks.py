@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from benchmarks.case import Run
+from benchmarks.case import CaseError, Run
 from benchmarks.transfer import drivers
 from benchmarks.transfer.calls import ARENA_BYTES, Walk, timed
 from benchmarks.transfer.drivers import Driver
-from benchmarks.transfer.pair import MEMORIES, Pair
+from benchmarks.transfer.pair import MEMORIES, Pair, transport_problem
 from benchmarks.triples import Comparison, Limit, Side
 from inlay.transfer import Op
 
@@ -25,6 +25,8 @@ LEAST_CALLS = 4
 def measure(run: Run) -> Generator[Comparison, None, None]:
     """One comparison per direction and point."""
     transport = run.workload["transport"]
+    if problem := transport_problem(transport):
+        raise CaseError(f"{run.case.name} needs the transport {transport}: {problem}")
     with contextlib.ExitStack() as stack:
         limit = stack.enter_context(drivers.limits())
         mooncake = stack.enter_context(drivers.mooncake(run.peers))

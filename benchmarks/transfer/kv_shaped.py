@@ -6,6 +6,7 @@ pages of both pools, others for every call. The limit moves as many bytes in blo
 after the other, between the same memories.
 """
 
+import sys
 import time
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from benchmarks.case import Run
 from benchmarks.transfer.calls import Walk
-from benchmarks.transfer.pair import DEADLINE_S, MEMORIES, Pair
+from benchmarks.transfer.pair import DEADLINE_S, MEMORIES, Pair, transport_problem
 from benchmarks.triples import Comparison, Limit
 from inlay.transfer import Op, Ranges
 
@@ -25,6 +26,9 @@ PLACEMENTS = 8  # drawn beforehand
 def measure(run: Run) -> Generator[Comparison, None, None]:
     """One comparison per transport."""
     for params in run.params("read"):
+        if problem := transport_problem(params["transport"]):
+            print(f"{params['transport']} left out: {problem}", file=sys.stderr)
+            continue
         with Pair(params["transport"], pool_bytes(run.workload)) as pair:
             for memory in MEMORIES:
                 pair.check(memory)

@@ -21,6 +21,12 @@ FILL = 7
 DEADLINE_S = 60
 
 
+def transport_problem(transport: str) -> str | None:
+    """Why this transport cannot be measured here, or None."""
+    with TransferEngine() as engine:
+        return engine.transports.get(transport, "there is none of this name")
+
+
 def open_engine(transport: str) -> TransferEngine:
     """An engine that uses this transport alone."""
     return TransferEngine(transports=[transport])

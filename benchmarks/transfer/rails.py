@@ -1,0 +1,138 @@
+"""transfer/rails: four unequal links between two engines, each in a network namespace.
+
+`sum_of_links`: payload of one large read over the sum of the links' rates; headers take 3.3 %.
+`p99_ratio`: 64 KiB slices that arrive at random at 45 % of that sum, sent over plain connections in
+turn, over ours in the same moment. `stall_ms`: the longest time without any completed read around a
+cut. `reuse_after_s`: from a link's return until it has carried 256 KiB again. Links are cut in
+random order, half of them silently: then nobody is told, packets just stay away.
+"""
+
+import json
+import random
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+
+from benchmarks.case import CaseError, Run
+from benchmarks.machine import ROOT
+from benchmarks.transfer.rails_side import SLICE_BYTES
+from benchmarks.triples import Comparison, Limit, Samples
+from tests.support.netns import Link, ShapedLinks, netns_problem
+
+ANSWER_S = 120
+USED_BYTES = 256 << 10
+
+
+class Ends:
+    """Both processes."""
+
+    def __init__(self, links: ShapedLinks) -> None:
+        addresses = [link.right for link in links]
+        self._target = self._start(links, "right", "target", addresses)
+        self._initiator = self._start(links, "left", "initiator", addresses)
+
+    def _start(
+        self, links: ShapedLinks, side: Any, role: str, addresses: list[str]
+    ) -> "subprocess.Popen[str]":
+        process = links.start(
+            side,
+            [sys.executable, "-m", "benchmarks.transfer.rails_side", role, *addresses],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._answer(process)
+        return process
+
+    def tell(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """What the initiator answers."""
+        assert self._initiator.stdin is not None
+        self._initiator.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._initiator.stdin.flush()
+        answer = self._answer(self._initiator)
+        if "error" in answer:
+            raise CaseError(f"transfer/rails: {do} failed: {answer['error']}")
+        return answer
+
+    def _answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
+        line = process.stdout.readline() if ready else ""
+        if not line:
+            raise CaseError(f"transfer/rails: no answer from {' '.join(process.args[-6:])}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
+    """Rates and latencies over whole links, then cuts."""
+    if problem := netns_problem():
+        raise CaseError(f"transfer/rails needs network namespaces with shaped links: {problem}")
+    workload = run.workload
+    with ShapedLinks(workload["mbits"]) as links:
+        ends = Ends(links)
+        sum_bytes = sum(workload["mbits"]) / 8e-6
+        size = workload["bulk_bytes"]
+        yield Comparison(
+            name="sum_of_links",
+            ours=lambda: size / ends.tell("bulk", size=size)["seconds"] / sum_bytes,
+            limit=Limit(name="link rates", measure=1.0),
+        )
+        seeds = iter(range(run.seeds[0], 1 << 30))
+        rate = workload["load"] * sum_bytes / SLICE_BYTES
+
+        def p99_ratio() -> float:
+            about = {"rate": rate, "seconds": workload["load_s"], "seed": next(seeds)}
+            in_turn = ends.tell("round_robin", **about)["p99_s"]
+            return float(in_turn / ends.tell("slices", **about)["p99_s"])
+
+        yield Comparison(name="p99_ratio", ours=p99_ratio, seeds=run.seeds)
+        yield from cuts(run, links, ends)
+
+
+def cuts(run: Run, links: ShapedLinks, ends: Ends) -> Generator[Samples, None, None]:
+    """Cut and restore links in random order under a steady load."""
+    drawn = random.Random(run.seeds[0])
+    stalls_ms, reuses_s = [], []
+    for number in range(run.repeats):
+        link, silently = drawn.choice(list(links)), number % 2 == 1
+        about: dict[str, float] = {}
+        fault = threading.Thread(target=cut_and_restore, args=(link, silently, about))
+        fault.start()
+        steady = ends.tell("steady", seconds=run.workload["steady_s"])
+        fault.join()
+        if steady["wrong_bytes"]:
+            raise CaseError(f"transfer/rails: {steady['wrong_bytes']} wrong bytes, cut {number}")
+        ended = sorted(steady["ended"])
+        around = [
+            later - earlier
+            for earlier, later in zip(ended, ended[1:], strict=False)
+            if later > about["cut"] and earlier < about["restored"]
+        ]
+        stalls_ms.append(max(around) * 1e3)
+        reuses_s.append(about["used"] - about["restored"])
+    yield Samples(name="stall_ms", values=stalls_ms, seeds=run.seeds)
+    yield Samples(name="reuse_after_s", values=reuses_s, seeds=run.seeds)
+
+
+def cut_and_restore(link: Link, silently: bool, about: dict[str, float]) -> None:
+    """Half a second without the link; leaves the times of cut, return and first use."""
+    time.sleep(0.5)
+    about["cut"] = time.monotonic()
+    link.cut(silently=silently)
+    time.sleep(0.5)
+    before = link.bytes_sent("right")
+    about["restored"] = time.monotonic()
+    link.restore()
+    about["used"] = about["restored"] + 60.0  # if it never is
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        if link.bytes_sent("right") - before > USED_BYTES:
+            about["used"] = time.monotonic()
+            return
+        time.sleep(0.005)
