@@ -127,7 +127,7 @@ def wait_for_connection(address: str) -> None:
     ("arguments", "message", "code"),
     [
         (["--block-sizes", "1GiB"], "this needs 1.0 GiB", 2),
-        (["--transports", "tcp,wire"], "'wire'", 2),
+        (["--transports", "tcp,wire"], "'wire'", 1),
         (["--workload", "all"], "blocks or kv, got all", 2),
         (["--block-sizes", "big"], "'big' is not a size", 2),
         (["127.0.0.1:1"], "127.0.0.1:1", 1),

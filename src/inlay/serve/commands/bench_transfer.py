@@ -92,10 +92,10 @@ def bench_transfer(
         seed=seed,
     )
     with ExitStack() as stack:
-        there = address or stack.enter_context(own_target(parse_bytes(memory), chosen))
         engine = stack.enter_context(
             TransferEngine(token=token if address else None, transports=chosen)
         )
+        there = address or stack.enter_context(own_target(parse_bytes(memory), chosen))
         _measure(TransferBench(engine, there, config), there, as_json)
 
 
