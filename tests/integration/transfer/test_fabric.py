@@ -1,6 +1,7 @@
 """Transport fabric over libfabric's tcp provider, between two processes."""
 
 import hashlib
+import re
 import subprocess
 import sys
 import time
@@ -177,6 +178,13 @@ def wait_for_use(link: Link, most_s: float) -> float:
     return time.monotonic() - begin
 
 
+def start_mover(links: ShapedLinks, *arguments: str) -> subprocess.Popen[str]:
+    module = [sys.executable, "-m", "tests.integration.transfer.mover", *arguments]
+    mover = links.start("left", module, **PIPES)
+    assert mover.stdout is not None and mover.stdout.readline() == "ready\n"
+    return mover
+
+
 @pytest.mark.netns
 @pytest.mark.parametrize("silently", [False, True])
 def test_cut_rail(silently: bool) -> None:
@@ -184,14 +192,55 @@ def test_cut_rail(silently: bool) -> None:
     with ShapedLinks([1600, 400]) as links:
         target = Inside(links, "0.0.0.0:0", "fabric")
         address = f"{links[1].right}:{target.address.rpartition(':')[2]}"
-        module = [sys.executable, "-m", "tests.integration.transfer.mover"]
-        mover = links.start("left", [*module, "0.0.0.0:0", address, "fabric"], **PIPES)
-        assert mover.stdout.readline() == "ready\n"
+        mover = start_mover(links, "0.0.0.0:0", address, "fabric")
         for _ in range(2):
             wait_for_use(links[0], 5)
             links[0].cut(silently=silently)
             wait_for_use(links[1], 5)
             links[0].restore()
         wait_for_use(links[0], 5)
+        count, _ = mover.communicate(timeout=30)
+        assert int(count) > 0
+
+
+def received(links: ShapedLinks, engine_port: str) -> dict[str, int]:
+    """Bytes that connections of the left side to other ports than the engine's have received."""
+    lines = links.run("left", "ss -Htin state established").splitlines()
+    counts = {}
+    for ends, details in zip(lines[::2], lines[1::2], strict=True):
+        local, remote = ends.split()[2:4]
+        if engine_port not in (local.rpartition(":")[2], remote.rpartition(":")[2]):
+            number = re.search(r"bytes_received:(\d+)", details)
+            counts[local] = int(number[1]) if number else 0
+    return counts
+
+
+def wait_for_fabric(links: ShapedLinks, engine_port: str) -> None:
+    before, end = received(links, engine_port), time.monotonic() + 5
+    while not any(
+        count - before.get(local, 0) > 4_000_000
+        for local, count in received(links, engine_port).items()
+    ):
+        assert time.monotonic() < end, "fabric is not used"
+
+
+@pytest.mark.netns
+def test_all_fabric_cut() -> None:
+    """Transfers go on over tcp without an error, and return to fabric when it is back."""
+    with ShapedLinks([1600, 400]) as links:
+        # Fabric joins ports of equal networks: those of the first link alone.
+        change = "ip addr {} {}/{} dev {}".format
+        name, host = links[1].right_name, links[1].right
+        links.run("right", f"{change('del', host, 24, name)} && {change('add', host, 25, name)}")
+        target = Inside(links, "0.0.0.0:0", "fabric", "tcp")
+        port = target.address.rpartition(":")[2]
+        address = f"{links[1].right}:{port}"
+        mover = start_mover(links, "0.0.0.0:0", address, "fabric", "tcp")
+        for _ in range(2):
+            wait_for_fabric(links, port)
+            links[0].cut()
+            wait_for_use(links[1], 5)
+            links[0].restore()
+        wait_for_fabric(links, port)
         count, _ = mover.communicate(timeout=30)
         assert int(count) > 0
