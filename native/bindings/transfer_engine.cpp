@@ -71,11 +71,13 @@ SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size
   const transfer::Access access = checked_access(remote);
   transfer::Engine& native = engine->get();
   const WithoutGil unlocked;  // faulting pages in takes time
-  auto memory = transfer::allocate_memory(static_cast<uint64_t>(size));
-  auto segment = std::make_shared<Segment>(memory.get(), static_cast<uint64_t>(size), true, access,
-                                           name ? *name : native.free_name(), memory);
+  auto allocated = transfer::allocate_memory(static_cast<uint64_t>(size), access);
+  auto segment =
+      std::make_shared<Segment>(allocated.bytes.get(), static_cast<uint64_t>(size), true, access,
+                                name ? *name : native.free_name(), allocated.bytes);
+  segment->memory = std::move(allocated.memory);
   native.add(segment);
-  return {engine, std::move(segment), std::move(memory)};
+  return {engine, std::move(segment), std::move(allocated.bytes)};
 }
 
 SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::handle buffer,
@@ -305,6 +307,9 @@ void register_transfer_engine(nb::module_& m) {
       .def_prop_ro("address", [](const PeerHandle& h) { return h.peer->address; })
       .def_prop_ro("engine_id", [](const PeerHandle& h) { return hex(h.peer->engine); })
       .def_prop_ro("alive", [](const PeerHandle& h) { return h.peer->alive(); })
+      .def_prop_ro(
+          "problems", [](const PeerHandle& h) { return h.peer->problems(); },
+          "Why bytes take fewer ways to it than there are: 'transport: reason' for each.")
       .def("__getitem__", find_segment, "name"_a);
 
   nb::class_<EngineHandle>(m, "Engine")

@@ -18,8 +18,10 @@ const net::Token kToken(32, std::byte{7});
 
 std::shared_ptr<Segment> allocate(Engine& engine, uint64_t size, Access access,
                                   const std::string& name) {
-  auto memory = allocate_memory(size);
-  auto segment = std::make_shared<Segment>(memory.get(), size, true, access, name, memory);
+  auto memory = allocate_memory(size, access);
+  auto segment =
+      std::make_shared<Segment>(memory.bytes.get(), size, true, access, name, memory.bytes);
+  segment->memory = std::move(memory.memory);
   engine.add(segment);
   return segment;
 }

@@ -82,7 +82,7 @@ transfer::Access checked_access(int32_t access) {
 
 inlay_segment* add(const std::shared_ptr<Engine>& engine, std::byte* data, uint64_t bytes,
                    bool writable, const char* name, int32_t remote_access,
-                   std::shared_ptr<std::byte> memory) {
+                   transfer::Allocation memory) {
   const transfer::Access access = checked_access(remote_access);
   const std::string chosen = name == nullptr ? engine->free_name() : name;
   if (access == transfer::Access::kWrite && !writable)
@@ -91,9 +91,10 @@ inlay_segment* add(const std::shared_ptr<Engine>& engine, std::byte* data, uint6
                           chosen);
   auto handle = std::make_unique<inlay_segment>();
   handle->engine = engine;
-  handle->memory = std::move(memory);
+  handle->memory = std::move(memory.bytes);
   handle->segment =
       std::make_shared<transfer::Segment>(data, bytes, writable, access, chosen, handle->memory);
+  handle->segment->memory = std::move(memory.memory);
   engine->add(handle->segment);
   return handle.release();
 }
@@ -151,11 +152,12 @@ inlay_status inlay_segment_allocate(inlay_engine* engine, uint64_t bytes, const 
   return guarded(error, [&] {
     living(given(engine, "engine").engine);
     given(segment, "segment");
-    checked_access(remote_access);
+    const transfer::Access access = checked_access(remote_access);
     if (bytes == 0 || bytes > INT64_MAX)
       throw ArgumentError("bytes: must be in 1..2^63-1, got " + std::to_string(bytes));
-    auto memory = transfer::allocate_memory(bytes);
-    *segment = add(engine->engine, memory.get(), bytes, true, name, remote_access, memory);
+    auto memory = transfer::allocate_memory(bytes, access);
+    std::byte* const data = memory.bytes.get();
+    *segment = add(engine->engine, data, bytes, true, name, remote_access, std::move(memory));
   });
 }
 
@@ -173,7 +175,7 @@ inlay_status inlay_segment_register(inlay_engine* engine, void* data, uint64_t b
       throw ArgumentError("data: these " + std::to_string(bytes) +
                           " bytes are not all memory that this process may read");
     *segment = add(engine->engine, static_cast<std::byte*>(data), bytes, found.writable, name,
-                   remote_access, nullptr);
+                   remote_access, {});
   });
 }
 

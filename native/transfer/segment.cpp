@@ -1,6 +1,8 @@
 #include "segment.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -39,15 +41,55 @@ std::shared_ptr<const void> Segment::take_keeper() {
   return std::exchange(keeper_, nullptr);
 }
 
-std::shared_ptr<std::byte> allocate_memory(uint64_t size) {
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+namespace {
+
+std::shared_ptr<const net::Descriptor> make_file(uint64_t size) {
+  auto file = std::make_shared<net::Descriptor>(
+      memfd_create("inlay-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file->valid() || ftruncate(file->get(), static_cast<off_t>(size)) != 0) return nullptr;
+  return file;
+}
+
+bool seal(const net::Descriptor& file, Access access) {
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+  // The mapping that we have already stays writable.
+  const int writing = access == Access::kWrite ? 0 : F_SEAL_FUTURE_WRITE;
+  return fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | writing) == 0;
+}
+
+uint64_t memory_of_machine() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+Allocation allocate_memory(uint64_t size, Access access) {
+  std::shared_ptr<const net::Descriptor> file;
+  void* memory = MAP_FAILED;
+  // All of it is faulted in, which more than there is would not survive.
+  if (size <= memory_of_machine()) {
+    file = make_file(size);
+    if (file != nullptr)
+      memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+    if (memory != MAP_FAILED && !seal(*file, access)) {
+      munmap(memory, size);
+      memory = MAP_FAILED;
+    }
+    if (memory == MAP_FAILED) {
+      file = nullptr;
+      memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+  }
   if (memory == MAP_FAILED)
     throw ResourceError("the system gives no " + std::to_string(size) + " bytes of memory");
   madvise(memory, size, MADV_HUGEPAGE);
   // Where the kernel is too old for this, the first touch faults the pages in.
   madvise(memory, size, MADV_POPULATE_WRITE);
-  return {static_cast<std::byte*>(memory), [size](std::byte* at) { munmap(at, size); }};
+  return {{static_cast<std::byte*>(memory), [size](std::byte* at) { munmap(at, size); }},
+          std::move(file)};
 }
 
 void SegmentRegistry::add(const std::shared_ptr<Segment>& segment) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../core/status.h"
+#include "../net/socket.h"
 #include "../net/wire.h"
 
 namespace inlay::transfer {
@@ -37,6 +38,8 @@ class Segment {
   const Access access;
   const std::string name;
   const net::Location location;
+  // Of memory that can be mapped elsewhere: its file, as allocate_memory() gives it.
+  std::shared_ptr<const net::Descriptor> memory;
   // What peers need to reach it, by transport. Not changed once peers can find it.
   std::vector<net::TransportKey> keys;
   // Its place in the registry. A slot is used again under another epoch.
@@ -65,8 +68,14 @@ class Segment {
   std::shared_ptr<const void> keeper_;
 };
 
-// Anonymous memory, zeroed and faulted in, freed with the last holder. Throws ResourceError.
-std::shared_ptr<std::byte> allocate_memory(uint64_t size);
+// Memory that this process and others can map, of which no one can cut off a part. Those who get
+// the descriptor of memory that peers only read cannot map it for writing.
+struct Allocation {
+  std::shared_ptr<std::byte> bytes;               // zeroed, faulted in; freed with the last holder
+  std::shared_ptr<const net::Descriptor> memory;  // null where the system has no such memory
+};
+// Throws ResourceError.
+Allocation allocate_memory(uint64_t size, Access access);
 
 // A user for as long as it lives.
 class SegmentUse {
@@ -76,6 +85,7 @@ class SegmentUse {
   SegmentUse& operator=(const SegmentUse&) = delete;
   ~SegmentUse() { segment_->leave(); }
   const Segment& segment() const { return *segment_; }
+  const std::shared_ptr<Segment>& shared() const { return segment_; }
 
  private:
   std::shared_ptr<Segment> segment_;

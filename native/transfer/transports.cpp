@@ -6,6 +6,8 @@
 #include "../core/errors.h"
 #include "../net/bytes.h"
 #include "fabric.h"
+#include "local.h"
+#include "shm.h"
 
 namespace inlay::transfer {
 
@@ -20,6 +22,8 @@ std::unique_ptr<Transport> make(const Site& site) {
 
 // One line for each, the preferred first among equals.
 constexpr std::array kAll = {
+    std::pair{"local", &make<LocalTransport>},
+    std::pair{"shm", &make<ShmTransport>},
     std::pair{"tcp", &make<TcpTransport>},
     std::pair{"fabric", &make_fabric},
 };

@@ -52,8 +52,10 @@ class TransferEngine:
         listen: "host:port" for peers, port 0 for any free one. Loopback unless you say otherwise.
         token: 16 to 64 bytes that both ends must hold; None: this user's on this machine
             (`inlay.transfer.runtime_dir.shared_token`).
-        transports: names of those that may move bytes; None: all that work here. "fabric" counts
-            libfabric's tcp provider only when it is named.
+        transports: names of those that may move bytes: "local" within this process, "shm" to
+            processes of this host, "tcp", "fabric" (which counts libfabric's tcp provider only when
+            it is named). None: all that work here; each pair of memories takes the fastest that
+            reaches both. Peers are always found over tcp.
         config: see `TransferConfig`.
         name: under which peers find this engine in the directory, as long as it lives.
         directory: where names are published and looked up: "etcd://host:2379",
@@ -121,6 +123,9 @@ class TransferEngine:
         self, size: int, *, name: str | None = None, remote: Access = Access.READ
     ) -> Segment:
         """Make zeroed memory of `size` bytes and register it.
+
+        Processes of this host map it, so they copy about 3 times faster than from memory that is
+        registered. A forked child shares it with its parent.
 
         Args:
             size: at least 1.

@@ -93,5 +93,6 @@ def target(start_target: Callable[..., Target]) -> Target:
 
 @pytest.fixture
 def engine() -> Iterator[TransferEngine]:
-    with TransferEngine(token=TOKEN, config=TransferConfig()) as engine:
+    """Over tcp, on which a stopped or dying target is felt at once."""
+    with TransferEngine(token=TOKEN, transports=["tcp"], config=TransferConfig()) as engine:
         yield engine

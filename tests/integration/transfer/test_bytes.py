@@ -3,13 +3,14 @@
 import asyncio
 import hashlib
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from inlay.transfer import Access, Op, Ranges, Transfer, TransferEngine
 from tests.integration.transfer.conftest import Target
-from tests.integration.transfer.target import SIZE, pattern
+from tests.integration.transfer.target import SIZE, TOKEN, pattern
 
 SIZES = [
     1,
@@ -26,6 +27,13 @@ SIZES = [
     5_000_003,
     64 << 20,
 ]
+
+
+@pytest.fixture(params=["tcp", "shm"])
+def engine(request: pytest.FixtureRequest) -> Iterator[TransferEngine]:
+    """Over each way to the target; "local" for the engine itself."""
+    with TransferEngine(token=TOKEN, transports=["local", request.param]) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("size", SIZES)

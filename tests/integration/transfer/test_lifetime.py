@@ -22,7 +22,7 @@ import os, sys
 from inlay.core.errors import EngineClosedError
 from inlay.transfer import Op, Transfer, TransferEngine
 from tests.integration.transfer.target import TOKEN
-engine = TransferEngine(token=TOKEN)
+engine = TransferEngine(token=TOKEN, transports=["tcp"])
 peer = engine.connect(sys.argv[1])
 remote = peer["source"]
 local = engine.allocate(64 << 20)

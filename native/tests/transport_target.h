@@ -1,0 +1,207 @@
+// A target for tests of transports: one engine's segments behind one transport, in this process or
+// in a child that can be asked, stopped and killed.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../core/crc32c.h"
+#include "../transfer/transport.h"
+#include "check.h"
+#include "child.h"
+
+namespace transport_test {
+
+using inlay::transfer::Access;
+using inlay::transfer::Allocation;
+using inlay::transfer::Bytes;
+using inlay::transfer::Clock;
+using inlay::transfer::Segment;
+using inlay::transfer::SegmentRegistry;
+using inlay::transfer::Site;
+using inlay::transfer::Transport;
+
+constexpr uint64_t kSize = 12 << 20;
+constexpr std::byte kUntouched{0x55};
+
+using MakeTransport = std::function<std::unique_ptr<Transport>(Site)>;
+
+inline std::byte pattern(uint64_t offset) {
+  return std::byte((offset * 7 + (offset >> 8) * 13 + (offset >> 16)) & 0xff);
+}
+
+inline Clock::time_point in_ms(int ms) { return Clock::now() + std::chrono::milliseconds(ms); }
+
+// One engine, as far as a transport sees it.
+class Node {
+ public:
+  explicit Node(const MakeTransport& make)
+      : loop_(20, [](auto) { return Clock::time_point::max(); }) {
+    inlay::net::fill_random(engine);
+    transport = make(Site{loop_, segments, engine, inlay::net::Token(32, std::byte{7}), "", 20});
+    loop_.start();
+  }
+  ~Node() {
+    loop_.stop();
+    transport->close();
+  }
+
+  std::shared_ptr<Segment> add(const std::string& name, Access access, bool foreign) {
+    Allocation memory = inlay::transfer::allocate_memory(kSize, access);
+    auto segment =
+        std::make_shared<Segment>(memory.bytes.get(), kSize, true, access, name, memory.bytes);
+    if (!foreign) segment->memory = memory.memory;
+    segments.add(segment);
+    segment->keys.push_back({std::string(transport->name()), transport->attach(*segment)});
+    for (uint64_t i = 0; i < kSize; ++i)
+      segment->base[i] = access == Access::kRead ? pattern(i) : kUntouched;
+    return segment;
+  }
+
+  // False: somebody still uses it.
+  bool remove(const std::shared_ptr<Segment>& segment, int ms) {
+    segment->close();
+    segments.remove(*segment);
+    return transport->detach(*segment, in_ms(ms)) && segment->wait_unused(in_ms(ms));
+  }
+
+  void post(std::function<void()> work) { loop_.post(std::move(work)); }
+
+  inlay::net::EngineId engine{};
+  SegmentRegistry segments;
+  std::unique_ptr<Transport> transport;
+
+ private:
+  inlay::net::Loop loop_;
+};
+
+enum class Ask : char {
+  kSum = 's',        // CRC32C of the segment
+  kRemove = 'r',     // 1 when nobody uses it any more, and it is filled with kUntouched then
+  kUntouched = 'u',  // 1 when it is still
+  kBlind = 'b',      // nobody may read this process's memory
+  kEnd = 'e',
+};
+
+class Target {
+ public:
+  Target(const MakeTransport& make, bool foreign, bool same_process) {
+    if (same_process) {
+      node_ = std::make_unique<Node>(make);
+      offer_segments(foreign);
+      return;
+    }
+    std::array<int, 2> ends;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
+    child_ = std::make_unique<Child>([&](Child&) {
+      ::close(ends[0]);
+      socket_ = ends[1];
+      node_ = std::make_unique<Node>(make);
+      offer_segments(foreign);
+      serve();
+    });
+    ::close(ends[1]);
+    socket_ = ends[0];
+    engine = get<inlay::net::EngineId>();
+    offer = get_bytes();
+    for (const char* name : {"source", "sink"}) {
+      CHECK(inlay::net::decode(get_bytes(), descriptors[name]));
+    }
+  }
+  ~Target() {
+    child_ = nullptr;
+    if (socket_ >= 0) ::close(socket_);
+  }
+
+  uint32_t ask(Ask what, const std::string& name = "source") {
+    if (child_ == nullptr) return answer(what, name);
+    put(what);
+    put(name[1]);  // s[o]urce, s[i]nk
+    return get<uint32_t>();
+  }
+  Child* child() { return child_.get(); }
+
+  inlay::net::EngineId engine{};
+  Bytes offer;
+  std::map<std::string, inlay::net::SegmentDescriptor> descriptors;
+
+ private:
+  void offer_segments(bool foreign) {
+    engine = node_->engine;
+    offer = node_->transport->offer();
+    segments_["source"] = node_->add("source", Access::kRead, foreign);
+    segments_["sink"] = node_->add("sink", Access::kWrite, foreign);
+    for (const auto& [name, segment] : segments_)
+      CHECK(node_->segments.find(name, descriptors[name]) == inlay::Status::kOk);
+  }
+
+  void serve() {
+    put(engine);
+    put_bytes(offer);
+    for (const char* name : {"source", "sink"}) put_bytes(inlay::net::encode(descriptors[name]));
+    for (;;) {
+      const Ask what = get<Ask>();
+      const char name = get<char>();
+      put(answer(what, name == 'o' ? "source" : "sink"));
+      if (what == Ask::kEnd) return;
+    }
+  }
+
+  uint32_t answer(Ask what, const std::string& name) {
+    const std::shared_ptr<Segment>& segment = segments_[name];
+    switch (what) {
+      case Ask::kSum:
+        return inlay::crc32c({segment->base, kSize});
+      case Ask::kRemove:
+        if (!node_->remove(segment, 3000)) return 0;
+        std::memset(segment->base, static_cast<int>(kUntouched), kSize);
+        return 1;
+      case Ask::kUntouched:
+        for (uint64_t i = 0; i < kSize; ++i)
+          if (segment->base[i] != kUntouched) return 0;
+        return 1;
+      case Ask::kBlind:
+        return blind() ? 1 : 0;
+      case Ask::kEnd:
+        return 1;
+    }
+    return 0;
+  }
+
+  static bool blind();
+
+  template <typename T>
+  void put(const T& value) {
+    CHECK(::send(socket_, &value, sizeof(T), MSG_NOSIGNAL) == sizeof(T));
+  }
+  template <typename T>
+  T get() {
+    T value;
+    CHECK(::recv(socket_, &value, sizeof(T), MSG_WAITALL) == sizeof(T));
+    return value;
+  }
+  void put_bytes(const Bytes& bytes) {
+    put(static_cast<uint32_t>(bytes.size()));
+    CHECK(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(bytes.size()));
+  }
+  Bytes get_bytes() {
+    Bytes bytes(get<uint32_t>());
+    CHECK(::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL) ==
+          static_cast<ssize_t>(bytes.size()));
+    return bytes;
+  }
+
+  std::unique_ptr<Node> node_;
+  std::map<std::string, std::shared_ptr<Segment>> segments_;
+  int socket_ = -1;
+  std::unique_ptr<Child> child_;
+};
+
+}  // namespace transport_test

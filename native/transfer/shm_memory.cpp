@@ -1,0 +1,110 @@
+#include "shm_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <array>
+
+#include "../core/stream_copy.h"
+
+namespace inlay::transfer::shm {
+
+namespace {
+
+class MappedMemory : public RemoteMemory {
+ public:
+  MappedMemory(std::byte* base, uint64_t size, bool writable, SegmentName segment,
+               std::shared_ptr<net::VisitedPage> page)
+      : base_(base), size_(size), writable_(writable), segment_(segment), page_(std::move(page)) {}
+  ~MappedMemory() override { munmap(base_, size_); }
+
+  Status copy(const Slice& slice, bool streaming) const override {
+    const bool read = slice.request->op == Op::kRead;
+    if (!read && !writable_) return Status::kSegmentAccess;
+    const auto visit = page_->enter(segment_.slot, segment_.epoch);
+    if (!visit) return Status::kSegmentClosed;
+    std::byte* local = slice.request->local->base;
+    Status status = Status::kOk;
+    slice.each([&](const Range& range) {
+      if (range.length > size_ || range.remote > size_ - range.length)
+        status = Status::kSegmentRange;
+      else if (read)
+        copy_bytes(local + range.local, base_ + range.remote, range.length, streaming);
+      else
+        copy_bytes(base_ + range.remote, local + range.local, range.length, streaming);
+    });
+    return status;
+  }
+
+ private:
+  std::byte* const base_;
+  const uint64_t size_;
+  const bool writable_;
+  const SegmentName segment_;
+  const std::shared_ptr<net::VisitedPage> page_;
+};
+
+class ReadMemory : public RemoteMemory {
+ public:
+  ReadMemory(const net::ProcessMemory& process, uint64_t base, SegmentName segment,
+             std::shared_ptr<net::VisitedPage> page)
+      : process_(process), base_(base), segment_(segment), page_(std::move(page)) {}
+
+  Status copy(const Slice& slice, bool) const override {
+    if (slice.request->op != Op::kRead) return Status::kTransportUnavailable;
+    if (page_ == nullptr) return read(slice);
+    const auto visit = page_->enter(segment_.slot, segment_.epoch);
+    return visit ? read(slice) : Status::kSegmentClosed;
+  }
+
+ private:
+  Status read(const Slice& slice) const {
+    std::array<iovec, net::kMaxRanges> to;
+    std::array<iovec, net::kMaxRanges> from;
+    std::size_t count = 0;
+    slice.each([&](const Range& range) {
+      to[count] = {slice.request->local->base + range.local, range.length};
+      from[count++] = {reinterpret_cast<void*>(base_ + range.remote), range.length};
+    });
+    return process_.read({to.data(), count}, {from.data(), count});
+  }
+
+  const net::ProcessMemory process_;
+  const uint64_t base_;
+  const SegmentName segment_;
+  const std::shared_ptr<net::VisitedPage> page_;
+};
+static_assert(net::kMaxRanges <= net::ProcessMemory::kMaxPieces);
+
+}  // namespace
+
+std::shared_ptr<const RemoteMemory> map_memory(const net::Descriptor& descriptor, uint64_t size,
+                                               bool writable, SegmentName segment,
+                                               std::shared_ptr<net::VisitedPage> page,
+                                               Status& status) {
+  struct stat about{};
+  const int seals = fcntl(descriptor.get(), F_GET_SEALS);
+  // Of memory that could be cut short a touch would end the process.
+  if (fstat(descriptor.get(), &about) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+      static_cast<uint64_t>(about.st_size) < size) {
+    status = Status::kProtocol;
+    return nullptr;
+  }
+  void* base = mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                    descriptor.get(), 0);
+  if (base == MAP_FAILED) {
+    status = Status::kTransportUnavailable;
+    return nullptr;
+  }
+  return std::make_shared<MappedMemory>(static_cast<std::byte*>(base), size, writable, segment,
+                                        std::move(page));
+}
+
+std::shared_ptr<const RemoteMemory> read_memory(const net::ProcessMemory& process, uint64_t base,
+                                                SegmentName segment,
+                                                std::shared_ptr<net::VisitedPage> page) {
+  return std::make_shared<ReadMemory>(process, base, segment, std::move(page));
+}
+
+}  // namespace inlay::transfer::shm
