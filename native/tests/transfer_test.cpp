@@ -49,9 +49,9 @@ std::shared_ptr<Batch> submit(Engine& engine, Op op, const std::shared_ptr<Segme
   return engine.submit(std::move(requests), deadline_s);
 }
 
-void test_threads() {
-  Engine target({"127.0.0.1:0", kToken, 20});
-  Engine initiator({"127.0.0.1:0", kToken, 20});
+void test_threads(const std::vector<std::string>& transports) {
+  Engine target({"127.0.0.1:0", kToken, 20, transports});
+  Engine initiator({"127.0.0.1:0", kToken, 20, transports});
   constexpr uint64_t kSize = 1 << 20;
   const auto source = allocate(target, kSize, Access::kRead, "source");
   fill(*source);
@@ -99,9 +99,9 @@ void test_threads() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void test_deregistration_under_load() {
-  Engine target({"127.0.0.1:0", kToken, 20});
-  Engine initiator({"127.0.0.1:0", kToken, 20});
+void test_deregistration_under_load(const std::vector<std::string>& transports) {
+  Engine target({"127.0.0.1:0", kToken, 20, transports});
+  Engine initiator({"127.0.0.1:0", kToken, 20, transports});
   const auto local = allocate(initiator, 8 << 20, Access::kNone, "local");
   for (int round = 0; round < 20; ++round) {
     const auto segment = allocate(target, 8 << 20, Access::kWrite, "segment");
@@ -129,10 +129,10 @@ void test_deregistration_under_load() {
   }
 }
 
-void test_closing() {
+void test_closing(const std::vector<std::string>& transports) {
   for (int round = 0; round < 10; ++round) {
-    auto target = std::make_unique<Engine>(EngineOptions{"127.0.0.1:0", kToken, 20});
-    auto initiator = std::make_unique<Engine>(EngineOptions{"127.0.0.1:0", kToken, 20});
+    auto target = std::make_unique<Engine>(EngineOptions{"127.0.0.1:0", kToken, 20, transports});
+    auto initiator = std::make_unique<Engine>(EngineOptions{"127.0.0.1:0", kToken, 20, transports});
     allocate(*target, 32 << 20, Access::kRead, "segment");
     const auto local = allocate(*initiator, 32 << 20, Access::kNone, "local");
     const auto remote = connect(*initiator, *target)->segment("segment", 5, [] {});
@@ -147,9 +147,9 @@ void test_closing() {
 }
 
 // Nobody waits: the loop's thread moves the bytes and sees the deadline.
-void test_without_a_waiter() {
-  Engine target({"127.0.0.1:0", kToken, 20});
-  Engine initiator({"127.0.0.1:0", kToken, 20});
+void test_without_a_waiter(const std::vector<std::string>& transports) {
+  Engine target({"127.0.0.1:0", kToken, 20, transports});
+  Engine initiator({"127.0.0.1:0", kToken, 20, transports});
   const auto source = allocate(target, 16 << 20, Access::kRead, "source");
   fill(*source);
   const auto local = allocate(initiator, 16 << 20, Access::kNone, "local");
@@ -167,7 +167,8 @@ void test_without_a_waiter() {
     timed_out = late->state() == State::kTimedOut && late->settled();
     CHECK(timed_out || late->state() == State::kDone);
   }
-  CHECK(timed_out);
+  // Copies within the process may all be over before anybody looks.
+  CHECK(timed_out || transports[0] == "local");
   // The lane goes on after answers that nobody wanted any more.
   const auto next = submit(initiator, Op::kRead, local, remote, {{0, 0, 16 << 20}});
   CHECK(next->wait(in(20)) && next->state() == State::kDone);
@@ -176,8 +177,10 @@ void test_without_a_waiter() {
 }  // namespace
 
 int main() {
-  test_threads();
-  test_deregistration_under_load();
-  test_closing();
-  test_without_a_waiter();
+  for (const char* transport : {"tcp", "local"}) {
+    test_threads({transport});
+    test_deregistration_under_load({transport});
+    test_closing({transport});
+    test_without_a_waiter({transport});
+  }
 }
