@@ -44,7 +44,8 @@ class Node {
   explicit Node(const MakeTransport& make)
       : loop_(20, [](auto) { return Clock::time_point::max(); }) {
     inlay::net::fill_random(engine);
-    transport = make(Site{loop_, segments, engine, inlay::net::Token(32, std::byte{7}), "", 20});
+    transport = make(
+        Site{loop_, segments, engine, inlay::net::Token(32, std::byte{7}), "", 20, "127.0.0.1"});
     loop_.start();
   }
   ~Node() {
@@ -59,6 +60,7 @@ class Node {
     if (!foreign) segment->memory = memory.memory;
     segments.add(segment);
     segment->keys.push_back({std::string(transport->name()), transport->attach(*segment)});
+    segments.publish(*segment);
     for (uint64_t i = 0; i < kSize; ++i)
       segment->base[i] = access == Access::kRead ? pattern(i) : kUntouched;
     return segment;
