@@ -25,7 +25,7 @@ from inlay.transfer import Access, Op, Transfer, TransferEngine
 from tests.integration.transfer.conftest import ROOT, Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
 
-# Gone, by any way of learning it: no lane is left, or for a moment only lanes that may move nothing.
+# Gone, by any way of learning it: no lane is left, or for a moment only those that move nothing.
 GONE = (PeerDiedError, PeerUnreachableError, TransportUnavailableError)
 
 
