@@ -77,6 +77,15 @@ struct PeerHandle {
 // What Transfer(op, local, remote) describes.
 transfer::Request make_transfer(int op, nb::handle local, nb::handle remote);
 
+std::string hex(const net::EngineId& id);
+
+transfer::Bytes body_of(const nb::bytes& body);
+void send_message(const PeerHandle& handle, const std::string& topic, const nb::bytes& body,
+                  double deadline_s);
+// (engine_id, topic, body, notification)
+nb::tuple receive_message(const std::shared_ptr<EngineHandle>& engine,
+                          std::optional<double> timeout_s);
+
 // Of a call's argument: more than 0, at most 10^6.
 double checked_seconds(const char* name, double value);
 

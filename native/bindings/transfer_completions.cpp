@@ -1,4 +1,5 @@
 // What inlay.transfer.asyncio stands on: batches that tell an event loop of their end.
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "../transfer/completions.h"
@@ -22,6 +23,11 @@ bool watch(const CompletionsHandle& handle, const BatchHandle& batch, uint64_t k
   return batch.batch->tell(handle.queue, key);
 }
 
+bool watch_messages(const CompletionsHandle& handle, const std::shared_ptr<EngineHandle>& engine,
+                    uint64_t key) {
+  return engine->get().arrivals().tell(handle.queue, key);
+}
+
 void stop(const BatchHandle& handle, double grace_s) {
   const auto grace = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(checked_seconds("grace_s", grace_s)));
@@ -41,6 +47,8 @@ void register_transfer_completions(nb::module_& m) {
           "Readable while there is something to take.")
       .def("watch", watch, "batch"_a, "key"_a,
            "Have `key` among what take() returns when the batch is over; False: it is over now.")
+      .def("watch_messages", watch_messages, "engine"_a, "key"_a,
+           "The same for a message; False: one is there now, or the engine closes.")
       .def(
           "take", [](const CompletionsHandle& h) { return h.queue->take(); },
           "The keys of batches that ended since the last call.");

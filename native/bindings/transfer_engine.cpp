@@ -47,16 +47,6 @@ double checked_deadline(std::optional<double> deadline_s) {
   return deadline_s ? checked_seconds("deadline_s", *deadline_s) : kNoDeadline;
 }
 
-std::string hex(const net::EngineId& id) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte byte : id) {
-    text += kDigits[static_cast<unsigned>(byte) >> 4];
-    text += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  return text;
-}
-
 std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& token, int spin_us,
                                           std::vector<std::string> transports) {
   if (spin_us < 0 || spin_us > 1000000) fail("spin_us: must be in 0..1000000, got ", spin_us);
@@ -120,13 +110,15 @@ transfer::Request request_of(nb::handle item, std::size_t index) {
 }
 
 BatchHandle submit(const std::shared_ptr<EngineHandle>& engine, const nb::sequence& transfers,
-                   std::optional<double> deadline_s) {
+                   std::optional<double> deadline_s, std::optional<nb::bytes> notify) {
   const double deadline = checked_deadline(deadline_s);
+  std::optional<transfer::Bytes> notification;
+  if (notify) notification = body_of(*notify);
   std::vector<transfer::Request> requests;
   for (const nb::handle item : transfers) requests.push_back(request_of(item, requests.size()));
   transfer::Engine& native = engine->get();
   const WithoutGil unlocked;
-  return {engine, native.submit(std::move(requests), deadline)};
+  return {engine, native.submit(std::move(requests), deadline, notification)};
 }
 
 void move_one(const std::shared_ptr<EngineHandle>& engine, int op, nb::handle local,
@@ -178,6 +170,16 @@ TransferStatus status_of(const BatchHandle& handle, Py_ssize_t index) {
 }
 
 }  // namespace
+
+std::string hex(const net::EngineId& id) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : id) {
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return text;
+}
 
 nb::object python_error(const TransferFailure& failure) {
   nb::object type = nb::module_::import_("inlay.core.errors").attr(python_class(failure.status));
@@ -310,6 +312,14 @@ void register_transfer_engine(nb::module_& m) {
       .def_prop_ro(
           "problems", [](const PeerHandle& h) { return h.peer->problems(); },
           "Why bytes take fewer ways to it than there are: 'transport: reason' for each.")
+      .def("send", send_message, "topic"_a, "body"_a, nb::kw_only(), "deadline_s"_a = 5.0,
+           "Give the peer's engine a message; return when it has it, once.\n\n"
+           "The peer takes it with `recv` or `messages`; those of one thread arrive in order.\n"
+           "`topic` has at most 255 bytes as UTF-8, `body` at most 256 KiB.\n\n"
+           "Raises:\n"
+           "    TransferTimeoutError: the peer does not answer, or 1024 messages or 16 MiB wait\n"
+           "        there that nobody receives. The message is not delivered later.\n"
+           "    PeerDiedError: the connection was lost; it may have arrived.")
       .def("__getitem__", find_segment, "name"_a);
 
   nb::class_<EngineHandle>(m, "Engine")
@@ -327,7 +337,8 @@ void register_transfer_engine(nb::module_& m) {
       .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
       .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
       .def("connect", connect, "address"_a, "timeout_s"_a)
-      .def("submit", submit, "transfers"_a, "deadline_s"_a.none())
+      .def("submit", submit, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none())
+      .def("recv", receive_message, "timeout_s"_a.none())
       .def("move", move_one, "op"_a, "local"_a.none(), "remote"_a.none(), "deadline_s"_a.none())
       .def("close", [](EngineHandle& e) {
         (void)e.get();

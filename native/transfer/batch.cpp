@@ -106,13 +106,13 @@ void Batch::part_finished() {
   state_.store(state, std::memory_order_release);
   for (const Request& request : requests_) request.local->leave();
   for (const net::WakeUp* sleeper : sleepers_) sleeper->signal();
-  for (const auto& [completions, key] : told_) completions->push(key);
+  for (const auto& [listener, key] : told_) listener->over(key);
 }
 
-bool Batch::tell(std::shared_ptr<Completions> completions, uint64_t key) {
+bool Batch::tell(std::shared_ptr<Listener> listener, uint64_t key) {
   const std::lock_guard lock(mutex_);
   if (over()) return false;
-  told_.emplace_back(std::move(completions), key);
+  told_.emplace_back(std::move(listener), key);
   return true;
 }
 

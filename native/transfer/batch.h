@@ -74,8 +74,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
 
   bool over() const { return state_.load(std::memory_order_acquire) != State::kRunning; }
   State state() const { return state_.load(std::memory_order_acquire); }
-  // Pushes `key` when it is over; false: it is over now.
-  bool tell(std::shared_ptr<Completions> completions, uint64_t key);
+  // Tells when it is over; false: it is over now.
+  bool tell(std::shared_ptr<Listener> listener, uint64_t key);
   // Moves the batch's bytes until it is over or the time comes; false: the time came.
   bool wait(Clock::time_point until);
   // Ends it; what is not answered within `grace` is given up. Returns at once.
@@ -119,7 +119,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   std::size_t unfinished_parts_ = 0;
   Status stop_reason_ = Status::kOk;
   std::vector<const net::WakeUp*> sleepers_;
-  std::vector<std::pair<std::shared_ptr<Completions>, uint64_t>> told_;
+  std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> told_;
 };
 
 }  // namespace inlay::transfer

@@ -96,7 +96,7 @@ inlay_status inlay_batch_fd(inlay_batch* batch, int32_t* fd, inlay_error* error)
     given(fd, "fd");
     if (batch->completions == nullptr) {
       const auto completions = std::make_shared<transfer::Completions>();
-      if (!batch->batch->tell(completions, 0)) completions->push(0);
+      if (!batch->batch->tell(completions, 0)) completions->over(0);
       batch->completions = completions;
     }
     *fd = batch->completions->fd();

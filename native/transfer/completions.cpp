@@ -4,7 +4,7 @@
 
 namespace inlay::transfer {
 
-void Completions::push(uint64_t key) {
+void Completions::over(uint64_t key) {
   const std::lock_guard lock(mutex_);
   over_.push_back(key);
   if (over_.size() == 1) wake_.signal();

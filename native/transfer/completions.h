@@ -1,4 +1,4 @@
-// Tells an event loop which batches are over: one descriptor for all of them.
+// Who is told that something is over: an event loop, by one descriptor for all it waits for.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,18 @@
 
 namespace inlay::transfer {
 
-class Completions {
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // Called once for each key, with locks held: it must not wait, nor call what told it.
+  virtual void over(uint64_t key) = 0;
+};
+
+class Completions final : public Listener {
  public:
   // Readable while there is something to take.
   int fd() const { return wake_.fd(); }
-  void push(uint64_t key);
+  void over(uint64_t key) override;
   std::vector<uint64_t> take();
 
  private:

@@ -63,6 +63,9 @@ Engine::Engine(EngineOptions options)
   server_ = std::make_shared<Server>(
       site, std::move(listener.socket),
       [this](const net::EngineId& from, std::span<const std::byte> question) {
+        net::Question asked;
+        if (net::decode(question, asked) && asked.transport == Arrivals::kName)
+          return arrivals_.take(from, asked.body);
         return transports_->answer(from, question);
       });
   transports_->tcp().serve(server_, address_);
@@ -215,8 +218,16 @@ void Engine::check(const Request& request) {
   }
 }
 
-std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double deadline_s) {
+std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double deadline_s,
+                                      const std::optional<Bytes>& notification) {
   require_open();
+  std::vector<std::shared_ptr<Peer>> notified;
+  if (notification) {
+    Messenger::check({}, *notification);
+    for (const Request& request : requests)
+      if (std::ranges::find(notified, request.remote->peer) == notified.end())
+        notified.push_back(request.remote->peer);
+  }
   for (Request& request : requests) {
     std::erase_if(request.ranges, [](const Range& range) { return range.length == 0; });
     check(request);
@@ -226,6 +237,7 @@ std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double dead
   const Clock::time_point deadline = after(deadline_s);
   const auto batch = std::make_shared<Batch>(std::move(requests), deadline, deadline_s, spin_us_);
   batch->start();
+  if (notification) messenger_->notify_after(*batch, std::move(notified), *notification, deadline);
   if (!batch->over() && deadline != Clock::time_point::max()) loop_.wake_by(deadline);
   return batch;
 }
@@ -235,8 +247,19 @@ void Engine::cancel(Batch& batch, Clock::duration grace) {
   if (!batch.over()) loop_.wake_by(Clock::now() + grace);
 }
 
+Messenger& Engine::messenger() {
+  require_open();
+  return *messenger_;
+}
+
+Arrivals& Engine::arrivals() {
+  require_open();
+  return arrivals_;
+}
+
 Clock::time_point Engine::tick(Clock::time_point now) {
-  Clock::time_point next = std::min(server_->tick(now), transports_->tick(now));
+  Clock::time_point next =
+      std::min({server_->tick(now), transports_->tick(now), messenger_->tick(now)});
   for (const auto& peer : peers()) {
     for (const auto& batch : peer->dispatch().batches())
       next = std::min(next, batch->check_time(now));
@@ -250,6 +273,8 @@ std::vector<std::shared_ptr<Segment>> Engine::close() {
   if (closed_.exchange(true)) return {};
   loop_.stop();
   server_->stop();
+  messenger_->close();
+  arrivals_.close();
   for (const auto& peer : peers()) {
     peer->lose(Status::kEngineClosed, false);
     peer->forget();

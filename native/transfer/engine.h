@@ -5,12 +5,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../net/handshake.h"
 #include "../net/loop.h"
+#include "arrivals.h"
 #include "batch.h"
+#include "messenger.h"
 #include "peer.h"
 #include "segment.h"
 #include "server.h"
@@ -55,10 +58,16 @@ class Engine {
                                 const std::function<void()>& interrupted);
 
   // Checks all requests, then starts them. Throws TransferFailure or ArgumentError: none started.
-  std::shared_ptr<Batch> submit(std::vector<Request> requests, double deadline_s);
+  // When the batch is done, its peers get the notification, if any, as a message.
+  std::shared_ptr<Batch> submit(std::vector<Request> requests, double deadline_s,
+                                const std::optional<Bytes>& notification = {});
 
   // Ends a batch; what is not answered within `grace` is given up. Returns at once.
   void cancel(Batch& batch, Clock::duration grace);
+
+  // Throws kEngineClosed where the engine is closed.
+  Messenger& messenger();
+  Arrivals& arrivals();
 
   // Fails all batches and ends the thread. Returns the segments, so that what kept their memory is
   // let go by the caller's thread.
@@ -81,6 +90,8 @@ class Engine {
   net::Loop loop_;
   const net::EngineId id_;
   std::unique_ptr<Transports> transports_;
+  Arrivals arrivals_;
+  const std::shared_ptr<Messenger> messenger_ = std::make_shared<Messenger>(loop_);
   std::shared_ptr<Server> server_;
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> last_name_{0};

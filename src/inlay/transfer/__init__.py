@@ -22,12 +22,14 @@ from inlay.transfer._backend import (
 )
 from inlay.transfer.engine import TransferConfig, TransferEngine
 from inlay.transfer.kinds import Access, Op
+from inlay.transfer.messages import Message
 from inlay.transfer.topology import Gpu, Nic, NumaNode, Topology, read_topology
 
 __all__ = [
     "Access",
     "Batch",
     "Gpu",
+    "Message",
     "Nic",
     "NumaNode",
     "Op",

@@ -1,4 +1,4 @@
-"""How `await batch` works: one descriptor per event loop tells which batches are over.
+"""How `await batch` works: one descriptor per event loop tells what it waited for.
 
 No thread waits: the engine's own moves the bytes and signals the descriptor, which the loop watches
 beside its sockets.
@@ -7,8 +7,9 @@ beside its sockets.
 import asyncio
 import itertools
 import weakref
+from collections.abc import Callable
 
-from inlay.transfer._backend import Batch, Completions, stop
+from inlay.transfer._backend import Batch, Completions, Engine, stop
 
 # After a cancel, how long answers of writes are waited for before they are given up. Local memory
 # is free of the batch within microseconds.
@@ -16,7 +17,7 @@ _GRACE_S = 0.05
 
 
 class _Watcher:
-    """The batches that tasks of one loop await."""
+    """What tasks of one loop await."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
@@ -32,11 +33,18 @@ class _Watcher:
 
     async def over(self, batch: Batch) -> None:
         """Return when the batch is over. Its failure is not raised."""
+        await self._told(lambda key: self._completions.watch(batch, key))
+
+    async def message(self, engine: Engine) -> None:
+        """Return when there is a message, or the engine closes."""
+        await self._told(lambda key: self._completions.watch_messages(engine, key))
+
+    async def _told(self, watch: Callable[[int], bool]) -> None:
         key = next(self._keys)
         future = asyncio.get_running_loop().create_future()
         self._awaited[key] = future
         try:
-            if self._completions.watch(batch, key):
+            if watch(key):
                 await future
         finally:
             self._awaited.pop(key, None)
@@ -48,6 +56,14 @@ _watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watcher] = (
 )
 
 
+def _watcher() -> _Watcher:
+    loop = asyncio.get_running_loop()
+    watcher = _watchers.get(loop)
+    if watcher is None:
+        watcher = _watchers[loop] = _Watcher(loop)
+    return watcher
+
+
 async def wait(batch: Batch) -> None:
     """What `await batch` does: as `batch.wait()`, without blocking the event loop.
 
@@ -55,10 +71,7 @@ async def wait(batch: Batch) -> None:
     touch local memory any more.
     """
     if not batch.done:
-        loop = asyncio.get_running_loop()
-        watcher = _watchers.get(loop)
-        if watcher is None:
-            watcher = _watchers[loop] = _Watcher(loop)
+        watcher = _watcher()
         try:
             await watcher.over(batch)
         except asyncio.CancelledError:
@@ -70,3 +83,8 @@ async def wait(batch: Batch) -> None:
                     continue
             raise
     batch.wait(0)
+
+
+async def wait_for_message(engine: Engine) -> None:
+    """Return when the engine has a message that nobody took, or closes."""
+    await _watcher().message(engine)

@@ -2,12 +2,12 @@
 
 import atexit
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from inlay.core.errors import ConfigError
+from inlay.core.errors import ConfigError, EngineClosedError, WaitTimeoutError
 from inlay.transfer import _backend
 from inlay.transfer._backend import (
     Batch,
@@ -19,8 +19,10 @@ from inlay.transfer._backend import (
     SegmentView,
     Transfer,
 )
+from inlay.transfer.asyncio import wait_for_message
 from inlay.transfer.directory import Names, open_directory
 from inlay.transfer.kinds import Access, Op
+from inlay.transfer.messages import Message
 from inlay.transfer.runtime_dir import shared_token
 
 
@@ -185,18 +187,26 @@ class TransferEngine:
         return self._names.connect(address, connect, lambda peer: peer.engine_id, timeout_s)
 
     def submit(
-        self, transfers: Sequence[Transfer | Ranges], *, deadline_s: float | None = 30.0
+        self,
+        transfers: Sequence[Transfer | Ranges],
+        *,
+        deadline_s: float | None = 30.0,
+        notify: bytes | None = None,
     ) -> Batch:
         """Start all of them; they may mix peers and directions.
 
         What is wrong with an argument raises here, and nothing is started; what fails later is the
         batch's. `deadline_s` seconds from now the batch ends with `TransferTimeoutError`.
 
+        `notify`: when all bytes of the batch are complete, and only then, each of its peers gets
+        this as a message with `notification` set, until the deadline. The batch does not wait for
+        it.
+
         Raises:
             SegmentRangeError, SegmentAccessError, SegmentClosedError: of the first such transfer.
             ArgumentError: no transfers, or a deadline that cannot be.
         """
-        return self._native.submit(transfers, deadline_s)
+        return self._native.submit(transfers, deadline_s, notify)
 
     def read(
         self,
@@ -217,6 +227,30 @@ class TransferEngine:
     ) -> None:
         """Copy `local` to `remote`: submit one transfer and wait. Raises what both raise."""
         self._native.move(Op.WRITE, local, remote, deadline_s)
+
+    def recv(self, *, timeout_s: float | None) -> Message:
+        """The oldest message of those that peers sent; wait for one.
+
+        Raises:
+            WaitTimeoutError: none came within `timeout_s`; None waits without end.
+            EngineClosedError: the engine was closed meanwhile.
+        """
+        return Message(*self._native.recv(timeout_s))
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """All messages as they come, until the engine is closed: `async for`.
+
+        Each message goes to one receiver, be it here or in `recv`.
+        """
+        while True:
+            try:
+                message = self.recv(timeout_s=0)
+            except WaitTimeoutError:
+                await wait_for_message(self._native)
+            except EngineClosedError:
+                return
+            else:
+                yield message
 
     def close(self) -> None:
         """Fail what runs with `EngineClosedError`, leave all peers, let go of all memory.
