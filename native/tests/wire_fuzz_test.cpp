@@ -262,9 +262,9 @@ int main(int argc, char** argv) {
   Engine engine({"127.0.0.1:0", kToken, 20});
   Arena arena(engine);
   Engine initiator({"127.0.0.1:0", kToken, 20});
-  auto memory = allocate_memory(kReadable);
+  std::vector<std::byte> memory(kReadable);
   const auto local =
-      std::make_shared<Segment>(memory.get(), kReadable, true, Access::kNone, "local", memory);
+      std::make_shared<Segment>(memory.data(), kReadable, true, Access::kNone, "local", nullptr);
   initiator.add(local);
   int answered = 0;
   for (int i = 0; i < connections; ++i) {
