@@ -3,6 +3,10 @@
 #include <array>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include "isa/crc32c_sse42.h"
+#endif
+
 namespace inlay {
 
 namespace {
@@ -28,9 +32,7 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-}  // namespace
-
-uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
+uint32_t by_table(std::span<const std::byte> bytes, uint32_t before) {
   uint32_t crc = ~before;
   const std::byte* at = bytes.data();
   std::size_t left = bytes.size();
@@ -44,6 +46,33 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
   for (; left > 0; ++at, --left)
     crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<uint32_t>(*at)) & 0xff];
   return ~crc;
+}
+
+#if defined(__x86_64__)
+uint32_t by_instruction(std::span<const std::byte> bytes, uint32_t before) {
+  return ~isa::crc32c_sse42(bytes.data(), bytes.size(), ~before);
+}
+#endif
+
+Crc32c best() {
+  const Crc32c fast = crc32c_by_instruction();
+  return fast != nullptr ? fast : crc32c_by_table();
+}
+
+}  // namespace
+
+Crc32c crc32c_by_table() { return by_table; }
+
+Crc32c crc32c_by_instruction() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) return by_instruction;
+#endif
+  return nullptr;
+}
+
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
+  static const Crc32c chosen = best();
+  return chosen(bytes, before);
 }
 
 }  // namespace inlay
