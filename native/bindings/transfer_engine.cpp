@@ -110,22 +110,26 @@ transfer::Request request_of(nb::handle item, std::size_t index) {
 }
 
 BatchHandle submit(const std::shared_ptr<EngineHandle>& engine, const nb::sequence& transfers,
-                   std::optional<double> deadline_s, std::optional<nb::bytes> notify) {
+                   std::optional<double> deadline_s, std::optional<nb::bytes> notify, bool verify) {
   const double deadline = checked_deadline(deadline_s);
   std::optional<transfer::Bytes> notification;
   if (notify) notification = body_of(*notify);
   std::vector<transfer::Request> requests;
-  for (const nb::handle item : transfers) requests.push_back(request_of(item, requests.size()));
+  for (const nb::handle item : transfers) {
+    requests.push_back(request_of(item, requests.size()));
+    requests.back().verify = verify;
+  }
   transfer::Engine& native = engine->get();
   const WithoutGil unlocked;
   return {engine, native.submit(std::move(requests), deadline, notification)};
 }
 
 void move_one(const std::shared_ptr<EngineHandle>& engine, int op, nb::handle local,
-              nb::handle remote, std::optional<double> deadline_s) {
+              nb::handle remote, std::optional<double> deadline_s, bool verify) {
   const double deadline = checked_deadline(deadline_s);
   std::vector<transfer::Request> requests;
   requests.push_back(make_transfer(op, local, remote));
+  requests.back().verify = verify;
   transfer::Engine& native = engine->get();
   BatchHandle handle{engine, nullptr};
   {
@@ -337,9 +341,10 @@ void register_transfer_engine(nb::module_& m) {
       .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
       .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
       .def("connect", connect, "address"_a, "timeout_s"_a)
-      .def("submit", submit, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none())
+      .def("submit", submit, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none(), "verify"_a)
       .def("recv", receive_message, "timeout_s"_a.none())
-      .def("move", move_one, "op"_a, "local"_a.none(), "remote"_a.none(), "deadline_s"_a.none())
+      .def("move", move_one, "op"_a, "local"_a.none(), "remote"_a.none(), "deadline_s"_a.none(),
+           "verify"_a)
       .def("close", [](EngineHandle& e) {
         (void)e.get();
         e.close();

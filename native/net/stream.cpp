@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "../core/crc32c.h"
+
 namespace inlay::net {
 
 namespace {
@@ -14,6 +16,8 @@ constexpr std::size_t kMaxIovecs = 512;
 // One call moves no more than about this, so that locks and turns are short.
 constexpr uint64_t kQuantumBytes = uint64_t{1} << 20;
 constexpr std::size_t kSkipBytes = 65536;
+// Bytes with a CRC move in pieces that are still in the caches when it is computed.
+constexpr uint64_t kVerifiedBytes = uint64_t{256} << 10;
 
 Io outcome(ssize_t moved) {
   if (moved > 0) return Io::kMoved;
@@ -28,6 +32,16 @@ Io outcome(ssize_t moved) {
     default:
       return Io::kBroken;
   }
+}
+
+// Leaves the first `room` bytes; returns how many parts those are.
+std::size_t cut(iovec* parts, std::size_t count, uint64_t room) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (room == 0) return i;
+    parts[i].iov_len = std::min<uint64_t>(parts[i].iov_len, room);
+    room -= parts[i].iov_len;
+  }
+  return count;
 }
 
 }  // namespace
@@ -63,20 +77,51 @@ void Pieces::advance(uint64_t bytes) {
   if (bytes_ == 0) clear();
 }
 
-void Pieces::copy_in(const std::byte* from, std::size_t bytes) {
-  while (bytes > 0) {
-    const iovec part = parts_[first_];
-    const std::size_t step = std::min(bytes, part.iov_len);
-    std::memcpy(part.iov_base, from, step);
-    advance(step);
+void Pieces::copy_in(const std::byte* from, std::size_t bytes) const {
+  for (std::size_t i = first_; bytes > 0; ++i) {
+    const std::size_t step = std::min(bytes, parts_[i].iov_len);
+    std::memcpy(parts_[i].iov_base, from, step);
     from += step;
     bytes -= step;
   }
 }
 
+uint32_t Pieces::crc(uint64_t bytes, uint32_t before) const {
+  for (std::size_t i = first_; bytes > 0; ++i) {
+    const std::size_t step = std::min<uint64_t>(bytes, parts_[i].iov_len);
+    before = crc32c({static_cast<const std::byte*>(parts_[i].iov_base), step}, before);
+    bytes -= step;
+  }
+  return before;
+}
+
 void Outbox::push(OutFrame frame) {
+  if (frame.verified) {
+    frame.sum = std::make_unique<OutFrame::Sum>(frame.payload.bytes());
+    frame.payload.add(frame.sum->trailer.data(), kTrailerBytes);
+  }
   bytes_ += frame.head.size() + frame.payload.bytes();
   frames_.push_back(std::move(frame));
+}
+
+// Puts what is about to be sent into the CRC. Cuts the parts to what the caches hold, so the
+// trailer is never among them before the CRC is whole; returns how many are left.
+std::size_t Outbox::sum_up(OutFrame& frame, iovec* parts, std::size_t count) {
+  OutFrame::Sum& sum = *frame.sum;
+  count = cut(parts, count, kVerifiedBytes);
+  if (sum.left == 0) return count;
+  uint64_t known = frame.payload.bytes() - kTrailerBytes - sum.left;  // an earlier call's
+  for (std::size_t i = 0; i < count; ++i) {
+    const iovec& part = parts[i];
+    const std::size_t old = std::min<uint64_t>(known, part.iov_len);
+    known -= old;
+    const std::size_t fresh = std::min<uint64_t>(part.iov_len - old, sum.left);
+    if (fresh == 0) continue;
+    sum.crc = crc32c({static_cast<const std::byte*>(part.iov_base) + old, fresh}, sum.crc);
+    sum.left -= fresh;
+    if (sum.left == 0) sum.trailer = trailer(sum.crc);
+  }
+  return count;
 }
 
 Io Outbox::flush(int socket) {
@@ -91,9 +136,13 @@ Io Outbox::flush(int socket) {
       bytes += frame.head.size() - skip;
     }
     skip = 0;
-    const std::size_t more = frame.payload.fill(&parts[count], kMaxIovecs - count);
-    for (std::size_t i = 0; i < more; ++i) bytes += parts[count + i].iov_len;
+    std::size_t more = frame.payload.fill(&parts[count], kMaxIovecs - count);
+    if (frame.sum != nullptr) more = sum_up(frame, &parts[count], more);
+    uint64_t of_payload = 0;
+    for (std::size_t i = 0; i < more; ++i) of_payload += parts[count + i].iov_len;
+    bytes += of_payload;
     count += more;
+    if (of_payload < frame.payload.bytes()) break;
   }
   if (count == 0) return Io::kBlocked;
   msghdr message{};
@@ -123,14 +172,17 @@ Io Outbox::flush(int socket) {
 Io Inbox::receive(int socket, Sink& sink) {
   if (!parse(sink)) return Io::kClosed;
   if (payload_left_ == 0 && sink.paused()) return Io::kBlocked;
-  std::array<iovec, kMaxRanges + 1> parts;
+  std::array<iovec, kMaxRanges + 2> parts;
   std::array<std::byte, kSkipBytes> skipped;
   std::size_t count = 0;
   if (payload_left_ > 0 && landing_.bytes() == 0) {
     parts[count++] = {skipped.data(), std::min<uint64_t>(payload_left_, kSkipBytes)};
   } else {
-    count = landing_.fill(parts.data(), kMaxRanges);
-    parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+    count = landing_.fill(parts.data(), kMaxRanges + 1);
+    if (verified_ && landing_.bytes() > kVerifiedBytes)
+      count = cut(parts.data(), count, kVerifiedBytes);
+    else
+      parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
   }
   msghdr message{};
   message.msg_iov = parts.data();
@@ -141,15 +193,24 @@ Io Inbox::receive(int socket, Sink& sink) {
   const std::size_t of_payload = std::min<uint64_t>(bytes, payload_left_);
   end_ += bytes - of_payload;
   if (of_payload > 0) {
-    if (landing_.bytes() > 0) landing_.advance(of_payload);
+    if (landing_.bytes() > 0) land(of_payload);
     take_payload(of_payload, sink);
   }
   return problem_ == nullptr && parse(sink) ? Io::kMoved : Io::kClosed;
 }
 
+// The front of `landing_` has been filled.
+void Inbox::land(uint64_t bytes) {
+  if (verified_ && landing_.bytes() > kTrailerBytes)
+    crc_ = landing_.crc(std::min(bytes, landing_.bytes() - kTrailerBytes), crc_);
+  landing_.advance(bytes);
+}
+
 void Inbox::take_payload(std::size_t bytes, Sink& sink) {
   payload_left_ -= bytes;
-  if (payload_left_ == 0) problem_ = sink.on_payload_end();
+  if (payload_left_ > 0) return;
+  intact_ = !verified_ || trailer_ == trailer(crc_);
+  problem_ = sink.on_payload_end();
 }
 
 // Works through the buffer; false when the other end broke the protocol.
@@ -159,7 +220,10 @@ bool Inbox::parse(Sink& sink) {
     if (payload_left_ > 0) {
       const std::size_t bytes = std::min<uint64_t>(there, payload_left_);
       if (bytes == 0) break;
-      if (landing_.bytes() > 0) landing_.copy_in(&buffer_[begin_], bytes);
+      if (landing_.bytes() > 0) {
+        landing_.copy_in(&buffer_[begin_], bytes);
+        land(bytes);
+      }
       begin_ += bytes;
       take_payload(bytes, sink);
       continue;
@@ -178,7 +242,15 @@ bool Inbox::parse(Sink& sink) {
     begin_ += head;
     payload_left_ = payload_bytes(frame);
     landing_.clear();
+    verified_ = false;
+    intact_ = true;
     problem_ = sink.on_frame(frame, ranges_, landing_);
+    if (has_trailer(frame)) {
+      payload_left_ += kTrailerBytes;
+      verified_ = landing_.bytes() > 0;
+      crc_ = 0;
+      if (verified_) landing_.add(trailer_.data(), kTrailerBytes);
+    }
     if (problem_ == nullptr && payload_left_ == 0) problem_ = sink.on_payload_end();
   }
   if (begin_ > 0) {

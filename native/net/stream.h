@@ -28,7 +28,9 @@ class Pieces {
   // Describes the front, in at most `max` pieces; returns how many.
   std::size_t fill(iovec* out, std::size_t max) const;
   void advance(uint64_t bytes);
-  void copy_in(const std::byte* from, std::size_t bytes);  // and advance
+  void copy_in(const std::byte* from, std::size_t bytes) const;  // at the front
+  // Of its first bytes, going on from `before`.
+  uint32_t crc(uint64_t bytes, uint32_t before) const;
 
  private:
   std::vector<iovec> parts_;
@@ -44,6 +46,15 @@ struct OutFrame {
   std::vector<std::byte> head;
   Pieces payload;
   std::shared_ptr<const void> kept;  // holds the payload's memory until it is sent
+  bool verified = false;             // the payload's CRC follows it
+
+  // The Outbox's own: a CRC that grows as the payload is sent, and what sends it.
+  struct Sum {
+    uint64_t left;  // bytes that are not in it yet
+    uint32_t crc = 0;
+    std::array<std::byte, kTrailerBytes> trailer{};
+  };
+  std::unique_ptr<Sum> sum;
 };
 
 class Outbox {
@@ -63,6 +74,8 @@ class Outbox {
   void drop(Chosen&& chosen);
 
  private:
+  static std::size_t sum_up(OutFrame& frame, iovec* parts, std::size_t count);
+
   std::deque<OutFrame> frames_;
   std::size_t head_sent_ = 0;  // of the first frame
   bool begun_ = false;
@@ -94,19 +107,29 @@ class Inbox {
   const char* problem() const { return problem_; }
   bool in_payload() const { return payload_left_ > 0; }
   // What is left of the payload is skipped.
-  void skip_rest() { landing_.clear(); }
+  void skip_rest() {
+    landing_.clear();
+    verified_ = false;
+  }
+  // For Sink::on_payload_end(): the payload is as its CRC says. Also where there was none to check.
+  bool intact() const { return intact_; }
 
  private:
   static constexpr std::size_t kBufferBytes = 16384;
 
   bool parse(Sink& sink);
+  void land(uint64_t bytes);
   void take_payload(std::size_t bytes, Sink& sink);
 
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  uint64_t payload_left_ = 0;
-  Pieces landing_;
+  uint64_t payload_left_ = 0;  // with the trailer
+  Pieces landing_;             // which lands in trailer_
+  bool verified_ = false;
+  bool intact_ = true;
+  uint32_t crc_ = 0;
+  std::array<std::byte, kTrailerBytes> trailer_{};
   std::vector<WireRange> ranges_;
   const char* problem_ = nullptr;
 };

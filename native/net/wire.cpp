@@ -13,10 +13,15 @@ constexpr std::size_t kDescriptorBytes = 24;  // without keys
 constexpr std::size_t kMaxDescriptorBytes =
     kDescriptorBytes + kMaxTransports * (4 + kMaxTransportName + kMaxKeyBytes);
 constexpr std::size_t kCrcAt = 4;
+constexpr uint8_t kVerified = 1;
 // Names of a peer's segments, in the answer to a LOOKUP that found none.
 constexpr uint64_t kMaxAnswerText = 4096;
 
 bool takes_ranges(Kind kind) { return kind == Kind::kRead || kind == Kind::kWrite; }
+bool may_be_verified(Kind kind) {
+  return takes_ranges(kind) || kind == Kind::kData || kind == Kind::kDone;
+}
+Kind kind_of(const std::byte* head) { return static_cast<Kind>(load<uint8_t>(head)); }
 
 uint32_t head_crc(std::span<const std::byte> head) {
   static constexpr std::byte kZero[4]{};
@@ -61,10 +66,19 @@ const char* sizes_problem(const Frame& frame) {
 
 uint64_t payload_bytes(const Frame& frame) { return frame.kind == Kind::kRead ? 0 : frame.bytes; }
 
+bool has_trailer(const Frame& frame) { return frame.verified && payload_bytes(frame) > 0; }
+
+std::array<std::byte, kTrailerBytes> trailer(uint32_t crc) {
+  std::array<std::byte, kTrailerBytes> bytes{};
+  store(bytes.data(), crc);
+  return bytes;
+}
+
 std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ranges) {
   std::vector<std::byte> head(kHeaderBytes + kRangeBytes * ranges.size());
   std::byte* at = head.data();
-  store(at, static_cast<uint16_t>(frame.kind));
+  store(at, static_cast<uint8_t>(frame.kind));
+  store(at + 1, frame.verified ? kVerified : uint8_t{0});
   store(at + 2, static_cast<uint16_t>(ranges.size()));
   store(at + 8, frame.transfer);
   store(at + 16, frame.slice);
@@ -84,7 +98,7 @@ std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ran
 }
 
 std::size_t head_bytes(std::span<const std::byte, kHeaderBytes> header) {
-  const auto kind = static_cast<Kind>(load<uint16_t>(header.data()));
+  const Kind kind = kind_of(header.data());
   const auto num_ranges = load<uint16_t>(header.data() + 2);
   if (takes_ranges(kind) ? num_ranges == 0 || num_ranges > kMaxRanges : num_ranges != 0) return 0;
   return kHeaderBytes + kRangeBytes * num_ranges;
@@ -93,7 +107,10 @@ std::size_t head_bytes(std::span<const std::byte, kHeaderBytes> header) {
 const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<WireRange>& ranges) {
   const std::byte* at = head.data();
   if (head_crc(head) != load<uint32_t>(at + kCrcAt)) return "a damaged header";
-  frame.kind = static_cast<Kind>(load<uint16_t>(at));
+  frame.kind = kind_of(at);
+  const auto flags = load<uint8_t>(at + 1);
+  if (flags > (may_be_verified(frame.kind) ? kVerified : 0)) return "an unknown flag";
+  frame.verified = flags == kVerified;
   frame.transfer = load<uint64_t>(at + 8);
   frame.slice = load<uint32_t>(at + 16);
   frame.attempt = load<uint16_t>(at + 20);

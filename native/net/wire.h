@@ -1,21 +1,25 @@
 // Frames of the data lanes, version 1: encoding, and decoding that trusts nothing.
 //
 //   header, 40 bytes, little-endian          what follows it
-//    0 u16 kind                               num_ranges x {u64 offset, u64 length}
+//    0 u8 kind   1 u8 flags (1: verified)      num_ranges x {u64 offset, u64 length}
 //    2 u16 num_ranges                         payload: `bytes`, of all but READ
 //    4 u32 CRC32C of header (this field 0) and ranges
 //    8 u64 transfer   16 u32 slice            the answer repeats those of its request,
 //   20 u16 attempt    22 u16 status           and the attempt
 //   24 u64 bytes
 //   32 u32 slot       36 u32 epoch            the segment meant
+//                                            after the payload of a verified WRITE or DATA:
+//                                             {u32 its CRC32C, u32 0}
 //
 //   request                                   answer, in the order of requests
 //   READ ranges of a segment                  DATA: their bytes; on failure a status and no bytes
 //   WRITE ranges of a segment, payload        DONE: status
 //   LOOKUP payload: a segment's name          SEGMENT: descriptor, or a status and the names there
 //   ASK a transport something                 ANSWER: status, and what it says
+// The answer to a verified request is verified, and DONE tells of a payload that came damaged.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,6 +44,7 @@ enum class Kind : uint16_t {
 
 constexpr std::size_t kHeaderBytes = 40;
 constexpr std::size_t kRangeBytes = 16;
+constexpr std::size_t kTrailerBytes = 8;
 constexpr std::size_t kMaxRanges = 256;
 constexpr std::size_t kMaxFrameHead = kHeaderBytes + kRangeBytes * kMaxRanges;
 constexpr uint64_t kMaxPayload = uint64_t{64} << 20;
@@ -60,6 +65,7 @@ struct Frame {
   uint64_t bytes = 0;
   uint32_t slot = 0;
   uint32_t epoch = 0;
+  bool verified = false;  // of READ, WRITE and their answers
 };
 
 // Where a segment's bytes are.
@@ -96,8 +102,11 @@ struct SegmentDescriptor {
   const std::vector<std::byte>* key(std::string_view transport) const;
 };
 
-// Bytes that follow header and ranges.
+// Bytes that follow header and ranges, without a trailer.
 uint64_t payload_bytes(const Frame& frame);
+// Whether a trailer follows the payload.
+bool has_trailer(const Frame& frame);
+std::array<std::byte, kTrailerBytes> trailer(uint32_t crc);
 
 // Header and ranges, at most kMaxRanges of them.
 std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ranges = {});

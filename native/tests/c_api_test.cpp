@@ -107,6 +107,7 @@ void test_batches() {
                                f.request(INLAY_READ, ranges.data(), 1)};
   auto options = sized<inlay_submit_options>();
   options.deadline_s = INFINITY;
+  options.verify = 1;
   inlay_batch* batch = nullptr;
   CHECK(inlay_submit(f.engine, two, 2, &options, &batch, nullptr) == INLAY_OK);
   CHECK(inlay_batch_wait(batch, 20, nullptr) == INLAY_OK);
@@ -304,6 +305,9 @@ void test_arguments() {
     submit_options.deadline_s = deadline_s;
     CHECK(inlay_submit(f.engine, &good, 1, &submit_options, &batch, &error) == INLAY_ARGUMENT);
   }
+  submit_options = sized<inlay_submit_options>();
+  submit_options.verify = 2;
+  CHECK(inlay_submit(f.engine, &good, 1, &submit_options, &batch, &error) == INLAY_ARGUMENT);
   CHECK(batch == nullptr);
   CHECK(inlay_batch_wait(nullptr, 1, &error) == INLAY_ARGUMENT);
   CHECK(inlay_batch_cancel(nullptr, 1, nullptr, &error) == INLAY_ARGUMENT);

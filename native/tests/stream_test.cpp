@@ -30,6 +30,8 @@ struct Target : Sink {
   int ended = 0;
   int allowed = 1 << 30;
   int skip_from = 1 << 30;
+  const Inbox* inbox = nullptr;
+  int damaged = 0;
 
   const char* on_frame(const Frame& frame, std::span<const WireRange> ranges,
                        Pieces& landing) override {
@@ -40,13 +42,14 @@ struct Target : Sink {
   }
   const char* on_payload_end() override {
     CHECK(++ended == begun);
+    if (inbox != nullptr && !inbox->intact()) ++damaged;
     return nullptr;
   }
   bool paused() const override { return begun >= allowed; }
 };
 
 OutFrame write_frame(uint32_t slice, std::byte* from, const std::vector<WireRange>& ranges,
-                     uint64_t transfer = 1) {
+                     uint64_t transfer = 1, bool verified = false) {
   OutFrame out;
   uint64_t bytes = 0;
   for (const WireRange& range : ranges) {
@@ -54,7 +57,8 @@ OutFrame write_frame(uint32_t slice, std::byte* from, const std::vector<WireRang
     bytes += range.length;
   }
   out.serial = slice;
-  out.head = encode({Kind::kWrite, transfer, slice, 0, Status::kOk, bytes, 0, 0}, ranges);
+  out.head = encode({Kind::kWrite, transfer, slice, 0, Status::kOk, bytes, 0, 0, verified}, ranges);
+  out.verified = verified;
   return out;
 }
 
@@ -70,6 +74,7 @@ void test_many_frames() {
   Target target;
   Inbox inbox;
   Outbox outbox;
+  target.inbox = &inbox;
   auto source = random_bytes(target.memory.size());
   std::mt19937_64 random(2);
   std::vector<std::byte> expected(source.size());
@@ -84,7 +89,8 @@ void test_many_frames() {
       std::memcpy(&expected[at], &source[at], length);
       at += length + random() % 5;  // gaps stay as they are
     }
-    if (!ranges.empty()) outbox.push(write_frame(frames++, source.data(), ranges));
+    if (!ranges.empty())
+      outbox.push(write_frame(frames++, source.data(), ranges, 1, random() % 2 == 0));
   }
   while (target.ended < static_cast<int>(frames)) {
     for (uint64_t turns = random() % 3; turns > 0; --turns)
@@ -93,8 +99,54 @@ void test_many_frames() {
       CHECK(inbox.receive(pair.fds[1], target) != Io::kClosed);
   }
   CHECK(outbox.empty() && outbox.bytes() == 0 && !outbox.begun());
-  CHECK(target.memory == expected);
+  CHECK(target.memory == expected && target.damaged == 0);
   CHECK(inbox.receive(pair.fds[1], target) == Io::kBlocked);
+}
+
+// What stands between the two ends: passes on what comes, with one bit of it turned.
+struct Wire {
+  Pair in;
+  Pair out;
+  uint64_t passed = 0;
+  uint64_t damage_at = ~uint64_t{0};
+
+  void pass() {
+    std::array<std::byte, 3000> bytes;
+    const ssize_t n = recv(in.fds[1], bytes.data(), bytes.size(), 0);
+    if (n <= 0) return;
+    if (damage_at - passed < static_cast<uint64_t>(n)) bytes[damage_at - passed] ^= std::byte{16};
+    passed += static_cast<uint64_t>(n);
+    CHECK(send(out.fds[0], bytes.data(), static_cast<std::size_t>(n), 0) == n);
+  }
+};
+
+void test_damage() {
+  constexpr uint64_t kHead = kHeaderBytes + 2 * kRangeBytes;
+  constexpr uint64_t kBytes = 700000;  // of each of three frames
+  auto source = random_bytes(kBytes + 10);
+  // In the second frame: at both ends of the payload and its parts, in the CRC, beside it.
+  for (uint64_t at : {uint64_t{0}, uint64_t{99}, uint64_t{100}, uint64_t{262143}, uint64_t{262144},
+                      kBytes - 1, kBytes, kBytes + 3, kBytes + 7}) {
+    for (const bool verified : {true, false}) {
+      if (!verified && at >= kBytes) continue;
+      Wire wire;
+      Target target;
+      Inbox inbox;
+      Outbox outbox;
+      target.inbox = &inbox;
+      wire.damage_at = 2 * kHead + kBytes + (verified ? kTrailerBytes : 0) + at;
+      for (uint32_t i = 0; i < 3; ++i)
+        outbox.push(write_frame(i, source.data(), {{0, 100}, {110, kBytes - 100}}, 1, verified));
+      while (target.ended < 3) {
+        const int before = target.damaged;
+        if (!outbox.empty()) CHECK(outbox.flush(wire.in.fds[0]) != Io::kClosed);
+        wire.pass();
+        CHECK(inbox.receive(wire.out.fds[1], target) != Io::kClosed);
+        CHECK(target.damaged == before || target.begun >= 2);
+      }
+      CHECK(target.damaged == (verified ? 1 : 0));
+    }
+  }
 }
 
 void test_skipping() {
@@ -104,8 +156,9 @@ void test_skipping() {
     Inbox inbox;
     Outbox outbox;
     auto source = random_bytes(1 << 20);
-    outbox.push(write_frame(0, source.data(), {{0, 1 << 20}}));
-    outbox.push(write_frame(1, source.data(), {{10, 20}}));
+    target.inbox = &inbox;
+    outbox.push(write_frame(0, source.data(), {{0, 1 << 20}}, 1, true));
+    outbox.push(write_frame(1, source.data(), {{10, 20}}, 1, true));
     target.skip_from = midway ? 1 << 30 : 0;
     CHECK(outbox.flush(pair.fds[0]) == Io::kMoved && outbox.begun());
     CHECK(inbox.receive(pair.fds[1], target) == Io::kMoved && inbox.in_payload());
@@ -118,6 +171,7 @@ void test_skipping() {
       (void)inbox.receive(pair.fds[1], target);
       CHECK(target.memory == before);
     }
+    CHECK(target.damaged == 0);
   }
 }
 
@@ -165,6 +219,7 @@ void test_dropping() {
 
 int main() {
   test_many_frames();
+  test_damage();
   test_skipping();
   test_pause_and_errors();
   test_garbage();

@@ -43,13 +43,16 @@ void fill(Segment& segment) {
 
 std::shared_ptr<Batch> submit(Engine& engine, Op op, const std::shared_ptr<Segment>& local,
                               const std::shared_ptr<RemoteSegment>& remote,
-                              std::vector<Range> ranges, double deadline_s = 20) {
+                              std::vector<Range> ranges, double deadline_s = 20,
+                              bool verify = false) {
   std::vector<Request> requests;
   requests.push_back({op, local, remote, std::move(ranges)});
+  requests.back().verify = verify;
   return engine.submit(std::move(requests), deadline_s);
 }
 
 void test_threads(const std::vector<std::string>& transports) {
+  const bool verifies = transports[0] == "tcp";
   Engine target({"127.0.0.1:0", kToken, 20, transports});
   Engine initiator({"127.0.0.1:0", kToken, 20, transports});
   constexpr uint64_t kSize = 1 << 20;
@@ -75,7 +78,8 @@ void test_threads(const std::vector<std::string>& transports) {
           ranges.push_back({at, random() % (kSize - length + 1), length});
           at += length + random() % 3;
         }
-        const auto batch = submit(initiator, Op::kRead, local, remote_source, ranges);
+        const auto batch =
+            submit(initiator, Op::kRead, local, remote_source, ranges, 20, verifies && i % 2 == 0);
         if (i % 5 == 0) batch->stop(Status::kCancelled, std::chrono::seconds(1));
         CHECK(batch->wait(in(20)));
         if (batch->state() == State::kDone)
@@ -86,8 +90,8 @@ void test_threads(const std::vector<std::string>& transports) {
           CHECK(i % 5 == 0 && batch->state() == State::kCancelled && batch->settled());
         // Back into this thread's quarter of the sink.
         fill(*local);
-        const auto back =
-            submit(initiator, Op::kWrite, local, remote_sink, {{3, t * kSize, kSize - 3}});
+        const auto back = submit(initiator, Op::kWrite, local, remote_sink,
+                                 {{3, t * kSize, kSize - 3}}, 20, verifies && i % 2 == 0);
         if (i % 7 == 0) back->stop(Status::kCancelled, std::chrono::seconds(5));
         CHECK(back->wait(in(20)));
         CHECK(back->settled());

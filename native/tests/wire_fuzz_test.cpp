@@ -178,6 +178,7 @@ void add_frame(const Arena& arena, uint64_t rarely, std::vector<std::byte>& stre
   const Segment& segment = one_in(2) ? *arena.readable : *arena.writable;
   net::Frame frame;
   frame.kind = one_in(8) ? net::Kind::kLookup : one_in(2) ? net::Kind::kRead : net::Kind::kWrite;
+  frame.verified = frame.kind != net::Kind::kLookup && one_in(4);
   frame.transfer = generator();
   frame.slice = static_cast<uint32_t>(generator());
   frame.slot = one_in(10) ? static_cast<uint32_t>(odd_number()) : segment.slot;
@@ -213,6 +214,10 @@ void add_frame(const Arena& arena, uint64_t rarely, std::vector<std::byte>& stre
     return;
   }
   stream.insert(stream.end(), payload, plain_byte());
+  if (!frame.verified) return;
+  const std::span<const std::byte> sent(stream);
+  const uint32_t crc = one_in(2) ? crc32c(sent.last(payload)) : static_cast<uint32_t>(generator());
+  for (const std::byte byte : net::trailer(crc)) stream.push_back(byte);
 }
 
 void test_frames(const Engine& engine, const Arena& arena, int& answered) {

@@ -43,13 +43,26 @@ void test_round_trip() {
   CHECK(frame.kind == Kind::kWrite && frame.transfer == 7 && frame.slice == 8);
   CHECK(frame.bytes == 100 && frame.slot == 9 && frame.epoch == 10);
   CHECK(ranges.size() == 3 && ranges[1].offset == uint64_t{1} << 60 && ranges[2].length == 89);
-  CHECK(payload_bytes(frame) == 100);
+  CHECK(payload_bytes(frame) == 100 && !frame.verified && !has_trailer(frame));
+  CHECK(decode_whole(encode({Kind::kWrite, 7, 8, 0, Status::kOk, 100, 9, 10, true}, sent), frame,
+                     ranges) == nullptr);
+  CHECK(frame.verified && has_trailer(frame));
+  frame.kind = Kind::kRead;
+  CHECK(!has_trailer(frame));
+  CHECK(trailer(0x04030201) ==
+        (std::array<std::byte, 8>{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}}));
   CHECK(accepted(encode({Kind::kData, 1, 2, 0, Status::kSegmentRange, 0, 0, 0})));
   CHECK(accepted(encode({Kind::kDone, 1, 2, 0, Status::kSegmentClosed, 0, 0, 0})));
   CHECK(accepted(encode({Kind::kLookup, 1, 2, 0, Status::kOk, 255, 0, 0})));
 }
 
 void test_forbidden_fields() {
+  for (const Kind kind : {Kind::kLookup, Kind::kSegment, Kind::kAsk, Kind::kAnswer})
+    CHECK(!accepted(encode({kind, 1, 2, 0, Status::kOk, 100, 0, 0, true})));
+  Bytes flagged = encode({Kind::kDone, 1, 2, 0, Status::kOk, 0, 0, 0, true});
+  CHECK(accepted(flagged));
+  flagged[1] = std::byte{2};
+  CHECK(!accepted(sealed(flagged)));
   const auto one = [](uint64_t bytes, std::vector<WireRange> ranges, Kind kind = Kind::kRead) {
     return accepted(encode({kind, 1, 2, 0, Status::kOk, bytes, 0, 0}, ranges));
   };

@@ -253,7 +253,17 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
     case Status::kPeerUnreachable:
       return {status, what + ": there is no way left to the peer", {}, peer};
     case Status::kTransportUnavailable:
-      return {status, what + ": no transport of this engine reaches that memory", name, peer};
+      return {status,
+              what + (request.verify ? ": no transport of this engine that verifies reaches that "
+                                       "memory; use transport tcp, or verify=False"
+                                     : ": no transport of this engine reaches that memory"),
+              name, peer};
+    case Status::kChecksum:
+      return {status,
+              what +
+                  ": its bytes came damaged four times; do not use them, and check what they "
+                  "pass (network cards, cables, memory)",
+              name, peer};
     case Status::kEngineClosed:
       return {status, what + ": this engine is closed", {}, peer};
     default:

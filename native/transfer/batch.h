@@ -33,6 +33,7 @@ struct Retry {
   uint32_t request;
   uint32_t slice_id;
   uint16_t number;  // of the next try
+  uint8_t damaged;  // tries whose bytes came damaged
 };
 
 struct Part {

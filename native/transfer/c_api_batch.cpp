@@ -42,8 +42,11 @@ inlay_status inlay_submit(inlay_engine* engine, const inlay_request* requests, s
   return guarded(error, [&] {
     Engine& native = living(given(engine, "engine").engine);
     given(batch, "batch");
-    double deadline_s = 0;
-    if (options != nullptr) deadline_s = known_part(options, options->size, "options").deadline_s;
+    inlay_submit_options chosen{};
+    if (options != nullptr) chosen = known_part(options, options->size, "options");
+    if (chosen.verify != 0 && chosen.verify != 1)
+      throw ArgumentError("options.verify: must be 0 or 1, got " + std::to_string(chosen.verify));
+    double deadline_s = chosen.deadline_s;
     if (deadline_s == 0) deadline_s = kDefaultDeadline_s;
     if (!std::isinf(deadline_s) || deadline_s < 0) seconds("options.deadline_s", deadline_s);
     std::vector<transfer::Request> wanted;
@@ -56,6 +59,7 @@ inlay_status inlay_submit(inlay_engine* engine, const inlay_request* requests, s
         throw ArgumentError("requests[" + std::to_string(i) + "].size: must be the first's, " +
                             std::to_string(stride) + ", got " + std::to_string(request.size));
       wanted.push_back(request_of(request, i));
+      wanted.back().verify = chosen.verify == 1;
     }
     auto handle = std::make_unique<inlay_batch>();
     handle->engine = engine->engine;

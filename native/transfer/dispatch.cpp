@@ -8,6 +8,8 @@ namespace inlay::transfer {
 namespace {
 
 constexpr uint16_t kMaxTries = 8;
+// Bytes that come damaged so often are damaged by something that stays.
+constexpr uint8_t kMaxDamaged = 4;
 constexpr std::chrono::milliseconds kFirstRest(100);
 constexpr std::chrono::milliseconds kLongestRest(500);
 
@@ -17,6 +19,7 @@ bool is_paths_fault(Status status) {
     case Status::kPeerDied:
     case Status::kProtocol:
     case Status::kTransportUnavailable:
+    case Status::kChecksum:
       return true;
     default:
       return false;
@@ -169,8 +172,9 @@ void Dispatch::try_again(Sent& sent, Status why) {
   if (failed_ != Status::kOk) return fail_request(part, sent.request, failed_);
   if (part.stopped || part.batch->progress_[sent.request].error != Status::kOk) return;
   const auto number = static_cast<uint16_t>(sent.number + (why == Status::kCancelled ? 0 : 1));
-  if (number == kMaxTries) return fail_request(part, sent.request, why);
-  part.again.push_back({sent.slice, sent.request, sent.slice_id, number});
+  const auto damaged = static_cast<uint8_t>(sent.damaged + (why == Status::kChecksum ? 1 : 0));
+  if (number == kMaxTries || damaged == kMaxDamaged) return fail_request(part, sent.request, why);
+  part.again.push_back({sent.slice, sent.request, sent.slice_id, number, damaged});
   enqueue(part);
 }
 

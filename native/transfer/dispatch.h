@@ -83,6 +83,7 @@ class Dispatch {
     bool posting = false;  // inside Path::post
     bool over = false;     // reported during it
     uint32_t request = 0;
+    uint8_t damaged = 0;  // so often before this try
     Ticket ticket;
     Part* part = nullptr;          // null: unsettled
     std::shared_ptr<Batch> batch;  // of an unsettled one

@@ -77,6 +77,7 @@ Dispatch::Sent* Dispatch::draw_from(Part& part) {
       sent.slice = cut(retry.slice, way.bytes);
       sent.slice_id = retry.slice_id;
       sent.number = retry.number;
+      sent.damaged = retry.damaged;
       if (retry.slice.bytes == 0)
         part.again.pop_back();
       else
@@ -85,6 +86,7 @@ Dispatch::Sent* Dispatch::draw_from(Part& part) {
       sent.slice = cut(part, request, way.bytes);
       sent.slice_id = part.next_slice++;
       sent.number = 0;
+      sent.damaged = 0;
       part.left -= sent.slice.bytes;
     }
     sent.owner = &batch;
@@ -133,6 +135,7 @@ Dispatch::Way Dispatch::choose(const Part& part, const Request& request, uint64_
   for (const auto& entry : entries_) {
     if (entry->lost) continue;
     ++living;
+    if (request.verify && !entry->path->verifies()) continue;
     const auto reach = entry->path->reach(*request.local, *request.remote, request.op);
     if (!reach) continue;
     if (now < time_of(entry->rests_until)) {

@@ -135,7 +135,9 @@ void Lane::push(net::Frame frame, Sent sent, std::span<const net::WireRange> ran
   frame.slice = sent.slice;
   frame.attempt = sent.number;
   frame.bytes = sent.bytes;
-  outbox_.push({sent.serial, net::encode(frame, ranges), std::move(payload), std::move(kept)});
+  frame.verified = sent.verified;
+  outbox_.push({sent.serial, net::encode(frame, ranges), std::move(payload), std::move(kept),
+                net::has_trailer(frame)});
   sent_.push_back(std::move(sent));
 }
 
@@ -160,6 +162,7 @@ PostResult Lane::post(Attempt& attempt) {
   sent.slice = attempt.slice_id;
   sent.number = attempt.number;
   sent.bytes = slice.bytes;
+  sent.verified = request.verify;
   sent.attempt = &attempt;
   net::Pieces payload;
   (is_read ? sent.landing : payload) = std::move(local);
@@ -211,6 +214,8 @@ const char* Lane::on_frame(const net::Frame& frame, std::span<const net::WireRan
   answer_ = frame.status;
   if (frame.kind == Kind::kData && answer_ == Status::kOk && frame.bytes != sent.bytes)
     return "an answer of another size";
+  if (frame.verified != sent.verified)
+    return "an answer with or without a CRC, against the request";
   if (sent.text != nullptr) {
     sent.text->resize(frame.bytes);
     landing.add(sent.text->data(), sent.text->size());
@@ -223,6 +228,7 @@ const char* Lane::on_frame(const net::Frame& frame, std::span<const net::WireRan
 const char* Lane::on_payload_end() {
   const Sent sent = std::move(sent_.front());
   sent_.pop_front();
+  if (answer_ == Status::kOk && !inbox_.intact()) answer_ = Status::kChecksum;
   if (sent.then) told_.push_back({sent.then, answer_, sent.text});
   if (sent.attempt != nullptr && sent.given_up)
     owner_now_->settled(*sent.attempt);

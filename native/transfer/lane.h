@@ -57,6 +57,7 @@ class Lane final : public Path,
   void ask(net::Kind kind, Bytes question, PathOwner::Then then);
 
   std::string_view transport() const override { return "tcp"; }
+  bool verifies() const override { return true; }
   std::string name() const override { return made_.name; }
   Traffic traffic() const override { return made_.traffic; }
   std::optional<Reach> reach(const Segment& local, const RemoteSegment& remote,
@@ -87,6 +88,7 @@ class Lane final : public Path,
     uint64_t bytes;
     Attempt* attempt;       // null: nobody counts on the answer
     bool given_up = false;  // a write: its answer settles it
+    bool verified = false;
     net::Pieces landing;
     PathOwner::Then then;  // of a question
     std::shared_ptr<Bytes> text;

@@ -51,6 +51,7 @@ struct Request {
   std::shared_ptr<RemoteSegment> remote;
   std::vector<Range> ranges;
   uint64_t bytes = 0;
+  bool verify = false;  // the bytes' CRC32C is compared where they land
 };
 
 // A part of a request: from `skip` bytes into range `first` on, `bytes` bytes in `num_ranges`

@@ -236,7 +236,8 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
 const char* ServedLane::on_payload_end() {
   if (request_.kind == Kind::kWrite) {
     use_ = nullptr;
-    answer(Kind::kDone, request_status_);
+    const bool damaged = request_status_ == Status::kOk && !inbox_.intact();
+    answer(Kind::kDone, damaged ? Status::kChecksum : request_status_);
   } else if (request_.kind == Kind::kLookup) {
     answer_lookup();
   } else if (request_.kind == Kind::kAsk) {
@@ -251,7 +252,8 @@ void ServedLane::answer(Kind kind, Status status, uint64_t bytes, net::Pieces pa
   frame.kind = kind;
   frame.status = status;
   frame.bytes = bytes;
-  outbox_.push({frame.slice, net::encode(frame), std::move(payload), std::move(kept)});
+  outbox_.push({frame.slice, net::encode(frame), std::move(payload), std::move(kept),
+                net::has_trailer(frame)});
 }
 
 void ServedLane::answer_text(Kind kind, Status status, Bytes text) {

@@ -63,6 +63,9 @@ class Path {
   virtual std::string_view transport() const = 0;
   virtual std::string name() const = 0;  // for people, e.g. "tcp 10.0.0.1 -> 10.0.0.2"
   virtual Traffic traffic() const { return Traffic::kAny; }
+  // It honours Request::verify: what lands otherwise than it left ends its attempt with kChecksum.
+  // Other paths are not given such requests.
+  virtual bool verifies() const { return false; }
 
   // Whether it moves bytes between these two, and how well. Pure, at most 100 ns, any thread.
   virtual std::optional<Reach> reach(const Segment& local, const RemoteSegment& remote,
@@ -103,8 +106,9 @@ class Path {
 // need it free.
 class PathOwner {
  public:
-  // (locked) An attempt is over, once for each taken. kPeerUnreachable, kPeerDied, kProtocol and
-  // kTransportUnavailable are the path's fault: the slice goes another way, the path gets a rest.
+  // (locked) An attempt is over, once for each taken. kPeerUnreachable, kPeerDied, kProtocol,
+  // kTransportUnavailable and kChecksum are the path's fault: the slice goes another way, the path
+  // gets a rest.
   // Other errors are final. `settled` false: a write that may still land; settled() tells later, or
   // the path is lost, and then its fence().
   virtual void completed(Attempt& attempt, Status status, bool settled = true) = 0;

@@ -338,6 +338,7 @@ class transfer:
             transfers: Sequence[transfer.Transfer | transfer.Ranges],
             deadline_s: float | None,
             notify: bytes | None,
+            verify: bool,
         ) -> transfer.Batch: ...
         def recv(self, timeout_s: float | None) -> tuple[str, str, bytes, bool]: ...
         def move(
@@ -346,6 +347,7 @@ class transfer:
             local: transfer.Segment | transfer.SegmentView,
             remote: transfer.RemoteSegment | transfer.RemoteView,
             deadline_s: float | None,
+            verify: bool,
         ) -> None: ...
         def close(self) -> None: ...
 

@@ -40,6 +40,7 @@ enum {
   INLAY_PROTOCOL_VERSION = 14, /* no version that both speak */
   INLAY_TIMEOUT = 20,          /* the batch's deadline passed */
   INLAY_CANCELLED = 21,        /* the batch was cancelled */
+  INLAY_CHECKSUM = 24,         /* verified bytes came damaged again and again */
   INLAY_TRANSPORT_UNAVAILABLE = 30,
   INLAY_ENGINE_CLOSED = 31, /* or the parent's, in a forked child */
   INLAY_ADDRESS_IN_USE = 32,
@@ -152,6 +153,7 @@ typedef struct inlay_request {
 typedef struct inlay_submit_options {
   size_t size;
   double deadline_s; /* 0: 30; INFINITY: none */
+  int32_t verify;    /* 1: a CRC32C of what lands is compared with that of what was sent */
 } inlay_submit_options;
 
 /* Starts all requests (an array; its first element's size is that of each) and copies what it needs

@@ -33,6 +33,7 @@
     │   │       └── ProtocolVersionError       no version that both speak
     │   ├── TransferTimeoutError (TimeoutError)  the deadline passed, `remote_settled`
     │   ├── TransferCancelledError     the batch was cancelled, `remote_settled`
+    │   ├── ChecksumError              bytes came damaged again and again, `segment`, `peer`
     │   ├── TransportUnavailableError  what moves the bytes does not work here
     │   └── EngineClosedError          the transfer engine is closed, or the parent's of a fork
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
@@ -267,6 +268,18 @@ class TransferCancelledError(TransferError):
     """
 
     remote_settled: bool = True
+
+
+class ChecksumError(TransferError):
+    """Verified bytes came damaged four times; where they landed, nothing is to be used.
+
+    Attributes:
+        segment: name of the peer's segment.
+        peer: its address.
+    """
+
+    segment: str = ""
+    peer: str = ""
 
 
 class TransportUnavailableError(TransferError):

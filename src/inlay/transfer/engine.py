@@ -192,21 +192,28 @@ class TransferEngine:
         *,
         deadline_s: float | None = 30.0,
         notify: bytes | None = None,
+        verify: bool = False,
     ) -> Batch:
         """Start all of them; they may mix peers and directions.
 
         What is wrong with an argument raises here, and nothing is started; what fails later is the
-        batch's. `deadline_s` seconds from now the batch ends with `TransferTimeoutError`.
+        batch's.
 
-        `notify`: when all bytes of the batch are complete, and only then, each of its peers gets
-        this as a message with `notification` set, until the deadline. The batch does not wait for
-        it.
+        Args:
+            transfers: what to move.
+            deadline_s: from now; then the batch ends with `TransferTimeoutError`. None: never.
+            notify: when all bytes of the batch are complete, and only then, each of its peers gets
+                this as a message with `notification` set, until the deadline. The batch does not
+                wait for it.
+            verify: compare a CRC32C of each slice where it lands with that of what was sent; what
+                came damaged is sent again, up to three times, then `ChecksumError`. Such bytes go
+                only over transports that verify, today tcp.
 
         Raises:
             SegmentRangeError, SegmentAccessError, SegmentClosedError: of the first such transfer.
             ArgumentError: no transfers, or a deadline that cannot be.
         """
-        return self._native.submit(transfers, deadline_s, notify)
+        return self._native.submit(transfers, deadline_s, notify, verify)
 
     def read(
         self,
@@ -214,9 +221,10 @@ class TransferEngine:
         remote: RemoteSegment | RemoteView,
         *,
         deadline_s: float | None = 30.0,
+        verify: bool = False,
     ) -> None:
         """Fill `local` from `remote`: submit one transfer and wait. Raises what both raise."""
-        self._native.move(Op.READ, local, remote, deadline_s)
+        self._native.move(Op.READ, local, remote, deadline_s, verify)
 
     def write(
         self,
@@ -224,9 +232,10 @@ class TransferEngine:
         remote: RemoteSegment | RemoteView,
         *,
         deadline_s: float | None = 30.0,
+        verify: bool = False,
     ) -> None:
         """Copy `local` to `remote`: submit one transfer and wait. Raises what both raise."""
-        self._native.move(Op.WRITE, local, remote, deadline_s)
+        self._native.move(Op.WRITE, local, remote, deadline_s, verify)
 
     def recv(self, *, timeout_s: float | None) -> Message:
         """The oldest message of those that peers sent; wait for one.

@@ -58,6 +58,15 @@ def test_loopback_uses_it_only_by_name() -> None:
         assert "loopback" in (engine.transports["fabric"] or "")
 
 
+def test_it_does_not_verify_and_says_so(engine: TransferEngine, target: Target) -> None:
+    local = engine.allocate(4096)
+    source = engine.connect(target.address)["source"][0:4096]
+    with pytest.raises(TransportUnavailableError, match="verify=False"):
+        engine.read(local, source, verify=True)
+    engine.read(local, source)
+    assert bytes(memoryview(local)) == pattern(SIZE)[:4096].tobytes()
+
+
 @pytest.mark.parametrize("size", [1, 4095, 65537, 5_000_003, MANY])
 def test_read_and_write(engine: TransferEngine, target: Target, size: int) -> None:
     peer = engine.connect(target.address)
