@@ -86,6 +86,19 @@ SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::h
   return {engine, std::move(segment), nullptr};
 }
 
+SegmentHandle register_file(const std::shared_ptr<EngineHandle>& engine, std::string path,
+                            std::optional<int64_t> size, std::optional<std::string> name,
+                            int remote, bool preallocate) {
+  if (size && *size < 1) fail("size: must be at least 1, got ", *size);
+  const transfer::Access access = checked_access(remote);
+  transfer::Engine& native = engine->get();
+  transfer::FileOptions options{std::move(path), std::nullopt, preallocate};
+  if (size) options.size = static_cast<uint64_t>(*size);
+  const WithoutGil unlocked;
+  auto segment = native.add_file(options, name ? *name : native.free_name(), access, check_signals);
+  return {engine, std::move(segment), nullptr};
+}
+
 PeerHandle connect(const std::shared_ptr<EngineHandle>& engine, const std::string& address,
                    double timeout_s) {
   checked_seconds("timeout_s", timeout_s);
@@ -191,6 +204,7 @@ nb::object python_error(const TransferFailure& failure) {
   if (!failure.segment.empty()) error.attr("segment") = failure.segment;
   if (!failure.peer.empty()) error.attr("peer") = failure.peer;
   if (failure.remote_settled) error.attr("remote_settled") = *failure.remote_settled;
+  if (failure.system_error != 0) error.attr("errno") = failure.system_error;
   return error;
 }
 
@@ -340,6 +354,8 @@ void register_transfer_engine(nb::module_& m) {
                    })
       .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
       .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
+      .def("register_file", register_file, "path"_a, "size"_a.none(), "name"_a.none(), "remote"_a,
+           "preallocate"_a)
       .def("connect", connect, "address"_a, "timeout_s"_a)
       .def("submit", submit, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none(), "verify"_a)
       .def("recv", receive_message, "timeout_s"_a.none())

@@ -46,7 +46,14 @@ RemoteView remote_view(nb::handle object, const char* name) {
   if (RemoteView* view = nullptr; nb::try_cast(object, view) && view != nullptr) return *view;
   if (RemoteHandle* whole = nullptr; nb::try_cast(object, whole) && whole != nullptr)
     return {whole->segment, 0, whole->segment->descriptor.size};
-  fail(name, ": must be a peer's segment or a range of one, got ",
+  // A file of this engine is always the remote side.
+  if (LocalView* view = nullptr; nb::try_cast(object, view) && view != nullptr)
+    if (view->segment->as_remote != nullptr)
+      return {view->segment->as_remote, view->offset, view->size};
+  if (SegmentHandle* whole = nullptr; nb::try_cast(object, whole) && whole != nullptr)
+    if (whole->segment->as_remote != nullptr)
+      return {whole->segment->as_remote, 0, whole->segment->size};
+  fail(name, ": must be a segment of a peer, a file of this engine, or a range of one, got ",
        nb::type_name(object.type()).c_str());
 }
 

@@ -34,6 +34,8 @@ class TransferFailure : public std::runtime_error {
   std::string peer;
   // Whether nothing can land in remote memory any more, for kTimeout and kCancelled.
   std::optional<bool> remote_settled;
+  // The system's errno, for kStorageFull and kFile; 0: not known.
+  int system_error = 0;
 };
 
 }  // namespace inlay

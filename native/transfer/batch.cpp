@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "disk_file.h"
 #include "peer.h"
 
 namespace inlay::transfer {
@@ -231,9 +232,29 @@ Batch::Progress Batch::progress(std::size_t index) {
 }
 
 bool Batch::uses(const Segment& segment) const {
-  return std::ranges::any_of(
-      requests_, [&](const Request& request) { return request.local.get() == &segment; });
+  return std::ranges::any_of(requests_, [&](const Request& request) {
+    return request.local.get() == &segment || request.remote.get() == segment.as_remote.get();
+  });
 }
+
+namespace {
+
+TransferFailure file_failure(const RemoteSegment& remote, Status status, const std::string& what) {
+  const auto own = remote.own.lock();
+  if (own != nullptr && own->enter()) {
+    const std::string problem = own->file->problem();
+    TransferFailure failure(status, what + ": " + problem, remote.name, remote.peer->address);
+    failure.system_error = own->file->last_error();
+    own->leave();
+    return failure;
+  }
+  return {status,
+          what + (status == Status::kStorageFull ? ": the disk of its file is full"
+                                                 : ": its file cannot be read or written there"),
+          remote.name, remote.peer->address};
+}
+
+}  // namespace
 
 TransferFailure Batch::failure_of(std::size_t index, Status status) const {
   const Request& request = requests_[index];
@@ -264,6 +285,9 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
                   ": its bytes came damaged four times; do not use them, and check what they "
                   "pass (network cards, cables, memory)",
               name, peer};
+    case Status::kStorageFull:
+    case Status::kFile:
+      return file_failure(*request.remote, status, what);
     case Status::kEngineClosed:
       return {status, what + ": this engine is closed", {}, peer};
     default:

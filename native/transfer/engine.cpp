@@ -92,6 +92,40 @@ void Engine::add(const std::shared_ptr<Segment>& segment) {
   segments_.publish(*segment);
 }
 
+std::shared_ptr<Segment> Engine::add_file(const FileOptions& options, const std::string& name,
+                                          Access access, const std::function<void()>& interrupted) {
+  constexpr double kConnect_s = 5;
+  require_open();
+  transports_->require("file");
+  std::shared_ptr<net::FileQueue> files;
+  {
+    const std::lock_guard lock(mutex_);
+    if (files_ == nullptr) files_ = std::make_shared<net::FileQueue>();
+    files = files_;
+  }
+  const auto file = std::make_shared<DiskFile>(options, std::move(files));
+  if (access == Access::kWrite && !file->writable())
+    throw TransferFailure(Status::kSegmentAccess,
+                          "file '" + file->path + "' is read-only: peers cannot write it", name);
+  auto segment = std::make_shared<Segment>(nullptr, file->size(), file->writable(), access, name,
+                                           file, net::Location{net::Place::kDisk, 0});
+  segment->file = file.get();
+  auto remote = std::make_shared<RemoteSegment>();
+  remote->name = name;
+  remote->own = segment;
+  segment->as_remote = remote;
+  try {
+    remote->peer = connect(address_, kConnect_s, interrupted);
+    add(segment);
+  } catch (...) {
+    file->discard();
+    throw;
+  }
+  remote->descriptor = {
+      segment->slot, segment->epoch, segment->size, true, segment->writable, segment->location, {}};
+  return segment;
+}
+
 std::string Engine::free_name() { return "segment-" + std::to_string(++last_name_); }
 
 bool Engine::remove(const std::shared_ptr<Segment>& segment, bool cancel, Clock::time_point until) {
@@ -195,6 +229,11 @@ void Engine::check(const Request& request) {
   const Segment& local = *request.local;
   const RemoteSegment& remote = *request.remote;
   const bool read = request.op == Op::kRead;
+  if (local.location.place == net::Place::kDisk)
+    throw TransferFailure(Status::kSegmentAccess,
+                          "segment '" + local.name +
+                              "' is a file: move its bytes from or to memory, as the remote side",
+                          local.name);
   if (read && !local.writable)
     throw TransferFailure(Status::kSegmentAccess,
                           "segment '" + local.name + "' is read-only memory: a read cannot fill it",
@@ -280,6 +319,12 @@ std::vector<std::shared_ptr<Segment>> Engine::close() {
     peer->forget();
   }
   transports_->close();
+  std::shared_ptr<net::FileQueue> files;
+  {
+    const std::lock_guard lock(mutex_);
+    files = files_;
+  }
+  if (files != nullptr) files->stop();
   auto segments = segments_.all();
   for (const auto& segment : segments) {
     segment->close();

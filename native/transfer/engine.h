@@ -13,6 +13,7 @@
 #include "../net/loop.h"
 #include "arrivals.h"
 #include "batch.h"
+#include "disk_file.h"
 #include "messenger.h"
 #include "peer.h"
 #include "segment.h"
@@ -48,6 +49,10 @@ class Engine {
   // Throws what SegmentRegistry::add() throws.
   void add(const std::shared_ptr<Segment>& segment);
   std::string free_name();
+  // Registers a file; as_remote of it is what this engine's own transfers name. Throws what
+  // DiskFile and add() throw.
+  std::shared_ptr<Segment> add_file(const FileOptions& options, const std::string& name,
+                                    Access access, const std::function<void()>& interrupted);
   // Closes the segment and waits until nobody uses it; false: the time was over, the segment stays
   // closed and its memory must stay. `cancel` ends the batches and lanes that use it.
   bool remove(const std::shared_ptr<Segment>& segment, bool cancel, Clock::time_point until);
@@ -100,6 +105,7 @@ class Engine {
   std::mutex connecting_;  // one connect at a time, so that none fences another
   uint32_t last_generation_ = 0;
   std::vector<std::shared_ptr<Peer>> peers_;
+  std::shared_ptr<net::FileQueue> files_;  // since the first file
 };
 
 }  // namespace inlay::transfer

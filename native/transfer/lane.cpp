@@ -111,10 +111,12 @@ void Lane::watch() {
 }
 
 std::optional<Reach> Lane::reach(const Segment& local, const RemoteSegment& remote, Op) const {
-  const bool host = local.location.place == net::Place::kHost &&
-                    remote.descriptor.location.place == net::Place::kHost;
-  if (!host) return std::nullopt;
-  return made_.reach;
+  // Through buffers of the target, for as long as nothing better is known at the speed of a disk.
+  constexpr Reach kStaged{2e9, 300e-6};
+  const net::Place there = remote.descriptor.location.place;
+  if (local.location.place != net::Place::kHost || there == net::Place::kDevice)
+    return std::nullopt;
+  return there == net::Place::kDisk ? kStaged : made_.reach;
 }
 
 Bytes Lane::fence() const {

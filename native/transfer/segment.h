@@ -20,6 +20,8 @@ namespace inlay::transfer {
 // What peers may do with a segment; kWrite includes reading.
 enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2 };
 
+class DiskFile;
+
 class Segment {
  public:
   Segment(std::byte* base, uint64_t size, bool writable, Access access, std::string name,
@@ -40,6 +42,9 @@ class Segment {
   const net::Location location;
   // Of memory that can be mapped elsewhere: its file, as allocate_memory() gives it.
   std::shared_ptr<const net::Descriptor> memory;
+  // Of a segment on disk, whose base is null; its keeper is what holds it.
+  DiskFile* file = nullptr;
+  std::shared_ptr<struct RemoteSegment> as_remote;  // in this engine's own transfers
   // What peers need to reach it, by transport. Not changed once peers can find it.
   std::vector<net::TransportKey> keys;
   // Its place in the registry. A slot is used again under another epoch.

@@ -1,10 +1,13 @@
 #include "server.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <string>
+
+#include "../core/errors.h"
 
 namespace inlay::transfer {
 
@@ -23,6 +26,8 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 // Per event, so that other descriptors get their turn.
 constexpr int kMaxAccepts = 16;
 constexpr int kMaxTurns = 8;
+// How long a lane that ends waits for the disk to take what is under way to it.
+constexpr std::chrono::seconds kDiskTime(2);
 
 }  // namespace
 
@@ -78,10 +83,27 @@ void Server::drop(ServedLane& lane) {
   lane.socket_.close();
   lane.use_ = nullptr;
   lane.outbox_ = {};
+  lane.staged_ = nullptr;
+  lane.wait_for_writes();
   if (lane.proven_)
     proven_.erase(&lane);
   else
     std::erase_if(unproven_, [&](const auto& held) { return held.get() == &lane; });
+}
+
+StagingPool& Server::staging() {
+  if (!staging_)
+    staging_.emplace([weak = weak_from_this()] {
+      const auto server = weak.lock();
+      if (server == nullptr) return;
+      server->loop_.post([server] {
+        std::vector<std::shared_ptr<ServedLane>> lanes;
+        for (const auto& [lane, held] : server->proven_)
+          if (lane->uses_files_) lanes.push_back(held);
+        for (const auto& lane : lanes) lane->on_events(0);
+      });
+    });
+  return *staging_;
 }
 
 Clock::time_point Server::tick(Clock::time_point now) {
@@ -201,8 +223,69 @@ Status ServedLane::check(const net::Frame& frame, std::span<const net::WireRange
   if (segment.access < needed) return Status::kSegmentAccess;
   for (const net::WireRange& range : ranges)
     if (!segment.contains(range.offset, range.length)) return Status::kSegmentRange;
+  if (segment.file != nullptr) return stage(frame, ranges);
   for (const net::WireRange& range : ranges) memory.add(segment.base + range.offset, range.length);
   return Status::kOk;
+}
+
+// Not while there is no buffer for what a file may be asked.
+bool ServedLane::paused() const {
+  return outbox_.size() + answers_.size() >= kMaxQueued ||
+         (uses_files_ && !server_.staging().has_free());
+}
+
+Status ServedLane::stage(const net::Frame& frame, std::span<const net::WireRange> ranges) {
+  if (frame.bytes > StagingPool::kBufferBytes) return Status::kFile;  // our slices are smaller
+  std::shared_ptr<std::byte> buffer;
+  try {
+    buffer = server_.staging().take();
+    // Before its first such request the lane did not wait for one.
+    if (buffer == nullptr) buffer = StagingPool::take_another();
+  } catch (const ResourceError&) {
+    return Status::kFile;
+  }
+  uses_files_ = true;
+  const bool write = frame.kind == Kind::kWrite;
+  staged_ = std::make_shared<StagedMove>(write, std::move(use_), std::move(buffer), ranges);
+  return Status::kOk;
+}
+
+void ServedLane::start_staged() {
+  const auto move = std::exchange(staged_, nullptr);
+  net::Frame answer = request_;
+  answer.kind = move->write ? Kind::kDone : Kind::kData;
+  const uint64_t place = answers_.reserve();
+  moves_.push_back(move);
+  move->start([&loop = server_.loop_, weak = weak_from_this(), move, place, answer](Status status) {
+    loop.post([weak, move, place, answer, status] {
+      net::Frame ended = answer;
+      ended.status = status;
+      if (const auto lane = weak.lock()) lane->end_staged(move, place, ended);
+    });
+  });
+}
+
+void ServedLane::end_staged(const std::shared_ptr<StagedMove>& move, uint64_t place,
+                            net::Frame answer) {
+  if (!socket_.valid()) return;
+  std::erase(moves_, move);
+  net::Pieces payload;
+  if (move->write || answer.status != Status::kOk) answer.bytes = 0;
+  if (answer.bytes > 0) payload.add(move->buffer.get(), answer.bytes);
+  answers_.fill(
+      place,
+      {answer.slice, net::encode(answer), std::move(payload), move, net::has_trailer(answer)},
+      outbox_);
+  on_events(0);
+}
+
+// A later connection may write the same bytes: what is under way has to land before.
+void ServedLane::wait_for_writes() {
+  const Clock::time_point end = Clock::now() + kDiskTime;
+  for (const auto& move : moves_) move->cancel();
+  for (const auto& move : moves_)
+    while (move->write && !move->is_over() && Clock::now() < end) poll(nullptr, 0, 1);
+  moves_.clear();
 }
 
 const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
@@ -213,6 +296,10 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
     case Kind::kRead: {
       net::Pieces memory;
       request_status_ = check(frame, ranges, memory);
+      if (staged_ != nullptr) {
+        start_staged();
+        return nullptr;
+      }
       const bool good = request_status_ == Status::kOk;
       answer(Kind::kData, request_status_, good ? frame.bytes : 0, std::move(memory),
              good ? std::move(use_) : nullptr);
@@ -222,6 +309,7 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
     case Kind::kWrite:
       request_status_ = check(frame, ranges, landing);
       if (request_status_ != Status::kOk) use_ = nullptr;
+      if (staged_ != nullptr) landing.add(staged_->buffer.get(), frame.bytes);
       return nullptr;
     case Kind::kLookup:
     case Kind::kAsk:
@@ -235,9 +323,14 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
 
 const char* ServedLane::on_payload_end() {
   if (request_.kind == Kind::kWrite) {
+    if (request_status_ == Status::kOk && !inbox_.intact()) request_status_ = Status::kChecksum;
+    if (staged_ != nullptr && request_status_ == Status::kOk) {
+      start_staged();
+      return nullptr;
+    }
+    staged_ = nullptr;
     use_ = nullptr;
-    const bool damaged = request_status_ == Status::kOk && !inbox_.intact();
-    answer(Kind::kDone, damaged ? Status::kChecksum : request_status_);
+    answer(Kind::kDone, request_status_);
   } else if (request_.kind == Kind::kLookup) {
     answer_lookup();
   } else if (request_.kind == Kind::kAsk) {
@@ -252,8 +345,9 @@ void ServedLane::answer(Kind kind, Status status, uint64_t bytes, net::Pieces pa
   frame.kind = kind;
   frame.status = status;
   frame.bytes = bytes;
-  outbox_.push({frame.slice, net::encode(frame), std::move(payload), std::move(kept),
-                net::has_trailer(frame)});
+  answers_.push({frame.slice, net::encode(frame), std::move(payload), std::move(kept),
+                 net::has_trailer(frame)},
+                outbox_);
 }
 
 void ServedLane::answer_text(Kind kind, Status status, Bytes text) {
@@ -286,6 +380,14 @@ void ServedLane::end_use(const Segment& segment) {
     request_status_ = Status::kSegmentClosed;
     use_ = nullptr;
   }
+  if (staged_ != nullptr && staged_->is_of(segment)) {
+    inbox_.skip_rest();
+    request_status_ = Status::kSegmentClosed;
+    staged_ = nullptr;
+  }
+  for (const auto& move : moves_)
+    if (move->is_of(segment)) move->cancel();
+  if (segment.file != nullptr) return;
   // An answer that names its length has to send as many bytes, so the lane ends instead.
   for (const net::OutFrame& frame : outbox_.frames()) {
     if (frame.payload.bytes() == 0) continue;

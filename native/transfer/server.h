@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -13,7 +14,9 @@
 #include "../net/loop.h"
 #include "../net/socket.h"
 #include "../net/stream.h"
+#include "answers.h"
 #include "segment.h"
+#include "staging.h"
 #include "transport.h"
 
 namespace inlay::transfer {
@@ -46,7 +49,10 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   friend class ServedLane;
 
   void accept_one(net::Descriptor socket);
+  // Nothing of the lane lands afterwards.
   void drop(ServedLane& lane);
+  // Made at first use.
+  StagingPool& staging();
   // Closes the lanes of an engine's earlier generations: nothing on them can land any more.
   void fence(const net::EngineId& engine, uint64_t connection);
 
@@ -55,6 +61,7 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   const net::EngineId engine_;
   const net::Token token_;
   const Answerer answerer_;
+  std::optional<StagingPool> staging_;
   net::Descriptor socket_;
   net::Loop::Id loop_id_ = 0;
   bool accepting_ = true;
@@ -64,7 +71,9 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
 };
 
 // One connection, from accept to its end.
-class ServedLane : public net::Handler, private net::Sink {
+class ServedLane : public net::Handler,
+                   private net::Sink,
+                   public std::enable_shared_from_this<ServedLane> {
  public:
   ServedLane(Server& server, net::Descriptor socket, const net::Nonce& nonce);
 
@@ -84,10 +93,14 @@ class ServedLane : public net::Handler, private net::Sink {
   const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
                        net::Pieces& landing) override;
   const char* on_payload_end() override;
-  bool paused() const override { return outbox_.size() >= kMaxQueued; }
+  bool paused() const override;
 
   Status check(const net::Frame& frame, std::span<const net::WireRange> ranges,
                net::Pieces& memory);
+  Status stage(const net::Frame& frame, std::span<const net::WireRange> ranges);
+  void start_staged();
+  void end_staged(const std::shared_ptr<StagedMove>& move, uint64_t place, net::Frame answer);
+  void wait_for_writes();
   void answer(net::Kind kind, Status status, uint64_t bytes = 0, net::Pieces payload = {},
               std::shared_ptr<const void> kept = {});
   void answer_text(net::Kind kind, Status status, Bytes text);
@@ -108,10 +121,14 @@ class ServedLane : public net::Handler, private net::Sink {
 
   net::Inbox inbox_;
   net::Outbox outbox_;
+  Answers answers_;
   net::Frame request_;  // the one whose payload arrives
   Status request_status_ = Status::kOk;
-  std::shared_ptr<SegmentUse> use_;  // of that request
-  std::vector<std::byte> text_;      // payload of a LOOKUP or ASK
+  std::shared_ptr<SegmentUse> use_;                 // of that request
+  std::vector<std::byte> text_;                     // payload of a LOOKUP or ASK
+  std::shared_ptr<StagedMove> staged_;              // of that request
+  std::vector<std::shared_ptr<StagedMove>> moves_;  // started, not over
+  bool uses_files_ = false;
 };
 
 }  // namespace inlay::transfer

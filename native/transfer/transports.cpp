@@ -6,6 +6,7 @@
 #include "../core/errors.h"
 #include "../net/bytes.h"
 #include "fabric.h"
+#include "file.h"
 #include "local.h"
 #include "shm.h"
 
@@ -22,9 +23,8 @@ std::unique_ptr<Transport> make(const Site& site) {
 
 // One line for each, the preferred first among equals.
 constexpr std::array kAll = {
-    std::pair{"local", &make<LocalTransport>},
-    std::pair{"shm", &make<ShmTransport>},
-    std::pair{"tcp", &make<TcpTransport>},
+    std::pair{"local", &make<LocalTransport>}, std::pair{"shm", &make<ShmTransport>},
+    std::pair{"file", &make<FileTransport>},   std::pair{"tcp", &make<TcpTransport>},
     std::pair{"fabric", &make_fabric},
 };
 
@@ -59,6 +59,14 @@ Transports::Transports(const Site& site, const std::vector<std::string>& wanted)
   if (tcp_ != nullptr) return;
   unused_tcp_ = std::make_unique<TcpTransport>(site);
   tcp_ = unused_tcp_.get();
+}
+
+void Transports::require(std::string_view name) const {
+  if (find(name) != nullptr) return;
+  const auto found = std::ranges::find(problems_, name, &Problem::transport);
+  throw TransferFailure(Status::kTransportUnavailable,
+                        "this needs transport " + std::string(name) + ": " +
+                            (found == problems_.end() ? "there is none" : found->text));
 }
 
 Transport* Transports::find(std::string_view name) const {

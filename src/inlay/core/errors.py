@@ -34,6 +34,8 @@
     │   ├── TransferTimeoutError (TimeoutError)  the deadline passed, `remote_settled`
     │   ├── TransferCancelledError     the batch was cancelled, `remote_settled`
     │   ├── ChecksumError              bytes came damaged again and again, `segment`, `peer`
+    │   ├── StorageFullError (OSError)     no room on the disk of a file segment, `errno`
+    │   ├── FileTransferError (OSError)    the system did not read or write the file, `errno`
     │   ├── TransportUnavailableError  what moves the bytes does not work here
     │   └── EngineClosedError          the transfer engine is closed, or the parent's of a fork
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
@@ -280,6 +282,22 @@ class ChecksumError(TransferError):
 
     segment: str = ""
     peer: str = ""
+
+
+class StorageFullError(TransferError, OSError):
+    """The disk, or what the user or process may take of it, has no room for a file's bytes.
+
+    Attributes:
+        errno: what the system said, or None where another process met it.
+    """
+
+
+class FileTransferError(TransferError, OSError):
+    """The system did not open, read or write the file of a segment; the message has the path.
+
+    Attributes:
+        errno: what the system said, or None where another process met it.
+    """
 
 
 class TransportUnavailableError(TransferError):

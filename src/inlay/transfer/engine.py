@@ -1,6 +1,7 @@
 """The engine as Python sees it: arguments, defaults, and the end of the process."""
 
 import atexit
+import os
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -166,6 +167,47 @@ class TransferEngine:
         this process's memory. No page is touched.
         """
         return self._native.register(buffer, name, remote)
+
+    def register_file(
+        self,
+        path: str | os.PathLike[str],
+        size: int | None = None,
+        *,
+        name: str | None = None,
+        remote: Access = Access.READ,
+        preallocate: bool = True,
+    ) -> Segment:
+        """Register a file as a segment on disk: the remote side of transfers, here and for peers.
+
+        `engine.write(memory[0:n], file[0:n])` in this process; `peer["name"]` in others, which read
+        and write it through this engine. It is not memory: neither a buffer nor a local side.
+
+        Args:
+            path: a regular file; made with mode 0600 where there is none and a size is given.
+            size: bytes, at least 1. A shorter file grows, a longer one keeps what is beyond. None:
+                as long as the file is.
+            name: as in `allocate`.
+            remote: as in `allocate`; transfers of this engine may always read and write it.
+            preallocate: reserve the disk's blocks now, so that no write meets a full disk. Else a
+                grown file is sparse.
+
+        The engine locks the file: no other engine can have it at the same time, unless both only
+        read. What is written survives the process, but not a power cut: nothing is flushed. The
+        file stays when the segment is deregistered. Who cuts it meanwhile makes reads fail.
+
+        Raises:
+            StorageFullError: no room for it.
+            FileTransferError: it cannot be opened, locked or sized.
+            SegmentOverlapError: another engine uses the file.
+            TransportUnavailableError: `transports` leaves `file` out.
+            SegmentAccessError: `remote=Access.WRITE`, or growth, of a read-only file.
+            ArgumentError: no regular file, or a size or name that cannot be.
+
+        Cost: a system call or ten, and a connection of the engine to itself for the first file.
+        Bytes go past the page cache (O_DIRECT, io_uring) where system and file system allow it;
+        page-aligned offsets and memory spare a copy.
+        """
+        return self._native.register_file(os.fspath(path), size, name, remote, preallocate)
 
     def connect(self, address: str, *, timeout_s: float = 5.0) -> Peer:
         """The engine that listens at `address`, or has it as its name in the directory.
