@@ -322,6 +322,18 @@ void Dispatch::fail(Status why, bool settled) {
   fill();
 }
 
+Clock::time_point Dispatch::settled_by() const {
+  std::vector<std::shared_ptr<Path>> paths;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& entry : entries_)
+      if (entry->in_doubt > 0) paths.push_back(entry->path);
+  }
+  Clock::time_point last{};
+  for (const auto& path : paths) last = std::max(last, path->settled_by());
+  return last;
+}
+
 void Dispatch::forget() {
   std::vector<std::shared_ptr<Batch>> batches;
   const std::lock_guard lock(mutex_);

@@ -52,6 +52,8 @@ class Dispatch {
 
   // Ends everything and refuses what comes; `settled`: nothing lands at the peer any more.
   void fail(Status why, bool settled);
+  // After fail(): when that will be so by itself; max() for never.
+  Clock::time_point settled_by() const;
   // After fail(): it came to light that nothing lands at the peer any more, or it never will.
   void settle_all();
   void forget();

@@ -196,6 +196,7 @@ std::shared_ptr<Peer> Engine::connect_once(const std::string& address, Clock::ti
       peer->ask_and_wait(net::Kind::kAsk, net::encode_question({}, {}), end, interrupted);
   if (offers.status != Status::kOk) throw TcpTransport::ClosedAtOnce(address);
   transports_->connect(peer, offers.bytes, end);
+  interrupted();
   if (!peer->alive()) throw TcpTransport::ClosedAtOnce(address);
   if (!peer->dispatch().has_paths()) {
     std::string text = "peer " + address + " and this engine have no transport in common";
@@ -207,21 +208,21 @@ std::shared_ptr<Peer> Engine::connect_once(const std::string& address, Clock::ti
 }
 
 void Engine::add_peer(const std::shared_ptr<Peer>& peer) {
-  std::vector<std::shared_ptr<Peer>> dead;
+  std::vector<std::shared_ptr<Peer>> settled;
+  std::vector<std::shared_ptr<Peer>> forgotten;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& old : peers_)
-      if (!old->alive()) dead.push_back(old);
-    std::erase_if(peers_, [](const auto& old) { return !old->alive(); });
+    std::erase_if(peers_, [&](const auto& old) {
+      // The target has shut the lanes of earlier generations, or is another process.
+      const bool same = old->engine == peer->engine || old->address == peer->address;
+      if (old->alive() || (!same && old->settles())) return false;
+      (same ? settled : forgotten).push_back(old);
+      return true;
+    });
     peers_.push_back(peer);
   }
-  for (const auto& old : dead) {
-    // The target has shut the lanes of earlier generations, or is another process.
-    if (old->engine == peer->engine || old->address == peer->address)
-      old->settle();
-    else
-      old->forget();
-  }
+  for (const auto& old : settled) old->settle();
+  for (const auto& old : forgotten) old->forget();
   if (closed_) peer->lose(Status::kEngineClosed, false);
 }
 
@@ -302,6 +303,7 @@ Clock::time_point Engine::tick(Clock::time_point now) {
   for (const auto& peer : peers()) {
     for (const auto& batch : peer->dispatch().batches())
       next = std::min(next, batch->check_time(now));
+    next = std::min(next, peer->settle_due(now));
     peer->fill();  // paths that rested may be tried again
     next = std::min(next, peer->dispatch().next_try(now));
   }

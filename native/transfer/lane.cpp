@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "../net/bytes.h"
+#include "lane_question.h"
 
 namespace inlay::transfer {
 
@@ -77,6 +77,19 @@ Lane::Health Lane::look(Clock::time_point now) {
   return health;
 }
 
+bool Lane::hear() {
+  constexpr std::chrono::seconds kLately(1);
+  {
+    const Turn turn = enter();
+    if (lost_) return false;
+    const net::TcpState state = net::tcp_state(made_.socket);
+    if (std::min(state.since_ack, state.since_data) < kLately) return true;
+    if (!sent_.empty()) return false;
+  }
+  ask(Kind::kAsk, net::encode_question(transport(), {}), [](Status, const Bytes&) {});
+  return false;
+}
+
 void Lane::close(Status why) {
   Turn turn = enter();
   if (!lost_) end_all(why, false);
@@ -96,7 +109,10 @@ void Lane::end_all(Status why, bool remote_gone) {
     else if (remote_gone)
       owner_now_->settled(*sent.attempt);
   }
+  if (owner_now_ != nullptr)
+    for (const Held& held : held_) owner_now_->completed(*held.sent.attempt, why, true);
   sent_.clear();
+  held_.clear();
   outbox_ = {};
   if (driver_ != nullptr) driver_->signal();
 }
@@ -119,19 +135,16 @@ std::optional<Reach> Lane::reach(const Segment& local, const RemoteSegment& remo
   return there == net::Place::kDisk ? kStaged : made_.reach;
 }
 
-Bytes Lane::fence() const {
-  Bytes connection(sizeof(uint64_t));
-  net::store(connection.data(), made_.connection);
-  return connection;
-}
+Bytes Lane::fence() const { return encode(LaneQuestion{LaneAsk::kShut, made_.connection}); }
 
 void Lane::push(net::Frame frame, Sent sent, std::span<const net::WireRange> ranges,
                 net::Pieces payload, std::shared_ptr<const void> kept) {
   if (sent_.empty()) {
     acknowledged_ = busy_since_ = Clock::now();
-    if (const Clock::duration every(look_every_.load()); every.count() > 0)
-      loop_.wake_by(acknowledged_ + every);
+    loop_.wake_by(acknowledged_ + Clock::duration(look_every_.load()));
   }
+  // For beat().
+  if (frame.kind == Kind::kWrite) loop_.wake_by(Clock::now() + LaneLease::kRenewAfter);
   sent.serial = ++last_serial_;
   frame.transfer = sent.transfer;
   frame.slice = sent.slice;
@@ -170,18 +183,37 @@ PostResult Lane::post(Attempt& attempt) {
   (is_read ? sent.landing : payload) = std::move(local);
   const Turn turn = enter();
   if (lost_) return {Posted::kRefused, lost_why_};
+  if (!is_read && (!lease_.good(Clock::now()) || gave_up())) {
+    held_.push_back({frame, std::move(sent), std::move(ranges), std::move(payload)});
+    return {Posted::kTaken};
+  }
   push(frame, std::move(sent), ranges, std::move(payload));
   return {Posted::kTaken};
 }
 
 void Lane::kick() {
   Turn turn = enter();
-  if (lost_ || outbox_.empty()) return;
-  const Io out = outbox_.flush(made_.socket.get());
-  if (out == Io::kClosed) return lose(turn, Status::kPeerDied, true);
-  if (out == Io::kBroken) return lose(turn, Status::kPeerUnreachable, false);
-  if (driver_ != nullptr && !outbox_.empty()) driver_->signal();
-  watch();
+  if (lost_) return;
+  std::optional<uint64_t> lease;
+  if (!held_.empty() && !gave_up()) {
+    if (lease_.good(Clock::now())) {
+      for (Held& held : held_)
+        push(held.frame, std::move(held.sent), held.ranges, std::move(held.payload));
+      held_.clear();
+    } else {
+      lease = lease_.ask(writes_out());
+    }
+  }
+  if (!outbox_.empty()) {
+    const Io out = outbox_.flush(made_.socket.get());
+    if (out == Io::kClosed) return lose(turn, Status::kPeerDied, true);
+    if (out == Io::kBroken) return lose(turn, Status::kPeerUnreachable, false);
+    if (driver_ != nullptr && !outbox_.empty()) driver_->signal();
+    watch();
+  }
+  if (!lease || turn.owner == nullptr) return;
+  turn.lock.unlock();
+  ask_lease(*turn.owner, *lease);
 }
 
 void Lane::ask(Kind kind, Bytes question, PathOwner::Then then) {
@@ -242,6 +274,11 @@ const char* Lane::on_payload_end() {
 void Lane::revoke(const void* owner) {
   const Turn turn = enter();
   if (lost_ || owner_now_ == nullptr) return;
+  std::erase_if(held_, [&](const Held& held) {
+    const bool drops = held.sent.attempt->owner == owner;
+    if (drops) owner_now_->completed(*held.sent.attempt, Status::kCancelled, true);
+    return drops;
+  });
   std::vector<uint64_t> its;
   for (const Sent& sent : sent_)
     if (sent.attempt != nullptr && sent.attempt->owner == owner) its.push_back(sent.serial);
@@ -300,7 +337,9 @@ bool Lane::pump() {
     lose(turn, Status::kPeerUnreachable, false);
   } else {
     watch();
-    if (!told_.empty()) tell(turn);
+    const bool held = !held_.empty() && in == Io::kMoved;
+    if (held || !told_.empty()) tell(turn);
+    if (held) kick();
     return in == Io::kMoved || out == Io::kMoved;
   }
   return true;

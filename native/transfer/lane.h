@@ -17,6 +17,7 @@
 #include "../net/loop.h"
 #include "../net/stream.h"
 #include "../net/wire.h"
+#include "lane_lease.h"
 #include "transport.h"
 
 namespace inlay::transfer {
@@ -50,7 +51,10 @@ class Lane final : public Path,
   };
   // Also asks something when answers do not come, so that there is something to acknowledge.
   Health look(Clock::time_point now);
-  // The loop ticks within `every` of the first post after a rest; 0: it need not.
+  // Whether anything came from the peer's machine lately. If not, asks something, unless a question
+  // is under way.
+  bool hear();
+  // The loop ticks within `every` of the first post after a rest.
   void watch_health(Clock::duration every) { look_every_ = every.count(); }
 
   // `then` is called once, without locks; with the reason when the lane ends before the answer.
@@ -74,6 +78,11 @@ class Lane final : public Path,
   void abandon(const void* owner) override;
   void close(Status why) override;
   Bytes fence() const override;
+  Clock::time_point settled_by() override;
+
+  // Renews the lease of writes that are under way, or ends the lane when that fails for so long
+  // that none of them can land any more. Returns when to be called again.
+  Clock::time_point beat(Clock::time_point now);
 
   bool on_events(uint32_t events) override;
 
@@ -93,6 +102,13 @@ class Lane final : public Path,
     PathOwner::Then then;  // of a question
     std::shared_ptr<Bytes> text;
   };
+  // A write that waits for its lease.
+  struct Held {
+    net::Frame frame;
+    Sent sent;
+    std::vector<net::WireRange> ranges;
+    net::Pieces payload;
+  };
   // What has to be told without the lock.
   struct Told {
     PathOwner::Then then;
@@ -111,10 +127,16 @@ class Lane final : public Path,
   void tell(Turn& turn);
   void lose(Turn& turn, Status why, bool remote_gone);
 
+  // Without the lock. First over any lane, then over this one.
+  void ask_lease(PathOwner& owner, uint64_t time, bool here = false);
+  void take_lease(Status status, const Bytes& time, bool here, uint64_t asked);
+
   // All with the lane locked:
   void push(net::Frame frame, Sent sent, std::span<const net::WireRange> ranges,
             net::Pieces payload, std::shared_ptr<const void> kept = {});
   void watch();
+  bool writes_out() const;
+  bool gave_up() const;
   void end_all(Status why, bool remote_gone);
 
   const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
@@ -136,7 +158,9 @@ class Lane final : public Path,
   net::Inbox inbox_;
   net::Outbox outbox_;
   std::deque<Sent> sent_;
-  std::atomic<Clock::rep> look_every_{0};
+  LaneLease lease_;
+  std::vector<Held> held_;
+  std::atomic<Clock::rep> look_every_{Clock::duration(std::chrono::seconds(1)).count()};
   Clock::time_point acknowledged_{};  // then, or later, nothing was unacknowledged
   Clock::time_point busy_since_{};
   Clock::time_point asked_{};  // by look()

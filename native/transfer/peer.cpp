@@ -94,6 +94,7 @@ void Peer::lost(Path& path, Status why) {
   const bool ended = last && (why == Status::kPeerDied || !lane_lost);
   if (ended || why == Status::kProtocol) return lose(why, ended && why == Status::kPeerDied);
   if (lane_lost) lane_lost(path);
+  if (removed != 0) settle_at(path.settled_by(), removed);
   // What the peer closed needs no fence. Where nothing is in doubt it is asked, too, so that the
   // peer does not keep what is of no use.
   if (Bytes question = path.fence(); !question.empty() && why != Status::kPeerDied)
@@ -131,6 +132,41 @@ void Peer::lose(Status why, bool remote_gone) {
   }
   dispatch_.fail(why, remote_gone);
   for (const auto& lane : lanes) lane->close(why);
+  settle_at(dispatch_.settled_by(), kAll);
+}
+
+void Peer::settle_at(Clock::time_point time, uint64_t removed) {
+  if (time == Clock::time_point::max()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    settled_by_.emplace_back(time, removed);
+  }
+  loop_.wake_by(time);
+}
+
+bool Peer::settles() const {
+  const std::lock_guard lock(mutex_);
+  return !settled_by_.empty();
+}
+
+Clock::time_point Peer::settle_due(Clock::time_point now) {
+  std::vector<uint64_t> due;
+  Clock::time_point next = Clock::time_point::max();
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(settled_by_, [&](const auto& one) {
+      if (one.first <= now) due.push_back(one.second);
+      return one.first <= now;
+    });
+    for (const auto& one : settled_by_) next = std::min(next, one.first);
+  }
+  for (const uint64_t removed : due) {
+    if (removed == kAll)
+      dispatch_.settle_all();
+    else
+      dispatch_.settle(removed);
+  }
+  return next;
 }
 
 void Peer::ask(net::Kind kind, Bytes question, Then then) {

@@ -23,7 +23,11 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
  public:
   // `generation` counts this engine's connections to peers; see net::Hello.
   Peer(net::Loop& loop, std::string address, const net::EngineId& engine, uint32_t generation)
-      : address(std::move(address)), engine(engine), generation(generation), dispatch_(loop) {}
+      : address(std::move(address)),
+        engine(engine),
+        generation(generation),
+        loop_(loop),
+        dispatch_(loop) {}
   ~Peer();
 
   const std::string address;
@@ -49,6 +53,9 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   void settle() { dispatch_.settle_all(); }
   // Nor will it ever be.
   void forget() { dispatch_.forget(); }
+  bool settles() const;  // by itself, later
+  // Settles what cannot land any more by now. Returns when to be called again; max(): never.
+  Clock::time_point settle_due(Clock::time_point now);
 
   const Dispatch& dispatch() const { return dispatch_; }
   void submit(Part& part);
@@ -85,7 +92,9 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
 
   void ask(net::Kind kind, Bytes question, Then then);
   void fence(Fence fence);
+  void settle_at(Clock::time_point time, uint64_t removed);
 
+  net::Loop& loop_;
   Dispatch dispatch_;
   std::atomic<Status> lost_{Status::kOk};
   std::atomic<uint32_t> last_lane_{0};
@@ -94,6 +103,9 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::function<void(const Path&)> lane_lost_;
   std::vector<Fence> fences_;  // to be asked over the next lane
+  // Settled by then, whether or not the fence is answered; kAll: all of a lost peer.
+  static constexpr uint64_t kAll = 0;
+  std::vector<std::pair<Clock::time_point, uint64_t>> settled_by_;
   std::unordered_map<std::string, std::weak_ptr<RemoteSegment>> segments_;
 };
 

@@ -5,9 +5,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <ctime>
 #include <string>
 
 #include "../core/errors.h"
+#include "../net/bytes.h"
+#include "lane_lease.h"
 
 namespace inlay::transfer {
 
@@ -28,6 +31,13 @@ constexpr int kMaxAccepts = 16;
 constexpr int kMaxTurns = 8;
 // How long a lane that ends waits for the disk to take what is under way to it.
 constexpr std::chrono::seconds kDiskTime(2);
+
+// Goes on while the machine sleeps.
+uint64_t boot_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+}
 
 }  // namespace
 
@@ -127,13 +137,28 @@ void Server::fence(const net::EngineId& engine, uint64_t connection) {
   for (const auto& lane : old) drop(*lane);
 }
 
-void Server::shut(const net::EngineId& engine, uint64_t connection) {
+std::shared_ptr<ServedLane> Server::find(const net::EngineId& engine, uint64_t connection) const {
   for (const auto& [lane, held] : proven_) {
     const net::Hello& hello = lane->handshake_.hello();
-    if (hello.engine != engine || hello.connection != connection) continue;
-    drop(*std::shared_ptr(held));
-    return;
+    if (hello.engine == engine && hello.connection == connection) return held;
   }
+  return nullptr;
+}
+
+Transport::Answer Server::answer(const net::EngineId& engine, const LaneQuestion& question) {
+  const auto lane = find(engine, question.connection);
+  if (question.ask == LaneAsk::kShut) {
+    if (lane != nullptr) drop(*lane);  // nothing that was sent on it lands any more
+    return {};
+  }
+  if (lane == nullptr) return {Status::kPeerUnreachable, {}};
+  const uint64_t now = boot_ms();
+  // A new lease is asked for while nothing is on its way; else only what was told counts.
+  const uint64_t from = question.time == 0 ? now : std::min(question.time, now);
+  lane->lease_end_ms_ = std::max<uint64_t>(lane->lease_end_ms_, from + LaneLease::kLength.count());
+  Bytes time(sizeof(now));
+  net::store(time.data(), now);
+  return {Status::kOk, std::move(time)};
 }
 
 void Server::evict(const Segment& segment) {
@@ -202,6 +227,8 @@ ServedLane::Turn ServedLane::serve() {
   bool worked = false;
   has_more_ = false;
   for (int turn = 0; turn < kMaxTurns; ++turn) {
+    if (request_.kind == Kind::kWrite && use_ != nullptr && boot_ms() > lease_end_ms_)
+      end_write(Status::kPeerUnreachable);
     const Io in = inbox_.receive(socket_.get(), *this);
     if (in == Io::kClosed || in == Io::kBroken) return Turn::kOver;
     const Io out = outbox_.empty() ? Io::kBlocked : outbox_.flush(socket_.get());
@@ -307,6 +334,10 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
       return nullptr;
     }
     case Kind::kWrite:
+      if (boot_ms() > lease_end_ms_) {  // it may be on another lane by now
+        request_status_ = Status::kPeerUnreachable;
+        return nullptr;
+      }
       request_status_ = check(frame, ranges, landing);
       if (request_status_ != Status::kOk) use_ = nullptr;
       if (staged_ != nullptr) landing.add(staged_->buffer.get(), frame.bytes);
@@ -324,6 +355,7 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
 const char* ServedLane::on_payload_end() {
   if (request_.kind == Kind::kWrite) {
     if (request_status_ == Status::kOk && !inbox_.intact()) request_status_ = Status::kChecksum;
+    if (staged_ != nullptr && boot_ms() > lease_end_ms_) request_status_ = Status::kPeerUnreachable;
     if (staged_ != nullptr && request_status_ == Status::kOk) {
       start_staged();
       return nullptr;
@@ -374,15 +406,16 @@ void ServedLane::answer_question() {
   answer_text(Kind::kAnswer, said.status, std::move(said.bytes));
 }
 
+void ServedLane::end_write(Status why) {
+  inbox_.skip_rest();
+  request_status_ = why;
+  use_ = nullptr;
+}
+
 void ServedLane::end_use(const Segment& segment) {
-  if (use_ != nullptr && &use_->segment() == &segment) {
-    inbox_.skip_rest();
-    request_status_ = Status::kSegmentClosed;
-    use_ = nullptr;
-  }
+  if (use_ != nullptr && &use_->segment() == &segment) end_write(Status::kSegmentClosed);
   if (staged_ != nullptr && staged_->is_of(segment)) {
-    inbox_.skip_rest();
-    request_status_ = Status::kSegmentClosed;
+    end_write(Status::kSegmentClosed);
     staged_ = nullptr;
   }
   for (const auto& move : moves_)

@@ -15,6 +15,7 @@
 #include "../net/socket.h"
 #include "../net/stream.h"
 #include "answers.h"
+#include "lane_question.h"
 #include "segment.h"
 #include "staging.h"
 #include "transport.h"
@@ -38,8 +39,8 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   void stop();
   // Closes connections that do not prove themselves in time. Returns when to be called again.
   net::Clock::time_point tick(net::Clock::time_point now);
-  // Closes that lane of the engine: nothing that was sent on it lands any more.
-  void shut(const net::EngineId& engine, uint64_t connection);
+  // What an initiator asks about one of its lanes.
+  Transport::Answer answer(const net::EngineId& engine, const LaneQuestion& question);
   // Ends the use of a closed segment by peers, at the price of the lanes that are sending from it.
   void evict(const Segment& segment);
 
@@ -53,6 +54,7 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   void drop(ServedLane& lane);
   // Made at first use.
   StagingPool& staging();
+  std::shared_ptr<ServedLane> find(const net::EngineId& engine, uint64_t connection) const;
   // Closes the lanes of an engine's earlier generations: nothing on them can land any more.
   void fence(const net::EngineId& engine, uint64_t connection);
 
@@ -88,6 +90,8 @@ class ServedLane : public net::Handler,
   Turn serve();
   void watch();
   bool send_output();
+  // Skips the rest of the write that arrives.
+  void end_write(Status why);
   void end_use(const Segment& segment);  // or drops the lane
 
   const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
@@ -113,7 +117,8 @@ class ServedLane : public net::Handler,
   net::Descriptor socket_;
   net::Loop::Id loop_id_ = 0;
   uint32_t events_ = 0;
-  bool has_more_ = false;  // its turn ended before its work
+  bool has_more_ = false;      // its turn ended before its work
+  uint64_t lease_end_ms_ = 0;  // writes land until then
   const net::Clock::time_point accepted_ = net::Clock::now();
   net::ServerHandshake handshake_;
   std::vector<std::byte> received_;  // of the handshake

@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "../core/errors.h"
-#include "../net/bytes.h"
 #include "peer.h"
 #include "server.h"
 
@@ -158,9 +157,9 @@ void TcpTransport::close() {
 
 Transport::Answer TcpTransport::answer(const net::EngineId& from,
                                        std::span<const std::byte> question) {
-  if (question.size() != sizeof(uint64_t) || server_ == nullptr) return {Status::kProtocol, {}};
-  server_->shut(from, net::load<uint64_t>(question.data()));
-  return {};
+  const auto asked = decode_lane_question(question);
+  if (!asked || server_ == nullptr) return {Status::kProtocol, {}};
+  return server_->answer(from, *asked);
 }
 
 }  // namespace inlay::transfer

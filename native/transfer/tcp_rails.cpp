@@ -15,6 +15,10 @@ namespace {
 
 // Acknowledgements come within 4 ms on a loaded link.
 constexpr std::chrono::milliseconds kLookEvery(4);
+// Without a rail to change to, whether the peer's machine is there is all that is of interest.
+constexpr std::chrono::milliseconds kHearEvery(500);
+// When nothing came from it for so long while something was under way, it is given up.
+constexpr std::chrono::seconds kVanishedAfter(10);
 constexpr std::size_t kMaxRails = 16;
 
 bool same_network(const RailEnd& end, const std::string& host) {
@@ -222,12 +226,30 @@ void TcpRails::link_changed(const net::LinkEvent& event) {
 void TcpRails::watch_lanes() {
   for (const auto& rail : rails_)
     for (const auto& lane : rail->lanes)
-      if (lane != nullptr)
-        lane->watch_health(others_ready(*rail) ? kLookEvery : Clock::duration(0));
+      if (lane != nullptr) lane->watch_health(others_ready(*rail) ? kLookEvery : kHearEvery);
+}
+
+// Lanes that cannot be made are no sign of life, whatever transport the bytes take.
+Clock::time_point TcpRails::hear(Clock::time_point now) {
+  if (now < hear_at_) return hear_at_;
+  const auto peer = peer_.lock();
+  if (peer == nullptr || !peer->alive()) return Clock::time_point::max();
+  const bool idle = peer->dispatch().batches().empty();
+  bool heard = idle || heard_ == Clock::time_point{};
+  for (const auto& rail : rails_)
+    for (const auto& lane : std::array(rail->lanes))
+      if (!idle && lane != nullptr) heard |= lane->hear();
+  if (heard) heard_ = idle ? Clock::time_point{} : now;
+  if (idle) return Clock::time_point::max();
+  if (now - heard_ >= kVanishedAfter) {
+    peer->lose(Status::kPeerUnreachable, false);
+    return Clock::time_point::max();
+  }
+  return hear_at_ = now + kHearEvery;
 }
 
 Clock::time_point TcpRails::tick(Clock::time_point now) {
-  Clock::time_point next = Clock::time_point::max();
+  Clock::time_point next = hear(now);
   for (const auto& rail : rails_) {
     if (rail->health.next_tick() <= time_of(now)) tell(*rail, RailEvent::kTick);
     if (rail->health.state() == RailState::kReady && others_ready(*rail)) {
@@ -241,6 +263,8 @@ Clock::time_point TcpRails::tick(Clock::time_point now) {
       }
       if (silent) tell(*rail, RailEvent::kSilence);
     }
+    for (const auto& lane : std::array(rail->lanes))
+      if (lane != nullptr) next = std::min(next, lane->beat(now));
     if (const TimeNs at = rail->health.next_tick(); at != Rail::kNever)
       next = std::min(next, Clock::time_point(std::chrono::nanoseconds(at)));
   }

@@ -67,6 +67,8 @@ class TcpRails : public std::enable_shared_from_this<TcpRails> {
   void lane_lost(const Path* path);
   bool others_ready(const One& rail) const;
   void watch_lanes();
+  // Gives up a peer that nothing comes from. Returns when to be called again.
+  Clock::time_point hear(Clock::time_point now);
   void note_started();
 
   net::Loop& loop_;
@@ -75,6 +77,8 @@ class TcpRails : public std::enable_shared_from_this<TcpRails> {
   const std::weak_ptr<Peer> peer_;
   RailConfig config_;
   std::vector<std::unique_ptr<One>> rails_;
+  Clock::time_point heard_{};  // from the peer while something was under way; {}: nothing is
+  Clock::time_point hear_at_{};
 
   std::mutex mutex_;
   std::condition_variable started_;

@@ -100,6 +100,9 @@ class Path {
   // A question for the same transport of the peer, whose answer with kOk says that nothing that was
   // posted here lands there any more. Empty: what is reported here is always settled.
   virtual Bytes fence() const { return {}; }
+  // Of a path that has ended: when what was posted here can land no more even if the fence is never
+  // answered; max() for never.
+  virtual Clock::time_point settled_by() { return Clock::time_point::max(); }
 };
 
 // Of any thread. What is marked (locked) may be called with the path's lock held; the other calls

@@ -1,7 +1,7 @@
 """Moves bytes over several links while a test cuts them, and compares every one.
 
-It connects to the address that is its argument, prints "ready", does what each line on standard
-input says ("work 8" for 8 seconds), and prints what came of it as JSON.
+It connects to the address that is its first argument, listens at the second, prints "ready", does
+what each line on standard input says ("work 8" for 8 seconds), and prints what came of it as JSON.
 """
 
 import json
@@ -121,8 +121,8 @@ class Stale:
 
 
 def main() -> None:
-    address = sys.argv[1]
-    with TransferEngine("0.0.0.0:0", token=TOKEN, transports=["tcp"]) as engine:
+    address, listen = sys.argv[1:]
+    with TransferEngine(listen, token=TOKEN, transports=["tcp"]) as engine:
         stale = Stale(engine, address)
         commands: dict[str, Callable[[float], object]] = {
             "work": lambda seconds: work(engine, address, seconds, 1),

@@ -124,6 +124,51 @@ def test_stopped_peer_and_a_small_write(engine: TransferEngine, target: Target) 
     assert peer.alive
 
 
+@pytest.mark.parametrize("size", [4096, MANY])
+def test_stopped_peer_and_the_end_of_a_lease(
+    engine: TransferEngine, target: Target, size: int
+) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(size)
+    remote = peer["sink"][0:size]
+    data = np.frombuffer(local, np.uint8)
+    data[:] = 1
+    engine.write(local, remote)
+    data[:] = 2
+    target.stop()
+    batch = engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.2)
+    with pytest.raises(TransferTimeoutError):
+        batch.wait()
+    assert not batch.settled
+    # Nobody answers: the lease ends by itself.
+    begin = time.monotonic()
+    while not batch.settled:
+        assert time.monotonic() < begin + 4
+    target.go_on()
+    # The bytes that wait in the target's socket land no more.
+    for _ in range(20):
+        assert target.tell(f"int(np.frombuffer(segments['sink'], np.uint8)[:{size}].sum())") == size
+        time.sleep(0.02)
+    data[:] = 3
+    engine.write(local, remote)
+    assert peer.alive
+    total = target.tell(f"int(np.frombuffer(segments['sink'], np.uint8)[:{size}].sum())")
+    assert total == 3 * size
+
+
+def test_stopped_peer_goes_on_with_a_write(engine: TransferEngine, target: Target) -> None:
+    local = engine.register(pattern(MANY, 1))
+    remote = engine.connect(target.address)["sink"][0:MANY]
+    batch = engine.submit([Transfer(Op.WRITE, local, remote)])
+    target.stop()
+    with pytest.raises(WaitTimeoutError):
+        batch.wait(3.5)  # past the lease: it has to be written again
+    target.go_on()
+    batch.wait(20)
+    total = target.tell(f"int(np.frombuffer(segments['sink'], np.uint8)[:{MANY}].sum())")
+    assert total == int(pattern(MANY, 1).sum())
+
+
 def test_stopped_peer_and_a_large_write(engine: TransferEngine, target: Target) -> None:
     peer = engine.connect(target.address)
     data = np.full(MANY, 1, np.uint8)

@@ -18,7 +18,8 @@ MBITS = [1600, 800, 533, 400]
 class Pair:
     """A target on the right, an initiator on the left."""
 
-    def __init__(self, links: ShapedLinks) -> None:
+    def __init__(self, links: ShapedLinks, listen: str = "0.0.0.0:0", to: int = 0) -> None:
+        """The initiator listens at `listen` and connects over link `to`."""
         self.links = links
         options: dict[str, Any] = {
             "stdin": subprocess.PIPE,
@@ -30,9 +31,9 @@ class Pair:
             "right", [sys.executable, "-m", module + "target", "0.0.0.0:0"], **options
         )
         port = self.target.stdout.readline().split(":")[1].strip()
-        address = f"{links[0].right}:{port}"
+        address = f"{links[to].right}:{port}"
         self.initiator = links.start(
-            "left", [sys.executable, "-m", module + "rails_initiator", address], **options
+            "left", [sys.executable, "-m", module + "rails_initiator", address, listen], **options
         )
         assert self.initiator.stdout.readline() == "ready\n"
 
@@ -86,3 +87,32 @@ def test_links_are_cut_and_come_back(pair: Pair, seed: int) -> None:
     result = pair.result()
     assert result["errors"] == [] and result["wrong"] == 0
     assert result["moved"] > 100 << 20
+
+
+def test_the_address_to_listen_at_binds_no_lane() -> None:
+    if (problem := netns_problem()) is not None:
+        pytest.skip(problem)
+    with ShapedLinks([800, 400]) as links:
+        pair = Pair(links, listen=f"{links[0].left}:0", to=1)
+        pair.begin("work", 3)
+        time.sleep(0.5)
+        links[0].cut()
+        time.sleep(1)
+        before = links[1].bytes_sent("right")
+        result = pair.result()
+        assert result["errors"] == [] and result["wrong"] == 0
+        assert links[1].bytes_sent("right") - before > 10 << 20
+
+
+def test_a_machine_that_vanishes() -> None:
+    if (problem := netns_problem()) is not None:
+        pytest.skip(problem)
+    with ShapedLinks([400]) as links:
+        pair = Pair(links)
+        pair.begin("work", 60)
+        time.sleep(0.3)
+        links[0].cut(silently=True)
+        begin = time.monotonic()
+        (error,) = pair.result()["errors"]
+        assert error.startswith("PeerUnreachableError") and links[0].right in error
+        assert 9 < time.monotonic() - begin < 14
