@@ -145,7 +145,10 @@ void test_closing(const std::vector<std::string>& transports) {
     CHECK(batch->wait(in(20)));
     if (batch->state() != State::kDone) {
       const Status why = batch->failure().status;
-      CHECK(why == (round % 2 == 0 ? Status::kPeerDied : Status::kEngineClosed));
+      // Within the process the target's memory is seen to go before its connection is.
+      const bool gone =
+          why == Status::kPeerDied || (transports[0] == "local" && why == Status::kSegmentClosed);
+      CHECK(round % 2 == 0 ? gone : why == Status::kEngineClosed);
     }
   }
 }
