@@ -107,6 +107,7 @@ def test_stopped_peer_and_a_small_write(engine: TransferEngine, target: Target) 
     peer = engine.connect(target.address)
     local = engine.register(pattern(4096, 1))
     remote = peer["sink"][0:4096]
+    engine.write(local, remote)  # without a lease nothing would be sent
     target.stop()
     batch = engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.3)
     with pytest.raises(WaitTimeoutError):
@@ -174,6 +175,7 @@ def test_stopped_peer_and_a_large_write(engine: TransferEngine, target: Target) 
     data = np.full(MANY, 1, np.uint8)
     local = engine.register(data)
     remote = peer["sink"][0:MANY]
+    engine.write(local, remote)  # without a lease nothing would be sent
     target.stop()
     begin = time.monotonic()
     batch = engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.3)
@@ -204,6 +206,7 @@ def test_stopped_peer_and_many_large_writes(engine: TransferEngine, target: Targ
     data = np.full(MANY, 1, np.uint8)
     local = engine.register(data)
     remote = peer["sink"][0:MANY]
+    engine.write(local, remote)  # without a lease nothing would be sent
     target.stop()
     batches = [
         engine.submit([Transfer(Op.WRITE, local, remote)], deadline_s=0.2 + i / 10)
@@ -248,6 +251,7 @@ def test_cancel_of_a_write_to_a_stopped_peer(engine: TransferEngine, target: Tar
     peer = engine.connect(target.address)
     local = engine.allocate(4096)
     remote = peer["sink"][0:4096]
+    engine.write(local, remote)  # without a lease nothing would be sent
     target.stop()
     batch = engine.submit([Transfer(Op.WRITE, local, remote)])
     begin = time.monotonic()
