@@ -28,6 +28,8 @@ class Dial final : public Handler, public std::enable_shared_from_this<Dial> {
                                      const Token& token, Then then);
   Dial(Loop& loop, Descriptor socket, const Hello& hello, const Token& token, Then then);
   void cancel();
+  // The other end's machine has answered.
+  bool reached() const { return connected_; }
 
   bool on_events(uint32_t events) override;
 

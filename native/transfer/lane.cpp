@@ -84,7 +84,8 @@ bool Lane::hear() {
     if (lost_) return false;
     const net::TcpState state = net::tcp_state(made_.socket);
     if (std::min(state.since_ack, state.since_data) < kLately) return true;
-    if (!sent_.empty()) return false;
+    // A stopped process's kernel acknowledges, but only what it gets.
+    if (state.unacknowledged > 0) return false;
   }
   ask(Kind::kAsk, net::encode_question(transport(), {}), [](Status, const Bytes&) {});
   return false;

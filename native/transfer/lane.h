@@ -51,8 +51,8 @@ class Lane final : public Path,
   };
   // Also asks something when answers do not come, so that there is something to acknowledge.
   Health look(Clock::time_point now);
-  // Whether anything came from the peer's machine lately. If not, asks something, unless a question
-  // is under way.
+  // Whether anything came from the peer's machine lately. If not, asks something, unless bytes
+  // are under way.
   bool hear();
   // The loop ticks within `every` of the first post after a rest.
   void watch_health(Clock::duration every) { look_every_ = every.count(); }

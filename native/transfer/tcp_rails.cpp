@@ -140,8 +140,11 @@ bool TcpRails::others_ready(const One& rail) const {
 void TcpRails::tell(One& rail, RailEvent event) {
   const RailActions actions = rail.health.on(event, time_of(Clock::now()), others_ready(rail));
   if (actions.close) {
-    for (auto& dial : rail.dials)
-      if (dial != nullptr) std::exchange(dial, nullptr)->cancel();
+    for (auto& dial : rail.dials) {
+      if (dial == nullptr) continue;
+      if (dial->reached()) heard_ = Clock::now();
+      std::exchange(dial, nullptr)->cancel();
+    }
     // A lane that works stays when another one could not be made.
     const bool only_dials = event == RailEvent::kRefused || event == RailEvent::kTick;
     for (auto& lane : rail.lanes)
