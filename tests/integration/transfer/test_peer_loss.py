@@ -163,7 +163,7 @@ def test_stopped_peer_goes_on_with_a_write(engine: TransferEngine, target: Targe
     batch = engine.submit([Transfer(Op.WRITE, local, remote)])
     target.stop()
     with pytest.raises(WaitTimeoutError):
-        batch.wait(3.5)  # past the lease: it has to be written again
+        batch.wait(11.5)  # past the lease; past the time after which a machine is given up, too
     target.go_on()
     batch.wait(20)
     total = target.tell(f"int(np.frombuffer(segments['sink'], np.uint8)[:{MANY}].sum())")
