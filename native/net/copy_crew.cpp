@@ -31,9 +31,9 @@ void CopyCrew::call(std::shared_ptr<SharedWork> work) {
     if (threads_.empty())
       for (int i = 0; i < size_; ++i) threads_.push_back(start_thread([this] { run(); }));
     if (const auto known = std::ranges::find(works_, work, &Entry::work); known != works_.end())
-      known->again = true;
+      known->call = ++last_call_;
     else
-      works_.push_back({std::move(work), false});
+      works_.push_back({std::move(work), ++last_call_});
   }
   called_.notify_all();
 }
@@ -55,12 +55,12 @@ void CopyCrew::run() {
     called_.wait(lock, [this] { return closed_ || !works_.empty(); });
     if (closed_) return;
     const std::shared_ptr<SharedWork> work = works_.front().work;
-    works_.front().again = false;
+    const uint64_t call = works_.front().call;
     lock.unlock();
     const bool did = work->do_piece();
     lock.lock();
-    if (did || works_.empty() || works_.front().work != work) continue;
-    if (!works_.front().again) works_.pop_front();
+    // Who found nothing before the last call does not speak for what came with it.
+    if (!did && !works_.empty() && works_.front().call == call) works_.pop_front();
   }
 }
 

@@ -40,10 +40,11 @@ class CopyCrew {
   std::condition_variable called_;
   struct Entry {
     std::shared_ptr<SharedWork> work;
-    bool again;  // called since a thread last looked for a piece
+    uint64_t call;  // the last one
   };
   std::deque<Entry> works_;
   std::vector<std::thread> threads_;
+  uint64_t last_call_ = 0;
   bool closed_ = false;
 };
 

@@ -34,14 +34,17 @@ int main() {
     const auto first = std::make_shared<Countdown>();
     const auto second = std::make_shared<Countdown>();
     // No call is lost, whenever it comes: also while a thread finds nothing left.
+    int pieces = 0;
     for (int round = 1; round <= 20000; ++round) {
       const auto& work = round % 3 == 0 ? second : first;
-      work->left.fetch_add(1);
+      const int added = 1 + round % 4;
+      work->left.fetch_add(added);
+      pieces += added;
       crew.call(work);
       if (round % 7 == 0)
         while (work->left.load() > 0) std::this_thread::yield();
     }
-    while (first->done.load() + second->done.load() < 20000) std::this_thread::yield();
+    while (first->done.load() + second->done.load() < pieces) std::this_thread::yield();
     CHECK(first->left.load() == 0 && second->left.load() == 0);
   }
   // Closing does not wait for the end of the work; a closed crew takes none.
