@@ -156,6 +156,8 @@ std::atomic<uint64_t>* VisitedPage::take_cell(uint64_t visit) {
 
 VisitedPage::Visit VisitedPage::enter(uint32_t slot, uint32_t epoch) {
   if (slot >= ControlLayout::kSlots || epoch == 0) return Visit(nullptr);
+  // Who asks again and again for a closed segment does not keep its owner waiting.
+  if (!is_open(slot, epoch)) return Visit(nullptr);
   Visit visit(take_cell(visit_of(slot, epoch)));
   if (layout_->epochs[slot].load() == epoch) return visit;
   return Visit(nullptr);
