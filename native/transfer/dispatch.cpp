@@ -12,6 +12,9 @@ constexpr uint16_t kMaxTries = 8;
 constexpr uint8_t kMaxDamaged = 4;
 constexpr std::chrono::milliseconds kFirstRest(100);
 constexpr std::chrono::milliseconds kLongestRest(500);
+// Of several connections to a process that ends one is seen to end first; the peer is lost with the
+// last. Until then no memory counts as out of reach.
+constexpr std::chrono::milliseconds kEnding(500);
 
 bool is_paths_fault(Status status) {
   switch (status) {
@@ -261,6 +264,8 @@ uint64_t Dispatch::remove_path(const Path& path) {
   Entry& entry = **found;
   entry.lost = true;
   ++version_;
+  ending_until_ = Clock::now() + kEnding;
+  loop_.wake_by(ending_until_);
   const uint64_t id = entry.in_doubt > 0 ? entry.id : 0;
   remove_if_unused(entry);
   return id;
@@ -369,6 +374,7 @@ void Dispatch::busy_paths(std::vector<std::shared_ptr<Path>>& paths) const {
 Clock::time_point Dispatch::next_try(Clock::time_point now) const {
   Clock::time_point next = Clock::time_point::max();
   const std::lock_guard lock(mutex_);
+  if (ending_until_ > now && !queue_.empty()) next = ending_until_;
   for (const auto& entry : entries_)
     if (!entry->lost && entry->rests_until > now) next = std::min(next, entry->rests_until);
   return next;

@@ -128,6 +128,7 @@ class Dispatch {
   uint64_t last_entry_ = 0;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::set<Part*, Earlier> queue_;
+  Clock::time_point ending_until_{};  // a path was lost, perhaps all will be
   uint64_t turn_ = 0;
   std::vector<Part*> parts_;  // all unfinished
   std::deque<Sent> sent_;     // all ever used at once

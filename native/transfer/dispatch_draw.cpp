@@ -152,7 +152,7 @@ Dispatch::Way Dispatch::choose(const Part& part, const Request& request, uint64_
     }
     if (count == kMaxPaths) break;
   }
-  unreachable = count + resting == 0 && living > 0;
+  unreachable = count + resting == 0 && living > 0 && now >= time_of(ending_until_);
   const Traffic wanted = part.bytes <= kSmallBytes ? Traffic::kSmall : Traffic::kBulk;
   bool some_fit = false;
   const auto fits = [&](const Entry& entry) {

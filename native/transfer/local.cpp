@@ -53,7 +53,7 @@ class OwnMemory final : public RemoteMemory {
   Status copy(const Slice& slice, bool streaming) const override {
     const net::SegmentDescriptor& named = slice.request->remote->descriptor;
     const auto use = door_->use(named.slot, named.epoch);
-    if (use == nullptr) return Status::kSegmentClosed;
+    if (use == nullptr) return door_->is_open() ? Status::kSegmentClosed : Status::kPeerDied;
     const Segment& segment = use->segment();
     const bool read = slice.request->op == Op::kRead;
     if (segment.access < (read ? Access::kRead : Access::kWrite)) return Status::kSegmentAccess;
@@ -103,6 +103,11 @@ class LocalPath final : public CopyPath {
 std::shared_ptr<SegmentUse> Door::use(uint32_t slot, uint32_t epoch) {
   const std::shared_lock lock(mutex);
   return segments == nullptr ? nullptr : segments->use(slot, epoch);
+}
+
+bool Door::is_open() {
+  const std::shared_lock lock(mutex);
+  return segments != nullptr;
 }
 
 LocalTransport::LocalTransport(Site site)

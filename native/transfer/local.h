@@ -29,6 +29,7 @@ class LocalTransport final : public Transport {
     std::shared_mutex mutex;
     SegmentRegistry* segments;  // null: the engine is closed
     std::shared_ptr<SegmentUse> use(uint32_t slot, uint32_t epoch);
+    bool is_open();
   };
 
  private:

@@ -15,18 +15,13 @@ import pytest
 
 from inlay.core.errors import (
     PeerDiedError,
-    PeerUnreachableError,
     SegmentClosedError,
     TransferCancelledError,
     TransferTimeoutError,
-    TransportUnavailableError,
 )
 from inlay.transfer import Access, Op, Transfer, TransferEngine
 from tests.integration.transfer.conftest import ROOT, Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
-
-# Gone, by any way of learning it: no lane is left, or for a moment only those that move nothing.
-GONE = (PeerDiedError, PeerUnreachableError, TransportUnavailableError)
 
 
 @pytest.fixture
@@ -72,9 +67,9 @@ def test_a_target_killed_in_a_copy(engine: TransferEngine, willing: Target, name
     # What is mapped stays where it is: those copies may all end before the death is seen.
     try:
         batch.wait(timeout_s=10)
-    except GONE:
+    except PeerDiedError:
         pass
-    with pytest.raises(GONE):
+    with pytest.raises(PeerDiedError):
         for _ in range(1000):
             engine.submit([Transfer(op, local=local[:], remote=remote[:])], deadline_s=5).wait()
     assert batch.settled
@@ -168,7 +163,7 @@ def test_a_target_that_restarts(
     first.process.wait()
     second = start_target(first.address)
     end = time.monotonic() + 10
-    with pytest.raises(GONE):
+    with pytest.raises(PeerDiedError):
         while time.monotonic() < end:
             engine.read(local, old[0:4096])
     view = np.frombuffer(local, np.uint8)
@@ -299,7 +294,7 @@ def test_a_forked_child_of_the_target(engine: TransferEngine, target: Target) ->
         target.process.kill()
         target.process.wait()
         end = time.monotonic() + 10
-        with pytest.raises(GONE):
+        with pytest.raises(PeerDiedError):
             while time.monotonic() < end:
                 engine.read(local, peer["source"])
     finally:
