@@ -137,7 +137,8 @@ def _transports(facts: Facts) -> list[tuple[str, str]]:
     for transport in facts.transports:
         state = transport.problem or "works"
         found = f" (found: {', '.join(transport.ports)})" if transport.ports else ""
-        rows.append((transport.name, state + found))
+        lacks = f", but {transport.lacks}" if transport.lacks and not transport.problem else ""
+        rows.append((transport.name, state + found + lacks))
     return rows or [("none", "needs the compiled extension")]
 
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from inlay.core.errors import InlayError
 
@@ -14,11 +15,13 @@ class TransportState:
         name: as `TransferEngine(transports=...)` takes it.
         problem: why an engine does not use it by default; None where it does.
         ports: what it found, whether it is used or not.
+        lacks: what it cannot do here although it works, and why.
     """
 
     name: str
     problem: str | None
     ports: tuple[str, ...] = ()
+    lacks: str | None = None
 
 
 def read_transports() -> tuple[TransportState, ...]:
@@ -35,6 +38,28 @@ def read_transports() -> tuple[TransportState, ...]:
     # RDMA is for engines that listen elsewhere.
     problems["fabric"] = fabric.problem
     return tuple(
-        TransportState(name=name, problem=problem, ports=fabric.ports if name == "fabric" else ())
+        TransportState(
+            name=name,
+            problem=problem,
+            ports=fabric.ports if name == "fabric" else (),
+            lacks=read_restriction() if name == "shm" else None,
+        )
         for name, problem in sorted(problems.items())
+    )
+
+
+def read_restriction(root: Path = Path("/")) -> str | None:
+    """Why processes of one user cannot read each other's memory (process_vm_readv) on this host.
+
+    None where the system allows it. A single process may still refuse: `peer.problems` tells.
+    """
+    try:
+        scope = (root / "proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:  # a kernel without Yama
+        return None
+    if scope == "0":
+        return None
+    return (
+        "memory that peers registered is not read in place but goes over tcp, since sysctl "
+        f"kernel.yama.ptrace_scope is {scope}, not 0; memory of engine.allocate is shared"
     )

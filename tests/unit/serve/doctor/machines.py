@@ -97,6 +97,7 @@ HEALTHY = Facts(
     ),
     transports=(
         TransportState(name="fabric", problem="there is no RDMA device", ports=("tcp lo",)),
+        TransportState(name="shm", problem=None, lacks="registered memory goes over tcp"),
         TransportState(name="tcp", problem=None),
     ),
 )

@@ -132,6 +132,7 @@ def test_both_forms_of_the_report() -> None:
         "selected",
         "does not offer amx_tile",
         "there is no RDMA device (found: tcp lo)",
+        "works, but registered memory goes over tcp",
         "m/weights.inlay fits its checksums (3.0 GiB read in 1.5 s)",
     ):
         assert expected in text

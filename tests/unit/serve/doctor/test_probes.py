@@ -14,7 +14,7 @@ from inlay.serve.doctor.gpu import parse_query
 from inlay.serve.doctor.kernels import read_kernels
 from inlay.serve.doctor.memory import read_memory
 from inlay.serve.doctor.software import read_software
-from inlay.serve.doctor.transports import read_transports
+from inlay.serve.doctor.transports import read_restriction, read_transports
 from tests.support.system_files import tree
 
 NO_LIMITS = Limits()
@@ -54,6 +54,16 @@ def test_cpu(tmp_path: Path) -> None:
     assert cpu.model == "Example 9000"
     assert cpu.features == ("avx2", "amx_tile")
     assert (cpu.usable_cores, cpu.physical_cores, cpu.hypervisor) == (1, 1, True)
+
+
+@pytest.mark.parametrize("scope", ["0\n", "1\n", "3\n", None])
+def test_restriction(tmp_path: Path, scope: str | None) -> None:
+    files = {} if scope is None else {"proc/sys/kernel/yama/ptrace_scope": scope}
+    said = read_restriction(tree(tmp_path, files))
+    if scope in ("0\n", None):
+        assert said is None
+    else:
+        assert said is not None and f"ptrace_scope is {scope.strip()}, not 0" in said
 
 
 @needs_extension
