@@ -108,6 +108,7 @@ void Batch::part_finished() {
   for (const Request& request : requests_) request.local->leave();
   for (const net::WakeUp* sleeper : sleepers_) sleeper->signal();
   for (const auto& [listener, key] : told_) listener->over(key);
+  told_.clear();  // each holds a descriptor
 }
 
 bool Batch::tell(std::shared_ptr<Listener> listener, uint64_t key) {
