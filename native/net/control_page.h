@@ -83,7 +83,7 @@ class VisitedPage {
   VisitedPage(const VisitedPage&) = delete;
   VisitedPage& operator=(const VisitedPage&) = delete;
 
-  // While it lives the owner does not finish closing the segment. Keep it short: 256 KiB of copy.
+  // While it lives the owner does not finish closing the segment. Keep it short: 1 MiB of copy.
   class Visit {
    public:
     explicit Visit(std::atomic<uint64_t>* cell) : cell_(cell) {}

@@ -14,7 +14,7 @@ namespace inlay::net {
 class SharedWork {
  public:
   virtual ~SharedWork() = default;
-  // Does the next piece; false when there was none to begin. A piece takes about 10 us.
+  // Does the next piece; false when there was none to begin. A piece takes 10 to 100 us.
   virtual bool do_piece() = 0;
 };
 

@@ -10,16 +10,19 @@ namespace {
 
 // Copied by who submits: about 10 us, less than it takes to wake somebody.
 constexpr uint64_t kInlineBytes = uint64_t{256} << 10;
-// A close or a cancel waits for a piece, about 10 us.
-constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
+// A close or a cancel waits for a piece, 10 to 40 us. Two threads in turn on small pieces are no
+// faster than one, on large ones up to 1.7 times; what has few of those is cut smaller.
+constexpr uint64_t kSmallPieceBytes = uint64_t{256} << 10;
+constexpr uint64_t kLargePieceBytes = uint64_t{1} << 20;
+constexpr uint64_t kLargePiecesFrom = 4 * kLargePieceBytes;
 
-Slice draw(Slice& rest) {
+Slice draw(Slice& rest, uint64_t most) {
   Slice piece = rest;
   piece.num_ranges = 0;
   piece.bytes = 0;
-  while (piece.bytes < kPieceBytes && rest.bytes > 0) {
+  while (piece.bytes < most && rest.bytes > 0) {
     const uint64_t left = rest.request->ranges[rest.first].length - rest.skip;
-    const uint64_t step = std::min({left, rest.bytes, kPieceBytes - piece.bytes});
+    const uint64_t step = std::min({left, rest.bytes, most - piece.bytes});
     piece.bytes += step;
     ++piece.num_ranges;
     rest.bytes -= step;
@@ -77,7 +80,8 @@ bool CopyQueue::copy_piece() {
     const std::lock_guard lock(mutex_);
     if (undrawn_.empty()) return false;
     job = undrawn_.front();
-    piece = draw(job->rest);
+    const bool large = job->attempt->submission_bytes >= kLargePiecesFrom;
+    piece = draw(job->rest, large ? kLargePieceBytes : kSmallPieceBytes);
     if (job->rest.bytes == 0) undrawn_.pop_front();
     ++job->copying;
   }
