@@ -10,8 +10,8 @@ namespace {
 
 // Copied by who submits: about 10 us, less than it takes to wake somebody.
 constexpr uint64_t kInlineBytes = uint64_t{256} << 10;
-// A close or a cancel waits for a piece, 10 to 40 us. Two threads in turn on small pieces are no
-// faster than one, on large ones up to 1.7 times; what has few of those is cut smaller.
+// A close or a cancel waits for a piece, 10 to 40 us. From large ones two threads get a few
+// percent more; what has few of those is cut smaller.
 constexpr uint64_t kSmallPieceBytes = uint64_t{256} << 10;
 constexpr uint64_t kLargePieceBytes = uint64_t{1} << 20;
 constexpr uint64_t kLargePiecesFrom = 4 * kLargePieceBytes;
