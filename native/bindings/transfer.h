@@ -112,6 +112,7 @@ void check_signals();
 void register_transfer_views(nb::module_& m);
 void register_transfer_engine(nb::module_& m);
 void register_transfer_topology(nb::module_& m);
+void register_transfer_paths(nb::module_& m);
 void register_transfer_fabric(nb::module_& m);
 void register_transfer_completions(nb::module_& m);
 

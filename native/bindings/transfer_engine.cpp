@@ -371,6 +371,7 @@ void register_transfer(nb::module_& m) {
   register_transfer_views(m);
   register_transfer_engine(m);
   register_transfer_topology(m);
+  register_transfer_paths(m);
   register_transfer_fabric(m);
   register_transfer_completions(m);
 }

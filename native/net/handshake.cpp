@@ -128,6 +128,7 @@ void ServerHandshake::take(std::span<const std::byte> bytes) {
 
 void ServerHandshake::refuse(Status status) {
   output_ = encode(Answer::kRefused, status);
+  status_ = status;
   state_ = State::kRefused;
   wanted_ = 0;
 }

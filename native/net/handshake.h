@@ -92,6 +92,8 @@ class ServerHandshake {
   void take(std::span<const std::byte> bytes);
 
   State state() const { return state_; }
+  // Why it was refused: kPeerRefused (another token), kProtocolVersion, kProtocol; else kOk.
+  Status status() const { return status_; }
   const Hello& hello() const { return hello_; }
 
  private:
@@ -105,6 +107,7 @@ class ServerHandshake {
   Hello hello_;
   std::vector<std::byte> output_;
   std::size_t wanted_;
+  Status status_ = Status::kOk;
   bool greeted_ = false;
   State state_ = State::kRunning;
 };

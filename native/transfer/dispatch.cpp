@@ -140,12 +140,18 @@ void Dispatch::finish(Sent& sent, Status status, bool settled) {
   Entry& entry = *sent.entry;
   Part& part = *sent.part;
   --entry.posted;
-  if (status == Status::kOk)
-    entry.estimate->completed(sent.slice.bytes, sent.ticket, time_of(Clock::now()));
-  else
+  if (status == Status::kOk) {
+    const Clock::time_point now = Clock::now();
+    entry.estimate->completed(sent.slice.bytes, sent.ticket, time_of(now));
+    entry.record->counts.completed(sent.slice.request->op, sent.slice.bytes,
+                                   sent.ticket.predicted_s,
+                                   std::chrono::duration<double>(now - sent.sent).count());
+  } else {
     entry.estimate->dropped(sent.slice.bytes);
+  }
   if (is_paths_fault(status)) {
     ++entry.failures;
+    entry.record->failed = status;
     const auto rest = kFirstRest * (1U << std::min(entry.failures - 1, 3U));
     entry.rests_until = Clock::now() + std::min<Clock::duration>(rest, kLongestRest);
     entry.estimate->restart(time_of(entry.rests_until));
@@ -177,6 +183,7 @@ void Dispatch::try_again(Sent& sent, Status why) {
   const auto number = static_cast<uint16_t>(sent.number + (why == Status::kCancelled ? 0 : 1));
   const auto damaged = static_cast<uint8_t>(sent.damaged + (why == Status::kChecksum ? 1 : 0));
   if (number == kMaxTries || damaged == kMaxDamaged) return fail_request(part, sent.request, why);
+  ++sent.entry->record->counts.retries[why];
   part.again.push_back({sent.slice, sent.request, sent.slice_id, number, damaged});
   enqueue(part);
 }
@@ -251,18 +258,20 @@ void Dispatch::add_path(std::shared_ptr<Path> path) {
   const std::lock_guard lock(mutex_);
   auto entry = std::make_unique<Entry>();
   entry->id = ++last_entry_;
+  entry->record = &records_[{std::string(path->transport()), path->name()}];
   entry->path = std::move(path);
   entries_.push_back(std::move(entry));
   ++version_;
 }
 
-uint64_t Dispatch::remove_path(const Path& path) {
+uint64_t Dispatch::remove_path(const Path& path, Status why) {
   const std::lock_guard lock(mutex_);
   const auto found =
       std::ranges::find(entries_, &path, [](const auto& e) { return e->path.get(); });
   if (found == entries_.end()) return 0;
   Entry& entry = **found;
   entry.lost = true;
+  entry.record->ended = why;
   ++version_;
   ending_until_ = Clock::now() + kEnding;
   loop_.wake_by(ending_until_);
@@ -304,6 +313,7 @@ void Dispatch::fail(Status why, bool settled) {
     failed_ = why;
     for (const auto& entry : entries_) {
       entry->lost = true;
+      entry->record->ended = why;
       paths.push_back(entry->path);
     }
     ++version_;

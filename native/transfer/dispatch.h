@@ -15,14 +15,18 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "../net/loop.h"
 #include "batch.h"
+#include "snapshot.h"
 #include "spray.h"
 #include "transport.h"
 
@@ -44,8 +48,8 @@ class Dispatch {
   void settled(Attempt& attempt);
 
   void add_path(std::shared_ptr<Path> path);
-  // Takes out a path that has ended. Returns a name for what is in doubt on it, 0 for nothing.
-  uint64_t remove_path(const Path& path);
+  // Takes out a path that has ended so. Returns a name for what is in doubt on it, 0 for nothing.
+  uint64_t remove_path(const Path& path, Status why);
   // Nothing posted on that path lands any more.
   void settle(uint64_t removed);
   bool has_paths() const;
@@ -67,10 +71,16 @@ class Dispatch {
   // When a path that failed may be tried again; max() for never.
   Clock::time_point next_try(Clock::time_point now) const;
 
+  // All paths that there are or were; `peer` is its address.
+  std::vector<PathSnapshot> snapshot(const std::string& peer) const;
+  // No slices any more for paths of that name, or slices again: then fill(). False: there is none.
+  bool hold(const std::string& transport, const std::string& name, bool held);
+
  private:
   struct Entry {
     uint64_t id;
     std::shared_ptr<Path> path;
+    PathRecord* record;
     std::optional<PathEstimate> estimate;  // from the first use on
     bool lost = false;
     uint32_t posted = 0;
@@ -127,6 +137,7 @@ class Dispatch {
   Status failed_ = Status::kOk;
   uint64_t last_entry_ = 0;
   std::vector<std::unique_ptr<Entry>> entries_;
+  std::map<std::pair<std::string, std::string>, PathRecord> records_;  // by transport and name
   std::set<Part*, Earlier> queue_;
   Clock::time_point ending_until_{};  // a path was lost, perhaps all will be
   uint64_t turn_ = 0;

@@ -138,7 +138,7 @@ Dispatch::Way Dispatch::choose(const Part& part, const Request& request, uint64_
     if (request.verify && !entry->path->verifies()) continue;
     const auto reach = entry->path->reach(*request.local, *request.remote, request.op);
     if (!reach) continue;
-    if (now < time_of(entry->rests_until)) {
+    if (entry->record->held || now < time_of(entry->rests_until)) {
       ++resting;
       continue;
     }

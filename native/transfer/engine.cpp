@@ -282,6 +282,27 @@ std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double dead
   return batch;
 }
 
+std::vector<PathSnapshot> Engine::paths() const {
+  require_open();
+  std::vector<PathSnapshot> all;
+  for (const auto& peer : peers()) {
+    auto some = peer->dispatch().snapshot(peer->address);
+    std::ranges::move(some, std::back_inserter(all));
+  }
+  return all;
+}
+
+void Engine::hold(const std::string& peer, const std::string& transport, const std::string& name,
+                  bool held) {
+  require_open();
+  bool found = false;
+  for (const auto& one : peers())
+    if (one->address == peer) found |= one->hold(transport, name, held);
+  if (!found)
+    throw ArgumentError("path: there is no '" + name + "' of transport " + transport + " to peer " +
+                        peer);
+}
+
 void Engine::cancel(Batch& batch, Clock::duration grace) {
   batch.stop(Status::kCancelled, grace);
   if (!batch.over()) loop_.wake_by(Clock::now() + grace);

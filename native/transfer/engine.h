@@ -67,6 +67,13 @@ class Engine {
   std::shared_ptr<Batch> submit(std::vector<Request> requests, double deadline_s,
                                 const std::optional<Bytes>& notification = {});
 
+  // Paths of all peers, also of those that are lost until another connection takes their place.
+  std::vector<PathSnapshot> paths() const;
+  // Slices take that path no more, or again. Throws ArgumentError: there is none of that name.
+  void hold(const std::string& peer, const std::string& transport, const std::string& name,
+            bool held);
+  const PortCounts& port() const { return server_->counts(); }
+
   // Ends a batch; what is not answered within `grace` is given up. Returns at once.
   void cancel(Batch& batch, Clock::duration grace);
 

@@ -53,6 +53,12 @@ void Peer::give_up(Part& part) {
   fill();
 }
 
+bool Peer::hold(const std::string& transport, const std::string& name, bool held) {
+  const bool found = dispatch_.hold(transport, name, held);
+  fill();  // other paths, or this one again
+  return found;
+}
+
 void Peer::fill() {
   const auto self = shared_from_this();  // what ended may hold the last other reference
   dispatch_.fill();
@@ -79,7 +85,7 @@ void Peer::watch_lanes(std::function<void(const Path&)> lost) {
 
 void Peer::lost(Path& path, Status why) {
   const auto self = shared_from_this();
-  const uint64_t removed = dispatch_.remove_path(path);
+  const uint64_t removed = dispatch_.remove_path(path, why);
   bool last = false;
   std::function<void(const Path&)> lane_lost;
   {

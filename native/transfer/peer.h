@@ -61,6 +61,8 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   void submit(Part& part);
   void stop(Part& part);
   void give_up(Part& part);
+  // See Dispatch::hold().
+  bool hold(const std::string& transport, const std::string& name, bool held);
 
   // A segment of the peer, remembered until it is closed. Throws TransferFailure; `interrupted` is
   // asked each 100 ms and may throw.

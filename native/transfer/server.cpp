@@ -39,6 +39,17 @@ uint64_t boot_ms() {
   return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
+Refusal refusal_of(const net::ServerHandshake& handshake) {
+  switch (handshake.status()) {
+    case Status::kPeerRefused:
+      return Refusal::kToken;
+    case Status::kProtocolVersion:
+      return Refusal::kVersion;
+    default:
+      return Refusal::kGarbage;
+  }
+}
+
 }  // namespace
 
 Server::Server(const Site& site, net::Descriptor socket, Answerer answerer)
@@ -71,14 +82,20 @@ bool Server::on_events(uint32_t) {
       loop_.wake_by(Clock::now() + kAcceptPause);
     }
     if (!socket.valid()) return false;
-    if (proven_.size() + unproven_.size() < kMaxLanes) accept_one(std::move(socket));
+    if (proven_.size() + unproven_.size() < kMaxLanes)
+      accept_one(std::move(socket));
+    else
+      counts_.count(Refusal::kTooMany);
   }
   return false;
 }
 
 void Server::accept_one(net::Descriptor socket) {
   // The oldest goes: an honest initiator proves itself within a millisecond, a flood never.
-  if (unproven_.size() == kMaxUnproven) drop(*unproven_.front());
+  if (unproven_.size() == kMaxUnproven) {
+    counts_.count(Refusal::kCrowd);
+    drop(*unproven_.front());
+  }
   net::Nonce nonce;
   net::fill_random(nonce);
   auto lane = std::make_shared<ServedLane>(*this, std::move(socket), nonce);
@@ -118,8 +135,10 @@ StagingPool& Server::staging() {
 
 Clock::time_point Server::tick(Clock::time_point now) {
   if (!socket_.valid()) return Clock::time_point::max();
-  while (!unproven_.empty() && unproven_.front()->accepted_ + kHandshakeTime <= now)
+  while (!unproven_.empty() && unproven_.front()->accepted_ + kHandshakeTime <= now) {
+    counts_.count(Refusal::kTooSlow);
     drop(*unproven_.front());
+  }
   if (!accepting_) {
     accepting_ = true;
     loop_.change(loop_id_, socket_, EPOLLIN);
@@ -134,6 +153,7 @@ void Server::fence(const net::EngineId& engine, uint64_t connection) {
     const net::Hello& hello = lane->handshake_.hello();
     if (hello.engine == engine && hello.connection >> 32 < connection >> 32) old.push_back(held);
   }
+  counts_.fenced += old.size();
   for (const auto& lane : old) drop(*lane);
 }
 
@@ -148,7 +168,10 @@ std::shared_ptr<ServedLane> Server::find(const net::EngineId& engine, uint64_t c
 Transport::Answer Server::answer(const net::EngineId& engine, const LaneQuestion& question) {
   const auto lane = find(engine, question.connection);
   if (question.ask == LaneAsk::kShut) {
-    if (lane != nullptr) drop(*lane);  // nothing that was sent on it lands any more
+    if (lane != nullptr) {
+      ++counts_.fenced;
+      drop(*lane);  // nothing that was sent on it lands any more
+    }
     return {};
   }
   if (lane == nullptr) return {Status::kPeerUnreachable, {}};
@@ -203,7 +226,10 @@ ServedLane::Turn ServedLane::shake_hands() {
   received_.resize(handshake_.wanted());
   const ssize_t n =
       recv(socket_.get(), received_.data() + before, received_.size() - before, MSG_DONTWAIT);
-  if (n <= 0 && !(n < 0 && errno == EAGAIN)) return Turn::kOver;
+  if (n <= 0 && !(n < 0 && errno == EAGAIN)) {
+    server_.counts_.count(Refusal::kLeft);
+    return Turn::kOver;
+  }
   received_.resize(before + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
   if (received_.size() < handshake_.wanted()) return Turn::kIdle;
   handshake_.take(received_);
@@ -217,6 +243,8 @@ ServedLane::Turn ServedLane::shake_hands() {
     server_.unproven_.erase(found);
     proven_ = true;
   }
+  if (handshake_.state() == State::kRefused || handshake_.state() == State::kNotInlay)
+    server_.counts_.count(refusal_of(handshake_));
   if (!send_output()) return Turn::kOver;
   const bool goes_on =
       handshake_.state() == State::kRunning || handshake_.state() == State::kAccepted;

@@ -17,6 +17,7 @@
 #include "answers.h"
 #include "lane_question.h"
 #include "segment.h"
+#include "snapshot.h"
 #include "staging.h"
 #include "transport.h"
 
@@ -41,6 +42,7 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   net::Clock::time_point tick(net::Clock::time_point now);
   // What an initiator asks about one of its lanes.
   Transport::Answer answer(const net::EngineId& engine, const LaneQuestion& question);
+  const PortCounts& counts() const { return counts_; }  // of any thread
   // Ends the use of a closed segment by peers, at the price of the lanes that are sending from it.
   void evict(const Segment& segment);
 
@@ -67,6 +69,7 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   net::Descriptor socket_;
   net::Loop::Id loop_id_ = 0;
   bool accepting_ = true;
+  PortCounts counts_;
   // In the order of accepting: the first unproven one is the oldest.
   std::vector<std::shared_ptr<ServedLane>> unproven_;
   std::unordered_map<ServedLane*, std::shared_ptr<ServedLane>> proven_;

@@ -178,6 +178,55 @@ ENGINE_INFO = Metric(
     labels=("model", "architecture", "weight_format", "device", "isa", "kv_dtype"),
 )
 
+TRANSFER_BYTES = Metric(
+    name="inlay_transfer_bytes",
+    kind="counter",
+    help="Bytes of complete slices that this engine asked for, by op (read, write).",
+    labels=("peer", "transport", "op"),
+)
+TRANSFER_INFLIGHT = Metric(
+    name="inlay_transfer_inflight_bytes",
+    kind="gauge",
+    help="Bytes of slices that paths have and that are not over.",
+    labels=("peer", "transport"),
+)
+TRANSFER_LATENCY = Metric(
+    name="inlay_transfer_latency_seconds",
+    kind="histogram",
+    help="From a slice's post to a path to its completion.",
+    labels=("peer", "transport"),
+    buckets=tuple((1 << i) / 1e6 for i in range(25)),
+)
+TRANSFER_PREDICTION_ERROR = Metric(
+    name="inlay_transfer_prediction_error_seconds",
+    kind="counter",
+    help="Sum of |latency - predicted latency| of complete slices.",
+    labels=("peer", "transport"),
+)
+TRANSFER_RETRIES = Metric(
+    name="inlay_transfer_retries",
+    kind="counter",
+    help="Slices that had to be posted again, by why.",
+    labels=("peer", "transport", "reason"),
+)
+TRANSFER_PATH_STATE = Metric(
+    name="inlay_transfer_path_state",
+    kind="gauge",
+    help="1 for the state that a path is in (ready, paused, closed), 0 for the others.",
+    labels=("peer", "transport", "path", "state"),
+)
+TRANSFER_REFUSED = Metric(
+    name="inlay_transfer_refused_connections",
+    kind="counter",
+    help="Connections to the engine's port that ended without proof of the token, by reason.",
+    labels=("reason",),
+)
+TRANSFER_FENCED = Metric(
+    name="inlay_transfer_fenced_lanes",
+    kind="counter",
+    help="Connections of initiators that the engine shut so that nothing more lands by them.",
+)
+
 SERVER_METRICS = (
     TTFT,
     ITL,
@@ -208,3 +257,15 @@ ENGINE_METRICS = (
     ENGINE_INFO,
 )
 """Metrics read from the engine when they are asked for."""
+
+TRANSFER_METRICS = (
+    TRANSFER_BYTES,
+    TRANSFER_INFLIGHT,
+    TRANSFER_LATENCY,
+    TRANSFER_PREDICTION_ERROR,
+    TRANSFER_RETRIES,
+    TRANSFER_PATH_STATE,
+    TRANSFER_REFUSED,
+    TRANSFER_FENCED,
+)
+"""Metrics of transfer engines, read from them when they are asked for."""

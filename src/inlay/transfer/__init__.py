@@ -23,6 +23,7 @@ from inlay.transfer._backend import (
 from inlay.transfer.engine import TransferConfig, TransferEngine
 from inlay.transfer.kinds import Access, Op
 from inlay.transfer.messages import Message
+from inlay.transfer.paths import PathInfo, PortCounts
 from inlay.transfer.topology import Gpu, Nic, NumaNode, Topology, read_topology
 
 __all__ = [
@@ -33,7 +34,9 @@ __all__ = [
     "Nic",
     "NumaNode",
     "Op",
+    "PathInfo",
     "Peer",
+    "PortCounts",
     "Ranges",
     "RemoteSegment",
     "RemoteView",

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     Transfer = native.Transfer
     TransferStatus = native.TransferStatus
     find_fabric = native.find_fabric
+    hold = native.hold
     leave_waiters = native.leave_waiters
+    paths = native.paths
+    port_counts = native.port_counts
     read_topology = native.read_topology
     stop = native.stop
 else:
@@ -33,8 +36,8 @@ else:
 
     _NAMES = (
         "Batch", "Completions", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView",
-        "Segment", "SegmentView", "Transfer", "TransferStatus", "find_fabric", "read_topology",
-        "stop",
+        "Segment", "SegmentView", "Transfer", "TransferStatus", "find_fabric", "hold", "paths",
+        "port_counts", "read_topology", "stop",
     )  # fmt: skip
     try:
         if not read_settings().native:

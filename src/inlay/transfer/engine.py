@@ -24,6 +24,7 @@ from inlay.transfer.asyncio import wait_for_message
 from inlay.transfer.directory import Names, open_directory
 from inlay.transfer.kinds import Access, Op
 from inlay.transfer.messages import Message
+from inlay.transfer.paths import PathInfo, PortCounts
 from inlay.transfer.runtime_dir import shared_token
 
 
@@ -302,6 +303,33 @@ class TransferEngine:
                 return
             else:
                 yield message
+
+    def paths(self) -> list[PathInfo]:
+        """Every path to every peer, with what was counted of it.
+
+        A peer that was lost stays until it, or another one, is connected to. Raises
+        `EngineClosedError` after `close`. `inlay.transfer.metrics` has the same for Prometheus.
+        """
+        return [PathInfo(**record) for record in _backend.paths(self._native)]
+
+    def pause(self, path: PathInfo) -> None:
+        """No further slices on that path until `resume`: an operator drains it.
+
+        What it has goes on. Other paths take its slices; without any, transfers to the peer wait
+        for one until their deadline. Holds for later connections of the same path, too.
+
+        Raises:
+            ArgumentError: the peer has no path of that transport and name any more.
+        """
+        _backend.hold(self._native, path.peer, path.transport, path.name, True)
+
+    def resume(self, path: PathInfo) -> None:
+        """The path takes slices again. Raises what `pause` raises."""
+        _backend.hold(self._native, path.peer, path.transport, path.name, False)
+
+    def port_counts(self) -> PortCounts:
+        """What became of connections to `address`."""
+        return PortCounts(**_backend.port_counts(self._native))
 
     def close(self) -> None:
         """Fail what runs with `EngineClosedError`, leave all peers, let go of all memory.
