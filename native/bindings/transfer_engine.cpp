@@ -1,4 +1,5 @@
 // Engine, peers and batches.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -48,11 +49,18 @@ double checked_deadline(std::optional<double> deadline_s) {
 }
 
 std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& token, int spin_us,
-                                          std::vector<std::string> transports) {
+                                          std::vector<std::string> transports,
+                                          std::string runtime_dir, uint32_t weight,
+                                          std::map<std::string, double> nic_bandwidths) {
   if (spin_us < 0 || spin_us > 1000000) fail("spin_us: must be in 0..1000000, got ", spin_us);
   const auto* bytes = static_cast<const std::byte*>(token.data());
-  return std::make_shared<EngineHandle>(transfer::EngineOptions{
-      std::move(listen), {bytes, bytes + token.size()}, spin_us, std::move(transports)});
+  return std::make_shared<EngineHandle>(transfer::EngineOptions{std::move(listen),
+                                                                {bytes, bytes + token.size()},
+                                                                spin_us,
+                                                                std::move(transports),
+                                                                std::move(runtime_dir),
+                                                                weight,
+                                                                std::move(nic_bandwidths)});
 }
 
 SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size,
@@ -341,7 +349,8 @@ void register_transfer_engine(nb::module_& m) {
       .def("__getitem__", find_segment, "name"_a);
 
   nb::class_<EngineHandle>(m, "Engine")
-      .def(nb::new_(&make_engine), "listen"_a, "token"_a, "spin_us"_a, "transports"_a)
+      .def(nb::new_(&make_engine), "listen"_a, "token"_a, "spin_us"_a, "transports"_a,
+           "runtime_dir"_a, "weight"_a, "nic_bandwidths"_a)
       .def_prop_ro("made_here", &EngineHandle::made_here)
       .def_prop_ro("address", [](const EngineHandle& e) { return e.get().address(); })
       .def_prop_ro("engine_id", [](const EngineHandle& e) { return hex(e.get().id()); })

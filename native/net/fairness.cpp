@@ -248,7 +248,8 @@ void Fairness::refill(Clock::time_point now) {
 uint64_t Fairness::grant(uint64_t wanted, Clock::time_point now) {
   if (wanted == 0) return 0;
   const std::lock_guard lock(mutex_);
-  if (now - last_beat_ >= kBeat) refresh(wanted, now);
+  // Beats are left to beat(), before which arrivals are counted.
+  if (now - last_beat_ > kStale) refresh(wanted, now);
   const double share = share_.load(std::memory_order_relaxed);
   if (share == 0) return wanted;
   refill(now);

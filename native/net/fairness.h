@@ -73,7 +73,7 @@ class Fairness {
 
   // How many of `wanted` bytes may be given to the network now. 0: ask again at next(). All of
   // them while nobody else moves bytes on the port, or its capacity is not known yet. About 20 ns;
-  // a few us at a beat.
+  // a few us after a rest.
   uint64_t grant(uint64_t wanted, Clock::time_point now);
   Clock::time_point next() const;
   // So many granted bytes have arrived, or were given up.

@@ -1,5 +1,7 @@
 #include "stream.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -124,13 +126,34 @@ std::size_t Outbox::sum_up(OutFrame& frame, iovec* parts, std::size_t count) {
   return count;
 }
 
+// Grants come in parts of what a large frame needs.
+bool Outbox::Grant::covers(uint64_t wanted) {
+  if (gate != nullptr && bytes < wanted) bytes += gate->grant(wanted - bytes);
+  return gate == nullptr || bytes >= wanted;
+}
+
+Load Outbox::take_load(int socket) {
+  int in_socket = 0;
+  if (ioctl(socket, SIOCOUTQ, &in_socket) != 0) in_socket = 0;
+  const uint64_t waiting = std::min(sent_, static_cast<uint64_t>(std::max(in_socket, 0)));
+  const uint64_t before = std::exchange(arrived_, std::max(arrived_, sent_ - waiting));
+  return {bytes_ + waiting, arrived_ - before};
+}
+
 Io Outbox::flush(int socket) {
   std::array<iovec, kMaxIovecs> parts;
   std::size_t count = 0;
   uint64_t bytes = 0;
+  uint64_t of_payloads = 0;
   std::size_t skip = head_sent_;
+  held_ = false;
   for (OutFrame& frame : frames_) {
     if (count + 2 > kMaxIovecs || bytes >= kQuantumBytes) break;
+    if (fetch_.gate != nullptr && frame.fetches > 0) {
+      held_ = !fetch_.covers(frame.fetches);
+      if (held_) break;
+      fetch_.bytes -= std::exchange(frame.fetches, 0);
+    }
     if (skip < frame.head.size()) {
       parts[count++] = {frame.head.data() + skip, frame.head.size() - skip};
       bytes += frame.head.size() - skip;
@@ -141,8 +164,14 @@ Io Outbox::flush(int socket) {
     uint64_t of_payload = 0;
     for (std::size_t i = 0; i < more; ++i) of_payload += parts[count + i].iov_len;
     bytes += of_payload;
+    of_payloads += of_payload;
     count += more;
     if (of_payload < frame.payload.bytes()) break;
+  }
+  if (send_.gate != nullptr && of_payloads > 0) {
+    if (send_.bytes == 0) send_.bytes = send_.gate->grant(bytes);
+    held_ |= send_.bytes == 0;
+    count = cut(parts.data(), count, send_.bytes);
   }
   if (count == 0) return Io::kBlocked;
   msghdr message{};
@@ -152,6 +181,8 @@ Io Outbox::flush(int socket) {
   if (sent <= 0) return outcome(sent);
   auto left = static_cast<uint64_t>(sent);
   bytes_ -= left;
+  sent_ += left;
+  send_.bytes -= std::min(left, send_.bytes);
   begun_ = true;
   while (left > 0) {
     OutFrame& frame = frames_.front();
@@ -208,6 +239,7 @@ void Inbox::land(uint64_t bytes) {
 
 void Inbox::take_payload(std::size_t bytes, Sink& sink) {
   payload_left_ -= bytes;
+  received_ += bytes;
   if (payload_left_ > 0) return;
   intact_ = !verified_ || trailer_ == trailer(crc_);
   problem_ = sink.on_payload_end();

@@ -13,6 +13,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "wire.h"
@@ -41,12 +42,30 @@ class Pieces {
 // kClosed: by the other end, where nothing lands any more. kBroken: the way to it.
 enum class Io { kMoved, kBlocked, kClosed, kBroken };
 
+// How far a connection is: bytes that wait or are under way, and those that arrived since it was
+// asked before.
+struct Load {
+  uint64_t queued = 0;
+  uint64_t moved = 0;
+};
+
+// Whom an Outbox asks where a network card is shared.
+class Gate {
+ public:
+  // How many of `wanted` bytes may move now; 0: the Outbox is held until its owner tries again.
+  virtual uint64_t grant(uint64_t wanted) = 0;
+
+ protected:
+  ~Gate() = default;
+};
+
 struct OutFrame {
   uint64_t serial = 0;  // the owner's name for it
   std::vector<std::byte> head;
   Pieces payload;
   std::shared_ptr<const void> kept;  // holds the payload's memory until it is sent
   bool verified = false;             // the payload's CRC follows it
+  uint64_t fetches = 0;              // bytes that the answer brings
 
   // The Outbox's own: a CRC that grows as the payload is sent, and what sends it.
   struct Sum {
@@ -54,7 +73,7 @@ struct OutFrame {
     uint32_t crc = 0;
     std::array<std::byte, kTrailerBytes> trailer{};
   };
-  std::unique_ptr<Sum> sum;
+  std::unique_ptr<Sum> sum = nullptr;
 };
 
 class Outbox {
@@ -64,8 +83,20 @@ class Outbox {
   uint64_t bytes() const { return bytes_; }
 
   void push(OutFrame frame);
+  // Payload is sent, and frames that fetch some, only as these grant it; null grants all. They
+  // outlive it.
+  void share(Gate* send, Gate* fetch) {
+    send_.gate = send;
+    fetch_.gate = fetch;
+  }
   // Sends what the socket takes in one call.
   Io flush(int socket);
+  // A gate refused; flush() asks it again.
+  bool held() const { return held_; }
+  // There is something for the socket to take.
+  bool ready() const { return !frames_.empty() && !held_; }
+  // Of what is sent.
+  Load take_load(int socket);
   // Part of the first frame is sent: what is left of it has to follow.
   bool begun() const { return begun_; }
   std::deque<OutFrame>& frames() { return frames_; }
@@ -74,12 +105,25 @@ class Outbox {
   void drop(Chosen&& chosen);
 
  private:
+  // What was granted and is not used.
+  struct Grant {
+    Gate* gate = nullptr;
+    uint64_t bytes = 0;
+
+    bool covers(uint64_t wanted);
+  };
+
   static std::size_t sum_up(OutFrame& frame, iovec* parts, std::size_t count);
 
   std::deque<OutFrame> frames_;
   std::size_t head_sent_ = 0;  // of the first frame
   bool begun_ = false;
   uint64_t bytes_ = 0;
+  Grant send_;
+  Grant fetch_;
+  bool held_ = false;
+  uint64_t sent_ = 0;
+  uint64_t arrived_ = 0;  // of that, when it was asked last
 };
 
 // What an Inbox tells its owner.
@@ -113,6 +157,8 @@ class Inbox {
   }
   // For Sink::on_payload_end(): the payload is as its CRC says. Also where there was none to check.
   bool intact() const { return intact_; }
+  // Of payload, since the last call.
+  uint64_t take_received() { return std::exchange(received_, 0); }
 
  private:
   static constexpr std::size_t kBufferBytes = 16384;
@@ -125,7 +171,8 @@ class Inbox {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   uint64_t payload_left_ = 0;  // with the trailer
-  Pieces landing_;             // which lands in trailer_
+  uint64_t received_ = 0;
+  Pieces landing_;  // which lands in trailer_
   bool verified_ = false;
   bool intact_ = true;
   uint32_t crc_ = 0;

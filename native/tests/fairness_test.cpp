@@ -282,14 +282,15 @@ void lines_run_out_and_come_back() {
   Fairness last(directory.options(1, 64e6));
   CHECK(last.grant(1 << 20, now) == 1 << 20 && last.share() == 0);  // no line, not limited
   now += kBeat;
-  (void)many[5].grant(1 << 20, now);
+  many[5].beat(1 << 20, now);
   CHECK(near(many[5].share(), 1e6, 0.01));
   now += 1100ms;  // all went silent: their lines may be taken
   (void)many[0].grant(1 << 20, now);
   (void)last.grant(1 << 20, now);
   CHECK(last.share() > 0);
   // Who lost his takes another.
-  for (Fairness& fairness : many) (void)fairness.grant(1 << 20, now + kBeat);
+  for (Fairness& fairness : many) fairness.beat(1 << 20, now + kBeat);
+  last.beat(1 << 20, now + kBeat);
   CHECK(last.grant(1 << 20, now + kBeat) > 0);
 }
 
@@ -355,6 +356,7 @@ void garbage_in_the_lines() {
     for (int i = 0; i < 2000; ++i) {
       now += 1ms;
       for (Fairness* each : {&fairness, &learner}) {
+        each->beat(65536, now);
         each->moved(each->grant(65536, now));
         CHECK(each->next() <= now + kBeat);
         CHECK(each->share() >= 0 && each->capacity() < 1.1e15);

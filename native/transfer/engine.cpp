@@ -45,6 +45,7 @@ std::string host_of(const std::string& address) {
 Engine::Engine(EngineOptions options)
     : spin_us_(usable_spin(options.spin_us)),
       loop_(spin_us_, [this](Clock::time_point now) { return tick(now); }),
+      shares_(loop_, {options.runtime_dir, options.weight, std::move(options.nic_bandwidths)}),
       id_(new_id()) {
   const std::size_t token_bytes = options.token.size();
   if (token_bytes < 16 || token_bytes > 64)
@@ -58,7 +59,8 @@ Engine::Engine(EngineOptions options)
                   std::move(options.runtime_dir),
                   spin_us_,
                   host_of(address_),
-                  !options.transports.empty()};
+                  !options.transports.empty(),
+                  &shares_};
   transports_ = std::make_unique<Transports>(site, options.transports);
   server_ = std::make_shared<Server>(
       site, std::move(listener.socket),
@@ -319,8 +321,8 @@ Arrivals& Engine::arrivals() {
 }
 
 Clock::time_point Engine::tick(Clock::time_point now) {
-  Clock::time_point next =
-      std::min({server_->tick(now), transports_->tick(now), messenger_->tick(now)});
+  Clock::time_point next = std::min(
+      {server_->tick(now), transports_->tick(now), messenger_->tick(now), shares_.tick(now)});
   for (const auto& peer : peers()) {
     for (const auto& batch : peer->dispatch().batches())
       next = std::min(next, batch->check_time(now));

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "batch.h"
 #include "disk_file.h"
 #include "messenger.h"
+#include "nic_share.h"
 #include "peer.h"
 #include "segment.h"
 #include "server.h"
@@ -26,8 +28,10 @@ struct EngineOptions {
   std::string listen;
   net::Token token;
   int spin_us = 20;
-  std::vector<std::string> transports = {};  // names; empty: all that work here
-  std::string runtime_dir = {};              // of mode 0700, for what processes here share
+  std::vector<std::string> transports = {};           // names; empty: all that work here
+  std::string runtime_dir = {};                       // of mode 0700, for what processes here share
+  uint32_t weight = 8;                                // its part of network cards that it shares
+  std::map<std::string, double> nic_bandwidths = {};  // bytes/s by card; learned where missing
 };
 
 class Engine {
@@ -100,6 +104,7 @@ class Engine {
   std::string address_;
   SegmentRegistry segments_;
   net::Loop loop_;
+  NicShares shares_;
   const net::EngineId id_;
   std::unique_ptr<Transports> transports_;
   Arrivals arrivals_;

@@ -15,8 +15,15 @@ using net::Kind;
 Lane::Lane(net::Loop& loop, Made made, std::weak_ptr<PathOwner> owner)
     : loop_(loop), made_(std::move(made)), owner_(std::move(owner)) {}
 
-void Lane::start() {
+void Lane::start(NicShares* shares) {
+  NicShare* const send =
+      shares == nullptr ? nullptr : shares->find(made_.socket, net::Direction::kSend);
+  NicShare* const fetch =
+      shares == nullptr ? nullptr : shares->find(made_.socket, net::Direction::kReceive);
+  for (NicShare* share : {send, fetch})
+    if (share != nullptr) share->join(weak_from_this());
   const std::lock_guard lock(mutex_);
+  outbox_.share(send, fetch);
   events_ = EPOLLIN;
   loop_id_ = loop_.add(made_.socket, events_, shared_from_this());
 }
@@ -121,7 +128,7 @@ void Lane::end_all(Status why, bool remote_gone) {
 void Lane::watch() {
   if (lost_) return;
   const uint32_t events =
-      driver_ != nullptr ? 0U : uint32_t{EPOLLIN} | (outbox_.empty() ? 0U : uint32_t{EPOLLOUT});
+      driver_ != nullptr ? 0U : uint32_t{EPOLLIN} | (outbox_.ready() ? uint32_t{EPOLLOUT} : 0U);
   if (events == events_) return;
   events_ = events;
   loop_.change(loop_id_, made_.socket, events);
@@ -152,8 +159,9 @@ void Lane::push(net::Frame frame, Sent sent, std::span<const net::WireRange> ran
   frame.attempt = sent.number;
   frame.bytes = sent.bytes;
   frame.verified = sent.verified;
+  const uint64_t fetches = sent.answer == Kind::kData ? sent.bytes : 0;
   outbox_.push({sent.serial, net::encode(frame, ranges), std::move(payload), std::move(kept),
-                net::has_trailer(frame)});
+                net::has_trailer(frame), fetches});
   sent_.push_back(std::move(sent));
 }
 
@@ -209,7 +217,7 @@ void Lane::kick() {
     const Io out = outbox_.flush(made_.socket.get());
     if (out == Io::kClosed) return lose(turn, Status::kPeerDied, true);
     if (out == Io::kBroken) return lose(turn, Status::kPeerUnreachable, false);
-    if (driver_ != nullptr && !outbox_.empty()) driver_->signal();
+    if (driver_ != nullptr && outbox_.ready()) driver_->signal();
     watch();
   }
   if (!lease || turn.owner == nullptr) return;
@@ -356,6 +364,16 @@ bool Lane::on_events(uint32_t) {
   return moved;
 }
 
+net::Load Lane::take_load(net::Direction direction) {
+  const Turn turn = enter();
+  if (lost_) return {};
+  if (direction == net::Direction::kSend) return outbox_.take_load(made_.socket.get());
+  net::Load load{0, inbox_.take_received()};
+  for (const Sent& sent : sent_)
+    if (sent.answer == Kind::kData) load.queued += sent.bytes;
+  return load;
+}
+
 bool Lane::try_drive(const net::WakeUp& driver) {
   const std::lock_guard lock(mutex_);
   if (driver_ != nullptr || lost_) return false;
@@ -373,7 +391,7 @@ void Lane::stop_driving(const net::WakeUp&) {
 pollfd Lane::sleep_on() {
   const std::lock_guard lock(mutex_);
   if (lost_) return {-1, 0, 0};
-  const int events = outbox_.empty() ? POLLIN : POLLIN | POLLOUT;
+  const int events = outbox_.ready() ? POLLIN | POLLOUT : POLLIN;
   return {made_.socket.get(), static_cast<short>(events), 0};
 }
 

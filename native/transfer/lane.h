@@ -18,12 +18,14 @@
 #include "../net/stream.h"
 #include "../net/wire.h"
 #include "lane_lease.h"
+#include "nic_share.h"
 #include "transport.h"
 
 namespace inlay::transfer {
 
 class Lane final : public Path,
                    public net::Handler,
+                   public SharedLane,
                    private net::Sink,
                    public std::enable_shared_from_this<Lane> {
  public:
@@ -36,8 +38,8 @@ class Lane final : public Path,
   };
   Lane(net::Loop& loop, Made made, std::weak_ptr<PathOwner> owner);
 
-  // Registers with the loop.
-  void start();
+  // Registers with the loop, and with the shares of its card where there are some.
+  void start(NicShares* shares);
   const net::Descriptor& socket() const { return made_.socket; }
   // Ends it and tells its owner.
   void shut(Status why);
@@ -85,6 +87,8 @@ class Lane final : public Path,
   Clock::time_point beat(Clock::time_point now);
 
   bool on_events(uint32_t events) override;
+  net::Load take_load(net::Direction direction) override;
+  void resume() override { kick(); }
 
  private:
   // A request without its answer.

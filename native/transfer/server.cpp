@@ -58,6 +58,7 @@ Server::Server(const Site& site, net::Descriptor socket, Answerer answerer)
       engine_(site.engine),
       token_(site.token),
       answerer_(std::move(answerer)),
+      shares_(site.shares),
       socket_(std::move(socket)) {}
 
 Server::~Server() = default;
@@ -207,7 +208,7 @@ bool ServedLane::on_events(uint32_t) {
 
 void ServedLane::watch() {
   const uint32_t events = (paused() && !inbox_.in_payload() ? 0U : uint32_t{EPOLLIN}) |
-                          (outbox_.empty() && !has_more_ ? 0U : uint32_t{EPOLLOUT});
+                          (outbox_.ready() || has_more_ ? uint32_t{EPOLLOUT} : 0U);
   if (events == events_) return;
   events_ = events;
   server_.loop_.change(loop_id_, socket_, events);
@@ -242,6 +243,12 @@ ServedLane::Turn ServedLane::shake_hands() {
     server_.proven_.emplace(this, std::move(*found));
     server_.unproven_.erase(found);
     proven_ = true;
+    // What it receives is asked for by initiators, which keep to their shares of it.
+    if (server_.shares_ != nullptr)
+      if (auto* share = server_.shares_->find(socket_, net::Direction::kSend)) {
+        share->join(weak_from_this());
+        outbox_.share(share, nullptr);
+      }
   }
   if (handshake_.state() == State::kRefused || handshake_.state() == State::kNotInlay)
     server_.counts_.count(refusal_of(handshake_));
@@ -249,6 +256,14 @@ ServedLane::Turn ServedLane::shake_hands() {
   const bool goes_on =
       handshake_.state() == State::kRunning || handshake_.state() == State::kAccepted;
   return goes_on ? Turn::kWorked : Turn::kOver;
+}
+
+net::Load ServedLane::take_load(net::Direction) {
+  return socket_.valid() ? outbox_.take_load(socket_.get()) : net::Load{};
+}
+
+void ServedLane::resume() {
+  if (outbox_.held()) on_events(0);
 }
 
 ServedLane::Turn ServedLane::serve() {

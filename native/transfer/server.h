@@ -16,6 +16,7 @@
 #include "../net/stream.h"
 #include "answers.h"
 #include "lane_question.h"
+#include "nic_share.h"
 #include "segment.h"
 #include "snapshot.h"
 #include "staging.h"
@@ -66,6 +67,7 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   const net::Token token_;
   const Answerer answerer_;
   std::optional<StagingPool> staging_;
+  NicShares* const shares_;
   net::Descriptor socket_;
   net::Loop::Id loop_id_ = 0;
   bool accepting_ = true;
@@ -77,12 +79,15 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
 
 // One connection, from accept to its end.
 class ServedLane : public net::Handler,
+                   public SharedLane,
                    private net::Sink,
                    public std::enable_shared_from_this<ServedLane> {
  public:
   ServedLane(Server& server, net::Descriptor socket, const net::Nonce& nonce);
 
   bool on_events(uint32_t events) override;
+  net::Load take_load(net::Direction direction) override;
+  void resume() override;
 
  private:
   friend class Server;

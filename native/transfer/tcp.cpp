@@ -95,7 +95,7 @@ std::shared_ptr<Lane> TcpTransport::make_lane(const std::shared_ptr<PathOwner>& 
   const std::string name = "tcp " + local + " -> " + net::remote_address(socket);
   auto lane = std::make_shared<Lane>(
       site_.loop, Lane::Made{std::move(socket), connection, traffic, reach, name}, peer);
-  lane->start();
+  lane->start(site_.shares);
   return lane;
 }
 

@@ -2,15 +2,19 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <bit>
 #include <cctype>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +25,7 @@
 #include <tuple>
 
 #include "../core/errors.h"
+#include "../net/socket.h"
 
 namespace inlay::transfer {
 namespace {
@@ -83,6 +88,19 @@ std::vector<std::string> list(const fs::path& directory) {
   return names;
 }
 
+// Of an interface in this process's network; empty where it has none, or the system does not tell.
+std::string driver_of(const std::string& interface) {
+  const net::Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid() || interface.size() >= IFNAMSIZ) return {};
+  ethtool_drvinfo info{};
+  info.cmd = ETHTOOL_GDRVINFO;
+  ifreq request{};
+  interface.copy(request.ifr_name, IFNAMSIZ - 1);
+  request.ifr_data = reinterpret_cast<char*>(&info);
+  if (ioctl(socket.get(), SIOCETHTOOL, &request) != 0) return {};
+  return {info.driver, strnlen(info.driver, sizeof(info.driver))};
+}
+
 // "0000:17:01.0"
 bool is_pci_address(const std::string& name) {
   return name.find(':') != std::string::npos && name.find('.') != std::string::npos &&
@@ -110,6 +128,7 @@ class Reader {
   PciDevice read_device(const fs::path& link) const;
   // Of an interface's own device, or of the first one that it is stacked on.
   PciDevice read_carrier(const fs::path& interface, int depth) const;
+  bool is_veth(const std::string& name, const fs::path& directory) const;
   Nic read_interface(const std::string& name) const;
   void add_rdma_ports(const std::string& name, std::vector<Nic>& nics) const;
   std::vector<Gpu> read_gpus() const;
@@ -169,6 +188,14 @@ PciDevice Reader::read_carrier(const fs::path& interface, int depth) const {
   return device;
 }
 
+// The ends of one in two network namespaces may have the same index: then only its driver tells it
+// from a bridge or a dummy. A recorded tree has no drivers of those.
+bool Reader::is_veth(const std::string& name, const fs::path& directory) const {
+  if (root_ == kSysfs) return driver_of(name) == "veth";
+  const auto link = number(directory / "iflink");
+  return link.value_or(0) > 0 && link != number(directory / "ifindex");
+}
+
 Nic Reader::read_interface(const std::string& name) const {
   const fs::path directory = root_ / "class/net" / name;
   Nic nic;
@@ -189,8 +216,7 @@ Nic Reader::read_interface(const std::string& name) const {
     nic.kind = Nic::Kind::kHardware;
   else if (!nic.device.path.empty())
     nic.kind = Nic::Kind::kStacked;
-  else if (devtype.empty() && number(directory / "iflink").value_or(0) > 0 &&
-           number(directory / "iflink") != number(directory / "ifindex"))
+  else if (devtype.empty() && is_veth(name, directory))
     nic.kind = Nic::Kind::kVeth;
 
   // A veth claims 10 Gbit/s whatever it is.

@@ -136,6 +136,8 @@ class PathOwner {
   ~PathOwner() = default;
 };
 
+class NicShares;
+
 // Where a transport lives. Outlives it.
 struct Site {
   net::Loop& loop;
@@ -146,6 +148,7 @@ struct Site {
   int spin_us;
   std::string host;      // where the engine listens, without the port
   bool by_name = false;  // the transports were asked for by name
+  NicShares* shares = nullptr;
 };
 
 class Transport {

@@ -326,7 +326,14 @@ class transfer:
 
     class Engine:
         def __init__(
-            self, listen: str, token: bytes, spin_us: int, transports: Sequence[str]
+            self,
+            listen: str,
+            token: bytes,
+            spin_us: int,
+            transports: Sequence[str],
+            runtime_dir: str,
+            weight: int,
+            nic_bandwidths: dict[str, float],
         ) -> None: ...
         @property
         def made_here(self) -> bool: ...

@@ -3,10 +3,10 @@
 import atexit
 import os
 import weakref
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from inlay.core.errors import ConfigError, EngineClosedError, WaitTimeoutError
 from inlay.transfer import _backend
@@ -25,7 +25,10 @@ from inlay.transfer.directory import Names, open_directory
 from inlay.transfer.kinds import Access, Op
 from inlay.transfer.messages import Message
 from inlay.transfer.paths import PathInfo, PortCounts
-from inlay.transfer.runtime_dir import shared_token
+from inlay.transfer.runtime_dir import runtime_dir, shared_token
+
+TrafficClass = Literal["interactive", "background"]
+WEIGHTS: dict[TrafficClass, int] = {"interactive": 8, "background": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +39,28 @@ class TransferConfig:
         spin_us: how long a waiting thread, or the engine's after an answer, looks for more bytes
             before it sleeps: 0 to 10^6. Waking a sleeping core takes about 40 us, most answers 10.
             Where only one core is usable nobody spins.
+        traffic_class: what it gets of a network card that other engines of this user want, too,
+            over tcp: "interactive" 8 parts, "background" 1. An engine that is alone gets all.
+        nic_bandwidths: bytes per second that network cards carry, by name, e.g. {"eth0": 12.5e9};
+            learned for others, which takes up to a second of load.
     """
 
     spin_us: int = 20
+    traffic_class: TrafficClass = "interactive"
+    nic_bandwidths: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.spin_us <= 1_000_000:
             raise ConfigError(f"spin_us must be in 0..1000000, got {self.spin_us}")
+        if self.traffic_class not in WEIGHTS:
+            raise ConfigError(
+                f"traffic_class must be 'interactive' or 'background', got {self.traffic_class!r}"
+            )
+        for name, bandwidth in self.nic_bandwidths.items():
+            if not 0 < bandwidth < float("inf"):
+                raise ConfigError(
+                    f"nic_bandwidths[{name!r}] must be bytes per second above 0, got {bandwidth}"
+                )
 
 
 class TransferEngine:
@@ -91,6 +109,9 @@ class TransferEngine:
             shared_token() if token is None else token,
             config.spin_us,
             list(transports or ()),
+            _ledgers(),
+            WEIGHTS[config.traffic_class],
+            dict(config.nic_bandwidths),
         )
         try:
             self._names = Names(found_in, name, self.engine_id, self.address)
@@ -348,6 +369,14 @@ class TransferEngine:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _ledgers() -> str:
+    """Where processes agree on their shares of network cards; empty where no place is safe."""
+    try:
+        return str(runtime_dir())
+    except (ConfigError, OSError):
+        return ""
 
 
 def _close(native: _backend.Engine, names: Names) -> None:
