@@ -1,8 +1,8 @@
 """transfer/fairness: two processes on one shaped network card.
 
-`share_error`: how far a process is from its weight's part of what both write, relative to that part;
-the worse of the two. `recover_ms`: from the kill of the heavy one until the light one writes at 90 %
-of the card's rate.
+`share_error`: how far a process is from its weight's part of what both write, relative to that
+part; the worse of the two. `recover_ms`: from the kill of the heavy one until the light one writes
+at 90 % of the card's rate.
 """
 
 import json
@@ -90,7 +90,9 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
             begin = time.monotonic()
             time.sleep(about["measure_s"])
             end = time.monotonic()
-            rates = {name: rate(sides.moved(writer), begin, end) for name, writer in writers.items()}
+            rates = {
+                name: rate(sides.moved(writer), begin, end) for name, writer in writers.items()
+            }
             wanted = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
             errors.append(
                 max(abs(rates[one] / sum(rates.values()) / wanted[one] - 1) for one in WEIGHTS)

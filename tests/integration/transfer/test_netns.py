@@ -167,3 +167,27 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+KINDS = """
+import json
+from inlay.transfer import read_topology
+nics = read_topology().nics
+print(json.dumps({nic.name: [nic.kind, nic.usable] for nic in nics}))
+"""
+
+
+def test_cards_with_equal_indices_are_usable() -> None:
+    with ShapedLinks([None]) as links:
+        indices = [
+            links.run(side, f"cat /proc/net/igmp | grep -w {name} | cut -f1").strip()
+            for side, name in (("left", "left0"), ("right", "right0"))
+        ]
+        assert indices[0] == indices[1]  # else this test shows nothing
+        links.run("left", "ip link add bridge0 type bridge && ip link set bridge0 up")
+        shown = links.start(
+            "left", [sys.executable, "-c", KINDS], stdout=subprocess.PIPE, text=True
+        )
+        kinds = json.loads(shown.stdout.readline())
+    assert kinds["left0"] == ["veth", True]
+    assert kinds["lo"] == ["loopback", False] and kinds["bridge0"] == ["virtual", False]

@@ -234,6 +234,11 @@ def test_arguments_of_submit(engine: TransferEngine, peer: Peer) -> None:
         engine.connect("127.0.0.1:1")
     with pytest.raises(ConfigError, match="spin_us"):
         TransferConfig(spin_us=-1)
+    with pytest.raises(ConfigError, match="traffic_class"):
+        TransferConfig(traffic_class="urgent")  # type: ignore[arg-type]
+    for bandwidth in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="eth0"):
+            TransferConfig(nic_bandwidths={"eth0": bandwidth})
     engine.submit([one], deadline_s=None).wait()
     batch = engine.submit([one])
     try:
