@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -215,6 +216,57 @@ void test_dropping() {
   CHECK(outbox.size() == 2 && outbox.frames().front().serial == 0);  // begun: it has to end
 }
 
+// Grants what it is told to, once.
+struct Allowance : Gate {
+  uint64_t left = 0;
+  uint64_t grant(uint64_t wanted) override {
+    const uint64_t granted = std::min(wanted, left);
+    left -= granted;
+    return granted;
+  }
+};
+
+void test_gates() {
+  Pair pair;
+  Target target;
+  Inbox inbox;
+  Outbox outbox;
+  Allowance sends;
+  Allowance fetches;
+  outbox.share(&sends, &fetches);
+  auto source = random_bytes(1 << 20);
+  for (const bool verified : {false, true})
+    outbox.push(write_frame(verified, source.data(), {{0, 1 << 20}}, 1, verified));
+  const uint64_t all = outbox.bytes();
+  CHECK(outbox.flush(pair.fds[0]) == Io::kBlocked && outbox.held() && !outbox.ready());
+  CHECK(!outbox.begun() && outbox.bytes() == all);
+  uint64_t granted = 0;
+  while (!outbox.empty()) {
+    if (outbox.held() || sends.left == 0) granted += sends.left = 10000;
+    (void)outbox.flush(pair.fds[0]);
+    CHECK(all - outbox.bytes() <= granted);  // never ahead of what was granted
+    while (inbox.receive(pair.fds[1], target) == Io::kMoved) {
+    }
+  }
+  CHECK(target.ended == 2 && inbox.take_received() >= 2 << 20 && inbox.take_received() == 0);
+  CHECK(std::memcmp(target.memory.data(), source.data(), source.size()) == 0);
+  CHECK(outbox.take_load(pair.fds[0]).moved == all && outbox.take_load(pair.fds[0]).moved == 0);
+
+  // What fetches nothing goes; what fetches waits until all of it is granted, in parts or not.
+  for (const uint64_t bytes : {0, 3000}) {
+    OutFrame frame;
+    frame.head = encode({Kind::kRead, 1, 7, 0, Status::kOk, 0, 0, 0, false}, {});
+    frame.fetches = bytes;
+    outbox.push(std::move(frame));
+  }
+  CHECK(outbox.flush(pair.fds[0]) == Io::kMoved && outbox.size() == 1 && outbox.held());
+  fetches.left = 2000;
+  CHECK(outbox.flush(pair.fds[0]) == Io::kBlocked && outbox.held() && fetches.left == 0);
+  fetches.left = 2000;
+  CHECK(outbox.flush(pair.fds[0]) == Io::kMoved && outbox.empty() && fetches.left == 1000);
+  CHECK(!outbox.held());
+}
+
 }  // namespace
 
 int main() {
@@ -224,4 +276,5 @@ int main() {
   test_pause_and_errors();
   test_garbage();
   test_dropping();
+  test_gates();
 }
