@@ -174,9 +174,16 @@ void Messenger::notify_after(Batch& batch, std::vector<std::shared_ptr<Peer>> pe
   if (!batch.tell(shared_from_this(), key)) send_notification(key);
 }
 
-// With locks of the batch held: the loop's thread does the work.
+// With locks of the batch held: the loop's thread does the work. It keeps the batch, which nobody
+// else may hold any more when that thread gets there.
 void Messenger::over(uint64_t key) {
-  loop_.post([self = shared_from_this(), key] { self->send_notification(key); });
+  std::shared_ptr<Batch> batch;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = notifications_.find(key); found != notifications_.end())
+      batch = found->second.batch.lock();
+  }
+  loop_.post([self = shared_from_this(), key, batch] { self->send_notification(key); });
 }
 
 void Messenger::send_notification(uint64_t key) {

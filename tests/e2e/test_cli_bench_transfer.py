@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from inlay.kernels import native_problem
+from tests.support.terminal import heed_interrupts
 
 BENCH = [sys.executable, "-m", "inlay", "bench", "transfer"]
 QUICK = ["--seconds", "0.05"]
@@ -82,7 +83,9 @@ def test_an_interrupt_prints_what_is_done() -> None:
         *QUICK,
         "--json",
     ]
-    process = subprocess.Popen([*BENCH, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*BENCH, *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     end = time.monotonic() + 30
     while not children.read_text().split():

@@ -15,13 +15,15 @@ from types import TracebackType
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 
-def _take_terminal() -> None:
-    """Make standard input the terminal of this new session, where Ctrl-C counts.
-
-    Tests that were started in the background inherit that SIGINT is ignored.
-    """
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def heed_interrupts() -> None:
+    """For a new process: one started in the background inherits that SIGINT is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _take_terminal() -> None:
+    """Make standard input the terminal of this new session, where Ctrl-C counts."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    heed_interrupts()
 
 
 class Terminal:

@@ -40,6 +40,8 @@ enum {
   INLAY_PROTOCOL_VERSION = 14, /* no version that both speak */
   INLAY_TIMEOUT = 20,          /* the batch's deadline passed */
   INLAY_CANCELLED = 21,        /* the batch was cancelled */
+  INLAY_STORAGE_FULL = 22,     /* no room on the disk of a file segment */
+  INLAY_FILE = 23,             /* the system did not read or write the file */
   INLAY_CHECKSUM = 24,         /* verified bytes came damaged again and again */
   INLAY_TRANSPORT_UNAVAILABLE = 30,
   INLAY_ENGINE_CLOSED = 31, /* or the parent's, in a forked child */
