@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "processors.h"
+#include "../core/sysfs.h"
 
 namespace inlay::kernels {
 namespace {

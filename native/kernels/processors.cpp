@@ -11,6 +11,8 @@
 #include <sstream>
 #include <thread>
 
+#include "../core/sysfs.h"
+
 namespace inlay::kernels {
 namespace {
 
@@ -52,13 +54,6 @@ double group_quota(const std::string& directory) {
 }
 
 }  // namespace
-
-std::string first_line(const std::string& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
 
 std::vector<int> parse_processors(const std::string& list) {
   std::set<int> processors;

@@ -26,7 +26,4 @@ int count_cores(const std::string& root, const std::vector<int>& processors);
 // one.
 double cpu_quota(const std::string& root);
 
-// The first line of a file; empty where there is none.
-std::string first_line(const std::string& file);
-
 }  // namespace inlay::kernels

@@ -2,26 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <map>
 #include <set>
+
+#include "../core/sysfs.h"
 
 namespace inlay::kernels {
 namespace {
 
 // Processors of each node by the node's number. Numbers may have holes.
 std::map<int, std::vector<int>> processors_of_nodes(const std::string& root) {
+  const std::string sysfs = root + "/sys";
   std::map<int, std::vector<int>> nodes;
-  std::error_code error;
-  const std::filesystem::path directory = root + "/sys/devices/system/node";
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with("node") || name.find_first_not_of("0123456789", 4) != std::string::npos)
-      continue;
-    nodes[std::atoi(name.c_str() + 4)] = parse_processors(first_line(entry.path() / "cpulist"));
-  }
+  for (const int node : numa_nodes(sysfs))
+    nodes[node] = parse_processors(first_line(numa_directory(sysfs, node) + "/cpulist"));
   return nodes;
 }
 

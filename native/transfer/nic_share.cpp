@@ -1,11 +1,9 @@
 #include "nic_share.h"
 
-#include <ifaddrs.h>
-#include <netdb.h>
-
 #include <algorithm>
 
 #include "../core/errors.h"
+#include "../net/interfaces.h"
 
 namespace inlay::transfer {
 
@@ -13,28 +11,15 @@ namespace {
 
 using net::Clock;
 
-// The card of an address; empty for one that is not this machine's.
-std::string card_of(const ifaddrs* all, const std::string& host) {
-  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    char own[NI_MAXHOST];
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(entry->ifa_addr, size, own, sizeof(own), nullptr, 0, NI_NUMERICHOST) == 0 &&
-        host == own)
-      return entry->ifa_name;
-  }
-  return {};
-}
-
-// Empty where nothing leaves this machine.
+// The card over which two addresses reach each other; empty where nothing leaves this machine.
 std::string card_between(const std::string& local, const std::string& remote) {
   if (local.starts_with("127.") || local == "::1") return {};
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, freeifaddrs);
-  return card_of(first, remote).empty() ? card_of(first, local) : std::string();
+  const auto own = net::interface_addresses();
+  const auto card_of = [&](const std::string& host) {
+    const auto found = std::ranges::find(own, host, &net::InterfaceAddress::host);
+    return found == own.end() ? std::string() : found->interface;
+  };
+  return card_of(remote).empty() ? card_of(local) : std::string();
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 #include "../net/handshake.h"
 #include "../net/loop.h"
 #include "../net/socket.h"
-#include "../net/stream.h"
-#include "answers.h"
 #include "lane_question.h"
 #include "nic_share.h"
 #include "segment.h"
@@ -52,8 +50,10 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
  private:
   friend class ServedLane;
 
+  // It proved itself: ends what its engine had before.
+  void welcome(ServedLane& lane);
   void accept_one(net::Descriptor socket);
-  // Nothing of the lane lands afterwards.
+  // Ends it and forgets it.
   void drop(ServedLane& lane);
   // Made at first use.
   StagingPool& staging();
@@ -75,73 +75,6 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   // In the order of accepting: the first unproven one is the oldest.
   std::vector<std::shared_ptr<ServedLane>> unproven_;
   std::unordered_map<ServedLane*, std::shared_ptr<ServedLane>> proven_;
-};
-
-// One connection, from accept to its end.
-class ServedLane : public net::Handler,
-                   public SharedLane,
-                   private net::Sink,
-                   public std::enable_shared_from_this<ServedLane> {
- public:
-  ServedLane(Server& server, net::Descriptor socket, const net::Nonce& nonce);
-
-  bool on_events(uint32_t events) override;
-  net::Load take_load(net::Direction direction) override;
-  void resume() override;
-
- private:
-  friend class Server;
-
-  enum class Turn { kIdle, kWorked, kOver };
-
-  Turn shake_hands();
-  Turn serve();
-  void watch();
-  bool send_output();
-  // Skips the rest of the write that arrives.
-  void end_write(Status why);
-  void end_use(const Segment& segment);  // or drops the lane
-
-  const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
-                       net::Pieces& landing) override;
-  const char* on_payload_end() override;
-  bool paused() const override;
-
-  Status check(const net::Frame& frame, std::span<const net::WireRange> ranges,
-               net::Pieces& memory);
-  Status stage(const net::Frame& frame, std::span<const net::WireRange> ranges);
-  void start_staged();
-  void end_staged(const std::shared_ptr<StagedMove>& move, uint64_t place, net::Frame answer);
-  void wait_for_writes();
-  void answer(net::Kind kind, Status status, uint64_t bytes = 0, net::Pieces payload = {},
-              std::shared_ptr<const void> kept = {});
-  void answer_text(net::Kind kind, Status status, Bytes text);
-  void answer_lookup();
-  void answer_question();
-
-  static constexpr std::size_t kMaxQueued = 64;  // answers, then it reads no further requests
-
-  Server& server_;
-  net::Descriptor socket_;
-  net::Loop::Id loop_id_ = 0;
-  uint32_t events_ = 0;
-  bool has_more_ = false;      // its turn ended before its work
-  uint64_t lease_end_ms_ = 0;  // writes land until then
-  const net::Clock::time_point accepted_ = net::Clock::now();
-  net::ServerHandshake handshake_;
-  std::vector<std::byte> received_;  // of the handshake
-  bool proven_ = false;
-
-  net::Inbox inbox_;
-  net::Outbox outbox_;
-  Answers answers_;
-  net::Frame request_;  // the one whose payload arrives
-  Status request_status_ = Status::kOk;
-  std::shared_ptr<SegmentUse> use_;                 // of that request
-  std::vector<std::byte> text_;                     // payload of a LOOKUP or ASK
-  std::shared_ptr<StagedMove> staged_;              // of that request
-  std::vector<std::shared_ptr<StagedMove>> moves_;  // started, not over
-  bool uses_files_ = false;
 };
 
 }  // namespace inlay::transfer

@@ -1,17 +1,12 @@
 #include "topology.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -19,12 +14,13 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <memory>
 #include <sstream>
 #include <string_view>
 #include <tuple>
 
 #include "../core/errors.h"
+#include "../core/sysfs.h"
+#include "../net/interfaces.h"
 #include "../net/socket.h"
 
 namespace inlay::transfer {
@@ -36,13 +32,6 @@ constexpr double kMegabit = 1e6 / 8;
 constexpr int kLoopbackType = 772;  // ARPHRD_LOOPBACK
 // Drivers that do not know their speed say -1 as a number of 16 or 32 bits.
 constexpr double kMaxMegabits = 1e8;
-
-std::string first_line(const fs::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
 
 std::optional<long> number(const fs::path& file) {
   const std::string text = first_line(file);
@@ -138,13 +127,10 @@ class Reader {
 
 std::vector<NumaNode> Reader::read_nodes() const {
   std::vector<NumaNode> nodes;
-  const fs::path directory = root_ / "devices/system/node";
-  for (const std::string& name : list(directory)) {
-    if (!name.starts_with("node") || name.find_first_not_of("0123456789", 4) != std::string::npos ||
-        name.size() == 4)
-      continue;
-    NumaNode node{std::atoi(name.c_str() + 4), first_line(directory / name / "cpulist"), {}};
-    std::istringstream distances(first_line(directory / name / "distance"));
+  for (const int number : numa_nodes(root_)) {
+    const std::string directory = numa_directory(root_, number);
+    NumaNode node{number, first_line(directory + "/cpulist"), {}};
+    std::istringstream distances(first_line(directory + "/distance"));
     for (int distance; distances >> distance;) node.distances.push_back(distance);
     nodes.push_back(std::move(node));
   }
@@ -268,29 +254,10 @@ std::vector<Gpu> Reader::read_gpus() const {
 
 bool is_link_local(const Nic::Address& address) { return address.host.starts_with("fe80"); }
 
-int prefix_bits(const sockaddr* mask) {
-  if (mask == nullptr) return 0;
-  if (mask->sa_family == AF_INET)
-    return std::popcount(reinterpret_cast<const sockaddr_in*>(mask)->sin_addr.s_addr);
-  int bits = 0;
-  for (const uint8_t byte : reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr.s6_addr)
-    bits += std::popcount(byte);
-  return bits;
-}
-
 void add_addresses(std::vector<Nic>& nics) {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, freeifaddrs);
   std::map<std::string, std::vector<Nic::Address>> found;
-  for (const int family : {AF_INET, AF_INET6})
-    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
-      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
-      char host[NI_MAXHOST];
-      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      if (getnameinfo(entry->ifa_addr, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0)
-        found[entry->ifa_name].push_back({host, prefix_bits(entry->ifa_netmask)});
-    }
+  for (auto& [interface, host, prefix] : net::interface_addresses())
+    found[interface].push_back({host, prefix});
   for (Nic& nic : nics) {
     const auto entry = found.find(nic.kind == Nic::Kind::kRdma ? nic.interface : nic.name);
     if (entry == found.end()) continue;
