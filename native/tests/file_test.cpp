@@ -89,7 +89,7 @@ struct Bench {
     unlink(name);
     disk = std::make_shared<Segment>(nullptr, kFileBytes, true, Access::kNone, "disk", file,
                                      net::Location{net::Place::kDisk, 0});
-    disk->file = file.get();
+    disk->far = file.get();
     bytes.resize(kFileBytes);
     memory =
         std::make_shared<Segment>(bytes.data(), kFileBytes, true, Access::kNone, "memory", nullptr);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "disk_file.h"
+#include "far_memory.h"
 #include "peer.h"
 
 namespace inlay::transfer {
@@ -240,12 +240,12 @@ bool Batch::uses(const Segment& segment) const {
 
 namespace {
 
-TransferFailure file_failure(const RemoteSegment& remote, Status status, const std::string& what) {
+TransferFailure far_failure(const RemoteSegment& remote, Status status, const std::string& what) {
   const auto own = remote.own.lock();
   if (own != nullptr && own->enter()) {
-    const std::string problem = own->file->problem();
-    TransferFailure failure(status, what + ": " + problem, remote.name, remote.peer->address);
-    failure.system_error = own->file->last_error();
+    const FarMemory::Problem problem = own->far->problem();
+    TransferFailure failure(status, what + ": " + problem.text, remote.name, remote.peer->address);
+    failure.system_error = problem.system_error;
     own->leave();
     return failure;
   }
@@ -288,7 +288,7 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
               name, peer};
     case Status::kStorageFull:
     case Status::kFile:
-      return file_failure(*request.remote, status, what);
+      return far_failure(*request.remote, status, what);
     case Status::kEngineClosed:
       return {status, what + ": this engine is closed", {}, peer};
     default:

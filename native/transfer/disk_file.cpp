@@ -160,13 +160,17 @@ void DiskFile::open_direct() {
   direct_ = std::move(direct);
 }
 
-std::string DiskFile::problem() const {
+std::unique_ptr<FarMove> DiskFile::move(bool write, FarMove::Done done) {
+  return std::make_unique<FileMove>(*this, write, std::move(done));
+}
+
+FarMemory::Problem DiskFile::problem() const {
   const int error = last_error_.load();
   if (error == 0) return {};
   std::string text = "file '" + path + "' of " + std::to_string(size_) + " bytes: ";
   text += error == ENODATA ? "it was made shorter" : error_text(error);
   if (file_status(error) == Status::kStorageFull) text += "; " + free_space(plain_.get());
-  return text;
+  return {error, std::move(text)};
 }
 
 FileMove::FileMove(DiskFile& file, bool write, Done done)
@@ -185,7 +189,6 @@ void FileMove::cut(FileForm form, uint64_t offset, std::byte* memory, uint64_t b
 }
 
 void FileMove::add(uint64_t offset, std::byte* memory, uint64_t bytes) {
-  bytes_ += bytes;
   if (!file_.direct()) return cut(FileForm::kPlain, offset, memory, bytes);
   const uint64_t end = offset + bytes;
   const uint64_t first = std::min(end, block_ceil(offset));  // whole blocks: [first, last)

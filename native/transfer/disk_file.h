@@ -14,6 +14,7 @@
 #include "../core/status.h"
 #include "../net/file_queue.h"
 #include "../net/socket.h"
+#include "far_memory.h"
 
 namespace inlay::transfer {
 
@@ -27,13 +28,11 @@ struct FileOptions {
 
 // An open file of which this process has the use for itself while it lives: another that opens it
 // so is refused, unless both only read. It is never shortened, and stays when the object goes.
-class DiskFile {
+class DiskFile final : public FarMemory {
  public:
   // Makes the file (0600) where there is none and a size is given. Throws ArgumentError,
   // TransferFailure(kStorageFull, kFile, kSegmentOverlap) naming the path.
   DiskFile(const FileOptions& options, std::shared_ptr<net::FileQueue> queue);
-  DiskFile(const DiskFile&) = delete;
-  DiskFile& operator=(const DiskFile&) = delete;
 
   // Takes the file away again if it was made here.
   void discard();
@@ -43,9 +42,8 @@ class DiskFile {
   bool writable() const { return writable_; }  // else marked as read-only, or its file system is
   bool direct() const { return direct_.valid(); }  // past the page cache
 
-  // What the last move that failed met, an errno, and that with the path and sizes, for messages.
-  int last_error() const { return last_error_.load(); }
-  std::string problem() const;
+  std::unique_ptr<FarMove> move(bool write, FarMove::Done done) override;
+  Problem problem() const override;
 
  private:
   friend class FileMove;
@@ -73,24 +71,15 @@ Status file_status(int error);
 // What is aligned moves directly. Of the rest, reads take the blocks around it and copy, writes of
 // parts of blocks go through the page cache: two of them may share a block, and the kernel keeps
 // both right.
-class FileMove : private net::FileIoOwner {
+class FileMove final : public FarMove, private net::FileIoOwner {
  public:
-  // Called on a thread of the queue after the last byte; the move may be destroyed by it.
-  using Done = std::function<void(Status)>;
-
-  // The file stays until the move is done.
+  // `done` is called on a thread of the queue, or by start() when the queue is stopped.
   FileMove(DiskFile& file, bool write, Done done);
-  FileMove(const FileMove&) = delete;
-  FileMove& operator=(const FileMove&) = delete;
 
-  // Inside the file; before start().
-  void add(uint64_t offset, std::byte* memory, uint64_t bytes);
-  // At least one byte was added. Of any thread; does not wait.
-  void start();
-  // What is not begun is left: `done` hears kCancelled if that is any of it, when the rest is over.
-  // Afterwards only the kernel touches memory, and that of writes need not stay.
-  void cancel();
-  uint64_t bytes() const { return bytes_; }
+  void add(uint64_t offset, std::byte* memory, uint64_t bytes) override;
+  void start() override;
+  // Afterwards only the kernel touches memory.
+  void cancel() override;
 
  private:
   bool begin(const net::FileIo& io, std::byte* bounce) override;
@@ -100,7 +89,6 @@ class FileMove : private net::FileIoOwner {
   DiskFile& file_;
   const bool write_;
   Done done_;
-  uint64_t bytes_ = 0;
   std::vector<net::FileIo> ios_;
   std::atomic<std::size_t> left_{0};
   std::atomic<int> error_{0};

@@ -96,7 +96,6 @@ void Engine::add(const std::shared_ptr<Segment>& segment) {
 
 std::shared_ptr<Segment> Engine::add_file(const FileOptions& options, const std::string& name,
                                           Access access, const std::function<void()>& interrupted) {
-  constexpr double kConnect_s = 5;
   require_open();
   transports_->require("file");
   std::shared_ptr<net::FileQueue> files;
@@ -109,22 +108,30 @@ std::shared_ptr<Segment> Engine::add_file(const FileOptions& options, const std:
   if (access == Access::kWrite && !file->writable())
     throw TransferFailure(Status::kSegmentAccess,
                           "file '" + file->path + "' is read-only: peers cannot write it", name);
-  auto segment = std::make_shared<Segment>(nullptr, file->size(), file->writable(), access, name,
-                                           file, net::Location{net::Place::kDisk, 0});
-  segment->file = file.get();
-  auto remote = std::make_shared<RemoteSegment>();
-  remote->name = name;
-  remote->own = segment;
-  segment->as_remote = remote;
   try {
-    remote->peer = connect(address_, kConnect_s, interrupted);
-    add(segment);
+    return add_far({file, file->size(), file->writable(), {net::Place::kDisk, 0}}, name, access,
+                   interrupted);
   } catch (...) {
     file->discard();
     throw;
   }
-  remote->descriptor = {
-      segment->slot, segment->epoch, segment->size, true, segment->writable, segment->location, {}};
+}
+
+std::shared_ptr<Segment> Engine::add_far(FarOptions options, const std::string& name, Access access,
+                                         const std::function<void()>& interrupted) {
+  constexpr double kConnect_s = 5;
+  require_open();
+  auto segment = std::make_shared<Segment>(nullptr, options.size, options.writable, access, name,
+                                           options.memory, options.location);
+  segment->far = options.memory.get();
+  auto remote = std::make_shared<RemoteSegment>();
+  remote->name = name;
+  remote->own = segment;
+  segment->as_remote = remote;
+  remote->peer = connect(address_, kConnect_s, interrupted);
+  add(segment);
+  remote->descriptor = {segment->slot,     segment->epoch,    segment->size, true,
+                        segment->writable, segment->location, segment->keys};
   return segment;
 }
 
@@ -232,7 +239,7 @@ void Engine::check(const Request& request) {
   const Segment& local = *request.local;
   const RemoteSegment& remote = *request.remote;
   const bool read = request.op == Op::kRead;
-  if (local.location.place == net::Place::kDisk)
+  if (local.far != nullptr)
     throw TransferFailure(Status::kSegmentAccess,
                           "segment '" + local.name +
                               "' is a file: move its bytes from or to memory, as the remote side",

@@ -15,6 +15,7 @@
 #include "arrivals.h"
 #include "batch.h"
 #include "disk_file.h"
+#include "far_memory.h"
 #include "messenger.h"
 #include "nic_share.h"
 #include "peer.h"
@@ -53,10 +54,19 @@ class Engine {
   // Throws what SegmentRegistry::add() throws.
   void add(const std::shared_ptr<Segment>& segment);
   std::string free_name();
-  // Registers a file; as_remote of it is what this engine's own transfers name. Throws what
-  // DiskFile and add() throw.
+  // Registers a file. Throws what DiskFile and add_far() throw.
   std::shared_ptr<Segment> add_file(const FileOptions& options, const std::string& name,
                                     Access access, const std::function<void()>& interrupted);
+  // Registers far memory; as_remote of it is what this engine's own transfers name. Throws what
+  // connect() and add() throw.
+  struct FarOptions {
+    std::shared_ptr<FarMemory> memory;
+    uint64_t size;
+    bool writable;
+    net::Location location;
+  };
+  std::shared_ptr<Segment> add_far(FarOptions options, const std::string& name, Access access,
+                                   const std::function<void()>& interrupted);
   // Closes the segment and waits until nobody uses it; false: the time was over, the segment stays
   // closed and its memory must stay. `cancel` ends the batches and lanes that use it.
   bool remove(const std::shared_ptr<Segment>& segment, bool cancel, Clock::time_point until);

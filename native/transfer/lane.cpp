@@ -138,9 +138,8 @@ std::optional<Reach> Lane::reach(const Segment& local, const RemoteSegment& remo
   // Through buffers of the target, for as long as nothing better is known at the speed of a disk.
   constexpr Reach kStaged{2e9, 300e-6};
   const net::Place there = remote.descriptor.location.place;
-  if (local.location.place != net::Place::kHost || there == net::Place::kDevice)
-    return std::nullopt;
-  return there == net::Place::kDisk ? kStaged : made_.reach;
+  if (local.location.place != net::Place::kHost) return std::nullopt;
+  return there == net::Place::kHost ? made_.reach : kStaged;
 }
 
 Bytes Lane::fence() const { return encode(LaneQuestion{LaneAsk::kShut, made_.connection}); }

@@ -38,7 +38,7 @@ struct RemoteSegment {
   std::string name;
   net::SegmentDescriptor descriptor;
   std::atomic<bool> closed{false};  // an answer said so
-  std::weak_ptr<Segment> own;       // of a file of this engine
+  std::weak_ptr<Segment> own;       // of far memory of this engine
 
   bool contains(uint64_t offset, uint64_t length) const {
     return length <= descriptor.size && offset <= descriptor.size - length;

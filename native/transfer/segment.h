@@ -20,7 +20,7 @@ namespace inlay::transfer {
 // What peers may do with a segment; kWrite includes reading.
 enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2 };
 
-class DiskFile;
+class FarMemory;
 
 class Segment {
  public:
@@ -42,8 +42,8 @@ class Segment {
   const net::Location location;
   // Of memory that can be mapped elsewhere: its file, as allocate_memory() gives it.
   std::shared_ptr<const net::Descriptor> memory;
-  // Of a segment on disk, whose base is null; its keeper is what holds it.
-  DiskFile* file = nullptr;
+  // Of a segment in far memory, whose base is null; its keeper is what holds it.
+  FarMemory* far = nullptr;
   std::shared_ptr<struct RemoteSegment> as_remote;  // in this engine's own transfers
   // What peers need to reach it, by transport. Not changed once peers can find it.
   std::vector<net::TransportKey> keys;

@@ -22,8 +22,8 @@ namespace {
 
 // Per event, so that other descriptors get their turn.
 constexpr int kMaxTurns = 8;
-// How long a lane that ends waits for the disk to take what is under way to it.
-constexpr std::chrono::seconds kDiskTime(2);
+// How long a lane that ends waits for far memory to take what is under way to it.
+constexpr std::chrono::seconds kFarTime(2);
 
 // Goes on while the machine sleeps.
 uint64_t boot_ms() {
@@ -165,15 +165,15 @@ Status ServedLane::check(const net::Frame& frame, std::span<const net::WireRange
   if (segment.access < needed) return Status::kSegmentAccess;
   for (const net::WireRange& range : ranges)
     if (!segment.contains(range.offset, range.length)) return Status::kSegmentRange;
-  if (segment.file != nullptr) return stage(frame, ranges);
+  if (segment.far != nullptr) return stage(frame, ranges);
   for (const net::WireRange& range : ranges) memory.add(segment.base + range.offset, range.length);
   return Status::kOk;
 }
 
-// Not while there is no buffer for what a file may be asked.
+// Not while there is no buffer for what far memory may be asked.
 bool ServedLane::paused() const {
   return outbox_.size() + answers_.size() >= kMaxQueued ||
-         (uses_files_ && !server_.staging().has_free());
+         (stages_ && !server_.staging().has_free());
 }
 
 Status ServedLane::stage(const net::Frame& frame, std::span<const net::WireRange> ranges) {
@@ -186,7 +186,7 @@ Status ServedLane::stage(const net::Frame& frame, std::span<const net::WireRange
   } catch (const ResourceError&) {
     return Status::kFile;
   }
-  uses_files_ = true;
+  stages_ = true;
   const bool write = frame.kind == Kind::kWrite;
   staged_ = std::make_shared<StagedMove>(write, std::move(use_), std::move(buffer), ranges);
   return Status::kOk;
@@ -223,7 +223,7 @@ void ServedLane::end_staged(const std::shared_ptr<StagedMove>& move, uint64_t pl
 
 // A later connection may write the same bytes: what is under way has to land before.
 void ServedLane::wait_for_writes() {
-  const Clock::time_point end = Clock::now() + kDiskTime;
+  const Clock::time_point end = Clock::now() + kFarTime;
   for (const auto& move : moves_) move->cancel();
   for (const auto& move : moves_)
     while (move->write && !move->is_over() && Clock::now() < end) poll(nullptr, 0, 1);
@@ -335,7 +335,7 @@ void ServedLane::end_use(const Segment& segment) {
   }
   for (const auto& move : moves_)
     if (move->is_of(segment)) move->cancel();
-  if (segment.file != nullptr) return;
+  if (segment.far != nullptr) return;
   // An answer that names its length has to send as many bytes, so the lane ends instead.
   for (const net::OutFrame& frame : outbox_.frames()) {
     if (frame.payload.bytes() == 0) continue;

@@ -29,11 +29,11 @@ class ServedLane : public net::Handler,
   ServedLane(Server& server, net::Descriptor socket, const net::Nonce& nonce);
 
   void start();
-  // Closes the connection; waits for what goes to a disk. Nothing of it lands afterwards.
+  // Closes the connection; waits for what goes to far memory. Nothing of it lands afterwards.
   void end();
   // Writes land until LaneLease::kLength after `since` (0: now), ms since boot. Returns now.
   uint64_t extend_lease(uint64_t since);
-  // Ends the use of a closed segment: of what arrives, of what the disk is asked for, and, at the
+  // Ends the use of a closed segment: of what arrives, of what far memory is asked for, and, at the
   // price of the lane, of what is being sent.
   void end_use(const Segment& segment);
 
@@ -41,7 +41,7 @@ class ServedLane : public net::Handler,
   const net::Hello& hello() const { return handshake_.hello(); }
   net::Clock::time_point accepted() const { return accepted_; }
   bool proven() const { return proven_; }
-  bool uses_files() const { return uses_files_; }
+  bool stages() const { return stages_; }
 
   bool on_events(uint32_t events) override;
   net::Load take_load(net::Direction direction) override;
@@ -96,7 +96,7 @@ class ServedLane : public net::Handler,
   std::vector<std::byte> text_;                     // payload of a LOOKUP or ASK
   std::shared_ptr<StagedMove> staged_;              // of that request
   std::vector<std::shared_ptr<StagedMove>> moves_;  // started, not over
-  bool uses_files_ = false;
+  bool stages_ = false;
 };
 
 }  // namespace inlay::transfer

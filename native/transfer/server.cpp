@@ -100,7 +100,7 @@ StagingPool& Server::staging() {
       server->loop_.post([server] {
         std::vector<std::shared_ptr<ServedLane>> lanes;
         for (const auto& [lane, held] : server->proven_)
-          if (lane->uses_files()) lanes.push_back(held);
+          if (lane->stages()) lanes.push_back(held);
         for (const auto& lane : lanes) lane->on_events(0);
       });
     });

@@ -57,7 +57,7 @@ bool StagingPool::has_free() {
 
 void StagedMove::start(std::function<void(Status)> done) {
   done_ = std::move(done);
-  move_ = std::make_unique<FileMove>(*segment_->file, write, [this](Status status) {
+  move_ = segment_->far->move(write, [this](Status status) {
     // It may hold this object.
     const auto done = std::move(done_);
     use_ = nullptr;

@@ -1,5 +1,5 @@
-// Between a file and a connection: host memory that bytes pass through, and their way from or to
-// the file.
+// Between far memory and a connection: host memory that bytes pass through, and their way from or
+// to the far memory.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "disk_file.h"
+#include "far_memory.h"
 #include "segment.h"
 
 namespace inlay::transfer {
@@ -39,10 +39,10 @@ class StagingPool {
   std::shared_ptr<State> state_;
 };
 
-// What a peer reads from a file segment, or writes to it, on its way through a buffer.
+// What a peer reads from far memory, or writes to it, on its way through a buffer.
 class StagedMove {
  public:
-  // Ranges of the file lie one after the other in the buffer.
+  // Ranges of the segment lie one after the other in the buffer.
   StagedMove(bool write, std::shared_ptr<SegmentUse> use, std::shared_ptr<std::byte> buffer,
              std::span<const net::WireRange> ranges)
       : write(write),
@@ -51,7 +51,7 @@ class StagedMove {
         segment_(&use_->segment()),
         ranges_(ranges.begin(), ranges.end()) {}
 
-  // Once. `done` is called on a thread of the file's queue, when the segment is free.
+  // Once. `done` is called as FarMove says, when the segment is free.
   void start(std::function<void(Status)> done);
   bool is_started() const { return move_ != nullptr; }
   // What is not begun is left; `done` hears kSegmentClosed then.
@@ -67,7 +67,7 @@ class StagedMove {
   const Segment* const segment_;  // to compare
   const std::vector<net::WireRange> ranges_;
   std::function<void(Status)> done_;
-  std::unique_ptr<FileMove> move_;
+  std::unique_ptr<FarMove> move_;
   std::atomic<bool> over_{false};
 };
 
