@@ -2,10 +2,17 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <thread>
 
 #include "../core/errors.h"
 
 namespace inlay::transfer {
+
+namespace {
+
+constexpr std::chrono::milliseconds kAskAgainAfter(5);
+
+}  // namespace
 
 Peer::~Peer() {
   dispatch_.fail(Status::kEngineClosed, false);
@@ -240,8 +247,13 @@ std::shared_ptr<RemoteSegment> Peer::segment(const std::string& name, double tim
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                    std::chrono::duration<double>(timeout_s));
   const auto bytes = std::as_bytes(std::span(name));
-  const Answer answer =
-      ask_and_wait(net::Kind::kLookup, {bytes.begin(), bytes.end()}, end, interrupted);
+  Answer answer;
+  for (;;) {
+    answer = ask_and_wait(net::Kind::kLookup, {bytes.begin(), bytes.end()}, end, interrupted);
+    if (answer.status != Status::kPeerUnreachable || !alive() || Clock::now() >= end) break;
+    // The lane it was asked over is gone; others are left, or are being made.
+    std::this_thread::sleep_for(kAskAgainAfter);
+  }
   if (answer.status == Status::kSegmentNotFound) {
     const std::string names(reinterpret_cast<const char*>(answer.bytes.data()),
                             answer.bytes.size());

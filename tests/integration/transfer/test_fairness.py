@@ -66,8 +66,9 @@ def card() -> Iterator[Card]:
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("how", ["write", "read"])
-@pytest.mark.parametrize(("other", "part"), [("background", 8 / 9), ("interactive", 1 / 2)])
+@pytest.mark.parametrize(
+    ("how", "other", "part"), [("write", "background", 8 / 9), ("read", "interactive", 1 / 2)]
+)
 def test_shares_follow_weights(card: Card, how: str, other: str, part: float) -> None:
     movers = [card.mover(how, "interactive"), card.mover(how, other)]
     time.sleep(SETTLE_S)
