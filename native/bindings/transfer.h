@@ -77,8 +77,6 @@ struct PeerHandle {
 // What Transfer(op, local, remote) describes.
 transfer::Request make_transfer(int op, nb::handle local, nb::handle remote);
 
-std::string hex(const net::EngineId& id);
-
 transfer::Bytes body_of(const nb::bytes& body);
 void send_message(const PeerHandle& handle, const std::string& topic, const nb::bytes& body,
                   double deadline_s);

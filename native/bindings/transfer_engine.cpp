@@ -196,16 +196,6 @@ TransferStatus status_of(const BatchHandle& handle, Py_ssize_t index) {
 
 }  // namespace
 
-std::string hex(const net::EngineId& id) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte byte : id) {
-    text += kDigits[static_cast<unsigned>(byte) >> 4];
-    text += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  return text;
-}
-
 nb::object python_error(const TransferFailure& failure) {
   nb::object type = nb::module_::import_("inlay.core.errors").attr(python_class(failure.status));
   nb::object error = type(failure.what());
@@ -333,7 +323,7 @@ void register_transfer_engine(nb::module_& m) {
                          "A connected engine. `peer['kv']` is its segment of that name, asked for\n"
                          "once (SegmentNotFoundError names what the peer has).")
       .def_prop_ro("address", [](const PeerHandle& h) { return h.peer->address; })
-      .def_prop_ro("engine_id", [](const PeerHandle& h) { return hex(h.peer->engine); })
+      .def_prop_ro("engine_id", [](const PeerHandle& h) { return net::hex(h.peer->engine); })
       .def_prop_ro("alive", [](const PeerHandle& h) { return h.peer->alive(); })
       .def_prop_ro(
           "problems", [](const PeerHandle& h) { return h.peer->problems(); },
@@ -353,7 +343,7 @@ void register_transfer_engine(nb::module_& m) {
            "runtime_dir"_a, "weight"_a, "nic_bandwidths"_a)
       .def_prop_ro("made_here", &EngineHandle::made_here)
       .def_prop_ro("address", [](const EngineHandle& e) { return e.get().address(); })
-      .def_prop_ro("engine_id", [](const EngineHandle& e) { return hex(e.get().id()); })
+      .def_prop_ro("engine_id", [](const EngineHandle& e) { return net::hex(e.get().id()); })
       .def_prop_ro("transports",
                    [](const EngineHandle& e) {
                      nb::dict problems;

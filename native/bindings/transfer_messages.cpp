@@ -52,7 +52,7 @@ nb::tuple receive_message(const std::shared_ptr<EngineHandle>& engine,
     }
   }
   return nb::make_tuple(
-      hex(message.from),
+      net::hex(message.from),
       nb::steal(PyUnicode_DecodeUTF8(
           message.topic.data(), static_cast<Py_ssize_t>(message.topic.size()), "backslashreplace")),
       nb::bytes(reinterpret_cast<const char*>(message.body.data()), message.body.size()),

@@ -74,6 +74,16 @@ bool same(std::span<const std::byte> a, const Proof& b) {
 
 }  // namespace
 
+std::string hex(const EngineId& id) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : id) {
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
 ClientHandshake::ClientHandshake(const Hello& hello, const Token& token)
     : hello_(hello), token_(token), output_(encode(hello)), wanted_(kAnswerBytes) {}
 

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "../core/status.h"
@@ -28,6 +29,7 @@ constexpr uint16_t kMinVersion = 1;
 constexpr uint16_t kMaxVersion = 1;
 
 using EngineId = std::array<std::byte, 16>;
+std::string hex(const EngineId& id);  // 32 digits
 using Nonce = std::array<std::byte, 32>;
 using Token = std::vector<std::byte>;  // 16 to 64 bytes
 

@@ -225,6 +225,59 @@ void test_registration() {
         INLAY_RESOURCE);
 }
 
+inlay_message_parts take_message(inlay_engine* engine, inlay_message** message) {
+  CHECK(inlay_engine_receive(engine, 5, message, nullptr) == INLAY_OK);
+  auto parts = sized<inlay_message_parts>();
+  CHECK(inlay_message_look(*message, &parts, nullptr) == INLAY_OK);
+  CHECK(std::strlen(parts.engine_id) == 32);
+  return parts;
+}
+
+void test_messages() {
+  Fixture f;
+  auto error = sized<inlay_error>();
+  inlay_message* message = nullptr;
+  CHECK(inlay_engine_receive(f.engine, 0, &message, &error) == INLAY_WAIT_TIMEOUT);
+  CHECK(inlay_peer_send(f.peer, "greeting", "hello", 5, 5, &error) == INLAY_OK);
+  CHECK(inlay_peer_send(f.peer, "", nullptr, 0, 5, &error) == INLAY_OK);
+  const inlay_message_parts first = take_message(f.engine, &message);
+  CHECK(std::string(first.topic) == "greeting" && first.notification == 0);
+  CHECK(first.bytes == 5 && std::memcmp(first.body, "hello", 5) == 0);
+  inlay_message_release(message);
+  CHECK(take_message(f.engine, &message).bytes == 0);
+  inlay_message_release(message);
+
+  const inlay_range range{0, 0, 100};
+  const inlay_request write = f.request(INLAY_WRITE, &range, 1);
+  auto options = sized<inlay_submit_options>();
+  options.notification = "all there";
+  options.notification_bytes = 9;
+  inlay_batch* batch = nullptr;
+  CHECK(inlay_submit(f.engine, &write, 1, &options, &batch, &error) == INLAY_OK);
+  inlay_batch_release(batch);
+  const inlay_message_parts told = take_message(f.engine, &message);
+  CHECK(told.notification == 1 && std::string(told.topic).empty());
+  CHECK(told.bytes == 9 && std::memcmp(told.body, "all there", 9) == 0);
+  inlay_message_release(message);
+  inlay_message_release(nullptr);
+
+  batch = nullptr;
+  options.notification = nullptr;
+  CHECK(inlay_submit(f.engine, &write, 1, &options, &batch, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_peer_send(nullptr, "a", "b", 1, 5, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_peer_send(f.peer, nullptr, "b", 1, 5, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_peer_send(f.peer, "a", nullptr, 1, 5, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_peer_send(f.peer, std::string(256, 'a').c_str(), "b", 1, 5, &error) ==
+        INLAY_ARGUMENT);
+  CHECK(inlay_peer_send(f.peer, "a", "b", 1, 0, &error) == INLAY_ARGUMENT);
+  const std::vector<char> large((256 << 10) + 1);
+  CHECK(inlay_peer_send(f.peer, "a", large.data(), large.size(), 5, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_engine_receive(nullptr, 1, &message, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_engine_receive(f.engine, -1, &message, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_engine_receive(f.engine, 1, nullptr, &error) == INLAY_ARGUMENT);
+  CHECK(inlay_message_look(nullptr, nullptr, &error) == INLAY_ARGUMENT && batch == nullptr);
+}
+
 void test_arguments() {
   auto error = sized<inlay_error>();
   auto options = sized<inlay_engine_options>();
@@ -404,6 +457,7 @@ int main() {
   test_batches();
   test_ranges_and_access();
   test_registration();
+  test_messages();
   test_arguments();
   test_closing();
 #if !defined(__SANITIZE_THREAD__)

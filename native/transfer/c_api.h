@@ -39,6 +39,10 @@ struct inlay_batch {
   std::shared_ptr<inlay::transfer::Batch> batch;
   std::shared_ptr<inlay::transfer::Completions> completions;  // once its descriptor is asked for
 };
+struct inlay_message {
+  inlay::transfer::Message message;
+  std::string engine_id;
+};
 
 namespace inlay::c_api {
 
@@ -102,6 +106,11 @@ T known_part(const T* given_struct, std::size_t size, const char* name) {
 
 // Of a call's argument: more than 0, at most 10^6.
 double seconds(const char* name, double value);
+
+inline transfer::Bytes bytes_of(const void* data, std::size_t size) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  return {bytes, bytes + size};
+}
 
 inline net::Clock::time_point after(double value) {
   return net::Clock::now() +

@@ -1,5 +1,6 @@
 // The C interface to batches.
 #include <cmath>
+#include <optional>
 
 #include "c_api.h"
 
@@ -63,7 +64,13 @@ inlay_status inlay_submit(inlay_engine* engine, const inlay_request* requests, s
     }
     auto handle = std::make_unique<inlay_batch>();
     handle->engine = engine->engine;
-    handle->batch = native.submit(std::move(wanted), deadline_s);
+    std::optional<transfer::Bytes> notification;
+    if (chosen.notification != nullptr)
+      notification = bytes_of(chosen.notification, chosen.notification_bytes);
+    else if (chosen.notification_bytes != 0)
+      throw ArgumentError("options.notification: must not be NULL when it has bytes, here " +
+                          std::to_string(chosen.notification_bytes));
+    handle->batch = native.submit(std::move(wanted), deadline_s, notification);
     *batch = handle.release();
   });
 }

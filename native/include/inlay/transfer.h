@@ -67,6 +67,7 @@ typedef struct inlay_segment inlay_segment; /* registered memory of this process
 typedef struct inlay_peer inlay_peer;       /* a connected engine */
 typedef struct inlay_remote inlay_remote;   /* a segment of a peer */
 typedef struct inlay_batch inlay_batch;     /* transfers that were submitted together */
+typedef struct inlay_message inlay_message; /* what a peer told this engine */
 
 /* 1. It changes when a program that was compiled with an older header would break. */
 INLAY_API uint32_t inlay_transfer_abi(void);
@@ -154,8 +155,10 @@ typedef struct inlay_request {
 
 typedef struct inlay_submit_options {
   size_t size;
-  double deadline_s; /* 0: 30; INFINITY: none */
-  int32_t verify;    /* 1: a CRC32C of what lands is compared with that of what was sent */
+  double deadline_s;         /* 0: 30; INFINITY: none */
+  int32_t verify;            /* 1: a CRC32C of what lands is compared with that of what was sent */
+  const void* notification;  /* not NULL: each peer gets it as a message when the batch is done */
+  size_t notification_bytes; /* at most 256 KiB */
 } inlay_submit_options;
 
 /* Starts all requests (an array; its first element's size is that of each) and copies what it needs
@@ -191,6 +194,31 @@ INLAY_API inlay_status inlay_batch_status(inlay_batch* batch, size_t index,
                                           inlay_transfer_status* status, inlay_error* error);
 /* Of the handle alone: the batch goes on. */
 INLAY_API void inlay_batch_release(inlay_batch* batch);
+
+/* ---- messages ------------------------------------------------------------------------------ */
+
+/* Returns when the peer's engine has the message, once, or fails; then it may have it nevertheless.
+ * `topic`: at most 255 bytes, `body` at most 256 KiB. */
+INLAY_API inlay_status inlay_peer_send(inlay_peer* peer, const char* topic, const void* body,
+                                       size_t bytes, double deadline_s, inlay_error* error);
+/* Takes the oldest message that this engine has; waits for one, INLAY_WAIT_TIMEOUT if none comes.
+ * `timeout_s` may be 0. */
+INLAY_API inlay_status inlay_engine_receive(inlay_engine* engine, double timeout_s,
+                                            inlay_message** message, inlay_error* error);
+
+/* Valid until the message is released. */
+typedef struct inlay_message_parts {
+  size_t size;
+  const char* engine_id; /* the sender's, 32 hexadecimal digits */
+  const char* topic;     /* "" of notifications */
+  const void* body;
+  size_t bytes;
+  int32_t notification; /* 1: the bytes of a batch are complete */
+} inlay_message_parts;
+
+INLAY_API inlay_status inlay_message_look(const inlay_message* message, inlay_message_parts* parts,
+                                          inlay_error* error);
+INLAY_API void inlay_message_release(inlay_message* message);
 
 #ifdef __cplusplus
 }
