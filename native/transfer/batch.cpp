@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "far_memory.h"
 #include "peer.h"
@@ -115,6 +116,20 @@ bool Batch::tell(std::shared_ptr<Listener> listener, uint64_t key) {
   const std::lock_guard lock(mutex_);
   if (over()) return false;
   told_.emplace_back(std::move(listener), key);
+  return true;
+}
+
+void Batch::attempt_settled() {
+  const std::lock_guard lock(mutex_);
+  if (unsettled_.fetch_sub(1) > 1) return;
+  for (const auto& [listener, key] : told_settled_) listener->over(key);
+  told_settled_.clear();
+}
+
+bool Batch::tell_settled(std::shared_ptr<Listener> listener, uint64_t key) {
+  const std::lock_guard lock(mutex_);
+  if (settled()) return false;
+  told_settled_.emplace_back(std::move(listener), key);
   return true;
 }
 
@@ -240,19 +255,32 @@ bool Batch::uses(const Segment& segment) const {
 
 namespace {
 
-TransferFailure far_failure(const RemoteSegment& remote, Status status, const std::string& what) {
-  const auto own = remote.own.lock();
-  if (own != nullptr && own->enter()) {
-    const FarMemory::Problem problem = own->far->problem();
-    TransferFailure failure(status, what + ": " + problem.text, remote.name, remote.peer->address);
-    failure.system_error = problem.system_error;
-    own->leave();
-    return failure;
-  }
-  return {status,
-          what + (status == Status::kStorageFull ? ": the disk of its file is full"
-                                                 : ": its file cannot be read or written there"),
-          remote.name, remote.peer->address};
+std::optional<FarMemory::Problem> problem_of(const std::shared_ptr<Segment>& segment) {
+  if (segment == nullptr || segment->far == nullptr || !segment->enter()) return std::nullopt;
+  FarMemory::Problem problem = segment->far->problem();
+  segment->leave();
+  return problem;
+}
+
+TransferFailure far_failure(const Request& request, Status status, const std::string& what) {
+  const RemoteSegment& remote = *request.remote;
+  const auto here = problem_of(request.local);
+  const auto there = problem_of(remote.own.lock());
+  // Of two that may have met it, the local one if it ever met anything.
+  const bool is_local =
+      request.local->far != nullptr &&
+      (remote.descriptor.location.place == net::Place::kHost || (here && !here->text.empty()));
+  const auto& known = is_local ? here : there;
+  std::string text = what;
+  if (known)
+    text += ": " + known->text;
+  else
+    text += status == Status::kStorageFull ? ": the disk of its file is full"
+                                           : ": its file cannot be read or written there";
+  TransferFailure failure(status, text, is_local ? request.local->name : remote.name,
+                          is_local ? std::string() : remote.peer->address);
+  if (known) failure.system_error = known->system_error;
+  return failure;
 }
 
 }  // namespace
@@ -288,7 +316,7 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
               name, peer};
     case Status::kStorageFull:
     case Status::kFile:
-      return far_failure(*request.remote, status, what);
+      return far_failure(request, status, what);
     case Status::kEngineClosed:
       return {status, what + ": this engine is closed", {}, peer};
     default:

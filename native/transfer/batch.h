@@ -77,6 +77,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
   State state() const { return state_.load(std::memory_order_acquire); }
   // Tells when it is over; false: it is over now.
   bool tell(std::shared_ptr<Listener> listener, uint64_t key);
+  // Tells when a batch that is over has settled; false: it has.
+  bool tell_settled(std::shared_ptr<Listener> listener, uint64_t key);
   // Moves the batch's bytes until it is over or the time comes; false: the time came.
   bool wait(Clock::time_point until);
   // Ends it; what is not answered within `grace` is given up. Returns at once.
@@ -103,7 +105,9 @@ class Batch : public std::enable_shared_from_this<Batch> {
   friend struct Part;
 
   class Driving;
-  void part_finished();  // by dispatchers, locked
+  // By dispatchers, locked:
+  void part_finished();
+  void attempt_settled();
 
   std::vector<Request> requests_;
   std::vector<Progress> progress_;  // of each; guarded by its peer's dispatcher
@@ -121,6 +125,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   Status stop_reason_ = Status::kOk;
   std::vector<const net::WakeUp*> sleepers_;
   std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> told_;
+  std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> told_settled_;
 };
 
 }  // namespace inlay::transfer

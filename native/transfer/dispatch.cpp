@@ -149,7 +149,8 @@ void Dispatch::finish(Sent& sent, Status status, bool settled) {
   } else {
     entry.estimate->dropped(sent.slice.bytes);
   }
-  if (is_paths_fault(status)) {
+  const bool paths_fault = is_paths_fault(status) && !entry.path->passes_on();
+  if (paths_fault) {
     ++entry.failures;
     entry.record->failed = status;
     const auto rest = kFirstRest * (1U << std::min(entry.failures - 1, 3U));
@@ -168,7 +169,7 @@ void Dispatch::finish(Sent& sent, Status status, bool settled) {
   }
   if (status == Status::kOk)
     part.batch->progress_[sent.request].bytes_done += sent.slice.bytes;
-  else if (!is_paths_fault(status) && status != Status::kCancelled)
+  else if (!paths_fault && status != Status::kCancelled)
     fail_request(part, sent.request, status);
   else
     try_again(sent, status);
@@ -229,7 +230,7 @@ void Dispatch::end_doubt(Sent& sent) {
     return;
   }
   if (sent.batch != nullptr) {
-    --sent.batch->unsettled_;
+    sent.batch->attempt_settled();
     ended_.push_back(std::move(sent.batch));
   }
   recycle(sent);

@@ -134,7 +134,7 @@ Dispatch::Way Dispatch::choose(const Part& part, const Request& request, uint64_
   double best_s = std::numeric_limits<double>::infinity();
   for (const auto& entry : entries_) {
     if (entry->lost) continue;
-    ++living;
+    living += entry->path->passes_on() ? 0 : 1;
     if (request.verify && !entry->path->verifies()) continue;
     const auto reach = entry->path->reach(*request.local, *request.remote, request.op);
     if (!reach) continue;

@@ -135,6 +135,16 @@ std::shared_ptr<Segment> Engine::add_far(FarOptions options, const std::string& 
   return segment;
 }
 
+std::shared_ptr<StagingArea> Engine::staging() {
+  const std::lock_guard lock(making_staging_);
+  if (staging_ == nullptr) {
+    auto area = std::make_shared<StagingArea>(free_name());
+    add(area->segment());
+    staging_ = std::move(area);
+  }
+  return staging_;
+}
+
 std::string Engine::free_name() { return "segment-" + std::to_string(++last_name_); }
 
 bool Engine::remove(const std::shared_ptr<Segment>& segment, bool cancel, Clock::time_point until) {
@@ -235,27 +245,35 @@ void Engine::add_peer(const std::shared_ptr<Peer>& peer) {
   if (closed_) peer->lose(Status::kEngineClosed, false);
 }
 
-void Engine::check(const Request& request) {
+void Engine::check(const Request& request) const {
   const Segment& local = *request.local;
   const RemoteSegment& remote = *request.remote;
   const bool read = request.op == Op::kRead;
-  if (local.far != nullptr)
-    throw TransferFailure(Status::kSegmentAccess,
-                          "segment '" + local.name +
-                              "' is a file: move its bytes from or to memory, as the remote side",
-                          local.name);
   if (read && !local.writable)
     throw TransferFailure(Status::kSegmentAccess,
-                          "segment '" + local.name + "' is read-only memory: a read cannot fill it",
+                          "segment '" + local.name + "' is read-only: a read cannot fill it",
                           local.name);
   if (!(read ? remote.descriptor.readable : remote.descriptor.writable))
     throw TransferFailure(Status::kSegmentAccess,
                           "segment '" + remote.name + "' of peer " + remote.peer->address +
                               " is not offered for writing (remote=Access.WRITE)",
                           remote.name, remote.peer->address);
+  // Of host memory the copy itself finds out.
+  const bool is_itself = local.far != nullptr && remote.peer->engine == id_ &&
+                         remote.descriptor.slot == local.slot &&
+                         remote.descriptor.epoch == local.epoch;
   for (const Range& range : request.ranges) {
     const bool local_fits = local.contains(range.local, range.length);
-    if (local_fits && remote.contains(range.remote, range.length)) continue;
+    if (local_fits && remote.contains(range.remote, range.length)) {
+      if (!is_itself || range.local + range.length <= range.remote ||
+          range.remote + range.length <= range.local)
+        continue;
+      throw TransferFailure(Status::kSegmentOverlap,
+                            "segment '" + local.name + "': " + std::to_string(range.length) +
+                                " bytes from offset " + std::to_string(range.local) +
+                                " on overlap those from " + std::to_string(range.remote) + " on",
+                            local.name);
+    }
     const uint64_t offset = local_fits ? range.remote : range.local;
     const uint64_t size = local_fits ? remote.descriptor.size : local.size;
     const std::string& name = local_fits ? remote.name : local.name;
@@ -282,6 +300,7 @@ std::shared_ptr<Batch> Engine::submit(std::vector<Request> requests, double dead
     check(request);
     request.bytes = 0;
     for (const Range& range : request.ranges) request.bytes += range.length;
+    if (request.local->far != nullptr) request.remote->peer->stage_through(staging());
   }
   const Clock::time_point deadline = after(deadline_s);
   const auto batch = std::make_shared<Batch>(std::move(requests), deadline, deadline_s, spin_us_);

@@ -107,7 +107,8 @@ class Engine {
                                      const std::function<void()>& interrupted);
   void add_peer(const std::shared_ptr<Peer>& peer);
   std::shared_ptr<Peer> find_peer(const net::EngineId& id) const;
-  static void check(const Request& request);
+  void check(const Request& request) const;
+  std::shared_ptr<StagingArea> staging();
 
   const unsigned generation_ = net::fork_generation();
   const int spin_us_;
@@ -128,6 +129,8 @@ class Engine {
   uint32_t last_generation_ = 0;
   std::vector<std::shared_ptr<Peer>> peers_;
   std::shared_ptr<net::FileQueue> files_;  // since the first file
+  std::mutex making_staging_;
+  std::shared_ptr<StagingArea> staging_;  // since far memory was first local
 };
 
 }  // namespace inlay::transfer

@@ -30,7 +30,7 @@ class FarMove {
   // Once, with at least one byte added. Of any thread; does not wait.
   virtual void start() = 0;
   // What is not begun is left: `done` hears kCancelled if that is any of it, when the rest is over.
-  // Of any thread, before `done`; does not wait, and does not call `done` itself.
+  // Of any thread, also while `done` is called; does not wait, and does not call `done` itself.
   virtual void cancel() = 0;
 };
 

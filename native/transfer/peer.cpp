@@ -79,10 +79,19 @@ void Peer::settled(Attempt& attempt) { dispatch_.settled(attempt); }
 
 void Peer::add(std::shared_ptr<Path> path) {
   if (alive()) {
+    if (!path->passes_on()) host_paths_->add(path);
     dispatch_.add_path(path);
     fill();
   }
-  if (!alive()) path->close(lost_.load());
+  if (alive()) return;
+  host_paths_->clear();
+  path->close(lost_.load());
+}
+
+void Peer::stage_through(const std::shared_ptr<StagingArea>& area) {
+  std::call_once(staged_, [&] {
+    add(std::make_shared<StagedPath>(weak_from_this(), loop_, area, host_paths_));
+  });
 }
 
 void Peer::watch_lanes(std::function<void(const Path&)> lost) {
@@ -92,6 +101,7 @@ void Peer::watch_lanes(std::function<void(const Path&)> lost) {
 
 void Peer::lost(Path& path, Status why) {
   const auto self = shared_from_this();
+  host_paths_->remove(path);
   const uint64_t removed = dispatch_.remove_path(path, why);
   bool last = false;
   std::function<void(const Path&)> lane_lost;
@@ -143,6 +153,7 @@ void Peer::lose(Status why, bool remote_gone) {
     const std::lock_guard lock(mutex_);
     lanes.swap(lanes_);
   }
+  host_paths_->clear();
   dispatch_.fail(why, remote_gone);
   for (const auto& lane : lanes) lane->close(why);
   settle_at(dispatch_.settled_by(), kAll);

@@ -15,6 +15,7 @@
 #include "batch.h"
 #include "dispatch.h"
 #include "lane.h"
+#include "staged_path.h"
 #include "transport.h"
 
 namespace inlay::transfer {
@@ -45,6 +46,9 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   // For people: why there is no path of that transport.
   void note_problem(std::string_view transport, std::string text);
   std::vector<std::string> problems() const;
+
+  // Far memory of this engine reaches the peer through these buffers from now on.
+  void stage_through(const std::shared_ptr<StagingArea>& area);
 
   bool alive() const { return lost_.load() == Status::kOk; }
   // Ends everything; `remote_gone`: nothing lands at the peer any more.
@@ -104,6 +108,8 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   std::vector<std::string> problems_;
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::function<void(const Path&)> lane_lost_;
+  const std::shared_ptr<HostPaths> host_paths_ = std::make_shared<HostPaths>();
+  std::once_flag staged_;
   std::vector<Fence> fences_;  // to be asked over the next lane
   // Settled by then, whether or not the fence is answered; kAll: all of a lost peer.
   static constexpr uint64_t kAll = 0;

@@ -55,6 +55,45 @@ bool StagingPool::has_free() {
   return !state_->free.empty();
 }
 
+std::shared_ptr<std::byte> StagingPool::memory() const { return state_->memory; }
+
+void StagingArea::Waiting::tell_next() {
+  for (;;) {
+    std::shared_ptr<User> user;
+    {
+      const std::lock_guard lock(mutex);
+      if (users.empty()) return;
+      user = users.front().lock();
+      users.pop_front();
+    }
+    if (user != nullptr) return user->buffer_free();
+  }
+}
+
+StagingArea::StagingArea(const std::string& name)
+    : pool_([waiting = waiting_] { waiting->tell_next(); }),
+      segment_(std::make_shared<Segment>(pool_.memory().get(),
+                                         StagingPool::kBufferBytes * StagingPool::kBuffers, true,
+                                         Access::kNone, name, pool_.memory())) {}
+
+std::shared_ptr<std::byte> StagingArea::take(const std::weak_ptr<User>& user) {
+  if (auto buffer = pool_.take()) return buffer;
+  {
+    const std::lock_guard lock(waiting_->mutex);
+    waiting_->users.push_back(user);
+  }
+  pass_on();  // one may have come back meanwhile
+  return nullptr;
+}
+
+void StagingArea::pass_on() {
+  {
+    const std::lock_guard lock(waiting_->mutex);
+    if (waiting_->users.empty()) return;
+  }
+  if (pool_.has_free()) waiting_->tell_next();
+}
+
 void StagedMove::start(std::function<void(Status)> done) {
   done_ = std::move(done);
   move_ = segment_->far->move(write, [this](Status status) {

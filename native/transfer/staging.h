@@ -5,9 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "far_memory.h"
@@ -33,10 +36,47 @@ class StagingPool {
   static std::shared_ptr<std::byte> take_another();
   // Whether take() gives one; if not, `freed` will be called.
   bool has_free();
+  // All buffers, one after the other.
+  std::shared_ptr<std::byte> memory() const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
+};
+
+// The initiator's buffers: a segment, so that every path moves bytes from and to it. Those who
+// found none get one in the order of asking.
+class StagingArea {
+ public:
+  class User {
+   public:
+    // Of any thread, perhaps with the user's locks held.
+    virtual void buffer_free() = 0;
+
+   protected:
+    ~User() = default;
+  };
+
+  // Throws ResourceError.
+  explicit StagingArea(const std::string& name);
+
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  // Null: buffer_free() will be called, once.
+  std::shared_ptr<std::byte> take(const std::weak_ptr<User>& user);
+  // Who was told of a buffer and took none, or has enough, lets the next have it.
+  void pass_on();
+
+ private:
+  struct Waiting {
+    void tell_next();
+
+    std::mutex mutex;
+    std::deque<std::weak_ptr<User>> users;
+  };
+
+  const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
+  StagingPool pool_;
+  std::shared_ptr<Segment> segment_;
 };
 
 // What a peer reads from far memory, or writes to it, on its way through a buffer.

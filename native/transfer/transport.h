@@ -67,6 +67,9 @@ class Path {
   // Other paths are not given such requests.
   virtual bool verifies() const { return false; }
 
+  // It has other paths of the peer do the work, which try again: its errors are final.
+  virtual bool passes_on() const { return false; }
+
   // Whether it moves bytes between these two, and how well. Pure, at most 100 ns, any thread.
   virtual std::optional<Reach> reach(const Segment& local, const RemoteSegment& remote,
                                      Op op) const = 0;

@@ -199,10 +199,11 @@ class TransferEngine:
         remote: Access = Access.READ,
         preallocate: bool = True,
     ) -> Segment:
-        """Register a file as a segment on disk: the remote side of transfers, here and for peers.
+        """Register a file as a segment on disk, for transfers of this engine and of peers.
 
-        `engine.write(memory[0:n], file[0:n])` in this process; `peer["name"]` in others, which read
-        and write it through this engine. It is not memory: neither a buffer nor a local side.
+        In this process it is either side: `engine.write(memory[0:n], file[0:n])` fills the file,
+        `engine.write(file[0:n], peer["kv"][0:n])` sends from it, through buffers. In others it is
+        `peer["name"]`, which they read and write through this engine. It is no buffer.
 
         Args:
             path: a regular file; made with mode 0600 where there is none and a size is given.

@@ -238,7 +238,7 @@ def test_read_only_file(engine: TransferEngine, directory: Path) -> None:
 
 def test_a_file_is_no_memory(engine: TransferEngine, directory: Path) -> None:
     file = engine.register_file(directory / "file", 4096, name="mine", remote=Access.NONE)
-    with pytest.raises(SegmentAccessError, match="file"):
+    with pytest.raises(SegmentOverlapError, match="mine"):
         engine.read(file, file)
     with pytest.raises(BufferError):
         memoryview(file)
