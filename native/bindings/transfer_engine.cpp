@@ -78,16 +78,36 @@ SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size
   return {engine, std::move(segment), std::move(allocated.bytes)};
 }
 
+std::shared_ptr<Segment> register_device(transfer::Engine& native, Memory memory,
+                                         const std::string& name, transfer::Access access) {
+  const auto address = reinterpret_cast<uint64_t>(memory.data);
+  try {
+    const WithoutGil unlocked;
+    return native.add_device(address, memory.size, memory.writable, std::move(memory.keeper), name,
+                             access, check_signals);
+  } catch (const TransferFailure& failure) {
+    if (memory.reached == Reached::kByDevice || failure.status != Status::kTransportUnavailable)
+      throw;
+    fail("buffer: ", memory.size, " bytes at address ", address,
+         " are not all memory that this process may read; were they of a device: ", failure.what());
+  }
+}
+
 SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::handle buffer,
                               std::optional<std::string> name, int remote) {
   const transfer::Access access = checked_access(remote);
   transfer::Engine& native = engine->get();
-  Memory memory = memory_of(buffer);
+  Memory memory = memory_of(buffer, [&native] {
+    const WithoutGil unlocked;
+    native.start_cuda();
+  });
   const std::string chosen = name ? *name : native.free_name();
   if (access == transfer::Access::kWrite && !memory.writable)
     throw TransferFailure(Status::kSegmentAccess,
                           "segment '" + chosen + "' is a read-only buffer: peers cannot write it",
                           chosen);
+  if (memory.reached != Reached::kByHost)
+    return {engine, register_device(native, std::move(memory), chosen, access), nullptr};
   auto segment = std::make_shared<Segment>(memory.data, memory.size, memory.writable, access,
                                            chosen, std::move(memory.keeper));
   native.add(segment);

@@ -68,8 +68,7 @@ Memory of_buffer(nb::handle object) {
           writable, held};
 }
 
-// Throws unless the host's loads and stores reach it.
-void require_host_memory(nb::handle tensor) {
+Reached reached(nb::handle tensor) {
   const auto device = nb::steal(PyObject_CallMethod(tensor.ptr(), "__dlpack_device__", nullptr));
   if (!device.is_valid()) fail("buffer: ", python_error_text());
   int type = 0;
@@ -82,13 +81,9 @@ void require_host_memory(nb::handle tensor) {
     case nb::device::cpu::value:
     case nb::device::cuda_host::value:
     case nb::device::rocm_host::value:
-      return;
+      return Reached::kByHost;
     case nb::device::cuda::value:
-      throw TransferFailure(
-          Status::kTransportUnavailable,
-          joined("buffer: is memory of cuda:", index,
-                 ", which needs the transport 'cuda': it is not there in this version; register "
-                 "a copy in host memory (tensor.cpu())"));
+      return Reached::kByDevice;
     default:
       throw TransferFailure(Status::kTransportUnavailable,
                             joined("buffer: is memory of DLPack device ", type, ":", index,
@@ -96,8 +91,9 @@ void require_host_memory(nb::handle tensor) {
   }
 }
 
-Memory of_tensor(nb::object object) {
-  require_host_memory(object);
+Memory of_tensor(nb::object object, const std::function<void()>& start_cuda) {
+  const Reached by = reached(object);
+  if (by == Reached::kByDevice) start_cuda();
   // A torch tensor that is given other memory (`parameter.data = ...`) takes it away from those who
   // hold that tensor, not from an alias.
   if (nb::hasattr(object, "detach")) object = object.attr("detach")();
@@ -122,7 +118,7 @@ Memory of_tensor(nb::object object) {
   }
   const uint64_t item_bits = uint64_t{tensor.dtype().bits} * tensor.dtype().lanes;
   const uint64_t bytes = (tensor.size() * item_bits + 7) / 8;
-  return {static_cast<std::byte*>(const_cast<void*>(tensor.data())), bytes, is_writable, held};
+  return {static_cast<std::byte*>(const_cast<void*>(tensor.data())), bytes, is_writable, held, by};
 }
 
 Memory of_address(nb::handle object) {
@@ -139,15 +135,14 @@ Memory of_address(nb::handle object) {
   }
   const auto [address, length] = numbers;
   const Protection found = protection_of(address, length);
-  if (address + length < address || !found.readable)
-    fail("buffer: ", length, " bytes at address ", address,
-         " are not all memory that this process may read");
-  return {reinterpret_cast<std::byte*>(address), length, found.writable, nullptr};
+  const bool here = address + length >= address && found.readable;
+  return {reinterpret_cast<std::byte*>(address), length, found.writable || !here, nullptr,
+          here ? Reached::kByHost : Reached::kPerhapsByDevice};
 }
 
 }  // namespace
 
-Memory memory_of(nb::handle object) {
+Memory memory_of(nb::handle object, const std::function<void()>& start_cuda) {
   empty_limbo();
   Memory memory;
   if (PyObject_CheckBuffer(object.ptr()) != 0)
@@ -155,7 +150,7 @@ Memory memory_of(nb::handle object) {
   else if (PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2)
     memory = of_address(object);
   else if (nb::hasattr(object, "__dlpack_device__") && nb::hasattr(object, "__dlpack__"))
-    memory = of_tensor(nb::borrow(object));
+    memory = of_tensor(nb::borrow(object), start_cuda);
   else
     fail("buffer: must offer the buffer protocol or DLPack, or be a pair (address, length), got ",
          nb::type_name(object.type()).c_str());

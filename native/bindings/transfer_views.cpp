@@ -35,6 +35,18 @@ std::pair<uint64_t, uint64_t> byte_range(const nb::slice& key, uint64_t size) {
   return {static_cast<uint64_t>(start), static_cast<uint64_t>(stop - start)};
 }
 
+std::string location_of(const net::Location& location) {
+  switch (location.place) {
+    case net::Place::kHost:
+      return "cpu";
+    case net::Place::kDevice:
+      return "cuda:" + std::to_string(location.index);
+    case net::Place::kDisk:
+      return "disk";
+  }
+  return "unknown";
+}
+
 LocalView local_view(nb::handle object, const char* name) {
   if (LocalView* view = nullptr; nb::try_cast(object, view) && view != nullptr) return *view;
   if (SegmentHandle* whole = nullptr; nb::try_cast(object, whole) && whole != nullptr)
@@ -46,14 +58,14 @@ RemoteView remote_view(nb::handle object, const char* name) {
   if (RemoteView* view = nullptr; nb::try_cast(object, view) && view != nullptr) return *view;
   if (RemoteHandle* whole = nullptr; nb::try_cast(object, whole) && whole != nullptr)
     return {whole->segment, 0, whole->segment->descriptor.size};
-  // A file of this engine is always the remote side.
+  // Far memory of this engine may be the remote side.
   if (LocalView* view = nullptr; nb::try_cast(object, view) && view != nullptr)
     if (view->segment->as_remote != nullptr)
       return {view->segment->as_remote, view->offset, view->size};
   if (SegmentHandle* whole = nullptr; nb::try_cast(object, whole) && whole != nullptr)
     if (whole->segment->as_remote != nullptr)
       return {whole->segment->as_remote, 0, whole->segment->size};
-  fail(name, ": must be a segment of a peer, a file of this engine, or a range of one, got ",
+  fail(name, ": must be a segment of a peer, a file or device memory of this engine, or a range of one, got ",
        nb::type_name(object.type()).c_str());
 }
 
@@ -179,6 +191,9 @@ void register_transfer_views(nb::module_& m) {
       "closed; dropping the object alone does not end it.")
       .def_prop_ro("name", [](const SegmentHandle& h) { return h.segment->name; })
       .def_prop_ro("size", [](const SegmentHandle& h) { return h.segment->size; })
+      .def_prop_ro(
+          "location", [](const SegmentHandle& h) { return location_of(h.segment->location); },
+          "Where its bytes are: 'cpu', 'cuda:0' or 'disk'.")
       .def_prop_ro("registered", [](const SegmentHandle& h) { return h.segment->is_open(); })
       .def("__len__", [](const SegmentHandle& h) { return h.segment->size; })
       .def("__getitem__",
@@ -203,6 +218,10 @@ void register_transfer_views(nb::module_& m) {
                            "A segment of a peer. `segment[a:b]` is a range of its bytes.")
       .def_prop_ro("name", [](const RemoteHandle& h) { return h.segment->name; })
       .def_prop_ro("size", [](const RemoteHandle& h) { return h.segment->descriptor.size; })
+      .def_prop_ro(
+          "location",
+          [](const RemoteHandle& h) { return location_of(h.segment->descriptor.location); },
+          "Where its bytes are, as the peer counts devices: 'cpu', 'cuda:0' or 'disk'.")
       .def_prop_ro("writable", [](const RemoteHandle& h) { return h.segment->descriptor.writable; })
       .def("__len__", [](const RemoteHandle& h) { return h.segment->descriptor.size; })
       .def("__getitem__", [](const RemoteHandle& h, const nb::slice& key) {

@@ -276,6 +276,7 @@ TransferFailure far_failure(const Request& request, Status status, const std::st
     text += ": " + known->text;
   else
     text += status == Status::kStorageFull ? ": the disk of its file is full"
+            : status == Status::kDevice    ? ": its device does not copy there"
                                            : ": its file cannot be read or written there";
   TransferFailure failure(status, text, is_local ? request.local->name : remote.name,
                           is_local ? std::string() : remote.peer->address);
@@ -316,6 +317,7 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
               name, peer};
     case Status::kStorageFull:
     case Status::kFile:
+    case Status::kDevice:
       return far_failure(request, status, what);
     case Status::kEngineClosed:
       return {status, what + ": this engine is closed", {}, peer};

@@ -117,6 +117,20 @@ std::shared_ptr<Segment> Engine::add_file(const FileOptions& options, const std:
   }
 }
 
+void Engine::start_cuda() {
+  require_open();
+  transports_->cuda().start();
+}
+
+std::shared_ptr<Segment> Engine::add_device(uint64_t address, uint64_t size, bool writable,
+                                            std::shared_ptr<const void> keeper,
+                                            const std::string& name, Access access,
+                                            const std::function<void()>& interrupted) {
+  require_open();
+  const CudaTransport::Found found = transports_->cuda().open(address, size, std::move(keeper));
+  return add_far({found.memory, size, writable, found.location}, name, access, interrupted);
+}
+
 std::shared_ptr<Segment> Engine::add_far(FarOptions options, const std::string& name, Access access,
                                          const std::function<void()>& interrupted) {
   constexpr double kConnect_s = 5;

@@ -57,6 +57,13 @@ class Engine {
   // Registers a file. Throws what DiskFile and add_far() throw.
   std::shared_ptr<Segment> add_file(const FileOptions& options, const std::string& name,
                                     Access access, const std::function<void()>& interrupted);
+  // Before the first device memory. Throws what CudaTransport::start() throws.
+  void start_cuda();
+  // Registers memory of a CUDA device, which `keeper` keeps. Throws what CudaTransport::open() and
+  // add_far() throw.
+  std::shared_ptr<Segment> add_device(uint64_t address, uint64_t size, bool writable,
+                                      std::shared_ptr<const void> keeper, const std::string& name,
+                                      Access access, const std::function<void()>& interrupted);
   // Registers far memory; as_remote of it is what this engine's own transfers name. Throws what
   // connect() and add() throw.
   struct FarOptions {

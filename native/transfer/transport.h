@@ -159,7 +159,8 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual std::string_view name() const = 0;  // at most 32 bytes
-  // Why it does not work here; empty when it does. Of those that do not, nothing else is called.
+  // Why it does not work here; empty when it does. Of those that do not, nothing else is called,
+  // except of one whose problem shows later.
   virtual std::string problem() const { return {}; }
 
   // Makes a segment reachable: the key that peers need for it, at most 4096 bytes, travels in the

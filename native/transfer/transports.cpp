@@ -25,7 +25,7 @@ std::unique_ptr<Transport> make(const Site& site) {
 constexpr std::array kAll = {
     std::pair{"local", &make<LocalTransport>}, std::pair{"shm", &make<ShmTransport>},
     std::pair{"file", &make<FileTransport>},   std::pair{"tcp", &make<TcpTransport>},
-    std::pair{"fabric", &make_fabric},
+    std::pair{"fabric", &make_fabric},     std::pair{"cuda", &make<CudaTransport>},
 };
 
 }  // namespace
@@ -69,6 +69,11 @@ void Transports::require(std::string_view name) const {
                             (found == problems_.end() ? "there is none" : found->text));
 }
 
+CudaTransport& Transports::cuda() const {
+  require(CudaTransport::kName);
+  return static_cast<CudaTransport&>(*find(CudaTransport::kName));
+}
+
 Transport* Transports::find(std::string_view name) const {
   const auto found =
       std::ranges::find(used_, name, [](const auto& transport) { return transport->name(); });
@@ -77,7 +82,7 @@ Transport* Transports::find(std::string_view name) const {
 
 std::vector<Transports::Problem> Transports::problems() const {
   std::vector<Problem> all = problems_;
-  for (const auto& transport : used_) all.push_back({std::string(transport->name()), {}});
+  for (const auto& transport : used_) all.push_back({std::string(transport->name()), transport->problem()});
   return all;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda.h"
 #include "peer.h"
 #include "tcp.h"
 #include "transport.h"
@@ -28,8 +29,9 @@ class Transports {
   // Adds all paths to a peer that this engine and those offers allow.
   void connect(const std::shared_ptr<Peer>& peer, std::span<const std::byte> offers,
                Clock::time_point end);
-  // Throws TransferFailure(kTransportUnavailable) where that transport is not used.
+  // Throw TransferFailure(kTransportUnavailable) where that transport is not used.
   void require(std::string_view name) const;
+  CudaTransport& cuda() const;
   // What a peer asks; a question to no transport is for all offers.
   Transport::Answer answer(const net::EngineId& from, std::span<const std::byte> question);
   Clock::time_point tick(Clock::time_point now);

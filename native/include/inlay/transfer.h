@@ -43,6 +43,7 @@ enum {
   INLAY_STORAGE_FULL = 22,     /* no room on the disk of a file segment */
   INLAY_FILE = 23,             /* the system did not read or write the file */
   INLAY_CHECKSUM = 24,         /* verified bytes came damaged again and again */
+  INLAY_DEVICE = 25,           /* a GPU did not copy its bytes */
   INLAY_TRANSPORT_UNAVAILABLE = 30,
   INLAY_ENGINE_CLOSED = 31, /* or the parent's, in a forked child */
   INLAY_ADDRESS_IN_USE = 32,

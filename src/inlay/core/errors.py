@@ -36,6 +36,7 @@
     │   ├── ChecksumError              bytes came damaged again and again, `segment`, `peer`
     │   ├── StorageFullError (OSError)     no room on the disk of a file segment, `errno`
     │   ├── FileTransferError (OSError)    the system did not read or write the file, `errno`
+    │   ├── DeviceTransferError        a CUDA device did not copy bytes of its memory
     │   ├── TransportUnavailableError  what moves the bytes does not work here
     │   └── EngineClosedError          the transfer engine is closed, or the parent's of a fork
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
@@ -297,6 +298,14 @@ class FileTransferError(TransferError, OSError):
 
     Attributes:
         errno: what the system said, or None where another process met it.
+    """
+
+
+class DeviceTransferError(TransferError):
+    """A CUDA device did not copy the bytes of a segment; the message has what its driver says.
+
+    After some errors (an illegal access of a kernel, say) a device does nothing more for the
+    process.
     """
 
 

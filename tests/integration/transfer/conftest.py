@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[3]
 class Target:
     """The other process."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, module: str = "target") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.transfer.target", *arguments],
+            [sys.executable, "-m", f"tests.integration.transfer.{module}", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -77,8 +77,8 @@ def _needs_extension() -> None:
 def start_target() -> Iterator[Callable[..., Target]]:
     targets: list[Target] = []
 
-    def start(*arguments: str) -> Target:
-        targets.append(Target(*arguments))
+    def start(*arguments: str, module: str = "target") -> Target:
+        targets.append(Target(*arguments, module=module))
         return targets[-1]
 
     yield start

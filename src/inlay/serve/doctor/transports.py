@@ -27,21 +27,26 @@ class TransportState:
 def read_transports() -> tuple[TransportState, ...]:
     """Ask an engine that listens on loopback; none without the compiled extension."""
     from inlay.transfer import TransferEngine
+    from inlay.transfer.cuda import find_cuda
     from inlay.transfer.fabric import find_fabric
 
     try:
         with TransferEngine(token=os.urandom(32)) as engine:
             problems = engine.transports
         fabric = find_fabric()
+        cuda = find_cuda()
     except InlayError:
         return ()
     # RDMA is for engines that listen elsewhere.
     problems["fabric"] = fabric.problem
+    # Engines do not start CUDA before they are given device memory.
+    problems["cuda"] = cuda.problem
+    ports = {"fabric": fabric.ports, "cuda": cuda.devices}
     return tuple(
         TransportState(
             name=name,
             problem=problem,
-            ports=fabric.ports if name == "fabric" else (),
+            ports=ports.get(name, ()),
             lacks=read_restriction() if name == "shm" else None,
         )
         for name, problem in sorted(problems.items())

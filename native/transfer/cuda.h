@@ -1,0 +1,67 @@
+// Transport cuda: memory of CUDA devices.
+//
+//   this engine's device memory     and its host memory     by FarPath, as files
+//
+// What peers ask of a device, the Server stages. CUDA is started by the first registration of
+// device memory, or when the transport is asked for by name: processes that only move host memory
+// may fork and use it later.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "cuda_memory.h"
+#include "transport.h"
+
+namespace inlay::transfer {
+
+class CudaTransport final : public Transport {
+ public:
+  static constexpr std::string_view kName = "cuda";
+
+  explicit CudaTransport(const Site& site);
+  ~CudaTransport() override;
+
+  std::string_view name() const override { return kName; }
+  std::string problem() const override;
+
+  // At the first call 0.1 s and more. Throws TransferFailure(kTransportUnavailable).
+  const net::cuda::Driver& start();
+  // Memory at an address, as a segment needs it. Throws what start() throws, and ArgumentError when
+  // it is no device's.
+  struct Found {
+    std::shared_ptr<CudaMemory> memory;
+    net::Location location;
+  };
+  Found open(net::cuda::Address address, uint64_t size, std::shared_ptr<const void> keeper);
+
+  // Throws TransferFailure(kSegmentOverlap).
+  Bytes attach(Segment& segment) override;
+  bool detach(Segment& segment, Clock::time_point until) override;
+  Bytes offer() override { return {}; }
+  Connected connect(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer,
+                    Clock::time_point end) override;
+  void close() override;
+
+ private:
+  std::shared_ptr<net::cuda::Device> device(const net::cuda::Driver& driver, int number);
+
+  const Site site_;
+  mutable std::mutex mutex_;
+  std::string problem_;  // of a start that failed
+  bool closed_ = false;
+  std::map<int, std::shared_ptr<net::cuda::Device>> devices_;
+  std::map<net::cuda::Address, const Segment*> attached_;
+};
+
+// What CUDA has on this machine. Starts it.
+struct CudaFound {
+  std::string problem;               // why it does not work, or empty
+  std::vector<std::string> devices;  // "cuda:0 NVIDIA H200"
+};
+CudaFound find_cuda();
+
+}  // namespace inlay::transfer

@@ -1,0 +1,293 @@
+"""Device memory: the right bytes, and what goes wrong. Run by `test_cuda`, in a process of its own.
+
+CUDA cannot be started twice in a process, nor survive a fork, so these do not share the process of
+other tests. `standin` cases steer the stand-in driver; the others run on a real one, too.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from inlay.core.errors import (
+    ArgumentError,
+    DeviceTransferError,
+    PeerDiedError,
+    SegmentClosedError,
+    SegmentOverlapError,
+    SegmentRangeError,
+    TransferCancelledError,
+    TransferTimeoutError,
+    WaitTimeoutError,
+)
+from inlay.transfer import Access, Op, Ranges, Transfer, TransferEngine
+from tests.integration.transfer.conftest import Target
+from tests.integration.transfer.cuda_target import SIZE
+from tests.integration.transfer.target import TOKEN, pattern
+from tests.support.cuda import Cuda
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def cuda() -> Cuda:
+    return Cuda()
+
+
+@pytest.fixture
+def standin(cuda: Cuda) -> Iterator[ctypes.CDLL]:
+    if not cuda.is_standin:
+        pytest.skip("only the stand-in driver can be told what to do")
+    yield cuda.library
+    cuda.library.standin_hold(0)
+    cuda.library.standin_delay(0)
+
+
+@pytest.fixture
+def engine() -> Iterator[TransferEngine]:
+    with TransferEngine(token=TOKEN) as engine:
+        yield engine
+
+
+@pytest.fixture
+def start_cuda_target(start_target: Callable[..., Target]) -> Callable[..., Target]:
+    return lambda *transports: start_target(*transports, module="cuda_target")
+
+
+def test_nothing_is_started_without_device_memory() -> None:
+    """First of all cases. A child of a process that only moved host memory may use CUDA."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with TransferEngine(token=TOKEN) as engine:
+                assert engine.transports["cuda"] is None
+                peer = engine.connect(engine.address)
+                engine.allocate(100, name="host")
+                engine.read(engine.allocate(100), peer["host"])
+                with pytest.raises(ArgumentError, match="were they of a device"):
+                    os.environ["CUDA_STANDIN_INIT"] = "100"
+                    engine.register((1 << 40, 100))
+                assert os.environ["CUDA_STANDIN_INIT"] == "100"
+                assert "CUDA_ERROR" in str(engine.transports["cuda"])
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_own_memory(engine: TransferEngine, cuda: Cuda) -> None:
+    size = 9 * MIB + 321
+    address = cuda.allocate(size + 64)
+    cuda.put(address, bytes(size + 64))
+    segment = engine.register((address + 5, size), name="mine")
+    assert segment.location == "cuda:0" and len(segment) == size
+    model = np.zeros(size, np.uint8)
+    memory = engine.allocate(size)
+    bytes_ = np.frombuffer(memory, np.uint8)
+    rng = np.random.default_rng(3)
+    for step, length in enumerate([1, 511, 4096, 65537, MIB, 3 * MIB + 1, size] * 4):
+        at, near = (int(rng.integers(0, size - length + 1)) for _ in range(2))
+        view = bytes_[near : near + length]
+        if step % 2 == 0:
+            view[:] = rng.integers(0, 256, length, dtype=np.uint8)
+            model[at : at + length] = view
+            engine.write(memory[near : near + length], segment[at : at + length])
+        else:
+            bytes_[:] = 0x5A
+            engine.read(memory[near : near + length], segment[at : at + length])
+            np.testing.assert_array_equal(view, model[at : at + length])
+            assert (bytes_[:near] == 0x5A).all() and (bytes_[near + length :] == 0x5A).all()
+    assert cuda.get(address, size + 64) == bytes(5) + model.tobytes() + bytes(59)
+    segment.deregister()
+    cuda.free(address)
+
+
+def test_ranges(engine: TransferEngine, cuda: Cuda) -> None:
+    lengths = np.random.default_rng(4).integers(1, 9000, 1500)
+    starts = np.cumsum(lengths) - lengths
+    total = int(lengths.sum())
+    order = np.random.default_rng(5).permutation(len(lengths))
+    places = np.empty_like(starts)
+    places[order] = np.cumsum(lengths[order]) - lengths[order]
+    address = cuda.allocate(total)
+    source = pattern(total)
+    ranges = {"local_offsets": starts, "remote_offsets": places, "lengths": lengths}
+    with engine.register(source) as near, engine.register((address, total)) as far:
+        engine.submit([Ranges(Op.WRITE, near, far, **ranges)]).wait()
+        again = np.zeros(total, np.uint8)
+        with engine.register(again) as back:
+            engine.submit([Ranges(Op.READ, back, far, **ranges)]).wait()
+    np.testing.assert_array_equal(again, source)
+    stored = np.frombuffer(cuda.get(address, total), np.uint8)
+    for start, place, length in zip(starts, places, lengths, strict=True):
+        assert (stored[place : place + length] == source[start : start + length]).all()
+    cuda.free(address)
+
+
+def test_what_can_be_registered(engine: TransferEngine, cuda: Cuda) -> None:
+    address = cuda.allocate(MIB)
+    with engine.register((address, MIB), name="one") as segment:
+        for start, length in ((0, MIB), (100, 1), (MIB - 1, 1)):
+            with pytest.raises(SegmentOverlapError, match="'one'"):
+                engine.register((address + start, length))
+        with pytest.raises(ArgumentError, match="name"):
+            engine.register((address + MIB - 1, 1), name="one")
+        with pytest.raises(BufferError):
+            memoryview(segment)  # type: ignore[arg-type]
+        with pytest.raises(SegmentRangeError):
+            engine.read(engine.allocate(MIB + 1), segment[0 : MIB + 1])
+    engine.register((address, MIB // 2), name="one").deregister()
+    with pytest.raises(ArgumentError, match="nor of one device"):
+        engine.register((address, 1 << 44))
+    with pytest.raises(ArgumentError, match="nor of one device"):
+        engine.register((4096, 100))
+    cuda.free(address)
+
+
+def test_refused_copy(engine: TransferEngine, cuda: Cuda, standin: ctypes.CDLL) -> None:
+    address = cuda.allocate(8 * MIB)
+    segment = engine.register((address, 8 * MIB), name="refused")
+    memory = engine.allocate(8 * MIB)
+    standin.standin_fail(b"cuMemcpyAsync", 2, 1)
+    with pytest.raises(DeviceTransferError, match=f"cuda:0.*{address:x}.*cuMemcpyAsync"):
+        engine.write(memory, segment)
+    standin.standin_fail(b"cuEventRecord", 0, 2)
+    with pytest.raises(DeviceTransferError):
+        engine.write(memory, segment)
+    engine.write(memory, segment)
+    assert standin.standin_depth() == 0
+    cuda.free(address)
+    with pytest.raises(DeviceTransferError):  # its owner freed it too early
+        engine.write(memory, segment)
+
+
+def test_cancel_and_deadline(engine: TransferEngine, cuda: Cuda, standin: ctypes.CDLL) -> None:
+    size = 64 * MIB
+    address = cuda.allocate(size)
+    segment = engine.register((address, size))
+    memory = engine.allocate(size)
+    bytes_ = np.frombuffer(memory, np.uint8)
+    for op in (Op.READ, Op.WRITE):
+        standin.standin_hold(1)
+        batch = engine.submit([Transfer(op, memory, segment)])
+        timer = threading.Timer(0.3, standin.standin_hold, [0])
+        timer.start()
+        begun = time.monotonic()
+        # What the device has begun cannot be called back.
+        assert batch.cancel(timeout_s=20) and time.monotonic() - begun > 0.2
+        with pytest.raises(TransferCancelledError):
+            batch.wait()
+        timer.join()
+        assert batch.status(0).bytes_done < size
+        bytes_[:] = 7
+        time.sleep(0.05)
+        assert (bytes_ == 7).all()
+        standin.standin_hold(1)
+        batch = engine.submit([Transfer(op, memory, segment)], deadline_s=0.05)
+        timer = threading.Timer(0.3, standin.standin_hold, [0])
+        timer.start()
+        with pytest.raises(TransferTimeoutError):
+            batch.wait()
+        timer.join()
+    engine.write(memory, segment)
+    assert cuda.get(address, size) == bytes(memory)
+    segment.deregister()
+    cuda.free(address)
+
+
+def test_deregister_waits(engine: TransferEngine, cuda: Cuda, standin: ctypes.CDLL) -> None:
+    size = 32 * MIB
+    address = cuda.allocate(size)
+    memory = engine.allocate(size)
+    for cancel in (False, True):
+        segment = engine.register((address, size))
+        standin.standin_hold(1)
+        batch = engine.submit([Transfer(Op.WRITE, memory, segment)])
+        with pytest.raises(WaitTimeoutError):
+            segment.deregister(cancel=cancel, timeout_s=0.1)
+        standin.standin_hold(0)
+        segment.deregister(cancel=cancel)
+        with pytest.raises((SegmentClosedError, TransferCancelledError)):
+            batch.wait()
+        cuda.put(address, b"\x11" * size)
+        time.sleep(0.02)
+        assert cuda.get(address, size) == b"\x11" * size
+    cuda.free(address)
+
+
+def test_close_under_use(cuda: Cuda, standin: ctypes.CDLL) -> None:
+    size = 64 * MIB
+    address = cuda.allocate(size)
+    for op in (Op.READ, Op.WRITE) * 2:
+        engine = TransferEngine(token=TOKEN)
+        segment = engine.register((address, size))
+        standin.standin_delay(50)
+        batch = engine.submit([Transfer(op, engine.allocate(size), segment)])
+        engine.close()
+        assert batch.done
+    assert standin.standin_depth() == 0
+    cuda.free(address)
+
+
+@pytest.mark.parametrize("transports", [(), ("tcp", "cuda")], ids=["all", "tcp"])
+def test_peer(
+    cuda: Cuda, start_cuda_target: Callable[..., Target], transports: tuple[str, ...]
+) -> None:
+    """From host memory here to device memory there, and back."""
+    target = start_cuda_target(*transports)
+    with TransferEngine(token=TOKEN, transports=transports) as engine:
+        peer = engine.connect(target.address)
+        assert peer["source"].location == "cuda:0"
+        memory = engine.allocate(SIZE)
+        bytes_ = np.frombuffer(memory, np.uint8)
+        engine.read(memory, peer["source"])
+        np.testing.assert_array_equal(bytes_, pattern(SIZE))
+        rng = np.random.default_rng(6)
+        for length in (1, 4097, MIB + 1, 5 * MIB):
+            at, near = (int(rng.integers(0, SIZE - length + 1)) for _ in range(2))
+            engine.write(memory[near : near + length], peer["sink"][at : at + length])
+            there = memory[0:length]
+            engine.read(there, peer["sink"][at : at + length])
+            np.testing.assert_array_equal(bytes_[:length], pattern(SIZE)[near : near + length])
+            bytes_[:] = pattern(SIZE)
+        engine.write(memory, peer["sink"])
+        assert target.tell(f"cuda.get(sink, SIZE) == cuda.get(device, SIZE) and 1") == 1
+
+
+def test_peer_ends(start_cuda_target: Callable[..., Target]) -> None:
+    target = start_cuda_target()
+    with TransferEngine(token=TOKEN) as engine:
+        peer = engine.connect(target.address)
+        sink = peer["sink"]
+        memory = engine.allocate(SIZE)
+        batch = engine.submit([Transfer(Op.WRITE, memory, sink)] * 20)
+        assert target.tell("segments['sink'].deregister(cancel=True)") is None
+        with pytest.raises(SegmentClosedError):
+            batch.wait()
+        with pytest.raises(SegmentClosedError):
+            engine.write(memory, sink)
+        batch = engine.submit([Transfer(Op.READ, memory, peer["source"])] * 20)
+        target.process.kill()
+        with pytest.raises(PeerDiedError):
+            batch.wait()
+
+
+def test_fault(cuda: Cuda, standin: ctypes.CDLL) -> None:
+    """Last of all cases: afterwards this process's device does nothing more."""
+    size = 16 * MIB
+    address = cuda.allocate(size)
+    with TransferEngine(token=TOKEN) as engine:
+        segment = engine.register((address, size))
+        memory = engine.allocate(size, name="memory", remote=Access.WRITE)
+        standin.standin_fault_after(3)
+        for _ in range(2):
+            with pytest.raises(DeviceTransferError, match="illegal memory access"):
+                engine.write(memory, segment)
+        # Host memory is reached as ever.
+        engine.read(engine.allocate(size), engine.connect(engine.address)["memory"])
+        segment.deregister()

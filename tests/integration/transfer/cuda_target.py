@@ -1,0 +1,47 @@
+"""A process with device memory, which does what the test tells it on standard input.
+
+As `target`; `cuda` is the driver, `device` the address of the segments "source" (READ) and "sink"
+(WRITE), each of SIZE bytes, which lie in one allocation.
+"""
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+
+from inlay.transfer import Access, TransferEngine
+from tests.integration.transfer.target import TOKEN, pattern
+from tests.support.cuda import Cuda
+
+SIZE = 24 << 20
+APART = 512  # bytes between the two
+
+
+def main() -> None:
+    transports = sys.argv[1:]
+    cuda = Cuda()
+    engine = TransferEngine(token=TOKEN, transports=transports)
+    device = cuda.allocate(2 * SIZE + APART)
+    sink = device + SIZE + APART
+    cuda.put(device, pattern(SIZE).tobytes())
+    segments = {
+        "source": engine.register((device, SIZE), name="source"),
+        "sink": engine.register((sink, SIZE), name="sink", remote=Access.WRITE),
+    }
+
+    def digest(start: int, stop: int) -> str:
+        return hashlib.blake2b(cuda.get(sink + start, stop - start)).hexdigest()
+
+    known = {
+        "engine": engine, "segments": segments, "np": np, "Access": Access, "cuda": cuda,
+        "device": device, "sink": sink, "digest": digest, "SIZE": SIZE,
+    }  # fmt: skip
+    print(engine.address, flush=True)
+    for line in sys.stdin:
+        result = eval(line, known)
+        print(json.dumps(result if isinstance(result, int | str | list) else None), flush=True)
+
+
+if __name__ == "__main__":
+    main()
