@@ -22,9 +22,9 @@ struct Memory {
 };
 
 // Of a buffer, a tensor (DLPack), or a pair (address, length). Throws ArgumentError for anything
-// else, TransferFailure(kTransportUnavailable) for memory of a device that is not CUDA's. An address
-// that the host cannot read may be a device's. `start_cuda` is called before a CUDA tensor is asked for
-// its memory; what it throws is thrown.
+// else, TransferFailure(kTransportUnavailable) for memory of a device that is not CUDA's. An
+// address that the host cannot read may be a device's. `start_cuda` is called before a CUDA tensor
+// is asked for its memory; what it throws is thrown.
 Memory memory_of(nanobind::handle object, const std::function<void()>& start_cuda);
 
 }  // namespace inlay::bindings

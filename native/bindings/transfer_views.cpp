@@ -65,7 +65,9 @@ RemoteView remote_view(nb::handle object, const char* name) {
   if (SegmentHandle* whole = nullptr; nb::try_cast(object, whole) && whole != nullptr)
     if (whole->segment->as_remote != nullptr)
       return {whole->segment->as_remote, 0, whole->segment->size};
-  fail(name, ": must be a segment of a peer, a file or device memory of this engine, or a range of one, got ",
+  fail(name,
+       ": must be a segment of a peer, a file or device memory of this engine, or a range of one, "
+       "got ",
        nb::type_name(object.type()).c_str());
 }
 

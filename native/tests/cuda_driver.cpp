@@ -1,7 +1,7 @@
 // A stand-in for libcuda.so.1 on machines without a GPU: the calls of net/cuda/driver.h over host
-// memory, with what makes devices different. Their memory is at addresses that the CPU cannot touch;
-// copies happen later, on threads of their own; a call without a context fails; handles of memory
-// work in other processes and not in their own.
+// memory, with what makes devices different. Their memory is at addresses that the CPU cannot
+// touch; copies happen later, on threads of their own; a call without a context fails; handles of
+// memory work in other processes and not in their own.
 //
 //   CUDA_STANDIN_DEVICES   how many, 2 unless set        CUDA_STANDIN_INIT   what cuInit returns
 //

@@ -15,8 +15,8 @@ class CudaMove final : public FarMove {
       : memory_(memory),
         way_(way),
         write_(write),
-        copies_(std::make_shared<Copies>(
-            [&memory, done = std::move(done)](net::cuda::Result result) {
+        copies_(
+            std::make_shared<Copies>([&memory, done = std::move(done)](net::cuda::Result result) {
               done(memory.status_of(result));
             })) {}
 

@@ -17,10 +17,7 @@ class CudaMemory final : public FarMemory {
   // `keeper` is what holds the memory, if anything does.
   CudaMemory(std::shared_ptr<net::cuda::Device> device, net::cuda::Address address, uint64_t size,
              std::shared_ptr<const void> keeper)
-      : address(address),
-        size(size),
-        device_(std::move(device)),
-        keeper_(std::move(keeper)) {}
+      : address(address), size(size), device_(std::move(device)), keeper_(std::move(keeper)) {}
 
   const net::cuda::Address address;
   const uint64_t size;

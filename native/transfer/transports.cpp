@@ -25,7 +25,7 @@ std::unique_ptr<Transport> make(const Site& site) {
 constexpr std::array kAll = {
     std::pair{"local", &make<LocalTransport>}, std::pair{"shm", &make<ShmTransport>},
     std::pair{"file", &make<FileTransport>},   std::pair{"tcp", &make<TcpTransport>},
-    std::pair{"fabric", &make_fabric},     std::pair{"cuda", &make<CudaTransport>},
+    std::pair{"fabric", &make_fabric},         std::pair{"cuda", &make<CudaTransport>},
 };
 
 }  // namespace
@@ -82,7 +82,8 @@ Transport* Transports::find(std::string_view name) const {
 
 std::vector<Transports::Problem> Transports::problems() const {
   std::vector<Problem> all = problems_;
-  for (const auto& transport : used_) all.push_back({std::string(transport->name()), transport->problem()});
+  for (const auto& transport : used_)
+    all.push_back({std::string(transport->name()), transport->problem()});
   return all;
 }
 

@@ -75,7 +75,55 @@ class Cuda:
 
     def get(self, address: int, size: int, device: int = 0) -> bytes:
         data = ctypes.create_string_buffer(size)
-        self._call(
-            device, "cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size)
-        )
+        self._call(device, "cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return data.raw
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor and DLManagedTensor of DLPack 0."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype_code", ctypes.c_uint8),
+        ("dtype_bits", ctypes.c_uint8),
+        ("dtype_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class DeviceTensor:
+    """Bytes on a device, as a tensor library offers them; `lent` counts who holds them."""
+
+    def __init__(self, address: int, size: int, device: int = 0) -> None:
+        self._shape = (ctypes.c_int64 * 1)(size)
+        self._device = device
+        self._address = address
+        self.lent = 0
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self._device
+
+    def __dlpack__(self, **_: object) -> object:
+        tensor = _Tensor(
+            self._address, 2, self._device, 1, 1, 8, 1, self._shape, None, 0, None, None
+        )
+
+        def give_back(_: int) -> None:
+            self.lent -= 1
+
+        deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(give_back)
+        tensor.deleter = ctypes.cast(deleter, ctypes.c_void_p).value
+        self._kept = tensor, deleter
+        self.lent += 1
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        capsule: object = new(ctypes.addressof(tensor), b"dltensor", None)
+        return capsule

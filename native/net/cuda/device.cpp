@@ -23,8 +23,8 @@ Device::Device(const Driver& driver, int number, int spin_us)
     : number(number), driver_(driver), spin_us_(spin_us) {
   const auto check = [&](const char* call, Result result) {
     if (result == kSuccess) return;
-    throw TransferFailure(Status::kTransportUnavailable,
-                          "cuda:" + std::to_string(number) + ": " + error_text(driver, call, result));
+    throw TransferFailure(Status::kTransportUnavailable, "cuda:" + std::to_string(number) + ": " +
+                                                             error_text(driver, call, result));
   };
   check("cuDeviceGet", driver.device_get(&device_, number));
   check("cuDeviceGetUuid", driver.device_uuid(&uuid_, device_));
@@ -99,8 +99,8 @@ Device::Shared Device::share(Address address, uint64_t bytes) {
     call = "cuMemGetAddressRange";
     result = driver_.address_range(&base, &size, address);
   }
-  if (result == kSuccess && (address < base || address - base > size ||
-                             bytes > size - (address - base))) {
+  if (result == kSuccess &&
+      (address < base || address - base > size || bytes > size - (address - base))) {
     shared.problem = "it is no single allocation of cudaMalloc (of torch: expandable_segments)";
     return shared;
   }

@@ -61,7 +61,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // go; null where the system refuses. 0.1 ms per MiB.
   std::shared_ptr<const void> pin(std::byte* memory, std::size_t bytes);
 
-  // What another process needs to map the allocation that holds an address. Empty `problem`: it may.
+  // What another process needs to map the allocation that holds an address. Empty `problem`: it
+  // may.
   struct Shared {
     IpcHandle handle;
     uint64_t offset = 0;  // of the address in the allocation

@@ -118,8 +118,9 @@ const Driver* start_driver(std::string& problem) {
   }
   problem = why;
   if (why.empty() && generation != fork_generation())
-    problem = "this process was forked after CUDA was started, which CUDA does not survive; "
-              "fork earlier, or start it afresh (multiprocessing: 'spawn')";
+    problem =
+        "this process was forked after CUDA was started, which CUDA does not survive; "
+        "fork earlier, or start it afresh (multiprocessing: 'spawn')";
   return problem.empty() ? driver : nullptr;
 }
 

@@ -9,9 +9,9 @@
 
 namespace inlay::net::cuda {
 
-using Result = int;          // CUresult
-using DeviceNumber = int;    // CUdevice
-using Address = uint64_t;    // CUdeviceptr, or a host address: one space holds both
+using Result = int;        // CUresult
+using DeviceNumber = int;  // CUdevice
+using Address = uint64_t;  // CUdeviceptr, or a host address: one space holds both
 using Context = struct CUctx_st*;
 using StreamHandle = struct CUstream_st*;
 using Event = struct CUevent_st*;
@@ -73,8 +73,8 @@ struct Driver {
 const Driver* load_driver(std::string& problem);
 
 // Loads it and starts CUDA (cuInit), at the first call; 0.1 s and more. From then on children that
-// are forked cannot use CUDA, which the driver does not allow. Null, with the reason, when it is too
-// old, has no device, or says so.
+// are forked cannot use CUDA, which the driver does not allow. Null, with the reason, when it is
+// too old, has no device, or says so.
 const Driver* start_driver(std::string& problem);
 // Whether start_driver() did its work before, and succeeded.
 bool is_driver_started();

@@ -91,12 +91,11 @@ void Stream::run() {
   driver_.destroy_stream(stream_);
 }
 
-// The next to begin, or none: there is room for no more, or something else to do. Sleeps while there
-// is nothing at all.
+// The next to begin, or none: there is room for no more, or something else to do. Sleeps while
+// there is nothing at all.
 std::shared_ptr<Copies> Stream::take() {
   std::unique_lock lock(mutex_);
-  if (under_way_.empty())
-    posted_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+  if (under_way_.empty()) posted_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
   const bool room = bytes_under_way_ < kMostBytes && under_way_.size() < kMostCopies;
   if (waiting_.empty() || !room) return nullptr;
   auto copies = std::move(waiting_.front());

@@ -24,8 +24,8 @@ namespace inlay::net::cuda {
 // Copies that end together.
 class Copies {
  public:
-  // Called once, by the stream's thread, or by whoever posts to a stream that was stopped: kSuccess,
-  // an error of the driver, or kCancelled. Nothing is touched any more then.
+  // Called once, by the stream's thread, or by whoever posts to a stream that was stopped:
+  // kSuccess, an error of the driver, or kCancelled. Nothing is touched any more then.
   using Done = std::function<void(Result)>;
   static constexpr Result kCancelled = -1;
 

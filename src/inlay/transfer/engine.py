@@ -75,9 +75,9 @@ class TransferEngine:
         token: 16 to 64 bytes that both ends must hold; None: this user's on this machine
             (`inlay.transfer.runtime_dir.shared_token`).
         transports: names of those that may move bytes: "local" within this process, "shm" to
-            processes of this host, "tcp", "fabric" (which counts libfabric's tcp provider only when
-            it is named). None: all that work here; each pair of memories takes the fastest that
-            reaches both. Peers are always found over tcp.
+            processes of this host, "file", "cuda" (device memory), "tcp", "fabric" (which counts
+            libfabric's tcp provider only when it is named). None: all that work here; each pair of
+            memories takes the fastest that reaches both. Peers are always found over tcp.
         config: see `TransferConfig`.
         name: under which peers find this engine in the directory, as long as it lives.
         directory: where names are published and looked up: "etcd://host:2379",
@@ -172,21 +172,24 @@ class TransferEngine:
 
         Args:
             buffer: contiguous memory: an object with the buffer protocol (NumPy array, bytearray,
-                mmap, memoryview), a host tensor with DLPack (torch), which are held until the
-                segment is deregistered and must not be resized meanwhile; or a pair (address,
-                length), which its owner must keep in place as long. Read-only memory can only be
-                a source.
+                mmap, memoryview), a tensor with DLPack (torch) in host memory or on a CUDA
+                device, which are held until the segment is deregistered and must not be resized
+                meanwhile; or a pair (address, length), of either kind of memory, which its owner
+                must keep in place as long. Read-only memory can only be a source. Of device
+                memory, synchronise the streams that use it before you submit a transfer; the
+                segment is no buffer and stands on the remote side of transfers.
             name: as in `allocate`.
             remote: as in `allocate`.
 
         Raises:
             SegmentOverlapError: registered memory lies there already.
             SegmentAccessError: `remote=Access.WRITE` for read-only memory.
-            TransportUnavailableError: a device's memory, which no transport here reaches.
+            TransportUnavailableError: a device's memory, and CUDA does not work here; says why.
             ArgumentError: no such buffer, or a name that cannot be.
 
         Cost: 0.3 us, of a tensor 4; of an address 15 or more, as it is looked up in the list of
-        this process's memory. No page is touched.
+        this process's memory. No page is touched. The first device memory of a process starts CUDA,
+        0.1 s and more; children that are forked later cannot use it.
         """
         return self._native.register(buffer, name, remote)
 

@@ -28,7 +28,7 @@ from inlay.transfer import Access, Op, Ranges, Transfer, TransferEngine
 from tests.integration.transfer.conftest import Target
 from tests.integration.transfer.cuda_target import SIZE
 from tests.integration.transfer.target import TOKEN, pattern
-from tests.support.cuda import Cuda
+from tests.support.cuda import Cuda, DeviceTensor
 
 MIB = 1 << 20
 
@@ -149,6 +149,19 @@ def test_what_can_be_registered(engine: TransferEngine, cuda: Cuda) -> None:
     cuda.free(address)
 
 
+def test_a_tensor_is_held(engine: TransferEngine, cuda: Cuda) -> None:
+    address = cuda.allocate(MIB)
+    tensor = DeviceTensor(address, MIB)
+    segment = engine.register(tensor, name="tensor")
+    assert tensor.lent == 1 and segment.location == "cuda:0" and segment.size == MIB
+    memory = engine.register(source := pattern(MIB))
+    engine.write(memory, segment)
+    assert cuda.get(address, MIB) == source.tobytes()
+    segment.deregister()
+    assert tensor.lent == 0
+    cuda.free(address)
+
+
 def test_refused_copy(engine: TransferEngine, cuda: Cuda, standin: ctypes.CDLL) -> None:
     address = cuda.allocate(8 * MIB)
     segment = engine.register((address, 8 * MIB), name="refused")
@@ -256,7 +269,7 @@ def test_peer(
             np.testing.assert_array_equal(bytes_[:length], pattern(SIZE)[near : near + length])
             bytes_[:] = pattern(SIZE)
         engine.write(memory, peer["sink"])
-        assert target.tell(f"cuda.get(sink, SIZE) == cuda.get(device, SIZE) and 1") == 1
+        assert target.tell("cuda.get(sink, SIZE) == cuda.get(device, SIZE) and 1") == 1
 
 
 def test_peer_ends(start_cuda_target: Callable[..., Target]) -> None:

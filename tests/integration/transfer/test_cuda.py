@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from inlay.core.errors import ArgumentError
+from inlay.transfer import Access, TransferEngine
 from tests.integration.transfer.conftest import ROOT
+from tests.integration.transfer.target import TOKEN
 from tests.support.cuda import build_standin
 
 CASES = "tests/integration/transfer/cuda_cases.py"
@@ -37,3 +41,22 @@ def test_standin(standin: Path) -> None:
 @pytest.mark.gpu
 def test_device() -> None:
     run_cases()
+
+
+@pytest.mark.gpu
+def test_torch_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    with TransferEngine(token=TOKEN) as engine:
+        tensor = torch.arange(3_000_000, dtype=torch.float32, device="cuda").reshape(3, -1)
+        torch.cuda.synchronize()
+        segment = engine.register(tensor, name="tensor", remote=Access.WRITE)
+        assert segment.location == f"cuda:{tensor.device.index}"
+        memory = engine.allocate(len(segment))
+        values = np.frombuffer(memory, np.float32)
+        engine.read(memory, segment)
+        assert (values == np.arange(3_000_000, dtype=np.float32)).all()
+        values[:] = 7
+        engine.write(memory[4:4000], segment[4:4000])
+        assert (tensor[0, 1:1000] == 7).all() and tensor[0, 0] == 0 and tensor[0, 1000] == 1000
+        with pytest.raises(ArgumentError, match="contiguous"):
+            engine.register(tensor.T)
