@@ -176,8 +176,7 @@ class TransferEngine:
                 device, which are held until the segment is deregistered and must not be resized
                 meanwhile; or a pair (address, length), of either kind of memory, which its owner
                 must keep in place as long. Read-only memory can only be a source. Of device
-                memory, synchronise the streams that use it before you submit a transfer; the
-                segment is no buffer and stands on the remote side of transfers.
+                memory, synchronise the streams that use it before you submit a transfer.
             name: as in `allocate`.
             remote: as in `allocate`.
 
