@@ -68,7 +68,16 @@ bool greet(const net::Descriptor& socket, const Offer& offer, const net::EngineI
 
 }  // namespace shm
 
-ShmTransport::ShmTransport(Site site) : site_(std::move(site)) {
+ShmTransport::ShmTransport(Site site)
+    : site_(std::move(site)), returns_([this](const auto& peer, auto offer, auto end) {
+        Linked linked = link(peer, offer, end);
+        if (linked.path == nullptr)
+          return linked.gone ? shm::Returns::Outcome::kNever : shm::Returns::Outcome::kLater;
+        peer->add(linked.path);
+        if (linked.path->is_over())
+          peer->lost(*linked.path, Status::kPeerDied);  // before it was added
+        return shm::Returns::Outcome::kMade;
+      }) {
   const int self = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   if (self < 0) {
     problem_ = "pidfd_open fails (" + std::generic_category().message(errno) +
@@ -124,33 +133,44 @@ Bytes ShmTransport::offer() {
   return {bytes.begin(), bytes.end()};
 }
 
-Transport::Connected ShmTransport::connect(const std::shared_ptr<PathOwner>& peer,
-                                           std::span<const std::byte> bytes,
-                                           Clock::time_point end) {
+ShmTransport::Linked ShmTransport::link(const std::shared_ptr<PathOwner>& peer,
+                                        std::span<const std::byte> bytes, Clock::time_point end) {
   const auto offer = shm::read_as<shm::Offer>(bytes);
-  if (!offer) return {{}, "it offers no shared memory"};
+  if (!offer) return {nullptr, "it offers no shared memory", true};
   std::string problem = shm::difference(*offer);
-  if (!problem.empty()) return {{}, problem};
+  if (!problem.empty()) return {nullptr, problem, true};
   net::Descriptor socket = net::connect_side(offer->name, end, problem);
-  if (!socket.valid()) return {{}, problem};
+  if (!socket.valid()) return {nullptr, problem, true};
   const auto who = net::credentials_of(socket);
   if (!who || who->pid != offer->pid || who->user != geteuid())
-    return {{}, "its Unix socket is held by another process"};
+    return {nullptr, "its Unix socket is held by another process", true};
   shm::Welcome welcome;
   net::Descriptor page;
   if (!shm::greet(socket, *offer, site_.engine, end, welcome, page))
-    return {{}, "its Unix socket does not answer, or answers no Inlay engine"};
+    return {nullptr, "its Unix socket does not answer, or answers no Inlay engine"};
   auto visited = net::VisitedPage::map(page, problem);
-  if (visited == nullptr) return {{}, problem};
+  if (visited == nullptr) return {nullptr, problem};
   const net::ProcessMemory memory(offer->pid, offer->mark);
   const std::string unreadable = memory.problem();
-  const auto path = std::make_shared<shm::ShmPath>(
+  auto path = std::make_shared<shm::ShmPath>(
       peer, crew_, site_.loop,
       shm::ShmPath::Link{std::move(socket), std::move(visited), memory, unreadable.empty(),
-                         welcome.can_pull != 0, welcome.connection, offer->pid});
+                         welcome.can_pull != 0, welcome.connection, offer->pid},
+      [this, weak = std::weak_ptr(peer), kept = Bytes(bytes.begin(), bytes.end())] {
+        returns_.add(weak, kept);
+      });
   path->listen();
   // Allocated segments work without it; the rest goes another way, and this says why.
-  return {{path}, unreadable};
+  return {std::move(path), unreadable};
+}
+
+Transport::Connected ShmTransport::connect(const std::shared_ptr<PathOwner>& peer,
+                                           std::span<const std::byte> offer,
+                                           Clock::time_point end) {
+  Linked linked = link(peer, offer, end);
+  Connected connected{{}, std::move(linked.problem)};
+  if (linked.path != nullptr) connected.paths.push_back(std::move(linked.path));
+  return connected;
 }
 
 Transport::Answer ShmTransport::answer(const net::EngineId& from,
@@ -164,6 +184,7 @@ Transport::Answer ShmTransport::answer(const net::EngineId& from,
 void ShmTransport::close() {
   // Visits last microseconds; one of a process that is stopped goes on in memory that stays mapped.
   constexpr std::chrono::seconds kVisits(1);
+  returns_.close();
   if (server_ != nullptr) {
     server_->stop();
     (void)server_->page().close_all(Clock::now() + kVisits);

@@ -9,10 +9,15 @@
 #include <string>
 
 #include "../net/copy_crew.h"
+#include "shm_return.h"
 #include "shm_server.h"
 #include "transport.h"
 
 namespace inlay::transfer {
+
+namespace shm {
+class ShmPath;
+}
 
 class ShmTransport final : public Transport {
  public:
@@ -32,10 +37,19 @@ class ShmTransport final : public Transport {
   void close() override;
 
  private:
+  struct Linked {
+    std::shared_ptr<shm::ShmPath> path;  // null: there is none
+    std::string problem;
+    bool gone = false;  // the process or its engine
+  };
+  Linked link(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer,
+              Clock::time_point end);
+
   const Site site_;
   std::string problem_;
   net::CopyCrew crew_;
   std::shared_ptr<shm::ShmServer> server_;  // null where there is a problem
+  shm::Returns returns_;
 };
 
 }  // namespace inlay::transfer

@@ -22,8 +22,8 @@ std::optional<Key> key_of(const RemoteSegment& remote) {
 }  // namespace
 
 ShmPath::ShmPath(const std::shared_ptr<PathOwner>& owner, net::CopyCrew& crew, net::Loop& loop,
-                 Link link)
-    : CopyPath(owner, crew), loop_(loop), link_(std::move(link)) {}
+                 Link link, std::function<void()> broken)
+    : CopyPath(owner, crew), loop_(loop), link_(std::move(link)), broken_(std::move(broken)) {}
 
 void ShmPath::listen() {
   const auto self = std::static_pointer_cast<ShmPath>(shared_from_this());
@@ -306,7 +306,9 @@ void ShmPath::end() {
     }
     known_.clear();
   }
-  if (lost && owner != nullptr) owner->lost(*this, Status::kPeerDied);
+  if (!lost || owner == nullptr) return;
+  owner->lost(*this, Status::kPeerDied);
+  broken_();
 }
 
 }  // namespace inlay::transfer::shm

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -30,7 +31,9 @@ class ShmPath final : public CopyPath, public net::Handler {
     uint64_t connection;
     int32_t pid;
   };
-  ShmPath(const std::shared_ptr<PathOwner>& owner, net::CopyCrew& crew, net::Loop& loop, Link link);
+  // `broken` is called, by the loop, when it ended by itself and its owner was told.
+  ShmPath(const std::shared_ptr<PathOwner>& owner, net::CopyCrew& crew, net::Loop& loop, Link link,
+          std::function<void()> broken);
 
   // Registers with the loop. Once.
   void listen();
@@ -80,6 +83,7 @@ class ShmPath final : public CopyPath, public net::Handler {
 
   net::Loop& loop_;
   Link link_;
+  const std::function<void()> broken_;
   net::Loop::Id loop_id_ = 0;
   std::atomic<bool> over_{false};  // the other end is gone
   std::atomic<bool> pulled_{false};

@@ -3,11 +3,14 @@
 Arguments: the address to listen at, and the transports that may move bytes.
 
 It prints its address first, then one JSON value per command: the result of the expression, in which
-`engine`, `segments` (by name), `np` and `Access` are known.
+`engine`, `segments` (by name), `np`, `Access` and `cut_side_channels` are known.
 """
 
 import json
+import os
+import socket
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +25,25 @@ def pattern(size: int, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.uint
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
 
 
+def cut_side_channels() -> int:
+    """Ends the Unix connections of this process; returns how many there were."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            is_socket = os.readlink(descriptor).startswith("socket:")
+        except FileNotFoundError:  # the one that lists them
+            continue
+        if not is_socket:
+            continue
+        other = socket.socket(fileno=os.dup(int(descriptor.name)))
+        with other:
+            listens = other.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if other.family == socket.AF_UNIX and not listens:
+                other.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
+
+
 def main() -> None:
     listen, *transports = sys.argv[1:] or ["127.0.0.1:0"]
     engine = TransferEngine(listen, token=TOKEN, transports=transports)
@@ -31,7 +53,13 @@ def main() -> None:
         "sink": engine.allocate(SIZE, name="sink", remote=Access.WRITE),
         "private": engine.allocate(4096, name="private", remote=Access.NONE),
     }
-    known = {"engine": engine, "segments": segments, "np": np, "Access": Access}
+    known = {
+        "engine": engine,
+        "segments": segments,
+        "np": np,
+        "Access": Access,
+        "cut_side_channels": cut_side_channels,
+    }
     print(engine.address, flush=True)
     for line in sys.stdin:
         result = eval(line, known)

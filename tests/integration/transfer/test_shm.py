@@ -266,6 +266,31 @@ with TransferEngine(token=TOKEN) as engine:
     assert (output, errors) == ("True\n" * 5, "")
 
 
+@pytest.mark.parametrize("name", ["sink", "source"])
+def test_a_link_that_breaks_is_made_again(target: Target, name: str) -> None:
+    """Meanwhile all goes over tcp, with no error to the caller."""
+    with TransferEngine(token=TOKEN) as engine:
+        remote = engine.connect(target.address)[name]
+        local = engine.allocate(SIZE)
+        expected = pattern(SIZE) if name == "source" else np.zeros(SIZE, np.uint8)
+
+        def used() -> int:
+            return sum(path.read_bytes for path in engine.paths() if path.transport == "shm")
+
+        for _ in range(3):
+            engine.read(local, remote)
+            assert used() > 0
+            batch = engine.submit([Transfer(Op.READ, local, remote)] * 4)
+            assert target.tell("cut_side_channels()") == 1
+            cut = time.monotonic()
+            batch.wait()
+            before = used()
+            while used() == before:
+                assert time.monotonic() - cut < 5, "shared memory is not used again"
+                engine.read(local[0:4096], remote[0:4096])
+            np.testing.assert_array_equal(np.frombuffer(local, np.uint8), expected)
+
+
 def test_another_user_goes_over_tcp(target: Target) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
