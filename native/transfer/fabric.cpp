@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <mutex>
 
+#include "../core/errors.h"
 #include "../core/status.h"
+#include "../net/links.h"
 #include "fabric_path.h"
 #include "fabric_port.h"
 #include "fabric_target.h"
@@ -25,7 +27,7 @@ namespace {
 
 constexpr auto kBeat = 100ms;
 constexpr auto kFirstRetry = 100ms;
-constexpr auto kLastRetry = 500ms;
+constexpr auto kLastRetry = 200ms;
 constexpr const char* kHardware = "verbs";
 constexpr const char* kSoftware = "tcp";
 constexpr const char* kDevices = "/sys/class/infiniband";
@@ -103,6 +105,7 @@ class Fabric final : public Transport {
   void rest(Life& life);
   void on_changed(const std::shared_ptr<Life>& life, FabricPath& path, FabricPath::State state);
   void beat();
+  void link_changed(const net::LinkEvent& event);
 
   const Site site_;
   net::Nonce nonce_{};
@@ -112,6 +115,7 @@ class Fabric final : public Transport {
   FabricTarget target_;
   std::shared_ptr<Beat> beat_;
   net::Loop::Id beat_id_ = 0;
+  std::unique_ptr<net::LinkWatch> links_;  // null: links are not told of
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -133,6 +137,13 @@ Fabric::Fabric(const Site& site)
   for (const auto& port : ports_) port->start();
   beat_ = std::make_shared<Beat>([this] { beat(); });
   beat_id_ = site_.loop.add(beat_->timer(), EPOLLIN, beat_);
+  if (is_loopback(site_.host)) return;
+  try {
+    links_ = std::make_unique<net::LinkWatch>(
+        site_.loop, [this](const net::LinkEvent& event) { link_changed(event); });
+  } catch (const ResourceError&) {
+    // Then paths that stall are noticed later.
+  }
 }
 
 std::string Fabric::find_ports() {
@@ -329,6 +340,25 @@ void Fabric::beat() {
   target_.beat();
 }
 
+void Fabric::link_changed(const net::LinkEvent& event) {
+  if (event.change == net::LinkEvent::Change::kAddresses) return;
+  const bool up = event.change == net::LinkEvent::Change::kUp;
+  std::vector<std::shared_ptr<Life>> due;
+  std::vector<std::shared_ptr<FabricPath>> lost;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& life : lives_) {
+      if (life->rail->port->interface != event.name) continue;
+      if (up && (life->ready || life->awaited)) continue;
+      // Also one that has tried to connect while the link was down, and waits to send again.
+      if (life->path != nullptr) lost.push_back(life->path);
+      if (up) due.push_back(life);
+    }
+  }
+  for (const auto& path : lost) path->link_down();
+  for (const auto& life : due) begin_path(life);
+}
+
 void Fabric::close() {
   std::vector<std::shared_ptr<Life>> lives;
   {
@@ -339,6 +369,7 @@ void Fabric::close() {
     changed_.notify_all();
   }
   if (beat_ != nullptr) site_.loop.remove(beat_id_, beat_->timer());
+  links_ = nullptr;
   for (const auto& port : ports_) port->stop();
   for (const auto& life : lives)
     if (const auto path = life->path) path->close(Status::kEngineClosed);

@@ -22,7 +22,7 @@ constexpr double kHardwareBase = 4e-6;
 
 // The manager of RDMA connections resolves routes first.
 constexpr auto kConnectTime = 2s;
-constexpr auto kSoftwareConnectTime = 500ms;
+constexpr auto kSoftwareConnectTime = 300ms;
 // Without a completion for so long, and as long as the bytes would take at 100 Mbit/s, the way is
 // cut: providers in software do not notice.
 constexpr auto kStalledAfter = 1s;

@@ -50,6 +50,8 @@ class FabricPath final : public Path,
   void start();
   // Its owner has it, and hears of its end; false when it is over already.
   bool hand_over();
+  // Its link is gone, which the provider takes seconds to notice.
+  void link_down() { end(Status::kPeerUnreachable); }
   // Renews and returns the lease; ends a path that does not connect or stalls. Ten times a second.
   void beat(Clock::time_point now);
 

@@ -2,16 +2,31 @@
 
 #include <sys/epoll.h>
 
+#include <filesystem>
+
 #include "../core/status.h"
 
 namespace inlay::transfer {
 
 namespace fabric = net::fabric;
 
+namespace {
+
+std::string interface_of(const fabric::Domain& domain) {
+  if (domain.in_software()) return domain.device();
+  std::error_code error;
+  const std::filesystem::directory_iterator cards(
+      "/sys/class/infiniband/" + domain.device() + "/device/net", error);
+  return cards == std::filesystem::directory_iterator() ? "" : cards->path().filename().string();
+}
+
+}  // namespace
+
 FabricPort::FabricPort(net::Loop& loop, uint8_t index, const fabric::Library& library,
                        fabric::Info info, Request on_request)
     : domain(library, std::move(info)),
       index(index),
+      interface(interface_of(domain)),
       loop_(loop),
       on_request_(std::move(on_request)) {}
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -37,7 +38,8 @@ class FabricPort final : public net::Handler,
              net::fabric::Info info, Request on_request);
 
   net::fabric::Domain domain;
-  const uint8_t index;  // in the offer
+  const uint8_t index;          // in the offer
+  const std::string interface;  // its network card; empty: it has none
 
   FabricPortOffer offer() const;
   // Registers with the loop, and the reverse.

@@ -83,6 +83,7 @@ class Domain {
   std::string name() const { return port_name(*info_); }
   // Bytes per second of the link; 0 where the provider does not say.
   double bandwidth() const;
+  std::string device() const { return info_->domain_attr->name; }
   // The network that the port is on; those of one network reach each other.
   std::string network() const { return info_->fabric_attr->name; }
   // Where peers connect to.
