@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -48,19 +49,30 @@ double checked_deadline(std::optional<double> deadline_s) {
   return deadline_s ? checked_seconds("deadline_s", *deadline_s) : kNoDeadline;
 }
 
+using PluginFields = std::tuple<std::string, std::string, std::string>;
+std::vector<transfer::Plugin> plugins_of(const std::vector<PluginFields>& plugins) {
+  std::vector<transfer::Plugin> made;
+  for (const auto& [name, library, problem] : plugins) made.push_back({name, library, problem});
+  return made;
+}
+
 std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& token, int spin_us,
                                           std::vector<std::string> transports,
                                           std::string runtime_dir, uint32_t weight,
-                                          std::map<std::string, double> nic_bandwidths) {
+                                          std::map<std::string, double> nic_bandwidths,
+                                          const std::vector<PluginFields>& plugins) {
   if (spin_us < 0 || spin_us > 1000000) fail("spin_us: must be in 0..1000000, got ", spin_us);
   const auto* bytes = static_cast<const std::byte*>(token.data());
-  return std::make_shared<EngineHandle>(transfer::EngineOptions{std::move(listen),
-                                                                {bytes, bytes + token.size()},
-                                                                spin_us,
-                                                                std::move(transports),
-                                                                std::move(runtime_dir),
-                                                                weight,
-                                                                std::move(nic_bandwidths)});
+  return std::make_shared<EngineHandle>(transfer::EngineOptions{
+      .listen = std::move(listen),
+      .token = {bytes, bytes + token.size()},
+      .spin_us = spin_us,
+      .transports = std::move(transports),
+      .runtime_dir = std::move(runtime_dir),
+      .weight = weight,
+      .nic_bandwidths = std::move(nic_bandwidths),
+      .plugins = plugins_of(plugins),
+  });
 }
 
 SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size,
@@ -360,7 +372,7 @@ void register_transfer_engine(nb::module_& m) {
 
   nb::class_<EngineHandle>(m, "Engine")
       .def(nb::new_(&make_engine), "listen"_a, "token"_a, "spin_us"_a, "transports"_a,
-           "runtime_dir"_a, "weight"_a, "nic_bandwidths"_a)
+           "runtime_dir"_a, "weight"_a, "nic_bandwidths"_a, "plugins"_a)
       .def_prop_ro("made_here", &EngineHandle::made_here)
       .def_prop_ro("address", [](const EngineHandle& e) { return e.get().address(); })
       .def_prop_ro("engine_id", [](const EngineHandle& e) { return net::hex(e.get().id()); })

@@ -319,6 +319,21 @@ void test_arguments() {
   options.listen = inlay_engine_address(engine);
   inlay_engine* second = nullptr;
   CHECK(inlay_engine_open(&options, &second, &error) == INLAY_ADDRESS_IN_USE && second == nullptr);
+  options.listen = nullptr;
+  options.num_plugins = 1;
+  CHECK(inlay_engine_open(&options, &second, &error) == INLAY_ARGUMENT);
+  for (const char* plugin : {"plugin.so", "/nonexistent/plugin.so", "/dev/null", ""}) {
+    options.plugins = &plugin;
+    CHECK(inlay_engine_open(&options, &second, &error) == INLAY_TRANSPORT_UNAVAILABLE);
+    CHECK(std::strstr(error.text, plugin) != nullptr && second == nullptr);
+  }
+  const char* twice[] = {INLAY_TEST_PLUGIN, INLAY_TEST_PLUGIN};
+  options.plugins = twice;
+  CHECK(inlay_engine_open(&options, &second, &error) == INLAY_OK);
+  CHECK(inlay_engine_close(second, 5, &error) == INLAY_OK);
+  options.num_plugins = 2;
+  CHECK(inlay_engine_open(&options, &second, &error) == INLAY_TRANSPORT_UNAVAILABLE);
+  CHECK(std::strstr(error.text, "another transport has its name") != nullptr);
   CHECK(inlay_engine_close(engine, 0, &error) == INLAY_ARGUMENT);
   CHECK(inlay_engine_close(engine, 5, &error) == INLAY_OK);
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "../transfer/local.h"
+#include "../transfer/plugin.h"
 #include "../transfer/shm.h"
 #include "transport_target.h"
 
@@ -25,7 +26,9 @@ struct Row {
   MakeTransport make;
   bool foreign;  // the target's memory is not allocated by the engine
   bool same_process;
-  bool target_moves_writes;  // a target that is stopped moves none
+  // What a target that is stopped moves none of.
+  bool target_moves_reads;
+  bool target_moves_writes;
 };
 
 const std::vector<Row>& rows() {
@@ -35,10 +38,14 @@ const std::vector<Row>& rows() {
   static const MakeTransport shm = [](Site site) {
     return std::make_unique<ShmTransport>(std::move(site));
   };
+  static const MakeTransport plugin = [](const Site& site) {
+    return make_plugin(site, {"unix-socket", INLAY_TEST_PLUGIN});
+  };
   static const std::vector<Row> all = {
-      {"local", local, false, true, false},
-      {"shm, allocated", shm, false, false, false},
-      {"shm, foreign", shm, true, false, true},
+      {"local", local, false, true, false, false},
+      {"shm, allocated", shm, false, false, false, false},
+      {"shm, foreign", shm, true, false, false, true},
+      {"plugin", plugin, true, false, true, true},
   };
   return all;
 }
@@ -89,6 +96,12 @@ class Owner : public PathOwner {
   std::vector<Outcome> take_outcomes() {
     const std::lock_guard lock(mutex_);
     return std::exchange(outcomes_, {});
+  }
+  // Of a path that has ended and whose fence was answered.
+  void settle_all() {
+    const std::lock_guard lock(mutex_);
+    unsettled_.clear();
+    lost_.store(Status::kOk);
   }
   Status why_lost() const { return lost_.load(); }
 
@@ -148,14 +161,31 @@ class Bench {
       segment->descriptor = target.descriptors[name];
       remote[name] = segment;
     }
+    connect();
+  }
+  ~Bench() {
+    path->close(Status::kEngineClosed);
+    CHECK(owner->under_way() == 0);
+  }
+
+  void connect() {
     auto connected = here.transport->connect(owner, target.offer, in_ms(5000));
     if (connected.paths.empty()) std::fprintf(stderr, "%s\n", connected.problem.c_str());
     CHECK(!connected.paths.empty());
     path = connected.paths.front();
   }
-  ~Bench() {
-    path->close(Status::kEngineClosed);
-    CHECK(owner->under_way() == 0);
+  // As a peer does: what the path tells itself, or the fence of one that has ended.
+  void settle(bool ended) {
+    CHECK(pump_until([&] {
+      ended |= owner->why_lost() != Status::kOk;
+      return ended || owner->unsettled() == 0;
+    }));
+    if (ended && !path->fence().empty()) {
+      CHECK(target.shut(here.engine, path->fence()) == Status::kOk);
+      owner->settle_all();
+    }
+    CHECK(pump_until([&] { return owner->unsettled() == 0; }));
+    if (ended) connect();
   }
 
   std::unique_ptr<Submission> submission(Op op, const char* name, std::vector<Range> ranges,
@@ -201,6 +231,13 @@ class Bench {
     auto made = submission(op, name, std::move(ranges));
     return run(*made);
   }
+  void stop_target() {
+    const pid_t pid = target.child()->pid();
+    ::kill(pid, SIGSTOP);
+    int status = 0;
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+  }
+  void let_target_go_on() { ::kill(target.child()->pid(), SIGCONT); }
   void clear() { std::memset(local->base, static_cast<int>(kUntouched), kSize); }
   bool is_clear() const { return is_untouched(local->base); }
 
@@ -368,53 +405,65 @@ void test_killed_target(const Row& row) {
   }
 }
 
-// A stopped target: reads need nothing of it, nor do writes that this end executes. What it would
-// have to do itself is given up, and settled when it runs again.
+// A stopped target: what this end moves needs nothing of it. What it would have to do itself is
+// given up, and settled when it runs again.
 void test_stopped_target(const Row& row) {
   if (row.same_process) return;
   Bench bench(row);
   CHECK(bench.move(Op::kRead, "source", {{0, 0, 4096}}) == Status::kOk);
   CHECK(bench.move(Op::kWrite, "sink", {{0, 0, 4096}}) == Status::kOk);
-  const pid_t pid = bench.target.child()->pid();
-  ::kill(pid, SIGSTOP);
-  int status = 0;
-  CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+  bench.stop_target();
   bench.clear();
-  CHECK(bench.move(Op::kRead, "source", {{0, 0, kSize}}) == Status::kOk);
+  auto reads = bench.submission(Op::kRead, "source", {{0, 0, kSize}});
+  if (row.target_moves_reads) {
+    bench.post(*reads);
+    bench.path->revoke(reads.get());
+    CHECK(bench.owner->under_way() == 0);
+  } else {
+    CHECK(bench.run(*reads) == Status::kOk);
+    bench.clear();
+  }
   auto writes = bench.submission(Op::kWrite, "sink", {{0, 0, kSize}});
   if (row.target_moves_writes) {
     bench.owner->take_outcomes();
     bench.post(*writes);
     bench.path->revoke(writes.get());
-    CHECK(bench.owner->under_way() == writes->attempts.size());
+    for (const Outcome& outcome : bench.owner->take_outcomes())
+      CHECK(outcome.settled && outcome.status == Status::kCancelled);
+    CHECK(bench.owner->under_way() > 0);
     bench.path->abandon(writes.get());
     CHECK(bench.owner->under_way() == 0);
-    for (const Outcome& outcome : bench.owner->take_outcomes()) CHECK(!outcome.settled);
+    CHECK(bench.owner->unsettled() > 0);
+    for (const Outcome& outcome : bench.owner->take_outcomes())
+      CHECK(!outcome.settled && outcome.status == Status::kCancelled);
   } else {
     CHECK(bench.run(*writes) == Status::kOk);
   }
-  ::kill(pid, SIGCONT);
-  CHECK(bench.pump_until([&] { return bench.owner->unsettled() == 0; }));
+  bench.let_target_go_on();
+  CHECK(bench.is_clear());
+  bench.settle(false);
   CHECK(bench.move(Op::kWrite, "sink", {{0, 0, kSize}}) == Status::kOk);
   CHECK(bench.target.ask(Ask::kSum, "sink") == inlay::crc32c({bench.local->base, kSize}));
+  CHECK(bench.move(Op::kRead, "source", {{0, 0, kSize}}) == Status::kOk);
 }
 
-// Closed while the target still works for it: told when that is over.
+// Closed while the target still works for it. When that is told to be over, it is.
 void test_close_with_writes_under_way(const Row& row) {
   if (!row.target_moves_writes) return;
   Bench bench(row);
-  const pid_t pid = bench.target.child()->pid();
-  ::kill(pid, SIGSTOP);
+  bench.stop_target();
   auto writes = bench.submission(Op::kWrite, "sink", {{0, 0, kSize}});
   bench.owner->take_outcomes();
   bench.post(*writes);
-  const Bytes fence = bench.path->fence();
-  CHECK(!fence.empty());
+  CHECK(!bench.path->fence().empty());
   bench.path->close(Status::kTimeout);
   CHECK(bench.owner->under_way() == 0);
   CHECK(bench.owner->unsettled() == writes->attempts.size());
-  ::kill(pid, SIGCONT);
-  CHECK(bench.pump_until([&] { return bench.owner->unsettled() == 0; }));
+  bench.let_target_go_on();
+  bench.settle(true);
+  const uint32_t then = bench.target.ask(Ask::kSum, "sink");
+  CHECK(bench.move(Op::kRead, "source", {{0, 0, kSize}}) == Status::kOk);
+  CHECK(bench.target.ask(Ask::kSum, "sink") == then);
 }
 
 void test_many_threads(const Row& row) {

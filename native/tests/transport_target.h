@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 
 namespace transport_test {
 
+using inlay::Status;
 using inlay::transfer::Access;
 using inlay::transfer::Allocation;
 using inlay::transfer::Bytes;
@@ -89,7 +91,22 @@ class Node {
     return transport->detach(*segment, in_ms(ms)) && segment->wait_unused(in_ms(ms));
   }
 
-  void post(std::function<void()> work) { loop_.post(std::move(work)); }
+  // As over a lane.
+  Status answer(const inlay::net::EngineId& from, const Bytes& question) {
+    Status status{};
+    on_loop([&] { status = transport->answer(from, question).status; });
+    return status;
+  }
+  // Done when this returns. Also tells the thread sanitizer of an order that goes through another
+  // process: what the loop did before was before what comes now.
+  void on_loop(const std::function<void()>& work) {
+    std::promise<void> done;
+    loop_.post([&] {
+      work();
+      done.set_value();
+    });
+    done.get_future().get();
+  }
 
   inlay::net::EngineId engine{};
   SegmentRegistry segments;
@@ -104,6 +121,7 @@ enum class Ask : char {
   kRemove = 'r',     // 1 when nobody uses it any more, and it is filled with kUntouched then
   kUntouched = 'u',  // 1 when it is still
   kBlind = 'b',      // nobody may read this process's memory
+  kShut = 'f',       // the answer to a fence, which follows
   kEnd = 'e',
 };
 
@@ -143,6 +161,14 @@ class Target {
     put(name[1]);  // s[o]urce, s[i]nk
     return get<uint32_t>();
   }
+  Status shut(const inlay::net::EngineId& from, const Bytes& fence) {
+    if (child_ == nullptr) return node_->answer(from, fence);
+    put(Ask::kShut);
+    put('-');
+    put(from);
+    put_bytes(fence);
+    return static_cast<Status>(get<uint32_t>());
+  }
   Child* child() { return child_.get(); }
 
   inlay::net::EngineId engine{};
@@ -166,7 +192,10 @@ class Target {
     for (;;) {
       const Ask what = get<Ask>();
       const char name = get<char>();
-      put(answer(what, name == 'o' ? "source" : "sink"));
+      node_->on_loop([] {});
+      const uint32_t answered = answer(what, name == 'o' ? "source" : "sink");
+      node_->on_loop([] {});
+      put(answered);
       if (what == Ask::kEnd) return;
     }
   }
@@ -184,6 +213,10 @@ class Target {
         return is_untouched(segment->base) ? 1 : 0;
       case Ask::kBlind:
         return blind() ? 1 : 0;
+      case Ask::kShut: {
+        const auto from = get<inlay::net::EngineId>();
+        return static_cast<uint32_t>(node_->answer(from, get_bytes()));
+      }
       case Ask::kEnd:
         return 1;
     }

@@ -117,10 +117,14 @@ inlay_status inlay_engine_open(const inlay_engine_options* options, inlay_engine
       throw ArgumentError("options.spin_us: must be at most 1000000, got " +
                           std::to_string(known.spin_us));
     const int spin_us = known.spin_us == 0 ? kDefaultSpin_us : std::max(known.spin_us, 0);
+    transfer::EngineOptions native{known.listen == nullptr ? "127.0.0.1:0" : known.listen,
+                                   {token, token + known.token_bytes},
+                                   spin_us};
+    if (known.num_plugins > 0) given(known.plugins, "options.plugins");
+    for (std::size_t i = 0; i < known.num_plugins; ++i)
+      native.plugins.push_back({{}, &given(known.plugins[i], "options.plugins[i]")});
     auto handle = std::make_unique<inlay_engine>();
-    handle->engine = hold(new Engine({known.listen == nullptr ? "127.0.0.1:0" : known.listen,
-                                      {token, token + known.token_bytes},
-                                      spin_us}));
+    handle->engine = hold(new Engine(std::move(native)));
     handle->address = handle->engine->address();
     *engine = handle.release();
   });

@@ -61,7 +61,7 @@ Engine::Engine(EngineOptions options)
                   host_of(address_),
                   !options.transports.empty(),
                   &shares_};
-  transports_ = std::make_unique<Transports>(site, options.transports);
+  transports_ = std::make_unique<Transports>(site, options.transports, options.plugins);
   server_ = std::make_shared<Server>(
       site, std::move(listener.socket),
       [this](const net::EngineId& from, std::span<const std::byte> question) {

@@ -33,6 +33,7 @@ struct EngineOptions {
   std::string runtime_dir = {};                       // of mode 0700, for what processes here share
   uint32_t weight = 8;                                // its part of network cards that it shares
   std::map<std::string, double> nic_bandwidths = {};  // bytes/s by card; learned where missing
+  std::vector<Plugin> plugins = {};                   // transports beside those of the engine
 };
 
 class Engine {

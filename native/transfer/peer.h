@@ -50,7 +50,7 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   // Far memory of this engine reaches the peer through these buffers from now on.
   void stage_through(const std::shared_ptr<StagingArea>& area);
 
-  bool alive() const { return lost_.load() == Status::kOk; }
+  bool alive() const override { return lost_.load() == Status::kOk; }
   // Ends everything; `remote_gone`: nothing lands at the peer any more.
   void lose(Status why, bool remote_gone);
   // It is known now that nothing lands at a lost peer any more.

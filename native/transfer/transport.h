@@ -132,6 +132,8 @@ class PathOwner {
   using Then = std::function<void(Status, Bytes)>;
   virtual void ask(std::string_view transport, Bytes question, Then then) = 0;
 
+  // False: what is added is closed at once.
+  virtual bool alive() const { return true; }
   virtual const net::EngineId& engine_id() const = 0;
   virtual const std::string& peer_address() const = 0;
 

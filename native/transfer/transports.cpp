@@ -15,6 +15,7 @@ namespace inlay::transfer {
 namespace {
 
 constexpr std::size_t kMaxOfferBytes = 16384;
+constexpr const char* kTaken = "another transport has its name";
 
 template <typename One>
 std::unique_ptr<Transport> make(const Site& site) {
@@ -30,35 +31,55 @@ constexpr std::array kAll = {
 
 }  // namespace
 
-Transports::Transports(const Site& site, const std::vector<std::string>& wanted) {
-  for (const std::string& name : wanted) {
-    if (std::ranges::find(kAll, name, [](const auto& one) { return one.first; }) != kAll.end())
+Transports::Transports(const Site& site, const std::vector<std::string>& wanted,
+                       const std::vector<Plugin>& plugins) {
+  std::vector<std::string> names;
+  for (const auto& one : kAll) names.emplace_back(one.first);
+  std::vector<Plugin> others;
+  for (const Plugin& plugin : plugins) {
+    if (std::ranges::find(names, plugin.name) != names.end()) {
+      problems_.push_back({plugin.name + " of " + plugin.library, kTaken});
       continue;
+    }
+    if (!plugin.name.empty()) names.push_back(plugin.name);
+    others.push_back(plugin);
+  }
+  for (const std::string& name : wanted) {
+    if (std::ranges::find(names, name) != names.end()) continue;
     std::string known;
-    for (const auto& one : kAll)
-      known += (known.empty() ? "'" : ", '") + std::string(one.first) + "'";
+    for (const std::string& one : names) known += (known.empty() ? "'" : ", '") + one + "'";
     throw ArgumentError("transports: must be of " + known + ", got '" + name + "'");
   }
-  for (const auto& [name, make_one] : kAll) {
-    if (!wanted.empty() && std::ranges::find(wanted, name) == wanted.end()) {
-      problems_.push_back({name, "not among the transports that were asked for"});
-      continue;
-    }
-    auto transport = make_one(site);
-    const std::string problem = transport->problem();
-    if (problem.empty()) {
-      used_.push_back(std::move(transport));
-    } else if (wanted.empty()) {
-      problems_.push_back({name, problem});
-    } else {
-      throw TransferFailure(Status::kTransportUnavailable,
-                            "transport '" + std::string(name) + "' does not work here: " + problem);
-    }
-  }
+  const auto is_wanted = [&](std::string_view name) {
+    if (wanted.empty() || std::ranges::find(wanted, name) != wanted.end()) return true;
+    problems_.push_back({std::string(name), "not among the transports that were asked for"});
+    return false;
+  };
+  for (const auto& [name, make_one] : kAll)
+    if (is_wanted(name)) add(make_one(site), !wanted.empty());
+  for (const Plugin& plugin : others)
+    if (plugin.name.empty() || is_wanted(plugin.name))
+      add(make_plugin(site, plugin), plugin.name.empty() || !wanted.empty());
   tcp_ = static_cast<TcpTransport*>(find("tcp"));
   if (tcp_ != nullptr) return;
   unused_tcp_ = std::make_unique<TcpTransport>(site);
   tcp_ = unused_tcp_.get();
+}
+
+void Transports::add(std::unique_ptr<Transport> transport, bool required) {
+  const std::string name(transport->name());
+  std::string problem = transport->problem();
+  if (problem.empty() && find(name) != nullptr) problem = kTaken;
+  if (problem.empty() && used_.size() == net::kMaxTransports)
+    problem = "there are " + std::to_string(net::kMaxTransports) + " transports already";
+  if (problem.empty()) {
+    used_.push_back(std::move(transport));
+  } else if (required) {
+    throw TransferFailure(Status::kTransportUnavailable,
+                          "transport '" + name + "' does not work here: " + problem);
+  } else {
+    problems_.push_back({name, problem});
+  }
 }
 
 void Transports::require(std::string_view name) const {

@@ -9,6 +9,7 @@
 
 #include "cuda.h"
 #include "peer.h"
+#include "plugin.h"
 #include "tcp.h"
 #include "transport.h"
 
@@ -17,8 +18,10 @@ namespace inlay::transfer {
 class Transports {
  public:
   // `wanted`: names of those that may move bytes; empty: all that work here. Throws ArgumentError
-  // for a name that there is not, TransferFailure(kTransportUnavailable) for one that cannot work.
-  Transports(const Site& site, const std::vector<std::string>& wanted);
+  // for a name that there is not, TransferFailure(kTransportUnavailable) for one that cannot work
+  // and was asked for, by its name or as a plugin without one.
+  Transports(const Site& site, const std::vector<std::string>& wanted,
+             const std::vector<Plugin>& plugins);
 
   // Connections and questions go over it, whether or not bytes may.
   TcpTransport& tcp() { return *tcp_; }
@@ -46,6 +49,7 @@ class Transports {
   std::vector<Problem> problems() const;
 
  private:
+  void add(std::unique_ptr<Transport> transport, bool required);
   Bytes offers();
   Transport* find(std::string_view name) const;
 

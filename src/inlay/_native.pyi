@@ -340,6 +340,7 @@ class transfer:
             runtime_dir: str,
             weight: int,
             nic_bandwidths: dict[str, float],
+            plugins: Sequence[tuple[str, str, str]],
         ) -> None: ...
         @property
         def made_here(self) -> bool: ...

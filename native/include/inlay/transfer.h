@@ -81,6 +81,10 @@ typedef struct inlay_engine_options {
   const void* token;  /* 16 to 64 bytes that both ends hold */
   size_t token_bytes;
   int32_t spin_us; /* how long a thread looks for more before it sleeps; 0: 20, negative: not */
+  /* Absolute paths of libraries with more transports (transport.h). One that does not work here
+   * makes the call fail with INLAY_TRANSPORT_UNAVAILABLE. */
+  const char* const* plugins;
+  size_t num_plugins;
 } inlay_engine_options;
 
 INLAY_API inlay_status inlay_engine_open(const inlay_engine_options* options, inlay_engine** engine,

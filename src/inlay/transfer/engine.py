@@ -25,6 +25,7 @@ from inlay.transfer.directory import Names, open_directory
 from inlay.transfer.kinds import Access, Op
 from inlay.transfer.messages import Message
 from inlay.transfer.paths import PathInfo, PortCounts
+from inlay.transfer.plugins import find_plugins
 from inlay.transfer.runtime_dir import runtime_dir, shared_token
 
 TrafficClass = Literal["interactive", "background"]
@@ -76,8 +77,9 @@ class TransferEngine:
             (`inlay.transfer.runtime_dir.shared_token`).
         transports: names of those that may move bytes: "local" within this process, "shm" to
             processes of this host, "file", "cuda" (device memory), "tcp", "fabric" (which counts
-            libfabric's tcp provider only when it is named). None: all that work here; each pair of
-            memories takes the fastest that reaches both. Peers are always found over tcp.
+            libfabric's tcp provider only when it is named), and those of other packages
+            (`inlay.transfer.plugins`). None: all that work here; each pair of memories takes the
+            fastest that reaches both. Peers are always found over tcp.
         config: see `TransferConfig`.
         name: under which peers find this engine in the directory, as long as it lives.
         directory: where names are published and looked up: "etcd://host:2379",
@@ -112,6 +114,7 @@ class TransferEngine:
             _ledgers(),
             WEIGHTS[config.traffic_class],
             dict(config.nic_bandwidths),
+            [(one.name, one.library, one.problem or "") for one in find_plugins(transports or ())],
         )
         try:
             self._names = Names(found_in, name, self.engine_id, self.address)
