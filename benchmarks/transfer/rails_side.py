@@ -4,26 +4,23 @@
     python -m benchmarks.transfer.rails_side initiator ADDRESS...
 
 ADDRESS are the target's, one per link. Each line on standard input is a JSON object with `do` and
-the arguments of that function; each answer is a JSON object, too. The target also answers plain
-requests on `ROUND_ROBIN_PORT` of each address: what the initiator spreads its slices over in turn.
+the arguments of that function; each answer is a JSON object, too. The target also has an engine for
+each address alone, on `SINGLE_PORT`: over these the initiator can spread its slices in turn.
 """
 
 import asyncio
+import contextlib
 import json
-import queue
-import socket
-import struct
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from inlay.transfer import Access, Op, Transfer, TransferEngine
+from inlay.transfer import Access, Batch, Op, RemoteSegment, Transfer, TransferEngine
 
-PORT, ROUND_ROBIN_PORT = 7200, 7300
+PORT, SINGLE_PORT = 7200, 7300
 SEGMENT_BYTES = 256 << 20
 SLICE_BYTES = 64 << 10
 STEADY_BYTES, STEADY_DEPTH = 256 << 10, 32
@@ -36,103 +33,76 @@ def pattern() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, SEGMENT_BYTES, dtype=np.uint8)
 
 
-def receive(wire: socket.socket, room: memoryview) -> bool:
-    """Fill the room; False at the end of the stream."""
-    while len(room):
-        got = wire.recv_into(room)
-        if not got:
-            return False
-        room = room[got:]
-    return True
-
-
-def serve_plainly(address: str) -> None:
-    """Answer each offset with a slice's bytes."""
-    data = bytes(SLICE_BYTES)
-    listener = socket.create_server((address, ROUND_ROBIN_PORT))
-    while True:
-        wire, _ = listener.accept()
-        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        asked = bytearray(8)
-        while receive(wire, memoryview(asked)):
-            wire.sendall(data)
-
-
 def target(addresses: list[str]) -> None:
     """Offer the pattern until standard input ends."""
-    for address in addresses:
-        threading.Thread(target=serve_plainly, args=(address,), daemon=True).start()
-    with TransferEngine(f"0.0.0.0:{PORT}", token=TOKEN, transports=["tcp"]) as engine:
-        segment = engine.allocate(SEGMENT_BYTES, name="source", remote=Access.READ)
-        np.frombuffer(segment, np.uint8)[:] = pattern()
-        print(json.dumps({"ready": engine.address}), flush=True)
+    with contextlib.ExitStack() as engines:
+        every = engines.enter_context(made(f"0.0.0.0:{PORT}"))
+        segment = every.allocate(SEGMENT_BYTES, name="source", remote=Access.READ)
+        shared = np.frombuffer(segment, np.uint8)
+        shared[:] = pattern()
+        for address in addresses:
+            single = engines.enter_context(made(f"{address}:{SINGLE_PORT}"))
+            single.register(shared, name="source", remote=Access.READ)
+        print(json.dumps({"ready": every.address}), flush=True)
         sys.stdin.read()
-        segment.deregister(cancel=True)
+
+
+def made(listen: str) -> TransferEngine:
+    """An engine that has tcp alone."""
+    return TransferEngine(listen, token=TOKEN, transports=["tcp"])
 
 
 class Initiator:
     """What the initiator can be told; every answer is of one run."""
 
     def __init__(self, addresses: list[str]) -> None:
-        self._addresses = addresses
-        self._engine = TransferEngine("0.0.0.0:0", token=TOKEN, transports=["tcp"])
+        self._engine = made("0.0.0.0:0")
         self._local = self._engine.allocate(SEGMENT_BYTES)
         self._bytes = np.frombuffer(self._local, np.uint8)
         self._remote = self._engine.connect(f"{addresses[0]}:{PORT}")["source"]
+        self._singles = [
+            self._engine.connect(f"{address}:{SINGLE_PORT}")["source"] for address in addresses
+        ]
         self._pattern = pattern()
 
     def bulk(self, size: int) -> dict[str, Any]:
         """One read of `size` bytes."""
         start = time.monotonic()
-        self._submit(0, size).wait()
+        self._submit(self._remote, 0, size).wait()
         return {"seconds": time.monotonic() - start}
 
     def slices(self, rate: float, seconds: float, seed: int) -> dict[str, Any]:
         """Slices that arrive at random, `rate` a second: the time of each from its arrival."""
-        arrivals = poisson(rate, seconds, seed)
-
-        async def one(index: int, due: float) -> float:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self._submit(index * SLICE_BYTES % SEGMENT_BYTES, SLICE_BYTES)
-            return time.monotonic() - due
-
-        async def every() -> list[float]:
-            start = time.monotonic() + 0.05
-            return await asyncio.gather(*(one(i, start + at) for i, at in enumerate(arrivals)))
-
-        return {"p99_s": float(np.percentile(asyncio.run(every()), 99))}
+        return self._arriving([self._remote], rate, seconds, seed)
 
     def round_robin(self, rate: float, seconds: float, seed: int) -> dict[str, Any]:
-        """The same arrivals, slice by slice over the links in turn."""
-        arrivals = poisson(rate, seconds, seed)
-        start = time.monotonic() + 0.05
-        waiting: list[queue.SimpleQueue[float | None]] = [
-            queue.SimpleQueue() for _ in self._addresses
-        ]
+        """The same arrivals, slice by slice over peers of one link each in turn."""
+        return self._arriving(self._singles, rate, seconds, seed)
+
+    def _arriving(
+        self, remotes: list[RemoteSegment], rate: float, seconds: float, seed: int
+    ) -> dict[str, Any]:
+        """Times from submission to completion; the loop submits up to a millisecond late."""
         taken: list[float] = []
 
-        def work(address: str, own: "queue.SimpleQueue[float | None]") -> None:
-            with socket.create_connection((address, ROUND_ROBIN_PORT)) as wire:
-                wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                room = memoryview(bytearray(SLICE_BYTES))
-                while (due := own.get()) is not None:
-                    wire.sendall(struct.pack("<q", 0))
-                    receive(wire, room)
-                    taken.append(time.monotonic() - due)
+        async def one(batch: Batch, submitted: float) -> None:
+            await batch
+            taken.append(time.monotonic() - submitted)
 
-        threads = [
-            threading.Thread(target=work, args=pair)
-            for pair in zip(self._addresses, waiting, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for index, at in enumerate(arrivals):
-            time.sleep(max(0.0, start + at - time.monotonic()))
-            waiting[index % len(waiting)].put(start + at)
-        for own, thread in zip(waiting, threads, strict=True):
-            own.put(None)
-            thread.join()
-        return {"p99_s": float(np.percentile(taken, 99))}
+        async def every() -> None:
+            start = time.monotonic()
+            async with asyncio.TaskGroup() as running:
+                for index, at in enumerate(poisson(rate, seconds, seed)):
+                    if (early := start + at - time.monotonic()) > 0:
+                        await asyncio.sleep(early)
+                    offset = index * SLICE_BYTES % SEGMENT_BYTES
+                    submitted = time.monotonic()
+                    batch = self._submit(remotes[index % len(remotes)], offset, SLICE_BYTES)
+                    running.create_task(one(batch, submitted))
+
+        asyncio.run(every())
+        p50_s, p99_s = np.percentile(taken, [50, 99])
+        return {"p50_s": float(p50_s), "p99_s": float(p99_s)}
 
     def steady(self, seconds: float) -> dict[str, Any]:
         """Reads back to back, a few at a time: when each ended, and how many were wrong."""
@@ -143,7 +113,7 @@ class Initiator:
 
         async def reader() -> None:
             while time.monotonic() < end:
-                await self._submit(next(places) % SEGMENT_BYTES, STEADY_BYTES)
+                await self._submit(self._remote, next(places) % SEGMENT_BYTES, STEADY_BYTES)
                 ended.append(time.monotonic())
 
         async def every() -> None:
@@ -154,10 +124,10 @@ class Initiator:
         wrong = int((self._bytes[:read] != self._pattern[:read]).sum())
         return {"ended": ended, "wrong_bytes": wrong}
 
-    def _submit(self, offset: int, size: int) -> Any:
+    def _submit(self, remote: RemoteSegment, offset: int, size: int) -> Batch:
         view = slice(offset, offset + size)
         return self._engine.submit(
-            [Transfer(Op.READ, self._local[view], self._remote[view])], deadline_s=DEADLINE_S
+            [Transfer(Op.READ, self._local[view], remote[view])], deadline_s=DEADLINE_S
         )
 
 
