@@ -17,6 +17,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "../core/errors.h"
@@ -88,19 +89,22 @@ std::string text_of(const sockaddr_storage& address, socklen_t size) {
   return with_port(host, port);
 }
 
-bool is_loopback(const sockaddr* address) {
-  if (address->sa_family == AF_INET)
-    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
-  return address->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+// bbr paces by rates that were asked for, which sparse slices never show: on links of 400 to 1600
+// Mbit/s, half loaded with 64 KiB slices, the 99th percentile was 50 ms, with cubic 2; and loopback
+// carries 4.5 GB/s, with cubic 6.3. Who may not choose cubic may choose reno.
+void avoid_bbr(int socket) {
+  std::array<char, 16> name{};
+  socklen_t size = name.size() - 1;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) return;
+  if (!std::string_view(name.data()).starts_with("bbr")) return;
+  if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) != 0)
+    setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
-void set_options(int socket, bool loopback) {
+void set_options(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  // Within one machine nothing is congested: cubic moves 6.3 GB/s where bbr moves 4.5. Elsewhere
-  // the choice is the system's.
-  if (loopback) setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
+  avoid_bbr(socket);
 }
 
 Descriptor new_socket(int family) {
@@ -165,14 +169,11 @@ Listener listen_at(const std::string& address) {
 }
 
 Descriptor accept_from(const Descriptor& listener, bool& exhausted) {
-  sockaddr_storage from{};
-  socklen_t size = sizeof(from);
-  const int fd = accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size,
-                         SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int fd = accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
   if (fd < 0) return {};
   Descriptor socket(fd);
-  set_options(fd, is_loopback(reinterpret_cast<sockaddr*>(&from)));
+  set_options(fd);
   return socket;
 }
 
@@ -193,7 +194,7 @@ Descriptor connect_to(const std::string& address, Clock::time_point end,
                       const std::function<void()>& interrupted) {
   const AddressList list = resolve(address, 0);
   Descriptor socket = new_socket(list->ai_family);
-  set_options(socket.get(), is_loopback(list->ai_addr));
+  set_options(socket.get());
   int error = 0;
   if (connect(socket.get(), list->ai_addr, list->ai_addrlen) != 0) {
     error = errno;
@@ -215,7 +216,7 @@ Descriptor connect_to(const std::string& address, Clock::time_point end,
 Descriptor begin_connect(const std::string& local_host, const std::string& address, int& error) {
   const AddressList list = resolve(address, AI_NUMERICHOST);
   Descriptor socket = new_socket(list->ai_family);
-  set_options(socket.get(), is_loopback(list->ai_addr));
+  set_options(socket.get());
   error = 0;
   if (!local_host.empty()) {
     const int on = 1;

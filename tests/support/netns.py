@@ -26,7 +26,8 @@ PROGRAMS = ("unshare", "nsenter", "setpriv", "mount", "ip", "tc")
 HOLD = "mount -t sysfs sysfs /sys && ip link set lo up && echo ready && read -r _"
 ENTER_SYS = 'mount -t sysfs sysfs /sys && exec "$@"'
 NOTHING = "rate 1kbit burst 1600b"  # one packet in 12 s
-BURST = "burst 1mb latency 20ms"
+BURST_BYTES = 1 << 20
+LATENCY = "latency 20ms"
 
 
 class NetnsError(RuntimeError):
@@ -87,7 +88,8 @@ class Link:
             for side, name in self._ends:
                 self.links.run(side, f"tc qdisc del dev {name} root", check=False)
             return
-        self._shape("replace", f"rate {round(mbit * 1000)}kbit {BURST}")
+        burst = f"burst {self.links.burst_bytes}"
+        self._shape("replace", f"rate {round(mbit * 1000)}kbit {burst} {LATENCY}")
         # Something to send makes the queue look at its new rate; before, it slept by the old one.
         for side, other in (("left", self.right), ("right", self.left)):
             self.links.run(side, f"bash -c 'echo > /dev/udp/{other}/9'", check=False)
@@ -118,12 +120,14 @@ class ShapedLinks(Sequence[Link]):
 
     Args:
         mbits: the rate of each link; None: as fast as it goes.
+        burst_bytes: what a link that rested sends at once.
 
     Raises:
         NetnsError: namespaces, veth pairs or token buckets are not allowed here or not known.
     """
 
-    def __init__(self, mbits: Sequence[float | None]) -> None:
+    def __init__(self, mbits: Sequence[float | None], *, burst_bytes: int = BURST_BYTES) -> None:
+        self.burst_bytes = burst_bytes
         self._links: list[Link] = []
         self._holders: dict[Side, subprocess.Popen[str]] = {}
         self._started: list[subprocess.Popen[Any]] = []
