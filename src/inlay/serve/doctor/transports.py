@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.core.errors import InlayError
+from inlay.core.errors import ConfigError, InlayError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,13 @@ def read_transports() -> tuple[TransportState, ...]:
     # Engines do not start CUDA before they are given device memory.
     problems["cuda"] = cuda.problem
     ports = {"fabric": fabric.ports, "cuda": cuda.devices}
+    lacks = {"shm": read_restriction(), "tcp": read_sharing()}
     return tuple(
         TransportState(
             name=name,
             problem=problem,
             ports=ports.get(name, ()),
-            lacks=read_restriction() if name == "shm" else None,
+            lacks=lacks.get(name),
         )
         for name, problem in sorted(problems.items())
     )
@@ -68,3 +69,14 @@ def read_restriction(root: Path = Path("/")) -> str | None:
         "memory that peers registered is not read in place but goes over tcp, since sysctl "
         f"kernel.yama.ptrace_scope is {scope}, not 0; memory of engine.allocate is shared"
     )
+
+
+def read_sharing() -> str | None:
+    """Why processes do not share network cards by weight; None where they do."""
+    from inlay.transfer.runtime_dir import runtime_dir
+
+    try:
+        runtime_dir()
+    except (ConfigError, OSError) as error:
+        return f"processes do not share a network card by their weights: {error}"
+    return None

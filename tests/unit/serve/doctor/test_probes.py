@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from inlay.serve.doctor.gpu import parse_query
 from inlay.serve.doctor.kernels import read_kernels
 from inlay.serve.doctor.memory import read_memory
 from inlay.serve.doctor.software import read_software
-from inlay.serve.doctor.transports import read_restriction, read_transports
+from inlay.serve.doctor.transports import read_restriction, read_sharing, read_transports
 from tests.support.system_files import tree
 
 NO_LIMITS = Limits()
@@ -64,6 +65,16 @@ def test_restriction(tmp_path: Path, scope: str | None) -> None:
         assert said is None
     else:
         assert said is not None and f"ptrace_scope is {scope.strip()}, not 0" in said
+
+
+def test_unsafe_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_sharing() is None
+    monkeypatch.setattr("inlay.transfer.runtime_dir.Path", lambda name: tmp_path / str(name)[1:])
+    directory = tmp_path / f"run/user/{os.getuid()}/inlay"
+    directory.mkdir(parents=True)
+    directory.chmod(0o777)
+    said = read_sharing()
+    assert said is not None and str(directory) in said and "0700" in said
 
 
 @needs_extension
