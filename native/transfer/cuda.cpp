@@ -1,18 +1,19 @@
 #include "cuda.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <array>
 
 #include "../core/errors.h"
-#include "far_path.h"
+#include "cuda_path.h"
+#include "cuda_server.h"
 
 namespace inlay::transfer {
 
 namespace cuda = net::cuda;
 
 namespace {
-
-// Over PCI Express 4. What matters is that no other way to a device of this engine is faster.
-constexpr Reach kReach{20e9, 30e-6};
 
 // The device that an address belongs to; none when it is no device's memory.
 std::optional<int> device_of(const cuda::Driver& driver, cuda::Address address) {
@@ -27,11 +28,20 @@ std::optional<int> device_of(const cuda::Driver& driver, cuda::Address address) 
 
 }  // namespace
 
-CudaTransport::CudaTransport(const Site& site) : site_(site) {
+CudaTransport::CudaTransport(const Site& site)
+    : site_(site), devices_(std::make_shared<CudaDevices>(site.spin_us)) {
   if (site.by_name)
     (void)cuda::start_driver(problem_);
   else
     (void)cuda::load_driver(problem_);
+  if (!problem_.empty()) return;
+  door_ = open_door(site_.engine, site_.segments);
+  try {
+    server_ = std::make_shared<CudaServer>(site_);
+    server_->start();
+  } catch (const ResourceError&) {
+    server_ = nullptr;  // peers reach our devices by staging
+  }
 }
 
 CudaTransport::~CudaTransport() { close(); }
@@ -39,14 +49,6 @@ CudaTransport::~CudaTransport() { close(); }
 std::string CudaTransport::problem() const {
   const std::lock_guard lock(mutex_);
   return problem_;
-}
-
-std::shared_ptr<cuda::Device> CudaTransport::device(const cuda::Driver& driver, int number) {
-  const std::lock_guard lock(mutex_);
-  if (closed_) throw TransferFailure(Status::kEngineClosed, "the transfer engine is closed");
-  auto& held = devices_[number];
-  if (held == nullptr) held = std::make_shared<cuda::Device>(driver, number, site_.spin_us);
-  return held;
 }
 
 const cuda::Driver& CudaTransport::start() {
@@ -71,54 +73,100 @@ CudaTransport::Found CudaTransport::open(cuda::Address address, uint64_t size,
                         std::to_string(address) +
                         " are neither all memory that this process may read nor of one device");
   auto memory =
-      std::make_shared<CudaMemory>(device(driver, *first), address, size, std::move(keeper));
+      std::make_shared<CudaMemory>(devices_->get(driver, *first), address, size, std::move(keeper));
   return {std::move(memory), {net::Place::kDevice, static_cast<uint16_t>(*first)}};
 }
 
-Bytes CudaTransport::attach(Segment& segment) {
-  const auto* memory = dynamic_cast<const CudaMemory*>(segment.far);
-  if (memory == nullptr) return {};
+void CudaTransport::note(const Segment& segment, const CudaMemory& memory) {
   const std::lock_guard lock(mutex_);
-  const auto after = attached_.lower_bound(memory->address);
-  const auto overlaps = [&](const Segment& other) {
+  const auto after = attached_.lower_bound(memory.address);
+  const auto compare = [&](const Segment& other) {
     const auto& there = *dynamic_cast<const CudaMemory*>(other.far);
-    if (there.address >= memory->address + memory->size ||
-        memory->address >= there.address + there.size)
+    if (there.address >= memory.address + memory.size ||
+        memory.address >= there.address + there.size)
       return;
     throw TransferFailure(Status::kSegmentOverlap,
                           "segment '" + segment.name + "' would overlap the open segment '" +
                               other.name + "': deregister that one, or use a part of it",
                           segment.name);
   };
-  if (after != attached_.end()) overlaps(*after->second);
-  if (after != attached_.begin()) overlaps(*std::prev(after)->second);
-  attached_[memory->address] = &segment;
-  return {};
+  if (after != attached_.end()) compare(*after->second);
+  if (after != attached_.begin()) compare(*std::prev(after)->second);
+  attached_[memory.address] = &segment;
 }
 
-bool CudaTransport::detach(Segment& segment, Clock::time_point) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(attached_, [&](const auto& each) { return each.second == &segment; });
-  return true;  // moves are users of the segment, which its owner waits for
+Bytes CudaTransport::attach(Segment& segment) {
+  const auto* memory = dynamic_cast<const CudaMemory*>(segment.far);
+  if (memory == nullptr) return {};
+  note(segment, *memory);
+  if (segment.access == Access::kNone || server_ == nullptr) return {};
+  const cuda::Device::Shared shared = memory->device().share(memory->address, memory->size);
+  if (!shared.problem.empty()) return {};
+  server_->offer(segment, memory->device(), shared);
+  const auto key = ipc::bytes_of(ipc::Key{memory->device().uuid()});
+  return {key.begin(), key.end()};
+}
+
+bool CudaTransport::detach(Segment& segment, Clock::time_point until) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(attached_, [&](const auto& each) { return each.second == &segment; });
+  }
+  // Own copies are users of the segment, which its owner waits for.
+  return server_ == nullptr || server_->withdraw(segment, until);
+}
+
+Bytes CudaTransport::offer() {
+  const net::ProcessId self = net::this_process();
+  ipc::Offer offer;
+  offer.pid = self.pid;
+  offer.start_time = self.start_time;
+  offer.host = shm::this_host();
+  offer.mark = net::this_process_mark();
+  if (server_ != nullptr) {
+    offer.name = server_->name();
+    offer.ticket = server_->ticket();
+  }
+  const auto bytes = ipc::bytes_of(offer);
+  return {bytes.begin(), bytes.end()};
 }
 
 Transport::Connected CudaTransport::connect(const std::shared_ptr<PathOwner>& peer,
-                                            std::span<const std::byte>, Clock::time_point) {
-  if (peer->engine_id() != site_.engine) return {{}, "its devices are its own"};
-  return {{std::make_shared<FarPath>(
-              peer, site_.segments,
-              FarPath::Made{"cuda", "cuda, this process", net::Place::kDevice, kReach})},
-          {}};
+                                            std::span<const std::byte> bytes,
+                                            Clock::time_point end) {
+  const auto offer = ipc::read_as<ipc::Offer>(bytes);
+  if (!offer) return {{}, "it offers no device memory"};
+  const char* elsewhere = nullptr;
+  if (auto door = find_door(peer->engine_id(), offer->mark.value, elsewhere))
+    return {{std::make_shared<CudaOwnPath>(peer, door, door == door_)}, {}};
+  std::string problem = shm::difference(*offer);
+  if (!problem.empty()) return {{}, problem};
+  net::Descriptor socket = net::connect_side(offer->name, end, problem);
+  if (!socket.valid()) return {{}, problem};
+  const auto who = net::credentials_of(socket);
+  if (!who || who->pid != offer->pid || who->user != geteuid())
+    return {{}, "its Unix socket is held by another process"};
+  ipc::Hello hello;
+  hello.ticket = offer->ticket;
+  hello.start_time = net::this_process().start_time;
+  net::SideMessage answer;
+  if (net::send_side(socket, ipc::bytes_of(hello)) != net::SideIo::kDone ||
+      !net::wait_for(socket, POLLIN, end, [] {}) ||
+      net::receive_side(socket, answer) != net::SideIo::kDone)
+    return {{}, "its Unix socket does not answer"};
+  const auto welcome = ipc::read_as<ipc::SegmentMessage>(answer.bytes());
+  if (!welcome || welcome->kind != ipc::Kind::kWelcome)
+    return {{}, "its Unix socket answers no Inlay engine"};
+  const auto path =
+      std::make_shared<CudaPeerPath>(peer, site_.loop, devices_, std::move(socket), offer->pid);
+  path->listen();
+  return {{path}, {}};
 }
 
 void CudaTransport::close() {
-  std::map<int, std::shared_ptr<cuda::Device>> devices;
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    devices = devices_;
-  }
-  for (const auto& [number, device] : devices) device->stop();
+  if (door_ != nullptr) close_door(site_.engine);
+  if (server_ != nullptr) server_->stop();
+  devices_->stop();
 }
 
 CudaFound find_cuda() {

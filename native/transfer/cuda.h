@@ -1,10 +1,8 @@
-// Transport cuda: memory of CUDA devices.
+// Transport cuda: memory of CUDA devices, within this process and in others of this host
+// (cuda_path.h). Elsewhere peers reach it by staging (far_memory.h).
 //
-//   this engine's device memory     and its host memory     by FarPath, as files
-//
-// What peers ask of a device, the Server stages. CUDA is started by the first registration of
-// device memory, or when the transport is asked for by name: processes that only move host memory
-// may fork and use it later.
+// CUDA is started by the first registration of device memory, or when the transport is asked for by
+// name: processes that only move host memory may fork and use it later.
 #pragma once
 
 #include <map>
@@ -12,11 +10,16 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "cuda_devices.h"
 #include "cuda_memory.h"
 #include "transport.h"
 
 namespace inlay::transfer {
+
+class CudaServer;
+class Door;
 
 class CudaTransport final : public Transport {
  public:
@@ -41,19 +44,21 @@ class CudaTransport final : public Transport {
   // Throws TransferFailure(kSegmentOverlap).
   Bytes attach(Segment& segment) override;
   bool detach(Segment& segment, Clock::time_point until) override;
-  Bytes offer() override { return {}; }
+  Bytes offer() override;
   Connected connect(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer,
                     Clock::time_point end) override;
   void close() override;
 
  private:
-  std::shared_ptr<net::cuda::Device> device(const net::cuda::Driver& driver, int number);
+  void note(const Segment& segment, const CudaMemory& memory);
 
   const Site site_;
+  const std::shared_ptr<CudaDevices> devices_;
+  std::shared_ptr<Door> door_;          // null where there is a problem
+  std::shared_ptr<CudaServer> server_;  // null where nothing can be mapped by others
+
   mutable std::mutex mutex_;
-  std::string problem_;  // of a start that failed
-  bool closed_ = false;
-  std::map<int, std::shared_ptr<net::cuda::Device>> devices_;
+  std::string problem_;
   std::map<net::cuda::Address, const Segment*> attached_;
 };
 

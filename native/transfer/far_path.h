@@ -1,7 +1,9 @@
-// The path between host memory and far memory of one engine.
+// Paths whose bytes far memories move: between local memory and far memory that this process moves
+// itself.
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -12,21 +14,8 @@
 
 namespace inlay::transfer {
 
-class FarPath final : public Path, public std::enable_shared_from_this<FarPath> {
+class FarPath : public Path, public std::enable_shared_from_this<FarPath> {
  public:
-  struct Made {
-    std::string transport;
-    std::string name;
-    net::Place place;  // of the far memories that it leads to
-    Reach reach;
-  };
-  FarPath(std::weak_ptr<PathOwner> owner, SegmentRegistry& segments, Made made)
-      : owner_(std::move(owner)), segments_(segments), made_(std::move(made)) {}
-
-  std::string_view transport() const override { return made_.transport; }
-  std::string name() const override { return made_.name; }
-  std::optional<Reach> reach(const Segment& local, const RemoteSegment& remote,
-                             Op op) const override;
   PostResult post(Attempt& attempt) override;
   void kick() override;
   // Far memories move by themselves.
@@ -38,27 +27,78 @@ class FarPath final : public Path, public std::enable_shared_from_this<FarPath> 
   void abandon(const void* owner) override;
   void close(Status why) override;
 
+ protected:
+  // `source_may_go`: of a write that is cancelled while it is under way the local memory need not
+  // stay. Else abandon() does not end it: its end comes when the far memory is done with it.
+  FarPath(std::weak_ptr<PathOwner> owner, bool source_may_go)
+      : owner_(std::move(owner)), source_may_go_(source_may_go) {}
+
+  // How a slice moves.
+  struct Prepared {
+    Status refused = Status::kOk;
+    bool later = false;                         // not known yet: resume() will ask again
+    std::shared_ptr<const void> use = nullptr;  // of the far memory, until the move is over
+    std::function<std::unique_ptr<FarMove>(FarMove::Done)> move = nullptr;
+    std::byte* near = nullptr;  // where the other segment begins, as the far memory takes it
+    bool far_is_local = false;  // the far memory is the local segment's, not the remote one's
+  };
+  // (locked) Offsets and access are checked here.
+  virtual Prepared prepare(const Slice& slice) = 0;
+  void resume();
+  // (locked) Ends what uses that far memory: kSegmentClosed for what is not begun.
+  void end_uses(const void* use);
+  // Whether all ranges lie in a segment of that size.
+  static bool is_inside(const Slice& slice, uint64_t size);
+
+  const std::weak_ptr<PathOwner> owner_;
+  std::mutex mutex_;
+  Status closed_ = Status::kOk;
+
  private:
   struct Job {
     Attempt* attempt;
     const void* owner;
-    std::shared_ptr<SegmentUse> use;
-    std::unique_ptr<FarMove> move;
+    std::shared_ptr<const void> use;
+    std::unique_ptr<FarMove> move;  // null: not known yet
     bool started = false;
     bool given_up = false;
   };
   using Jobs = std::list<Job>;
 
+  void make_move(Jobs::iterator job, Prepared prepared);
   void over(Jobs::iterator job, Status status);
   void report(const Job& job, Status status, bool settled);
 
-  const std::weak_ptr<PathOwner> owner_;
+  const bool source_may_go_;
+  std::condition_variable ended_;
+  Jobs jobs_;
+};
+
+// Between host memory and far memory of one engine.
+class OwnFarPath final : public FarPath {
+ public:
+  struct Made {
+    std::string transport;
+    std::string name;
+    net::Place place;  // of the far memories that it leads to
+    Reach reach;
+    bool source_may_go;
+  };
+  OwnFarPath(std::weak_ptr<PathOwner> owner, SegmentRegistry& segments, Made made)
+      : FarPath(std::move(owner), made.source_may_go),
+        segments_(segments),
+        made_(std::move(made)) {}
+
+  std::string_view transport() const override { return made_.transport; }
+  std::string name() const override { return made_.name; }
+  std::optional<Reach> reach(const Segment& local, const RemoteSegment& remote,
+                             Op op) const override;
+
+ private:
+  Prepared prepare(const Slice& slice) override;
+
   SegmentRegistry& segments_;
   const Made made_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  Status closed_ = Status::kOk;
-  Jobs jobs_;
 };
 
 }  // namespace inlay::transfer

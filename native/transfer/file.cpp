@@ -14,9 +14,9 @@ constexpr Reach kReach{4e9, 50e-6};
 Transport::Connected FileTransport::connect(const std::shared_ptr<PathOwner>& peer,
                                             std::span<const std::byte>, Clock::time_point) {
   if (peer->engine_id() != site_.engine) return {{}, "its files are its own"};
-  return {{std::make_shared<FarPath>(
+  return {{std::make_shared<OwnFarPath>(
               peer, site_.segments,
-              FarPath::Made{"file", "file, this process", net::Place::kDisk, kReach})},
+              OwnFarPath::Made{"file", "file, this process", net::Place::kDisk, kReach, true})},
           {}};
 }
 

@@ -1,46 +1,11 @@
 #include "local.h"
 
-#include <algorithm>
-#include <map>
-
 #include "../core/stream_copy.h"
-#include "../net/process_memory.h"
 #include "copy_path.h"
 
 namespace inlay::transfer {
 
 namespace {
-
-using Door = LocalTransport::Door;
-
-// The open engines of this process. An engine finds another by its number alone, since an address
-// in an offer would be one that a peer made up.
-class Doors {
- public:
-  void add(const net::EngineId& engine, std::shared_ptr<Door> door) {
-    const std::lock_guard lock(mutex_);
-    doors_[engine] = std::move(door);
-  }
-  void remove(const net::EngineId& engine) {
-    const std::lock_guard lock(mutex_);
-    doors_.erase(engine);
-  }
-  std::shared_ptr<Door> find(const net::EngineId& engine) {
-    const std::lock_guard lock(mutex_);
-    const auto found = doors_.find(engine);
-    return found == doors_.end() ? nullptr : found->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<net::EngineId, std::shared_ptr<Door>> doors_;
-};
-
-// Never destroyed: at exit threads may still use it.
-Doors& doors() {
-  static auto* const all = new Doors();
-  return *all;
-}
 
 bool overlap(const std::byte* a, const std::byte* b, uint64_t length) {
   return a < b + length && b < a + length;
@@ -100,21 +65,8 @@ class LocalPath final : public CopyPath {
 
 }  // namespace
 
-std::shared_ptr<SegmentUse> Door::use(uint32_t slot, uint32_t epoch) {
-  const std::shared_lock lock(mutex);
-  return segments == nullptr ? nullptr : segments->use(slot, epoch);
-}
-
-bool Door::is_open() {
-  const std::shared_lock lock(mutex);
-  return segments != nullptr;
-}
-
 LocalTransport::LocalTransport(Site site)
-    : site_(std::move(site)), door_(std::make_shared<Door>()) {
-  door_->segments = &site_.segments;
-  doors().add(site_.engine, door_);
-}
+    : site_(std::move(site)), door_(open_door(site_.engine, site_.segments)) {}
 
 LocalTransport::~LocalTransport() { close(); }
 
@@ -124,27 +76,18 @@ Bytes LocalTransport::attach(Segment& segment) {
   return Bytes(reachable ? 1 : 0);
 }
 
-// The process's mark: an engine of another process has another one, also when it is our child.
-Bytes LocalTransport::offer() {
-  const auto& mark = net::this_process_mark().value;
-  return {mark.begin(), mark.end()};
-}
+Bytes LocalTransport::offer() { return door_mark(); }
 
 Transport::Connected LocalTransport::connect(const std::shared_ptr<PathOwner>& peer,
                                              std::span<const std::byte> bytes, Clock::time_point) {
-  if (!std::ranges::equal(bytes, net::this_process_mark().value))
-    return {{}, "it is another process"};
-  auto door = doors().find(peer->engine_id());
-  if (door == nullptr) return {{}, "it is closed"};
+  const char* problem = nullptr;
+  auto door = find_door(peer->engine_id(), bytes, problem);
+  if (door == nullptr) return {{}, problem};
   return {{std::make_shared<LocalPath>(peer, crew_, std::move(door))}, {}};
 }
 
 void LocalTransport::close() {
-  doors().remove(site_.engine);
-  {
-    const std::lock_guard lock(door_->mutex);
-    door_->segments = nullptr;
-  }
+  close_door(site_.engine);
   crew_.close();
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <shared_mutex>
 #include <string>
 
 #include "../net/copy_crew.h"
+#include "door.h"
 #include "transport.h"
 
 namespace inlay::transfer {
@@ -23,14 +23,6 @@ class LocalTransport final : public Transport {
   Connected connect(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer,
                     Clock::time_point end) override;
   void close() override;
-
-  // What other engines of the process see of this one. Outlives it.
-  struct Door {
-    std::shared_mutex mutex;
-    SegmentRegistry* segments;  // null: the engine is closed
-    std::shared_ptr<SegmentUse> use(uint32_t slot, uint32_t epoch);
-    bool is_open();
-  };
 
  private:
   const Site site_;

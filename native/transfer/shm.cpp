@@ -26,9 +26,6 @@ Host this_host() {
   return host;
 }
 
-namespace {
-
-// Why memory cannot be shared with that process; empty when it may be tried.
 std::string difference(const Offer& offer) {
   const Host here = this_host();
   if (offer.version != kVersion)
@@ -46,6 +43,8 @@ std::string difference(const Offer& offer) {
     return "process " + std::to_string(offer.pid) + " is not visible here";
   return {};
 }
+
+namespace {
 
 bool greet(const net::Descriptor& socket, const Offer& offer, const net::EngineId& engine,
            Clock::time_point end, Welcome& welcome, net::Descriptor& page) {

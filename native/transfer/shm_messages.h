@@ -31,7 +31,7 @@ struct Host {
 };
 Host this_host();
 
-struct Offer {
+struct Offer {  // of transport cuda, too
   uint32_t version = kVersion;
   int32_t pid = 0;
   uint64_t start_time = 0;
@@ -40,6 +40,9 @@ struct Offer {
   Ticket ticket{};  // who presents it was told it over a connection that was proven
   net::ProcessMark mark;
 };
+
+// Why memory cannot be shared with that process; empty when it may be tried.
+std::string difference(const Offer& offer);
 
 // A segment's key.
 struct Key {

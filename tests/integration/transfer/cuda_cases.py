@@ -5,6 +5,7 @@ other tests. `standin` cases steer the stand-in driver; the others run on a real
 """
 
 import ctypes
+import hashlib
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from inlay.core.errors import (
     ArgumentError,
     DeviceTransferError,
     PeerDiedError,
+    SegmentAccessError,
     SegmentClosedError,
     SegmentOverlapError,
     SegmentRangeError,
@@ -288,6 +290,238 @@ def test_peer_ends(start_cuda_target: Callable[..., Target]) -> None:
         target.process.kill()
         with pytest.raises(PeerDiedError):
             batch.wait()
+
+
+def bytes_by_transport(engine: TransferEngine) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for path in engine.paths():
+        totals[path.transport] = (
+            totals.get(path.transport, 0) + path.read_bytes + path.written_bytes
+        )
+    return totals
+
+
+def test_devices_of_one_process(engine: TransferEngine, cuda: Cuda) -> None:
+    """Within a device, between two, and between two engines, to whom memory has to be offered."""
+    size = 5 * MIB + 77
+    numbers = [0, min(1, cuda.num_devices() - 1)]
+    addresses = [cuda.allocate(size, number) for number in numbers]
+    one, two = (engine.register((address, size)) for address in addresses)
+    assert [one.location, two.location] == [f"cuda:{number}" for number in numbers]
+    source = pattern(size).tobytes()
+    cuda.put(addresses[0], source, numbers[0])
+    cuda.put(addresses[1], bytes(size), numbers[1])
+    engine.write(one[100:size], two[99 : size - 1])
+    expected = bytes(99) + source[100:] + b"\0"
+    assert cuda.get(addresses[1], size, numbers[1]) == expected
+    engine.read(one[0 : 3 * MIB], two[1 : 3 * MIB + 1])
+    assert cuda.get(addresses[0], size) == expected[1 : 3 * MIB + 1] + source[3 * MIB :]
+    one.deregister()
+    two.deregister()
+    with TransferEngine(token=TOKEN) as other:
+        offered = other.register((addresses[1], size), name="offered")
+        other.allocate(size, name="host", remote=Access.WRITE)
+        peer = engine.connect(other.address)
+        mine = engine.register((addresses[0], size))
+        engine.read(mine, peer["offered"])
+        assert cuda.get(addresses[0], size) == expected
+        engine.write(mine, peer["host"])
+        memory = engine.allocate(size)
+        engine.read(memory, peer["host"])
+        assert bytes(memory) == expected
+        engine.read(memory, peer["offered"])
+        assert bytes(memory) == expected
+        with pytest.raises(SegmentAccessError):
+            engine.write(mine, peer["offered"])
+        assert bytes_by_transport(engine)["cuda"] >= 4 * size
+        known = peer["offered"]
+        offered.deregister()
+        with pytest.raises(SegmentClosedError):
+            engine.read(mine, known)
+        mine.deregister()
+    for address, number in zip(addresses, numbers, strict=True):
+        cuda.free(address, number)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_another_process(
+    engine: TransferEngine, cuda: Cuda, start_cuda_target: Callable[..., Target], place: str
+) -> None:
+    """Its device memory is mapped here: nothing goes over a connection."""
+    target = start_cuda_target()
+    peer = engine.connect(target.address)
+    address = cuda.allocate(SIZE)
+    device = engine.register((address, SIZE))
+    host = engine.allocate(SIZE)
+    local = host if place == "host" else device
+
+    def content() -> bytes:
+        return bytes(host) if place == "host" else cuda.get(address, SIZE)
+
+    engine.read(local, peer["source"])
+    source = pattern(SIZE).tobytes()
+    assert content() == source
+    model = np.zeros(SIZE, np.uint8)
+    engine.write(engine.allocate(SIZE), peer["sink"])
+    rng = np.random.default_rng(7)
+    for length in [1, 4097, 65536, MIB + 1, 7 * MIB] * 3:
+        at, near = (int(rng.integers(0, SIZE - length + 1)) for _ in range(2))
+        engine.write(local[near : near + length], peer["sink"][at : at + length])
+        model[at : at + length] = pattern(SIZE)[near : near + length]
+    assert target.tell("digest(0, SIZE)") == hashlib.blake2b(model.tobytes()).hexdigest()
+    totals = bytes_by_transport(engine)
+    assert totals["cuda"] > 2 * SIZE and totals.get("tcp", 0) == totals.get("staging", 0) == 0
+    with pytest.raises(SegmentAccessError):
+        engine.write(local, peer["source"])
+    # Verified bytes take the one transport that verifies.
+    engine.read(local, peer["sink"], verify=True)
+    assert content() == model.tobytes()
+    assert bytes_by_transport(engine)["tcp"] >= SIZE
+    device.deregister()
+    cuda.free(address)
+
+
+@pytest.mark.parametrize("why", ["mapped", "refused"])
+def test_memory_that_cannot_be_mapped(
+    engine: TransferEngine,
+    cuda: Cuda,
+    standin: ctypes.CDLL,
+    start_cuda_target: Callable[..., Target],
+    why: str,
+) -> None:
+    """Of torch with expandable segments, say: through buffers, with the same bytes."""
+    target = start_cuda_target()
+    if why == "mapped":
+        target.tell(
+            "segments.update(x=engine.register((cuda.allocate(SIZE, "
+            "call='standin_allocate_mapped'), SIZE), name='x', remote=Access.WRITE))"
+        )
+    else:
+        target.tell("segments['sink'].deregister()")
+        target.tell(
+            "segments.update(x=engine.register((sink, SIZE), name='x', remote=Access.WRITE))"
+        )
+        standin.standin_fail(b"cuIpcOpenMemHandle_v2", 0, 201)
+    address = cuda.allocate(SIZE)
+    device = engine.register((address, SIZE))
+    cuda.put(address, pattern(SIZE).tobytes())
+    peer = engine.connect(target.address)
+    engine.write(device, peer["x"])
+    cuda.put(address, bytes(SIZE))
+    engine.read(device, peer["x"])
+    assert cuda.get(address, SIZE) == pattern(SIZE).tobytes()
+    assert bytes_by_transport(engine).get("cuda", 0) == 0
+    target.tell("segments['x'].deregister()")
+    device.deregister()
+    cuda.free(address)
+
+
+def test_owner_waits_for_who_has_mapped(
+    engine: TransferEngine,
+    cuda: Cuda,
+    standin: ctypes.CDLL,
+    start_cuda_target: Callable[..., Target],
+) -> None:
+    target = start_cuda_target()
+    peer = engine.connect(target.address)
+    address = cuda.allocate(SIZE)
+    device = engine.register((address, SIZE))
+    engine.write(device, peer["sink"])
+    source = peer["source"]
+    engine.read(device, source)
+    assert standin.standin_imports() == 1  # both lie in one allocation
+    # Nothing under way: at once.
+    begun = time.monotonic()
+    target.tell("segments['source'].deregister(timeout_s=5)")
+    assert time.monotonic() - begun < 1 and standin.standin_imports() == 1
+    with pytest.raises(SegmentClosedError):
+        engine.read(device, source)
+    # A copy under way: after it, and what is written there later stays.
+    for _ in range(5):
+        standin.standin_hold(1)
+        batch = engine.submit([Transfer(Op.WRITE, device, peer["sink"])] * 3)
+        timer = threading.Timer(0.2, standin.standin_hold, [0])
+        timer.start()
+        begun = time.monotonic()
+        target.tell("segments['sink'].deregister(timeout_s=20)")
+        assert time.monotonic() - begun > 0.1 and standin.standin_imports() == 0
+        target.tell("cuda.put(sink, bytes([9]) * SIZE)")
+        with pytest.raises(SegmentClosedError):
+            batch.wait()
+        time.sleep(0.02)
+        assert target.tell("digest(0, SIZE)") == hashlib.blake2b(b"\t" * SIZE).hexdigest()
+        target.tell(
+            "segments.update(sink=engine.register((sink, SIZE), name='sink', remote=Access.WRITE))"
+        )
+        engine.write(device, peer["sink"])
+    device.deregister()
+    cuda.free(address)
+
+
+def test_initiator_that_is_stopped_killed_or_closed(
+    engine: TransferEngine,
+    cuda: Cuda,
+    standin: ctypes.CDLL,
+    start_cuda_target: Callable[..., Target],
+) -> None:
+    address = cuda.allocate(SIZE)
+    for end in ("stop", "kill", "close"):
+        mine = engine.register((address, SIZE), name="mine", remote=Access.WRITE)
+        initiator = start_cuda_target()
+        initiator.tell(f"segments.update(far=engine.connect({engine.address!r})['mine'])")
+        initiator.tell("engine.write(segments['source'], segments['far'])")
+        assert cuda.get(address, SIZE) == pattern(SIZE).tobytes()
+        initiator.tell("cuda.library.standin_delay(2000)")
+        initiator.tell(
+            "segments.update(batch=engine.submit([__import__('inlay.transfer').transfer.Transfer("
+            "1, segments['source'], segments['far'])] * 9))"
+        )
+        if end == "stop":
+            initiator.stop()
+            with pytest.raises(WaitTimeoutError):
+                mine.deregister(timeout_s=0.2)
+            initiator.go_on()
+        elif end == "kill":
+            initiator.process.kill()
+        else:
+            initiator.tell("engine.close()")
+        mine.deregister(timeout_s=10)
+        cuda.put(address, b"\x07" * SIZE)
+        time.sleep(0.02)
+        assert cuda.get(address, SIZE) == b"\x07" * SIZE
+    cuda.free(address)
+
+
+def test_owner_that_is_killed_or_closed(
+    engine: TransferEngine,
+    cuda: Cuda,
+    standin: ctypes.CDLL,
+    start_cuda_target: Callable[..., Target],
+) -> None:
+    address = cuda.allocate(SIZE)
+    device = engine.register((address, SIZE))
+    for end in ("kill", "close"):
+        owner = start_cuda_target()
+        peer = engine.connect(owner.address)
+        source = peer["source"]
+        engine.read(device, source)
+        standin.standin_delay(500)
+        batch = engine.submit([Transfer(Op.READ, device, source)] * 9)
+        if end == "kill":
+            owner.process.kill()
+        else:
+            owner.tell("engine.close()")
+        with pytest.raises((PeerDiedError, SegmentClosedError)):
+            batch.wait()
+        standin.standin_delay(0)
+        deadline = time.monotonic() + 5
+        while standin.standin_imports() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert standin.standin_imports() == 0
+        with pytest.raises((PeerDiedError, SegmentClosedError)):
+            engine.read(device, source)
+    device.deregister()
+    cuda.free(address)
 
 
 def test_fault(cuda: Cuda, standin: ctypes.CDLL) -> None:
