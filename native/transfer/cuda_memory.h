@@ -26,6 +26,9 @@ class CudaMemory final : public FarMemory {
   std::unique_ptr<FarMove> move(bool write, FarMove::Done done) override;
   // What it calls host memory is memory of a device, as an address.
   std::unique_ptr<FarMove> move_between(bool write, FarMove::Done done);
+  void pass_through(const std::shared_ptr<std::byte>& buffers, uint64_t bytes) override {
+    device_->lock_memory(buffers, bytes);
+  }
   Problem problem() const override;
 
  private:

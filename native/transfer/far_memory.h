@@ -45,6 +45,13 @@ class FarMemory {
   // `write`: into the far memory. It outlives its moves.
   virtual std::unique_ptr<FarMove> move(bool write, FarMove::Done done) = 0;
 
+  // Buffers that moves will pass through, before they do, each time: it may make them faster, and
+  // may keep them as long as it lives.
+  virtual void pass_through(const std::shared_ptr<std::byte>& buffers, uint64_t bytes) {
+    (void)buffers;
+    (void)bytes;
+  }
+
   // What the last move that failed met, for messages.
   struct Problem {
     int system_error = 0;  // an errno

@@ -187,6 +187,7 @@ Status ServedLane::stage(const net::Frame& frame, std::span<const net::WireRange
     return Status::kFile;
   }
   stages_ = true;
+  use_->segment().far->pass_through(server_.staging().memory(), StagingPool::kBytes);
   const bool write = frame.kind == Kind::kWrite;
   staged_ = std::make_shared<StagedMove>(write, std::move(use_), std::move(buffer), ranges);
   return Status::kOk;

@@ -183,7 +183,9 @@ void StagedPath::start_move(Turn& turn, uint64_t id) {
     at += range.length;
   }
   FarMove& move = *job.move;
+  FarMemory& far = *job.local->far;
   turn.lock.unlock();
+  far.pass_through(area_->memory(), StagingPool::kBytes);
   move.start();
   turn.lock.lock();
 }

@@ -72,8 +72,7 @@ void StagingArea::Waiting::tell_next() {
 
 StagingArea::StagingArea(const std::string& name)
     : pool_([waiting = waiting_] { waiting->tell_next(); }),
-      segment_(std::make_shared<Segment>(pool_.memory().get(),
-                                         StagingPool::kBufferBytes * StagingPool::kBuffers, true,
+      segment_(std::make_shared<Segment>(pool_.memory().get(), StagingPool::kBytes, true,
                                          Access::kNone, name, pool_.memory())) {}
 
 std::shared_ptr<std::byte> StagingArea::take(const std::weak_ptr<User>& user) {

@@ -25,6 +25,7 @@ class StagingPool {
   // a connection busy at once.
   static constexpr uint64_t kBufferBytes = uint64_t{2} << 20;
   static constexpr std::size_t kBuffers = 16;
+  static constexpr uint64_t kBytes = kBufferBytes * kBuffers;
 
   // `freed` is called by whoever gives a buffer back after take() gave none; once for each time.
   // Throws ResourceError.
@@ -61,6 +62,7 @@ class StagingArea {
   explicit StagingArea(const std::string& name);
 
   const std::shared_ptr<Segment>& segment() const { return segment_; }
+  std::shared_ptr<std::byte> memory() const { return pool_.memory(); }
   // Null: buffer_free() will be called, once.
   std::shared_ptr<std::byte> take(const std::weak_ptr<User>& user);
   // Who was told of a buffer and took none, or has enough, lets the next have it.

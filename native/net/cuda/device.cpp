@@ -65,6 +65,14 @@ void Device::stop() {
   }
   for (const auto& stream : streams_)
     if (stream != nullptr) stream->stop();
+  std::map<std::shared_ptr<std::byte>, bool> locked;
+  {
+    const std::lock_guard lock(mutex_);
+    locked.swap(locked_);
+  }
+  const Current current(driver_, context_);
+  for (const auto& [memory, is_ours] : locked)
+    if (is_ours && current.result() == kSuccess) driver_.unregister_host(memory.get());
 }
 
 void Device::approach(Device& other) {
@@ -77,15 +85,14 @@ void Device::approach(Device& other) {
   if (current.result() == kSuccess) driver_.enable_peer_access(other.context_, 0);
 }
 
-std::shared_ptr<const void> Device::pin(std::byte* memory, std::size_t bytes) {
+void Device::lock_memory(const std::shared_ptr<std::byte>& memory, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return;
+  const auto [found, is_new] = locked_.try_emplace(memory, false);
+  if (!is_new) return;
   const Current current(driver_, context_);
-  if (current.result() != kSuccess || driver_.register_host(memory, bytes, kPortable) != kSuccess)
-    return nullptr;
-  return {memory, [device = shared_from_this()](std::byte* at) {
-            if (device->generation_ != fork_generation()) return;
-            const Current current(device->driver_, device->context_);
-            if (current.result() == kSuccess) device->driver_.unregister_host(at);
-          }};
+  found->second = current.result() == kSuccess &&
+                  driver_.register_host(memory.get(), bytes, kPortable) == kSuccess;
 }
 
 Device::Shared Device::share(Address address, uint64_t bytes) {

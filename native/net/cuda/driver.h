@@ -27,8 +27,6 @@ struct IpcHandle {
 
 constexpr Result kSuccess = 0;
 constexpr Result kNotReady = 600;
-constexpr Result kPeerAccessAlreadyEnabled = 704;
-constexpr Result kHostMemoryAlreadyRegistered = 712;
 
 // Values of CUpointer_attribute and CUmemorytype.
 constexpr int kMemoryTypeOf = 2;

@@ -206,8 +206,11 @@ def test_cancel_and_deadline(engine: TransferEngine, cuda: Cuda, standin: ctypes
         batch = engine.submit([Transfer(op, memory, segment)], deadline_s=0.05)
         timer = threading.Timer(0.3, standin.standin_hold, [0])
         timer.start()
+        begun = time.monotonic()
         with pytest.raises(TransferTimeoutError):
             batch.wait()
+        # Not before the device is done with this memory.
+        assert time.monotonic() - begun > 0.2
         timer.join()
     engine.write(memory, segment)
     assert cuda.get(address, size) == bytes(memory)
@@ -411,6 +414,9 @@ def test_memory_that_cannot_be_mapped(
     engine.read(device, peer["x"])
     assert cuda.get(address, SIZE) == pattern(SIZE).tobytes()
     assert bytes_by_transport(engine).get("cuda", 0) == 0
+    # The buffers of both ends are locked for their devices.
+    assert standin.standin_registered() == 1
+    assert target.tell("cuda.library.standin_registered()") == 1
     target.tell("segments['x'].deregister()")
     device.deregister()
     cuda.free(address)
@@ -528,6 +534,7 @@ def test_fault(cuda: Cuda, standin: ctypes.CDLL) -> None:
     """Last of all cases: afterwards this process's device does nothing more."""
     size = 16 * MIB
     address = cuda.allocate(size)
+    assert standin.standin_registered() == standin.standin_imports() == 0
     with TransferEngine(token=TOKEN) as engine:
         segment = engine.register((address, size))
         memory = engine.allocate(size, name="memory", remote=Access.WRITE)
