@@ -12,38 +12,31 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "cuda_driver_stream.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
-using Result = int;
 using Address = uint64_t;
-constexpr Result kSuccess = 0;
 constexpr Result kInvalidValue = 1;
 constexpr Result kOutOfMemory = 2;
 constexpr Result kNotInitialized = 3;
 constexpr Result kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201;
 constexpr Result kNotReady = 600;
-constexpr Result kIllegalAddress = 700;
 constexpr Result kAlreadyRegistered = 712;
 constexpr Result kNotRegistered = 713;
-constexpr Result kNotSupported = 801;
-constexpr std::size_t kPiece = 64 << 10;
 
 struct Allocation {
   std::size_t size;
@@ -71,13 +64,7 @@ std::map<Address, Allocation>& allocations = *new std::map<Address, Allocation>;
 std::map<void*, std::size_t>& registered = *new std::map<void*, std::size_t>;
 std::map<std::string, std::pair<int, Result>>& failures =
     *new std::map<std::string, std::pair<int, Result>>;
-std::atomic<int> under_way{0};
-std::atomic<int> delay_us{0};
-std::atomic<bool> held{false};
-std::atomic<int> fault_after{-1};
-std::atomic<Result> fault{kSuccess};
 std::atomic<pid_t> initialized{0};
-std::atomic<int> copies{0};
 std::atomic<int> contexts{0};
 
 struct Context {
@@ -149,82 +136,6 @@ void wait_for_copies() {
   while (under_way.load() > 0) usleep(50);
 }
 
-struct Event {
-  std::atomic<uint64_t> recorded{0};
-  std::atomic<uint64_t> reached{0};
-};
-
-class Stream {
- public:
-  Stream() : thread_([this] { run(); }) {}
-  ~Stream() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    posted_.notify_one();
-    thread_.join();
-  }
-
-  struct Work {
-    std::byte* to = nullptr;
-    const std::byte* from = nullptr;
-    std::size_t bytes = 0;
-    Event* event = nullptr;
-    uint64_t mark = 0;
-  };
-  void post(Work work) {
-    ++under_way;
-    {
-      const std::lock_guard lock(mutex_);
-      works_.push_back(work);
-    }
-    posted_.notify_one();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [this] { return works_.empty(); });
-  }
-
- private:
-  void run() {
-    std::minstd_rand random(static_cast<unsigned>(reinterpret_cast<uintptr_t>(this)));
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      posted_.wait(lock, [this] { return ending_ || !works_.empty(); });
-      if (works_.empty()) return;
-      const Work work = works_.front();
-      lock.unlock();
-      if (work.event != nullptr)
-        work.event->reached.store(work.mark);
-      else
-        copy(work, random);
-      --under_way;
-      lock.lock();
-      works_.pop_front();
-      if (works_.empty()) idle_.notify_all();
-    }
-  }
-
-  static void copy(const Work& work, std::minstd_rand& random) {
-    for (std::size_t at = 0; at < work.bytes; at += kPiece) {
-      const int delay = delay_us.load();
-      if (delay > 0) usleep(random() % static_cast<unsigned>(delay));
-      while (held.load()) usleep(100);
-      if (fault.load() != kSuccess) return;
-      std::memcpy(work.to + at, work.from + at, std::min(kPiece, work.bytes - at));
-    }
-    if (++copies == fault_after.load()) fault.store(kIllegalAddress);
-  }
-
-  std::mutex mutex_;
-  std::condition_variable posted_;
-  std::condition_variable idle_;
-  std::deque<Work> works_;
-  bool ending_ = false;
-  std::thread thread_;
-};
-
 Result allocate(Address* address, std::size_t size, bool shareable) {
   if (size == 0) return kInvalidValue;
   if (const Result result = refusal("cuMemAlloc_v2"); result != kSuccess) return result;
@@ -244,8 +155,6 @@ Result allocate(Address* address, std::size_t size, bool shareable) {
 }
 
 }  // namespace
-
-// --- steering ------------------------------------------------------------------------------------
 
 // The call after `calls` more of that name returns `result`, once.
 EXPORT void standin_fail(const char* call, int calls, int result) {
@@ -276,8 +185,6 @@ EXPORT int standin_imports() {
 EXPORT Result standin_allocate_mapped(Address* address, std::size_t size) {
   return allocate(address, size, false);
 }
-
-// --- the driver ----------------------------------------------------------------------------------
 
 EXPORT Result cuInit(unsigned) {
   if (const char* wanted = getenv("CUDA_STANDIN_INIT"); wanted != nullptr && atoi(wanted) != 0)

@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include "../../core/status.h"
@@ -45,15 +46,21 @@ Device::~Device() {
 }
 
 void Device::copy(Way way, std::shared_ptr<Copies> copies) {
-  Stream* stream;
+  Stream* stream = nullptr;
+  Result refused = Copies::kCancelled;
   {
     const std::lock_guard lock(mutex_);
     auto& held = streams_[static_cast<std::size_t>(way)];
-    if (held == nullptr && !stopped_) held = std::make_unique<Stream>(driver_, context_, spin_us_);
+    try {
+      if (held == nullptr && !stopped_)
+        held = std::make_unique<Stream>(driver_, context_, spin_us_);
+    } catch (const std::runtime_error&) {
+      refused = kOutOfMemory;  // no thread, or no stream; tried again by the next copy
+    }
     stream = held.get();
   }
   if (stream == nullptr)
-    Stream::cancel(*copies);
+    Stream::end(*copies, refused);
   else
     stream->post(std::move(copies));
 }

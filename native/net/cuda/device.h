@@ -50,7 +50,7 @@ class Device : public std::enable_shared_from_this<Device> {
   // Copies into the device, out of it, and between devices: each has its own stream, since the
   // engines of a device work at the same time.
   enum class Way : uint8_t { kIn, kOut, kBetween };
-  // Does not wait. Throws what Stream() throws at the first use of a way.
+  // Does not wait. Where there is no stream to be had, the copies end with kOutOfMemory, here.
   void copy(Way way, std::shared_ptr<Copies> copies);
   // What has not begun is cancelled; returns when nothing is under way.
   void stop();

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <atomic>
 #include <mutex>
 
 #include "../socket.h"
@@ -13,8 +12,6 @@ namespace {
 
 constexpr const char* kName = "libcuda.so.1";
 constexpr int kLeastVersion = 11000;
-
-std::atomic<bool> started{false};
 
 struct Loaded {
   Driver driver{};
@@ -114,7 +111,6 @@ const Driver* start_driver(std::string& problem) {
     why = start(*driver);
     generation = fork_generation();
     tried = true;
-    started.store(why.empty());
   }
   problem = why;
   if (why.empty() && generation != fork_generation())
@@ -123,8 +119,6 @@ const Driver* start_driver(std::string& problem) {
         "fork earlier, or start it afresh (multiprocessing: 'spawn')";
   return problem.empty() ? driver : nullptr;
 }
-
-bool is_driver_started() { return started.load(); }
 
 int count_devices(const Driver& driver) {
   int count = 0;

@@ -26,6 +26,7 @@ struct IpcHandle {
 };
 
 constexpr Result kSuccess = 0;
+constexpr Result kOutOfMemory = 2;
 constexpr Result kNotReady = 600;
 
 // Values of CUpointer_attribute and CUmemorytype.
@@ -74,8 +75,6 @@ const Driver* load_driver(std::string& problem);
 // are forked cannot use CUDA, which the driver does not allow. Null, with the reason, when it is
 // too old, has no device, or says so.
 const Driver* start_driver(std::string& problem);
-// Whether start_driver() did its work before, and succeeded.
-bool is_driver_started();
 
 // Of a started driver.
 int count_devices(const Driver& driver);

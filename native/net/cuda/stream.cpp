@@ -56,7 +56,7 @@ void Stream::post(std::shared_ptr<Copies> copies) {
       return;
     }
   }
-  cancel(*copies);
+  end(*copies, Copies::kCancelled);
 }
 
 void Stream::stop() {

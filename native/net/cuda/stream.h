@@ -64,7 +64,7 @@ class Stream {
   // What has not begun is cancelled; returns when nothing is under way. Not of a Done.
   void stop();
   // Of copies that are not posted.
-  static void cancel(Copies& copies) { std::exchange(copies.done_, nullptr)(Copies::kCancelled); }
+  static void end(Copies& copies, Result result) { std::exchange(copies.done_, nullptr)(result); }
 
  private:
   using Clock = std::chrono::steady_clock;
