@@ -35,7 +35,6 @@ constexpr Result kNotInitialized = 3;
 constexpr Result kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201;
 constexpr Result kNotReady = 600;
-constexpr Result kAlreadyRegistered = 712;
 constexpr Result kNotRegistered = 713;
 
 struct Allocation {
@@ -167,6 +166,7 @@ EXPORT void standin_fault_after(int number) { fault_after.store(copies.load() + 
 EXPORT void standin_delay(int us) { delay_us.store(us); }
 // No copy goes on while it is held.
 EXPORT void standin_hold(int on) { held.store(on != 0); }
+EXPORT int standin_under_way() { return under_way.load(); }
 // How many contexts are current on this thread, and how many are retained.
 EXPORT int standin_depth() { return static_cast<int>(current.size()); }
 EXPORT int standin_contexts() { return contexts.load(); }
@@ -324,7 +324,7 @@ EXPORT Result cuMemcpyDtoH_v2(void* to, Address from, std::size_t bytes) {
 EXPORT Result cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
   if (const Result result = refusal("cuMemHostRegister_v2"); result != kSuccess) return result;
   const std::lock_guard lock(mutex);
-  return registered.emplace(memory, bytes).second ? kSuccess : kAlreadyRegistered;
+  return registered.emplace(memory, bytes).second ? kSuccess : kInvalidValue;
 }
 EXPORT Result cuMemHostUnregister(void* memory) {
   if (const Result result = refusal("cuMemHostUnregister"); result != kSuccess) return result;
