@@ -522,9 +522,11 @@ int main() {
   abandoned_writes_are_fenced();
   closed_path_refuses();
   idle_is_idle();
-  leases_are_kept_and_returned();
-  a_lease_that_ends_is_a_fence();
-  a_target_that_stood_still_lands_nothing();
-  a_stalled_path_ends();
-  strangers_are_refused();
+  // These wait for leases and timeouts, so they wait together.
+  std::vector<std::thread> waiting;
+  for (auto* const test :
+       {leases_are_kept_and_returned, a_lease_that_ends_is_a_fence,
+        a_target_that_stood_still_lands_nothing, a_stalled_path_ends, strangers_are_refused})
+    waiting.emplace_back(test);
+  for (auto& thread : waiting) thread.join();
 }

@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ using inlay::transfer::SegmentRegistry;
 using inlay::transfer::Site;
 using inlay::transfer::Transport;
 
-constexpr uint64_t kSize = 12 << 20;
+constexpr uint64_t kSize = 4 << 20;
 constexpr std::byte kUntouched{0x55};
 
 using MakeTransport = std::function<std::unique_ptr<Transport>(Site)>;
@@ -63,8 +64,10 @@ class Node {
   explicit Node(const MakeTransport& make)
       : loop_(20, [](auto) { return Clock::time_point::max(); }) {
     inlay::net::fill_random(engine);
-    transport = make(
-        Site{loop_, segments, engine, inlay::net::Token(32, std::byte{7}), "", 20, "127.0.0.1"});
+    Site site{loop_, segments, engine, inlay::net::Token(32, std::byte{7}), "", 20, "127.0.0.1"};
+    site.by_name = true;
+    transport = make(site);
+    CHECK(transport->problem().empty());
     loop_.start();
   }
   ~Node() {
@@ -92,11 +95,12 @@ class Node {
   }
 
   // As over a lane.
-  Status answer(const inlay::net::EngineId& from, const Bytes& question) {
-    Status status{};
-    on_loop([&] { status = transport->answer(from, question).status; });
-    return status;
+  Transport::Answer answer(const inlay::net::EngineId& from, const Bytes& question) {
+    Transport::Answer answered;
+    on_loop([&] { answered = transport->answer(from, question); });
+    return answered;
   }
+  void post(std::function<void()> work) { loop_.post(std::move(work)); }
   // Done when this returns. Also tells the thread sanitizer of an order that goes through another
   // process: what the loop did before was before what comes now.
   void on_loop(const std::function<void()>& work) {
@@ -120,8 +124,7 @@ enum class Ask : char {
   kSum = 's',        // CRC32C of the segment
   kRemove = 'r',     // 1 when nobody uses it any more, and it is filled with kUntouched then
   kUntouched = 'u',  // 1 when it is still
-  kBlind = 'b',      // nobody may read this process's memory
-  kShut = 'f',       // the answer to a fence, which follows
+  kAnswer = 'a',     // to a question for the transport, which follows; so does the answer
   kEnd = 'e',
 };
 
@@ -157,17 +160,22 @@ class Target {
 
   uint32_t ask(Ask what, const std::string& name = "source") {
     if (child_ == nullptr) return answer(what, name);
+    const std::lock_guard lock(asking_);
     put(what);
     put(name[1]);  // s[o]urce, s[i]nk
     return get<uint32_t>();
   }
-  Status shut(const inlay::net::EngineId& from, const Bytes& fence) {
-    if (child_ == nullptr) return node_->answer(from, fence);
-    put(Ask::kShut);
-    put('-');
+  // What its transport says to a fence or another question of a path. Of any thread.
+  Transport::Answer answer(const inlay::net::EngineId& from, const Bytes& question) {
+    if (child_ == nullptr) return node_->answer(from, question);
+    const std::lock_guard lock(asking_);
+    const char head[2] = {static_cast<char>(Ask::kAnswer), '-'};
+    if (::send(socket_, head, 2, MSG_NOSIGNAL) != 2) return {Status::kPeerUnreachable, {}};
     put(from);
-    put_bytes(fence);
-    return static_cast<Status>(get<uint32_t>());
+    put_bytes(question);
+    uint32_t status = 0;
+    if (::recv(socket_, &status, 4, MSG_WAITALL) != 4) return {Status::kPeerUnreachable, {}};
+    return {static_cast<Status>(status), get_bytes()};
   }
   Child* child() { return child_.get(); }
 
@@ -192,6 +200,13 @@ class Target {
     for (;;) {
       const Ask what = get<Ask>();
       const char name = get<char>();
+      if (what == Ask::kAnswer) {
+        const auto from = get<inlay::net::EngineId>();
+        const Transport::Answer answered = node_->answer(from, get_bytes());
+        put(static_cast<uint32_t>(answered.status));
+        put_bytes(answered.bytes);
+        continue;
+      }
       node_->on_loop([] {});
       const uint32_t answered = answer(what, name == 'o' ? "source" : "sink");
       node_->on_loop([] {});
@@ -211,19 +226,12 @@ class Target {
         return 1;
       case Ask::kUntouched:
         return is_untouched(segment->base) ? 1 : 0;
-      case Ask::kBlind:
-        return blind() ? 1 : 0;
-      case Ask::kShut: {
-        const auto from = get<inlay::net::EngineId>();
-        return static_cast<uint32_t>(node_->answer(from, get_bytes()));
-      }
+      case Ask::kAnswer:
       case Ask::kEnd:
         return 1;
     }
     return 0;
   }
-
-  static bool blind();
 
   template <typename T>
   void put(const T& value) {
@@ -242,6 +250,7 @@ class Target {
   }
   Bytes get_bytes() {
     Bytes bytes(get<uint32_t>());
+    if (bytes.empty()) return bytes;  // there is nothing to wait for
     CHECK(::recv(socket_, bytes.data(), bytes.size(), MSG_WAITALL) ==
           static_cast<ssize_t>(bytes.size()));
     return bytes;
@@ -250,6 +259,7 @@ class Target {
   std::unique_ptr<Node> node_;
   std::map<std::string, std::shared_ptr<Segment>> segments_;
   int socket_ = -1;
+  std::mutex asking_;
   std::unique_ptr<Child> child_;
 };
 
