@@ -222,7 +222,7 @@ void PluginPath::take_out(Book::iterator found, Status status, bool settled) {
 }
 
 void PluginPath::ended(uint64_t id, inlay_status code, bool settled) {
-  const auto held = owner_.lock();
+  auto owner = owner_.lock();
   {
     const std::lock_guard lock(mutex_);
     const auto found = taken_.find(id);
@@ -230,23 +230,28 @@ void PluginPath::ended(uint64_t id, inlay_status code, bool settled) {
       const bool write = found->second->slice.request->op == Op::kWrite;
       const Status status = code == INLAY_OK ? Status::kOk : failure_of(code);
       take_out(found, status, settled || !write || status == Status::kOk);
+    } else if (settled) {
+      end_doubt(id, owner.get());
     }
   }
-  if (settled) this->settled(id);
-  fill_unless_calling();
+  fill(std::move(owner));
 }
 
 void PluginPath::settled(uint64_t id) {
-  const auto held = owner_.lock();
+  auto owner = owner_.lock();
   {
     const std::lock_guard lock(mutex_);
-    const auto found = doubtful_.find(id);
-    if (found == doubtful_.end()) return;
-    Attempt& attempt = *found->second;
-    doubtful_.erase(found);
-    if (held != nullptr) held->settled(attempt);
+    end_doubt(id, owner.get());
   }
-  fill_unless_calling();
+  fill(std::move(owner));
+}
+
+void PluginPath::end_doubt(uint64_t id, PathOwner* owner) {
+  const auto found = doubtful_.find(id);
+  if (found == doubtful_.end()) return;
+  Attempt& attempt = *found->second;
+  doubtful_.erase(found);
+  if (owner != nullptr) owner->settled(attempt);
 }
 
 void PluginPath::lost(inlay_status code) {
@@ -297,15 +302,11 @@ bool PluginPath::end(Status why) {
   return true;
 }
 
-// Inside calls somebody fills anyway; a thread of the library may hold a lock that post() needs.
-void PluginPath::fill_unless_calling() {
-  if (inside == this || filling_.exchange(true)) return;
-  loop_.post([weak = weak_from_this()] {
-    const auto path = weak.lock();
-    if (path == nullptr) return;
-    path->filling_.store(false);
-    if (const auto owner = path->owner_.lock()) owner->fill();
-  });
+// Inside calls somebody fills anyway. Others hold locks of the library, which post() would need,
+// and which path_close() would, if this were the last who holds the owner.
+void PluginPath::fill(std::shared_ptr<PathOwner> owner) {
+  if (inside == this || owner == nullptr) return;
+  loop_.post([owner = std::move(owner)] { owner->fill(); });
 }
 
 }  // namespace inlay::transfer

@@ -70,9 +70,10 @@ class PluginPath final : public Path,
   bool end(Status why);  // false: it was over before
   void end_later(Status why);
   void stop(const void* owner, bool at_once);
-  void fill_unless_calling();
+  void fill(std::shared_ptr<PathOwner> owner);
   // With mutex_ held:
   void take_out(Book::iterator attempt, Status status, bool settled);
+  void end_doubt(uint64_t id, PathOwner* owner);
 
   const Ops ops_;
   const std::string transport_;
@@ -97,7 +98,6 @@ class PluginPath final : public Path,
   Book taken_;
   Book doubtful_;  // reported, but not settled
   std::atomic<bool> wrote_{false};
-  std::atomic<bool> filling_{false};
 
   std::mutex driving_;
   int drivers_ = 0;
