@@ -110,11 +110,14 @@ void PluginPath::open(const inlay_new_path& made) {
     watch_->id = loop_.add(watch_->descriptor, EPOLLIN, watch_);
   }
   const std::lock_guard call(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = Status::kOk;
+    if (lost_ != Status::kOk) end_later(lost_);
+  }
+  // Not with the other held, since reach() comes from below it.
   const std::lock_guard living(living_);
-  const std::lock_guard lock(mutex_);
   over_ = false;
-  closed_ = Status::kOk;
-  if (lost_ != Status::kOk) end_later(lost_);
 }
 
 std::optional<Reach> PluginPath::reach(const Segment& local, const RemoteSegment& remote,
