@@ -11,7 +11,7 @@ namespace {
 using namespace inlay;
 using namespace inlay::transfer;
 
-constexpr uint64_t kSize = 8 << 20;
+constexpr uint64_t kSize = 4 << 20;
 
 // As in odd_plugin.c.
 enum Manner : int {
