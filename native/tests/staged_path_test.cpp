@@ -110,6 +110,9 @@ class FakePath final : public Path {
     ++posts;
     return {Posted::kTaken};
   }
+  void kick() override {
+    if (dies) peer_.lock()->lose(Status::kPeerDied, true);
+  }
   bool pump() override { return false; }
   bool try_drive(const net::WakeUp&) override { return false; }
   void stop_driving(const net::WakeUp&) override {}
@@ -159,6 +162,7 @@ class FakePath final : public Path {
   std::vector<Attempt*> doubtful;
   std::atomic<int> posts{0};
   bool reaches = true;
+  std::atomic<bool> dies{false};  // at the next post
 
  private:
   std::vector<Attempt*> take(const std::function<bool(const Attempt&)>& which) {
@@ -387,12 +391,29 @@ void test_close() {
   }
 }
 
+// Its death is met by the very post of a staged slice.
+void test_a_peer_that_dies() {
+  for (const Op op : {Op::kRead, Op::kWrite}) {
+    Case c;
+    c.path->dies = true;
+    const auto batch = c.submit(op, 9000);
+    if (op == Op::kWrite) c.far->first().finish(Status::kOk);
+    c.over(*batch, State::kFailed);
+    CHECK(batch->progress(0).error == Status::kPeerDied && batch->settled());
+  }
+}
+
 }  // namespace
 
 int main() {
   const std::pair<const char*, void (*)()> cases[] = {
-      {"steps", test_steps}, {"failures", test_failures},          {"stops", test_stops},
-      {"reach", test_reach}, {"buffers", test_buffers_are_shared}, {"close", test_close},
+      {"steps", test_steps},
+      {"failures", test_failures},
+      {"stops", test_stops},
+      {"reach", test_reach},
+      {"buffers", test_buffers_are_shared},
+      {"close", test_close},
+      {"death", test_a_peer_that_dies},
   };
   for (const auto& [name, test] : cases) {
     std::printf("%s\n", name);

@@ -72,7 +72,7 @@ Batch::~Batch() {
   for (const Request& request : requests_) request.local->leave();
 }
 
-void Batch::start() {
+void Batch::enqueue() {
   for (uint32_t i = 0; i < requests_.size(); ++i) {
     const std::shared_ptr<Peer>& peer = requests_[i].remote->peer;
     const auto found = std::ranges::find(parts_, peer, [](const auto& part) { return part->peer; });
@@ -91,7 +91,12 @@ void Batch::start() {
     state_.store(State::kDone, std::memory_order_release);
     return;
   }
-  for (const auto& part : parts_) part->peer->submit(*part);
+  for (const auto& part : parts_) part->peer->enqueue(*part);
+}
+
+void Batch::start() {
+  enqueue();
+  for (const auto& part : parts_) part->peer->fill();
 }
 
 void Batch::part_finished() {

@@ -72,6 +72,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
 
   // Once. What is small may be over when it returns.
   void start();
+  // The same without posting anything: for who holds a path's lock, and calls Peer::fill() later.
+  void enqueue();
 
   bool over() const { return state_.load(std::memory_order_acquire) != State::kRunning; }
   State state() const { return state_.load(std::memory_order_acquire); }

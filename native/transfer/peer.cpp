@@ -45,10 +45,7 @@ std::vector<std::string> Peer::problems() const {
   return problems_;
 }
 
-void Peer::submit(Part& part) {
-  dispatch_.add(part);
-  fill();
-}
+void Peer::enqueue(Part& part) { dispatch_.add(part); }
 
 void Peer::stop(Part& part) {
   dispatch_.stop(part);

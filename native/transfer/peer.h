@@ -62,7 +62,7 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   Clock::time_point settle_due(Clock::time_point now);
 
   const Dispatch& dispatch() const { return dispatch_; }
-  void submit(Part& part);
+  void enqueue(Part& part);  // fill() posts it
   void stop(Part& part);
   void give_up(Part& part);
   // See Dispatch::hold().

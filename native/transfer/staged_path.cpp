@@ -199,20 +199,16 @@ void StagedPath::start_transfer(Turn& turn, uint64_t id) {
   } catch (const TransferFailure&) {
     return end(turn, found, Status::kEngineClosed);  // the buffers are deregistered with it
   }
-  const std::shared_ptr<Batch> batch = job.batch;
+  job.batch->tell(watch_, id);
+  // Posting may find the peer gone, and close this path, which then finds no job half begun.
+  job.batch->enqueue();
   turn.lock.unlock();
-  batch->tell(watch_, id);
-  batch->start();
+  if (turn.owner != nullptr) turn.owner->fill();
   turn.lock.lock();
-  const auto again = jobs_.find(id);
-  if (again == jobs_.end()) return;
-  again->second.submitted = true;
-  if (again->second.stopped) stop_transfer(turn, id);
 }
 
 void StagedPath::stop_transfer(Turn& turn, uint64_t id) {
   const Job& job = jobs_.at(id);
-  if (!job.submitted) return;  // start_transfer() comes back to it
   const std::shared_ptr<Batch> batch = job.batch;
   const bool give_up = job.given_up || !job.writes();
   turn.lock.unlock();
@@ -236,7 +232,7 @@ void StagedPath::advance(Turn& turn, uint64_t id) {
     if (!job.moved) return;
     status = *job.moved;
   } else {
-    if (!job.submitted || !job.batch->over()) return;
+    if (!job.batch->over()) return;
     status = status_of(*job.batch);
   }
   if (status == Status::kCancelled || (first && status == Status::kOk && job.stopped))

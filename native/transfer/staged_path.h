@@ -85,7 +85,6 @@ class StagedPath final : public Path,
     std::unique_ptr<FarMove> move = nullptr;
     std::optional<Status> moved = {};
     std::shared_ptr<Batch> batch = nullptr;
-    bool submitted = false;  // it may be stopped
 
     bool writes() const { return transfer.op == Op::kWrite; }
   };
