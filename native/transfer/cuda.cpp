@@ -103,8 +103,9 @@ Bytes CudaTransport::attach(Segment& segment) {
   const cuda::Device::Shared shared = memory->device().share(memory->address, memory->size);
   if (!shared.problem.empty()) return {};
   server_->offer(segment, memory->device(), shared);
-  const auto key = ipc::bytes_of(ipc::Key{memory->device().uuid()});
-  return {key.begin(), key.end()};
+  const ipc::Key key{memory->device().uuid()};
+  const auto bytes = ipc::bytes_of(key);
+  return {bytes.begin(), bytes.end()};
 }
 
 bool CudaTransport::detach(Segment& segment, Clock::time_point until) {
