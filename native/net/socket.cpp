@@ -146,9 +146,11 @@ WakeUp::WakeUp() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 void WakeUp::signal() const {
   const uint64_t one = 1;
   (void)!::write(fd_.get(), &one, sizeof(one));
+  signalled_.store(true, std::memory_order_relaxed);
 }
 
 void WakeUp::reset() const {
+  signalled_.store(false, std::memory_order_relaxed);
   uint64_t count = 0;
   (void)!::read(fd_.get(), &count, sizeof(count));
 }
@@ -250,6 +252,11 @@ std::string remote_address(const Descriptor& socket) {
   socklen_t size = sizeof(address);
   getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
   return text_of(address, size);
+}
+
+bool is_loopback(const Descriptor& socket) {
+  const std::string host = host_of(local_address(socket));
+  return host.starts_with("127.") || host == "::1";
 }
 
 std::string host_of(const std::string& address) {

@@ -2,6 +2,7 @@
 // a child that kept one would hide the death of its parent from the peers.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -41,10 +42,13 @@ class WakeUp {
   WakeUp();
   void signal() const;
   void reset() const;
+  // Whether there may be something to reset; asks nobody.
+  bool signalled() const { return signalled_.load(std::memory_order_relaxed); }
   int fd() const { return fd_.get(); }
 
  private:
   Descriptor fd_;
+  mutable std::atomic<bool> signalled_{false};
 };
 
 struct Listener {
@@ -71,6 +75,7 @@ int connect_error(const Descriptor& socket);  // 0 or an errno
 // The two ends of a connected socket, as "host:port".
 std::string local_address(const Descriptor& socket);
 std::string remote_address(const Descriptor& socket);
+bool is_loopback(const Descriptor& socket);
 // "::1" of "[::1]:80", and back.
 std::string host_of(const std::string& address);
 std::string with_port(const std::string& host, const std::string& port);

@@ -1,6 +1,8 @@
 #include "stream.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -18,6 +20,8 @@ constexpr std::size_t kMaxIovecs = 512;
 // One call moves no more than about this, so that locks and turns are short.
 constexpr uint64_t kQuantumBytes = uint64_t{1} << 20;
 constexpr std::size_t kSkipBytes = 65536;
+// More than this is enough packets for acknowledgements that come by themselves.
+constexpr uint64_t kFewBytes = 65536;
 // Bytes with a CRC move in pieces that are still in the caches when it is computed.
 constexpr uint64_t kVerifiedBytes = uint64_t{256} << 10;
 
@@ -222,12 +226,18 @@ Io Inbox::receive(int socket, Sink& sink) {
   if (received <= 0) return outcome(received);
   const auto bytes = static_cast<std::size_t>(received);
   const std::size_t of_payload = std::min<uint64_t>(bytes, payload_left_);
+  const bool took_all = bytes - of_payload < buffer_.size() - end_;
   end_ += bytes - of_payload;
   if (of_payload > 0) {
     if (landing_.bytes() > 0) land(of_payload);
     take_payload(of_payload, sink);
   }
-  return problem_ == nullptr && parse(sink) ? Io::kMoved : Io::kClosed;
+  if (problem_ != nullptr || !parse(sink)) return Io::kClosed;
+  if (acknowledges_early_ && took_all && payload_left_ > 0 && payload_left_ <= kFewBytes) {
+    const int on = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+  }
+  return Io::kMoved;
 }
 
 // The front of `landing_` has been filled.

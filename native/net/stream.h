@@ -149,6 +149,9 @@ class Inbox {
   // Receives once. kClosed: the other end closed, or problem() tells what it did wrong.
   Io receive(int socket, Sink& sink);
   const char* problem() const { return problem_; }
+  // From now on what came of a payload is acknowledged at once, when little is left of it: the
+  // sender may wait for that, and a lone packet is acknowledged up to 40 ms late.
+  void acknowledge_early() { acknowledges_early_ = true; }
   bool in_payload() const { return payload_left_ > 0; }
   // What is left of the payload is skipped.
   void skip_rest() {
@@ -173,6 +176,7 @@ class Inbox {
   uint64_t payload_left_ = 0;  // with the trailer
   uint64_t received_ = 0;
   Pieces landing_;  // which lands in trailer_
+  bool acknowledges_early_ = false;
   bool verified_ = false;
   bool intact_ = true;
   uint32_t crc_ = 0;

@@ -19,14 +19,15 @@ constexpr std::chrono::milliseconds kDeadlineGrace(50);
 std::atomic<uint64_t> last_id{0};
 
 // What wakes this thread in Batch::wait. A forked child makes its own.
+struct OwnWakeUp {
+  net::WakeUp wake;
+  unsigned generation = net::fork_generation();
+};
+thread_local std::optional<OwnWakeUp> own;
+
 const net::WakeUp& own_wake_up() {
-  struct Own {
-    net::WakeUp wake;
-    unsigned generation = net::fork_generation();
-  };
-  static thread_local std::optional<Own> own;
   if (!own || own->generation != net::fork_generation()) own.emplace();
-  own->wake.reset();
+  if (own->wake.signalled()) own->wake.reset();
   return own->wake;
 }
 
@@ -112,7 +113,10 @@ void Batch::part_finished() {
   // Who waits for a segment finds the batch over.
   state_.store(state, std::memory_order_release);
   for (const Request& request : requests_) request.local->leave();
-  for (const net::WakeUp* sleeper : sleepers_) sleeper->signal();
+  // Who ends the batch while it waits for it is awake.
+  const net::WakeUp* const awake = own ? &own->wake : nullptr;
+  for (const net::WakeUp* sleeper : sleepers_)
+    if (sleeper != awake) sleeper->signal();
   for (const auto& [listener, key] : told_) listener->over(key);
   told_.clear();  // each holds a descriptor
 }
@@ -203,8 +207,8 @@ bool Batch::wait(Clock::time_point until) {
       const bool moved = driving.pump();
       if (over()) break;
       const Clock::time_point now = Clock::now();
-      const Clock::time_point check = check_time(now);
-      if (now >= until) break;
+      const Clock::time_point check = check_time(now);  // may end the batch
+      if (over() || now >= until) break;
       if (moved) spin_end = now + std::chrono::microseconds(spin_us_);
       if (moved || (!driving.empty() && now < spin_end)) continue;
       // At least a little, so that a time that is due but not yet past does not spin.

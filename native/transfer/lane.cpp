@@ -24,6 +24,7 @@ void Lane::start(NicShares* shares) {
     if (share != nullptr) share->join(weak_from_this());
   const std::lock_guard lock(mutex_);
   outbox_.share(send, fetch);
+  if (!net::is_loopback(made_.socket)) inbox_.acknowledge_early();
   events_ = EPOLLIN;
   loop_id_ = loop_.add(made_.socket, events_, shared_from_this());
 }

@@ -115,6 +115,7 @@ ServedLane::Turn ServedLane::shake_hands() {
     // Before the WELCOME, which tells the initiator that nothing earlier can land any more.
     server_.welcome(*this);
     proven_ = true;
+    if (!net::is_loopback(socket_)) inbox_.acknowledge_early();
     // What it receives is asked for by initiators, which keep to their shares of it.
     if (server_.shares_ != nullptr)
       if (auto* share = server_.shares_->find(socket_, net::Direction::kSend)) {

@@ -19,8 +19,6 @@ constexpr double kLinkBandwidth = 1.25e9;
 constexpr double kLoopbackBase_s = 15e-6;
 constexpr double kLinkBase_s = 100e-6;
 
-bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
-
 TransferFailure handshake_failure(const net::ClientHandshake& handshake,
                                   const std::string& address) {
   const auto range = [](int least, int most) {
@@ -89,7 +87,7 @@ std::shared_ptr<Lane> TcpTransport::make_lane(const std::shared_ptr<PathOwner>& 
                                               net::LaneKind kind, double bandwidth) const {
   const Traffic traffic = kind == net::LaneKind::kSmall ? Traffic::kSmall : Traffic::kBulk;
   const std::string local = net::host_of(net::local_address(socket));
-  const bool loopback = is_loopback(local);
+  const bool loopback = net::is_loopback(socket);
   if (bandwidth == 0) bandwidth = loopback ? kLoopbackBandwidth : kLinkBandwidth;
   const Reach reach{bandwidth, loopback ? kLoopbackBase_s : kLinkBase_s};
   const std::string name = "tcp " + local + " -> " + net::remote_address(socket);
