@@ -62,6 +62,14 @@ FarPath::Prepared CudaOwnPath::prepare(const Slice& slice) {
     prepared.near = request.local->base;
     prepared.move = [far, write](FarMove::Done done) { return far->move(write, std::move(done)); };
   } else {
+    // Two engines may have registered the same memory.
+    bool apart = true;
+    slice.each([&](const Range& range) {
+      const net::cuda::Address a = far->address + range.remote;
+      const net::cuda::Address b = near->address + range.local;
+      apart &= a + range.length <= b || b + range.length <= a;
+    });
+    if (!apart) return {Status::kSegmentOverlap};
     far->device().approach(near->device());
     prepared.near = pointer(near->address);
     prepared.move = [far, write](FarMove::Done done) {

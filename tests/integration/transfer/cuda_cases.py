@@ -360,6 +360,10 @@ def test_devices_of_one_process(engine: TransferEngine, cuda: Cuda) -> None:
         assert bytes(memory) == expected
         with pytest.raises(SegmentAccessError):
             engine.write(mine, peer["offered"])
+        with engine.register((addresses[1], size)) as same:
+            with pytest.raises(SegmentOverlapError):
+                engine.read(same[0:100], peer["offered"][99:199])
+            engine.read(same[0:100], peer["offered"][100:200])
         assert bytes_by_transport(engine)["cuda"] >= 4 * size
         known = peer["offered"]
         offered.deregister()
