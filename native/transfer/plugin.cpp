@@ -345,8 +345,9 @@ void PluginTransport::connect_again() {
       changed_.wait(lock);
       continue;
     }
-    if (first->next > Clock::now()) {
-      changed_.wait_until(lock, first->next);
+    const Clock::time_point next = first->next;  // others may be added during the wait
+    if (next > Clock::now()) {
+      changed_.wait_until(lock, next);
       continue;
     }
     const Way way = std::move(first->way);
