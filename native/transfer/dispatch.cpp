@@ -218,7 +218,7 @@ void Dispatch::leave_unsettled(Sent& sent) {
 
 void Dispatch::settled(Attempt& attempt) {
   const std::lock_guard lock(mutex_);
-  end_doubt(static_cast<Sent&>(attempt));
+  if (!nothing_lands_) end_doubt(static_cast<Sent&>(attempt));
 }
 
 void Dispatch::end_doubt(Sent& sent) {
@@ -296,6 +296,7 @@ void Dispatch::settle(uint64_t removed) {
 void Dispatch::settle_all() {
   {
     const std::lock_guard lock(mutex_);
+    nothing_lands_ = true;
     for (Sent& sent : sent_)
       if (is_doubtful(sent)) end_doubt(sent);
   }
@@ -322,6 +323,7 @@ void Dispatch::fail(Status why, bool settled) {
   for (const auto& path : paths) path->close(why);
   {
     const std::lock_guard lock(mutex_);
+    nothing_lands_ = settled;
     for (Sent& sent : sent_) {
       if (is_doubtful(sent) && settled)
         end_doubt(sent);

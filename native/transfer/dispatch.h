@@ -135,6 +135,7 @@ class Dispatch {
   net::Loop& loop_;
   mutable std::mutex mutex_;
   Status failed_ = Status::kOk;
+  bool nothing_lands_ = false;  // at the peer, any more: also of what paths have yet to settle
   uint64_t last_entry_ = 0;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::map<std::pair<std::string, std::string>, PathRecord> records_;  // by transport and name

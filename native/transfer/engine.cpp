@@ -208,6 +208,7 @@ std::shared_ptr<Peer> Engine::connect(const std::string& address, double timeout
       if (Clock::now() >= end) throw;
     }
     interrupted();
+    require_open();
     poll(nullptr, 0, kRetry_ms);
   }
 }
@@ -225,6 +226,11 @@ std::shared_ptr<Peer> Engine::connect_once(const std::string& address, Clock::ti
   if (known != nullptr) return known;
   const auto peer = std::make_shared<Peer>(loop_, address, dialed.target, generation);
   peer->add_lane(tcp.make_lane(peer, std::move(dialed.socket), connection, net::LaneKind::kSmall));
+  {
+    const std::lock_guard lock(mutex_);
+    connecting_to_ = peer;
+  }
+  if (closed_) peer->lose(Status::kEngineClosed, false);
   const Peer::Answer offers =
       peer->ask_and_wait(net::Kind::kAsk, net::encode_question({}, {}), end, interrupted);
   if (offers.status != Status::kOk) throw TcpTransport::ClosedAtOnce(address);
@@ -379,6 +385,12 @@ std::vector<std::shared_ptr<Segment>> Engine::close() {
   server_->stop();
   messenger_->close();
   arrivals_.close();
+  std::shared_ptr<Peer> connecting;
+  {
+    const std::lock_guard lock(mutex_);
+    connecting = connecting_to_.lock();
+  }
+  if (connecting != nullptr) connecting->lose(Status::kEngineClosed, false);
   for (const auto& peer : peers()) {
     peer->lose(Status::kEngineClosed, false);
     peer->forget();

@@ -107,8 +107,11 @@ void TcpRails::start(Clock::time_point now) {
 }
 
 void TcpRails::wait_started(Clock::time_point end) {
+  // A peer that is lost meanwhile starts no more, and nobody tells.
+  constexpr std::chrono::milliseconds kLook(5);
   std::unique_lock lock(mutex_);
-  started_.wait_until(lock, end, [this] { return has_started_; });
+  while (!has_started_ && !over() && Clock::now() < end)
+    started_.wait_until(lock, std::min(end, Clock::now() + kLook));
 }
 
 void TcpRails::note_started() {

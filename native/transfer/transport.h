@@ -94,7 +94,7 @@ class Path {
   // begun, and all reads. Writes under way stay.
   virtual void revoke(const void* owner) = 0;
   // Gives up the writes of `owner` that are still under way: reported as not settled before this
-  // returns; their memory here is free.
+  // returns; their memory here is free. Those of far memory, which nobody calls back, end later.
   virtual void abandon(const void* owner) = 0;
   // Ends everything with `why`. Afterwards nothing lands here through this path, no attempt is
   // left, and it calls its owner no more, except settled().
