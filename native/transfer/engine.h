@@ -136,7 +136,7 @@ class Engine {
   std::mutex connecting_;  // one connect at a time, so that none fences another
   uint32_t last_generation_ = 0;
   std::vector<std::shared_ptr<Peer>> peers_;
-  std::weak_ptr<Peer> connecting_to_;  // not yet among them
+  std::weak_ptr<Peer> connecting_to_;      // not yet among them
   std::shared_ptr<net::FileQueue> files_;  // since the first file
   std::mutex making_staging_;
   std::shared_ptr<StagingArea> staging_;  // since far memory was first local

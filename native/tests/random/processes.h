@@ -162,16 +162,16 @@ class Zygote {
         channel.put(answer);
         continue;
       }
-      auto [parents, childs] = Channel::make();
+      auto [here, there] = Channel::make();
       answer.pid = fork();
       EXPECT(answer.pid >= 0, "a fork");
       if (answer.pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         channel = {};
-        parents = {};
-        run_target(world, question.target, transports[question.transports], childs);
+        here = {};
+        run_target(world, question.target, transports[question.transports], there);
       }
-      channel.put(answer, &parents);
+      channel.put(answer, &here);
     }
     std::exit(0);
   }
