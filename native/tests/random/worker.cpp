@@ -62,8 +62,8 @@ Link* Worker::link(Target& target, const std::shared_ptr<Initiator>& initiator) 
   link.evictions = target.over.evictions.load();
   const auto where = target.where();
   link.generation = where.generation;
-  for (std::size_t i = 0; i < kKinds.size(); ++i)
-    link.deregistrations[i] = target.over.deregistrations[i].load();
+  // The peer may be another worker's, too, and remember what that one looked up earlier.
+  link.deregistrations = {};
   try {
     link.peer = initiator->engine.connect(where.address, kPatience_s, [] {});
   } catch (const TransferFailure& failure) {
