@@ -283,6 +283,10 @@ const char* Lane::on_payload_end() {
 void Lane::revoke(const void* owner) {
   const Turn turn = enter();
   if (lost_ || owner_now_ == nullptr) return;
+  end_revocable(owner);
+}
+
+void Lane::end_revocable(const void* owner) {
   std::erase_if(held_, [&](const Held& held) {
     const bool drops = held.sent.attempt->owner == owner;
     if (drops) owner_now_->completed(*held.sent.attempt, Status::kCancelled, true);
@@ -318,6 +322,8 @@ void Lane::revoke(const void* owner) {
 void Lane::abandon(const void* owner) {
   Turn turn = enter();
   if (lost_ || owner_now_ == nullptr) return;
+  // What was posted since revoke(): afterwards only begun writes are left.
+  end_revocable(owner);
   bool half_sent = false;
   for (Sent& sent : sent_) {
     if (sent.attempt == nullptr || sent.given_up || sent.attempt->owner != owner) continue;

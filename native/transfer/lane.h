@@ -142,6 +142,7 @@ class Lane final : public Path,
   bool writes_out() const;
   bool gave_up() const;
   void end_all(Status why, bool remote_gone);
+  void end_revocable(const void* owner);
 
   const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
                        net::Pieces& landing) override;

@@ -253,7 +253,7 @@ void StagedPath::end(Turn& turn, Jobs::iterator job, Status status, bool settled
   jobs_.erase(job);
   if (ended.buffer != nullptr) --buffers_;
   settled = settled || !ended.batch->tell_settled(watch_, id);
-  if (!settled) in_doubt_.emplace(id, ended.attempt);
+  if (!settled) in_doubt_.emplace(id, Doubt{ended.attempt, ended.batch});
   if (turn.owner != nullptr) turn.owner->completed(*ended.attempt, status, settled);
   ended.buffer = nullptr;
   turn.ended.push_back(std::move(ended));
@@ -261,12 +261,16 @@ void StagedPath::end(Turn& turn, Jobs::iterator job, Status status, bool settled
 
 void StagedPath::go_on(uint64_t id) {
   std::shared_ptr<PathOwner> owner;
+  std::map<uint64_t, Doubt>::node_type doubt;  // destroyed without the lock
   {
     Turn turn = enter();
     owner = turn.owner;
     if (const auto late = in_doubt_.find(id); late != in_doubt_.end()) {
-      if (owner != nullptr) owner->settled(*late->second);
-      in_doubt_.erase(late);
+      // Or this is the news of the batch's end, overtaken by who gave it up.
+      if (late->second.batch->settled()) {
+        if (owner != nullptr) owner->settled(*late->second.attempt);
+        doubt = in_doubt_.extract(late);
+      }
     } else {
       advance(turn, id);
     }

@@ -122,10 +122,15 @@ class StagedPath final : public Path,
   uint64_t last_id_ = 0;
   Jobs jobs_;
   std::deque<uint64_t> queue_;
-  std::size_t buffers_ = 0;                // of jobs
-  bool waits_for_buffer_ = false;          // buffer_free() will come
-  bool woken_ = false;                     // begin_queued() will come
-  std::map<uint64_t, Attempt*> in_doubt_;  // reported, not settled
+  std::size_t buffers_ = 0;        // of jobs
+  bool waits_for_buffer_ = false;  // buffer_free() will come
+  bool woken_ = false;             // begin_queued() will come
+  // Reported, not settled; `batch` tells.
+  struct Doubt {
+    Attempt* attempt;
+    std::shared_ptr<Batch> batch;
+  };
+  std::map<uint64_t, Doubt> in_doubt_;
 };
 
 }  // namespace inlay::transfer
