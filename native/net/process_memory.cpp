@@ -52,13 +52,13 @@ ProcessMark make_mark() {
   return mark;
 }
 
-ssize_t read_process(int32_t pid, const iovec* to, const iovec* from, std::size_t count) {
+ssize_t read_process(int32_t pid, std::span<const iovec> to, std::span<const iovec> from) {
 #if defined(__SANITIZE_THREAD__)
   // Who looks at the bytes afterwards was told by the other process that they are there. The
   // sanitizer does not see such an order and would call each word that it intercepts a race.
-  return syscall(SYS_process_vm_readv, pid, to, count, from, count, 0UL);
+  return syscall(SYS_process_vm_readv, pid, to.data(), to.size(), from.data(), from.size(), 0UL);
 #else
-  return process_vm_readv(pid, to, count, from, count, 0);
+  return process_vm_readv(pid, to.data(), to.size(), from.data(), from.size(), 0);
 #endif
 }
 
@@ -98,7 +98,7 @@ std::string ProcessMemory::problem() const {
   std::array<std::byte, ProcessMark::kBytes> found;
   const iovec local{found.data(), found.size()};
   const iovec remote{reinterpret_cast<void*>(mark_.address), found.size()};
-  if (read_process(pid_, &local, &remote, 1) == static_cast<ssize_t>(found.size()))
+  if (read_process(pid_, {&local, 1}, {&remote, 1}) == static_cast<ssize_t>(found.size()))
     return found == mark_.value ? "" : "process " + std::to_string(pid_) + " is another one";
   const int error = errno;
   std::string text = "process_vm_readv of process " + std::to_string(pid_) + " fails (" +
@@ -111,24 +111,30 @@ std::string ProcessMemory::problem() const {
   return text;
 }
 
-Status ProcessMemory::read(std::span<const iovec> local, std::span<const iovec> remote) const {
-  // The mark is read last, in the same call: the kernel holds on to one memory during a call.
-  std::array<iovec, kMaxPieces + 1> to;
-  std::array<iovec, kMaxPieces + 1> from;
+Status ProcessMemory::read(std::span<const iovec> local, std::span<const iovec> remote,
+                           const ProcessStamp* stamp) const {
+  // Stamp and mark are read last, in the same call: the kernel copies in order, and holds on to one
+  // memory during a call.
+  std::array<iovec, kMaxPieces + 2> to;
+  std::array<iovec, kMaxPieces + 2> from;
   std::array<std::byte, ProcessMark::kBytes> found;
-  if (local.size() > kMaxPieces || local.size() != remote.size())
-    return Status::kTransportUnavailable;
-  std::ranges::copy(local, to.begin());
-  std::ranges::copy(remote, from.begin());
-  const std::size_t count = local.size() + 1;
-  to[count - 1] = {found.data(), found.size()};
-  from[count - 1] = {reinterpret_cast<void*>(mark_.address), found.size()};
-  std::size_t wanted = found.size();
-  for (const iovec& piece : local) wanted += piece.iov_len;
-  const ssize_t n = read_process(pid_, to.data(), from.data(), count);
+  uint64_t stamped = 0;
+  if (local.size() > kMaxPieces || remote.size() > kMaxPieces) return Status::kTransportUnavailable;
+  auto to_end = std::ranges::copy(local, to.begin()).out;
+  auto from_end = std::ranges::copy(remote, from.begin()).out;
+  if (stamp != nullptr) {
+    *to_end++ = {&stamped, sizeof(stamped)};
+    *from_end++ = {reinterpret_cast<void*>(stamp->address), sizeof(stamped)};
+  }
+  *to_end++ = {found.data(), found.size()};
+  *from_end++ = {reinterpret_cast<void*>(mark_.address), found.size()};
+  std::size_t wanted = 0;
+  for (const iovec& piece : std::span(to.begin(), to_end)) wanted += piece.iov_len;
+  const ssize_t n = read_process(pid_, {to.begin(), to_end}, {from.begin(), from_end});
   if (n < 0 && errno == ESRCH) return Status::kPeerDied;
   if (n != static_cast<ssize_t>(wanted)) return Status::kTransportUnavailable;
-  return found == mark_.value ? Status::kOk : Status::kPeerDied;
+  if (found != mark_.value) return Status::kPeerDied;
+  return stamp == nullptr || stamped == stamp->value ? Status::kOk : Status::kCancelled;
 }
 
 }  // namespace inlay::net

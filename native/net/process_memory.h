@@ -40,6 +40,12 @@ struct ProcessMark {
 // This process's, made at first use. Throws ResourceError.
 const ProcessMark& this_process_mark();
 
+// A word that its process changes when what lies elsewhere in its memory is no longer what it was.
+struct ProcessStamp {
+  uint64_t address = 0;
+  uint64_t value = 0;
+};
+
 // Reading another process's memory, without its help.
 class ProcessMemory {
  public:
@@ -50,11 +56,14 @@ class ProcessMemory {
 
   static constexpr std::size_t kMaxPieces = 256;
 
-  // Copies `remote` to `local`: as many pieces, of the same sizes, at most kMaxPieces.
+  // Copies `remote` to `local`: at most kMaxPieces each, as many bytes.
   //   kOk                    these are the bytes of that process
   //   kPeerDied              it is gone; what lies in `local` means nothing
   //   kTransportUnavailable  the system refuses, or the memory is not there (any more)
-  Status read(std::span<const iovec> local, std::span<const iovec> remote) const;
+  // With a stamp also, that was read after the bytes:
+  //   kCancelled             it has another value; what lies in `local` means nothing
+  Status read(std::span<const iovec> local, std::span<const iovec> remote,
+              const ProcessStamp* stamp = nullptr) const;
 
  private:
   pid_t pid_;

@@ -98,8 +98,8 @@ void Peer::watch_lanes(std::function<void(const Path&)> lost) {
 
 void Peer::lost(Path& path, Status why) {
   const auto self = shared_from_this();
-  host_paths_->remove(path);
   const uint64_t removed = dispatch_.remove_path(path, why);
+  host_paths_->remove(path);
   bool last = false;
   std::function<void(const Path&)> lane_lost;
   {
@@ -150,8 +150,8 @@ void Peer::lose(Status why, bool remote_gone) {
     const std::lock_guard lock(mutex_);
     lanes.swap(lanes_);
   }
-  host_paths_->clear();
   dispatch_.fail(why, remote_gone);
+  host_paths_->clear();  // not before, or far memory is out of reach for a moment
   for (const auto& lane : lanes) lane->close(why);
   settle_at(dispatch_.settled_by(), kAll);
 }

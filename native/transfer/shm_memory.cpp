@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "../core/stream_copy.h"
 
@@ -53,7 +55,6 @@ class ReadMemory : public RemoteMemory {
 
   Status copy(const Slice& slice, bool) const override {
     if (slice.request->op != Op::kRead) return Status::kTransportUnavailable;
-    if (page_ == nullptr) return read(slice);
     const auto visit = page_->enter(segment_.slot, segment_.epoch);
     return visit ? read(slice) : Status::kSegmentClosed;
   }
@@ -76,6 +77,67 @@ class ReadMemory : public RemoteMemory {
   const std::shared_ptr<net::VisitedPage> page_;
 };
 static_assert(net::kMaxRanges <= net::ProcessMemory::kMaxPieces);
+
+class PulledMemory : public RemoteMemory {
+ public:
+  PulledMemory(const net::ProcessMemory& process, const net::ProcessStamp& stamp)
+      : process_(process), stamp_(stamp) {}
+
+  Status copy(const Slice& slice, bool streaming) const override {
+    Status status = Status::kOk;
+    Bounce bounce{slice.request->local->base, streaming};
+    slice.each([&](Range range) {
+      while (range.length > 0 && status == Status::kOk) {
+        const uint64_t step = std::min(range.length, kBounceBytes - bounce.bytes);
+        bounce.add({range.local, range.remote, step});
+        range.local += step;
+        range.remote += step;
+        range.length -= step;
+        if (bounce.bytes == kBounceBytes) status = move(bounce);
+      }
+    });
+    return status == Status::kOk && bounce.bytes > 0 ? move(bounce) : status;
+  }
+
+ private:
+  // Stays in a cache between the copy into it and out of it.
+  static constexpr uint64_t kBounceBytes = uint64_t{128} << 10;
+
+  struct Bounce {
+    std::byte* const base;
+    const bool streaming;
+    std::array<Range, net::kMaxRanges> ranges{};
+    std::size_t count = 0;
+    uint64_t bytes = 0;
+
+    void add(const Range& range) {
+      ranges[count++] = range;
+      bytes += range.length;
+    }
+  };
+
+  Status move(Bounce& bounce) const {
+    static thread_local std::vector<std::byte> buffer(kBounceBytes);
+    std::array<iovec, net::kMaxRanges> from;
+    for (std::size_t i = 0; i < bounce.count; ++i)
+      from[i] = {reinterpret_cast<void*>(bounce.ranges[i].remote), bounce.ranges[i].length};
+    const iovec to{buffer.data(), bounce.bytes};
+    const Status status = process_.read({&to, 1}, {from.data(), bounce.count}, &stamp_);
+    if (status != Status::kOk) return status;
+    const std::byte* at = buffer.data();
+    for (std::size_t i = 0; i < bounce.count; ++i) {
+      const Range& range = bounce.ranges[i];
+      copy_bytes(bounce.base + range.local, at, range.length, bounce.streaming);
+      at += range.length;
+    }
+    bounce.count = 0;
+    bounce.bytes = 0;
+    return Status::kOk;
+  }
+
+  const net::ProcessMemory process_;
+  const net::ProcessStamp stamp_;
+};
 
 }  // namespace
 
@@ -105,6 +167,11 @@ std::shared_ptr<const RemoteMemory> read_memory(const net::ProcessMemory& proces
                                                 SegmentName segment,
                                                 std::shared_ptr<net::VisitedPage> page) {
   return std::make_shared<ReadMemory>(process, base, segment, std::move(page));
+}
+
+std::shared_ptr<const RemoteMemory> pull_memory(const net::ProcessMemory& process,
+                                                const net::ProcessStamp& stamp) {
+  return std::make_shared<PulledMemory>(process, stamp);
 }
 
 }  // namespace inlay::transfer::shm

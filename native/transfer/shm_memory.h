@@ -22,10 +22,14 @@ std::shared_ptr<const RemoteMemory> map_memory(const net::Descriptor& descriptor
                                                std::shared_ptr<net::VisitedPage> page,
                                                Status& status);
 
-// One that is read out of its owner's address space, where it begins at `base`. Without a page
-// nobody is asked whether it is open: then its owner waits for us.
+// One that is read out of its owner's address space, where it begins at `base`.
 std::shared_ptr<const RemoteMemory> read_memory(const net::ProcessMemory& process, uint64_t base,
                                                 SegmentName segment,
                                                 std::shared_ptr<net::VisitedPage> page);
+
+// The memory of an initiator, at its addresses, as long as its stamp says that a write still wants
+// it: bytes pass through a buffer, and what was read too late does not land.
+std::shared_ptr<const RemoteMemory> pull_memory(const net::ProcessMemory& process,
+                                                const net::ProcessStamp& stamp);
 
 }  // namespace inlay::transfer::shm

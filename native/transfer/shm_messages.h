@@ -17,7 +17,7 @@
 
 namespace inlay::transfer::shm {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr std::string_view kName = "shm";
 
 using Ticket = std::array<std::byte, 16>;
@@ -53,7 +53,7 @@ struct Key {
 enum class Kind : uint32_t {
   kHello = 1,  // -> ticket, engine, mark       kWelcome   <- status, whether it pulls, control page
   kMap,        // -> slot, epoch                kMapped    <- status, slot, epoch, the memory
-  kPull,       // -> id, slot, epoch, ranges    kPulled    <- status, id
+  kPull,       // -> id, slot, epoch, stamp, ranges  kPulled    <- status, id
   kStop,       // -> id: to end a pull early, whose kPulled comes as ever
   kClosed,     //                               <- slot, epoch: unmap it
   kWelcome,
@@ -91,6 +91,7 @@ struct PullMessage {  // kPull, followed by its ranges; kStop, kPulled
   uint64_t id = 0;
   uint32_t slot = 0;
   uint32_t epoch = 0;
+  net::ProcessStamp stamp;  // of the source
 };
 
 struct PullRange {

@@ -23,7 +23,10 @@ std::optional<Key> key_of(const RemoteSegment& remote) {
 
 ShmPath::ShmPath(const std::shared_ptr<PathOwner>& owner, net::CopyCrew& crew, net::Loop& loop,
                  Link link, std::function<void()> broken)
-    : CopyPath(owner, crew), loop_(loop), link_(std::move(link)), broken_(std::move(broken)) {}
+    : CopyPath(owner, crew), loop_(loop), link_(std::move(link)), broken_(std::move(broken)) {
+  // What memory holds when it is used for something else is not taken for a stamp.
+  net::fill_random(std::as_writable_bytes(std::span(&last_stamp_, 1)));
+}
 
 void ShmPath::listen() {
   const auto self = std::static_pointer_cast<ShmPath>(shared_from_this());
@@ -103,13 +106,15 @@ PostResult ShmPath::post_pull(Attempt& attempt) {
     const auto source = reinterpret_cast<uint64_t>(request.local->base + range.local);
     ranges.push_back({range.remote, source, range.length});
   });
+  auto stamp = std::make_unique<Stamp>(++last_stamp_);
+  head.stamp = stamp->name();
   head.num_ranges = static_cast<uint16_t>(ranges.size());
   const auto head_bytes = bytes_of(head);
   Bytes message(head_bytes.begin(), head_bytes.end());
   const auto range_bytes = std::as_bytes(std::span(ranges));
   message.insert(message.end(), range_bytes.begin(), range_bytes.end());
   pulled_.store(true);
-  pulls_.emplace(head.id, Pull{&attempt});
+  pulls_.emplace(head.id, Pull{&attempt, std::move(stamp)});
   send(message);
   return {Posted::kTaken};
 }
@@ -166,18 +171,21 @@ void ShmPath::revoke(const void* owner) {
 void ShmPath::abandon(const void* owner) {
   const std::lock_guard lock(mutex_);
   for (auto& [id, pull] : pulls_)
-    if (pull.attempt->owner == owner && !std::exchange(pull.given_up, true))
-      if (const auto peer = owner_.lock())
-        peer->completed(*pull.attempt, Status::kCancelled, false);
+    if (pull.attempt->owner == owner) give_up(pull, Status::kCancelled);
+}
+
+// What the peer reads from now on does not land, but what it has read may.
+void ShmPath::give_up(Pull& pull, Status why) {
+  if (std::exchange(pull.given_up, true)) return;
+  pull.stamp->take_back();
+  if (const auto peer = owner_.lock()) peer->completed(*pull.attempt, why, false);
 }
 
 void ShmPath::close(Status why) {
   CopyPath::close(why);
   const std::lock_guard lock(mutex_);
   end_parked(nullptr, why);
-  for (auto& [id, pull] : pulls_)
-    if (!std::exchange(pull.given_up, true))
-      if (const auto peer = owner_.lock()) peer->completed(*pull.attempt, why, false);
+  for (auto& [id, pull] : pulls_) give_up(pull, why);
   known_.clear();
   // The peer ends its pulls and hangs up; end() is told of that.
   shutdown(link_.socket.get(), SHUT_WR);
@@ -269,7 +277,7 @@ void ShmPath::take_pulled(const PullMessage& answer) {
   const std::lock_guard lock(mutex_);
   const auto found = pulls_.find(answer.id);
   if (found == pulls_.end()) return;
-  const Pull pull = found->second;
+  const Pull pull = std::move(found->second);
   pulls_.erase(found);
   const auto owner = owner_.lock();
   if (owner == nullptr) return;
@@ -298,6 +306,7 @@ void ShmPath::end() {
     const std::lock_guard lock(mutex_);
     end_parked(nullptr, Status::kPeerDied);
     for (const auto& [id, pull] : std::exchange(pulls_, {})) {
+      pull.stamp->take_back();
       if (owner == nullptr) continue;
       if (pull.given_up)
         owner->settled(*pull.attempt);

@@ -63,8 +63,21 @@ class ShmPath final : public CopyPath, public net::Handler {
     Status problem = Status::kOk;                // why it is not to be had
     std::vector<Attempt*> parked;                // until the answer
   };
+  // A word that the peer reads after the bytes: the memory is those of the write as long as it is
+  // there.
+  class Stamp {
+   public:
+    explicit Stamp(uint64_t value) : value_(value) {}
+    ~Stamp() { take_back(); }
+    void take_back() { value_.store(0); }
+    net::ProcessStamp name() const { return {reinterpret_cast<uint64_t>(&value_), value_.load()}; }
+
+   private:
+    std::atomic<uint64_t> value_;
+  };
   struct Pull {
     Attempt* attempt;
+    std::unique_ptr<Stamp> stamp;
     bool given_up = false;
   };
 
@@ -79,6 +92,7 @@ class ShmPath final : public CopyPath, public net::Handler {
   void take(net::SideMessage& message);
   void take_memory(const SegmentMessage& answer, const net::Descriptor& descriptor);
   void take_pulled(const PullMessage& answer);
+  void give_up(Pull& pull, Status why);  // locked
   void end();
 
   net::Loop& loop_;
@@ -96,6 +110,7 @@ class ShmPath final : public CopyPath, public net::Handler {
   bool sending_ = false;  // the loop tells when the outbox may go on
   std::unordered_map<uint32_t, Known> known_;
   uint64_t last_pull_ = 0;
+  uint64_t last_stamp_;
   std::unordered_map<uint64_t, Pull> pulls_;
 };
 

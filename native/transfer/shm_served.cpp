@@ -68,10 +68,9 @@ bool ServedLink::take_hello(const Hello& hello) {
   greeted_ = true;
   engine_ = hello.engine;
   const net::ProcessMemory memory(net::credentials_of(socket_)->pid, hello.mark);
-  // No page: the initiator's batch keeps its memory until it has our answer.
-  if (memory.problem().empty()) initiator_ = read_memory(memory, 0, {}, nullptr);
+  if (memory.problem().empty()) initiator_ = memory;
   Welcome welcome;
-  welcome.can_pull = initiator_ != nullptr;
+  welcome.can_pull = initiator_.has_value();
   welcome.connection = connection_;
   return net::send_side(socket_, bytes_of(welcome), &server_.page_.descriptor()) ==
          net::SideIo::kDone;
@@ -95,7 +94,7 @@ void ServedLink::take_map(const SegmentMessage& asked) {
 }
 
 Status ServedLink::check(Pull& pull, const PullMessage& asked) const {
-  if (initiator_ == nullptr) return Status::kTransportUnavailable;
+  if (!initiator_) return Status::kTransportUnavailable;
   pull.use = server_.site_.segments.use(asked.slot, asked.epoch);
   if (pull.use == nullptr) return Status::kSegmentClosed;
   const Segment& segment = pull.use->segment();
@@ -132,7 +131,7 @@ bool ServedLink::take_pull(const PullMessage& asked, std::span<const std::byte> 
     const std::lock_guard lock(mutex_);
     if (!pulls_.emplace(asked.id, std::move(pull)).second) return false;
   }
-  const PostResult result = start(attempt, initiator_);
+  const PostResult result = start(attempt, pull_memory(*initiator_, asked.stamp));
   if (result.how == Posted::kTaken) {
     call_crew();
   } else {

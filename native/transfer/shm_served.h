@@ -1,6 +1,8 @@
 // One initiator's side channel, from accept to its end.
 #pragma once
 
+#include <optional>
+
 #include "shm_memory.h"
 #include "shm_server.h"
 
@@ -41,7 +43,7 @@ class ServedLink final : public net::Handler, public CopyQueue {
   net::Loop::Id loop_id_ = 0;
   bool greeted_ = false;
   net::EngineId engine_{};
-  std::shared_ptr<const RemoteMemory> initiator_;  // null: this end cannot read it
+  std::optional<net::ProcessMemory> initiator_;  // none: this end cannot read it
   net::SideMessage message_;
 
   // Guarded by mutex_:
