@@ -6,13 +6,16 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "../core/crc32c.h"
+#include "../net/bytes.h"
 #include "../transfer/engine.h"
+#include "../transfer/lane_question.h"
 #include "check.h"
 
 namespace {
@@ -171,14 +174,54 @@ uint64_t odd_number() {
   }
 }
 
+std::vector<std::byte> plain_bytes(uint64_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = plain_byte();
+  return bytes;
+}
+
+// As Arrivals takes it, with lengths that may lie.
+std::vector<std::byte> odd_message() {
+  std::vector<std::byte> message(18);
+  const uint64_t number = one_in(4) ? odd_number() : below(2000);
+  const uint64_t floor = one_in(4) ? odd_number() : below(number + 1);
+  net::store(message.data(), number);
+  net::store(message.data() + 8, floor);
+  message[16] = std::byte(below(3));
+  message[17] = std::byte(one_in(2) ? below(6) : below(256));
+  const auto rest = plain_bytes(one_in(20) ? below(300'000) : below(40));
+  message.insert(message.end(), rest.begin(), rest.end());
+  return message;
+}
+
+// What a transport of the peer is asked, or its messages are: right, or anything else.
+std::vector<std::byte> odd_question() {
+  static constexpr std::array kAsked = {"", "tcp", "shm", "local", "file", "cuda", "messages"};
+  std::string asked = kAsked[below(kAsked.size())];
+  if (one_in(10)) asked.assign(below(256), 'x');
+  std::vector<std::byte> body = plain_bytes(one_in(20) ? below(5000) : below(30));
+  if (asked == "tcp" && one_in(2))
+    body = encode(
+        LaneQuestion{one_in(2) ? LaneAsk::kShut : LaneAsk::kLease, odd_number(), odd_number()});
+  if (asked == "messages") body = odd_message();
+  if (one_in(8)) body.resize(below(body.size() + 1));
+  std::vector<std::byte> question = net::encode_question(asked, body);
+  if (one_in(8) && !question.empty()) question[below(question.size())] = std::byte(below(256));
+  if (one_in(16)) question.resize(below(question.size() + 1));
+  return question;
+}
+
 // A frame that is right, or refused by its status, or, one in `rarely`, damaged: after that the
 // engine closes. With its payload, more or less.
 void add_frame(const Arena& arena, uint64_t rarely, std::vector<std::byte>& stream) {
   const bool damaged = one_in(rarely);
   const Segment& segment = one_in(2) ? *arena.readable : *arena.writable;
   net::Frame frame;
-  frame.kind = one_in(8) ? net::Kind::kLookup : one_in(2) ? net::Kind::kRead : net::Kind::kWrite;
-  frame.verified = frame.kind != net::Kind::kLookup && one_in(4);
+  frame.kind = one_in(2) ? net::Kind::kRead : net::Kind::kWrite;
+  if (one_in(4)) frame.kind = one_in(2) ? net::Kind::kLookup : net::Kind::kAsk;
+  const bool moves = frame.kind == net::Kind::kRead || frame.kind == net::Kind::kWrite;
+  frame.verified = moves && one_in(4);
+  std::vector<std::byte> question;
   frame.transfer = generator();
   frame.slice = static_cast<uint32_t>(generator());
   frame.slot = one_in(10) ? static_cast<uint32_t>(odd_number()) : segment.slot;
@@ -186,6 +229,9 @@ void add_frame(const Arena& arena, uint64_t rarely, std::vector<std::byte>& stre
   std::vector<net::WireRange> ranges;
   if (frame.kind == net::Kind::kLookup) {
     frame.bytes = one_in(3) ? 8 : 1 + below(255);
+  } else if (frame.kind == net::Kind::kAsk) {
+    question = odd_question();
+    frame.bytes = question.size();
   } else {
     for (uint64_t count = 1 + below(one_in(5) ? 256 : 4); count > 0; --count) {
       const uint64_t length = 1 + below(one_in(4) ? 4000 : 50);
@@ -209,6 +255,11 @@ void add_frame(const Arena& arena, uint64_t rarely, std::vector<std::byte>& stre
   if (frame.kind == net::Kind::kRead) return;
   uint64_t payload = std::min<uint64_t>(frame.bytes, 1 << 20);
   if (damaged && one_in(4)) payload = below(2000);
+  if (frame.kind == net::Kind::kAsk) {
+    question.resize(payload);
+    stream.insert(stream.end(), question.begin(), question.end());
+    return;
+  }
   if (frame.kind == net::Kind::kLookup && payload == 8) {
     for (const char c : std::string("readable")) stream.push_back(static_cast<std::byte>(c));
     return;
@@ -279,6 +330,9 @@ int main(int argc, char** argv) {
       test_frames(engine, arena, answered);
     CHECK(arena.is_sound());
     if (i % 50 != 49) continue;
+    for (Message message; engine.arrivals().receive(message, Clock::now());)
+      CHECK(message.body.size() <= Arrivals::kMaxBodyBytes &&
+            message.topic.size() <= Arrivals::kMaxTopicBytes);
     // An honest initiator is served as ever.
     const auto peer = initiator.connect(engine.address(), 10, [] {});
     std::vector<Request> requests;
