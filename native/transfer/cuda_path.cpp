@@ -87,7 +87,7 @@ CudaPeerPath::Opened::~Opened() {
 CudaPeerPath::CudaPeerPath(std::weak_ptr<PathOwner> owner, net::Loop& loop,
                            std::shared_ptr<const CudaDevices> devices, net::Descriptor socket,
                            int32_t pid)
-    : FarPath(std::move(owner), false),
+    : FarPath(std::move(owner)),
       loop_(loop),
       devices_(std::move(devices)),
       socket_(std::move(socket)),

@@ -28,7 +28,7 @@ class CudaOwnPath final : public FarPath {
  public:
   // `is_own`: the door is this engine's own, which needs no remote access.
   CudaOwnPath(std::weak_ptr<PathOwner> owner, std::shared_ptr<Door> door, bool is_own)
-      : FarPath(std::move(owner), false), door_(std::move(door)), is_own_(is_own) {}
+      : FarPath(std::move(owner)), door_(std::move(door)), is_own_(is_own) {}
 
   std::string_view transport() const override { return "cuda"; }
   std::string name() const override { return "cuda, this process"; }

@@ -43,7 +43,7 @@ void FarPath::resume() {
       if (job->move == nullptr) {
         Prepared prepared = prepare(job->attempt->slice);
         if (prepared.refused != Status::kOk) {
-          report(*job, prepared.refused, true);
+          report(*job, prepared.refused);
           jobs_.erase(job);
         } else if (!prepared.later) {
           make_move(job, std::move(prepared));
@@ -75,7 +75,7 @@ void FarPath::end_uses(const void* use) {
       if (job->started) {
         job->move->cancel();
       } else {
-        report(*job, Status::kSegmentClosed, true);
+        report(*job, Status::kSegmentClosed);
         jobs_.erase(job);
       }
     }
@@ -83,8 +83,8 @@ void FarPath::end_uses(const void* use) {
   }
 }
 
-void FarPath::report(const Job& job, Status status, bool settled) {
-  if (const auto owner = owner_.lock()) owner->completed(*job.attempt, status, settled);
+void FarPath::report(const Job& job, Status status) {
+  if (const auto owner = owner_.lock()) owner->completed(*job.attempt, status);
 }
 
 void FarPath::over(Jobs::iterator job, Status status) {
@@ -95,9 +95,7 @@ void FarPath::over(Jobs::iterator job, Status status) {
   {
     const std::lock_guard lock(mutex_);
     ended.splice(ended.begin(), jobs_, job);
-    if (owner != nullptr && job->given_up)
-      owner->settled(*job->attempt);
-    else if (owner != nullptr)
+    if (owner != nullptr)
       owner->completed(*job->attempt,
                        status == Status::kCancelled && closed_ != Status::kOk ? closed_ : status);
     ended_.notify_all();
@@ -110,7 +108,7 @@ void FarPath::revoke(const void* owner) {
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     const auto next = std::next(job);
     if (job->owner == owner && !job->started) {
-      report(*job, Status::kCancelled, true);
+      report(*job, Status::kCancelled);
       jobs_.erase(job);
     } else if (job->owner == owner && job->attempt->slice.request->op == Op::kRead) {
       job->move->cancel();
@@ -119,15 +117,11 @@ void FarPath::revoke(const void* owner) {
   }
 }
 
+// What a disk or device has begun reads local memory until it is done with it: its end comes then.
 void FarPath::abandon(const void* owner) {
   const std::lock_guard lock(mutex_);
-  for (Job& job : jobs_) {
-    if (job.owner != owner || job.given_up || !job.started) continue;
-    job.move->cancel();
-    if (!source_may_go_ || job.attempt->slice.request->op == Op::kRead) continue;
-    job.given_up = true;
-    report(job, Status::kCancelled, false);
-  }
+  for (Job& job : jobs_)
+    if (job.owner == owner && job.started) job.move->cancel();
 }
 
 void FarPath::close(Status why) {
@@ -138,7 +132,7 @@ void FarPath::close(Status why) {
     if (job->started) {
       job->move->cancel();
     } else {
-      report(*job, closed_, true);
+      report(*job, closed_);
       jobs_.erase(job);
     }
     job = next;

@@ -28,10 +28,7 @@ class FarPath : public Path, public std::enable_shared_from_this<FarPath> {
   void close(Status why) override;
 
  protected:
-  // `source_may_go`: of a write that is cancelled while it is under way the local memory need not
-  // stay. Else abandon() does not end it: its end comes when the far memory is done with it.
-  FarPath(std::weak_ptr<PathOwner> owner, bool source_may_go)
-      : owner_(std::move(owner)), source_may_go_(source_may_go) {}
+  explicit FarPath(std::weak_ptr<PathOwner> owner) : owner_(std::move(owner)) {}
 
   // How a slice moves.
   struct Prepared {
@@ -61,15 +58,13 @@ class FarPath : public Path, public std::enable_shared_from_this<FarPath> {
     std::shared_ptr<const void> use;
     std::unique_ptr<FarMove> move;  // null: not known yet
     bool started = false;
-    bool given_up = false;
   };
   using Jobs = std::list<Job>;
 
   void make_move(Jobs::iterator job, Prepared prepared);
   void over(Jobs::iterator job, Status status);
-  void report(const Job& job, Status status, bool settled);
+  void report(const Job& job, Status status);
 
-  const bool source_may_go_;
   std::condition_variable ended_;
   Jobs jobs_;
 };
@@ -82,12 +77,9 @@ class OwnFarPath final : public FarPath {
     std::string name;
     net::Place place;  // of the far memories that it leads to
     Reach reach;
-    bool source_may_go;
   };
   OwnFarPath(std::weak_ptr<PathOwner> owner, SegmentRegistry& segments, Made made)
-      : FarPath(std::move(owner), made.source_may_go),
-        segments_(segments),
-        made_(std::move(made)) {}
+      : FarPath(std::move(owner)), segments_(segments), made_(std::move(made)) {}
 
   std::string_view transport() const override { return made_.transport; }
   std::string name() const override { return made_.name; }

@@ -16,7 +16,7 @@ Transport::Connected FileTransport::connect(const std::shared_ptr<PathOwner>& pe
   if (peer->engine_id() != site_.engine) return {{}, "its files are its own"};
   return {{std::make_shared<OwnFarPath>(
               peer, site_.segments,
-              OwnFarPath::Made{"file", "file, this process", net::Place::kDisk, kReach, false})},
+              OwnFarPath::Made{"file", "file, this process", net::Place::kDisk, kReach})},
           {}};
 }
 
