@@ -50,7 +50,7 @@ class Owner : public PathOwner {
   }
   void settled(Attempt& attempt) override {
     const std::lock_guard lock(mutex_);
-    CHECK(unsettled_.erase(&attempt) == 1);
+    CHECK(unsettled_.erase(&attempt) == 1 || fenced_);  // or the fence was answered first
   }
   void lost(Path&, Status why) override { lost_.store(why); }
   void add(std::shared_ptr<Path> path) override {
@@ -88,6 +88,7 @@ class Owner : public PathOwner {
   void settle_all() {
     const std::lock_guard lock(mutex_);
     unsettled_.clear();
+    fenced_ = true;
   }
   void forget_loss() { lost_.store(Status::kOk); }
   std::shared_ptr<Path> take_added() {
@@ -106,6 +107,7 @@ class Owner : public PathOwner {
   std::mutex mutex_;
   std::set<Attempt*> under_way_;
   std::set<Attempt*> unsettled_;
+  bool fenced_ = false;
   std::vector<Outcome> outcomes_;
   std::vector<std::shared_ptr<Path>> added_;
   std::atomic<Status> lost_{Status::kOk};

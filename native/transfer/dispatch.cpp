@@ -218,7 +218,8 @@ void Dispatch::leave_unsettled(Sent& sent) {
 
 void Dispatch::settled(Attempt& attempt) {
   const std::lock_guard lock(mutex_);
-  if (!nothing_lands_) end_doubt(static_cast<Sent&>(attempt));
+  Sent& sent = static_cast<Sent&>(attempt);
+  if (!nothing_lands_ && is_doubtful(sent)) end_doubt(sent);  // else a fence's answer was first
 }
 
 void Dispatch::end_doubt(Sent& sent) {
