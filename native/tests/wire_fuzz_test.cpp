@@ -184,7 +184,7 @@ std::vector<std::byte> plain_bytes(uint64_t size) {
 std::vector<std::byte> odd_message() {
   std::vector<std::byte> message(18);
   const uint64_t number = one_in(4) ? odd_number() : below(2000);
-  const uint64_t floor = one_in(4) ? odd_number() : below(number + 1);
+  const uint64_t floor = one_in(4) ? odd_number() : below(2000);
   net::store(message.data(), number);
   net::store(message.data() + 8, floor);
   message[16] = std::byte(below(3));
