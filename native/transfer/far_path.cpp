@@ -90,7 +90,12 @@ void FarPath::report(const Job& job, Status status) {
 void FarPath::over(Jobs::iterator job, Status status) {
   const auto owner = owner_.lock();
   // Before anybody hears of the end, and without the lock: letting go may take a while.
-  job->use = nullptr;
+  std::shared_ptr<const void> use;
+  {
+    const std::lock_guard lock(mutex_);
+    use.swap(job->use);
+  }
+  use = nullptr;
   Jobs ended;  // destroyed without the lock
   {
     const std::lock_guard lock(mutex_);
