@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -46,7 +46,7 @@ def netns_problem() -> str | None:
         return str(error)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Link:
     """One pair of network cards.
 
@@ -62,6 +62,7 @@ class Link:
     left_name: str
     right_name: str
     mbit: float | None
+    _silent: bool = field(default=False, init=False)
 
     def cut(self, *, silently: bool = False) -> None:
         """Let nothing pass any more.
@@ -70,6 +71,7 @@ class Link:
         told, and packets wait in a queue of 4 MB.
         """
         if silently:
+            self._silent = True
             self._shape("replace", NOTHING + " limit 4mb")
         else:
             self._set("down")
@@ -77,10 +79,14 @@ class Link:
     def restore(self) -> None:
         """Let pass what did before either cut; packets that waited silently go first.
 
-        Cards are up at once, but that they work (`operstate`) is told up to a second later.
+        Cards are up at once, but that they work (`operstate`) is told up to a second later. What
+        is sent before a card works is lost, and if that was a question for an Ethernet address,
+        the system asks again only after a second: so nothing is sent here after cards were down.
         """
         self._set("up")
-        self.set_rate(self.mbit)
+        if self._silent:
+            self.set_rate(self.mbit)
+        self._silent = False
 
     def set_rate(self, mbit: float | None) -> None:
         """Change the rate for now; `restore` brings the link's own back."""
