@@ -39,6 +39,15 @@
     │   ├── DeviceTransferError        a CUDA device did not copy bytes of its memory
     │   ├── TransportUnavailableError  what moves the bytes does not work here
     │   └── EngineClosedError          the transfer engine is closed, or the parent's of a fork
+    ├── StoreError                 the key-value store did not do what it was asked
+    │   ├── KeyNotFound (KeyError)     there is no object under this key
+    │   ├── ObjectExists               there is one, and it was to be an error
+    │   ├── StoreFull                  no room, and nothing may be evicted for it
+    │   ├── StoreUnavailable           the master cannot be reached, or is no use
+    │   │   ├── StoreRefused               it holds another token
+    │   │   └── StoreVersionError          no version that both speak
+    │   ├── StoreTimeout (TimeoutError)  the call's time was over
+    │   └── StoreClosed                the store is closed, or the parent's of a fork
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
     └── AddressInUseError              a port is taken
 
@@ -315,6 +324,60 @@ class TransportUnavailableError(TransferError):
 
 class EngineClosedError(TransferError):
     """The transfer engine is closed, or was made by the parent of this forked process."""
+
+
+class StoreError(InlayError):
+    """The key-value store did not do what it was asked."""
+
+    code = "store_error"
+
+
+class KeyNotFound(StoreError, KeyError):
+    """There is no object under this key: never put, removed, or evicted."""
+
+    code = "key_not_found"
+    http_status = 404
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
+class ObjectExists(StoreError):
+    """The key has an object, and `if_exists="error"` was asked for."""
+
+    code = "object_exists"
+    http_status = 409
+
+
+class StoreFull(StoreError):
+    """No segment has room, and what lies there is pinned, leased or may not be evicted."""
+
+    code = "store_full"
+    http_status = 507
+
+
+class StoreUnavailable(StoreError):
+    """The master cannot be reached, or what answers there is of no use."""
+
+    code = "store_unavailable"
+    http_status = 503
+
+
+class StoreRefused(StoreUnavailable):
+    """The master holds another token."""
+
+
+class StoreVersionError(StoreUnavailable):
+    """The master speaks no version of the protocol that this process speaks."""
+
+
+class StoreTimeout(StoreError, TimeoutError):
+    """A call of the store was not over within its timeout."""
+
+    code = "store_timeout"
+    http_status = 504
+
+
+class StoreClosed(StoreError):
+    """The store is closed, or was made by the parent of this forked process."""
 
 
 class WaitTimeoutError(InlayError, TimeoutError):
