@@ -6,7 +6,6 @@ would take a core from them.
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,86 +16,48 @@ from pathlib import Path
 
 from benchmarks import peers
 from benchmarks.case import CaseError
-from benchmarks.machine import ROOT
 from benchmarks.transfer.calls import ARENA_BYTES
+from benchmarks.transfer.told import Told
 
-START_S = 60
-ANSWER_S = 60
 SETTLE_S = 0.002  # after they go on, until threads that spin are there again
 
 VERSION = "import importlib.metadata as m; print(m.version('{}'))"
 
 
-class DriverError(CaseError):
-    """A driver's process cannot start or ended; the message has the end of what it printed."""
-
-
-class Driver:
+class Driver(Told):
     """A process that answers `WHAT BLOCK_BYTES THREADS CALLS` with two times in seconds.
 
     Args:
-        command: it; its first line is `ready` if `says_ready`.
+        command: it.
         environment: laid over this process's.
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        says_ready: bool = True,
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        self._name = " ".join(command[-2:])
-        self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
-        if says_ready:
-            try:
-                self._line(START_S)
-            except DriverError:
-                self.close()
-                raise
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        environment = {**os.environ, **(environment or {})}
+        super().__init__(command, env=environment, start_new_session=True)
+        os.killpg(self.process.pid, signal.SIGSTOP)
 
     def ask(self, what: str, block_bytes: int, threads: int, calls: int) -> tuple[float, float]:
         """Total and median seconds of `calls` calls in each of `threads` threads."""
-        assert self._process.stdin is not None
-        os.killpg(self._process.pid, signal.SIGCONT)
+        os.killpg(self.process.pid, signal.SIGCONT)
         time.sleep(SETTLE_S)
-        self._process.stdin.write(f"{what} {block_bytes} {threads} {calls}\n".encode())
-        self._process.stdin.flush()
-        total_s, p50_s = self._line(ANSWER_S).split()
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        total_s, p50_s = self.tell(f"{what} {block_bytes} {threads} {calls}").split()
+        os.killpg(self.process.pid, signal.SIGSTOP)
         return float(total_s), float(p50_s)
 
     def close(self) -> None:
-        """End the process and its children."""
+        """Kill it and its children."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-        self._log.close()
-
-    def _line(self, timeout_s: float) -> str:
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        line = self._process.stdout.readline() if ready else b""
-        if line:
-            return line.decode()
-        self._log.seek(0)
-        tail = self._log.read().decode(errors="replace")[-500:]
-        raise DriverError(f"{self._name} {'ended' if ready else 'does not answer'}: {tail}")
+            os.killpg(self.process.pid, signal.SIGKILL)
+        super().close()
 
 
 @contextlib.contextmanager
 def limits() -> Iterator[Driver]:
     """What the machine allows: `limit_driver.cpp`, compiled for this processor."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "limit_driver"
         source = Path(__file__).with_name("limit_driver.cpp")
         flags = ["-O3", "-march=native", "-std=c++20", "-pthread"]
@@ -108,10 +69,9 @@ def limits() -> Iterator[Driver]:
             check=False,
         )
         if done.returncode:
-            raise DriverError(f"{source.name} does not compile: {done.stderr[-500:]}")
-        driver = Driver([str(program), str(ARENA_BYTES)], says_ready=False)
-        stack.callback(driver.close)
-        yield driver
+            raise CaseError(f"{source.name} does not compile: {done.stderr[-500:]}")
+        with Driver([str(program), str(ARENA_BYTES)]) as driver:
+            yield driver
 
 
 @contextlib.contextmanager
@@ -154,9 +114,8 @@ def _started(
             for suffix, arguments in modes.items():
                 try:
                     driver = Driver([python, "-m", module, *arguments], environment)
-                except DriverError as error:
+                except CaseError as error:
                     print(f"peer left out: {error}", file=sys.stderr)
                     continue
-                stack.callback(driver.close)
-                found[f"{name} {version}{suffix}"] = driver
+                found[f"{name} {version}{suffix}"] = stack.enter_context(driver)
         yield found

@@ -8,87 +8,51 @@ Of shared memory the Unix connection is shut, of fabric (libfabric's tcp provide
 that its ports share: tcp has another one.
 """
 
+import functools
 import json
-import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from typing import Any
 
 from benchmarks.case import CaseError, Run
-from benchmarks.machine import ROOT
+from benchmarks.transfer.told import Start, Told, module
 from benchmarks.triples import Comparison, Samples
-from tests.support.netns import ShapedLinks, netns_problem
+from tests.support.netns import ShapedLinks, Side, netns_problem
 
-ANSWER_S = 30
 LONGEST_S = 3.0  # that a return is waited for
-
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def start_here(_: str, command: list[str], **options: Any) -> "subprocess.Popen[str]":
-    """As `ShapedLinks.start`, outside of them."""
-    return subprocess.Popen(command, **options)
 
 
 class Pair:
-    """A target, and the process that reads from it."""
+    """A target, and the process that reads from it: on one host, or at the ends of links.
 
-    def __init__(self, start: Start, listen: str, host: str | None, transport: str) -> None:
-        transports = [transport, "tcp"]
-        self._target = self._start(
-            start, "right", "tests.integration.transfer.target", listen, *transports
-        )
-        address = self._line(self._target)
-        if host is not None:
-            address = f"{host}:{address.rpartition(':')[2]}"
-        self._reader = self._start(
-            start, "left", "benchmarks.transfer.failover_side", listen, address, *transports
-        )
-        self._line(self._reader)
+    Both end with `stack`.
+    """
+
+    def __init__(self, stack: ExitStack, transport: str, links: ShapedLinks | None = None) -> None:
+        start: dict[Side, Start] = {"left": subprocess.Popen, "right": subprocess.Popen}
+        listen = "127.0.0.1:0"
+        if links is not None:
+            start = {side: functools.partial(links.start, side) for side in start}
+            listen = "0.0.0.0:0"
+        names = [transport, "tcp"]
+        target = module("tests.integration.transfer.target", listen, *names)
+        self._target = stack.enter_context(Told(target, start["right"]))
+        address = self._target.first
+        if links is not None:
+            address = f"{links[1].right}:{address.rpartition(':')[2]}"
+        reader = module("benchmarks.transfer.failover_side", listen, address, *names)
+        self._reader = stack.enter_context(Told(reader, start["left"]))
 
     def cut_side_channels(self) -> None:
         """Of shared memory."""
-        assert self._target.stdin is not None
-        self._target.stdin.write("cut_side_channels()\n")
-        self._target.stdin.flush()
-        if self._line(self._target) != "1":
+        if self._target.tell("cut_side_channels()") != "1":
             raise CaseError("transfer/failover: there was no link of shared memory")
 
     def reads(self) -> list[tuple[float, int]]:
         """When each read since the last call ended, and what the better transport had moved."""
-        assert self._reader.stdin is not None
-        self._reader.stdin.write("\n")
-        self._reader.stdin.flush()
-        told: list[tuple[float, int]] = json.loads(self._line(self._reader))
+        told: list[tuple[float, int]] = json.loads(self._reader.tell())
         return told
-
-    def close(self) -> None:
-        """End both."""
-        for process in (self._reader, self._target):
-            process.kill()
-            process.communicate()
-
-    @staticmethod
-    def _start(start: Start, side: str, module: str, *arguments: str) -> "subprocess.Popen[str]":
-        return start(
-            side,
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-
-    def _line(self, process: "subprocess.Popen[str]") -> str:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
-        line = process.stdout.readline().strip() if ready else ""
-        if not line:
-            raise CaseError("transfer/failover: a process ended, or does not answer")
-        return line
 
 
 def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
@@ -96,14 +60,12 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
     if problem := netns_problem():
         raise CaseError(f"transfer/failover needs network namespaces with shaped links: {problem}")
     with ExitStack() as stack:
-        pair = Pair(start_here, "127.0.0.1:0", None, "shm")
-        stack.callback(pair.close)
+        pair = Pair(stack, "shm")
         yield from cuts(run, "shm", pair, pair.cut_side_channels, lambda: None)
     with ExitStack() as stack:
         links = stack.enter_context(ShapedLinks(run.workload["mbits"]))
         keep_from_fabric(links)
-        pair = Pair(links.start, "0.0.0.0:0", links[1].right, "fabric")
-        stack.callback(pair.close)
+        pair = Pair(stack, "fabric", links)
 
         def repair() -> None:
             time.sleep(run.workload["cut_s"])

@@ -5,19 +5,17 @@ part; the worse of the two. `recover_ms`: from the kill of the heavy one until t
 at 90 % of the card's rate.
 """
 
+import functools
 import json
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 
 from benchmarks.case import CaseError, Run
-from benchmarks.machine import ROOT
+from benchmarks.transfer.told import Told, module
 from benchmarks.triples import Comparison, Samples
-from tests.support.netns import ShapedLinks, Side, netns_problem
+from tests.support.netns import ShapedLinks, netns_problem
 
-ANSWER_S = 30
 WEIGHTS = {"interactive": 8, "background": 1}
 PAYLOAD = 0.96  # of a link's rate
 LONGEST_S = 2.0  # that a recovery is watched
@@ -25,49 +23,24 @@ LONGEST_S = 2.0  # that a recovery is watched
 Moved = list[tuple[float, int]]
 
 
-class Sides:
-    """A target, and the processes that write to it."""
+def start_target(stack: ExitStack, links: ShapedLinks) -> str:
+    """Its address; it ends with `stack`."""
+    command = module("tests.integration.transfer.target", "0.0.0.0:0", "tcp")
+    target = stack.enter_context(Told(command, functools.partial(links.start, "right")))
+    return f"{links[0].right}:{target.first.rpartition(':')[2]}"
 
-    def __init__(self, links: ShapedLinks) -> None:
-        self._links = links
-        address = self._line(self._start("right", "target", "0.0.0.0:0", "tcp"))
-        self._address = f"{links[0].right}:{address.split(':')[1]}"
 
-    def writers(self) -> dict[str, "subprocess.Popen[str]"]:
-        """One of each traffic class, at work."""
-        found = {}
-        for traffic_class in WEIGHTS:
-            found[traffic_class] = self._start(
-                "left", "sender", self._address, "write", traffic_class
-            )
-            self._line(found[traffic_class])
-        return found
+def start_writers(stack: ExitStack, links: ShapedLinks, address: str) -> dict[str, Told]:
+    """One of each traffic class, at work until `stack` ends."""
+    start = functools.partial(links.start, "left")
+    command = module("tests.integration.transfer.sender", address, "write")
+    return {name: stack.enter_context(Told([*command, name], start)) for name in WEIGHTS}
 
-    def moved(self, process: "subprocess.Popen[str]") -> Moved:
-        """What it has moved, and when."""
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-        moved: Moved = json.loads(self._line(process))
-        return moved
 
-    def _start(self, side: Side, module: str, *arguments: str) -> "subprocess.Popen[str]":
-        return self._links.start(
-            side,
-            [sys.executable, "-m", f"tests.integration.transfer.{module}", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-
-    def _line(self, process: "subprocess.Popen[str]") -> str:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
-        line = process.stdout.readline().strip() if ready else ""
-        if not line:
-            raise CaseError(f"transfer/fairness: no answer from {' '.join(process.args[-4:])}")
-        return line
+def moved_by(writer: Told) -> Moved:
+    """What it has moved, and when."""
+    moved: Moved = json.loads(writer.tell())
+    return moved
 
 
 def rate(moved: Moved, begin: float, end: float) -> float:
@@ -82,27 +55,27 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
     about = run.workload
     full = about["mbit"] * 1e6 / 8 * PAYLOAD
     errors, recoveries_ms = [], []
-    with ShapedLinks([about["mbit"]]) as links:
-        sides = Sides(links)
+    with ShapedLinks([about["mbit"]]) as links, ExitStack() as stack:
+        address = start_target(stack, links)
         for _ in range(run.repeats):
-            writers = sides.writers()
-            time.sleep(about["settle_s"])
-            begin = time.monotonic()
-            time.sleep(about["measure_s"])
-            end = time.monotonic()
-            rates = {
-                name: rate(sides.moved(writer), begin, end) for name, writer in writers.items()
-            }
-            wanted = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
-            errors.append(
-                max(abs(rates[one] / sum(rates.values()) / wanted[one] - 1) for one in WEIGHTS)
-            )
-            killed = time.monotonic()
-            writers["interactive"].kill()
-            time.sleep(LONGEST_S)
-            moved = sides.moved(writers["background"])
-            recoveries_ms.append(recovery(moved, killed, about["window_s"], full) * 1e3)
-            writers["background"].kill()
+            with ExitStack() as both:
+                writers = start_writers(both, links, address)
+                time.sleep(about["settle_s"])
+                begin = time.monotonic()
+                time.sleep(about["measure_s"])
+                end = time.monotonic()
+                rates = {
+                    name: rate(moved_by(writer), begin, end) for name, writer in writers.items()
+                }
+                wanted = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
+                errors.append(
+                    max(abs(rates[one] / sum(rates.values()) / wanted[one] - 1) for one in WEIGHTS)
+                )
+                killed = time.monotonic()
+                writers["interactive"].close()
+                time.sleep(LONGEST_S)
+                moved = moved_by(writers["background"])
+                recoveries_ms.append(recovery(moved, killed, about["window_s"], full) * 1e3)
             time.sleep(0.1)  # their lines in the ledger are stale
     yield Samples(name="share_error", values=errors, seeds=run.seeds)
     yield Samples(name="recover_ms", values=recoveries_ms, seeds=run.seeds)

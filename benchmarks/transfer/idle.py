@@ -5,20 +5,18 @@ that works here by default; `fabric` is libfabric's tcp provider, which has a ti
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Generator
 
 from benchmarks.case import CaseError, Run
-from benchmarks.machine import ROOT
+from benchmarks.transfer.told import Told, module
 from benchmarks.triples import Comparison, Samples
 from inlay.core.errors import TransportUnavailableError
 from inlay.transfer import TransferEngine
 from tests.integration.transfer.target import TOKEN
 
 MOVED = 1 << 20
-THEIRS = "int(1e9 * __import__('time').process_time())\n"
+THEIRS = "int(1e9 * __import__('time').process_time())"
 
 
 def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
@@ -28,22 +26,15 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
             engine = TransferEngine(token=TOKEN, transports=transports)
         except TransportUnavailableError as error:
             raise CaseError(f"transfer/idle: {error}") from error
-        command = [sys.executable, "-m", "tests.integration.transfer.target", "127.0.0.1:0"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with (
-            engine,
-            subprocess.Popen([*command, *transports], text=True, cwd=ROOT, **pipes) as target,
-        ):
-            assert target.stdin is not None and target.stdout is not None
-            peer = engine.connect(target.stdout.readline().strip())
+        command = module("tests.integration.transfer.target", "127.0.0.1:0", *transports)
+        with engine, Told(command) as target:
+            peer = engine.connect(target.first)
             engine.read(engine.allocate(MOVED), peer["source"][0:MOVED])
             sides: dict[str, list[float]] = {"initiator": [], "target": []}
             for _ in range(run.repeats):
                 times = []
                 for _ in range(2):
-                    target.stdin.write(THEIRS)
-                    target.stdin.flush()
-                    times.append((time.process_time(), json.loads(target.stdout.readline()) / 1e9))
+                    times.append((time.process_time(), json.loads(target.tell(THEIRS)) / 1e9))
                     if len(times) == 1:
                         time.sleep(run.workload["watched_s"])
                 for at, side in enumerate(sides):
@@ -53,4 +44,3 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
                 yield Samples(
                     name="busy_percent", values=values, params={"transports": name, "side": side}
                 )
-            target.stdin.close()

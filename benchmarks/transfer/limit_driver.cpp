@@ -2,9 +2,10 @@
 //
 //     limit_driver ARENA_BYTES
 //
-// Reads lines `WHAT BLOCK_BYTES THREADS CALLS` and answers each with `TOTAL_S P50_S`: the time from
-// the first thread's start to the last one's end, and the median call. Every thread makes CALLS
-// calls, and walks through its part of two arenas of ARENA_BYTES, so that no figure is a cache's.
+// Says `ready`, then answers each line `WHAT BLOCK_BYTES THREADS CALLS` with `TOTAL_S P50_S`: the
+// time from the first thread's start to the last one's end, and the median call. Every thread makes
+// CALLS calls, and walks through its part of two arenas of ARENA_BYTES, so that no figure is a
+// cache's.
 //
 //     copy        memfd to memfd in one process; streaming stores from 128 KiB on, memcpy below
 //     read, write a block over TCP, one connection per thread, depth 1, cubic: until all bytes are
@@ -182,6 +183,8 @@ int main(int argc, char** argv) {
     if (!receive_all(fd, answer_to, request.write ? sizeof acknowledged : bytes)) fail("recv");
   };
 
+  std::puts("ready");
+  std::fflush(stdout);
   char what[16];
   std::size_t block;
   int threads, calls;

@@ -7,13 +7,12 @@ and ends when its standard input does. Foreign memory is what the engine did not
 array.
 """
 
-import subprocess
 import sys
 from types import TracebackType
 
 import numpy as np
 
-from benchmarks.machine import ROOT
+from benchmarks.transfer.told import Told, module
 from inlay.transfer import Access, Op, Segment, Transfer, TransferEngine
 
 MEMORIES = ("allocated", "foreign")
@@ -54,17 +53,10 @@ class Pair:
     """
 
     def __init__(self, transport: str, size: int) -> None:
-        self._target = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.transfer.pair", transport, str(size)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        assert self._target.stdout is not None
+        self._target = Told(module("benchmarks.transfer.pair", transport, str(size)))
         self.engine = open_engine(transport)
         self.local, self._arrays = offer(self.engine, size, 1)
-        peer = self.engine.connect(self._target.stdout.readline().strip())
+        peer = self.engine.connect(self._target.first)
         self.remote = {name: peer[name] for name in MEMORIES}
 
     def move(self, op: Op, memory: str, offset: int, size: int) -> None:
@@ -90,8 +82,7 @@ class Pair:
         traceback: TracebackType | None,
     ) -> None:
         self.engine.close()
-        self._target.kill()
-        self._target.communicate()
+        self._target.close()
 
 
 def main() -> None:

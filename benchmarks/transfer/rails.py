@@ -9,66 +9,44 @@ cut. `reuse_after_s`: from a link's return until it has carried 256 KiB again. L
 random order, half of them silently: then nobody is told, packets just stay away.
 """
 
+import functools
 import json
 import random
-import select
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.case import CaseError, Run
-from benchmarks.machine import ROOT
 from benchmarks.transfer.rails_side import SLICE_BYTES
+from benchmarks.transfer.told import Told, module
 from benchmarks.triples import Comparison, Limit, Samples
-from tests.support.netns import Link, ShapedLinks, netns_problem
+from tests.support.netns import Link, ShapedLinks, Side, netns_problem
 
-ANSWER_S = 120
 USED_BYTES = 256 << 10
 BURST_BYTES = 128 << 10
 
 
 class Ends:
-    """Both processes."""
+    """Both processes, which end with `stack`."""
 
-    def __init__(self, links: ShapedLinks) -> None:
-        addresses = [link.right for link in links]
-        self._target = self._start(links, "right", "target", addresses)
-        self._initiator = self._start(links, "left", "initiator", addresses)
+    def __init__(self, stack: ExitStack, links: ShapedLinks) -> None:
+        def start(side: Side, role: str) -> Told:
+            addresses = [link.right for link in links]
+            command = module("benchmarks.transfer.rails_side", role, *addresses)
+            return stack.enter_context(Told(command, functools.partial(links.start, side)))
 
-    def _start(
-        self, links: ShapedLinks, side: Any, role: str, addresses: list[str]
-    ) -> "subprocess.Popen[str]":
-        process = links.start(
-            side,
-            [sys.executable, "-m", "benchmarks.transfer.rails_side", role, *addresses],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self._answer(process)
-        return process
+        start("right", "target")
+        self._initiator = start("left", "initiator")
 
     def tell(self, do: str, **arguments: Any) -> dict[str, Any]:
         """What the initiator answers."""
-        assert self._initiator.stdin is not None
-        self._initiator.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._initiator.stdin.flush()
-        answer = self._answer(self._initiator)
+        answer: dict[str, Any] = json.loads(
+            self._initiator.tell(json.dumps({"do": do, **arguments}))
+        )
         if "error" in answer:
             raise CaseError(f"transfer/rails: {do} failed: {answer['error']}")
-        return answer
-
-    def _answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
-        line = process.stdout.readline() if ready else ""
-        if not line:
-            raise CaseError(f"transfer/rails: no answer from {' '.join(process.args[-6:])}")
-        answer: dict[str, Any] = json.loads(line)
         return answer
 
 
@@ -77,8 +55,9 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
     if problem := netns_problem():
         raise CaseError(f"transfer/rails needs network namespaces with shaped links: {problem}")
     workload = run.workload
-    with ShapedLinks(workload["mbits"], burst_bytes=BURST_BYTES) as links:
-        ends = Ends(links)
+    with ExitStack() as stack:
+        links = stack.enter_context(ShapedLinks(workload["mbits"], burst_bytes=BURST_BYTES))
+        ends = Ends(stack, links)
         sum_bytes = sum(workload["mbits"]) / 8e-6
         size = workload["bulk_bytes"]
         yield Comparison(

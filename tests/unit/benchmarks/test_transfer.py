@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from benchmarks.case import load_declaration
+from benchmarks.case import CaseError, load_declaration
 from benchmarks.transfer import drivers, kv_shaped
 from benchmarks.transfer.calls import ARENA_BYTES, Walk, timed
-from benchmarks.transfer.drivers import Driver, DriverError
+from benchmarks.transfer.drivers import Driver
 
 
 def test_threads_walk_through_their_own_parts() -> None:
@@ -46,7 +46,7 @@ def test_a_driver_is_stopped_between_questions() -> None:
     driver = Driver([sys.executable, "-c", spin])
     try:
         assert driver.ask("read", 1, 1, 1) == (1.0, 2.0)
-        pid = driver._process.pid
+        pid = driver.process.pid
         _, status = os.waitpid(pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
     finally:
@@ -54,7 +54,7 @@ def test_a_driver_is_stopped_between_questions() -> None:
 
 
 def test_a_driver_that_ends_says_why() -> None:
-    with pytest.raises(DriverError, match="no such engine"):
+    with pytest.raises(CaseError, match="no such engine"):
         Driver([sys.executable, "-c", "import sys; sys.exit('no such engine')"])
 
 
