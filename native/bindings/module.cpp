@@ -4,6 +4,7 @@
 
 #include "../core/errors.h"
 #include "../core/status.h"
+#include "store.h"
 #include "transfer.h"
 
 namespace nb = nanobind;
@@ -74,4 +75,7 @@ NB_MODULE(_native, m) {
   nb::module_ transfer_policy = m.def_submodule(
       "transfer_policy", "Policies of the transfer engine; inlay.transfer.reference in C++.");
   inlay::bindings::register_transfer_policy(transfer_policy);
+
+  nb::module_ store = m.def_submodule("store", "KV store; typed doors in inlay.store.");
+  inlay::bindings::register_store_allocator(store);
 }

@@ -50,7 +50,9 @@ def native(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("module", ["kernels", "block_hash", "transfer", "transfer_policy"])
+@pytest.mark.parametrize(
+    "module", ["kernels", "block_hash", "transfer", "transfer_policy", "store"]
+)
 def test_stub_names_everything(module: str) -> None:
     assert public(list(members(stub_class(module)))) == public(dir(native(module)))
 

@@ -1,0 +1,10 @@
+// One register function per file of bindings of the store; all in the submodule `store`.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace inlay::bindings {
+
+void register_store_allocator(nanobind::module_& store);
+
+}  // namespace inlay::bindings
