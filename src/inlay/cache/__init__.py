@@ -4,20 +4,32 @@ Knows page ids and block names only; the memory itself belongs to the model's po
 """
 
 from inlay.cache.block_names import BlockNames
+from inlay.cache.block_store import BlockStore, KvStore
 from inlay.cache.config import CacheConfig
 from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
+from inlay.cache.open_store import open_store
 from inlay.cache.paged_kv_cache import PagedKvCache
+from inlay.cache.prefetch import Prefetch
+from inlay.cache.tiers import TierCounts, Tiers
+from inlay.cache.write_back import WriteBack
 
 __all__ = [
     "BlockNames",
     "BlockRemoved",
+    "BlockStore",
     "BlockStored",
     "CacheConfig",
     "KvCache",
     "KvEvent",
+    "KvStore",
     "PageCounts",
     "PageHold",
     "PagedKvCache",
+    "Prefetch",
     "PrefixMatch",
+    "TierCounts",
+    "Tiers",
+    "WriteBack",
+    "open_store",
 ]

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from inlay.cache.block_names import BlockNames
@@ -42,7 +42,7 @@ class PageCounts:
     """Where the pages are; the first three add up to `total`.
 
     Attributes:
-        used: held by at least one sequence.
+        used: held by at least one sequence, or pinned when their blocks were evicted.
         idle: hold a named block, nobody uses them; evicted when needed.
     """
 
@@ -111,14 +111,65 @@ class KvCache(ABC):
         """
 
     @abstractmethod
-    def publish(self, hold: PageHold, names: BlockNames, num_tokens: int) -> None:
+    def publish(
+        self, hold: PageHold, names: BlockNames, num_tokens: int, *, copied: bool = False
+    ) -> None:
         """Let others use the full blocks among the first `num_tokens` computed tokens.
 
         Args:
             names: covers at least these blocks.
+            copied: the blocks that are new came from another tier, which has them still.
 
         Cost: O(blocks that are new).
         """
+
+    @abstractmethod
+    def adopt(self, hold: PageHold, names: BlockNames, max_tokens: int) -> int:
+        """Put pages that others published meanwhile in place of the hold's own.
+
+        Goes from the hold's first unnamed block on as far as the blocks are there, and not
+        beyond `max_tokens` or the end of the hold.
+
+        Returns:
+            Tokens of the hold's named blocks.
+
+        Cost: O(blocks that are there).
+        """
+
+    @abstractmethod
+    def share(self, hold: PageHold, start: int, stop: int) -> PageHold:
+        """A second hold of the pages of blocks start..stop, which have no name yet.
+
+        Whoever lets something write to these pages from outside holds them so until it ends.
+        """
+
+    @abstractmethod
+    def renew(self, hold: PageHold, start: int, stop: int) -> None:
+        """Put new pages in place of those of blocks start..stop, which have no name yet.
+
+        Raises:
+            OutOfPagesError: free and idle pages do not suffice; nothing has changed.
+        """
+
+    @abstractmethod
+    def pin(self, page_ids: Sequence[int]) -> None:
+        """Keep the content of named pages until `unpin`, whatever becomes of their blocks.
+
+        Blocks in pinned pages are evicted in their turn, but the pages are not used again
+        before they are unpinned. No page is pinned twice at a time.
+        """
+
+    @abstractmethod
+    def unpin(self, page_ids: Sequence[int]) -> None:
+        """Let pinned pages go."""
+
+    @abstractmethod
+    def coldest(self, limit: int) -> list[int]:
+        """Idle pages, those that would be evicted next, first; at most `limit`."""
+
+    @abstractmethod
+    def has_block(self, digest: bytes) -> bool:
+        """Whether a block can be reused."""
 
     @abstractmethod
     def fork(self, hold: PageHold, num_tokens: int) -> PageHold:

@@ -1,8 +1,8 @@
 """A KV cache in one pool of pages on one device."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice, pairwise
 
 from inlay.cache.block_names import BlockNames, ChainFunction
 from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
@@ -10,6 +10,7 @@ from inlay.cache.eviction import EvictionPolicy, LruEviction
 from inlay.cache.index import PrefixIndex
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
 from inlay.cache.pages import PagePool
+from inlay.cache.write_back import WriteBack
 from inlay.core.block_hash import ROOT, chain
 from inlay.core.errors import OutOfPagesError
 
@@ -30,6 +31,9 @@ class PagedKvCache(KvCache):
         eviction: order of eviction; least recently used by default.
         hash_chain: computes digests.
         record_events: keep events for `take_events`.
+
+    Attributes:
+        write_back: told what becomes of named pages; set while there are none.
     """
 
     def __init__(
@@ -53,6 +57,9 @@ class PagedKvCache(KvCache):
         self._index = PrefixIndex()
         self._idle = LruEviction() if eviction is None else eviction
         self._events: list[KvEvent] | None = [] if record_events else None
+        self.write_back: WriteBack | None = None
+        self._pinned: set[int] = set()
+        self._evicted_pinned: set[int] = set()
 
     def names(self, salt: str = "") -> BlockNames:
         """A new, empty list of block names."""
@@ -87,6 +94,8 @@ class PagedKvCache(KvCache):
         except OutOfPagesError:
             self.release(hold)
             raise
+        if self.write_back is not None:
+            self.write_back.reused(hold.pages[: match.num_blocks])
         return hold
 
     def reserve(self, hold: PageHold, num_tokens: int) -> None:
@@ -94,15 +103,13 @@ class PagedKvCache(KvCache):
         new_pages = self._pages_for(num_tokens) - len(hold.pages)
         if new_pages <= 0:
             return
-        to_evict = new_pages - self._pool.num_free
-        if to_evict > len(self._idle):
-            raise self._out_of_pages(new_pages)
-        for _ in range(to_evict):
-            self._evict()
+        self._make_free(new_pages)
         for _ in range(new_pages):
             hold.pages.append(self._pool.take())
 
-    def publish(self, hold: PageHold, names: BlockNames, num_tokens: int) -> None:
+    def publish(
+        self, hold: PageHold, names: BlockNames, num_tokens: int, *, copied: bool = False
+    ) -> None:
         """Let others use the full blocks among the first `num_tokens` computed tokens."""
         if not self.reuses_prefixes:
             return
@@ -114,11 +121,59 @@ class PagedKvCache(KvCache):
                 self._index.add(digest, mine, parent)
                 if self._events is not None:
                     self._events.append(BlockStored(digest, parent))
+                if self.write_back is not None and not copied:
+                    self.write_back.stored(mine, digest)
             elif indexed != mine:
-                self._retain(indexed)
-                hold.pages[block] = indexed
-                self._drop(mine)
+                self._swap(hold, block, indexed)
             hold.num_named = block + 1
+
+    def adopt(self, hold: PageHold, names: BlockNames, max_tokens: int) -> int:
+        """Put pages that others published meanwhile in place of the hold's own."""
+        stop = min(max_tokens // self.page_tokens, len(hold.pages), len(names.digests))
+        for block in range(hold.num_named, stop):
+            indexed = self._index.page_of(names.digests[block])
+            if indexed is None:
+                break
+            self._swap(hold, block, indexed)
+            hold.num_named = block + 1
+        return hold.num_named * self.page_tokens
+
+    def share(self, hold: PageHold, start: int, stop: int) -> PageHold:
+        """A second hold of the pages of blocks start..stop, which have no name yet."""
+        assert start >= hold.num_named, "named pages are not for writing"
+        pages = hold.pages[start:stop]
+        for page_id in pages:
+            self._pool.retain(page_id)
+        return PageHold(pages)
+
+    def renew(self, hold: PageHold, start: int, stop: int) -> None:
+        """Put new pages in place of those of blocks start..stop, which have no name yet."""
+        assert start >= hold.num_named, "named pages are not to be renewed"
+        self._make_free(stop - start)
+        for block in range(start, stop):
+            old, hold.pages[block] = hold.pages[block], self._pool.take()
+            self._drop(old)
+
+    def pin(self, page_ids: Sequence[int]) -> None:
+        """Keep the content of named pages until `unpin`."""
+        assert self._pinned.isdisjoint(page_ids)
+        self._pinned.update(page_ids)
+
+    def unpin(self, page_ids: Sequence[int]) -> None:
+        """Let pinned pages go."""
+        self._pinned.difference_update(page_ids)
+        for page_id in page_ids:
+            if page_id in self._evicted_pinned:
+                self._evicted_pinned.discard(page_id)
+                self._drop(page_id)
+
+    def coldest(self, limit: int) -> list[int]:
+        """Idle pages, those that would be evicted next, first."""
+        return list(islice(self._idle, limit))
+
+    def has_block(self, digest: bytes) -> bool:
+        """Whether a block can be reused."""
+        return self._index.page_of(digest) is not None
 
     def fork(self, hold: PageHold, num_tokens: int) -> PageHold:
         """A second hold that shares the full pages of the first `num_tokens` tokens."""
@@ -160,6 +215,8 @@ class PagedKvCache(KvCache):
         self._pool.audit()
         self._index.audit()
         held = Counter(page for hold in holds for page in hold.pages)
+        held.update(self._evicted_pinned)
+        assert self._evicted_pinned <= self._pinned
         for page_id in range(self.num_pages):
             assert self._pool.references(page_id) == held[page_id], f"page {page_id} leaked"
         idle = list(self._idle)
@@ -178,6 +235,26 @@ class PagedKvCache(KvCache):
     def _pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_tokens)
 
+    def _make_free(self, num_pages: int) -> None:
+        """Evict until so many pages are free."""
+        to_evict = num_pages - self._pool.num_free
+        if to_evict <= 0:
+            return
+        if to_evict > len(self._idle) - self._num_pinned_idle():
+            raise self._out_of_pages(num_pages)
+        while self._pool.num_free < num_pages:
+            self._evict()
+
+    def _num_pinned_idle(self) -> int:
+        """Pages whose eviction would free none now. A batch's worth at most."""
+        return sum(1 for page_id in self._pinned if self._pool.references(page_id) == 0)
+
+    def _swap(self, hold: PageHold, block: int, page_id: int) -> None:
+        """Let a hold use another page of the same content."""
+        self._retain(page_id)
+        mine, hold.pages[block] = hold.pages[block], page_id
+        self._drop(mine)
+
     def _retain(self, page_id: int) -> None:
         if self._pool.retain(page_id):
             self._idle.discard(page_id)
@@ -194,7 +271,13 @@ class PagedKvCache(KvCache):
         digest = self._index.remove_page(page_id)
         if self._events is not None:
             self._events.append(BlockRemoved(digest))
-        self._pool.put_back(page_id)
+        if self.write_back is not None:
+            self.write_back.evicted(page_id)
+        if page_id in self._pinned:
+            self._pool.retain(page_id)
+            self._evicted_pinned.add(page_id)
+        else:
+            self._pool.put_back(page_id)
 
     def _out_of_pages(self, new_pages: int) -> OutOfPagesError:
         return OutOfPagesError(

@@ -149,12 +149,15 @@ class RequestTrace(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         pages_reused: pages taken from the prefix cache.
         pages_used: pages held at the end.
         preemptions: how often the request had to start over.
+        tier_tokens: prompt tokens that were loaded from the tiers behind the device: `host`,
+            `disk`, `store`.
     """
 
     expert_counts_LE: list[list[int]]
     pages_reused: int
     pages_used: int
     preemptions: int
+    tier_tokens: dict[str, int] = {}
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -167,6 +170,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
         finished: no output follows.
         error: message of the `InlayError` that ended the request; `error_code` its code.
         times, trace: on the last output.
+        tier_tokens: on the first output, if some of `cached_tokens` were loaded: how many from
+            which tier.
     """
 
     request_id: str
@@ -180,6 +185,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     error_param: str | None = None
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
+    tier_tokens: dict[str, int] | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -217,6 +223,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     Attributes:
         pages_cached: pages that hold reusable blocks and nobody uses now.
         prefix_query_tokens, prefix_hit_tokens: prompt tokens looked up / found in the cache.
+        tier_hit_tokens: those of them that were loaded, by tier: `host`, `disk`, `store`.
+        tier_loaded_bytes, tier_written_bytes: of pages that came from and went to the tiers.
+        tier_cut_tokens: tokens computed although a tier had them, because that was quicker.
+        tier_failures: calls of the tiers that failed, and blocks that did not come.
+        tier_lost_blocks: blocks that gave up their pages before they were copied.
     """
 
     running: int = 0
@@ -231,6 +242,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     preemptions: int = 0
     steps: int = 0
     step_busy_s: float = 0.0
+    tier_hit_tokens: dict[str, int] = {}
+    tier_loaded_bytes: int = 0
+    tier_written_bytes: int = 0
+    tier_cut_tokens: int = 0
+    tier_failures: int = 0
+    tier_lost_blocks: int = 0
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -10,13 +10,14 @@
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inlay.cache import KvCache, PagedKvCache
+from inlay.cache import PagedKvCache, TierCounts, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import EngineError, InlayError, OverloadedError, RequestError
@@ -40,6 +41,7 @@ from inlay.engine.scheduler import Chunk, Scheduler
 from inlay.engine.scripts import generate, warm_up
 from inlay.engine.structure import GrammarCompiler
 from inlay.engine.text_output import TextOutput
+from inlay.engine.tiering import open_tiers
 from inlay.engine.validation import check_request
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ class Engine:
         config: what to load and how much to run at once.
         loaded: a model that is already there, in place of `config.model`.
         clock: monotonic seconds for the times of requests.
-        on_ready: called from another thread when a request that waited for its grammar can
-            go on; wakes a caller that sleeps because `has_work` was False.
+        on_ready: called from another thread when a grammar is compiled or blocks have come from a
+            tier; wakes a caller that sleeps because `has_work` was False.
 
     Attributes:
         info: what is served, with what.
@@ -91,7 +93,7 @@ class Engine:
         self._live: dict[str, LiveRequest] = {}
         self._compiling: dict[LiveRequest, Future[Any]] = {}
         self._outputs = StepOutputs()
-        self.cache: KvCache = PagedKvCache(
+        self.cache = PagedKvCache(
             num_pages=loaded.pool.num_pages,
             page_tokens=loaded.kv_format.page_tokens,
             namespace_key=lambda salt: Namespace(
@@ -104,6 +106,8 @@ class Engine:
             hash_chain=hash_chain,
         )
         self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
+        self._tiers: Tiers | None = None
+        self._waits_for_tiers = False
         self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens)
         self._grammars = GrammarCompiler(
             lambda: loaded.text.tokenizer_json, vocab_size, self._end_ids
@@ -112,6 +116,10 @@ class Engine:
         self.forget_totals()
         self.info: EngineInfo = loaded.info(config, 0.0)
         warm_up(self)
+        if loaded.store is not None:
+            self._tiers = self._scheduler.tiers = open_tiers(
+                self.cache, config.cache.write, loaded, self._clock, on_ready
+            )
         self.info = loaded.info(config, time.monotonic() - started)
 
     @property
@@ -121,12 +129,23 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do something now. Requests whose grammar compiles do not count."""
+        """Whether a step would do something now.
+
+        Requests whose grammar compiles do not count, nor do those that wait for a tier.
+        """
         return (
-            self._scheduler.has_work
+            (self._scheduler.has_work and not self._waits_for_tiers)
             or self._outputs.pending
             or any(future.done() for future in self._compiling.values())
+            or (self._tiers is not None and self._tiers.due)
         )
+
+    @property
+    def sleep_s(self) -> float | None:
+        """How long nothing is to be done if nobody calls; None: for ever."""
+        if self._tiers is None or not self._waits_for_tiers:
+            return None
+        return self._tiers.sleep_s
 
     @property
     def num_live(self) -> int:
@@ -150,6 +169,7 @@ class Engine:
                 f"{waiting} requests are waiting, the limit is "
                 f"{self.config.scheduler.max_waiting}: try again later"
             )
+        self._waits_for_tiers = False
         request = self._new_request(message, max_tokens)
         structure = message.params.structure
         if structure is not None:
@@ -172,6 +192,7 @@ class Engine:
         request = self._live.get(request_id)
         if request is None:
             return
+        self._waits_for_tiers = False
         if not request.choices:
             self._stop_compiling(request)
             self._start_with(request, None)
@@ -188,12 +209,20 @@ class Engine:
         """
         started = time.perf_counter()
         self._start_compiled()
+        if self._tiers is not None:
+            self._tiers.poll()
         chunks = self._schedule()
+        if self._tiers is not None:
+            self._tiers.start()
+            self._waits_for_tiers = not chunks and self._tiers.busy
         if chunks:
             self._steps += 1
             for done, result in self._run(chunks):
                 self._advance(done, result)
-            self._busy_s += time.perf_counter() - started
+            took_s = time.perf_counter() - started
+            self._busy_s += took_s
+            if self._tiers is not None:
+                self._tiers.costs.observe_prefill(_prefill_tokens(chunks), took_s)
         return self._outputs.take(self._clock.now(), self._lost)
 
     def generate(
@@ -216,7 +245,11 @@ class Engine:
         return generate(self, prompts, params, trace=trace)
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a compiling grammar is done, at most `timeout_s`."""
+        """Sleep until a compiling grammar is done or a tier answers, at most `timeout_s`."""
+        if self._waits_for_tiers and self._tiers is not None:
+            sleep_s = self._tiers.sleep_s
+            self._tiers.wait(timeout_s if sleep_s is None else min(timeout_s, sleep_s))
+            return
         for future in self._compiling.values():
             try:
                 future.exception(timeout_s)
@@ -227,6 +260,7 @@ class Engine:
     def stats(self) -> EngineStats:
         """Gauges and totals now."""
         counts = self.cache.counts()
+        tiers = TierCounts() if self._tiers is None else self._tiers.counts
         return EngineStats(
             running=len(self._scheduler.running),
             waiting=self._scheduler.num_waiting + len(self._compiling),
@@ -237,6 +271,12 @@ class Engine:
             steps=self._steps,
             step_busy_s=self._busy_s,
             **self._totals,
+            tier_hit_tokens=dict(self._tier_hits),
+            tier_loaded_bytes=tiers.loaded_bytes,
+            tier_written_bytes=tiers.written_bytes,
+            tier_cut_tokens=tiers.cut_tokens,
+            tier_failures=tiers.failures,
+            tier_lost_blocks=tiers.lost_blocks,
         )
 
     def reset_prefix_cache(self) -> int:
@@ -248,17 +288,27 @@ class Engine:
         self._totals = dict.fromkeys(
             ("prefix_query_tokens", "prefix_hit_tokens", "prompt_tokens", "generated_tokens"), 0
         )
+        self._tier_hits: Counter[str] = Counter()
         self._steps = 0
         self._busy_s = 0.0
 
     def audit(self) -> None:
         """Check that every page is accounted for. O(pages); for tests."""
         choices = [choice for request in self._live.values() for choice in request.choices]
-        self.cache.audit([choice.hold for choice in choices if choice.hold is not None])
+        holds = [choice.hold for choice in choices if choice.hold is not None]
+        if self._tiers is not None:
+            holds += self._tiers.holds()
+        self.cache.audit(holds)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Copy to the tiers what waits for it; False if there is more to copy after `timeout_s`."""
+        return self._tiers is None or self._tiers.flush(timeout_s)
 
     def close(self) -> None:
         """End helper threads. Live requests get no more outputs."""
         self._grammars.close()
+        if self._tiers is not None:
+            self._tiers.close()
 
     # Requests and choices
 
@@ -386,15 +436,18 @@ class Engine:
             request = chunk.choice.request
             if request.scheduled_s is None:
                 request.scheduled_s = now_s
-                self._count_prompt(request, chunk)
+                self._totals["prefix_query_tokens"] += len(request.prompt)
+                self._totals["prompt_tokens"] += len(request.prompt)
+            if request.cached_tokens != request.counted_tokens:
+                self._count_hits(request)
         return chunks
 
-    def _count_prompt(self, request: LiveRequest, chunk: Chunk) -> None:
-        request.cached_tokens = chunk.start
-        request.pages_reused = chunk.start // self.cache.page_tokens
-        self._totals["prefix_query_tokens"] += len(request.prompt)
-        self._totals["prefix_hit_tokens"] += chunk.start
-        self._totals["prompt_tokens"] += len(request.prompt)
+    def _count_hits(self, request: LiveRequest) -> None:
+        """Count what the cache has spared a request since this was called last."""
+        new = request.cached_tokens - request.counted_tokens
+        request.counted_tokens = request.cached_tokens
+        request.pages_reused = request.cached_tokens // self.cache.page_tokens
+        self._totals["prefix_hit_tokens"] += new
 
     def _run(self, chunks: list[Chunk]) -> list[tuple[list[Chunk], StepResult]]:
         """Compute and sample. After a failure each chunk runs alone, which shows whose fault it is.
@@ -456,3 +509,7 @@ class Engine:
         self._outputs.add(choice.request, delta)
         if choice.finish_reason is not None:
             self._finish(choice)
+
+
+def _prefill_tokens(chunks: list[Chunk]) -> int:
+    return sum(chunk.stop - chunk.start for chunk in chunks if chunk.stop - chunk.start > 1)

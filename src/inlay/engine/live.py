@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from inlay.cache import BlockNames, PageHold
+from inlay.cache import BlockNames, PageHold, Prefetch
 from inlay.core.messages import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
 from inlay.engine.sampling import ChoiceSampler
 from inlay.engine.structure import GrammarMask
@@ -28,6 +28,9 @@ class LiveRequest:
         prompt_logprobs: collected so far; entry 0 is None.
         expert_counts_LE: tokens per expert, when traced.
         announced: whether an output has carried the prompt's counts.
+        cached_tokens: prompt tokens that need not be computed; those of `tier_tokens`, which
+            were loaded, and those that were on the device.
+        counted_tokens: how many of `cached_tokens` the engine's totals have.
     """
 
     message: GenerateRequest
@@ -40,12 +43,25 @@ class LiveRequest:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     cached_tokens: int = 0
+    tier_tokens: dict[str, int] = field(default_factory=dict)
     preemptions: int = 0
     pages_reused: int = 0
     pages_used: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
     expert_counts_LE: npt.NDArray[np.int64] | None = None
     announced: bool = False
+    counted_tokens: int = 0
+
+    def spared(self, num_tokens: int) -> None:
+        """Tokens need not be computed. What a preemption threw away is no hit."""
+        if not self.preemptions:
+            self.cached_tokens += num_tokens
+
+    def loaded(self, tier_tokens: dict[str, int]) -> None:
+        """Tokens came from tiers behind the device."""
+        if not self.preemptions:
+            for tier, count in tier_tokens.items():
+                self.tier_tokens[tier] = self.tier_tokens.get(tier, 0) + count
 
     @property
     def request_id(self) -> str:
@@ -74,6 +90,7 @@ class Choice:
         traced: leading tokens counted in the request's expert counts.
         hold: pages, while running.
         names: block names of prompt and output, kept over preemptions.
+        prefetch: what is loaded for it, as long as more may come.
         fork: choices that start when this one's prompt is computed (n > 1).
     """
 
@@ -88,6 +105,7 @@ class Choice:
     computed: int = 0
     traced: int = 0
     hold: PageHold | None = None
+    prefetch: Prefetch | None = None
     fork: list["Choice"] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 

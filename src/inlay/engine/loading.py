@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inlay import kernels
+from inlay.cache import KvStore, open_store
 from inlay.core.block_hash import DIGEST_BYTES
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
@@ -27,6 +28,7 @@ class LoadedModel:
     Attributes:
         name: what the user called the model.
         max_context_tokens: what model, configuration and pages allow.
+        store: where blocks are kept besides the pool, if anywhere; the engine closes it.
     """
 
     name: str
@@ -35,6 +37,7 @@ class LoadedModel:
     kv_format: KvFormat
     pool: "KvPool"
     max_context_tokens: int
+    store: KvStore | None = None
 
     def info(self, config: EngineConfig, load_s: float) -> EngineInfo:
         """What is served, with what."""
@@ -66,11 +69,23 @@ def load(config: EngineConfig) -> LoadedModel:
     Raises:
         ModelError: it cannot be found, read or held in memory.
         ConfigError: the page pool does not fit the configuration.
+        StoreError: `cache.store` cannot be reached, or `cache.disk` cannot be used.
     """
+    _set_threads(config.threads)
+    # First: it takes memory that the pool of pages must not count on, and may fail early.
+    store = open_store(config.cache)
+    try:
+        return _load(config, store)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
+
+
+def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     from inlay.models.source import resolve_model
     from inlay.models.text import Text
 
-    _set_threads(config.threads)
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
     model = load_model(
@@ -79,11 +94,13 @@ def load(config: EngineConfig) -> LoadedModel:
         weight_format=config.weight_format,
         verify=config.verify_weights,
     )
-    return prepare(config, source.name, model, Text.load(source.directory))
+    return prepare(config, source.name, model, Text.load(source.directory), store)
 
 
-def prepare(config: EngineConfig, name: str, model: Model, text: "Text") -> LoadedModel:
-    """Give a model its page pool."""
+def prepare(
+    config: EngineConfig, name: str, model: Model, text: "Text", store: KvStore | None = None
+) -> LoadedModel:
+    """Give a model its page pool, and the store that stands behind it."""
     kv_format = model.kv_format(dtype=config.cache.dtype, page_tokens=config.cache.page_tokens)
     size = choose_pool_size(
         config,
@@ -99,6 +116,7 @@ def prepare(config: EngineConfig, name: str, model: Model, text: "Text") -> Load
         kv_format=kv_format,
         pool=model.new_kv_pool(kv_format, size.num_pages),
         max_context_tokens=size.max_context_tokens,
+        store=store,
     )
 
 

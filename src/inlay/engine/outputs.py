@@ -152,6 +152,7 @@ def _output(request: LiveRequest, deltas: tuple[ChoiceDelta, ...], now_s: float)
         choices=deltas,
         prompt_tokens=len(request.prompt) if first else None,
         cached_tokens=request.cached_tokens if first else None,
+        tier_tokens=request.tier_tokens if first and request.tier_tokens else None,
         prompt_logprobs=tuple(prompt_logprobs) if prompt_logprobs is not None else None,
         finished=finished,
         times=_times(request, now_s) if finished else None,
@@ -176,4 +177,5 @@ def _trace(request: LiveRequest) -> RequestTrace:
         pages_reused=request.pages_reused,
         pages_used=request.pages_used,
         preemptions=request.preemptions,
+        tier_tokens=request.tier_tokens,
     )

@@ -5,6 +5,9 @@ Requests run in the order of priority and arrival. When pages run out, the last 
 order is preempted: it gives its pages back and is computed again later, from its prompt and
 the output so far; its published blocks are usually still in the prefix cache.
 
+Where there are tiers behind the device, blocks are loaded into a choice's pages while it waits
+and while it is computed; it steps over those that have come, and now and then waits for one.
+
 Progress: the first running choice can always get pages, because every other one can be
 preempted for it and no request is accepted that the whole pool cannot hold.
 """
@@ -14,7 +17,7 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inlay.cache import KvCache, PageHold
+from inlay.cache import KvCache, PageHold, Tiers
 from inlay.core.errors import OutOfPagesError
 from inlay.engine.config import SchedulerConfig
 from inlay.engine.live import Choice
@@ -42,11 +45,13 @@ class Scheduler:
     Attributes:
         running: in scheduling order.
         preemptions: total so far.
+        tiers: what is behind the device, if anything; set while no request is there.
     """
 
     def __init__(self, config: SchedulerConfig, cache: KvCache, vocab_size: int = 0) -> None:
         self._config = config
         self._cache = cache
+        self.tiers: Tiers | None = None
         # Prompt log probabilities need a row of logits per token: at most 64 MiB of them in a step.
         self._logit_rows = max(1, 2**24 // max(vocab_size, 1))
         self._logit_rows_left = 0
@@ -71,6 +76,10 @@ class Scheduler:
         choice.state = "waiting"
         self._num_waiting += 1
         heapq.heappush(self._waiting, (choice.sort_key, choice))
+        if self.tiers is not None:
+            reusable = self._reusable(choice)
+            if reusable:
+                choice.prefetch = self.tiers.begin(choice.names, reusable, choice.sort_key)
 
     def remove(self, choice: Choice) -> None:
         """Take a choice out, wherever it is, and give its pages back."""
@@ -78,6 +87,7 @@ class Scheduler:
             self._stop(choice)
         elif choice.state == "waiting":
             self._num_waiting -= 1
+            self._end_prefetch(choice)
         choice.state = "finished"
         if len(self._waiting) > 2 * self._num_waiting + 64:
             # Entries of removed choices leave the heap when they come first; not before is
@@ -124,7 +134,7 @@ class Scheduler:
         chunks: dict[Choice, Chunk] = {}
         budget = self._config.max_batch_tokens
         self._logit_rows_left = self._logit_rows
-        decodes = [c for c in self.running if c.num_tokens - c.computed == 1]
+        decodes = [c for c in self.running if c.num_tokens - c.computed == 1 and c.prefetch is None]
         budget -= self._schedule_running(decodes, chunks, budget)
         if len(decodes) < len(self.running):
             prefills = [c for c in self.running if c not in chunks]
@@ -144,10 +154,12 @@ class Scheduler:
             if choice.hold is None:  # preempted for an earlier one
                 continue
             chunk = self._next_chunk(choice, budget - taken)
-            while choice.hold is not None:
+            while chunk is not None and choice.hold is not None:
                 try:
                     self._cache.reserve(choice.hold, chunk.stop)
                 except OutOfPagesError:
+                    if self.tiers is not None and self.tiers.shed(choice.sort_key):
+                        continue
                     victim = self.running[-1]
                     dropped = chunks.pop(victim, None)
                     if dropped is not None:
@@ -159,17 +171,43 @@ class Scheduler:
                     break
         return taken
 
-    def _next_chunk(self, choice: Choice, budget: int) -> Chunk:
-        """The next tokens of a choice; takes its rows of logits from what the step has left."""
+    def _next_chunk(self, choice: Choice, budget: int) -> Chunk | None:
+        """The next tokens of a choice; takes its rows of logits from what the step has left.
+
+        None if it waits for a load.
+        """
         limit = min(budget, self._config.prefill_chunk)
         rows = choice.request.prompt_logprobs is not None
         if rows:
             limit = min(limit, max(1, self._logit_rows_left))
+        if choice.prefetch is not None:
+            limit = self._load(choice, limit)
+            if not limit:
+                return None
         end = choice.num_tokens
         stop = min(end, choice.computed + limit)
         if rows:
             self._logit_rows_left -= stop - choice.computed
         return Chunk(choice, choice.computed, stop, stop == end)
+
+    def _load(self, choice: Choice, limit: int) -> int:
+        """Step over what has been loaded, and return how many tokens to compute now."""
+        prefetch, tiers = choice.prefetch, self.tiers
+        assert prefetch is not None and tiers is not None
+        computed = tiers.advance(prefetch, choice.computed)
+        choice.request.spared(computed - choice.computed)
+        choice.computed = computed
+        if prefetch.done(computed // self._cache.page_tokens):
+            self._end_prefetch(choice)
+            return limit
+        return tiers.limit(prefetch, computed, computed + limit) - computed
+
+    def _end_prefetch(self, choice: Choice) -> None:
+        prefetch, choice.prefetch = choice.prefetch, None
+        if prefetch is not None:
+            assert self.tiers is not None
+            choice.request.loaded(prefetch.taken)
+            self.tiers.end(prefetch)
 
     def _admit(self, chunks: dict[Choice, Chunk], budget: int) -> None:
         for choice in self._heads():
@@ -180,8 +218,9 @@ class Scheduler:
                 return
             self._start(choice, hold)
             chunk = self._next_chunk(choice, budget)
-            chunks[choice] = chunk
-            budget -= chunk.stop - chunk.start
+            if chunk is not None:
+                chunks[choice] = chunk
+                budget -= chunk.stop - chunk.start
 
     def _heads(self) -> Iterator[Choice]:
         """First waiting choices, one after the other; stop iterating when one must wait."""
@@ -200,35 +239,52 @@ class Scheduler:
 
     def _find_pages(self, choice: Choice, chunks: dict[Choice, Chunk]) -> PageHold | None:
         """Pages for all known tokens of a waiting choice, or None if it must wait."""
-        num_tokens = choice.num_tokens
-        reusable = num_tokens - 1 if self._cache.reuses_prefixes else 0
-        wants_prompt = choice.request.prompt_logprobs
-        if wants_prompt is not None and len(wants_prompt) < len(choice.request.prompt):
-            reusable = 0  # cached blocks have no logits
-        if reusable:
-            choice.name_blocks(num_tokens, self._cache.page_tokens)
+        num_tokens, page_tokens = choice.num_tokens, self._cache.page_tokens
+        reusable = self._reusable(choice)
         while True:
+            hold = None if choice.prefetch is None else choice.prefetch.hold
             match = self._cache.match_prefix(choice.names, reusable)
+            there = match.num_tokens if hold is None else len(hold.pages) * page_tokens
             # Each running choice may soon need a page; without room for that, the newcomer
             # would be preempted at once.
-            spare = len(self.running) * self._cache.page_tokens
+            spare = len(self.running) * page_tokens
             counts = self._cache.counts()
-            room = (counts.free + counts.idle) * self._cache.page_tokens
+            room = (counts.free + counts.idle) * page_tokens
             try:
-                if not self.running or num_tokens - match.num_tokens + spare <= room:
-                    hold = self._cache.hold(match, num_tokens)
-                    choice.computed = match.num_tokens
+                if not self.running or num_tokens - there + spare <= room:
+                    if hold is None:
+                        return self._cache.hold(match, num_tokens)
+                    self._cache.reserve(hold, num_tokens)
                     return hold
             except OutOfPagesError:
                 pass
+            if self.tiers is not None and self.tiers.shed(choice.sort_key):
+                continue
             if not self._preempt_for(choice, chunks):
                 return None
+
+    def _reusable(self, choice: Choice) -> int:
+        """How many of a choice's known tokens may be taken from the cache; names their blocks."""
+        wants_prompt = choice.request.prompt_logprobs
+        if not self._cache.reuses_prefixes or (
+            # Cached blocks have no logits.
+            wants_prompt is not None and len(wants_prompt) < len(choice.request.prompt)
+        ):
+            return 0
+        choice.name_blocks(choice.num_tokens, self._cache.page_tokens)
+        return choice.num_tokens - 1
 
     def _start(self, choice: Choice, hold: PageHold) -> None:
         heapq.heappop(self._waiting)
         self._num_waiting -= 1
         self._slots_used += choice.slots
         choice.hold = hold
+        choice.computed = hold.num_named * self._cache.page_tokens
+        if choice.request.scheduled_s is None:
+            choice.request.cached_tokens = choice.computed
+        if choice.prefetch is not None:
+            assert self.tiers is not None
+            self.tiers.admit(choice.prefetch, hold)
         choice.state = "running"
         insort(self.running, choice, key=_order)
 
@@ -250,6 +306,7 @@ class Scheduler:
     def _stop(self, choice: Choice) -> None:
         """Take a running choice out of the running list and release its pages."""
         assert choice.hold is not None
+        self._end_prefetch(choice)
         self.running.remove(choice)
         self._slots_used -= choice.slots
         self._cache.release(choice.hold)

@@ -98,7 +98,8 @@ class _Server:
             self._socket.send(self._encode(message), zmq.NOBLOCK)
 
     def _sleep(self) -> None:
-        self._poller.poll()
+        sleep_s = self._engine.sleep_s
+        self._poller.poll(None if sleep_s is None else int(1000 * sleep_s) + 1)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._watch.wake)
 

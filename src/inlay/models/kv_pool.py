@@ -53,8 +53,12 @@ class KvPool:
 
     def as_bytes(self) -> NDArray[np.uint8]:
         """The same memory as `[num_pages, page_bytes]`; only on a CPU."""
-        pages: NDArray[np.uint8] = self.data.view(torch.uint8).view(self.num_pages, -1).numpy()
+        pages: NDArray[np.uint8] = self.device_bytes().numpy()
         return pages
+
+    def device_bytes(self) -> torch.Tensor:
+        """The same memory as `[num_pages, page_bytes]`, where it is."""
+        return self.data.view(torch.uint8).view(self.num_pages, -1)
 
     @property
     def nbytes(self) -> int:

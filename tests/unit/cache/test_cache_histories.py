@@ -25,6 +25,8 @@ class Histories(RuleBasedStateMachine):
         self.content = {}  # page -> all tokens up to its end
         self.live = []  # [hold, names, tokens, computed]
         self.remote = {}  # digest -> parent, as a listener of events sees it
+        self.loads = []  # [hold of pages that something writes to]
+        self.pinned = {}  # page -> content that it keeps
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14))
     def start(self, tokens):
@@ -37,7 +39,8 @@ class Histories(RuleBasedStateMachine):
         except OutOfPagesError:
             assert self.cache.counts() == before
             needed = -(-len(tokens) // PAGE) - match.num_blocks
-            assert needed > before.free + before.idle - self.idle_among(match)
+            room = before.free + before.idle - self.idle_among(match)
+            assert needed > room - len(self.pinned)
             return
         for block in range(match.num_blocks):
             assert self.content[hold.pages[block]] == tokens[: (block + 1) * PAGE]
@@ -54,6 +57,8 @@ class Histories(RuleBasedStateMachine):
         entry = data.draw(st.sampled_from(self.live))
         hold, names, tokens, computed = entry
         stop = min(len(tokens), computed + count)
+        if any(set(load.pages) & set(hold.pages) for load in self.loads):
+            return
         for position in range(computed, stop):
             page = hold.pages[position // PAGE]
             assert self.cache._pool.references(page) == 1, "writes to a shared page"
@@ -107,9 +112,72 @@ class Histories(RuleBasedStateMachine):
         self.cache.reset()
         assert self.cache.counts().idle == 0
 
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def adopt(self, data):
+        entry = data.draw(st.sampled_from(self.live))
+        hold, names, tokens, computed = entry
+        named = self.cache.adopt(hold, names, len(tokens) - 1)
+        assert named == hold.num_named * PAGE
+        for block in range(named // PAGE):
+            assert self.content[hold.pages[block]] == tokens[: (block + 1) * PAGE]
+        entry[3] = max(computed, named)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def begin_load(self, data):
+        hold, names, tokens, computed = data.draw(st.sampled_from(self.live))
+        first, last = -(-computed // PAGE), len(hold.pages)
+        if first < last and not any(set(x.pages) & set(hold.pages) for x in self.loads):
+            self.loads.append(self.cache.share(hold, data.draw(st.integers(first, last - 1)), last))
+
+    @precondition(lambda self: self.loads)
+    @rule(data=st.data())
+    def cut_load_off(self, data):
+        load = data.draw(st.sampled_from(self.loads))
+        for hold, *_ in self.live:
+            mine = [n for n, page in enumerate(hold.pages) if page in load.pages]
+            if mine:
+                pages = list(hold.pages)
+                try:
+                    self.cache.renew(hold, max(mine[0], hold.num_named), mine[-1] + 1)
+                except OutOfPagesError:
+                    assert list(hold.pages) == pages
+                else:
+                    assert not set(hold.pages) & set(load.pages)
+
+    @precondition(lambda self: self.loads)
+    @rule(data=st.data())
+    def end_load(self, data):
+        load = data.draw(st.sampled_from(self.loads))
+        self.loads.remove(load)
+        for page in load.pages:
+            self.content[page] = None
+        self.cache.release(load)
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def pin(self, data, count):
+        named = sorted(set(self.cache._index._blocks) - set(self.pinned))
+        pages = named[:count]
+        self.cache.pin(pages)
+        self.pinned |= {page: self.content[page] for page in pages}
+
+    @precondition(lambda self: self.pinned)
+    @rule(count=st.integers(1, 4))
+    def unpin(self, count):
+        pages = list(self.pinned)[:count]
+        self.cache.unpin(pages)
+        for page in pages:
+            del self.pinned[page]
+
+    @invariant()
+    def pinned_pages_keep_their_content(self):
+        for page, content in self.pinned.items():
+            assert self.content[page] == content
+
     @invariant()
     def everything_is_accounted_for(self):
-        self.cache.audit([entry[0] for entry in self.live])
+        self.cache.audit([entry[0] for entry in self.live] + self.loads)
         counts = self.cache.counts()
         assert counts.free + counts.idle + counts.used == counts.total == PAGES
 

@@ -1,0 +1,172 @@
+"""Moves whole pages between a pool and a store, on threads of its own.
+
+A block is one object, its page as it lies in the pool: page-first, so one range, and nothing is
+reshaped. The names of blocks depend on the KV format, so a page of another format has another
+name; its size is compared all the same.
+
+Threads, not the step loop, wait for the store; bytes move without the GIL, in batches.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from inlay.core.block_hash import store_key
+from inlay.core.errors import InlayError
+from inlay.core.kv_format import KvFormat
+
+log = logging.getLogger(__name__)
+
+
+class KvStore(Protocol):
+    """The part of `inlay.store.Store` that a cache uses."""
+
+    def exists_many(self, keys: Sequence[str]) -> list[bool]:
+        """Which keys there are."""
+
+    def get_into_many(self, keys: Sequence[str], buffers: Sequence[Any]) -> list[int | None]:
+        """Bytes read per key; None for a miss."""
+
+    def put_many(self, keys: Sequence[str], values: Sequence[Any]) -> Any:
+        """Put objects; those that are there stay as they are."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+
+@dataclass(slots=True, eq=False)
+class IoJob:
+    """One batch under way.
+
+    Attributes:
+        kind: `find` asks for the leading run of blocks that are there; `load` and `save` move
+            pages.
+        seconds: what it took, without waiting for its turn.
+        found: of a `find`: the tier of each block of the run.
+        good: of a `load`: which pages were filled; others hold no one knows what.
+        error: why nothing of it was done.
+    """
+
+    kind: Literal["find", "load", "save"]
+    digests: Sequence[bytes]
+    page_ids: Sequence[int] = ()
+    seconds: float = 0.0
+    found: Sequence[str] = ()
+    good: Sequence[bool] = ()
+    error: Exception | None = None
+    future: "Future[None] | None" = None
+
+    def cancel(self) -> bool:
+        """Take it back if it has not begun."""
+        assert self.future is not None
+        return self.future.cancel()
+
+
+class BlockStore:
+    """See the module.
+
+    Args:
+        store: where objects are.
+        kv_format: of the pool's pages; gives their keys and size.
+        pages: the memory of each page id, to be read and written by the store.
+        settle: called before pages are read; waits until what computes has written them.
+        on_done: called by a thread whenever `finished` has a new entry.
+
+    Attributes:
+        finished: jobs that are over, for whoever started them to take. Cancelled ones never come.
+    """
+
+    def __init__(
+        self,
+        store: KvStore,
+        *,
+        kv_format: KvFormat,
+        pages: Sequence[Any],
+        settle: Callable[[], None] | None = None,
+        on_done: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._format = kv_format
+        self._pages = pages
+        self._settle = settle
+        self._on_done = on_done
+        self._changed = threading.Condition()
+        self.finished: deque[IoJob] = deque()
+        # One thread each: a look-up must not wait for bytes, nor a load for a save.
+        self._threads = {
+            kind: ThreadPoolExecutor(1, thread_name_prefix=f"inlay-kv-{kind}")
+            for kind in ("find", "load", "save")
+        }
+
+    def find(self, digests: Sequence[bytes]) -> IoJob:
+        """Ask how many leading blocks of a chain are there."""
+        return self._start(IoJob("find", digests))
+
+    def load(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> IoJob:
+        """Fill pages. The caller keeps them from other use until the job is over."""
+        return self._start(IoJob("load", digests, page_ids))
+
+    def save(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> IoJob:
+        """Copy pages. The caller keeps them as they are until the job is over."""
+        return self._start(IoJob("save", digests, page_ids))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until a job is over; False after `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self.finished), timeout_s)
+
+    def close(self) -> None:
+        """Wait for what is under way, drop the rest, and close the store."""
+        for thread in self._threads.values():
+            thread.shutdown(cancel_futures=True)
+        self._store.close()
+
+    def _start(self, job: IoJob) -> IoJob:
+        job.future = self._threads[job.kind].submit(self._run, job)
+        return job
+
+    def _run(self, job: IoJob) -> None:
+        started_s = time.perf_counter()
+        try:
+            match job.kind:
+                case "find":
+                    job.found = self._find(job.digests)
+                case "load":
+                    job.good = self._load(job)
+                case "save":
+                    self._save(job)
+        except Exception as error:
+            if not isinstance(error, InlayError):
+                log.exception("a %s of %d blocks failed", job.kind, len(job.digests))
+            job.error = error
+        job.seconds = time.perf_counter() - started_s
+        with self._changed:
+            self.finished.append(job)
+            self._changed.notify_all()
+        if self._on_done is not None:
+            self._on_done()
+
+    def _keys(self, digests: Sequence[bytes]) -> list[str]:
+        rank, degree = self._format.tp_rank, self._format.tp_degree
+        return [store_key(digest, rank, degree) for digest in digests]
+
+    def _find(self, digests: Sequence[bytes]) -> list[str]:
+        there = self._store.exists_many(self._keys(digests))
+        run = there.index(False) if False in there else len(there)
+        return ["host"] * run
+
+    def _load(self, job: IoJob) -> list[bool]:
+        buffers = [self._pages[page_id] for page_id in job.page_ids]
+        sizes = self._store.get_into_many(self._keys(job.digests), buffers)
+        return [size == self._format.page_bytes for size in sizes]
+
+    def _save(self, job: IoJob) -> None:
+        if self._settle is not None:
+            self._settle()
+        pages = [self._pages[page_id] for page_id in job.page_ids]
+        self._store.put_many(self._keys(job.digests), pages)

@@ -1,0 +1,37 @@
+"""Puts the tiers behind the pages of a loaded model."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inlay.cache import BlockStore, PagedKvCache, Tiers, WriteBack
+from inlay.cache.config import WriteWhen
+from inlay.core.clock import Clock
+from inlay.engine.loading import LoadedModel
+
+
+def open_tiers(
+    cache: PagedKvCache,
+    when: WriteWhen,
+    loaded: LoadedModel,
+    clock: Clock,
+    on_ready: Callable[[], None] | None,
+) -> Tiers:
+    """Move blocks between a model's pool and its store from now on; see `Tiers`."""
+    assert loaded.store is not None
+    pool = loaded.pool
+    on_cpu = pool.data.device.type == "cpu"
+    pages: Sequence[Any] = pool.as_bytes() if on_cpu else pool.device_bytes()  # type: ignore[assignment]
+    cache.write_back = WriteBack(when)
+    blocks = BlockStore(
+        loaded.store,
+        kv_format=loaded.kv_format,
+        pages=pages,
+        # Steps return before the device has done their work.
+        settle=None if on_cpu else lambda: torch.cuda.synchronize(pool.data.device),
+        on_done=on_ready,
+    )
+    return Tiers(
+        cache, cache.write_back, blocks, page_bytes=loaded.kv_format.page_bytes, clock=clock
+    )
