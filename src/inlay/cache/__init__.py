@@ -8,7 +8,6 @@ from inlay.cache.block_store import BlockStore, KvStore
 from inlay.cache.config import CacheConfig
 from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
-from inlay.cache.open_store import open_store
 from inlay.cache.paged_kv_cache import PagedKvCache
 from inlay.cache.prefetch import Prefetch
 from inlay.cache.tiers import TierCounts, Tiers
@@ -31,5 +30,4 @@ __all__ = [
     "TierCounts",
     "Tiers",
     "WriteBack",
-    "open_store",
 ]

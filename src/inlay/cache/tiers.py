@@ -226,9 +226,9 @@ class Tiers:
         """
         page, now_s = self._page_tokens, self._clock.now()
         if prefetch.asked_s is not None:
+            at_stake_s = self.costs.prefill_s(prefetch.last * page - computed)
             patience_s = min(
-                self.costs.prefill_s(prefetch.last * page - computed),
-                max(_LEAST_FIND_WAIT_S, 4 * self.costs.find_s),
+                at_stake_s, max(_LEAST_FIND_WAIT_S, 4 * self.costs.find_s, at_stake_s / 20)
             )
             if now_s < prefetch.asked_s + patience_s:
                 return self._wait(computed, prefetch.asked_s + patience_s)

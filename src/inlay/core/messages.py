@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "cancel", "error"]
+Tier = Literal["host", "disk", "store"]
+TIERS: tuple[Tier, ...] = ("host", "disk", "store")
 StructureKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 

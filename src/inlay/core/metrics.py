@@ -164,6 +164,37 @@ PREEMPTIONS = Metric(
     help="Times a request had to give up its pages and start over.",
     aliases=("vllm:num_preemptions",),
 )
+TIER_HITS = Metric(
+    name="inlay_tier_hit_tokens",
+    kind="counter",
+    help="Prompt tokens found in the prefix cache that were loaded, by tier (host, disk, store).",
+    labels=("tier",),
+)
+TIER_LOADED = Metric(
+    name="inlay_tier_loaded_bytes",
+    kind="counter",
+    help="Bytes of KV pages that were loaded from the tiers behind the device.",
+)
+TIER_WRITTEN = Metric(
+    name="inlay_tier_written_bytes",
+    kind="counter",
+    help="Bytes of KV pages that were copied to the tiers behind the device.",
+)
+TIER_CUT = Metric(
+    name="inlay_tier_cut_tokens",
+    kind="counter",
+    help="Tokens computed although a tier had them, because that was quicker than their load.",
+)
+TIER_FAILURES = Metric(
+    name="inlay_tier_failures",
+    kind="counter",
+    help="Calls of the tiers that failed, and blocks that were to be loaded and did not come.",
+)
+TIER_LOST = Metric(
+    name="inlay_tier_lost_blocks",
+    kind="counter",
+    help="Blocks whose pages were needed before they were copied to a tier.",
+)
 STEPS = Metric(name="inlay_engine_steps", kind="counter", help="Steps of the engine.")
 STEP_BUSY = Metric(
     name="inlay_engine_busy_seconds", kind="counter", help="Time the engine spent in steps."
@@ -251,6 +282,12 @@ ENGINE_METRICS = (
     PREFIX_QUERIES,
     PREFIX_HITS,
     PREEMPTIONS,
+    TIER_HITS,
+    TIER_LOADED,
+    TIER_WRITTEN,
+    TIER_CUT,
+    TIER_FAILURES,
+    TIER_LOST,
     STEPS,
     STEP_BUSY,
     ENGINE_UP,

@@ -476,10 +476,13 @@ class Engine:
 
     def _advance(self, chunks: list[Chunk], result: StepResult) -> None:
         for chunk in chunks:
+            request = chunk.choice.request
+            if chunk.samples and request.tier_tokens and not request.announced:
+                self._tier_hits.update(request.tier_tokens)
             if chunk.samples and chunk.choice.fork:
                 self._scheduler.fork(chunk.choice)
-            if chunk.samples and not chunk.choice.request.max_tokens:
-                for choice in chunk.choice.request.choices:
+            if chunk.samples and not request.max_tokens:
+                for choice in request.choices:
                     self._outputs.add(choice.request, end_without_token(choice, "length"))
                     self._finish(choice)
         samples = result.samples

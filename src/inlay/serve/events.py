@@ -25,19 +25,28 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts of a request; `cached_tokens` of the prompt came from the prefix cache."""
+    """Token counts of a request.
+
+    Attributes:
+        cached_tokens: how many of the prompt came from the prefix cache.
+        tier_tokens: how many of these were loaded, by tier; the rest was on the device.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    tier_tokens: dict[str, int] | None = None
 
     def to_openai(self) -> dict[str, object]:
-        """The `usage` object of the OpenAI protocol."""
+        """The `usage` object of the OpenAI protocol; `tier_tokens` is an addition of Inlay."""
+        details: dict[str, object] = {"cached_tokens": self.cached_tokens}
+        if self.tier_tokens:
+            details["tier_tokens"] = self.tier_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": details,
         }
 
 
@@ -48,12 +57,14 @@ class ChatStart(msgspec.Struct, frozen=True, kw_only=True):
         request_id: name of the answer, also in `ChatEnd`'s trace and the logs.
         prompt_token_ids: the prompt as the model sees it.
         choices: how many choices follow.
+        cached_tokens, tier_tokens: see `Usage`.
     """
 
     request_id: str
     prompt_token_ids: list[int]
     cached_tokens: int
     choices: int
+    tier_tokens: dict[str, int] | None = None
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):

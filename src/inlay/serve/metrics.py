@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from inlay.core import metrics as names
 from inlay.core.clock import Clock, SystemClock
-from inlay.core.messages import EngineInfo, EngineStats, RequestOutput
+from inlay.core.messages import TIERS, EngineInfo, EngineStats, RequestOutput
 
 
 class ServerMetrics:
@@ -162,10 +162,21 @@ class _EngineCollector(Collector):
         yield _gauge(names.PAGE_USAGE, used / max(1, stats.pages_total))
         yield _gauge(names.RUNNING, stats.running)
         yield _gauge(names.WAITING, stats.waiting)
+        hits = CounterMetricFamily(
+            names.TIER_HITS.name, names.TIER_HITS.help, labels=names.TIER_HITS.labels
+        )
+        for tier in TIERS:
+            hits.add_metric([tier], stats.tier_hit_tokens.get(tier, 0))
+        yield hits
         for metric, value in (
             (names.PREFIX_QUERIES, stats.prefix_query_tokens),
             (names.PREFIX_HITS, stats.prefix_hit_tokens),
             (names.PREEMPTIONS, stats.preemptions),
+            (names.TIER_LOADED, stats.tier_loaded_bytes),
+            (names.TIER_WRITTEN, stats.tier_written_bytes),
+            (names.TIER_CUT, stats.tier_cut_tokens),
+            (names.TIER_FAILURES, stats.tier_failures),
+            (names.TIER_LOST, stats.tier_lost_blocks),
             (names.STEPS, stats.steps),
             (names.STEP_BUSY, stats.step_busy_s),
         ):

@@ -224,17 +224,20 @@ class Service:
         parsers = [self._parser(job) for _ in range(request.params.n)]
         called = [False] * len(parsers)
         cached = completion = 0
+        tier_tokens: dict[str, int] | None = None
         started = False
         async with aclosing(self.generate(request)) as outputs:
             async for output in outputs:
                 if not started:
                     started = True
                     cached = output.cached_tokens or 0
+                    tier_tokens = output.tier_tokens
                     yield ChatStart(
                         request_id=request.request_id,
                         prompt_token_ids=request.token_ids,
                         cached_tokens=cached,
                         choices=len(parsers),
+                        tier_tokens=tier_tokens,
                     )
                 for delta in output.choices:
                     completion += len(delta.token_ids)
@@ -270,6 +273,7 @@ class Service:
                             prompt_tokens=output.prompt_tokens or len(request.token_ids),
                             completion_tokens=completion,
                             cached_tokens=cached,
+                            tier_tokens=tier_tokens,
                         ),
                         times=output.times,
                         trace=output.trace,

@@ -13,6 +13,7 @@ from inlay.core.errors import ConfigError
         ({"memory": 0}, "must be positive"),
         ({"page_tokens": 0}, "1..1024, got 0"),
         ({"dtype": "int3"}, "'int3' is not one of auto"),
+        ({"write": "back"}, "'back' is not one of through, second_hit, evict"),
     ],
 )
 def test_bad_values_are_named(fields, message):

@@ -191,7 +191,7 @@ def test_a_store_that_does_not_answer_delays_little():
         sleep_s = bench.tiers.sleep_s
         bench.clock.advance(sleep_s)
         waited_s += sleep_s
-    assert waited_s <= 0.006
+    assert waited_s <= 0.05 * 48 / 100 + 1e-9, "a twentieth of what computing takes"
     bench.run_all()
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inlay.core.overrides import apply_overrides
 from inlay.engine.config import EngineConfig
-from inlay.serve.commands.options import with_engine_options
+from inlay.serve.commands.options import with_assignments, with_engine_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,4 +36,4 @@ def local_engine_config(
         context=context,
         threads=threads,
     )
-    return apply_overrides(LocalConfig(engine=engine), assignments or []).engine
+    return with_assignments(LocalConfig(engine=engine), assignments).engine

@@ -1,12 +1,16 @@
 """Options that several commands share."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from inlay.engine.config import EngineConfig
+
+C = TypeVar("C")
 
 Model = Annotated[
     str | None,
@@ -43,6 +47,30 @@ Set = Annotated[
         show_default=False,
     ),
 ]
+
+
+def with_assignments(config: C, assignments: Sequence[str] | None) -> C:
+    """What `--set` changes of a configuration with a field `engine`.
+
+    Fields of the engine may be written without the `engine.` before them: `cache.host=8GiB`.
+
+    Raises:
+        ConfigError: see `apply_overrides`.
+    """
+    from inlay.core.overrides import apply_overrides
+    from inlay.engine.config import EngineConfig
+
+    own = {field.name for field in fields(config)}  # type: ignore[arg-type]
+    engine = {field.name for field in fields(EngineConfig)} - own
+    return apply_overrides(
+        config,
+        [
+            f"engine.{one.lstrip()}" if re.split(r"[.=\s]", one.lstrip())[0] in engine else one
+            for one in assignments or []
+        ],
+    )
+
+
 ApiKey = Annotated[str | None, typer.Option(help="Key that requests must carry as Bearer token.")]
 
 

@@ -13,6 +13,7 @@ from inlay.serve.commands.options import (
     Set,
     Threads,
     WeightFormat,
+    with_assignments,
     with_engine_options,
 )
 
@@ -38,7 +39,6 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: the OpenAI API under /v1, a chat page at /."""
 
-    from inlay.core.overrides import apply_overrides
     from inlay.serve.config import ServeConfig
 
     config = ServeConfig()
@@ -56,7 +56,7 @@ def serve(
         config = replace(config, served_model_name=names)
     if api_key is not None:
         config = replace(config, api_key=api_key)
-    config = apply_overrides(config, assignments or [])
+    config = with_assignments(config, assignments)
 
     from inlay.serve.server import run_server  # after the checks: it imports the web framework
 

@@ -72,12 +72,16 @@ async def _stream(
     opening = [head + b'{"index":%d,"delta":{"content":' % i for i in range(job.request.params.n)]
     closing = b'},"logprobs":null,"finish_reason":null}' + no_usage
     prompt_tokens, completion_tokens, cached = len(job.request.token_ids), 0, 0
+    tier_tokens: dict[str, int] | None = None
 
     def tail() -> bytes:
         if not in_every_chunk:
             return no_usage
         usage = Usage(
-            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cached_tokens=cached
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cached_tokens=cached,
+            tier_tokens=tier_tokens,
         )
         return b'],"usage":' + _encode(usage.to_openai()) + b"}\n\n"
 
@@ -95,7 +99,7 @@ async def _stream(
                 else:
                     yield head + _encode(_chunk_choice(happened, body, names)) + tail()
             elif type(happened) is ChatStart:
-                cached = happened.cached_tokens
+                cached, tier_tokens = happened.cached_tokens, happened.tier_tokens
                 for index in range(happened.choices):
                     choice: dict[str, Any] = {
                         "index": index,

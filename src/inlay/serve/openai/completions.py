@@ -1,6 +1,7 @@
 """`/v1/completions`: texts or tokens in, one or several prompts, echo and log probabilities."""
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -135,14 +136,21 @@ class _Usage:
 
     def __init__(self, job: CompletionJob) -> None:
         self._prompt_tokens = sum(len(request.token_ids) for request in job.requests)
-        self.cached = 0
         self.completion = 0
+        self._cached = 0
+        self._tiers: Counter[str] = Counter()
+
+    def started(self, output: RequestOutput) -> None:
+        """Count the first output of a prompt."""
+        self._cached += output.cached_tokens or 0
+        self._tiers.update(output.tier_tokens or {})
 
     def to_openai(self) -> dict[str, object]:
         return Usage(
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self.completion,
-            cached_tokens=self.cached,
+            cached_tokens=self._cached,
+            tier_tokens=dict(self._tiers),
         ).to_openai()
 
 
@@ -201,7 +209,7 @@ async def _stream(
         async for prompt, output in outputs:
             if not started[prompt]:
                 started[prompt] = True
-                usage.cached += output.cached_tokens or 0
+                usage.started(output)
                 for choice in choices[prompt * n : (prompt + 1) * n]:
                     made = choice.opening(output.prompt_logprobs)
                     if made is None and body.return_token_ids:
@@ -253,7 +261,7 @@ async def _whole(
         async for prompt, output in outputs:
             if not started[prompt]:
                 started[prompt] = True
-                usage.cached += output.cached_tokens or 0
+                usage.started(output)
                 for choice in choices[prompt * n : (prompt + 1) * n]:
                     made = choice.opening(output.prompt_logprobs)
                     if made is not None:
