@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -38,21 +39,18 @@ socklen_t set_name(sockaddr_un& address, const SideName& name) {
 
 }  // namespace
 
-SideListener::SideListener() : socket_(make_socket()) {
-  fill_random(name_);
+SideListener listen_side() {
+  SideListener listener{{}, make_socket()};
+  fill_random(listener.name);
   sockaddr_un address;
-  const socklen_t size = set_name(address, name_);
-  if (!socket_.valid() ||
-      bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
-      listen(socket_.get(), kBacklog) != 0)
+  const socklen_t size = set_name(address, listener.name);
+  const int socket = listener.socket.get();
+  if (!listener.socket.valid() ||
+      bind(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      listen(socket, kBacklog) != 0)
     throw ResourceError("the system gives no Unix socket (" +
                         std::generic_category().message(errno) + ")");
-}
-
-Descriptor SideListener::accept(bool& exhausted) {
-  const int fd = accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
-  return Descriptor(fd);
+  return listener;
 }
 
 Descriptor connect_side(const SideName& name, Clock::time_point end, std::string& problem) {
@@ -81,6 +79,11 @@ std::optional<Credentials> credentials_of(const Descriptor& socket) {
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return {};
   return Credentials{credentials.pid, credentials.uid};
+}
+
+bool is_near(const Descriptor& socket) {
+  const auto who = credentials_of(socket);
+  return who && who->user == geteuid() && who->pid > 0;
 }
 
 SideIo send_side(const Descriptor& socket, std::span<const std::byte> message,

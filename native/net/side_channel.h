@@ -28,24 +28,22 @@ struct Credentials {
   uid_t user;
 };
 
-class SideListener {
- public:
-  SideListener();  // throws ResourceError
-  const SideName& name() const { return name_; }
-  const Descriptor& descriptor() const { return socket_; }
-  // The next connection; invalid when none waits. `exhausted`: no descriptor is left.
-  Descriptor accept(bool& exhausted);
-
- private:
-  SideName name_;
-  Descriptor socket_;
+struct SideListener {
+  SideName name{};
+  Descriptor socket;
 };
+
+// Throws ResourceError.
+SideListener listen_side();
 
 // Invalid when nobody is there, in this network namespace, under this name; `problem` says why.
 Descriptor connect_side(const SideName& name, Clock::time_point end, std::string& problem);
 
 // None when the system does not tell.
 std::optional<Credentials> credentials_of(const Descriptor& socket);
+// Whether the other end is a process of our user that we see by its number, which one in another
+// PID namespace has not. Nobody else may share memory with us.
+bool is_near(const Descriptor& socket);
 
 constexpr std::size_t kMaxSideMessage = 16384;
 

@@ -59,7 +59,8 @@ struct Listener {
 // "host:port" or "[v6]:port". Throws ArgumentError for other forms, TransferFailure(kAddressInUse).
 Listener listen_at(const std::string& address);
 
-// The next connection; invalid when none waits. `exhausted`: the process has no descriptor left.
+// The next connection, over TCP with our options; invalid when none waits. `exhausted`: the process
+// has no descriptor left.
 Descriptor accept_from(const Descriptor& listener, bool& exhausted);
 
 // Throws TransferFailure(kPeerUnreachable) when nobody is there before `end`. `interrupted` is

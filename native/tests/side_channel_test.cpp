@@ -20,10 +20,10 @@ void await(const Descriptor& socket) {
   CHECK(poll(&entry, 1, 5000) == 1);
 }
 
-Descriptor accept_one(SideListener& listener) {
-  await(listener.descriptor());
+Descriptor accept_one(const SideListener& listener) {
+  await(listener.socket);
   bool exhausted = true;
-  Descriptor socket = listener.accept(exhausted);
+  Descriptor socket = accept_from(listener.socket, exhausted);
   CHECK(socket.valid() && !exhausted);
   return socket;
 }
@@ -37,13 +37,13 @@ std::array<std::byte, 3> text(const char* three) {
 }  // namespace
 
 int main() {
-  SideListener listener;
+  const SideListener listener = listen_side();
   std::string problem;
   bool exhausted = true;
-  CHECK(!listener.accept(exhausted).valid() && !exhausted);
+  CHECK(!accept_from(listener.socket, exhausted).valid() && !exhausted);
   CHECK(!connect_side(SideName{}, soon(), problem).valid() && !problem.empty());
 
-  const SideName name = listener.name();
+  const SideName name = listener.name;
   Child child([&](Child&) {
     std::string none;
     const Descriptor socket = connect_side(name, soon(), none);
@@ -58,6 +58,7 @@ int main() {
   });
   Descriptor socket = accept_one(listener);
   CHECK(credentials_of(socket)->pid == child.pid() && credentials_of(socket)->user == getuid());
+  CHECK(is_near(socket));
   await(socket);
   SideMessage message;
   CHECK(receive_side(socket, message) == SideIo::kDone);
@@ -73,6 +74,20 @@ int main() {
   CHECK(child.succeeded());
   await(socket);
   CHECK(receive_side(socket, message) == SideIo::kOver);
+
+  // A process of another user.
+  if (geteuid() == 0) {
+    Child stranger([&](Child& us) {
+      CHECK(setuid(65534) == 0);
+      std::string none;
+      const Descriptor socket = connect_side(name, soon(), none);
+      CHECK(socket.valid());
+      us.hear();
+    });
+    CHECK(!is_near(accept_one(listener)));
+    stranger.tell();
+    CHECK(stranger.succeeded());
+  }
 
   // A reader that does not read: the sender learns it instead of waiting.
   std::string none;

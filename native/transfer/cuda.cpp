@@ -37,7 +37,7 @@ CudaTransport::CudaTransport(const Site& site)
   if (!problem_.empty()) return;
   door_ = open_door(site_.engine, site_.segments);
   try {
-    server_ = std::make_shared<CudaServer>(site_);
+    server_ = std::make_shared<CudaServer>(site_, net::listen_side());
     server_->start();
   } catch (const ResourceError&) {
     server_ = nullptr;  // peers reach our devices by staging
@@ -162,6 +162,11 @@ Transport::Connected CudaTransport::connect(const std::shared_ptr<PathOwner>& pe
       std::make_shared<CudaPeerPath>(peer, site_.loop, devices_, std::move(socket), offer->pid);
   path->listen();
   return {{path}, {}};
+}
+
+Clock::time_point CudaTransport::tick(Clock::time_point now) {
+  if (server_ != nullptr) server_->resume();
+  return Transport::tick(now);
 }
 
 void CudaTransport::close() {

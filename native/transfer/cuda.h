@@ -47,6 +47,7 @@ class CudaTransport final : public Transport {
   Bytes offer() override;
   Connected connect(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer,
                     Clock::time_point end) override;
+  Clock::time_point tick(Clock::time_point now) override;
   void close() override;
 
  private:

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -11,8 +10,6 @@ namespace inlay::transfer {
 namespace {
 
 constexpr std::size_t kMaxLinks = 1024;
-// Per event, so that other descriptors get their turn.
-constexpr int kMaxAccepts = 16;
 constexpr int kMaxMessages = 64;
 constexpr std::chrono::milliseconds kLookForDead(5);
 constexpr std::chrono::seconds kLastWait(1);
@@ -85,17 +82,17 @@ class CudaServer::Link final : public net::Handler {
   net::SideOutbox outbox_;
 };
 
-CudaServer::CudaServer(const Site& site) : site_(site) { net::fill_random(ticket_); }
+CudaServer::CudaServer(const Site& site, net::SideListener listener)
+    : site_(site), name_(listener.name), acceptor_(site.loop, std::move(listener.socket)) {
+  net::fill_random(ticket_);
+}
 
 CudaServer::~CudaServer() { stop(); }
 
-void CudaServer::start() {
-  loop_id_ = site_.loop.add(listener_.descriptor(), EPOLLIN, shared_from_this());
-}
+void CudaServer::start() { acceptor_.start(shared_from_this()); }
 
 void CudaServer::stop() {
-  if (loop_id_ == 0) return;
-  site_.loop.remove(std::exchange(loop_id_, 0), listener_.descriptor());
+  if (!acceptor_.stop()) return;
   std::vector<Holder> held;
   {
     const std::lock_guard lock(mutex_);
@@ -119,16 +116,12 @@ void CudaServer::stop() {
 }
 
 bool CudaServer::on_events(uint32_t) {
-  for (int i = 0; i < kMaxAccepts && loop_id_ != 0; ++i) {
-    bool exhausted = false;
-    net::Descriptor socket = listener_.accept(exhausted);
-    if (!socket.valid()) return false;
-    const auto who = net::credentials_of(socket);
-    if (!who || who->user != geteuid() || who->pid <= 0 || links_.size() == kMaxLinks) continue;
+  acceptor_.accept([this](net::Descriptor socket) {
+    if (!net::is_near(socket) || links_.size() == kMaxLinks) return;
     const auto link = std::make_shared<Link>(*this, std::move(socket));
     links_.emplace(link.get(), link);
     link->loop_id_ = site_.loop.add(link->socket_, EPOLLIN, link);
-  }
+  });
   return false;
 }
 

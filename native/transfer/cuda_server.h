@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../net/acceptor.h"
 #include "../net/cuda/device.h"
 #include "../net/side_channel.h"
 #include "cuda_messages.h"
@@ -21,14 +22,17 @@ namespace inlay::transfer {
 
 class CudaServer final : public net::Handler, public std::enable_shared_from_this<CudaServer> {
  public:
-  explicit CudaServer(const Site& site);  // throws ResourceError
+  CudaServer(const Site& site, net::SideListener listener);
   ~CudaServer() override;
 
   void start();
   // After the loop has stopped: asks for what is held, waits a second for it, and ends all links.
   void stop();
 
-  const net::SideName& name() const { return listener_.name(); }
+  const net::SideName& name() const { return name_; }
+  // Accepts again after a rest. On the loop's thread.
+  void resume() { acceptor_.resume(); }
+
   const ipc::Ticket& ticket() const { return ticket_; }
 
   void offer(const Segment& segment, const net::cuda::Device& device,
@@ -58,9 +62,9 @@ class CudaServer final : public net::Handler, public std::enable_shared_from_thi
   void forget_dead();  // with the lock held
 
   const Site site_;
-  net::SideListener listener_;
+  net::SideName name_;
+  net::Acceptor acceptor_;
   ipc::Ticket ticket_;
-  net::Loop::Id loop_id_ = 0;
   std::unordered_map<Link*, std::shared_ptr<Link>> links_;  // of the loop's thread
 
   std::mutex mutex_;

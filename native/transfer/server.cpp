@@ -17,10 +17,6 @@ namespace {
 constexpr std::size_t kMaxUnproven = 64;
 constexpr std::size_t kMaxLanes = 1024;
 constexpr std::chrono::seconds kHandshakeTime(2);
-// When the process has no descriptor left, the port is looked at again after this.
-constexpr std::chrono::milliseconds kAcceptPause(100);
-// Per event, so that other descriptors get their turn.
-constexpr int kMaxAccepts = 16;
 
 }  // namespace
 
@@ -31,35 +27,25 @@ Server::Server(const Site& site, net::Descriptor socket, Answerer answerer)
       token_(site.token),
       answerer_(std::move(answerer)),
       shares_(site.shares),
-      socket_(std::move(socket)) {}
+      acceptor_(site.loop, std::move(socket)) {}
 
 Server::~Server() = default;
 
-void Server::start() { loop_id_ = loop_.add(socket_, EPOLLIN, shared_from_this()); }
+void Server::start() { acceptor_.start(shared_from_this()); }
 
 void Server::stop() {
-  if (!socket_.valid()) return;
-  loop_.remove(loop_id_, socket_);
-  socket_.close();
+  (void)acceptor_.stop();
   while (!unproven_.empty()) drop(*unproven_.back());
   while (!proven_.empty()) drop(*proven_.begin()->second);
 }
 
 bool Server::on_events(uint32_t) {
-  for (int i = 0; i < kMaxAccepts; ++i) {
-    bool exhausted = false;
-    net::Descriptor socket = net::accept_from(socket_, exhausted);
-    if (exhausted) {
-      loop_.change(loop_id_, socket_, 0);
-      accepting_ = false;
-      loop_.wake_by(Clock::now() + kAcceptPause);
-    }
-    if (!socket.valid()) return false;
+  acceptor_.accept([this](net::Descriptor socket) {
     if (proven_.size() + unproven_.size() < kMaxLanes)
       accept_one(std::move(socket));
     else
       counts_.count(Refusal::kTooMany);
-  }
+  });
   return false;
 }
 
@@ -108,15 +94,11 @@ StagingPool& Server::staging() {
 }
 
 Clock::time_point Server::tick(Clock::time_point now) {
-  if (!socket_.valid()) return Clock::time_point::max();
   while (!unproven_.empty() && unproven_.front()->accepted() + kHandshakeTime <= now) {
     counts_.count(Refusal::kTooSlow);
     drop(*unproven_.front());
   }
-  if (!accepting_) {
-    accepting_ = true;
-    loop_.change(loop_id_, socket_, EPOLLIN);
-  }
+  acceptor_.resume();
   return unproven_.empty() ? Clock::time_point::max()
                            : unproven_.front()->accepted() + kHandshakeTime;
 }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../net/acceptor.h"
 #include "../net/handshake.h"
 #include "../net/loop.h"
 #include "../net/socket.h"
@@ -37,7 +38,8 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   void start();
   // Closes the port and all lanes. On the loop's thread, or after it has stopped.
   void stop();
-  // Closes connections that do not prove themselves in time. Returns when to be called again.
+  // Closes connections that do not prove themselves in time, and accepts again after a rest.
+  // Returns when to be called again.
   net::Clock::time_point tick(net::Clock::time_point now);
   // What an initiator asks about one of its lanes.
   Transport::Answer answer(const net::EngineId& engine, const LaneQuestion& question);
@@ -68,9 +70,7 @@ class Server : public net::Handler, public std::enable_shared_from_this<Server> 
   const Answerer answerer_;
   std::optional<StagingPool> staging_;
   NicShares* const shares_;
-  net::Descriptor socket_;
-  net::Loop::Id loop_id_ = 0;
-  bool accepting_ = true;
+  net::Acceptor acceptor_;
   PortCounts counts_;
   // In the order of accepting: the first unproven one is the oldest.
   std::vector<std::shared_ptr<ServedLane>> unproven_;

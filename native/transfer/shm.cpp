@@ -86,7 +86,7 @@ ShmTransport::ShmTransport(Site site)
   ::close(self);
   try {
     (void)net::this_process_mark();
-    server_ = std::make_shared<shm::ShmServer>(site_, crew_);
+    server_ = std::make_shared<shm::ShmServer>(site_, net::listen_side(), crew_);
     server_->start();
   } catch (const ResourceError& error) {
     problem_ = error.what();
@@ -178,6 +178,11 @@ Transport::Answer ShmTransport::answer(const net::EngineId& from,
   if (!connection || server_ == nullptr) return {Status::kProtocol, {}};
   server_->end_link(from, *connection);
   return {};
+}
+
+Clock::time_point ShmTransport::tick(Clock::time_point now) {
+  if (server_ != nullptr) server_->resume();
+  return Transport::tick(now);
 }
 
 void ShmTransport::close() {

@@ -34,6 +34,7 @@ class ShmTransport final : public Transport {
                     Clock::time_point end) override;
   // The question is the number of a link; the answer says that nothing of it lands any more.
   Answer answer(const net::EngineId& from, std::span<const std::byte> question) override;
+  Clock::time_point tick(Clock::time_point now) override;
   void close() override;
 
  private:

@@ -1,7 +1,6 @@
 #include "shm_server.h"
 
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -12,24 +11,23 @@ namespace inlay::transfer::shm {
 namespace {
 
 constexpr std::size_t kMaxLinks = 1024;
-// Per event, so that other descriptors get their turn.
-constexpr int kMaxAccepts = 16;
 
 }  // namespace
 
-ShmServer::ShmServer(const Site& site, net::CopyCrew& crew) : site_(site), crew_(crew) {
+ShmServer::ShmServer(const Site& site, net::SideListener listener, net::CopyCrew& crew)
+    : site_(site),
+      crew_(crew),
+      name_(listener.name),
+      acceptor_(site.loop, std::move(listener.socket)) {
   net::fill_random(ticket_);
 }
 
 ShmServer::~ShmServer() { stop(); }
 
-void ShmServer::start() {
-  loop_id_ = site_.loop.add(listener_.descriptor(), EPOLLIN, shared_from_this());
-}
+void ShmServer::start() { acceptor_.start(shared_from_this()); }
 
 void ShmServer::stop() {
-  if (loop_id_ == 0) return;
-  site_.loop.remove(std::exchange(loop_id_, 0), listener_.descriptor());
+  if (!acceptor_.stop()) return;
   while (!links_.empty()) drop(*links_.begin()->second);
 }
 
@@ -50,19 +48,14 @@ void ShmServer::end_link(const net::EngineId& engine, uint64_t connection) {
 }
 
 bool ShmServer::on_events(uint32_t) {
-  for (int i = 0; i < kMaxAccepts && loop_id_ != 0; ++i) {
-    bool exhausted = false;
-    net::Descriptor socket = listener_.accept(exhausted);
-    if (!socket.valid()) return false;
-    const auto who = net::credentials_of(socket);
-    // A process that we do not see by number is in another PID namespace.
-    if (!who || who->user != geteuid() || who->pid <= 0 || links_.size() == kMaxLinks) continue;
+  acceptor_.accept([this](net::Descriptor socket) {
+    if (!net::is_near(socket) || links_.size() == kMaxLinks) return;
     page_.reap();
     const auto link =
         std::make_shared<ServedLink>(*this, crew_, std::move(socket), ++last_connection_);
     links_.emplace(link.get(), link);
     link->loop_id_ = site_.loop.add(link->socket_, EPOLLIN, link);
-  }
+  });
   return false;
 }
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../net/acceptor.h"
 #include "../net/control_page.h"
 #include "../net/side_channel.h"
 #include "copy_queue.h"
@@ -19,8 +20,7 @@ class ServedLink;
 
 class ShmServer : public net::Handler, public std::enable_shared_from_this<ShmServer> {
  public:
-  // Throws ResourceError.
-  ShmServer(const Site& site, net::CopyCrew& crew);
+  ShmServer(const Site& site, net::SideListener listener, net::CopyCrew& crew);
   ~ShmServer() override;
 
   // Registers with the loop. Once.
@@ -29,8 +29,11 @@ class ShmServer : public net::Handler, public std::enable_shared_from_this<ShmSe
   // after it has stopped.
   void stop();
 
+  // Accepts again after a rest. On the loop's thread.
+  void resume() { acceptor_.resume(); }
+
   net::ControlPage& page() { return page_; }
-  const net::SideName& name() const { return listener_.name(); }
+  const net::SideName& name() const { return name_; }
   const Ticket& ticket() const { return ticket_; }
 
   // Tells initiators to unmap a segment. On the loop's thread.
@@ -47,9 +50,9 @@ class ShmServer : public net::Handler, public std::enable_shared_from_this<ShmSe
   const Site& site_;
   net::CopyCrew& crew_;
   net::ControlPage page_;
-  net::SideListener listener_;
+  net::SideName name_;
+  net::Acceptor acceptor_;
   Ticket ticket_;
-  net::Loop::Id loop_id_ = 0;
   uint64_t last_connection_ = 0;
   std::unordered_map<ServedLink*, std::shared_ptr<ServedLink>> links_;
 };
