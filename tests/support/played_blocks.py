@@ -17,7 +17,7 @@ class PlayedBlocks:
 
     Attributes:
         pages: page id -> content.
-        objects: digest -> (content, tier).
+        objects: digest -> content.
     """
 
     def __init__(self, num_pages):
@@ -64,20 +64,17 @@ class PlayedBlocks:
             for page_id in job.page_ids if job.kind == "load" else ():
                 self.pages[page_id] = GARBAGE
         elif job.kind == "find":
-            run = []
-            for digest in job.digests:
-                if digest not in self.objects:
-                    break
-                run.append(self.objects[digest][1])
-            job.found = run
+            there = [digest in self.objects for digest in job.digests]
+            job.found = [*there, False].index(False)
         elif job.kind == "load":
+            job.tier = "host"
             job.good = [d in self.objects and d not in lose for d in job.digests]
             for digest, page_id, good in zip(job.digests, job.page_ids, job.good, strict=True):
-                self.pages[page_id] = self.objects[digest][0] if good else GARBAGE
+                self.pages[page_id] = self.objects[digest] if good else GARBAGE
         else:
             for digest, page_id in zip(job.digests, job.page_ids, strict=True):
                 assert self.pages[page_id] not in (None, GARBAGE)
-                self.objects.setdefault(digest, (self.pages[page_id], "host"))
+                self.objects.setdefault(digest, self.pages[page_id])
         self.finished.append(job)
 
     def end_all(self, **how):

@@ -8,9 +8,11 @@ from inlay.cache.block_store import BlockStore, KvStore
 from inlay.cache.config import CacheConfig
 from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
+from inlay.cache.loader import Loader
 from inlay.cache.paged_kv_cache import PagedKvCache
+from inlay.cache.pause import TierCounts
 from inlay.cache.prefetch import Prefetch
-from inlay.cache.tiers import TierCounts, Tiers
+from inlay.cache.tiers import Tiers
 from inlay.cache.write_back import WriteBack
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "KvCache",
     "KvEvent",
     "KvStore",
+    "Loader",
     "PageCounts",
     "PageHold",
     "PagedKvCache",

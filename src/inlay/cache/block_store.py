@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from inlay.core.block_hash import store_key
-from inlay.core.errors import InlayError
+from inlay.core.errors import ArgumentError, InlayError, KeyNotFound
 from inlay.core.kv_format import KvFormat
+from inlay.core.messages import Tier
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,13 @@ class KvStore(Protocol):
     def put_many(self, keys: Sequence[str], values: Sequence[Any]) -> Any:
         """Put objects; those that are there stay as they are."""
 
+    def stat(self, key: str) -> Any:
+        """Of an object: `replicas`, the node and tier ("memory" or "disk") of each."""
+
+    @property
+    def node(self) -> str | None:
+        """Name of the node that this process contributes."""
+
     def close(self) -> None:
         """Let go of the store."""
 
@@ -47,8 +55,9 @@ class IoJob:
         kind: `find` asks for the leading run of blocks that are there; `load` and `save` move
             pages.
         seconds: what it took, without waiting for its turn.
-        found: of a `find`: the tier of each block of the run.
+        found: of a `find`: how many blocks the run has.
         good: of a `load`: which pages were filled; others hold no one knows what.
+        tier: of a `load`: where the first of its blocks was.
         error: why nothing of it was done.
     """
 
@@ -56,8 +65,9 @@ class IoJob:
     digests: Sequence[bytes]
     page_ids: Sequence[int] = ()
     seconds: float = 0.0
-    found: Sequence[str] = ()
+    found: int = 0
     good: Sequence[bool] = ()
+    tier: Tier = "store"
     error: Exception | None = None
     future: "Future[None] | None" = None
 
@@ -137,7 +147,9 @@ class BlockStore:
                 case "find":
                     job.found = self._find(job.digests)
                 case "load":
-                    job.good = self._load(job)
+                    keys = self._keys(job.digests)
+                    job.tier = self._tier(keys[0])
+                    job.good = self._load(keys, [self._pages[page] for page in job.page_ids])
                 case "save":
                     self._save(job)
         except Exception as error:
@@ -155,14 +167,28 @@ class BlockStore:
         rank, degree = self._format.tp_rank, self._format.tp_degree
         return [store_key(digest, rank, degree) for digest in digests]
 
-    def _find(self, digests: Sequence[bytes]) -> list[str]:
+    def _find(self, digests: Sequence[bytes]) -> int:
         there = self._store.exists_many(self._keys(digests))
-        run = there.index(False) if False in there else len(there)
-        return ["host"] * run
+        return there.index(False) if False in there else len(there)
 
-    def _load(self, job: IoJob) -> list[bool]:
-        buffers = [self._pages[page_id] for page_id in job.page_ids]
-        sizes = self._store.get_into_many(self._keys(job.digests), buffers)
+    def _tier(self, key: str) -> Tier:
+        """Where the nearest copy of an object is, as seen from this instance."""
+        try:
+            replicas = self._store.stat(key).replicas
+        except KeyNotFound:
+            return "store"  # nothing will come of it
+        own = {tier for node, tier in replicas if node == self._store.node}
+        return "host" if "memory" in own else "disk" if own else "store"
+
+    def _load(self, keys: Sequence[str], buffers: Sequence[Any]) -> list[bool]:
+        try:
+            sizes = self._store.get_into_many(keys, buffers)
+        except ArgumentError:
+            if len(keys) == 1:
+                return [False]
+            # An object that is larger than a page: not one of ours, and no reason to do without
+            # the others.
+            return [self._load([key], [one])[0] for key, one in zip(keys, buffers, strict=True)]
         return [size == self._format.page_bytes for size in sizes]
 
     def _save(self, job: IoJob) -> None:

@@ -7,12 +7,13 @@ the same to load.
 Source: Cake (arXiv 2410.03065).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inlay.cache.block_names import BlockNames
 from inlay.cache.kv_cache import PageHold
+from inlay.core.messages import Tier
 
 
 @dataclass(slots=True, eq=False)
@@ -51,9 +52,8 @@ class Prefetch:
         hold: pages to load into; None until there is room or the request runs.
         admitted: whether the request runs; then `hold` is the request's own.
         front: blocks before this one are computed or being computed.
-        tiers: where the store has the blocks from `first` on.
         stretches: in order of position; empty until the store has answered.
-        arrived: blocks that were loaded.
+        arrived: blocks that were loaded, and from which tier.
         taken: tokens that were loaded and need not be computed, by tier.
     """
 
@@ -65,25 +65,19 @@ class Prefetch:
     hold: PageHold | None = None
     admitted: bool = False
     front: int = 0
-    tiers: Sequence[str] = ()
     stretches: list[Stretch] = field(default_factory=list)
-    arrived: set[int] = field(default_factory=set)
+    arrived: dict[int, Tier] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
 
-    def found(self, tiers: Sequence[str], stretch_blocks: int) -> None:
-        """The store has answered: it has as many blocks from `first` on as there are `tiers`."""
+    def found(self, num_blocks: int, stretch_blocks: int) -> None:
+        """The store has answered: it has so many blocks from `first` on."""
         self.asked_s = None
-        self.tiers = tiers
-        start, stop = max(self.first, self.front), min(self.first + len(tiers), self.last)
+        start, stop = max(self.first, self.front), min(self.first + num_blocks, self.last)
         # Whole stretches at the end: the odd one is the last to be loaded.
         while stop > start:
             self.stretches.append(Stretch(max(start, stop - stretch_blocks), stop))
             stop = self.stretches[-1].start
         self.stretches.reverse()
-
-    def tier(self, block: int) -> str:
-        """Where the store said that a block was."""
-        return self.tiers[block - self.first]
 
     @property
     def open_stretches(self) -> Iterator[Stretch]:
@@ -125,5 +119,5 @@ class Prefetch:
     def take(self, start: int, stop: int, page_tokens: int) -> None:
         """Count arrived blocks that need not be computed."""
         for block in range(start, stop):
-            tier = self.tier(block)
+            tier = self.arrived[block]
             self.taken[tier] = self.taken.get(tier, 0) + page_tokens

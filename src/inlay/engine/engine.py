@@ -7,10 +7,10 @@
 `worker.py` gives it a process of its own. One thread calls it.
 """
 
+import dataclasses
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from inlay.engine.scripts import generate, warm_up
 from inlay.engine.structure import GrammarCompiler
 from inlay.engine.text_output import TextOutput
 from inlay.engine.tiering import open_tiers
+from inlay.engine.totals import Totals
 from inlay.engine.validation import check_request
 
 if TYPE_CHECKING:
@@ -117,9 +118,8 @@ class Engine:
         self.info: EngineInfo = loaded.info(config, 0.0)
         warm_up(self)
         if loaded.store is not None:
-            self._tiers = self._scheduler.tiers = open_tiers(
-                self.cache, config.cache.write, loaded, self._clock, on_ready
-            )
+            self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)
+            self._scheduler.loader = self._tiers.loader
         self.info = loaded.info(config, time.monotonic() - started)
 
     @property
@@ -216,13 +216,13 @@ class Engine:
             self._tiers.start()
             self._waits_for_tiers = not chunks and self._tiers.busy
         if chunks:
-            self._steps += 1
+            self._totals.steps += 1
             for done, result in self._run(chunks):
                 self._advance(done, result)
             took_s = time.perf_counter() - started
-            self._busy_s += took_s
+            self._totals.step_busy_s += took_s
             if self._tiers is not None:
-                self._tiers.costs.observe_prefill(_prefill_tokens(chunks), took_s)
+                self._tiers.loader.costs.observe_prefill(_prefill_tokens(chunks), took_s)
         return self._outputs.take(self._clock.now(), self._lost)
 
     def generate(
@@ -268,10 +268,7 @@ class Engine:
             pages_free=counts.free,
             pages_cached=counts.idle,
             preemptions=self._scheduler.preemptions,
-            steps=self._steps,
-            step_busy_s=self._busy_s,
-            **self._totals,
-            tier_hit_tokens=dict(self._tier_hits),
+            **dataclasses.asdict(self._totals),
             tier_loaded_bytes=tiers.loaded_bytes,
             tier_written_bytes=tiers.written_bytes,
             tier_cut_tokens=tiers.cut_tokens,
@@ -285,12 +282,7 @@ class Engine:
 
     def forget_totals(self) -> None:
         """Start the totals of `stats` from zero."""
-        self._totals = dict.fromkeys(
-            ("prefix_query_tokens", "prefix_hit_tokens", "prompt_tokens", "generated_tokens"), 0
-        )
-        self._tier_hits: Counter[str] = Counter()
-        self._steps = 0
-        self._busy_s = 0.0
+        self._totals = Totals()
 
     def audit(self) -> None:
         """Check that every page is accounted for. O(pages); for tests."""
@@ -431,23 +423,8 @@ class Engine:
             for request in list(self._live.values()):
                 self._fail(request, EngineError(f"scheduling failed: {error!r}"))
             return []
-        now_s = self._clock.now()
-        for chunk in chunks:
-            request = chunk.choice.request
-            if request.scheduled_s is None:
-                request.scheduled_s = now_s
-                self._totals["prefix_query_tokens"] += len(request.prompt)
-                self._totals["prompt_tokens"] += len(request.prompt)
-            if request.cached_tokens != request.counted_tokens:
-                self._count_hits(request)
+        self._totals.scheduled(chunks, self._clock.now(), self.cache.page_tokens)
         return chunks
-
-    def _count_hits(self, request: LiveRequest) -> None:
-        """Count what the cache has spared a request since this was called last."""
-        new = request.cached_tokens - request.counted_tokens
-        request.counted_tokens = request.cached_tokens
-        request.pages_reused = request.cached_tokens // self.cache.page_tokens
-        self._totals["prefix_hit_tokens"] += new
 
     def _run(self, chunks: list[Chunk]) -> list[tuple[list[Chunk], StepResult]]:
         """Compute and sample. After a failure each chunk runs alone, which shows whose fault it is.
@@ -476,17 +453,14 @@ class Engine:
 
     def _advance(self, chunks: list[Chunk], result: StepResult) -> None:
         for chunk in chunks:
-            request = chunk.choice.request
-            if chunk.samples and request.tier_tokens and not request.announced:
-                self._tier_hits.update(request.tier_tokens)
             if chunk.samples and chunk.choice.fork:
                 self._scheduler.fork(chunk.choice)
-            if chunk.samples and not request.max_tokens:
-                for choice in request.choices:
+            if chunk.samples and not chunk.choice.request.max_tokens:
+                for choice in chunk.choice.request.choices:
                     self._outputs.add(choice.request, end_without_token(choice, "length"))
                     self._finish(choice)
         samples = result.samples
-        self._totals["generated_tokens"] += len(samples.token_ids)
+        self._totals.generated_tokens += len(samples.token_ids)
         for choice, token_id, possible, logprob in zip(
             result.choices, samples.token_ids, samples.possible, samples.logprobs, strict=True
         ):

@@ -17,7 +17,7 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inlay.cache import KvCache, PageHold, Tiers
+from inlay.cache import KvCache, Loader, PageHold
 from inlay.core.errors import OutOfPagesError
 from inlay.engine.config import SchedulerConfig
 from inlay.engine.live import Choice
@@ -45,13 +45,13 @@ class Scheduler:
     Attributes:
         running: in scheduling order.
         preemptions: total so far.
-        tiers: what is behind the device, if anything; set while no request is there.
+        loader: of the tiers behind the device, if there are any; set while no request is there.
     """
 
     def __init__(self, config: SchedulerConfig, cache: KvCache, vocab_size: int = 0) -> None:
         self._config = config
         self._cache = cache
-        self.tiers: Tiers | None = None
+        self.loader: Loader | None = None
         # Prompt log probabilities need a row of logits per token: at most 64 MiB of them in a step.
         self._logit_rows = max(1, 2**24 // max(vocab_size, 1))
         self._logit_rows_left = 0
@@ -76,10 +76,10 @@ class Scheduler:
         choice.state = "waiting"
         self._num_waiting += 1
         heapq.heappush(self._waiting, (choice.sort_key, choice))
-        if self.tiers is not None:
+        if self.loader is not None:
             reusable = self._reusable(choice)
             if reusable:
-                choice.prefetch = self.tiers.begin(choice.names, reusable, choice.sort_key)
+                choice.prefetch = self.loader.begin(choice.names, reusable, choice.sort_key)
 
     def remove(self, choice: Choice) -> None:
         """Take a choice out, wherever it is, and give its pages back."""
@@ -158,7 +158,7 @@ class Scheduler:
                 try:
                     self._cache.reserve(choice.hold, chunk.stop)
                 except OutOfPagesError:
-                    if self.tiers is not None and self.tiers.shed(choice.sort_key):
+                    if self.loader is not None and self.loader.shed(choice.sort_key):
                         continue
                     victim = self.running[-1]
                     dropped = chunks.pop(victim, None)
@@ -192,22 +192,22 @@ class Scheduler:
 
     def _load(self, choice: Choice, limit: int) -> int:
         """Step over what has been loaded, and return how many tokens to compute now."""
-        prefetch, tiers = choice.prefetch, self.tiers
-        assert prefetch is not None and tiers is not None
-        computed = tiers.advance(prefetch, choice.computed)
+        prefetch, loader = choice.prefetch, self.loader
+        assert prefetch is not None and loader is not None
+        computed = loader.advance(prefetch, choice.computed)
         choice.request.spared(computed - choice.computed)
         choice.computed = computed
         if prefetch.done(computed // self._cache.page_tokens):
             self._end_prefetch(choice)
             return limit
-        return tiers.limit(prefetch, computed, computed + limit) - computed
+        return loader.limit(prefetch, computed, computed + limit) - computed
 
     def _end_prefetch(self, choice: Choice) -> None:
         prefetch, choice.prefetch = choice.prefetch, None
         if prefetch is not None:
-            assert self.tiers is not None
+            assert self.loader is not None
             choice.request.loaded(prefetch.taken)
-            self.tiers.end(prefetch)
+            self.loader.end(prefetch)
 
     def _admit(self, chunks: dict[Choice, Chunk], budget: int) -> None:
         for choice in self._heads():
@@ -258,7 +258,7 @@ class Scheduler:
                     return hold
             except OutOfPagesError:
                 pass
-            if self.tiers is not None and self.tiers.shed(choice.sort_key):
+            if self.loader is not None and self.loader.shed(choice.sort_key):
                 continue
             if not self._preempt_for(choice, chunks):
                 return None
@@ -283,8 +283,8 @@ class Scheduler:
         if choice.request.scheduled_s is None:
             choice.request.cached_tokens = choice.computed
         if choice.prefetch is not None:
-            assert self.tiers is not None
-            self.tiers.admit(choice.prefetch, hold)
+            assert self.loader is not None
+            self.loader.admit(choice.prefetch, hold)
         choice.state = "running"
         insort(self.running, choice, key=_order)
 

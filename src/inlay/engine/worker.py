@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _EXIT_GRACE_S = 2.0
+_FLUSH_S = 1.0  # for blocks that were computed last; within the grace
 
 
 class _ParentWatch:
@@ -161,6 +162,7 @@ def _serve(setup: WorkerSetup, socket: "zmq.Socket[bytes]", watch: _ParentWatch)
         socket.send(msgspec.msgpack.encode(failure_message(_reason(error))))
         return START_FAILED
     _Server(engine, socket, watch).run()
+    engine.flush(_FLUSH_S)
     engine.close()
     return 0
 

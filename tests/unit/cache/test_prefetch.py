@@ -20,7 +20,7 @@ def test_the_store_is_still_asked():
 
 def test_nothing_is_there():
     prefetch = _prefetch()
-    prefetch.found([], 8)
+    prefetch.found(0, 8)
     assert prefetch.over
     assert prefetch.done(0)
 
@@ -33,7 +33,7 @@ def test_nothing_is_there():
 )
 def test_stretches_cover_what_was_found_and_is_of_use(first, count, front, size):
     prefetch = _prefetch(first=first, last=70, front=front)
-    prefetch.found(["host"] * count, size)
+    prefetch.found(count, size)
     covered = [b for s in prefetch.stretches for b in range(s.start, s.stop)]
     assert covered == list(range(max(first, front), min(first + count, 70)))
     assert all(s.num_blocks == size for s in prefetch.stretches[1:]), "only the first is odd"
@@ -42,12 +42,12 @@ def test_stretches_cover_what_was_found_and_is_of_use(first, count, front, size)
 
 def test_a_request_is_stopped_by_what_is_open_and_steps_over_what_came():
     prefetch = _prefetch(first=2, last=12)
-    prefetch.found(["host"] * 4 + ["disk"] * 6, 4)
+    prefetch.found(10, 4)
     low, middle, high = prefetch.stretches
     assert [(s.start, s.stop) for s in prefetch.stretches] == [(2, 4), (4, 8), (8, 12)]
     assert prefetch.gate(0) is low
     high.state = "over"
-    prefetch.arrived.update([8, 9, 11])
+    prefetch.arrived.update({8: "host", 9: "host", 11: "host"})
     low.state = "over"
     assert prefetch.gate(2) is middle
     middle.state = "over"
@@ -62,7 +62,9 @@ def test_a_request_is_stopped_by_what_is_open_and_steps_over_what_came():
 
 def test_tokens_are_counted_by_tier():
     prefetch = _prefetch(first=2, last=12)
-    prefetch.found(["host"] * 4 + ["disk"] * 6, 4)
+    prefetch.found(10, 4)
+    prefetch.arrived.update(dict.fromkeys(range(4, 6), "host"))
+    prefetch.arrived.update(dict.fromkeys(range(6, 12), "disk"))
     prefetch.take(4, 8, 16)
     prefetch.take(8, 9, 16)
     assert prefetch.taken == {"host": 32, "disk": 48}
