@@ -15,6 +15,7 @@ from inlay.serve.doctor.gpu import Gpus
 from inlay.serve.doctor.kernels import Kernels
 from inlay.serve.doctor.memory import Memory
 from inlay.serve.doctor.software import REQUIRED, Software
+from inlay.serve.doctor.store import StoreRoom
 from inlay.serve.doctor.transports import TransportState
 from inlay.serve.doctor.weights import Weights
 
@@ -24,6 +25,7 @@ Level = Literal["problem", "warning", "note"]
 _WEIGHT_SHARE = 0.8
 _LOW_DISK_BYTES = 10 * 10**9
 _SMALL_MEMORY_BYTES = 4 * 2**30
+_SMALL_SHARED_BYTES = 2**30  # containers get 64 MiB where nobody asks for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Facts:
     kernels: Kernels
     weights: Weights | None = None
     transports: tuple[TransportState, ...] = ()
+    store: StoreRoom | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +106,7 @@ def find(facts: Facts) -> list[Finding]:
         *_memory(facts),
         *_gpu(facts),
         *_disk(facts.disk),
+        *_store(facts.store),
     ]
     grave: tuple[Level, ...] = ("problem", "warning", "note")
     return sorted(findings, key=lambda finding: grave.index(finding.level))
@@ -269,4 +273,34 @@ def _disk(disk: Disk) -> Iterator[Finding]:
             message=f"{format_bytes(disk.free_bytes)} free under {disk.cache_dir}: too little for "
             "most models",
             fix=fix,
+        )
+
+
+def _store(room: StoreRoom | None) -> Iterator[Finding]:
+    if room is None:
+        return
+    if room.problem is not None:
+        yield Finding(
+            level="warning",
+            topic="store",
+            message=f"no node can keep memory here: {room.problem}",
+            fix="mount a tmpfs at /dev/shm that this user may write",
+        )
+        return
+    if room.free_bytes < _SMALL_SHARED_BYTES:
+        yield Finding(
+            level="warning",
+            topic="store",
+            message=f"only {format_bytes(room.free_bytes)} free in the shared memory where nodes "
+            f"keep objects ({room.directory})",
+            fix="in a container: docker run --shm-size=16g; else: mount -o remount,size=16g "
+            "/dev/shm",
+        )
+    if room.huge_pages in ("never", "deny"):
+        yield Finding(
+            level="note",
+            topic="store",
+            message=f"shared memory comes in small pages (shmem_enabled is {room.huge_pages}): "
+            "nodes of the store take longer to start and to copy",
+            fix="echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
         )

@@ -12,6 +12,7 @@ from inlay.serve.doctor.gpu import read_gpus
 from inlay.serve.doctor.kernels import read_kernels
 from inlay.serve.doctor.memory import read_memory
 from inlay.serve.doctor.software import read_software
+from inlay.serve.doctor.store import read_store_room
 from inlay.serve.doctor.transports import read_transports
 from inlay.serve.doctor.weights import check_weights
 
@@ -30,5 +31,6 @@ def examine(settings: Settings, model: Path | None = None) -> Facts:
         software=read_software(),
         kernels=read_kernels(settings),
         transports=read_transports(),
+        store=read_store_room(),
         weights=None if model is None else check_weights(model),
     )

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from inlay.core.units import format_bytes
 from inlay.serve.doctor.advice import Facts, Finding, Plan
+from inlay.serve.doctor.store import StoreRoom
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
 SCHEMA = 2
@@ -28,6 +29,7 @@ def as_dict(facts: Facts, plan: Plan, findings: list[Finding]) -> dict[str, Any]
         "gpu": asdict(facts.gpus),
         "disk": asdict(facts.disk),
         "transports": [asdict(transport) for transport in facts.transports],
+        "store": asdict(facts.store) if facts.store else None,
         "weights": asdict(facts.weights) if facts.weights else None,
         "plan": asdict(plan),
         "findings": [asdict(finding) for finding in findings],
@@ -120,6 +122,8 @@ def _machine(facts: Facts) -> list[tuple[str, str]]:
             f"{f' ({disk.filesystem})' if disk.filesystem else ''} at {disk.cache_dir}{speed}",
         )
     )
+    if facts.store is not None and facts.store.problem is None:
+        rows.append(("store", _store(facts.store)))
     weights = facts.weights
     if weights is not None and weights.problem is None:
         rows.append(
@@ -148,6 +152,14 @@ def _huge_pages(facts: Facts) -> str:
     return (
         f"transparent: {transparent}; reserved: {memory.huge_pages_free} free of "
         f"{memory.huge_pages_total} x {format_bytes(memory.huge_page_bytes)}"
+    )
+
+
+def _store(room: StoreRoom) -> str:
+    held = f", {format_bytes(room.left_bytes)} held by nodes" if room.left_bytes else ""
+    return (
+        f"{format_bytes(room.free_bytes)} free of {format_bytes(room.total_bytes)} for nodes at "
+        f"{room.directory}{held}; huge pages of shared memory: {room.huge_pages or 'unknown'}"
     )
 
 

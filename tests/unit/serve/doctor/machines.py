@@ -12,6 +12,7 @@ from inlay.serve.doctor.gpu import Gpu, Gpus
 from inlay.serve.doctor.kernels import Kernels
 from inlay.serve.doctor.memory import Memory, NumaNode
 from inlay.serve.doctor.software import OPTIONAL, REQUIRED, Software
+from inlay.serve.doctor.store import StoreRoom
 from inlay.serve.doctor.transports import TransportState
 
 GIB = 2**30
@@ -99,6 +100,13 @@ HEALTHY = Facts(
         TransportState(name="fabric", problem="there is no RDMA device", ports=("tcp lo",)),
         TransportState(name="shm", problem=None, lacks="registered memory goes over tcp"),
         TransportState(name="tcp", problem=None),
+    ),
+    store=StoreRoom(
+        directory="/dev/shm/inlay-1000/store",
+        free_bytes=32 * GIB,
+        total_bytes=32 * GIB,
+        left_bytes=0,
+        huge_pages="advise",
     ),
 )
 

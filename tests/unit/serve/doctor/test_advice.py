@@ -70,6 +70,9 @@ def test_a_healthy_machine_has_notes_only() -> None:
             "pip install torch",
         ),
         (machine(gpus={"devices": (GPU,)}), "warning", "torch is a CPU build", "torch==1.0"),
+        (machine(store={"free_bytes": 64 * 2**20}), "warning", "only 64.0 MiB", "--shm-size"),
+        (machine(store={"problem": "/dev/shm: gone"}), "warning", "/dev/shm: gone", "tmpfs"),
+        (machine(store={"huge_pages": "never"}), "note", "small pages", "echo advise | sudo tee"),
         (machine(gpus={"problem": "nvidia-smi failed: no"}), "warning", "failed: no", "driver"),
     ],
 )
@@ -133,6 +136,7 @@ def test_both_forms_of_the_report() -> None:
         "does not offer amx_tile",
         "there is no RDMA device (found: tcp lo)",
         "works, but registered memory goes over tcp",
+        "32.0 GiB free of 32.0 GiB for nodes at /dev/shm/inlay-1000/store; huge pages",
         "m/weights.inlay fits its checksums (3.0 GiB read in 1.5 s)",
     ):
         assert expected in text
@@ -140,6 +144,6 @@ def test_both_forms_of_the_report() -> None:
     assert document["schema"] == 2
     assert list(document) == [
         "schema", "software", "cpu", "kernels", "memory", "bandwidth", "gpu", "disk",
-        "transports", "weights", "plan", "findings",
+        "transports", "store", "weights", "plan", "findings",
     ]  # fmt: skip
     assert document["gpu"]["devices"][0]["memory_total_bytes"] == 80 * GIB
