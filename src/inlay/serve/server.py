@@ -6,22 +6,20 @@ port, an engine that does not start, a stop signal, an engine that dies.
 
 import asyncio
 import contextlib
-import errno
 import gc
-import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inlay.core.errors import AddressInUseError, ConfigError, EngineDiedError, InlayError
+from inlay.core.errors import EngineDiedError, InlayError
 from inlay.serve.banner import banner
 from inlay.serve.config import ServeConfig
 from inlay.serve.fetch_line import FetchLine
+from inlay.serve.http_server import StopSignals, bind, http_server, shown_host
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from inlay.serve.service import Service
 
 _POLL_S = 0.1
-_CLOSE_S = 2.0
-"""How long connections may take to close once nothing runs any more."""
 _TALK_S = 5.0
 """A line is printed this often while the model loads."""
 
@@ -68,43 +64,14 @@ def run_server(config: ServeConfig) -> int:
             return runner.run(_serve(config, listener, source, started_s))
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Listen on an address, before anything slow is done.
-
-    Raises:
-        AddressInUseError: the port is taken.
-        ConfigError: the address is not one of this machine's, or needs other rights.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise ConfigError(f"host {host!r} is no address: {error.strerror}") from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUseError(
-                f"port {port} on {host} is in use: stop the process that listens there, or choose "
-                f"another port with --port {port + 1 if port < 65535 else 8000}"
-            ) from None
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    listener.setblocking(False)
-    return listener
-
-
 async def _serve(
     config: ServeConfig, listener: socket.socket, source: "ModelSource", started_s: float
 ) -> int:
     from inlay.engine.client import EngineClient
 
-    stop = _StopSignals()
+    stop = StopSignals()
     host, port = listener.getsockname()[:2]
-    url = f"http://{_shown_host(config.host, host)}:{port}"
+    url = f"http://{shown_host(config.host, host)}:{port}"
     print(f"loading {source.name} ...", flush=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(stop.installed())
@@ -120,7 +87,9 @@ async def _serve(
         from inlay.serve.gate import Gate
 
         gate = Gate()
-        server = await stack.enter_async_context(_http_server(config, listener, gate))
+        server = await stack.enter_async_context(
+            http_server(listener, gate, access_log=config.access_log)
+        )
         if not await _loaded(loading, stop):
             return 0
         client, service = await loading
@@ -147,11 +116,6 @@ async def _serve(
             raise EngineDiedError(f"the server stopped because {died}")
         print("stopped", flush=True)
     return 0
-
-
-def _shown_host(asked: str, bound: str) -> str:
-    host = "127.0.0.1" if bound in ("0.0.0.0", "::") else asked
-    return f"[{host}]" if ":" in host else host
 
 
 def _load_http_modules(page: bool) -> None:
@@ -184,7 +148,7 @@ def _load_text(directory: Path) -> "Text":
 
 
 async def _loaded(
-    loading: "asyncio.Future[tuple[EngineClient, Service]]", stop: "_StopSignals"
+    loading: "asyncio.Future[tuple[EngineClient, Service]]", stop: StopSignals
 ) -> bool:
     """Wait for the model with a line now and then; False when told to stop instead."""
     asked = asyncio.ensure_future(stop.asked.wait())
@@ -215,41 +179,7 @@ async def _end(
         await starting.result().aclose()
 
 
-@asynccontextmanager
-async def _http_server(
-    config: ServeConfig, listener: socket.socket, gate: "Gate"
-) -> AsyncIterator["uvicorn.Server"]:
-    """uvicorn on the listening socket; closes its connections at the end."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    server = Server(
-        uvicorn.Config(
-            gate,
-            http="httptools",
-            lifespan="off",
-            log_level="info" if config.access_log else "error",
-            access_log=config.access_log,
-            server_header=False,
-            timeout_keep_alive=65,
-            timeout_graceful_shutdown=_CLOSE_S,  # type: ignore[arg-type]
-        )
-    )
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    try:
-        yield server
-    finally:
-        server.should_exit = True
-        await serving
-
-
-async def _until_over(
-    client: "EngineClient", stop: "_StopSignals", server: "uvicorn.Server"
-) -> None:
+async def _until_over(client: "EngineClient", stop: StopSignals, server: "uvicorn.Server") -> None:
     while client.alive and not stop.asked.is_set() and not server.should_exit:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.asked.wait(), _POLL_S)
@@ -271,7 +201,7 @@ async def _drain(
     gate: "Gate",
     service: "Service",
     client: "EngineClient",
-    stop: "_StopSignals",
+    stop: StopSignals,
 ) -> None:
     """Refuse new requests, let running ones end for a while, then end them."""
     if client.alive:
@@ -289,27 +219,3 @@ async def _drain(
     deadline_s = time.monotonic() + 1.0
     while service.active and time.monotonic() < deadline_s:
         await asyncio.sleep(_POLL_S / 2)
-
-
-class _StopSignals:
-    """SIGINT and SIGTERM: the first asks for a stop, a second one insists."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.insisted = asyncio.Event()
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """Handle the signals inside this block."""
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
-            loop.add_signal_handler(number, self._on_signal)
-        try:
-            yield
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
-
-    def _on_signal(self) -> None:
-        (self.insisted if self.asked.is_set() else self.asked).set()

@@ -22,9 +22,9 @@ from inlay.serve import local_engine
 from inlay.serve.banner import banner
 from inlay.serve.config import ServeConfig
 from inlay.serve.gate import Gate
+from inlay.serve.http_server import bind
 from inlay.serve.openai.errors import ServerStoppingError
 from inlay.serve.openai.protocol import ChatRequest
-from inlay.serve.server import bind
 from tests.unit.serve.stand_in import make_service
 
 
