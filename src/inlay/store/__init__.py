@@ -1,3 +1,5 @@
 """The KV store: objects in the memory and on the disks of all nodes."""
 
-__all__: list[str] = []
+from inlay.store.address import Cluster
+
+__all__ = ["Cluster"]
