@@ -207,8 +207,12 @@ class Loader:
         return True
 
     def _expected_s(self, prefetch: Prefetch, gate: Stretch) -> float:
-        """When a stretch will have come: those that are queued and those behind it come first."""
-        blocks = sum(load.stretch.num_blocks for load in self._loads.values())
+        """When a stretch will have come: those queued before it and those behind it come first."""
+        blocks = 0
+        for load in self._loads.values():
+            blocks += len(load.job.digests)
+            if load.job is gate.load:
+                return self.costs.load_s(blocks)
         for stretch in prefetch.open_stretches:
             if stretch.start < gate.start:
                 break
@@ -232,7 +236,7 @@ class Loader:
         if self._unsorted:
             self._prefetches.sort(key=lambda p: (not p.admitted, p.order))
             self._unsorted = False
-        ahead_s = sum(self.costs.load_s(load.stretch.num_blocks) for load in self._loads.values())
+        ahead_s = sum(self.costs.load_s(len(job.digests)) for job in self._loads)
         enough_s = max(_LEAST_AHEAD_S, 1.5 * self.costs.step_s)
         for prefetch in self._prefetches:
             for stretch in prefetch.open_stretches:
@@ -330,7 +334,7 @@ class Loader:
                 if good:
                     prefetch.arrived[block] = job.tier
         if job.error is None:
-            self.costs.observe_load(stretch.num_blocks, job.seconds)
+            self.costs.observe_load(len(job.digests), job.seconds)
             self._counts.loaded_bytes += sum(job.good) * self._page_bytes
             self._counts.failures += len(job.good) - sum(job.good)
         self._forget(load)

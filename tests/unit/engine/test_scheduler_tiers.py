@@ -258,6 +258,29 @@ def test_blocks_are_loaded_while_a_request_waits(stored):
     assert waiting.request.cached_tokens == 48
 
 
+def test_loads_for_others_that_come_later_are_no_reason_to_compute(stored):
+    other = TieredBench(objects=dict(stored))
+    other.request(range(200, 250), output=1)
+    other.run_all()
+    bench = TieredBench(objects=other.blocks.objects, pages=64)
+    bench.costs(prefill=100, load=150)
+    choice = bench.request([*range(8), 99], output=1)
+    bench.step()
+    bench.blocks.end_all()
+    assert bench.step() == {}
+    (load,) = bench.blocks.jobs("load")
+    bench.blocks.begin(load)
+    bench.request(range(200, 250), output=1)
+    for _ in range(3):
+        for job in bench.blocks.jobs("find"):
+            bench.blocks.end(job)
+        assert (0, 0) not in bench.step()
+    assert len(bench.blocks.jobs("load")) > 1
+    bench.blocks.end(load)
+    bench.step()
+    assert choice.request.tier_tokens == {"host": 8}
+
+
 def test_equal_prefixes_are_loaded_once(stored):
     bench = TieredBench(objects=dict(stored), pages=64)
     choices = [bench.request(range(50), output=2) for _ in range(3)]
