@@ -61,6 +61,9 @@ class DiskLog {
   // now; kOk: of all. They are safe from a crash of this process; from one of the machine after
   // sync(). Throws ArgumentError, before anything is written, for an empty record, a key of no or
   // too many bytes, and a record over max_record_bytes().
+  // Cost: two writes for up to 4 MiB of records under 256 KiB and any number of larger ones; of the
+  // disk, their bytes and what rounds those and their entries up to blocks, 8 KiB for a small one
+  // that comes alone.
   struct Appended {
     LogStatus status;
     std::size_t count;

@@ -5,6 +5,7 @@
 
 #include "../core/errors.h"
 #include "../store/disk_log.h"
+#include "../transfer/engine.h"
 #include "disk_log_bench.h"
 
 using namespace inlay;
@@ -243,6 +244,28 @@ void calls_of_several_threads() {
     CHECK(open.get("key-" + std::to_string(which)).has_value());
 }
 
+// As a node has it: a file of its transfer engine, which peers do not see.
+void files_of_an_engine() {
+  const Folder folder;
+  const DiskLogOptions options = options_in(folder);
+  const std::vector<std::byte> record = record_of("a", 1, 500'000);
+  for (int round = 0; round < 2; ++round) {
+    transfer::Engine engine({"127.0.0.1:0", net::Token(32, std::byte{7})});
+    const auto segment =
+        engine.add_file(file_of(options), engine.free_name(), transfer::Access::kNone, [] {});
+    {
+      DiskLog log(*segment->far, options);
+      const LogItem item{"a", 1, record};
+      if (round == 0) CHECK(log.append({&item, 1}).status == LogStatus::kOk);
+      std::vector<std::byte> into(record.size());
+      DiskLog::Read read{"a", 1, 0, into};
+      log.read({&read, 1});
+      CHECK(read.status == LogStatus::kOk && into == record);
+    }
+    CHECK(engine.remove(segment, true, transfer::Clock::now() + std::chrono::seconds(20)));
+  }
+}
+
 void memory_of_an_index() {
   LogIndex index;
   constexpr std::size_t kKeys = 200'000;
@@ -276,6 +299,7 @@ int main() {
   bad_arguments_are_refused();
   a_full_log_loses_nothing();
   calls_of_several_threads();
+  files_of_an_engine();
   memory_of_an_index();
   return 0;
 }
