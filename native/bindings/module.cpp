@@ -78,4 +78,5 @@ NB_MODULE(_native, m) {
 
   nb::module_ store = m.def_submodule("store", "KV store; typed doors in inlay.store.");
   inlay::bindings::register_store_allocator(store);
+  inlay::bindings::register_store_eviction(store);
 }

@@ -6,5 +6,6 @@
 namespace inlay::bindings {
 
 void register_store_allocator(nanobind::module_& store);
+void register_store_eviction(nanobind::module_& store);
 
 }  // namespace inlay::bindings

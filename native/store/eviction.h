@@ -47,8 +47,8 @@ class EvictionPolicy {
   // The same for objects that were read, or stored again.
   virtual void hit(std::span<const ObjectId> chain, uint64_t now_ns) = 0;
 
-  // The object to evict next, or kNoObject. It stays until evict(). Objects for which `held` is true
-  // are set aside for kHeldRecheckNs without losing their place, and not asked for meanwhile.
+  // The object to evict next, or kNoObject. It stays until evict(). Objects for which `held` is
+  // true are set aside for kHeldRecheckNs without losing their place, and not asked for meanwhile.
   virtual ObjectId victim(uint64_t now_ns, const Held& held) = 0;
   // `id` is there. It may be any object, not only a victim.
   virtual void evict(ObjectId id, uint64_t hash) = 0;

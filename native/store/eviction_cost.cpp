@@ -26,9 +26,9 @@ constexpr int kPlaceSteps = 8;
 // log2 of ns per byte; range 8 is 1 ns per byte, a 70B model's on an 8-GPU machine about 0.4.
 uint32_t range_of(uint64_t recompute_ns, uint64_t bytes) {
   if (recompute_ns == 0) return 8;
-  const uint64_t worth = (std::min<uint64_t>(recompute_ns, UINT64_MAX >> 8) << 8) /
-                         std::max<uint64_t>(bytes, 1);
-  return static_cast<uint32_t>(std::clamp(std::bit_width(worth) - 1, 0, 15));
+  const uint64_t worth =
+      (std::min<uint64_t>(recompute_ns, UINT64_MAX >> 8) << 8) / std::max<uint64_t>(bytes, 1);
+  return static_cast<uint32_t>(std::clamp(static_cast<int>(std::bit_width(worth)) - 1, 0, 15));
 }
 
 }  // namespace
@@ -57,40 +57,58 @@ void CostAware::follow(Node& node, ObjectId parent) {
   ++order_.word(parent);
 }
 
-CostAware::Part CostAware::part_of(const Newcomer& newcomer, const Node& node, bool parent_is_new) {
-  if (newcomer.soft_pin) return kSoft;
-  const bool alone = first_of_chain(node);
-  if (!alone && !sampled(newcomer.hash)) {
-    return parent_is_new && nodes_[node.parent].part == kMain ? kMain : kNew;
-  }
+// Whether an object was evicted lately; moves the border between newcomers and the main part.
+bool CostAware::remembers(const Newcomer& newcomer, bool alone) {
   const Ghosts::Memory memory = ghosts_.take(newcomer.hash);
-  if (!memory.found) return kNew;
   const double step = (alone ? 1.0 : kSampling) / std::max(size_, 1u);
-  if (memory.list == Ghosts::kMain) {
+  if (memory.found && memory.list == Ghosts::kMain) {
     share_ = std::max(kLeastShare, share_ - step);
-  } else if (memory.age < kLately) {
+  } else if (memory.found && memory.age < kLately) {
     share_ = std::min(kMostShare, share_ + step);
   }
-  return kMain;
+  return memory.found;
 }
 
+// A child is evicted before its parent, so where one block of a chain is not remembered, those
+// behind it are not either: they are not looked up, which keeps mistakes of the ghosts rare and
+// newcomers from being held by a child in the main part.
 void CostAware::add(std::span<const Newcomer> chain, uint64_t now_ns) {
   set_clock(now_ns);
-  ObjectId before = kNoObject;
-  for (const Newcomer& newcomer : chain) {
+  enum { kOpen, kKnown, kUnknown } verdict = kOpen;
+  std::size_t open = 0;  // the first of the chain that waits for a verdict
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const Newcomer& newcomer = chain[i];
     const ObjectId id = newcomer.id;
     order_.ensure(id);
     nodes_.ensure(id);
     Node& node = nodes_[id];
     follow(node, newcomer.parent);
+    const bool alone = node.parent == kNoObject;
+    if (i == 0 || alone || node.parent != chain[i - 1].id) {
+      verdict = !alone && nodes_[node.parent].part == kNew ? kUnknown : kOpen;
+      open = i;
+    }
+    if (verdict != kUnknown && (alone || sampled(newcomer.hash))) {
+      verdict = remembers(newcomer, alone) ? kKnown : kUnknown;
+      for (; open < i && verdict == kKnown; ++open) promote(chain[open].id);
+    }
     node.touched = clock_ & kAgeMask;
     node.range = range_of(newcomer.recompute_ns, newcomer.bytes) & 15;
-    node.part = part_of(newcomer, node, before != kNoObject && node.parent == before);
+    node.part = newcomer.soft_pin ? kSoft : verdict == kKnown ? kMain : kNew;
     node.present = 1;
     count(node, 1);
+    full_[node.range] = num_[kNew][node.range] + num_[kMain][node.range];
     order_.push_hot(list_of(node), id);
-    before = id;
   }
+}
+
+// To the main part, if it is new.
+void CostAware::promote(ObjectId id) {
+  Node& node = nodes_[id];
+  if (node.part != kNew) return;
+  count(node, -1);
+  node.part = kMain;
+  count(node, 1);
 }
 
 void CostAware::hit(std::span<const ObjectId> chain, uint64_t now_ns) {
@@ -101,11 +119,7 @@ void CostAware::hit(std::span<const ObjectId> chain, uint64_t now_ns) {
     if (node.part == kNew && age(id) < kSettled) continue;
     const bool listed = order_.listed(id);
     if (listed) order_.unlink(list_of(node), id);
-    if (node.part == kNew) {
-      count(node, -1);
-      node.part = kMain;
-      count(node, 1);
-    }
+    promote(id);
     node.touched = clock_ & kAgeMask;
     if (listed) order_.push_hot(list_of(node), id);
   }
@@ -121,18 +135,18 @@ ObjectId CostAware::victim(uint64_t now_ns, const Held& held) {
   ObjectId victim = kNoObject;
   uint64_t most = 0;
   for (uint32_t range = 0; range < kNumRanges; ++range) {
-    const uint32_t newcomers = num_[kNew][range];
-    const uint32_t all = newcomers + num_[kMain][range];
-    if (all == 0) continue;
+    if (num_[kNew][range] + num_[kMain][range] == 0) continue;
     const ObjectId young = order_.coldest_free(kNew * kNumRanges + range, held, now_ns);
     const ObjectId proven = order_.coldest_free(kMain * kNumRanges + range, held, now_ns);
     if (young == kNoObject && proven == kNoObject) continue;
-    // The main part says how long this range is kept; newcomers wait for a share of that.
+    // The main part says how long this range is kept.
     const uint64_t stale = staleness(proven != kNoObject ? proven : young, range);
     if (stale <= most) continue;
     most = stale;
-    const bool too_many = newcomers >= share_ * all;
-    victim = proven == kNoObject || (too_many && young != kNoObject) ? young : proven;
+    // Room is made before newcomers come, so the main part is measured against the whole: else it
+    // would lose to a long prompt what it can't get back.
+    const bool fits = num_[kMain][range] <= (1.0 - share_) * full_[range];
+    victim = proven == kNoObject || (fits && young != kNoObject) ? young : proven;
   }
   return victim != kNoObject ? victim : stalest_soft(now_ns, held);
 }
@@ -154,7 +168,7 @@ void CostAware::evict(ObjectId id, uint64_t hash) {
   if (!contains(id)) return;
   const Node& node = nodes_[id];
   const auto list = node.part == kNew ? Ghosts::kNew : Ghosts::kMain;
-  ghosts_.evicted(list, hash, first_of_chain(node) || sampled(hash), size_);
+  ghosts_.evicted(list, hash, node.parent == kNoObject || sampled(hash), size_);
   leave(id);
 }
 
@@ -177,9 +191,8 @@ void CostAware::leave(ObjectId id) {
   }
 }
 
-// An object has lost its last child and goes to the place that its last use gives it. It is near
-// one of the ends: its child was about as old, and the child was evicted as the oldest, or it
-// was removed, or a newcomer.
+// An object has lost its last child and goes to the place that its last use gives it. That is near
+// the cold end when the child was the oldest there, and near the hot end when it was a newcomer.
 void CostAware::place(ObjectId id) {
   const uint32_t list = list_of(nodes_[id]);
   const uint32_t own = age(id);
@@ -196,8 +209,7 @@ void CostAware::place(ObjectId id) {
     if (age(from_hot) >= own) return order_.insert_below(list, id, order_.hotter(from_hot));
     from_hot = order_.colder(from_hot);
   }
-  const bool old = age(from_cold) - own < own - age(from_hot);
-  order_.insert_below(list, id, old ? from_cold : from_hot);
+  order_.insert_below(list, id, kNoObject);
 }
 
 uint64_t CostAware::memory_bytes() const {

@@ -2,15 +2,15 @@
 //
 // - Only objects without children are in lists, so a prefix is evicted from its end.
 // - Probability of reuse: newcomers are kept apart from those that were hit, or that came back
-//   after they had been evicted (the main part), each in the order of last use. Newcomers get a share of the
-//   room, which shrinks when something comes back that the main part had to drop lately, and
-//   grows when one comes back that was dropped as a newcomer a moment ago.
+//   after they had been evicted (the main part), each in the order of last use. Newcomers get a
+//   share of the room, which shrinks when something comes back that the main part had to drop
+//   lately, and grows when one comes back that was dropped as a newcomer a moment ago.
 // - Recompute time / bytes: objects are sorted into ranges of it, a factor of two each, with a main
 //   part and newcomers of its own. The next victim is of the range whose oldest object is oldest
 //   for its worth: what costs twice as much to compute is kept twice as long.
 //
-// Sources: ARC (Megiddo, Modha, FAST 2003) and 2Q (Johnson, Shasha, VLDB 1994) for the two parts and
-// what moves their border; CAMP (Ghandeharizadeh et al., Middleware 2014) for the ranges.
+// Sources: ARC (Megiddo, Modha, FAST 2003) and 2Q (Johnson, Shasha, VLDB 1994) for the two parts
+// and what moves their border; CAMP (Ghandeharizadeh et al., Middleware 2014) for the ranges.
 #pragma once
 
 #include "eviction.h"
@@ -53,10 +53,10 @@ class CostAware final : public EvictionPolicy {
   };
 
   static uint32_t list_of(const Node& node) { return node.part * kNumRanges + node.range; }
-  static bool first_of_chain(const Node& node) { return node.parent == kNoObject; }
   bool has_parent(const Node& node) const;
   void follow(Node& node, ObjectId parent);
-  Part part_of(const Newcomer& newcomer, const Node& node, bool parent_is_new);
+  bool remembers(const Newcomer& newcomer, bool alone);
+  void promote(ObjectId id);
   void count(const Node& node, int by);
   void leave(ObjectId id);
   void place(ObjectId id);
@@ -69,6 +69,7 @@ class CostAware final : public EvictionPolicy {
   Chunks<Node> nodes_;
   Ghosts ghosts_{15, 4};
   std::array<std::array<uint32_t, kNumRanges>, kNumParts> num_{};
+  std::array<uint32_t, kNumRanges> full_{};  // newcomers and main part when something was added
   uint32_t size_ = 0;
   uint32_t clock_ = 0;  // units of about a second, never back
   double share_ = 0.1;

@@ -11,8 +11,7 @@ void Lru::add(std::span<const Newcomer> chain, uint64_t) {
     list_.ensure(id);
     list_[id] = newcomer.soft_pin ? kSoft : kPlain;
     const ObjectId parent = newcomer.parent;
-    const bool beside =
-        parent != kNoObject && contains(parent) && list_[parent] == list_[id];
+    const bool beside = parent != kNoObject && contains(parent) && list_[parent] == list_[id];
     order_.insert_below(list_[id], id, beside ? parent : kNoObject);
     ++size_;
   }

@@ -1,5 +1,5 @@
-// Least recently used: what was read longest ago goes first. Blocks that came with their parents, or
-// after these were hit, go before them.
+// Least recently used: what was read longest ago goes first. Blocks that came with their parents,
+// or after these were hit, go before them.
 #pragma once
 
 #include "eviction.h"

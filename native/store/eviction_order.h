@@ -47,7 +47,6 @@ class Chunks {
 // per list, and ids().
 class Order {
  public:
-
   explicit Order(uint32_t num_lists) : lists_(num_lists), aside_(num_lists) {}
 
   void ensure(ObjectId id) { links_.ensure(id); }

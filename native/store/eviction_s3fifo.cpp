@@ -37,9 +37,7 @@ void S3Fifo::move(ObjectId id, List to) {
 }
 
 S3Fifo::List S3Fifo::next_list(uint64_t now_ns, const Held& held) {
-  const auto any = [&](List list) {
-    return order_.coldest_free(list, held, now_ns) != kNoObject;
-  };
+  const auto any = [&](List list) { return order_.coldest_free(list, held, now_ns) != kNoObject; };
   if (uint64_t{num_[kSmall]} * kSmallShare >= num_[kSmall] + num_[kMain] && any(kSmall)) {
     return kSmall;
   }

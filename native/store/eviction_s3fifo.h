@@ -1,5 +1,5 @@
-// S3-FIFO: newcomers pass a small queue, and only what is hit there, or comes back soon after it was
-// evicted, enters the main one, which gives what is hit another round.
+// S3-FIFO: newcomers pass a small queue, and only what is hit there, or comes back soon after it
+// was evicted, enters the main one, which gives what is hit another round.
 //
 // Source: Yang et al., FIFO queues are all you need for cache eviction (SOSP 2023). One hit in the
 // small queue is enough here, which does better on block traces than two.
