@@ -112,6 +112,8 @@ def unbounded(requests: Sequence[Request]) -> float:
     seen: set[int] = set()
     hits = 0
     for request in requests:
-        hits += next((k for k, b in enumerate(request.blocks) if b not in seen), len(request.blocks))
+        hits += next(
+            (k for k, b in enumerate(request.blocks) if b not in seen), len(request.blocks)
+        )
         seen.update(request.blocks)
     return hits / total(requests)

@@ -14,7 +14,8 @@
 //   }
 //
 // Cost: constant per object of a call (victim() too, spread over calls), no scan of objects. Memory
-// per number up to the largest given: lru 8 bytes, s3fifo 13, cost 19, what was evicted included.
+// per number up to the largest given: lru 9 bytes, s3fifo 10 and cost 16, and these two 3.6 to 7.1
+// for what was evicted.
 #pragma once
 
 #include <cstdint>

@@ -5,25 +5,26 @@
 namespace inlay::store {
 namespace {
 
-constexpr unsigned kListShift = 4;
-constexpr unsigned kTagShift = 5;
-constexpr uint64_t kNumTags = (1 << 11) - 1;  // 0 is no tag
-constexpr std::size_t kObjectsPerLine = 26;   // of 32: lines fill unevenly
+// Of 21 entries: a list of newcomers with a horizon of 15, sampled, takes 0.94 per object.
+constexpr std::size_t kObjectsPerLine = 18;
 
-uint16_t tag_of(uint64_t hash) {
-  return static_cast<uint16_t>((((hash >> 32) & 0xFFFF) % kNumTags + 1) << kTagShift);
-}
+uint16_t tag_of(uint64_t hash) { return static_cast<uint16_t>((hash >> 32) % 0xFFFF + 1); }
 
 }  // namespace
 
-uint32_t Ghosts::age_of(uint16_t entry) const {
-  return (generation_[(entry >> kListShift) & 1] - entry) & 15;
-}
+uint32_t Ghosts::age_of(uint8_t mark) const { return (generation_[list_of(mark)] - mark) & 15; }
 
 void Ghosts::clean(Line& line) {
-  for (uint16_t& entry : line.entries) {
-    if (entry != 0 && age_of(entry) >= horizons_[(entry >> kListShift) & 1]) entry = 0;
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    if (age_of(line.marks[i]) >= horizons_[list_of(line.marks[i])]) line.tags[i] = 0;
   }
+}
+
+// The least gives way first.
+double Ghosts::worth(const Line& line, std::size_t entry) const {
+  if (line.tags[entry] == 0) return -1.0;
+  const uint8_t mark = line.marks[entry];
+  return 1.0 - static_cast<double>(age_of(mark)) / horizons_[list_of(mark)];
 }
 
 // A line's entries belong to either of the two that it becomes, so both get them.
@@ -49,26 +50,23 @@ void Ghosts::evicted(List list, uint64_t hash, bool keep, uint32_t size) {
 
   Line& line = line_of(hash);
   clean(line);
-  const auto worth = [this](uint16_t entry) {  // less: gives way first
-    if (entry == 0) return -1.0;
-    return 1.0 - static_cast<double>(age_of(entry)) / horizons_[(entry >> kListShift) & 1];
-  };
-  uint16_t* place = line.entries.data();
-  for (uint16_t& entry : line.entries) {
-    if (worth(entry) < worth(*place)) place = &entry;
+  std::size_t place = 0;
+  for (std::size_t i = 1; i < kEntries; ++i) {
+    if (worth(line, i) < worth(line, place)) place = i;
   }
-  *place = static_cast<uint16_t>(tag_of(hash) | list << kListShift | generation_[list]);
+  line.tags[place] = tag_of(hash);
+  line.marks[place] = static_cast<uint8_t>(list << 4 | generation_[list]);
 }
 
 Ghosts::Memory Ghosts::take(uint64_t hash) {
-  const uint16_t tag = tag_of(hash);
-  for (uint16_t& entry : line_of(hash).entries) {
-    if (entry >> kTagShift != tag >> kTagShift) continue;
-    const auto list = static_cast<List>((entry >> kListShift) & 1);
-    const uint32_t age = age_of(entry);
+  Line& line = line_of(hash);
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    if (line.tags[i] != tag_of(hash)) continue;
+    const uint32_t list = list_of(line.marks[i]);
+    const uint32_t age = age_of(line.marks[i]);
     if (age >= horizons_[list]) continue;
-    entry = 0;
-    return {true, list, age};
+    line.tags[i] = 0;
+    return {true, static_cast<List>(list), age};
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Remembers which objects were evicted lately, and from which of two lists, in two bytes each.
+// Remembers which objects were evicted lately, and from which of two lists, in three bytes each.
 #pragma once
 
 #include <array>
@@ -7,13 +7,14 @@
 
 namespace inlay::store {
 
-// A table of lines of 32 entries, one cache line each. An entry is 11 bits of the key's hash, the
+// A table of lines of 21 entries, one cache line each. An entry is 16 bits of the key's hash, the
 // list, and the generation in which it was evicted: a generation ends when a quarter as many
 // objects as there are have left the list. Entries expire after as many generations as the list's
-// horizon says; in a full line the oldest gives way. One in 64 lookups of an unknown key finds an
-// entry by mistake.
+// horizon says; in a full line the oldest gives way. One in 3,000 lookups of an unknown key finds
+// an entry by mistake. Shorter tags are no bargain: a mistake lets one into the main part that a
+// scan should not reach.
 //
-// Cost: one line per call, and one more per eviction, for expired entries. Memory: 2.5 bytes per
+// Cost: one line per call, and one more per eviction, for expired entries. Memory: 3.6 bytes per
 // object, up to twice that after growth.
 class Ghosts {
  public:
@@ -36,12 +37,16 @@ class Ghosts {
   uint64_t memory_bytes() const { return lines_.capacity() * sizeof(Line); }
 
  private:
+  static constexpr std::size_t kEntries = 21;
   struct alignas(64) Line {
-    std::array<uint16_t, 32> entries{};  // tag 11, list 1, generation 4; 0: empty
+    std::array<uint16_t, kEntries> tags{};  // 0: empty
+    std::array<uint8_t, kEntries> marks{};  // list and generation, four bits each
   };
 
   void grow(uint32_t size);
-  uint32_t age_of(uint16_t entry) const;
+  static uint32_t list_of(uint8_t mark) { return mark >> 4; }
+  uint32_t age_of(uint8_t mark) const;
+  double worth(const Line& line, std::size_t entry) const;
   void clean(Line& line);
   Line& line_of(uint64_t hash) { return lines_[hash & (lines_.size() - 1)]; }
 

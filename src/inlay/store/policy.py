@@ -45,8 +45,8 @@ class EvictionPolicy:
     Raises:
         ArgumentError: no policy has that name.
 
-    Cost: constant per object of a call; memory per object up to the largest number: 19 bytes for
-        cost, 9 for lru, 13 for s3fifo, what was evicted included.
+    Cost: constant per object of a call; memory per object up to the largest number: 9 bytes for
+        lru, 10 for s3fifo, 16 for cost, and these two 3.6 to 7.1 for what was evicted.
     """
 
     def __init__(self, name: str = "cost") -> None:
