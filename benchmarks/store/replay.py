@@ -5,7 +5,7 @@ arrival these are hit and the rest is stored; blocks of the request itself stay 
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.store.workloads import Request, next_uses
 from inlay.store import EvictionPolicy, Newcomer
@@ -53,9 +53,10 @@ class Pool:
         self.policy.add(self.newcomers(request.blocks, set(ids)), now_ns)
         return hits
 
-    def make_room(self, count: int, now_ns: int, held: object) -> None:
+    def make_room(self, count: int, now_ns: int, held: Callable[[int], bool]) -> None:
+        """Evict until `count` blocks fit, or all that are left are held."""
         while len(self.free) < count:
-            id = self.policy.victim(now_ns, held)  # type: ignore[arg-type]
+            id = self.policy.victim(now_ns, held)
             if id is None:
                 return
             block = self.blocks.pop(id)
@@ -64,6 +65,7 @@ class Pool:
             self.free.append(id)
 
     def newcomers(self, blocks: Sequence[int], fresh: set[int]) -> list[Newcomer]:
+        """Those of the blocks that were just given an id."""
         parents = [None, *(self.ids.get(block) for block in blocks)]
         return [
             Newcomer(self.ids[block], parent, key_hash(block))

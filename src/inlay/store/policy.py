@@ -5,12 +5,9 @@ reads no clock and starts nothing; the contract is that of `native/store/evictio
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from inlay.core.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from inlay._native import store as native
 
 POLICIES = ("cost", "lru", "s3fifo")
 
@@ -54,7 +51,7 @@ class EvictionPolicy:
             raise ArgumentError(f"eviction: {name!r}, allowed: {', '.join(POLICIES)}")
         from inlay._native import store as native
 
-        self._native: native.EvictionPolicy = native.EvictionPolicy(name)
+        self._native = native.EvictionPolicy(name)
 
     def add(self, chain: Sequence[Newcomer], now_ns: int) -> None:
         """Objects that were stored: blocks of one chain, parents first, or any one object.

@@ -1,0 +1,58 @@
+"""store/eviction: what part of their prompts requests find in a pool, by the policy that keeps it.
+
+The limit of a `hit_ratio` is what one gets who knows the future (`replay.farthest_next_use`).
+`unbounded` is the ratio of a pool that drops nothing.
+"""
+
+from collections.abc import Generator
+
+from benchmarks.case import Run
+from benchmarks.store import replay
+from benchmarks.store.workloads import Request, by_name
+from benchmarks.triples import Samples
+
+DRAWN = ("zipf", "scans", "rounds")
+
+
+def measure(run: Run) -> Generator[Samples, None, None]:
+    """Every trace, capacity and policy once; the rest is made of these."""
+    ratios: dict[tuple[str, int, str], float] = {}
+    for point in run.params("unbounded"):
+        trace = point["trace"]
+        requests = by_name(trace, run.seeds[0])
+        yield sample(run, "unbounded", replay.unbounded(requests), point)
+        for at in run.params("hit_ratio"):
+            if at["trace"] == trace:
+                ratio, best = hit_ratio(run, requests, at["policy"], at["capacity_tokens"])
+                ratios[trace, at["capacity_tokens"], at["policy"]] = ratio
+                yield sample(run, "hit_ratio", ratio, at, ("knowing the future", best))
+    for name, others in (("behind_better", ("lru", "s3fifo")), ("behind_lru", ("lru",))):
+        for point in run.params(name):
+            where = point["trace"], point["capacity_tokens"]
+            ahead = max(ratios[*where, other] for other in others) - ratios[*where, "cost"]
+            yield sample(run, name, 100 * ahead, point)
+
+
+def hit_ratio(
+    run: Run, requests: list[Request], policy: str, capacity_tokens: int
+) -> tuple[float, float]:
+    """The ratio of a policy, and of one who knows the future."""
+    capacity = capacity_tokens // run.workload["block_tokens"]
+    return (
+        replay.hit_ratio(requests, policy, capacity),
+        replay.farthest_next_use(requests, capacity),
+    )
+
+
+def sample(
+    run: Run,
+    name: str,
+    value: float,
+    params: dict[str, object],
+    limit: tuple[str, float] | None = None,
+) -> Samples:
+    """One value; drawn workloads name their seed."""
+    seeds = run.seeds if params["trace"] in DRAWN else ()
+    return Samples(
+        name=name, values=[value], params=params, limit=limit, seeds=seeds, simulated=True
+    )
