@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from benchmarks.case import Run
 from benchmarks.store import replay
-from benchmarks.store.workloads import Request, by_name
+from benchmarks.store.workloads import by_name
 from benchmarks.triples import Samples
 
 DRAWN = ("zipf", "scans", "rounds")
@@ -20,28 +20,22 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     for point in run.params("unbounded"):
         trace = point["trace"]
         requests = by_name(trace, run.seeds[0])
+        best: dict[int, float] = {}
         yield sample(run, "unbounded", replay.unbounded(requests), point)
         for at in run.params("hit_ratio"):
             if at["trace"] == trace:
-                ratio, best = hit_ratio(run, requests, at["policy"], at["capacity_tokens"])
-                ratios[trace, at["capacity_tokens"], at["policy"]] = ratio
-                yield sample(run, "hit_ratio", ratio, at, ("knowing the future", best))
+                tokens = at["capacity_tokens"]
+                capacity = tokens // run.workload["block_tokens"]
+                if capacity not in best:
+                    best[capacity] = replay.farthest_next_use(requests, capacity)
+                ratio = replay.hit_ratio(requests, at["policy"], capacity)
+                ratios[trace, tokens, at["policy"]] = ratio
+                yield sample(run, "hit_ratio", ratio, at, ("knowing the future", best[capacity]))
     for name, others in (("behind_better", ("lru", "s3fifo")), ("behind_lru", ("lru",))):
         for point in run.params(name):
             where = point["trace"], point["capacity_tokens"]
             ahead = max(ratios[*where, other] for other in others) - ratios[*where, "cost"]
             yield sample(run, name, 100 * ahead, point)
-
-
-def hit_ratio(
-    run: Run, requests: list[Request], policy: str, capacity_tokens: int
-) -> tuple[float, float]:
-    """The ratio of a policy, and of one who knows the future."""
-    capacity = capacity_tokens // run.workload["block_tokens"]
-    return (
-        replay.hit_ratio(requests, policy, capacity),
-        replay.farthest_next_use(requests, capacity),
-    )
 
 
 def sample(
