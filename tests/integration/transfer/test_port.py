@@ -1,11 +1,12 @@
 """What anybody on the network can do to an engine's port."""
 
 import os
+import resource
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -42,6 +43,25 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
+def dial_side_channel(target: Target) -> socket.socket:
+    """To one of the Unix sockets at which it listens."""
+    links = [os.readlink(file) for file in Path(f"/proc/{target.process.pid}/fd").iterdir()]
+    inodes = {link[8:-1] for link in links if link.startswith("socket:")}
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        _, _, _, flags, _, _, inode, *name = line.split()
+        if inode in inodes and int(flags, 16) & 0x10000:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.settimeout(5)
+            connection.connect(name[0].replace("@", "\0", 1))
+            return connection
+    raise AssertionError("it has no side channel")
+
+
+def cpu_s(target: Target) -> float:
+    fields = Path(f"/proc/{target.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def fake_server(answer: bytes) -> Iterator[str]:
     """Answers every connection with the same bytes."""
@@ -64,6 +84,26 @@ def fake_server(answer: bytes) -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+@pytest.mark.parametrize("call", [dial, dial_side_channel])
+def test_no_descriptor_is_left(target: Target, call: Callable[[Target], socket.socket]) -> None:
+    """Who connects waits meanwhile, which costs the engine nothing, and is heard later."""
+    pid = target.process.pid
+    used = {int(file.name) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    lowest_free = next(number for number in range(len(used) + 1) if number not in used)
+    _, most = before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest_free, most))
+    with call(target) as connection:
+        connection.sendall(b"garbage".ljust(80))
+        begin = cpu_s(target)
+        with pytest.raises(TimeoutError):
+            connection.settimeout(1)
+            connection.recv(1)
+        assert cpu_s(target) - begin < 0.2
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        connection.settimeout(5)
+        assert is_closed(connection)
 
 
 def test_garbage(engine: TransferEngine, target: Target) -> None:
