@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -14,8 +13,8 @@
 #include <thread>
 
 #include "../core/errors.h"
-#include "../core/start_thread.h"
 #include "plugin_path.h"
+#include "returns.h"
 
 struct inlay_host_transport {
   inlay::transfer::SegmentRegistry* segments;
@@ -27,7 +26,7 @@ namespace {
 
 // A path that was lost is made anew.
 constexpr std::chrono::milliseconds kFirstRest(100);
-constexpr std::chrono::milliseconds kNextRest(500);
+constexpr std::chrono::milliseconds kLongestRest(500);
 constexpr std::chrono::milliseconds kRetryTime(500);
 
 // Nothing that runs out of memory here may go through frames of C. An attempt whose end is lost
@@ -155,16 +154,11 @@ class PluginTransport final : public Transport, private net::Handler {
     Bytes offer;
     uint32_t index;
   };
-  struct Retry {
-    Way way;
-    Clock::time_point next;
-  };
 
   bool on_events(uint32_t events) override;
   void watch(int fd);
   std::shared_ptr<PluginPath> connect(const Way& way, Clock::time_point end, std::string& problem);
-  void connect_later(const Way& way, Clock::duration rest);
-  void connect_again();
+  bool connect_again(const Way& way, PathOwner& peer);
 
   const Site site_;
   std::string name_;
@@ -179,12 +173,8 @@ class PluginTransport final : public Transport, private net::Handler {
   std::mutex calls_;          // one other call into the library at a time
 
   std::mutex mutex_;
-  bool closed_ = false;
   std::vector<std::weak_ptr<PluginPath>> paths_;
-  // Paths that were lost, and the thread that makes them anew, since the first.
-  std::vector<Retry> retries_;
-  std::condition_variable changed_;
-  std::thread retrying_;
+  Returns returns_{kFirstRest, kLongestRest};
 };
 
 inlay_engine_id told_of(const net::EngineId& id) {
@@ -282,8 +272,9 @@ std::shared_ptr<PluginPath> PluginTransport::connect(const Way& way, Clock::time
     problem = "it is closed";
     return nullptr;
   }
-  const auto path = std::make_shared<PluginPath>(peer, site_.loop, ops_,
-                                                 [this, way] { connect_later(way, kFirstRest); });
+  const auto path = std::make_shared<PluginPath>(peer, site_.loop, ops_, [this, way] {
+    returns_.add(way.peer, [this, way](const auto& owner) { return connect_again(way, *owner); });
+  });
   const std::chrono::duration<double> left = end - Clock::now();
   const inlay_peer_offer told{
       sizeof(inlay_peer_offer), path.get(), told_of(peer->engine_id()), way.offer.data(),
@@ -324,44 +315,12 @@ Transport::Connected PluginTransport::connect(const std::shared_ptr<PathOwner>& 
   return connected;
 }
 
-void PluginTransport::connect_later(const Way& way, Clock::duration rest) {
-  const std::lock_guard lock(mutex_);
-  if (closed_) return;
-  retries_.push_back({way, Clock::now() + rest});
-  changed_.notify_all();
-  if (retrying_.joinable()) return;
-  try {
-    retrying_ = start_thread([this] { connect_again(); });
-  } catch (const ResourceError&) {
-    // The next one that is lost tries to start it.
-  }
-}
-
-void PluginTransport::connect_again() {
-  std::unique_lock lock(mutex_);
-  while (!closed_) {
-    const auto first = std::ranges::min_element(retries_, {}, &Retry::next);
-    if (first == retries_.end()) {
-      changed_.wait(lock);
-      continue;
-    }
-    const Clock::time_point next = first->next;  // others may be added during the wait
-    if (next > Clock::now()) {
-      changed_.wait_until(lock, next);
-      continue;
-    }
-    const Way way = std::move(first->way);
-    retries_.erase(first);
-    lock.unlock();
-    if (const auto peer = way.peer.lock(); peer != nullptr && peer->alive()) {
-      std::string problem;
-      if (auto path = connect(way, Clock::now() + kRetryTime, problem))
-        peer->add(std::move(path));
-      else
-        connect_later(way, kNextRest);
-    }
-    lock.lock();
-  }
+bool PluginTransport::connect_again(const Way& way, PathOwner& peer) {
+  std::string problem;
+  auto path = connect(way, Clock::now() + kRetryTime, problem);
+  if (path == nullptr) return false;
+  peer.add(std::move(path));
+  return true;
 }
 
 Transport::Answer PluginTransport::answer(const net::EngineId& from,
@@ -375,14 +334,7 @@ Transport::Answer PluginTransport::answer(const net::EngineId& from,
 }
 
 void PluginTransport::close() {
-  std::thread retrying;
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
-    retrying.swap(retrying_);
-  }
-  if (retrying.joinable()) retrying.join();
+  returns_.close();
   const std::lock_guard living(living_);  // waits for connects
   if (self_ == nullptr) return;
   std::vector<std::weak_ptr<PluginPath>> paths;

@@ -67,16 +67,17 @@ bool greet(const net::Descriptor& socket, const Offer& offer, const net::EngineI
 
 }  // namespace shm
 
-ShmTransport::ShmTransport(Site site)
-    : site_(std::move(site)), returns_([this](const auto& peer, auto offer, auto end) {
-        Linked linked = link(peer, offer, end);
-        if (linked.path == nullptr)
-          return linked.gone ? shm::Returns::Outcome::kNever : shm::Returns::Outcome::kLater;
-        peer->add(linked.path);
-        if (linked.path->is_over())
-          peer->lost(*linked.path, Status::kPeerDied);  // before it was added
-        return shm::Returns::Outcome::kMade;
-      }) {
+namespace {
+
+// A link that broke is made again. A peer that answers does so within a millisecond; close() waits
+// for one that does not.
+constexpr std::chrono::milliseconds kFirstRest(50);
+constexpr std::chrono::milliseconds kLongestRest(400);
+constexpr std::chrono::milliseconds kAnswer(200);
+
+}  // namespace
+
+ShmTransport::ShmTransport(Site site) : site_(std::move(site)), returns_(kFirstRest, kLongestRest) {
   const int self = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   if (self < 0) {
     problem_ = "pidfd_open fails (" + std::generic_category().message(errno) +
@@ -156,11 +157,20 @@ ShmTransport::Linked ShmTransport::link(const std::shared_ptr<PathOwner>& peer,
       shm::ShmPath::Link{std::move(socket), std::move(visited), memory, unreadable.empty(),
                          welcome.can_pull != 0, welcome.connection, offer->pid},
       [this, weak = std::weak_ptr(peer), kept = Bytes(bytes.begin(), bytes.end())] {
-        returns_.add(weak, kept);
+        returns_.add(weak, [this, kept](const auto& owner) { return link_again(owner, kept); });
       });
   path->listen();
   // Allocated segments work without it; the rest goes another way, and this says why.
   return {std::move(path), unreadable};
+}
+
+bool ShmTransport::link_again(const std::shared_ptr<PathOwner>& peer,
+                              std::span<const std::byte> offer) {
+  const Linked linked = link(peer, offer, Clock::now() + kAnswer);
+  if (linked.path == nullptr) return linked.gone;
+  peer->add(linked.path);
+  if (linked.path->is_over()) peer->lost(*linked.path, Status::kPeerDied);  // before it was added
+  return true;
 }
 
 Transport::Connected ShmTransport::connect(const std::shared_ptr<PathOwner>& peer,

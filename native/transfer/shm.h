@@ -9,7 +9,7 @@
 #include <string>
 
 #include "../net/copy_crew.h"
-#include "shm_return.h"
+#include "returns.h"
 #include "shm_server.h"
 #include "transport.h"
 
@@ -43,6 +43,7 @@ class ShmTransport final : public Transport {
     std::string problem;
     bool gone = false;  // the process or its engine
   };
+  bool link_again(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer);
   Linked link(const std::shared_ptr<PathOwner>& peer, std::span<const std::byte> offer,
               Clock::time_point end);
 
@@ -50,7 +51,7 @@ class ShmTransport final : public Transport {
   std::string problem_;
   net::CopyCrew crew_;
   std::shared_ptr<shm::ShmServer> server_;  // null where there is a problem
-  shm::Returns returns_;
+  Returns returns_;
 };
 
 }  // namespace inlay::transfer
