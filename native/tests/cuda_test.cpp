@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "../net/cuda/device.h"
-#include "../transfer/engine.h"
 #include "check.h"
+#include "engines.h"
 
 extern char** environ;
 
@@ -25,9 +25,9 @@ namespace {
 
 using namespace inlay;
 using namespace inlay::transfer;
+using namespace engine_test;
 namespace cuda = net::cuda;
 
-const net::Token kToken(32, std::byte{7});
 constexpr uint64_t kSize = 3 << 20;
 
 // What only tests call.
@@ -121,11 +121,6 @@ std::vector<std::byte> random_bytes(uint64_t size, uint64_t seed) {
   return bytes;
 }
 
-Clock::time_point in(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 cuda::Address address_of(const void* memory) { return reinterpret_cast<cuda::Address>(memory); }
 
 void test_streams() {
@@ -196,14 +191,6 @@ void test_streams() {
 std::shared_ptr<Segment> add(Engine& engine, const Buffer& buffer, const std::string& name,
                              Access access) {
   return engine.add_device(buffer.address, buffer.size, true, nullptr, name, access, [] {});
-}
-
-std::shared_ptr<Batch> submit(Engine& engine, Op op, const std::shared_ptr<Segment>& local,
-                              const std::shared_ptr<RemoteSegment>& remote,
-                              std::vector<Range> ranges) {
-  std::vector<Request> requests;
-  requests.push_back({op, local, remote, std::move(ranges)});
-  return engine.submit(std::move(requests), 20);
 }
 
 EngineOptions options() { return {"127.0.0.1:0", kToken, 20}; }
@@ -306,10 +293,7 @@ void test_owner() {
   Engine engine(options());
   Buffer buffer(kSize);
   const auto device = add(engine, buffer, "device", Access::kNone);
-  auto memory = allocate_memory(kSize, Access::kNone);
-  const auto host = std::make_shared<Segment>(memory.bytes.get(), kSize, true, Access::kNone,
-                                              "host", memory.bytes);
-  engine.add(host);
+  const auto host = allocate(engine, kSize, Access::kNone, "host");
   Other owner("owner");
   const std::string address = owner.hear();
   const auto peer = engine.connect(address, 5, [] {});

@@ -12,16 +12,16 @@
 #include <thread>
 #include <vector>
 
-#include "../transfer/engine.h"
 #include "check.h"
+#include "engines.h"
 
 namespace {
 
 using namespace inlay;
 using namespace inlay::transfer;
+using namespace engine_test;
 using namespace std::chrono_literals;
 
-const net::Token kToken(32, std::byte{7});
 constexpr uint64_t kSize = 1 << 20;
 
 // Connections are numbered as they come: 0 is the small lane, 1 the bulk lane.
@@ -129,18 +129,9 @@ struct Case {
     remote = peer->segment("sink", 5, [] {});
   }
 
-  std::shared_ptr<Segment> allocate(Engine& engine, const std::string& name, Access access) {
-    auto memory = allocate_memory(kSize, access);
-    auto segment =
-        std::make_shared<Segment>(memory.bytes.get(), kSize, true, access, name, memory.bytes);
-    engine.add(segment);
-    return segment;
-  }
   std::shared_ptr<Batch> write(int value, double deadline_s) {
     std::memset(local->base, value, kSize);
-    std::vector<Request> requests;
-    requests.push_back({Op::kWrite, local, remote, {{0, 0, kSize}}});
-    return initiator.submit(std::move(requests), deadline_s);
+    return submit(initiator, Op::kWrite, local, remote, {{0, 0, kSize}}, deadline_s);
   }
   void check_sink(int value) const {
     for (uint64_t i = 0; i < kSize; ++i) CHECK(sink->base[i] == static_cast<std::byte>(value));
@@ -149,8 +140,8 @@ struct Case {
   Engine target{{"127.0.0.1:0", kToken, 20, {"tcp"}}};
   Engine initiator{{"127.0.0.1:0", kToken, 20, {"tcp"}}};
   Relay relay{target};
-  std::shared_ptr<Segment> sink = allocate(target, "sink", Access::kWrite);
-  std::shared_ptr<Segment> local = allocate(initiator, "local", Access::kNone);
+  std::shared_ptr<Segment> sink = allocate(target, kSize, Access::kWrite, "sink");
+  std::shared_ptr<Segment> local = allocate(initiator, kSize, Access::kNone, "local");
   std::shared_ptr<Peer> peer;
   std::shared_ptr<RemoteSegment> remote;
 };

@@ -3,13 +3,14 @@
 
 #include <cstring>
 
-#include "../transfer/engine.h"
 #include "check.h"
+#include "engines.h"
 
 namespace {
 
 using namespace inlay;
 using namespace inlay::transfer;
+using namespace engine_test;
 
 constexpr uint64_t kSize = 4 << 20;
 
@@ -33,21 +34,15 @@ void behave(Manner manner, int times) {
 
 EngineOptions options() {
   return {.listen = "127.0.0.1:0",
-          .token = net::Token(32, std::byte{7}),
+          .token = kToken,
           .transports = {"odd"},
           .plugins = {{"odd", INLAY_ODD_PLUGIN}}};
 }
 
-Clock::time_point in_s(int seconds) { return Clock::now() + std::chrono::seconds(seconds); }
-
 struct Pair {
   Pair() {
     for (const auto& [engine, name] : {std::pair{&target, "far"}, std::pair{&initiator, "near"}}) {
-      auto memory = allocate_memory(kSize, Access::kWrite);
-      auto segment = std::make_shared<Segment>(memory.bytes.get(), kSize, true, Access::kWrite,
-                                               name, memory.bytes);
-      engine->add(segment);
-      (engine == &target ? theirs : ours) = segment;
+      (engine == &target ? theirs : ours) = allocate(*engine, kSize, Access::kWrite, name);
     }
     for (uint64_t i = 0; i < kSize; ++i) theirs->base[i] = std::byte(i * 7 + (i >> 12));
     peer = initiator.connect(target.address(), 5, [] {});
@@ -62,7 +57,7 @@ struct Pair {
   }
   void check_read() {
     const auto batch = read();
-    CHECK(batch->wait(in_s(10)));
+    CHECK(batch->wait(in(10)));
     CHECK(batch->state() == State::kDone && batch->settled());
     CHECK(std::memcmp(ours->base, theirs->base, kSize) == 0);
   }
@@ -93,7 +88,7 @@ void test_promises() {
   Pair pair;
   behave(kPromisesNothing, 1000000);
   const auto batch = pair.read();
-  CHECK(batch->wait(in_s(10)));
+  CHECK(batch->wait(in(10)));
   CHECK(batch->state() == State::kFailed &&
         batch->failure().status == Status::kTransportUnavailable);
   behave(kGood, 0);
@@ -107,7 +102,7 @@ void test_ends() {
     const auto batch = pair.read();
     if (i % 3 == 0) (void)batch->wait(Clock::now() + std::chrono::microseconds(i * 20));
     batch->stop(Status::kCancelled, std::chrono::seconds(1));
-    CHECK(batch->wait(in_s(10)));
+    CHECK(batch->wait(in(10)));
     CHECK(batch->settled());
     std::memset(pair.ours->base, 1, kSize);
     for (uint64_t at = 0; at < kSize; at += 4096) CHECK(pair.ours->base[at] == std::byte{1});

@@ -7,22 +7,17 @@
 #include <random>
 #include <thread>
 
-#include "../transfer/engine.h"
 #include "check.h"
+#include "engines.h"
 
 namespace {
 
 using namespace inlay;
 using namespace inlay::transfer;
+using namespace engine_test;
 
-const net::Token kToken(32, std::byte{7});
 constexpr uint64_t kBytes = 5 << 20;
 const auto kNotInterrupted = [] {};
-
-Clock::time_point in(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 class Folder {
  public:
@@ -34,27 +29,9 @@ class Folder {
   char name_[32] = "staged_files_test.XXXXXX";
 };
 
-std::shared_ptr<Segment> allocate(Engine& engine, uint64_t size, Access access,
-                                  const std::string& name) {
-  auto memory = allocate_memory(size, access);
-  auto segment =
-      std::make_shared<Segment>(memory.bytes.get(), size, true, access, name, memory.bytes);
-  segment->memory = std::move(memory.memory);
-  engine.add(segment);
-  return segment;
-}
-
 std::shared_ptr<Segment> add_file(Engine& engine, const std::string& path, uint64_t size,
                                   Access access, const std::string& name) {
   return engine.add_file({path, size, false}, name, access, kNotInterrupted);
-}
-
-std::shared_ptr<Batch> submit(Engine& engine, Op op, const std::shared_ptr<Segment>& local,
-                              const std::shared_ptr<RemoteSegment>& remote,
-                              std::vector<Range> ranges, double deadline_s = 20) {
-  std::vector<Request> requests;
-  requests.push_back({op, local, remote, std::move(ranges)});
-  return engine.submit(std::move(requests), deadline_s);
 }
 
 void run(Engine& engine, Op op, const std::shared_ptr<Segment>& local,

@@ -6,49 +6,23 @@
 #include <random>
 #include <thread>
 
-#include "../transfer/engine.h"
 #include "check.h"
+#include "engines.h"
 
 namespace {
 
 using namespace inlay;
 using namespace inlay::transfer;
-
-const net::Token kToken(32, std::byte{7});
-
-std::shared_ptr<Segment> allocate(Engine& engine, uint64_t size, Access access,
-                                  const std::string& name) {
-  auto memory = allocate_memory(size, access);
-  auto segment =
-      std::make_shared<Segment>(memory.bytes.get(), size, true, access, name, memory.bytes);
-  segment->memory = std::move(memory.memory);
-  engine.add(segment);
-  return segment;
-}
+using namespace engine_test;
 
 std::shared_ptr<Peer> connect(Engine& engine, const Engine& to) {
   return engine.connect(to.address(), 5, [] {});
-}
-
-Clock::time_point in(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 std::byte pattern(uint64_t offset) { return std::byte((offset * 7 + (offset >> 8) * 13) & 0xff); }
 
 void fill(Segment& segment) {
   for (uint64_t i = 0; i < segment.size; ++i) segment.base[i] = pattern(i);
-}
-
-std::shared_ptr<Batch> submit(Engine& engine, Op op, const std::shared_ptr<Segment>& local,
-                              const std::shared_ptr<RemoteSegment>& remote,
-                              std::vector<Range> ranges, double deadline_s = 20,
-                              bool verify = false) {
-  std::vector<Request> requests;
-  requests.push_back({op, local, remote, std::move(ranges)});
-  requests.back().verify = verify;
-  return engine.submit(std::move(requests), deadline_s);
 }
 
 void test_threads(const std::vector<std::string>& transports) {
