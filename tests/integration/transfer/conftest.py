@@ -92,6 +92,18 @@ def target(start_target: Callable[..., Target]) -> Target:
 
 
 @pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "inlay-test", str(path)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
 def engine() -> Iterator[TransferEngine]:
     """Over tcp, on which a stopped or dying target is felt at once."""
     with TransferEngine(token=TOKEN, transports=["tcp"], config=TransferConfig()) as engine:

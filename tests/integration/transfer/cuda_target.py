@@ -5,13 +5,10 @@ As `target`; `cuda` is the driver, `device` the address of the segments "source"
 """
 
 import hashlib
-import json
 import sys
 
-import numpy as np
-
 from inlay.transfer import Access, TransferEngine
-from tests.integration.transfer.target import TOKEN, pattern
+from tests.integration.transfer.target import TOKEN, obey, pattern
 from tests.support.cuda import Cuda
 
 SIZE = 24 << 20
@@ -33,14 +30,7 @@ def main() -> None:
     def digest(start: int, stop: int) -> str:
         return hashlib.blake2b(cuda.get(sink + start, stop - start)).hexdigest()
 
-    known = {
-        "engine": engine, "segments": segments, "np": np, "Access": Access, "cuda": cuda,
-        "device": device, "sink": sink, "digest": digest, "SIZE": SIZE,
-    }  # fmt: skip
-    print(engine.address, flush=True)
-    for line in sys.stdin:
-        result = eval(line, known)
-        print(json.dumps(result if isinstance(result, int | str | list) else None), flush=True)
+    obey(engine, segments=segments, cuda=cuda, device=device, sink=sink, digest=digest, SIZE=SIZE)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ def cut_side_channels() -> int:
     return count
 
 
+def obey(engine: TransferEngine, **known: object) -> None:
+    """Say the engine's address, then do what is told, until there is no more."""
+    known |= {"engine": engine, "np": np, "Access": Access}
+    print(engine.address, flush=True)
+    for line in sys.stdin:
+        result = eval(line, known)
+        print(json.dumps(result if isinstance(result, int | str | list) else None), flush=True)
+
+
 def main() -> None:
     listen, *transports = sys.argv[1:] or ["127.0.0.1:0"]
     engine = TransferEngine(listen, token=TOKEN, transports=transports)
@@ -53,17 +62,7 @@ def main() -> None:
         "sink": engine.allocate(SIZE, name="sink", remote=Access.WRITE),
         "private": engine.allocate(4096, name="private", remote=Access.NONE),
     }
-    known = {
-        "engine": engine,
-        "segments": segments,
-        "np": np,
-        "Access": Access,
-        "cut_side_channels": cut_side_channels,
-    }
-    print(engine.address, flush=True)
-    for line in sys.stdin:
-        result = eval(line, known)
-        print(json.dumps(result if isinstance(result, int | str | list) else None), flush=True)
+    obey(engine, segments=segments, cut_side_channels=cut_side_channels)
 
 
 if __name__ == "__main__":

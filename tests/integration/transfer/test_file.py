@@ -53,18 +53,6 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     path.rmdir()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "inlay-test", str(path)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 def test_exact_bytes(engine: TransferEngine, directory: Path) -> None:
     rng = np.random.default_rng(5)
     size = 3 * MIB + 777

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -53,7 +53,15 @@ def _installed(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(package))
 
 
-Start = Callable[..., Target]
+@pytest.fixture
+def target(start_target: Callable[..., Target], _installed: None) -> Target:
+    return start_target(LOOPBACK, NAME)
+
+
+@pytest.fixture
+def engine(_installed: None) -> Iterator[TransferEngine]:
+    with TransferEngine(token=TOKEN, transports=[NAME]) as engine:
+        yield engine
 
 
 def bytes_moved(engine: TransferEngine) -> dict[str, int]:
@@ -63,40 +71,37 @@ def bytes_moved(engine: TransferEngine) -> dict[str, int]:
     return moved
 
 
-@pytest.mark.usefixtures("_installed")
-def test_moves_bytes(start_target: Start) -> None:
-    target = start_target(LOOPBACK, NAME)
-    with TransferEngine(token=TOKEN, transports=[NAME]) as engine:
-        assert engine.transports[NAME] is None
-        peer = engine.connect(target.address)
-        local = engine.allocate(SIZE)
-        ours = np.frombuffer(local, np.uint8)
-        engine.read(local, peer["source"])
-        np.testing.assert_array_equal(ours, pattern(SIZE))
-        engine.write(local[1:100_001], peer["sink"][7:100_007])
-        digest = blake2b(ours[1:100_001]).hexdigest()
-        assert target.sink_digest(7, 100_007) == digest
+def test_moves_bytes(engine: TransferEngine, target: Target) -> None:
+    assert engine.transports[NAME] is None
+    peer = engine.connect(target.address)
+    local = engine.allocate(SIZE)
+    ours = np.frombuffer(local, np.uint8)
+    engine.read(local, peer["source"])
+    np.testing.assert_array_equal(ours, pattern(SIZE))
+    engine.write(local[1:100_001], peer["sink"][7:100_007])
+    digest = blake2b(ours[1:100_001]).hexdigest()
+    assert target.sink_digest(7, 100_007) == digest
 
-        # Small pieces in both directions, in one submission.
-        offsets = np.arange(3000, dtype=np.int64) * 4096
-        ours[: 16 << 20] = 0
-        engine.submit(
-            [
-                Ranges(Op.READ, local, peer["source"], offsets, offsets[::-1].copy(), 4000),
-                Transfer(Op.WRITE, local[64 << 20 :], peer["sink"][: 16 << 20]),
-            ]
-        ).wait()
-        source = pattern(SIZE)
-        for here, there in zip(offsets, offsets[::-1], strict=True):
-            a, b = int(here), int(there)
-            assert (ours[a : a + 4000] == source[b : b + 4000]).all()
-        digest = blake2b(ours[64 << 20 :]).hexdigest()
-        assert target.sink_digest(0, 16 << 20) == digest
-        assert set(bytes_moved(engine)) == {NAME}
+    # Small pieces in both directions, in one submission.
+    offsets = np.arange(3000, dtype=np.int64) * 4096
+    ours[: 16 << 20] = 0
+    engine.submit(
+        [
+            Ranges(Op.READ, local, peer["source"], offsets, offsets[::-1].copy(), 4000),
+            Transfer(Op.WRITE, local[64 << 20 :], peer["sink"][: 16 << 20]),
+        ]
+    ).wait()
+    source = pattern(SIZE)
+    for here, there in zip(offsets, offsets[::-1], strict=True):
+        a, b = int(here), int(there)
+        assert (ours[a : a + 4000] == source[b : b + 4000]).all()
+    digest = blake2b(ours[64 << 20 :]).hexdigest()
+    assert target.sink_digest(0, 16 << 20) == digest
+    assert set(bytes_moved(engine)) == {NAME}
 
 
 @pytest.mark.usefixtures("_installed")
-def test_is_one_of_many(start_target: Start) -> None:
+def test_is_one_of_many(start_target: Callable[..., Target]) -> None:
     """Without a choice it is loaded, and used only where nothing better reaches."""
     target = start_target()
     with TransferEngine(token=TOKEN) as engine:
@@ -115,61 +120,54 @@ def test_is_one_of_many(start_target: Start) -> None:
         assert bytes_moved(engine)[NAME] == 1 << 20
 
 
-@pytest.mark.usefixtures("_installed")
-def test_killed_peer(start_target: Start) -> None:
-    target = start_target(LOOPBACK, NAME)
-    with TransferEngine(token=TOKEN, transports=[NAME]) as engine:
-        peer = engine.connect(target.address)
-        local = engine.allocate(SIZE)
-        batches = [engine.submit([Transfer(Op.READ, local, peer["source"])]) for _ in range(8)]
-        target.process.send_signal(signal.SIGKILL)
-        for batch in batches:
-            begin = time.monotonic()
-            with pytest.raises(PeerDiedError, match=target.address):
-                batch.wait(timeout_s=5)
-            assert time.monotonic() - begin < 2
-        assert not peer.alive
-
-
-@pytest.mark.usefixtures("_installed")
-def test_given_up_writes_are_fenced_and_the_path_comes_back(start_target: Start) -> None:
-    target = start_target(LOOPBACK, NAME)
-    with TransferEngine(token=TOKEN, transports=[NAME]) as engine:
-        peer = engine.connect(target.address)
-        local = engine.allocate(SIZE)
-        ours = np.frombuffer(local, np.uint8)
-        ours[:] = 7
-        sink = peer["sink"]
-        engine.write(local[:4096], sink[:4096])
-        target.stop()
-        batch = engine.submit([Transfer(Op.WRITE, local, sink)], deadline_s=0.3)
-        with pytest.raises(TransferTimeoutError) as late:
+def test_killed_peer(engine: TransferEngine, target: Target) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(SIZE)
+    batches = [engine.submit([Transfer(Op.READ, local, peer["source"])]) for _ in range(8)]
+    target.process.send_signal(signal.SIGKILL)
+    for batch in batches:
+        begin = time.monotonic()
+        with pytest.raises(PeerDiedError, match=target.address):
             batch.wait(timeout_s=5)
-        assert late.value.remote_settled is False
-        ours[:] = 9
-        target.go_on()
-        end = time.monotonic() + 5
-        while not batch.settled and time.monotonic() < end:
-            time.sleep(0.005)
-        assert batch.settled
-        # What is written now stays: the lost connection lands nothing more.
-        engine.write(local, sink)
-        digest = blake2b(ours).hexdigest()
-        assert target.sink_digest(0, SIZE) == digest
+        assert time.monotonic() - begin < 2
+    assert not peer.alive
 
 
-@pytest.mark.usefixtures("_installed")
-def test_deregistered_while_used(start_target: Start) -> None:
-    target = start_target(LOOPBACK, NAME)
-    with TransferEngine(token=TOKEN, transports=[NAME]) as engine:
-        peer = engine.connect(target.address)
-        local = engine.allocate(SIZE)
-        batch = engine.submit([Transfer(Op.WRITE, local, peer["sink"])])
-        target.tell("segments['sink'].deregister()")
-        with pytest.raises(Exception, match="sink"):
-            batch.wait(timeout_s=5)
-            engine.write(local[:4096], peer["sink"][:4096])
-        engine.read(local[:4096], peer["source"][:4096])
+def test_given_up_writes_are_fenced_and_the_path_comes_back(
+    engine: TransferEngine, target: Target
+) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(SIZE)
+    ours = np.frombuffer(local, np.uint8)
+    ours[:] = 7
+    sink = peer["sink"]
+    engine.write(local[:4096], sink[:4096])
+    target.stop()
+    batch = engine.submit([Transfer(Op.WRITE, local, sink)], deadline_s=0.3)
+    with pytest.raises(TransferTimeoutError) as late:
+        batch.wait(timeout_s=5)
+    assert late.value.remote_settled is False
+    ours[:] = 9
+    target.go_on()
+    end = time.monotonic() + 5
+    while not batch.settled and time.monotonic() < end:
+        time.sleep(0.005)
+    assert batch.settled
+    # What is written now stays: the lost connection lands nothing more.
+    engine.write(local, sink)
+    digest = blake2b(ours).hexdigest()
+    assert target.sink_digest(0, SIZE) == digest
+
+
+def test_deregistered_while_used(engine: TransferEngine, target: Target) -> None:
+    peer = engine.connect(target.address)
+    local = engine.allocate(SIZE)
+    batch = engine.submit([Transfer(Op.WRITE, local, peer["sink"])])
+    target.tell("segments['sink'].deregister()")
+    with pytest.raises(Exception, match="sink"):
+        batch.wait(timeout_s=5)
+        engine.write(local[:4096], peer["sink"][:4096])
+    engine.read(local[:4096], peer["source"][:4096])
 
 
 def fake_package(folder: Path, name: str, code: str, value: str) -> None:

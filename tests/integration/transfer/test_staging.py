@@ -1,7 +1,6 @@
 """Files of another process: read and written through their owner, in order, and at its end."""
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,28 +136,20 @@ def test_access(engine: TransferEngine, target: Target, tmp_path: Path) -> None:
         engine.read(memory, disk)
 
 
-def test_full_disk_of_the_peer(engine: TransferEngine, target: Target, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "inlay-test", str(small)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount")
-    try:
-        offer(target, small / "file", 4 * MIB, preallocate=False)
-        peer = engine.connect(target.address)
-        memory = engine.register(pattern(4 * MIB))
-        batch = engine.submit(
-            [
-                Transfer(Op.WRITE, memory, peer["disk"]),
-                Transfer(Op.WRITE, memory, peer["sink"][: 4 * MIB]),
-            ]
-        )
-        with pytest.raises(StorageFullError, match=f"'disk' of peer {target.address}"):
-            batch.wait()
-        assert batch.status(1).state == "done" and peer.alive
-        target.tell("segments['disk'].deregister()")
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
+def test_full_disk_of_the_peer(engine: TransferEngine, target: Target, small_disk: Path) -> None:
+    offer(target, small_disk / "file", 4 * MIB, preallocate=False)
+    peer = engine.connect(target.address)
+    memory = engine.register(pattern(4 * MIB))
+    batch = engine.submit(
+        [
+            Transfer(Op.WRITE, memory, peer["disk"]),
+            Transfer(Op.WRITE, memory, peer["sink"][: 4 * MIB]),
+        ]
+    )
+    with pytest.raises(StorageFullError, match=f"'disk' of peer {target.address}"):
+        batch.wait()
+    assert batch.status(1).state == "done" and peer.alive
+    target.tell("segments['disk'].deregister()")
 
 
 def test_the_peers_file_goes(engine: TransferEngine, target: Target, tmp_path: Path) -> None:
