@@ -19,7 +19,7 @@ using namespace inlay::transfer;
 struct Row {
   const char* name;
   MakeTransport make;
-  bool foreign = false;       // the target's memory is not allocated by the engine
+  From from = From::kEngine;
   bool same_process = false;  // else the target is a child
   // What a target that is stopped moves none of.
   bool target_moves_reads = false;
@@ -29,6 +29,8 @@ struct Row {
   // Segments are reached by keys that a device checks, not by slot and epoch. What is wrong with
   // one costs the connection, and the next attempt is told.
   bool by_keys = false;
+  // Segments of it can be mapped.
+  bool maps = false;
 };
 
 struct Outcome {
@@ -150,7 +152,7 @@ class Bench {
  public:
   explicit Bench(const Row& row)
       : row(row),
-        target(row.make, row.foreign, row.same_process),
+        target(row.make, row.from, row.same_process),
         here(row.make),
         owner(std::make_shared<Owner>(target.engine, [this](Bytes question, PathOwner::Then then) {
           here.post([this, question = std::move(question), then = std::move(then)] {
@@ -158,7 +160,7 @@ class Bench {
             then(answer.status, answer.bytes);
           });
         })) {
-    local = here.add("local", Access::kNone, row.foreign);
+    local = here.add("local", Access::kNone, row.from);
     for (const char* name : {"source", "sink"}) {
       auto segment = std::make_shared<RemoteSegment>();
       segment->name = name;

@@ -1,10 +1,15 @@
 // What transport.h promises, for every transport that moves bytes between two engines.
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
 
+#include "../core/errors.h"
 #include "../transfer/fabric.h"
 #include "../transfer/local.h"
 #include "../transfer/plugin.h"
@@ -81,17 +86,18 @@ std::vector<Row> rows() {
     return make_plugin(site, {"unix-socket", INLAY_TEST_PLUGIN});
   };
   std::vector<Row> all{
-      {.name = "local", .make = local, .same_process = true},
-      {.name = "shm, allocated", .make = shm},
-      {.name = "shm, foreign", .make = shm, .foreign = true, .target_moves_writes = true},
+      {.name = "local", .make = local, .same_process = true, .maps = true},
+      {.name = "shm, allocated", .make = shm, .maps = true},
+      {.name = "shm, shared file", .make = shm, .from = From::kSharedFile, .maps = true},
+      {.name = "shm, foreign", .make = shm, .from = From::kForeign, .target_moves_writes = true},
       {.name = "tcp",
        .make = tcp,
-       .foreign = true,
+       .from = From::kForeign,
        .target_moves_reads = true,
        .target_moves_writes = true},
       {.name = "plugin",
        .make = plugin,
-       .foreign = true,
+       .from = From::kForeign,
        .target_moves_reads = true,
        .target_moves_writes = true,
        .comes_back = true},
@@ -99,7 +105,7 @@ std::vector<Row> rows() {
 #ifdef INLAY_TEST_FABRIC
   all.push_back({.name = "fabric",
                  .make = [](const Site& site) { return make_fabric(site); },
-                 .foreign = true,
+                 .from = From::kForeign,
                  .same_process = true,  // libfabric does not outlive a fork
                  .comes_back = true,
                  .by_keys = true});
@@ -343,6 +349,104 @@ void test_many_threads(const Row& row) {
   other.join();
 }
 
+struct Mapping {
+  Status status;
+  std::shared_ptr<const MappedSegment> segment;
+};
+
+Mapping map(Bench& bench, const char* name) {
+  std::mutex mutex;
+  std::optional<Mapping> mapping;
+  bench.path->map(*bench.remote[name], [&](Status status, auto segment) {
+    const std::lock_guard lock(mutex);
+    CHECK(!mapping);
+    mapping = {status, std::move(segment)};
+  });
+  CHECK(bench.pump_until([&] {
+    const std::lock_guard lock(mutex);
+    return mapping.has_value();
+  }));
+  CHECK((mapping->status == Status::kOk) == (mapping->segment != nullptr));
+  return *mapping;
+}
+
+bool shows(const Mapping& mapping, const std::vector<std::byte>& bytes) {
+  return std::ranges::equal(mapping.segment->bytes(), bytes);
+}
+
+// For reading: before, while and after bytes move, until it is let go of.
+void test_mapping(const Row& row) {
+  Bench bench(row);
+  Mapping source = map(bench, "source");
+  if (!row.maps) {
+    CHECK(source.status == Status::kTransportUnavailable);
+    return;
+  }
+  CHECK(shows(source, patterns()) && source.segment->is_open());
+  CHECK(bench.move(Op::kRead, "source", {{0, 0, kSize}}) == Status::kOk);
+  const Mapping again = map(bench, "source");
+  CHECK(shows(again, patterns()));
+  const Mapping sink = map(bench, "sink");
+  CHECK(shows(sink, untouched()));
+  std::memcpy(bench.local->base, patterns().data(), kSize);
+  CHECK(bench.move(Op::kWrite, "sink", {{0, 0, kSize}}) == Status::kOk);
+  CHECK(shows(sink, patterns()));
+  CHECK(bench.target.ask(Ask::kRemove, "source") == 1);
+  CHECK(!source.segment->is_open() && sink.segment->is_open());
+  CHECK(shows(source, untouched()));  // as its owner has it now
+  CHECK(map(bench, "source").status == Status::kSegmentClosed);
+  source.segment = nullptr;
+  if (row.same_process) return;
+  ::kill(bench.target.child()->pid(), SIGKILL);
+  CHECK(bench.pump_until([&] { return !sink.segment->is_open(); }));
+  CHECK(shows(sink, patterns()));
+  CHECK(map(bench, "sink").status == Status::kPeerDied);
+}
+
+// What peers would not map is refused to its owner.
+void test_shared_files() {
+  const LockedFile good(kSize);
+  CHECK(unsafe_to_map(good.descriptor(), kSize) == nullptr);
+  CHECK(unsafe_to_map(good.descriptor(), kSize + 1) != nullptr);
+  const auto refused = [](const inlay::net::Descriptor& file) {
+    try {
+      (void)map_shared_file(file, Access::kWrite);
+      return false;
+    } catch (const inlay::ArgumentError&) {
+      return true;
+    }
+  };
+  CHECK(refused(LockedFile(0).descriptor()));
+  const LockedFile open_to_others(kSize);
+  CHECK(fchmod(open_to_others.descriptor().get(), 0620) == 0);
+  CHECK(refused(open_to_others.descriptor()));
+  const LockedFile unlocked(kSize);
+  CHECK(flock(unlocked.descriptor().get(), LOCK_UN) == 0);
+  CHECK(refused(unlocked.descriptor()));
+  std::array<int, 2> ends;
+  CHECK(pipe(ends.data()) == 0);
+  const inlay::net::Descriptor reads(ends[0]);
+  const inlay::net::Descriptor writes(ends[1]);
+  CHECK(unsafe_to_map(reads, 1) != nullptr);
+
+  // The lock is the owner's alone: a mapping elsewhere does not keep it.
+  Status status = Status::kOk;
+  std::shared_ptr<const MappedSegment> mapped;
+  inlay::net::Descriptor next;
+  {
+    const LockedFile owned(kSize);
+    next = reopened(owned.descriptor(), true);
+    const Allocation memory = map_shared_file(owned.descriptor(), Access::kRead);
+    CHECK((fcntl(memory.memory->get(), F_GETFL) & O_ACCMODE) == O_RDONLY);
+    std::memcpy(memory.bytes.get(), patterns().data(), kSize);
+    mapped = MappedSegment::map(*memory.memory, kSize, [] { return true; }, status);
+    CHECK(mapped != nullptr);
+    CHECK(flock(next.get(), LOCK_EX | LOCK_NB) != 0);
+  }
+  CHECK(std::ranges::equal(mapped->bytes(), patterns()));
+  CHECK(flock(next.get(), LOCK_EX | LOCK_NB) == 0);
+}
+
 }  // namespace
 
 }  // namespace transport_test
@@ -360,7 +464,9 @@ int main(int argc, char** argv) {
       {"stopped target", test_stopped_target},
       {"close with writes under way", test_close_with_writes_under_way},
       {"many threads", test_many_threads},
+      {"mapping", test_mapping},
   };
+  test_shared_files();
   const std::vector<Row> all = rows();
   for (const Row& row : all) {
     if (argc > 1 && std::string(row.name).find(argv[1]) == std::string::npos) continue;

@@ -2,7 +2,9 @@
 // in a child that can be asked, stopped and killed.
 #pragma once
 
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <functional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "../core/crc32c.h"
+#include "../transfer/shared_file.h"
 #include "../transfer/transport.h"
 #include "check.h"
 #include "child.h"
@@ -58,6 +61,25 @@ using inlay::transfer::Transport;
 constexpr uint64_t kSize = 4 << 20;
 constexpr std::byte kUntouched{0x55};
 
+// Where the memory of segments comes from.
+enum class From : uint8_t { kEngine, kForeign, kSharedFile };
+
+// A named file in tmpfs, held as map_shared_file() wants it; its name is gone at once.
+class LockedFile {
+ public:
+  explicit LockedFile(uint64_t size) {
+    char name[] = "/dev/shm/inlay-test-XXXXXX";
+    file_ = inlay::net::Descriptor(mkostemp(name, O_CLOEXEC));
+    CHECK(file_.valid() && unlink(name) == 0);
+    CHECK(ftruncate(file_.get(), static_cast<off_t>(size)) == 0);
+    CHECK(flock(file_.get(), LOCK_EX | LOCK_NB) == 0);
+  }
+  const inlay::net::Descriptor& descriptor() const { return file_; }
+
+ private:
+  inlay::net::Descriptor file_;
+};
+
 using MakeTransport = std::function<std::unique_ptr<Transport>(Site)>;
 
 inline std::byte pattern(uint64_t offset) {
@@ -100,11 +122,15 @@ class Node {
     transport->close();
   }
 
-  std::shared_ptr<Segment> add(const std::string& name, Access access, bool foreign) {
-    Allocation memory = inlay::transfer::allocate_memory(kSize, access);
+  std::shared_ptr<Segment> add(const std::string& name, Access access, From from) {
+    const bool shared = from == From::kSharedFile;
+    if (shared) files_.push_back(std::make_unique<LockedFile>(kSize));
+    Allocation memory = shared
+                            ? inlay::transfer::map_shared_file(files_.back()->descriptor(), access)
+                            : inlay::transfer::allocate_memory(kSize, access);
     auto segment =
         std::make_shared<Segment>(memory.bytes.get(), kSize, true, access, name, memory.bytes);
-    if (!foreign) segment->memory = memory.memory;
+    if (from != From::kForeign) segment->memory = memory.memory;
     segments.add(segment);
     segment->keys.push_back({std::string(transport->name()), transport->attach(*segment)});
     segments.publish(*segment);
@@ -143,6 +169,7 @@ class Node {
 
  private:
   inlay::net::Loop loop_;
+  std::vector<std::unique_ptr<LockedFile>> files_;
 };
 
 enum class Ask : char {
@@ -155,10 +182,10 @@ enum class Ask : char {
 
 class Target {
  public:
-  Target(const MakeTransport& make, bool foreign, bool same_process) {
+  Target(const MakeTransport& make, From from, bool same_process) {
     if (same_process) {
       node_ = std::make_unique<Node>(make);
-      offer_segments(foreign);
+      offer_segments(from);
       return;
     }
     std::array<int, 2> ends;
@@ -167,7 +194,7 @@ class Target {
       ::close(ends[0]);
       socket_ = ends[1];
       node_ = std::make_unique<Node>(make);
-      offer_segments(foreign);
+      offer_segments(from);
       serve();
     });
     ::close(ends[1]);
@@ -209,11 +236,11 @@ class Target {
   std::map<std::string, inlay::net::SegmentDescriptor> descriptors;
 
  private:
-  void offer_segments(bool foreign) {
+  void offer_segments(From from) {
     engine = node_->engine;
     offer = node_->transport->offer();
-    segments_["source"] = node_->add("source", Access::kRead, foreign);
-    segments_["sink"] = node_->add("sink", Access::kWrite, foreign);
+    segments_["source"] = node_->add("source", Access::kRead, from);
+    segments_["sink"] = node_->add("sink", Access::kWrite, from);
     for (const auto& [name, segment] : segments_)
       CHECK(node_->segments.find(name, descriptors[name]) == inlay::Status::kOk);
   }

@@ -379,6 +379,14 @@ Batch::Progress Dispatch::progress(const Batch& batch, std::size_t index) const 
   return progress;
 }
 
+std::vector<std::shared_ptr<Path>> Dispatch::paths() const {
+  std::vector<std::shared_ptr<Path>> paths;
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : entries_)
+    if (!entry->lost) paths.push_back(entry->path);
+  return paths;
+}
+
 void Dispatch::busy_paths(std::vector<std::shared_ptr<Path>>& paths) const {
   const std::lock_guard lock(mutex_);
   for (const auto& entry : entries_)

@@ -65,6 +65,7 @@ class Dispatch {
   std::vector<std::shared_ptr<Batch>> batches() const;
   Batch::Progress progress(const Batch& batch, std::size_t index) const;
   // Paths on which something is under way.
+  std::vector<std::shared_ptr<Path>> paths() const;  // that are not lost
   void busy_paths(std::vector<std::shared_ptr<Path>>& paths) const;
   // Changes with busy_paths().
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }

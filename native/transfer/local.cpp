@@ -47,7 +47,7 @@ class OwnMemory final : public RemoteMemory {
 class LocalPath final : public CopyPath {
  public:
   LocalPath(const std::shared_ptr<PathOwner>& peer, net::CopyCrew& crew, std::shared_ptr<Door> door)
-      : CopyPath(peer, crew), memory_(std::make_shared<OwnMemory>(std::move(door))) {}
+      : CopyPath(peer, crew), door_(std::move(door)), memory_(std::make_shared<OwnMemory>(door_)) {}
 
   std::string_view transport() const override { return "local"; }
   std::string name() const override { return "local, this process"; }
@@ -58,10 +58,28 @@ class LocalPath final : public CopyPath {
     return here ? std::optional(kCopies) : std::nullopt;
   }
   PostResult post(Attempt& attempt) override { return start(attempt, memory_); }
+  void map(const RemoteSegment& remote, Mapped then) override;
 
  private:
+  const std::shared_ptr<Door> door_;
   const std::shared_ptr<const RemoteMemory> memory_;
 };
+
+// A mapping of its own, so that the segment's owner need not wait for who reads.
+void LocalPath::map(const RemoteSegment& remote, Mapped then) {
+  const uint32_t slot = remote.descriptor.slot;
+  const uint32_t epoch = remote.descriptor.epoch;
+  const auto use = door_->use(slot, epoch);
+  if (use == nullptr) return then(Status::kSegmentClosed, nullptr);
+  const Segment& segment = use->segment();
+  if (segment.access == Access::kNone || segment.memory == nullptr)
+    return then(Status::kTransportUnavailable, nullptr);
+  Status status = Status::kOk;
+  auto mapped = MappedSegment::map(
+      *segment.memory, segment.size,
+      [door = door_, slot, epoch] { return door->use(slot, epoch) != nullptr; }, status);
+  then(status, std::move(mapped));
+}
 
 }  // namespace
 

@@ -210,18 +210,19 @@ void Peer::ask(std::string_view transport, Bytes question, Then then) {
   ask(net::Kind::kAsk, net::encode_question(transport, question), std::move(then));
 }
 
-Peer::Answer Peer::ask_and_wait(net::Kind kind, Bytes question, Clock::time_point end,
-                                const std::function<void()>& interrupted) {
+template <typename T, typename Start>
+std::pair<Status, T> Peer::wait_for(Start&& start, Clock::time_point end,
+                                    const std::function<void()>& interrupted) {
   struct Waiting {
     std::mutex mutex;
     std::condition_variable answered;
     bool over = false;
-    Answer answer{};
+    std::pair<Status, T> answer{};
   };
   const auto waiting = std::make_shared<Waiting>();
-  ask(kind, std::move(question), [waiting](Status status, Bytes bytes) {
+  start([waiting](Status status, T value) {
     const std::lock_guard lock(waiting->mutex);
-    waiting->answer = {status, std::move(bytes)};
+    waiting->answer = {status, std::move(value)};
     waiting->over = true;
     waiting->answered.notify_all();
   });
@@ -238,6 +239,32 @@ Peer::Answer Peer::ask_and_wait(net::Kind kind, Bytes question, Clock::time_poin
     lock.lock();
   }
   return std::move(waiting->answer);
+}
+
+Peer::Answer Peer::ask_and_wait(net::Kind kind, Bytes question, Clock::time_point end,
+                                const std::function<void()>& interrupted) {
+  auto [status, bytes] = wait_for<Bytes>(
+      [&](Then then) { ask(kind, std::move(question), std::move(then)); }, end, interrupted);
+  return {status, std::move(bytes)};
+}
+
+std::shared_ptr<const MappedSegment> Peer::map(const RemoteSegment& segment, double timeout_s,
+                                               const std::function<void()>& interrupted) {
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double>(timeout_s));
+  Status why = lost_.load() != Status::kOk ? lost_.load() : Status::kTransportUnavailable;
+  for (const auto& path : dispatch_.paths()) {
+    auto [status, mapped] = wait_for<std::shared_ptr<const MappedSegment>>(
+        [&](Path::Mapped then) { path->map(segment, std::move(then)); }, end, interrupted);
+    if (mapped != nullptr) return mapped;
+    if (status != Status::kTransportUnavailable) why = status;
+  }
+  std::string text = "segment '" + segment.name + "' of peer " + address + " cannot be mapped";
+  text += why == Status::kTransportUnavailable
+              ? ": it is no memory that an engine of this host allocated, or has in a shared file"
+              : "";
+  for (const std::string& problem : problems()) text += "; " + problem;
+  throw TransferFailure(why, text, segment.name, address);
 }
 
 std::shared_ptr<RemoteSegment> Peer::segment(const std::string& name, double timeout_s,

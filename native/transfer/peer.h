@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../net/handshake.h"
@@ -72,6 +73,11 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
   // asked each 100 ms and may throw.
   std::shared_ptr<RemoteSegment> segment(const std::string& name, double timeout_s,
                                          const std::function<void()>& interrupted);
+  // A segment of the peer in this process's address space, for reading: what it allocated, or has
+  // in a shared file, where the peer is of this host. Throws TransferFailure, kTransportUnavailable
+  // where it cannot be mapped.
+  std::shared_ptr<const MappedSegment> map(const RemoteSegment& segment, double timeout_s,
+                                           const std::function<void()>& interrupted);
   // Asks and waits. Throws TransferFailure for no answer, not for one with a status.
   struct Answer {
     Status status;
@@ -96,6 +102,10 @@ class Peer final : public PathOwner, public std::enable_shared_from_this<Peer> {
     uint64_t removed;  // what the dispatcher calls it
   };
 
+  // Waits for `then`, which it gives to `start`. Throws TransferFailure(kTimeout).
+  template <typename T, typename Start>
+  std::pair<Status, T> wait_for(Start&& start, Clock::time_point end,
+                                const std::function<void()>& interrupted);
   void ask(net::Kind kind, Bytes question, Then then);
   void fence(Fence fence);
   void settle_at(Clock::time_point time, uint64_t removed);

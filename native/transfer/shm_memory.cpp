@@ -1,14 +1,13 @@
 #include "shm_memory.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "../core/stream_copy.h"
+#include "shared_file.h"
 
 namespace inlay::transfer::shm {
 
@@ -145,11 +144,7 @@ std::shared_ptr<const RemoteMemory> map_memory(const net::Descriptor& descriptor
                                                bool writable, SegmentName segment,
                                                std::shared_ptr<net::VisitedPage> page,
                                                Status& status) {
-  struct stat about{};
-  const int seals = fcntl(descriptor.get(), F_GET_SEALS);
-  // Of memory that could be cut short a touch would end the process.
-  if (fstat(descriptor.get(), &about) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
-      static_cast<uint64_t>(about.st_size) < size) {
+  if (unsafe_to_map(descriptor, size) != nullptr) {
     status = Status::kProtocol;
     return nullptr;
   }

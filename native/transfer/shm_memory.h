@@ -15,8 +15,8 @@ struct SegmentName {
   uint32_t epoch;
 };
 
-// A segment whose owner sent us its memory's descriptor. Null, with the status, when that is not
-// sealed or smaller than the segment.
+// A segment whose owner sent us its memory's descriptor. Null, with the status, when that is
+// not safe to map.
 std::shared_ptr<const RemoteMemory> map_memory(const net::Descriptor& descriptor, uint64_t size,
                                                bool writable, SegmentName segment,
                                                std::shared_ptr<net::VisitedPage> page,

@@ -183,12 +183,51 @@ void ShmPath::give_up(Pull& pull, Status why) {
 
 void ShmPath::close(Status why) {
   CopyPath::close(why);
-  const std::lock_guard lock(mutex_);
-  end_parked(nullptr, why);
-  for (auto& [id, pull] : pulls_) give_up(pull, why);
-  known_.clear();
-  // The peer ends its pulls and hangs up; end() is told of that.
-  shutdown(link_.socket.get(), SHUT_WR);
+  std::vector<Mapping> mappings;
+  {
+    const std::lock_guard lock(mutex_);
+    end_parked(nullptr, why);
+    for (auto& [id, pull] : pulls_) give_up(pull, why);
+    known_.clear();
+    mappings.swap(mappings_);
+    // The peer ends its pulls and hangs up; end() is told of that.
+    shutdown(link_.socket.get(), SHUT_WR);
+  }
+  for (const Mapping& mapping : mappings) mapping.then(why, nullptr);
+}
+
+void ShmPath::map(const RemoteSegment& remote, Mapped then) {
+  const auto key = key_of(remote);
+  Status why = key && key->shared != 0 ? Status::kOk : Status::kTransportUnavailable;
+  if (why == Status::kOk) {
+    const net::SegmentDescriptor& descriptor = remote.descriptor;
+    const std::lock_guard lock(mutex_);
+    why = over_.load() ? Status::kPeerDied : closed_;
+    if (why == Status::kOk) {
+      mappings_.push_back({{descriptor.slot, descriptor.epoch}, descriptor.size, std::move(then)});
+      send(bytes_of(SegmentMessage{Kind::kMap, Status::kOk, 0, descriptor.slot, descriptor.epoch}));
+      return;
+    }
+  }
+  then(why, nullptr);
+}
+
+std::vector<ShmPath::Mapping> ShmPath::take_mappings(SegmentName name) {
+  std::vector<Mapping> taken;
+  std::erase_if(mappings_, [&](Mapping& mapping) {
+    if (mapping.name.slot != name.slot || mapping.name.epoch != name.epoch) return false;
+    taken.push_back(std::move(mapping));
+    return true;
+  });
+  return taken;
+}
+
+MappedSegment::IsOpen ShmPath::is_open(SegmentName name) {
+  return [weak = std::weak_ptr(std::static_pointer_cast<ShmPath>(shared_from_this())), name] {
+    const auto path = weak.lock();
+    return path != nullptr && !path->over_.load() &&
+           path->link_.page->is_open(name.slot, name.epoch);
+  };
 }
 
 Bytes ShmPath::fence() const {
@@ -254,23 +293,38 @@ void ShmPath::take(net::SideMessage& message) {
 }
 
 void ShmPath::take_memory(const SegmentMessage& answer, const net::Descriptor& descriptor) {
+  const SegmentName name{answer.slot, answer.epoch};
+  std::vector<Mapping> mappings;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = known_.find(answer.slot);
-    if (found == known_.end() || found->second.epoch != answer.epoch) return;
-    Known& known = found->second;
-    Status status = answer.status;
-    if (status == Status::kOk)
-      known.memory = map_memory(descriptor, known.size, known.writable, {answer.slot, answer.epoch},
-                                link_.page, status);
-    known.problem = status;
-    for (Attempt* attempt : std::exchange(known.parked, {}))
-      if (known.memory != nullptr)
-        enqueue(*attempt, known.memory);
-      else
-        copied(*attempt, status);
+    mappings = take_mappings(name);
+    if (const auto found = known_.find(name.slot);
+        found != known_.end() && found->second.epoch == name.epoch)
+      take_memory(found->second, answer, descriptor);
   }
   kick();
+  for (const Mapping& mapping : mappings) {
+    Status status = answer.status;
+    std::shared_ptr<const MappedSegment> mapped;
+    if (status == Status::kOk)
+      mapped = MappedSegment::map(descriptor, mapping.size, is_open(name), status);
+    mapping.then(status, std::move(mapped));
+  }
+}
+
+void ShmPath::take_memory(Known& known, const SegmentMessage& answer,
+                          const net::Descriptor& descriptor) {
+  if (known.memory != nullptr || known.problem != Status::kOk) return;  // of another question
+  Status status = answer.status;
+  if (status == Status::kOk)
+    known.memory = map_memory(descriptor, known.size, known.writable, {answer.slot, answer.epoch},
+                              link_.page, status);
+  known.problem = status;
+  for (Attempt* attempt : std::exchange(known.parked, {}))
+    if (known.memory != nullptr)
+      enqueue(*attempt, known.memory);
+    else
+      copied(*attempt, status);
 }
 
 void ShmPath::take_pulled(const PullMessage& answer) {
@@ -302,8 +356,10 @@ void ShmPath::end() {
   }
   CopyPath::close(Status::kPeerDied);
   const auto owner = owner_.lock();
+  std::vector<Mapping> mappings;
   {
     const std::lock_guard lock(mutex_);
+    mappings.swap(mappings_);
     end_parked(nullptr, Status::kPeerDied);
     for (const auto& [id, pull] : std::exchange(pulls_, {})) {
       pull.stamp->take_back();
@@ -315,6 +371,7 @@ void ShmPath::end() {
     }
     known_.clear();
   }
+  for (const Mapping& mapping : mappings) mapping.then(Status::kPeerDied, nullptr);
   if (!lost || owner == nullptr) return;
   owner->lost(*this, Status::kPeerDied);
   broken_();

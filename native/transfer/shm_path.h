@@ -50,6 +50,7 @@ class ShmPath final : public CopyPath, public net::Handler {
   void abandon(const void* owner) override;
   void close(Status why) override;
   Bytes fence() const override;
+  void map(const RemoteSegment& remote, Mapped then) override;
 
   bool on_events(uint32_t events) override;
 
@@ -81,16 +82,27 @@ class ShmPath final : public CopyPath, public net::Handler {
     bool given_up = false;
   };
 
+  // Who waits for a segment's memory.
+  struct Mapping {
+    SegmentName name;
+    uint64_t size;
+    Mapped then;
+  };
+
   // With the lock held:
   void send(std::span<const std::byte> message);
   PostResult post_pull(Attempt& attempt);
   void ask_for(uint32_t slot, const RemoteSegment& remote);
   void forget(Known& known, Status why);
   void end_parked(const void* owner, Status why);
+  std::vector<Mapping> take_mappings(SegmentName name);
+  MappedSegment::IsOpen is_open(SegmentName name);
 
   bool receive();
   void take(net::SideMessage& message);
   void take_memory(const SegmentMessage& answer, const net::Descriptor& descriptor);
+  void take_memory(Known& known, const SegmentMessage& answer,
+                   const net::Descriptor& descriptor);  // locked
   void take_pulled(const PullMessage& answer);
   void give_up(Pull& pull, Status why);  // locked
   void end();
@@ -109,6 +121,7 @@ class ShmPath final : public CopyPath, public net::Handler {
   net::SideOutbox outbox_;
   bool sending_ = false;  // the loop tells when the outbox may go on
   std::unordered_map<uint32_t, Known> known_;
+  std::vector<Mapping> mappings_;
   uint64_t last_pull_ = 0;
   uint64_t last_stamp_;
   std::unordered_map<uint64_t, Pull> pulls_;

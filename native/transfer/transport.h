@@ -30,6 +30,7 @@
 #include "../core/status.h"
 #include "../net/handshake.h"
 #include "../net/loop.h"
+#include "mapped_segment.h"
 #include "request.h"
 #include "segment.h"
 
@@ -99,6 +100,14 @@ class Path {
   // Ends everything with `why`. Afterwards nothing lands here through this path, no attempt is
   // left, and it calls its owner no more, except settled().
   virtual void close(Status why) = 0;
+
+  // The memory of a segment of the peer, in this process's address space. `then` is called once, on
+  // any thread, without locks; with kTransportUnavailable where this path leads to no such memory.
+  using Mapped = std::function<void(Status, std::shared_ptr<const MappedSegment>)>;
+  virtual void map(const RemoteSegment& remote, Mapped then) {
+    (void)remote;
+    then(Status::kTransportUnavailable, nullptr);
+  }
 
   // A question for the same transport of the peer, whose answer with kOk says that nothing that was
   // posted here lands there any more. Empty: what is reported here is always settled.
