@@ -214,7 +214,7 @@ Io Inbox::receive(int socket, Sink& sink) {
     parts[count++] = {skipped.data(), std::min<uint64_t>(payload_left_, kSkipBytes)};
   } else {
     count = landing_.fill(parts.data(), kMaxRanges + 1);
-    if (verified_ && landing_.bytes() > kVerifiedBytes)
+    if ((verified_ || summed_) && landing_.bytes() > kVerifiedBytes)
       count = cut(parts.data(), count, kVerifiedBytes);
     else
       parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
@@ -242,8 +242,9 @@ Io Inbox::receive(int socket, Sink& sink) {
 
 // The front of `landing_` has been filled.
 void Inbox::land(uint64_t bytes) {
-  if (verified_ && landing_.bytes() > kTrailerBytes)
-    crc_ = landing_.crc(std::min(bytes, landing_.bytes() - kTrailerBytes), crc_);
+  const uint64_t behind = verified_ ? kTrailerBytes : 0;
+  if ((verified_ || summed_) && landing_.bytes() > behind)
+    crc_ = landing_.crc(std::min(bytes, landing_.bytes() - behind), crc_);
   landing_.advance(bytes);
 }
 
@@ -285,12 +286,13 @@ bool Inbox::parse(Sink& sink) {
     payload_left_ = payload_bytes(frame);
     landing_.clear();
     verified_ = false;
+    summed_ = false;
+    crc_ = 0;
     intact_ = true;
     problem_ = sink.on_frame(frame, ranges_, landing_);
     if (has_trailer(frame)) {
       payload_left_ += kTrailerBytes;
       verified_ = landing_.bytes() > 0;
-      crc_ = 0;
       if (verified_) landing_.add(trailer_.data(), kTrailerBytes);
     }
     if (problem_ == nullptr && payload_left_ == 0) problem_ = sink.on_payload_end();

@@ -157,7 +157,12 @@ class Inbox {
   void skip_rest() {
     landing_.clear();
     verified_ = false;
+    summed_ = false;
   }
+  // In Sink::on_frame(): sum() of this payload will be wanted.
+  void sum_payload() { summed_ = true; }
+  // In Sink::on_payload_end(): the CRC32C of what landed, where it was wanted.
+  uint32_t sum() const { return crc_; }
   // For Sink::on_payload_end(): the payload is as its CRC says. Also where there was none to check.
   bool intact() const { return intact_; }
   // Of payload, since the last call.
@@ -178,6 +183,7 @@ class Inbox {
   Pieces landing_;  // which lands in trailer_
   bool acknowledges_early_ = false;
   bool verified_ = false;
+  bool summed_ = false;
   bool intact_ = true;
   uint32_t crc_ = 0;
   std::array<std::byte, kTrailerBytes> trailer_{};

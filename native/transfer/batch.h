@@ -94,6 +94,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
     uint64_t bytes_done = 0;
     bool complete = false;
     Status error = Status::kOk;
+    uint32_t checksum = 0;  // of a complete request that asks for it
   };
   std::size_t size() const { return requests_.size(); }
   Progress progress(std::size_t index);

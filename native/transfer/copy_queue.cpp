@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../core/crc32c.h"
 #include "../core/stream_copy.h"
 
 namespace inlay::transfer {
@@ -39,6 +40,14 @@ Slice draw(Slice& rest, uint64_t most) {
 
 }  // namespace
 
+void RemoteMemory::copy_range(const Request& request, std::byte* to, const std::byte* from,
+                              uint64_t bytes, bool streaming, uint32_t& sum) {
+  if (request.checksum)
+    sum = copy_crc32c(to, from, bytes, streaming, sum);
+  else
+    copy_bytes(to, from, bytes, streaming);
+}
+
 PostResult CopyQueue::start(Attempt& attempt, std::shared_ptr<const RemoteMemory> memory) {
   const void* owner = attempt.owner;
   {
@@ -50,7 +59,9 @@ PostResult CopyQueue::start(Attempt& attempt, std::shared_ptr<const RemoteMemory
     }
     inline_.push_back(owner);
   }
-  const Status status = memory->copy(attempt.slice, is_streaming(attempt.submission_bytes));
+  uint32_t sum = 0;
+  const Status status = memory->copy(attempt.slice, is_streaming(attempt.submission_bytes), sum);
+  attempt.sum = sum;
   {
     const std::lock_guard lock(mutex_);
     inline_.erase(std::ranges::find(inline_, owner));
@@ -76,18 +87,23 @@ void CopyQueue::call_crew() {
 bool CopyQueue::copy_piece() {
   Job* job;
   Slice piece;
+  uint64_t follow;  // bytes of the slice behind the piece
   {
     const std::lock_guard lock(mutex_);
     if (undrawn_.empty()) return false;
     job = undrawn_.front();
     const bool large = job->attempt->submission_bytes >= kLargePiecesFrom;
     piece = draw(job->rest, large ? kLargePieceBytes : kSmallPieceBytes);
-    if (job->rest.bytes == 0) undrawn_.pop_front();
+    follow = job->rest.bytes;
+    if (follow == 0) undrawn_.pop_front();
     ++job->copying;
   }
-  const Status status = job->memory->copy(piece, is_streaming(job->attempt->submission_bytes));
+  uint32_t sum = 0;
+  const Status status = job->memory->copy(piece, is_streaming(job->attempt->submission_bytes), sum);
+  if (piece.request->checksum) sum = crc32c_combine(sum, 0, follow);
   {
     const std::lock_guard lock(mutex_);
+    job->sum ^= sum;
     --job->copying;
     if (status != Status::kOk && job->status == Status::kOk) {
       job->status = status;
@@ -112,6 +128,7 @@ void CopyQueue::finish_if_over(Job& job) {
   const std::unique_ptr<Job> finished = std::move(*held);
   *held = std::move(jobs_.back());
   jobs_.pop_back();
+  finished->attempt->sum = finished->sum;
   copied(*finished->attempt, finished->status);
 }
 

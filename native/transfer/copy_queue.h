@@ -20,8 +20,13 @@ class RemoteMemory {
  public:
   virtual ~RemoteMemory() = default;
   // Copies what the slice says, if it may; any number of threads at once. When it returns nothing
-  // is touched any more.
-  virtual Status copy(const Slice& slice, bool streaming) const = 0;
+  // is touched any more. Where the request asks for a checksum, `sum` is the slice's.
+  virtual Status copy(const Slice& slice, bool streaming, uint32_t& sum) const = 0;
+
+ protected:
+  // Of one piece, going on from `sum`.
+  static void copy_range(const Request& request, std::byte* to, const std::byte* from,
+                         uint64_t bytes, bool streaming, uint32_t& sum);
 };
 
 class CopyQueue : public net::SharedWork, public std::enable_shared_from_this<CopyQueue> {
@@ -56,6 +61,7 @@ class CopyQueue : public net::SharedWork, public std::enable_shared_from_this<Co
     Slice rest;  // what nobody has drawn
     int copying = 0;
     Status status = Status::kOk;
+    uint32_t sum = 0;  // of the pieces, each past the bytes that follow it in the slice
   };
 
   bool is_copying(const void* owner) const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "../core/crc32c.h"
+
 namespace inlay::transfer {
 
 namespace {
@@ -98,6 +100,7 @@ void Dispatch::fill() {
     const void* const owner = sent->owner;
     lock.unlock();
     const PostResult result = entry.path->post(*sent);
+    if (result.how == Posted::kDone) sum_up(*sent);
     const auto known = posted_to.begin() + static_cast<std::ptrdiff_t>(num_posted_to);
     if (result.how == Posted::kTaken && std::find(posted_to.begin(), known, entry.path) == known) {
       if (num_posted_to == posted_to.size()) kick();
@@ -131,7 +134,22 @@ void Dispatch::fill() {
   kick();
 }
 
+// Slices end in any order: each one's sum goes past the bytes that follow it, which leaves nothing
+// but an exclusive or. Without the lock, since a path that did not sum has the bytes passed once
+// more.
+void Dispatch::sum_up(Attempt& attempt) {
+  const Slice& slice = attempt.slice;
+  if (!slice.request->checksum) return;
+  uint32_t sum = attempt.sum.value_or(0);
+  if (!attempt.sum)
+    slice.each([&](const Range& range) {
+      sum = crc32c({slice.request->local->base + range.local, range.length}, sum);
+    });
+  attempt.sum = crc32c_combine(sum, 0, slice.bytes_after());
+}
+
 void Dispatch::completed(Attempt& attempt, Status status, bool settled) {
+  if (status == Status::kOk) sum_up(attempt);
   const std::lock_guard lock(mutex_);
   finish(static_cast<Sent&>(attempt), status, settled);
 }
@@ -167,12 +185,14 @@ void Dispatch::finish(Sent& sent, Status status, bool settled) {
     if (part.given_up || failed_ != Status::kOk) leave_unsettled(sent);
     return;
   }
-  if (status == Status::kOk)
+  if (status == Status::kOk) {
     part.batch->progress_[sent.request].bytes_done += sent.slice.bytes;
-  else if (!paths_fault && status != Status::kCancelled)
+    part.batch->progress_[sent.request].checksum ^= sent.sum.value_or(0);
+  } else if (!paths_fault && status != Status::kCancelled) {
     fail_request(part, sent.request, status);
-  else
+  } else {
     try_again(sent, status);
+  }
   end(sent);
 }
 

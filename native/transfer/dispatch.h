@@ -106,6 +106,8 @@ class Dispatch {
     bool operator()(const Part* a, const Part* b) const;
   };
 
+  static void sum_up(Attempt& attempt);  // one that is complete
+
   // All locked:
   Sent* draw();
   Sent* draw_from(Part& part);

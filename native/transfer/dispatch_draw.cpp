@@ -93,6 +93,7 @@ Dispatch::Sent* Dispatch::draw_from(Part& part) {
     sent.transfer = batch.id_;
     sent.submission_bytes = part.bytes;
     sent.sent = now;
+    sent.sum.reset();
     sent.mark = Mark::kPosted;
     sent.posting = true;
     sent.over = false;

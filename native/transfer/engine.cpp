@@ -278,6 +278,10 @@ void Engine::check(const Request& request) const {
                           "segment '" + remote.name + "' of peer " + remote.peer->address +
                               " is not offered for writing (remote=Access.WRITE)",
                           remote.name, remote.peer->address);
+  if (request.checksum && local.far != nullptr)
+    throw ArgumentError("checksum: segment '" + local.name +
+                        "' is a file or memory of a device, whose bytes do not pass this process; "
+                        "sum them up in host memory");
   // Of host memory the copy itself finds out.
   const bool is_itself = local.far != nullptr && remote.peer->engine == id_ &&
                          remote.descriptor.slot == local.slot &&

@@ -188,6 +188,8 @@ PostResult Lane::post(Attempt& attempt) {
   sent.bytes = slice.bytes;
   sent.verified = request.verify;
   sent.attempt = &attempt;
+  // Now, so that the bytes are in the caches when they are sent.
+  if (!is_read && request.checksum) attempt.sum = local.crc(slice.bytes, 0);
   net::Pieces payload;
   (is_read ? sent.landing : payload) = std::move(local);
   const Turn turn = enter();
@@ -264,6 +266,7 @@ const char* Lane::on_frame(const net::Frame& frame, std::span<const net::WireRan
     landing.add(sent.text->data(), sent.text->size());
   } else if (sent.attempt != nullptr && frame.bytes > 0) {
     landing = std::move(sent.landing);
+    if (sent.attempt->slice.request->checksum) inbox_.sum_payload();
   }
   return nullptr;
 }
@@ -272,6 +275,8 @@ const char* Lane::on_payload_end() {
   const Sent sent = std::move(sent_.front());
   sent_.pop_front();
   if (answer_ == Status::kOk && !inbox_.intact()) answer_ = Status::kChecksum;
+  const bool read = sent.attempt != nullptr && sent.answer == Kind::kData;
+  if (read && sent.attempt->slice.request->checksum) sent.attempt->sum = inbox_.sum();
   if (sent.then) told_.push_back({sent.then, answer_, sent.text});
   if (sent.attempt != nullptr && sent.given_up)
     owner_now_->settled(*sent.attempt);

@@ -1,6 +1,5 @@
 #include "local.h"
 
-#include "../core/stream_copy.h"
 #include "copy_path.h"
 
 namespace inlay::transfer {
@@ -15,7 +14,7 @@ class OwnMemory final : public RemoteMemory {
  public:
   explicit OwnMemory(std::shared_ptr<Door> door) : door_(std::move(door)) {}
 
-  Status copy(const Slice& slice, bool streaming) const override {
+  Status copy(const Slice& slice, bool streaming, uint32_t& sum) const override {
     const net::SegmentDescriptor& named = slice.request->remote->descriptor;
     const auto use = door_->use(named.slot, named.epoch);
     if (use == nullptr) return door_->is_open() ? Status::kSegmentClosed : Status::kPeerDied;
@@ -35,7 +34,7 @@ class OwnMemory final : public RemoteMemory {
       if (overlap(to, from, range.length))
         status = Status::kSegmentOverlap;
       else
-        copy_bytes(to, from, range.length, streaming);
+        copy_range(*slice.request, to, from, range.length, streaming, sum);
     });
     return status;
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ struct Request {
   std::vector<Range> ranges;
   uint64_t bytes = 0;
   bool verify = false;  // the bytes' CRC32C is compared where they land
+  // The CRC32C of its bytes is told with the result: of those that came or were there, in the order
+  // of the ranges. Host memory alone.
+  bool checksum = false;
 };
 
 // A part of a request: from `skip` bytes into range `first` on, `bytes` bytes in `num_ranges`
@@ -77,6 +81,12 @@ struct Slice {
       from = 0;
     }
   }
+  // Of the request's bytes, those that come after these.
+  uint64_t bytes_after() const {
+    uint64_t after = request->bytes - skip - bytes;
+    for (std::size_t i = 0; i < first; ++i) after -= request->ranges[i].length;
+    return after;
+  }
 };
 
 // One try of one slice on one path. Made by the dispatcher; a path keeps it from post() until it
@@ -91,6 +101,9 @@ struct Attempt {
   uint64_t submission_bytes = 0;  // of the submission, for this peer
   Clock::time_point sent{};
   void* context = nullptr;  // the path's own
+  // The CRC32C of the slice's bytes, where the request asks for it and the path computed it while
+  // they passed; else the dispatcher does.
+  std::optional<uint32_t> sum;
 };
 
 }  // namespace inlay::transfer

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "../core/crc32c.h"
 #include "../core/stream_copy.h"
 #include "shared_file.h"
 
@@ -20,7 +21,7 @@ class MappedMemory : public RemoteMemory {
       : base_(base), size_(size), writable_(writable), segment_(segment), page_(std::move(page)) {}
   ~MappedMemory() override { munmap(base_, size_); }
 
-  Status copy(const Slice& slice, bool streaming) const override {
+  Status copy(const Slice& slice, bool streaming, uint32_t& sum) const override {
     const bool read = slice.request->op == Op::kRead;
     if (!read && !writable_) return Status::kSegmentAccess;
     const auto visit = page_->enter(segment_.slot, segment_.epoch);
@@ -31,9 +32,11 @@ class MappedMemory : public RemoteMemory {
       if (range.length > size_ || range.remote > size_ - range.length)
         status = Status::kSegmentRange;
       else if (read)
-        copy_bytes(local + range.local, base_ + range.remote, range.length, streaming);
+        copy_range(*slice.request, local + range.local, base_ + range.remote, range.length,
+                   streaming, sum);
       else
-        copy_bytes(base_ + range.remote, local + range.local, range.length, streaming);
+        copy_range(*slice.request, base_ + range.remote, local + range.local, range.length,
+                   streaming, sum);
     });
     return status;
   }
@@ -52,10 +55,16 @@ class ReadMemory : public RemoteMemory {
              std::shared_ptr<net::VisitedPage> page)
       : process_(process), base_(base), segment_(segment), page_(std::move(page)) {}
 
-  Status copy(const Slice& slice, bool) const override {
+  Status copy(const Slice& slice, bool, uint32_t& sum) const override {
     if (slice.request->op != Op::kRead) return Status::kTransportUnavailable;
     const auto visit = page_->enter(segment_.slot, segment_.epoch);
-    return visit ? read(slice) : Status::kSegmentClosed;
+    if (!visit) return Status::kSegmentClosed;
+    const Status status = read(slice);
+    if (status == Status::kOk && slice.request->checksum)  // of a piece, which is in the caches
+      slice.each([&](const Range& range) {
+        sum = crc32c({slice.request->local->base + range.local, range.length}, sum);
+      });
+    return status;
   }
 
  private:
@@ -82,7 +91,8 @@ class PulledMemory : public RemoteMemory {
   PulledMemory(const net::ProcessMemory& process, const net::ProcessStamp& stamp)
       : process_(process), stamp_(stamp) {}
 
-  Status copy(const Slice& slice, bool streaming) const override {
+  // Nobody asks for the sum at this end.
+  Status copy(const Slice& slice, bool streaming, uint32_t&) const override {
     Status status = Status::kOk;
     Bounce bounce{slice.request->local->base, streaming};
     slice.each([&](Range range) {
