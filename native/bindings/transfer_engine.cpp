@@ -1,4 +1,5 @@
 // Engine, peers and batches.
+#include <fcntl.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -6,9 +7,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <pthread.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <system_error>
 #include <vector>
 
 #include "array.h"
@@ -137,6 +142,20 @@ SegmentHandle register_file(const std::shared_ptr<EngineHandle>& engine, std::st
   const WithoutGil unlocked;
   auto segment = native.add_file(options, name ? *name : native.free_name(), access, check_signals);
   return {engine, std::move(segment), nullptr};
+}
+
+SegmentHandle register_shared_file(const std::shared_ptr<EngineHandle>& engine,
+                                   const std::string& path, std::optional<std::string> name,
+                                   int remote) {
+  const transfer::Access access = checked_access(remote);
+  transfer::Engine& native = engine->get();
+  const WithoutGil unlocked;
+  SharedFile file = open_shared_file(path, access);
+  auto segment = std::make_shared<Segment>(file.bytes.get(), file.size, true, access,
+                                           name ? *name : native.free_name(), file.bytes);
+  segment->memory = std::move(file.memory);
+  native.add(segment);
+  return {engine, std::move(segment), std::move(file.bytes)};
 }
 
 PeerHandle connect(const std::shared_ptr<EngineHandle>& engine, const std::string& address,
@@ -387,6 +406,12 @@ void register_transfer_engine(nb::module_& m) {
       .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
       .def("register_file", register_file, "path"_a, "size"_a.none(), "name"_a.none(), "remote"_a,
            "preallocate"_a)
+      .def("register_shared_file", register_shared_file, "path"_a, "name"_a.none(), "remote"_a,
+           "A named file of tmpfs, of mode 0600, as memory that peers of this host map. It is "
+           "locked\n"
+           "(flock) until it is deregistered; the next process finds what it holds. Nobody may "
+           "make\n"
+           "it smaller meanwhile.")
       .def("connect", connect, "address"_a, "timeout_s"_a)
       .def("submit", submit, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none(), "verify"_a)
       .def("recv", receive_message, "timeout_s"_a.none())

@@ -1,12 +1,18 @@
 #include "transfer_memory.h"
 
+#include <fcntl.h>
 #include <nanobind/ndarray.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
+#include <cerrno>
 #include <mutex>
+#include <system_error>
 #include <vector>
 
 #include "../core/mappings.h"
 #include "../core/status.h"
+#include "../transfer/shared_file.h"
 #include "array.h"
 
 namespace inlay::bindings {
@@ -140,7 +146,29 @@ Memory of_address(nb::handle object) {
           here ? Reached::kByHost : Reached::kPerhapsByDevice};
 }
 
+[[noreturn]] void fail_file(const std::string& path) {
+  fail("path: ", path, ": ", std::generic_category().message(errno));
+}
+
 }  // namespace
+
+SharedFile open_shared_file(const std::string& path, transfer::Access access) {
+  struct Locked {
+    net::Descriptor file;
+    transfer::Allocation allocation;
+  };
+  const auto locked = std::make_shared<Locked>();
+  locked->file = net::Descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!locked->file.valid()) fail_file(path);
+  if (flock(locked->file.get(), LOCK_EX | LOCK_NB) != 0)
+    fail("path: ", path, " is locked by another process, whose segment it is");
+  struct stat about{};
+  if (fstat(locked->file.get(), &about) != 0) fail_file(path);
+  locked->allocation = transfer::map_shared_file(locked->file, access);
+  return {{locked, locked->allocation.bytes.get()},
+          static_cast<uint64_t>(about.st_size),
+          locked->allocation.memory};
+}
 
 Memory memory_of(nb::handle object, const std::function<void()>& start_cuda) {
   empty_limbo();

@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+
+#include "../net/socket.h"
+#include "../transfer/segment.h"
 
 namespace inlay::bindings {
 
@@ -26,5 +30,14 @@ struct Memory {
 // address that the host cannot read may be a device's. `start_cuda` is called before a CUDA tensor
 // is asked for its memory; what it throws is thrown.
 Memory memory_of(nanobind::handle object, const std::function<void()>& start_cuda);
+
+// Of a named file in tmpfs, which is locked as long as its bytes are held. Throws ArgumentError
+// for one that cannot be had or that peers would not map, ResourceError.
+struct SharedFile {
+  std::shared_ptr<std::byte> bytes;
+  uint64_t size;
+  std::shared_ptr<const net::Descriptor> memory;  // for peers
+};
+SharedFile open_shared_file(const std::string& path, transfer::Access access);
 
 }  // namespace inlay::bindings

@@ -14,12 +14,21 @@ constexpr std::size_t kMaxDescriptorBytes =
     kDescriptorBytes + kMaxTransports * (4 + kMaxTransportName + kMaxKeyBytes);
 constexpr std::size_t kCrcAt = 4;
 constexpr uint8_t kVerified = 1;
+constexpr uint8_t kGranted = 2;
 // Names of a peer's segments, in the answer to a LOOKUP that found none.
 constexpr uint64_t kMaxAnswerText = 4096;
 
 bool takes_ranges(Kind kind) { return kind == Kind::kRead || kind == Kind::kWrite; }
 bool may_be_verified(Kind kind) {
   return takes_ranges(kind) || kind == Kind::kData || kind == Kind::kDone;
+}
+uint8_t flags_of(Kind kind) {  // that it may have
+  return static_cast<uint8_t>((may_be_verified(kind) ? kVerified : 0) |
+                              (kind == Kind::kWrite ? kGranted : 0));
+}
+bool is_granted(const std::byte* head) {
+  return static_cast<Kind>(load<uint8_t>(head)) == Kind::kWrite &&
+         (load<uint8_t>(head + 1) & kGranted) != 0;
 }
 Kind kind_of(const std::byte* head) { return static_cast<Kind>(load<uint8_t>(head)); }
 
@@ -75,10 +84,12 @@ std::array<std::byte, kTrailerBytes> trailer(uint32_t crc) {
 }
 
 std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ranges) {
-  std::vector<std::byte> head(kHeaderBytes + kRangeBytes * ranges.size());
+  const bool granted = frame.kind == Kind::kWrite && frame.grant;
+  const std::size_t fixed = kHeaderBytes + (granted ? kGrantBytes : 0);
+  std::vector<std::byte> head(fixed + kRangeBytes * ranges.size());
   std::byte* at = head.data();
   store(at, static_cast<uint8_t>(frame.kind));
-  store(at + 1, frame.verified ? kVerified : uint8_t{0});
+  store(at + 1, static_cast<uint8_t>((frame.verified ? kVerified : 0) | (granted ? kGranted : 0)));
   store(at + 2, static_cast<uint16_t>(ranges.size()));
   store(at + 8, frame.transfer);
   store(at + 16, frame.slice);
@@ -87,7 +98,8 @@ std::vector<std::byte> encode(const Frame& frame, std::span<const WireRange> ran
   store(at + 24, frame.bytes);
   store(at + 32, frame.slot);
   store(at + 36, frame.epoch);
-  at += kHeaderBytes;
+  at += fixed;
+  if (granted) store(at - kGrantBytes, *frame.grant);
   for (const WireRange& range : ranges) {
     store(at, range.offset);
     store(at + 8, range.length);
@@ -101,7 +113,7 @@ std::size_t head_bytes(std::span<const std::byte, kHeaderBytes> header) {
   const Kind kind = kind_of(header.data());
   const auto num_ranges = load<uint16_t>(header.data() + 2);
   if (takes_ranges(kind) ? num_ranges == 0 || num_ranges > kMaxRanges : num_ranges != 0) return 0;
-  return kHeaderBytes + kRangeBytes * num_ranges;
+  return kHeaderBytes + (is_granted(header.data()) ? kGrantBytes : 0) + kRangeBytes * num_ranges;
 }
 
 const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<WireRange>& ranges) {
@@ -109,8 +121,9 @@ const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<Wi
   if (head_crc(head) != load<uint32_t>(at + kCrcAt)) return "a damaged header";
   frame.kind = kind_of(at);
   const auto flags = load<uint8_t>(at + 1);
-  if (flags > (may_be_verified(frame.kind) ? kVerified : 0)) return "an unknown flag";
-  frame.verified = flags == kVerified;
+  if ((flags & ~flags_of(frame.kind)) != 0) return "an unknown flag";
+  frame.verified = (flags & kVerified) != 0;
+  frame.grant.reset();
   frame.transfer = load<uint64_t>(at + 8);
   frame.slice = load<uint32_t>(at + 16);
   frame.attempt = load<uint16_t>(at + 20);
@@ -122,7 +135,12 @@ const char* decode(std::span<const std::byte> head, Frame& frame, std::vector<Wi
   if (const char* problem = sizes_problem(frame)) return problem;
   ranges.clear();
   uint64_t left = frame.bytes;
-  for (at += kHeaderBytes; at < head.data() + head.size(); at += kRangeBytes) {
+  at += kHeaderBytes;
+  if ((flags & kGranted) != 0) {
+    frame.grant = load<uint64_t>(at);
+    at += kGrantBytes;
+  }
+  for (; at < head.data() + head.size(); at += kRangeBytes) {
     const WireRange range{load<uint64_t>(at), load<uint64_t>(at + 8)};
     if (range.length == 0 || range.length > left) return "ranges that do not add up";
     left -= range.length;
@@ -142,7 +160,8 @@ std::vector<std::byte> encode(const SegmentDescriptor& descriptor) {
   store(bytes.data(), descriptor.slot);
   store(bytes.data() + 4, descriptor.epoch);
   store(bytes.data() + 8, descriptor.size);
-  const int access = (descriptor.readable ? 1 : 0) | (descriptor.writable ? 2 : 0);
+  const int access =
+      (descriptor.readable ? 1 : 0) | (descriptor.writable ? 2 : 0) | (descriptor.guarded ? 4 : 0);
   store(bytes.data() + 16, static_cast<uint8_t>(access));
   store(bytes.data() + 17, static_cast<uint8_t>(descriptor.location.place));
   store(bytes.data() + 18, descriptor.location.index);
@@ -164,7 +183,7 @@ bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor) {
   const auto access = load<uint8_t>(bytes.data() + 16);
   const auto place = load<uint8_t>(bytes.data() + 17);
   const auto num_keys = load<uint32_t>(bytes.data() + 20);
-  if (access > 3 || place > static_cast<uint8_t>(Place::kDisk) || num_keys > kMaxTransports)
+  if (access > 7 || place > static_cast<uint8_t>(Place::kDisk) || num_keys > kMaxTransports)
     return false;
   descriptor = {load<uint32_t>(bytes.data()),
                 load<uint32_t>(bytes.data() + 4),
@@ -172,7 +191,8 @@ bool decode(std::span<const std::byte> bytes, SegmentDescriptor& descriptor) {
                 (access & 1) != 0,
                 (access & 2) != 0,
                 {static_cast<Place>(place), load<uint16_t>(bytes.data() + 18)},
-                {}};
+                {},
+                (access & 4) != 0};
   bytes = bytes.subspan(kDescriptorBytes);
   for (uint32_t i = 0; i < num_keys; ++i) {
     if (bytes.size() < 4) return false;

@@ -1,7 +1,8 @@
 // Frames of the data lanes, version 1: encoding, and decoding that trusts nothing.
 //
 //   header, 40 bytes, little-endian          what follows it
-//    0 u8 kind   1 u8 flags (1: verified)      num_ranges x {u64 offset, u64 length}
+//    0 u8 kind                                u64 grant, of a WRITE with flag 2
+//    1 u8 flags (1: verified, 2: granted)     num_ranges x {u64 offset, u64 length}
 //    2 u16 num_ranges                         payload: `bytes`, of all but READ
 //    4 u32 CRC32C of header (this field 0) and ranges
 //    8 u64 transfer   16 u32 slice            the answer repeats those of its request,
@@ -17,11 +18,14 @@
 //   LOOKUP payload: a segment's name          SEGMENT: descriptor, or a status and the names there
 //   ASK a transport something                 ANSWER: status, and what it says
 // The answer to a verified request is verified, and DONE tells of a payload that came damaged.
+// Grants are sent to guarded segments alone, and only their owners' descriptions tell of these: an
+// engine from before grants refuses such a description, and is never sent a grant.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,7 +50,8 @@ constexpr std::size_t kHeaderBytes = 40;
 constexpr std::size_t kRangeBytes = 16;
 constexpr std::size_t kTrailerBytes = 8;
 constexpr std::size_t kMaxRanges = 256;
-constexpr std::size_t kMaxFrameHead = kHeaderBytes + kRangeBytes * kMaxRanges;
+constexpr std::size_t kGrantBytes = 8;
+constexpr std::size_t kMaxFrameHead = kHeaderBytes + kGrantBytes + kRangeBytes * kMaxRanges;
 constexpr uint64_t kMaxPayload = uint64_t{64} << 20;
 constexpr std::size_t kMaxNameBytes = 255;
 constexpr std::size_t kMaxQuestionBytes = std::size_t{512} << 10;
@@ -65,7 +70,8 @@ struct Frame {
   uint64_t bytes = 0;
   uint32_t slot = 0;
   uint32_t epoch = 0;
-  bool verified = false;  // of READ, WRITE and their answers
+  bool verified = false;               // of READ, WRITE and their answers
+  std::optional<uint64_t> grant = {};  // of WRITE
 };
 
 // Where a segment's bytes are.
@@ -87,7 +93,8 @@ constexpr std::size_t kMaxKeyBytes = 4096;
 
 // What a SEGMENT answer tells: 24 bytes
 //    0 u32 slot   4 u32 epoch   8 u64 size
-//   16 u8 access (1 readable, 2 writable)   17 u8 place   18 u16 index   20 u32 number of keys
+//   16 u8 access (1 readable, 2 writable, 4 guarded)   17 u8 place   18 u16 index   20 u32 number
+//   of keys
 // then for each key {u8 name's bytes, u8 0, u16 key's bytes, name, key}.
 struct SegmentDescriptor {
   uint32_t slot = 0;
@@ -97,6 +104,7 @@ struct SegmentDescriptor {
   bool writable = false;
   Location location;
   std::vector<TransportKey> keys;
+  bool guarded = false;  // written only by frames with a grant
 
   // Null: that transport does not reach it.
   const std::vector<std::byte>* key(std::string_view transport) const;

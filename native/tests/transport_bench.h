@@ -31,6 +31,8 @@ struct Row {
   bool by_keys = false;
   // Segments of it can be mapped.
   bool maps = false;
+  // It carries grants. Else it leads to no guarded segment for writing.
+  bool grants = true;
 };
 
 struct Outcome {
@@ -161,7 +163,7 @@ class Bench {
           });
         })) {
     local = here.add("local", Access::kNone, row.from);
-    for (const char* name : {"source", "sink"}) {
+    for (const char* name : kNames) {
       auto segment = std::make_shared<RemoteSegment>();
       segment->name = name;
       segment->descriptor = target.descriptors[name];
@@ -206,6 +208,7 @@ class Bench {
                                          uint64_t slice_bytes = 1 << 20) {
     auto made = std::make_unique<Submission>();
     made->request = {op, local, remote[name], std::move(ranges)};
+    made->request.grant = grant;
     made->cut(slice_bytes);
     return made;
   }
@@ -264,6 +267,7 @@ class Bench {
   void clear() { std::memset(local->base, static_cast<int>(kUntouched), kSize); }
   bool is_clear() const { return is_untouched(local->base); }
 
+  uint64_t grant = 0;  // of writes
   const Row& row;
   Target target;
   Node here;

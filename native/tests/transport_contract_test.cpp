@@ -100,7 +100,8 @@ std::vector<Row> rows() {
        .from = From::kForeign,
        .target_moves_reads = true,
        .target_moves_writes = true,
-       .comes_back = true},
+       .comes_back = true,
+       .grants = false},
   };
 #ifdef INLAY_TEST_FABRIC
   all.push_back({.name = "fabric",
@@ -108,7 +109,8 @@ std::vector<Row> rows() {
                  .from = From::kForeign,
                  .same_process = true,  // libfabric does not outlive a fork
                  .comes_back = true,
-                 .by_keys = true});
+                 .by_keys = true,
+                 .grants = false});
 #endif
   return all;
 }
@@ -403,6 +405,64 @@ void test_mapping(const Row& row) {
   CHECK(map(bench, "sink").status == Status::kPeerDied);
 }
 
+void test_grants(const Row& row) {
+  Bench bench(row);
+  RemoteSegment& guarded = *bench.remote["guarded"];
+  CHECK(guarded.descriptor.guarded && guarded.descriptor.writable);
+  CHECK(!bench.remote["sink"]->descriptor.guarded);
+  CHECK(bench.move(Op::kRead, "guarded", {{0, 0, kSize}}) == Status::kOk);
+  CHECK(std::memcmp(bench.local->base, untouched().data(), kSize) == 0);
+  bench.grant = FirstHalf::kGrant;
+  if (!row.grants) {
+    CHECK(!bench.path->reach(*bench.local, guarded, Op::kWrite));
+    guarded.descriptor.guarded = false;  // of a liar
+    CHECK(bench.move(Op::kWrite, "guarded", {{0, 0, 4096}}) != Status::kOk);
+    CHECK(bench.target.ask(Ask::kUntouched, "guarded") == 1);
+    return;
+  }
+  std::memcpy(bench.local->base, patterns().data(), kSize);
+  for (const uint64_t length : {uint64_t{4096}, kSize / 2}) {
+    for (const uint64_t wrong : {uint64_t{0}, FirstHalf::kGrant - 1}) {
+      bench.grant = wrong;
+      CHECK(bench.move(Op::kWrite, "guarded", {{0, 0, length}}) == Status::kGrant);
+    }
+    bench.grant = FirstHalf::kGrant;
+    CHECK(bench.move(Op::kWrite, "guarded", {{0, kSize / 2, length}}) == Status::kGrant);
+    CHECK(bench.target.ask(Ask::kUntouched, "guarded") == 1);
+  }
+  CHECK(bench.move(Op::kWrite, "guarded", {{0, 0, 99}, {99, 99, kSize / 2 - 99}}) == Status::kOk);
+  std::vector<std::byte> expected = untouched();
+  std::memcpy(expected.data(), patterns().data(), kSize / 2);
+  CHECK(bench.target.ask(Ask::kSum, "guarded") == inlay::crc32c(expected));
+  guarded.descriptor.guarded = false;  // of a liar
+  CHECK(bench.move(Op::kWrite, "guarded", {{0, 0, 4096}}) != Status::kOk || row.same_process);
+}
+
+// Taken back while it is used: what its owner writes afterwards stays.
+void test_nothing_lands_after_a_grant(const Row& row) {
+  if (!row.grants) return;
+  for (int round = 0; round < 8; ++round) {
+    Bench bench(row);
+    bench.grant = FirstHalf::kGrant;
+    std::atomic<bool> stop{false};
+    std::atomic<int> writes{0};
+    std::thread writer([&] {
+      while (!stop.load()) {
+        const Status status = bench.move(Op::kWrite, "guarded", {{0, 0, kSize / 2}});
+        CHECK(status == Status::kOk || status == Status::kGrant);
+        writes.fetch_add(1);
+      }
+    });
+    while (writes.load() < round % 4) std::this_thread::yield();
+    CHECK(bench.target.ask(Ask::kTakeBack, "guarded") == 1);
+    const int then = writes.load();
+    while (writes.load() < then + 3) std::this_thread::yield();
+    CHECK(bench.target.ask(Ask::kUntouched, "guarded") == 1);
+    stop.store(true);
+    writer.join();
+  }
+}
+
 // What peers would not map is refused to its owner.
 void test_shared_files() {
   const LockedFile good(kSize);
@@ -465,6 +525,8 @@ int main(int argc, char** argv) {
       {"close with writes under way", test_close_with_writes_under_way},
       {"many threads", test_many_threads},
       {"mapping", test_mapping},
+      {"grants", test_grants},
+      {"grants that are taken back", test_nothing_lands_after_a_grant},
   };
   test_shared_files();
   const std::vector<Row> all = rows();

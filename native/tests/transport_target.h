@@ -6,6 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -122,7 +125,8 @@ class Node {
     transport->close();
   }
 
-  std::shared_ptr<Segment> add(const std::string& name, Access access, From from) {
+  std::shared_ptr<Segment> add(const std::string& name, Access access, From from,
+                               std::shared_ptr<const inlay::transfer::Guard> guard = nullptr) {
     const bool shared = from == From::kSharedFile;
     if (shared) files_.push_back(std::make_unique<LockedFile>(kSize));
     Allocation memory = shared
@@ -131,6 +135,7 @@ class Node {
     auto segment =
         std::make_shared<Segment>(memory.bytes.get(), kSize, true, access, name, memory.bytes);
     if (from != From::kForeign) segment->memory = memory.memory;
+    segment->guard = std::move(guard);
     segments.add(segment);
     segment->keys.push_back({std::string(transport->name()), transport->attach(*segment)});
     segments.publish(*segment);
@@ -172,10 +177,25 @@ class Node {
   std::vector<std::unique_ptr<LockedFile>> files_;
 };
 
+// Of the segment "guarded": its first half may be written under one grant, until it is closed.
+class FirstHalf final : public inlay::transfer::Guard {
+ public:
+  static constexpr uint64_t kGrant = 0x8000000000000001;
+  bool allows(uint64_t offset, uint64_t length, uint64_t grant) const override {
+    return open_.load() && grant == kGrant && offset + length <= kSize / 2;
+  }
+  void close() { open_.store(false); }
+
+ private:
+  std::atomic<bool> open_{true};
+};
+constexpr std::array kNames{"source", "sink", "guarded"};
+
 enum class Ask : char {
   kSum = 's',        // CRC32C of the segment
   kRemove = 'r',     // 1 when nobody uses it any more, and it is filled with kUntouched then
   kUntouched = 'u',  // 1 when it is still
+  kTakeBack = 't',   // 1 when nothing that was granted lands any more, and it is filled as above
   kAnswer = 'a',     // to a question for the transport, which follows; so does the answer
   kEnd = 'e',
 };
@@ -201,9 +221,7 @@ class Target {
     socket_ = ends[0];
     engine = get<inlay::net::EngineId>();
     offer = get_bytes();
-    for (const char* name : {"source", "sink"}) {
-      CHECK(inlay::net::decode(get_bytes(), descriptors[name]));
-    }
+    for (const char* name : kNames) CHECK(inlay::net::decode(get_bytes(), descriptors[name]));
   }
   ~Target() {
     child_ = nullptr;
@@ -214,7 +232,7 @@ class Target {
     if (child_ == nullptr) return answer(what, name);
     const std::lock_guard lock(asking_);
     put(what);
-    put(name[1]);  // s[o]urce, s[i]nk
+    put(name[1]);  // s[o]urce, s[i]nk, g[u]arded
     return get<uint32_t>();
   }
   // What its transport says to a fence or another question of a path. Of any thread.
@@ -241,6 +259,7 @@ class Target {
     offer = node_->transport->offer();
     segments_["source"] = node_->add("source", Access::kRead, from);
     segments_["sink"] = node_->add("sink", Access::kWrite, from);
+    segments_["guarded"] = node_->add("guarded", Access::kWrite, from, guard_);
     for (const auto& [name, segment] : segments_)
       CHECK(node_->segments.find(name, descriptors[name]) == inlay::Status::kOk);
   }
@@ -248,7 +267,7 @@ class Target {
   void serve() {
     put(engine);
     put_bytes(offer);
-    for (const char* name : {"source", "sink"}) put_bytes(inlay::net::encode(descriptors[name]));
+    for (const char* name : kNames) put_bytes(inlay::net::encode(descriptors[name]));
     for (;;) {
       const Ask what = get<Ask>();
       const char name = get<char>();
@@ -260,7 +279,9 @@ class Target {
         continue;
       }
       node_->on_loop([] {});
-      const uint32_t answered = answer(what, name == 'o' ? "source" : "sink");
+      const auto* const found =
+          std::ranges::find(kNames, name, [](const char* one) { return one[1]; });
+      const uint32_t answered = answer(what, *found);
       node_->on_loop([] {});
       put(answered);
       if (what == Ask::kEnd) return;
@@ -278,6 +299,13 @@ class Target {
         if (!node_->remove(segment, 3000)) return 0;
         std::memset(segment->base, static_cast<int>(kUntouched), kSize);
         return 1;
+      case Ask::kTakeBack: {
+        guard_->close();
+        if (!segment->await_pieces(in_ms(3000))) return 0;
+        const Ordered ordered;
+        std::memset(segment->base, static_cast<int>(kUntouched), kSize);
+        return 1;
+      }
       case Ask::kUntouched:
         return is_untouched(segment->base) ? 1 : 0;
       case Ask::kAnswer:
@@ -312,6 +340,7 @@ class Target {
 
   std::unique_ptr<Node> node_;
   std::map<std::string, std::shared_ptr<Segment>> segments_;
+  const std::shared_ptr<FirstHalf> guard_ = std::make_shared<FirstHalf>();
   int socket_ = -1;
   std::mutex asking_;
   std::unique_ptr<Child> child_;

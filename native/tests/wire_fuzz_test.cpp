@@ -26,7 +26,11 @@ using namespace inlay::transfer;
 const net::Token kToken(32, std::byte{7});
 constexpr uint64_t kReadable = 96 << 10;
 constexpr uint64_t kWritable = 160 << 10;
+constexpr uint64_t kGuarded = 160 << 10;
 constexpr uint64_t kGap = 64 << 10;
+// Under this grant the first bytes of the guarded segment may be written.
+constexpr uint64_t kGrant = 77;
+constexpr uint64_t kGranted = 64 << 10;
 // Fills the memory that is not offered. Offered memory and payloads begin without it, but where a
 // damaged frame shifts the others, bytes of their heads are written as payload: so only that many
 // in a row tell of a leak.
@@ -38,36 +42,51 @@ uint64_t below(uint64_t limit) { return generator() % limit; }
 bool one_in(uint64_t n) { return below(n) == 0; }
 std::byte plain_byte() { return std::byte(below(200)); }
 
+class FirstBytes final : public Guard {
+ public:
+  bool allows(uint64_t offset, uint64_t length, uint64_t grant) const override {
+    return grant == kGrant && offset + length <= kGranted;
+  }
+};
+
 // Offered segments with other memory around them.
 struct Arena {
-  static constexpr uint64_t kBytes = kGap + kReadable + kGap + kWritable + kGap;
+  static constexpr uint64_t kBytes = kGap + kReadable + kGap + kWritable + kGap + kGuarded + kGap;
 
   explicit Arena(Engine& engine) : memory(kBytes, kSecret) {
     std::byte* at = memory.data() + kGap;
     readable = add(engine, at, kReadable, Access::kRead, "readable");
     at += kReadable + kGap;
     writable = add(engine, at, kWritable, Access::kWrite, "writable");
+    at += kWritable + kGap;
+    guarded = add(engine, at, kGuarded, Access::kWrite, "guarded", std::make_shared<FirstBytes>());
     before = memory;
   }
   std::shared_ptr<Segment> add(Engine& engine, std::byte* base, uint64_t size, Access access,
-                               const std::string& name) {
+                               const std::string& name,
+                               std::shared_ptr<const Guard> guard = nullptr) {
     for (uint64_t i = 0; i < size; ++i) base[i] = plain_byte();
     auto segment = std::make_shared<Segment>(base, size, true, access, name, nullptr);
+    segment->guard = std::move(guard);
     engine.add(segment);
     return segment;
   }
-  // All but the writable segment is as it was.
+  // All but the writable segment and what is granted is as it was.
   bool is_sound() const {
-    const auto from = static_cast<std::size_t>(writable->base - memory.data());
-    const std::size_t to = from + kWritable;
-    return std::memcmp(memory.data(), before.data(), from) == 0 &&
-           std::memcmp(memory.data() + to, before.data() + to, kBytes - to) == 0;
+    const auto is_same = [&](const std::byte* from, const std::byte* to) {
+      return std::memcmp(from, before.data() + (from - memory.data()),
+                         static_cast<std::size_t>(to - from)) == 0;
+    };
+    return is_same(memory.data(), writable->base) &&
+           is_same(writable->base + kWritable, guarded->base) &&
+           is_same(guarded->base + kGranted, memory.data() + kBytes);
   }
 
   std::vector<std::byte> memory;
   std::vector<std::byte> before;
   std::shared_ptr<Segment> readable;
   std::shared_ptr<Segment> writable;
+  std::shared_ptr<Segment> guarded;
 };
 
 // Reads what the engine answers and looks into it.
@@ -215,12 +234,14 @@ std::vector<std::byte> odd_question() {
 // engine closes. With its payload, more or less.
 void add_frame(const Arena& arena, uint64_t rarely, std::vector<std::byte>& stream) {
   const bool damaged = one_in(rarely);
-  const Segment& segment = one_in(2) ? *arena.readable : *arena.writable;
+  const Segment& segment =
+      one_in(3) ? *arena.guarded : (one_in(2) ? *arena.readable : *arena.writable);
   net::Frame frame;
   frame.kind = one_in(2) ? net::Kind::kRead : net::Kind::kWrite;
   if (one_in(4)) frame.kind = one_in(2) ? net::Kind::kLookup : net::Kind::kAsk;
   const bool moves = frame.kind == net::Kind::kRead || frame.kind == net::Kind::kWrite;
   frame.verified = moves && one_in(4);
+  if (frame.kind == net::Kind::kWrite && one_in(2)) frame.grant = one_in(4) ? odd_number() : kGrant;
   std::vector<std::byte> question;
   frame.transfer = generator();
   frame.slice = static_cast<uint32_t>(generator());

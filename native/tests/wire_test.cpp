@@ -49,6 +49,16 @@ void test_round_trip() {
   CHECK(frame.verified && has_trailer(frame));
   frame.kind = Kind::kRead;
   CHECK(!has_trailer(frame));
+  Frame granted{Kind::kWrite, 7, 8, 0, Status::kOk, 100, 9, 10};
+  granted.grant = uint64_t{1} << 63;
+  const Bytes with_grant = encode(granted, sent);
+  CHECK(with_grant.size() == head.size() + kGrantBytes);
+  CHECK(decode_whole(with_grant, frame, ranges) == nullptr);
+  CHECK(frame.grant == uint64_t{1} << 63 && ranges.size() == 3 && ranges[0].offset == 5);
+  CHECK(decode_whole(head, frame, ranges) == nullptr && !frame.grant);
+  granted.kind = Kind::kDone;  // as the answer repeats its request
+  granted.bytes = 0;
+  CHECK(decode_whole(encode(granted), frame, ranges) == nullptr && !frame.grant);
   CHECK(trailer(0x04030201) ==
         (std::array<std::byte, 8>{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}}));
   CHECK(accepted(encode({Kind::kData, 1, 2, 0, Status::kSegmentRange, 0, 0, 0})));
@@ -63,6 +73,13 @@ void test_forbidden_fields() {
   CHECK(accepted(flagged));
   flagged[1] = std::byte{2};
   CHECK(!accepted(sealed(flagged)));
+  Bytes read = encode({Kind::kRead, 1, 2, 0, Status::kOk, 5, 0, 0}, {{{0, 5}}});
+  read[1] = std::byte{2};
+  CHECK(!accepted(sealed(read)));
+  Bytes write = encode({Kind::kWrite, 1, 2, 0, Status::kOk, 5, 0, 0}, {{{0, 5}}});
+  CHECK(accepted(write));
+  write[1] = std::byte{4};
+  CHECK(!accepted(sealed(write)));
   const auto one = [](uint64_t bytes, std::vector<WireRange> ranges, Kind kind = Kind::kRead) {
     return accepted(encode({kind, 1, 2, 0, Status::kOk, bytes, 0, 0}, ranges));
   };
@@ -143,7 +160,8 @@ void test_descriptors() {
     other[at] = std::byte(value);
     return decode(other, descriptor);
   };
-  CHECK(!changed(16, 4) && !changed(17, 3) && !changed(20, 3) && !changed(20, 17));
+  CHECK(changed(16, 5) && descriptor.guarded);
+  CHECK(!changed(16, 8) && !changed(17, 3) && !changed(20, 3) && !changed(20, 17));
   CHECK(!changed(24, 33));
   Bytes longer = bytes;
   longer.push_back(std::byte{0});

@@ -306,6 +306,8 @@ TransferFailure Batch::failure_of(std::size_t index, Status status) const {
       return {status, what + ": the peer has deregistered it; look it up again", name, peer};
     case Status::kSegmentAccess:
       return {status, what + ": the peer does not allow that", name, peer};
+    case Status::kGrant:
+      return {status, what + ": the peer has granted it no such write, or no more", name, peer};
     case Status::kSegmentRange:
       return {status, what + ": the peer's segment does not reach that far", name, peer};
     case Status::kPeerDied:

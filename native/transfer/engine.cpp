@@ -145,7 +145,7 @@ std::shared_ptr<Segment> Engine::add_far(FarOptions options, const std::string& 
   remote->peer = connect(address_, kConnect_s, interrupted);
   add(segment);
   remote->descriptor = {segment->slot,     segment->epoch,    segment->size, true,
-                        segment->writable, segment->location, segment->keys};
+                        segment->writable, segment->location, segment->keys, false};
   return segment;
 }
 

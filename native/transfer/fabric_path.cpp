@@ -63,7 +63,8 @@ bool FabricPath::hand_over() {
 std::string FabricPath::name() const { return "fabric " + rail_->port->domain.name(); }
 
 std::optional<Reach> FabricPath::reach(const Segment& local, const RemoteSegment& remote,
-                                       Op) const {
+                                       Op op) const {
+  if (op == Op::kWrite && remote.descriptor.guarded) return std::nullopt;  // nobody would ask
   const Bytes* keys = remote.descriptor.key(transport());
   if (keys == nullptr || !find_fabric_key(*keys, rail_->remote_port) ||
       local.location.place != net::Place::kHost)

@@ -73,7 +73,7 @@ void FabricPort::on_ended(const fid* endpoint) {
 }
 
 std::vector<FabricKey> FabricMemory::share(const Segment& segment) {
-  const fabric::RegionAccess access{segment.writable, true, segment.access == Access::kWrite};
+  const fabric::RegionAccess access{segment.writable, true, segment.unguarded() == Access::kWrite};
   std::vector<FabricKey> keys;
   Regions regions;
   for (const auto& port : ports_) {

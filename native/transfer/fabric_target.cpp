@@ -114,7 +114,7 @@ Status FabricTarget::check_segment(const FabricQuestion& question) const {
   const auto use = site_.segments.use(question.slot, question.epoch);
   if (use == nullptr) return Status::kSegmentClosed;
   const Access wanted = question.write ? Access::kWrite : Access::kRead;
-  return use->segment().access < wanted ? Status::kSegmentAccess : Status::kOk;
+  return use->segment().unguarded() < wanted ? Status::kSegmentAccess : Status::kOk;
 }
 
 Transport::Answer FabricTarget::lease(const net::EngineId& from, const FabricQuestion& question) {

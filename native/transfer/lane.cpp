@@ -180,6 +180,7 @@ PostResult Lane::post(Attempt& attempt) {
   frame.kind = is_read ? Kind::kRead : Kind::kWrite;
   frame.slot = request.remote->descriptor.slot;
   frame.epoch = request.remote->descriptor.epoch;
+  if (!is_read && request.remote->descriptor.guarded) frame.grant = request.grant;
   Sent sent{};
   sent.answer = is_read ? Kind::kData : Kind::kDone;
   sent.transfer = attempt.transfer;

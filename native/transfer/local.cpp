@@ -21,10 +21,15 @@ class OwnMemory final : public RemoteMemory {
     const Segment& segment = use->segment();
     const bool read = slice.request->op == Op::kRead;
     if (segment.access < (read ? Access::kRead : Access::kWrite)) return Status::kSegmentAccess;
+    const GuardedPiece piece(segment);
     Status status = Status::kOk;
     slice.each([&](const Range& range) {
       if (!segment.contains(range.remote, range.length)) {
         status = Status::kSegmentRange;
+        return;
+      }
+      if (!read && !segment.allows(range.remote, range.length, slice.request->grant)) {
+        status = Status::kGrant;
         return;
       }
       std::byte* here = slice.request->local->base + range.local;

@@ -60,7 +60,7 @@ inlay_status host_enter(inlay_host_transport* transport, uint32_t slot, uint32_t
     const Segment& segment = held->segment();
     const Access needed = op == INLAY_READ ? Access::kRead : Access::kWrite;
     status = Status::kSegmentAccess;
-    if (segment.location.place != net::Place::kHost || segment.access < needed) return;
+    if (segment.location.place != net::Place::kHost || segment.unguarded() < needed) return;
     status = Status::kSegmentRange;
     if (!std::all_of(spans, spans + num_spans, [&](const inlay_span& span) {
           return segment.contains(span.offset, span.length);

@@ -26,8 +26,13 @@ Status failure_of(inlay_status code) {
 
 inlay_remote_segment told_of(const RemoteSegment& remote, const Bytes& key) {
   const net::SegmentDescriptor& descriptor = remote.descriptor;
-  return {sizeof(inlay_remote_segment), descriptor.size, descriptor.slot, descriptor.epoch,
-          descriptor.writable ? 1 : 0,  key.data(),      key.size()};
+  return {sizeof(inlay_remote_segment),
+          descriptor.size,
+          descriptor.slot,
+          descriptor.epoch,
+          descriptor.writable && !descriptor.guarded ? 1 : 0,
+          key.data(),
+          key.size()};
 }
 
 int told_of(Op op) { return op == Op::kRead ? INLAY_READ : INLAY_WRITE; }
@@ -40,7 +45,7 @@ inlay_local told_of(const Segment& segment) {
           segment.size,
           segment.slot,
           segment.epoch,
-          static_cast<int32_t>(segment.access),
+          static_cast<int32_t>(segment.unguarded()),
           segment.writable ? 1 : 0};
 }
 
@@ -124,6 +129,8 @@ std::optional<Reach> PluginPath::reach(const Segment& local, const RemoteSegment
                                        Op op) const {
   const Bytes* key = remote.descriptor.key(transport_);
   if (key == nullptr || local.location.place != net::Place::kHost) return {};
+  // Its frames carry no grants.
+  if (op == Op::kWrite && remote.descriptor.guarded) return {};
   const inlay_local here = told_of(local);
   const inlay_remote_segment there = told_of(remote, *key);
   inlay_reach reach{};

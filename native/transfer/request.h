@@ -57,6 +57,7 @@ struct Request {
   // The CRC32C of its bytes is told with the result: of those that came or were there, in the order
   // of the ranges. Host memory alone.
   bool checksum = false;
+  uint64_t grant = 0;  // of a write to a guarded segment
 };
 
 // A part of a request: from `skip` bytes into range `first` on, `bytes` bytes in `num_ranges`

@@ -41,6 +41,35 @@ std::shared_ptr<const void> Segment::take_keeper() {
   return std::exchange(keeper_, nullptr);
 }
 
+bool Segment::await_pieces(std::chrono::steady_clock::time_point until) const {
+  std::unique_lock lock(landing_mutex_);
+  // Another's turn would begin in the place of the one that is waited for.
+  if (!landed_.wait_until(lock, until, [&] { return !awaiting_; })) return false;
+  awaiting_ = true;
+  const auto landed = [&](uint64_t turn) {
+    return landed_.wait_until(lock, until, [&] { return landing_[turn % 2] == 0; });
+  };
+  // What counts there is of a turn whose waiter gave up.
+  const bool over = landed(turn_ + 1) && landed(turn_++);
+  awaiting_ = false;
+  landed_.notify_all();
+  return over;
+}
+
+GuardedPiece::GuardedPiece(const Segment& segment)
+    : segment_(segment.guard == nullptr ? nullptr : &segment) {
+  if (segment_ == nullptr) return;
+  const std::lock_guard lock(segment_->landing_mutex_);
+  turn_ = segment_->turn_ % 2;
+  ++segment_->landing_[turn_];
+}
+
+GuardedPiece::~GuardedPiece() {
+  if (segment_ == nullptr) return;
+  const std::lock_guard lock(segment_->landing_mutex_);
+  if (--segment_->landing_[turn_] == 0) segment_->landed_.notify_all();
+}
+
 namespace {
 
 std::shared_ptr<const net::Descriptor> make_file(uint64_t size) {
@@ -148,9 +177,14 @@ Status SegmentRegistry::find(const std::string& name, net::SegmentDescriptor& de
     if (!slot.published || slot.segment == nullptr || slot.segment->name != name) continue;
     const Segment& segment = *slot.segment;
     if (segment.access == Access::kNone || !segment.is_open()) break;
-    descriptor = {
-        segment.slot,     segment.epoch, segment.size, true, segment.access == Access::kWrite,
-        segment.location, segment.keys};
+    descriptor = {segment.slot,
+                  segment.epoch,
+                  segment.size,
+                  true,
+                  segment.access == Access::kWrite,
+                  segment.location,
+                  segment.keys,
+                  segment.guard != nullptr};
     return Status::kOk;
   }
   return Status::kSegmentNotFound;

@@ -1,6 +1,7 @@
 // Memory that is registered: who may do what with which bytes, and who uses them now.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -22,6 +23,15 @@ enum class Access : uint8_t { kNone = 0, kRead = 1, kWrite = 2 };
 
 class FarMemory;
 
+// Of a segment whose ranges are written only by who was granted them.
+class Guard {
+ public:
+  virtual ~Guard() = default;
+  // Whether a write under this grant (0: under none) may land in this range now. Asked by several
+  // threads at once, before each piece of a write; bytes wait for the answer.
+  virtual bool allows(uint64_t offset, uint64_t length, uint64_t grant) const = 0;
+};
+
 class Segment {
  public:
   Segment(std::byte* base, uint64_t size, bool writable, Access access, std::string name,
@@ -42,6 +52,9 @@ class Segment {
   const net::Location location;
   // Of memory that can be mapped elsewhere: its file, as allocate_memory() gives it.
   std::shared_ptr<const net::Descriptor> memory;
+  // Of host memory; not changed once peers can find it. Peers do not write such memory themselves:
+  // its owner lands the bytes, piece by piece, and asks before each.
+  std::shared_ptr<const Guard> guard;
   // Of a segment in far memory, whose base is null; its keeper is what holds it.
   FarMemory* far = nullptr;
   std::shared_ptr<struct RemoteSegment> as_remote;  // in this engine's own transfers
@@ -54,6 +67,19 @@ class Segment {
   bool contains(uint64_t offset, uint64_t length) const {
     return length <= size && offset <= size - length;
   }
+
+  // What peers may do by themselves.
+  Access unguarded() const {
+    return guard != nullptr && access == Access::kWrite ? Access::kRead : access;
+  }
+  // Whether a piece of a write may land. Within a GuardedPiece, so that await_pieces() sees it.
+  bool allows(uint64_t offset, uint64_t length, uint64_t grant) const {
+    return guard == nullptr || guard->allows(offset, length, grant);
+  }
+  // Waits until pieces that the guard was asked about before this call have landed; later ones it
+  // is asked about again. So what a guard has stopped allowing lands no more. False: the time was
+  // over. A piece is what one call copies or receives, some MiB at most.
+  bool await_pieces(std::chrono::steady_clock::time_point until) const;
 
   // Users: batches of this process, and frames of peers that read or write it now.
   bool enter();  // false: it is closed
@@ -71,6 +97,28 @@ class Segment {
   bool open_ = true;
   uint64_t users_ = 0;
   std::shared_ptr<const void> keeper_;
+
+  friend class GuardedPiece;
+  // Pieces count in turns, by the last bit of the turn they began in: who waits begins a new one,
+  // and waits for those of the turn before.
+  mutable std::mutex landing_mutex_;
+  mutable std::condition_variable landed_;
+  mutable uint64_t turn_ = 0;
+  mutable bool awaiting_ = false;
+  mutable std::array<uint64_t, 2> landing_{};
+};
+
+// While it lives, a piece of a write lands in a segment, unless that has no guard.
+class GuardedPiece {
+ public:
+  explicit GuardedPiece(const Segment& segment);
+  GuardedPiece(const GuardedPiece&) = delete;
+  GuardedPiece& operator=(const GuardedPiece&) = delete;
+  ~GuardedPiece();
+
+ private:
+  const Segment* segment_;  // null: it has none
+  std::size_t turn_ = 0;
 };
 
 // Memory that this process and others can map, of which no one can cut off a part. Those who get

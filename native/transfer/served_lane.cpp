@@ -145,7 +145,9 @@ ServedLane::Turn ServedLane::serve() {
   for (int turn = 0; turn < kMaxTurns; ++turn) {
     if (request_.kind == Kind::kWrite && use_ != nullptr && boot_ms() > lease_end_ms_)
       end_write(Status::kPeerUnreachable);
+    if (!guarded_.empty() && !begin_piece()) end_write(Status::kGrant);
     const Io in = inbox_.receive(socket_.get(), *this);
+    piece_.reset();
     if (in == Io::kClosed || in == Io::kBroken) return Turn::kOver;
     const Io out = outbox_.empty() ? Io::kBlocked : outbox_.flush(socket_.get());
     if (out == Io::kClosed || out == Io::kBroken) return Turn::kOver;
@@ -166,9 +168,21 @@ Status ServedLane::check(const net::Frame& frame, std::span<const net::WireRange
   if (segment.access < needed) return Status::kSegmentAccess;
   for (const net::WireRange& range : ranges)
     if (!segment.contains(range.offset, range.length)) return Status::kSegmentRange;
+  if (frame.kind == Kind::kWrite && segment.guard != nullptr) {
+    guarded_.assign(ranges.begin(), ranges.end());
+    if (!begin_piece()) return Status::kGrant;
+  }
   if (segment.far != nullptr) return stage(frame, ranges);
   for (const net::WireRange& range : ranges) memory.add(segment.base + range.offset, range.length);
   return Status::kOk;
+}
+
+bool ServedLane::begin_piece() {
+  const Segment& segment = use_->segment();
+  piece_.emplace(segment);
+  return std::ranges::all_of(guarded_, [&](const net::WireRange& range) {
+    return segment.allows(range.offset, range.length, request_.grant.value_or(0));
+  });
 }
 
 // Not while there is no buffer for what far memory may be asked.
@@ -187,6 +201,8 @@ Status ServedLane::stage(const net::Frame& frame, std::span<const net::WireRange
   } catch (const ResourceError&) {
     return Status::kFile;
   }
+  piece_.reset();  // the use goes on with the move
+  guarded_.clear();
   stages_ = true;
   use_->segment().far->pass_through(server_.staging().memory(), StagingPool::kBytes);
   const bool write = frame.kind == Kind::kWrite;
@@ -256,7 +272,7 @@ const char* ServedLane::on_frame(const net::Frame& frame, std::span<const net::W
         return nullptr;
       }
       request_status_ = check(frame, ranges, landing);
-      if (request_status_ != Status::kOk) use_ = nullptr;
+      if (request_status_ != Status::kOk) leave_segment();
       if (staged_ != nullptr) landing.add(staged_->buffer.get(), frame.bytes);
       return nullptr;
     case Kind::kLookup:
@@ -278,7 +294,7 @@ const char* ServedLane::on_payload_end() {
       return nullptr;
     }
     staged_ = nullptr;
-    use_ = nullptr;
+    leave_segment();
     answer(Kind::kDone, request_status_);
   } else if (request_.kind == Kind::kLookup) {
     answer_lookup();
@@ -326,6 +342,12 @@ void ServedLane::answer_question() {
 void ServedLane::end_write(Status why) {
   inbox_.skip_rest();
   request_status_ = why;
+  leave_segment();
+}
+
+void ServedLane::leave_segment() {
+  piece_.reset();  // which is of the segment
+  guarded_.clear();
   use_ = nullptr;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "../net/handshake.h"
@@ -56,6 +57,9 @@ class ServedLane : public net::Handler,
   bool send_output();
   // Skips the rest of the write that arrives.
   void end_write(Status why);
+  // Whether more of it may land; a piece of it does, until piece_ is reset.
+  bool begin_piece();
+  void leave_segment();
 
   const char* on_frame(const net::Frame& frame, std::span<const net::WireRange> ranges,
                        net::Pieces& landing) override;
@@ -93,6 +97,8 @@ class ServedLane : public net::Handler,
   net::Frame request_;  // the one whose payload arrives
   Status request_status_ = Status::kOk;
   std::shared_ptr<SegmentUse> use_;                 // of that request
+  std::vector<net::WireRange> guarded_;             // its ranges, while a guard watches over them
+  std::optional<GuardedPiece> piece_;               // of it, which lands
   std::vector<std::byte> text_;                     // payload of a LOOKUP or ASK
   std::shared_ptr<StagedMove> staged_;              // of that request
   std::vector<std::shared_ptr<StagedMove>> moves_;  // started, not over

@@ -93,8 +93,13 @@ class PulledMemory : public RemoteMemory {
 
   // Nobody asks for the sum at this end.
   Status copy(const Slice& slice, bool streaming, uint32_t&) const override {
+    const Segment& target = *slice.request->local;
+    const GuardedPiece piece(target);
     Status status = Status::kOk;
-    Bounce bounce{slice.request->local->base, streaming};
+    slice.each([&](const Range& range) {
+      if (!target.allows(range.local, range.length, slice.request->grant)) status = Status::kGrant;
+    });
+    Bounce bounce{target.base, streaming};
     slice.each([&](Range range) {
       while (range.length > 0 && status == Status::kOk) {
         const uint64_t step = std::min(range.length, kBounceBytes - bounce.bytes);

@@ -59,6 +59,7 @@ enum class Kind : uint32_t {
   kWelcome,
   kMapped,
   kPulled,
+  kPullGranted,  // as kPull, with a u64 grant before the ranges: to segments that are guarded
 };
 
 struct Hello {
@@ -99,7 +100,8 @@ struct PullRange {
   uint64_t source;  // address in the initiator
   uint64_t length;
 };
-static_assert(sizeof(PullMessage) + net::kMaxRanges * sizeof(PullRange) <= net::kMaxSideMessage);
+static_assert(sizeof(PullMessage) + sizeof(uint64_t) + net::kMaxRanges * sizeof(PullRange) <=
+              net::kMaxSideMessage);
 
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {

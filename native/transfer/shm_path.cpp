@@ -41,7 +41,7 @@ std::optional<Reach> ShmPath::reach(const Segment& local, const RemoteSegment& r
   if (local.location.place != net::Place::kHost) return {};
   const auto key = key_of(remote);
   if (!key) return {};
-  if (key->shared != 0) return kMapped;
+  if (key->shared != 0 && (op == Op::kRead || !remote.descriptor.guarded)) return kMapped;
   if (op == Op::kRead) return link_.can_read ? std::optional(kRead) : std::nullopt;
   return link_.can_pull ? std::optional(kPulled) : std::nullopt;
 }
@@ -61,12 +61,12 @@ PostResult ShmPath::post(Attempt& attempt) {
       ask_for(remote.slot, *request.remote);
     }
     if (known.problem != Status::kOk) return {Posted::kRefused, known.problem};
+    const bool pulled = remote.guarded || key_of(*request.remote)->shared == 0;
+    if (request.op == Op::kWrite && pulled) return post_pull(attempt);
     if (known.memory == nullptr) {
       known.parked.push_back(&attempt);
       return {Posted::kTaken};
     }
-    const bool foreign = key_of(*request.remote)->shared == 0;
-    if (request.op == Op::kWrite && foreign) return post_pull(attempt);
     memory = known.memory;
   }
   return start(attempt, std::move(memory));
@@ -80,7 +80,7 @@ void ShmPath::ask_for(uint32_t slot, const RemoteSegment& remote) {
   known = {};
   known.epoch = descriptor.epoch;
   known.size = descriptor.size;
-  known.writable = descriptor.writable;
+  known.writable = descriptor.writable && !descriptor.guarded;
   if (!key) {
     known.problem = Status::kTransportUnavailable;
   } else if (key->shared == 0) {
@@ -97,7 +97,9 @@ void ShmPath::forget(Known& known, Status why) {
 
 PostResult ShmPath::post_pull(Attempt& attempt) {
   const Request& request = *attempt.slice.request;
+  const bool guarded = request.remote->descriptor.guarded;
   PullMessage head;
+  if (guarded) head.kind = Kind::kPullGranted;
   head.id = ++last_pull_;
   head.slot = request.remote->descriptor.slot;
   head.epoch = request.remote->descriptor.epoch;
@@ -111,6 +113,8 @@ PostResult ShmPath::post_pull(Attempt& attempt) {
   head.num_ranges = static_cast<uint16_t>(ranges.size());
   const auto head_bytes = bytes_of(head);
   Bytes message(head_bytes.begin(), head_bytes.end());
+  const auto grant = bytes_of(request.grant);
+  if (guarded) message.insert(message.end(), grant.begin(), grant.end());
   const auto range_bytes = std::as_bytes(std::span(ranges));
   message.insert(message.end(), range_bytes.begin(), range_bytes.end());
   pulled_.store(true);

@@ -2,6 +2,7 @@
 //
 //   segment of the peer     read                        write
 //   allocated by it         mapped, copied here         mapped, copied here
+//   the same, guarded       mapped, copied here         the peer reads our memory (a pull)
 //   foreign to it           process_vm_readv here       the peer reads our memory (a pull)
 #pragma once
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "shared_file.h"
+
 namespace inlay::transfer::shm {
 
 ServedLink::ServedLink(ShmServer& server, net::CopyCrew& crew, net::Descriptor socket,
@@ -48,8 +50,15 @@ bool ServedLink::take(net::SideMessage& message) {
       return false;
     case Kind::kPull:
       if (const auto asked = read_as<PullMessage>(message.bytes()))
-        return take_pull(*asked, message.bytes().subspan(sizeof(PullMessage)));
+        return take_pull(*asked, 0, message.bytes().subspan(sizeof(PullMessage)));
       return false;
+    case Kind::kPullGranted: {
+      const auto asked = read_as<PullMessage>(message.bytes());
+      if (!asked) return false;
+      const auto rest = message.bytes().subspan(sizeof(PullMessage));
+      const auto grant = read_as<uint64_t>(rest);
+      return grant && take_pull(*asked, *grant, rest.subspan(sizeof(uint64_t)));
+    }
     case Kind::kStop:
       if (const auto asked = read_as<PullMessage>(message.bytes())) {
         std::unique_lock lock(mutex_);
@@ -85,6 +94,9 @@ void ServedLink::take_map(const SegmentMessage& asked) {
     if (use->segment().access == Access::kNone || memory == nullptr) {
       answer.status = Status::kSegmentAccess;
       memory = nullptr;
+    } else if (use->segment().guard != nullptr) {
+      memory = std::make_shared<const net::Descriptor>(reopened(*memory, false));
+      if (!memory->valid()) answer.status = Status::kTransportUnavailable;
     }
   } else {
     answer.status = Status::kSegmentClosed;
@@ -99,17 +111,21 @@ Status ServedLink::check(Pull& pull, const PullMessage& asked) const {
   if (pull.use == nullptr) return Status::kSegmentClosed;
   const Segment& segment = pull.use->segment();
   if (segment.access != Access::kWrite) return Status::kSegmentAccess;
-  for (const Range& range : pull.request.ranges)
+  for (const Range& range : pull.request.ranges) {
     if (!segment.contains(range.local, range.length)) return Status::kSegmentRange;
+    if (!segment.allows(range.local, range.length, pull.request.grant)) return Status::kGrant;
+  }
   return Status::kOk;
 }
 
-bool ServedLink::take_pull(const PullMessage& asked, std::span<const std::byte> bytes) {
+bool ServedLink::take_pull(const PullMessage& asked, uint64_t grant,
+                           std::span<const std::byte> bytes) {
   if (asked.num_ranges == 0 || asked.num_ranges > net::kMaxRanges ||
       bytes.size() != asked.num_ranges * sizeof(PullRange))
     return false;
   auto pull = std::make_unique<Pull>();
   pull->request.op = Op::kRead;
+  pull->request.grant = grant;
   for (std::size_t i = 0; i < asked.num_ranges; ++i) {
     const auto range = *read_as<PullRange>(bytes.subspan(i * sizeof(PullRange)));
     if (range.length == 0 || range.length > net::kMaxPayload) return false;

@@ -28,7 +28,7 @@ class ServedLink final : public net::Handler, public CopyQueue {
   bool take(net::SideMessage& message);  // false: it is no message of ours
   bool take_hello(const Hello& hello);
   void take_map(const SegmentMessage& asked);
-  bool take_pull(const PullMessage& asked, std::span<const std::byte> ranges);
+  bool take_pull(const PullMessage& asked, uint64_t grant, std::span<const std::byte> ranges);
   Status check(Pull& pull, const PullMessage& asked) const;
   void copied(Attempt& attempt, Status status) override;
   // With the lock held:

@@ -104,7 +104,14 @@ PostResult StagedPath::post(Attempt& attempt) {
   if (slice.bytes > StagingPool::kBufferBytes)  // our slices are smaller
     return {Posted::kRefused, Status::kTransportUnavailable};
   Job job{&attempt, attempt.owner, request.local,
-          Request{request.op, area_->segment(), request.remote, {}, slice.bytes, request.verify}};
+          Request{request.op,
+                  area_->segment(),
+                  request.remote,
+                  {},
+                  slice.bytes,
+                  request.verify,
+                  false,
+                  request.grant}};
   slice.each([&](const Range& range) { job.ranges.push_back(range); });
   const Turn turn = enter();
   if (closed_ != Status::kOk) return {Posted::kRefused, closed_};

@@ -360,6 +360,9 @@ class transfer:
             remote: int,
             preallocate: bool,
         ) -> transfer.Segment: ...
+        def register_shared_file(
+            self, path: str, name: str | None, remote: int
+        ) -> transfer.Segment: ...
         def connect(self, address: str, timeout_s: float) -> transfer.Peer: ...
         def submit(
             self,

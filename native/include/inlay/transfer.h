@@ -47,6 +47,7 @@ enum {
   INLAY_TRANSPORT_UNAVAILABLE = 30,
   INLAY_ENGINE_CLOSED = 31, /* or the parent's, in a forked child */
   INLAY_ADDRESS_IN_USE = 32,
+  INLAY_GRANT = 33, /* a write without the grant that its range needs */
   /* Of calls of this interface alone: */
   INLAY_ARGUMENT = 200,     /* a wrong argument; the text names it */
   INLAY_WAIT_TIMEOUT = 201, /* not over in time; what was waited for goes on */

@@ -24,7 +24,8 @@
     │   │   ├── SegmentRangeError (ValueError)        a range reaches beyond it
     │   │   ├── SegmentAccessError (PermissionError)  it is read-only, or not offered for this
     │   │   ├── SegmentOverlapError (ValueError)      other registered memory lies there
-    │   │   └── SegmentClosedError                    it is deregistered
+    │   │   ├── SegmentClosedError                    it is deregistered
+    │   │   └── GrantError (PermissionError)          a write without the grant of its range
     │   ├── PeerError                  about the engine at the address `peer`
     │   │   ├── PeerUnreachableError       nobody answers there
     │   │   ├── PeerDiedError              its process ended, or closed the connection
@@ -234,6 +235,13 @@ class SegmentOverlapError(SegmentError, ValueError):
 
 class SegmentClosedError(SegmentError):
     """The segment is deregistered."""
+
+
+class GrantError(SegmentError, PermissionError):
+    """A peer lets a range of its segment be written only under a grant, which this write lacks.
+
+    Its time may be over. The peer took none of the bytes, or stopped taking them.
+    """
 
 
 class PeerError(TransferError):
