@@ -6,7 +6,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -128,6 +130,7 @@ struct Stat {
 // Room that one client fills from its front to its back.
 struct Extent {
   SegmentId segment = 0;
+  uint16_t copy = 0;  // 0 to Grant::copies - 1: those of one copy lie on one node
   uint64_t offset = 0;
   uint64_t bytes = 0;
   uint64_t grant = 0;  // secret; writes carry it
@@ -146,11 +149,11 @@ enum class Room : uint8_t {
 };
 
 // Extents on `copies` nodes, spread over failure domains. Fewer come where there are fewer nodes
-// and not all are required.
+// and not all are required. Where no free room is as long as `bytes`, each copy is several extents.
 struct Grant {
   uint64_t bytes = 0;        // wanted of each
   uint64_t least_bytes = 0;  // less is of no use: the largest record to be written
-  uint16_t copies = 1;
+  uint16_t copies = 1;       // at most kMaxReplicas
   bool all_copies = false;
   std::string preferred_node;  // for the first; empty: none
   bool require_preferred = false;
@@ -196,6 +199,7 @@ struct Commit {
     uint16_t flags = 0;  // ObjectFlag
     uint16_t wanted_replicas = 1;
     IfExists if_exists = IfExists::kKeep;
+    bool on_disk = false;      // the answer waits until a disk has it, where its nodes have disks
     uint32_t first_place = 0;  // in `places`
     uint32_t num_places = 0;
   };
@@ -454,6 +458,19 @@ struct AnswersOf<std::variant<Questions...>> {
 };
 // Of the question with the same index.
 using Answer = AnswersOf<Question>::type;
+
+// The encoding: what the structs say, in their order; little-endian integers, lists and texts
+// behind their length. kProtocolVersion changes with any of them.
+inline constexpr uint16_t kProtocolVersion = 1;
+using Bytes = std::vector<std::byte>;
+
+void encode(const Question& question, Bytes& to);  // appends
+void encode(const Answer& answer, Bytes& to);
+// Of a question or answer with that index. False for bytes that are none: too short, too long, an
+// unknown choice, lists that refer to what is not there. Takes at most a few times the memory of
+// `bytes`, into which the views of a question point.
+bool decode(std::size_t index, std::span<const std::byte> bytes, Question& question);
+bool decode(std::size_t index, std::span<const std::byte> bytes, Answer& answer);
 
 // What holds for all who are connected to a master.
 struct Terms {
