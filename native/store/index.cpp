@@ -27,29 +27,28 @@ const char* Index::piece(std::size_t shelf, uint32_t number) const {
 
 std::string_view Index::key(ObjectId id) const {
   const Slot& one = slot(id);
-  return {piece(shelf_of(one.key_bytes), one.key), one.key_bytes};
+  return {piece(shelf_of(one.object.key_bytes), one.key), one.object.key_bytes};
 }
 
-bool Index::matches(ObjectId id, uint16_t tenant, std::string_view key) const {
+bool Index::matches(ObjectId id, std::string_view key) const {
   const Slot& one = slot(id);
-  return one.tenant == tenant && one.key_bytes == key.size() &&
+  return one.object.key_bytes == key.size() &&
          std::memcmp(piece(shelf_of(key.size()), one.key), key.data(), key.size()) == 0;
 }
 
-ObjectId Index::look(uint32_t tag, uint16_t tenant, std::string_view key) const {
+ObjectId Index::look(uint32_t tag, std::string_view key) const {
   const Cell* const page = cells(page_of(tag));
   for (uint32_t at = tag % kCells; page[at].id != kNoObject; at = (at + 1) % kCells)
-    if (page[at].tag == tag && matches(page[at].id, tenant, key)) return page[at].id;
+    if (page[at].tag == tag && matches(page[at].id, key)) return page[at].id;
   return kNoObject;
 }
 
-ObjectId Index::find(uint16_t tenant, std::string_view key) const {
+ObjectId Index::find(std::string_view key) const {
   if (key.empty() || key.size() > kMaxKeyBytes) return kNoObject;
-  return look(tag_of(hash_(tenant, key)), tenant, key);
+  return look(tag_of(hash_(key)), key);
 }
 
-void Index::find(uint16_t tenant, std::span<const std::string_view> keys,
-                 std::span<ObjectId> found) const {
+void Index::find(std::span<const std::string_view> keys, std::span<ObjectId> found) const {
   // Each step of all touches what the next one reads: page, object, key.
   constexpr std::size_t kTogether = 32;
   std::array<uint32_t, kTogether> tags;
@@ -57,7 +56,7 @@ void Index::find(uint16_t tenant, std::span<const std::string_view> keys,
     const std::size_t count = std::min(kTogether, keys.size() - begin);
     const auto some = keys.subspan(begin, count);
     for (std::size_t i = 0; i < count; ++i) {
-      tags[i] = tag_of(hash_(tenant, some[i]));
+      tags[i] = tag_of(hash_(some[i]));
       __builtin_prefetch(&cells(page_of(tags[i]))[tags[i] % kCells]);
     }
     std::array<ObjectId, kTogether> guesses;
@@ -71,8 +70,8 @@ void Index::find(uint16_t tenant, std::span<const std::string_view> keys,
     for (std::size_t i = 0; i < count; ++i) {
       if (guesses[i] == kNoObject) continue;
       const Slot& one = slot(guesses[i]);
-      if (one.key_bytes == some[i].size())
-        __builtin_prefetch(piece(shelf_of(one.key_bytes), one.key));
+      if (one.object.key_bytes == some[i].size())
+        __builtin_prefetch(piece(shelf_of(one.object.key_bytes), one.key));
     }
     for (std::size_t i = 0; i < count; ++i) {
       ObjectId& to = found[begin + i];
@@ -80,8 +79,8 @@ void Index::find(uint16_t tenant, std::span<const std::string_view> keys,
       if (to == kNoObject) continue;
       if (some[i].empty() || some[i].size() > kMaxKeyBytes)
         to = kNoObject;
-      else if (!matches(to, tenant, some[i]))
-        to = look(tags[i], tenant, some[i]);
+      else if (!matches(to, some[i]))
+        to = look(tags[i], some[i]);
     }
   }
 }
@@ -156,8 +155,8 @@ void Index::drop_key(std::size_t key_bytes, uint32_t at) {
   shelves_[number].free = at;
 }
 
-ObjectId Index::insert(uint16_t tenant, std::string_view key) {
-  const uint32_t tag = tag_of(hash_(tenant, key));
+ObjectId Index::insert(std::string_view key) {
+  const uint32_t tag = tag_of(hash_(key));
   while (pages_[page_of(tag)].used == kMaxUsed) split(tag);
   ObjectId id = free_;
   if (id != kNoObject) {
@@ -169,7 +168,8 @@ ObjectId Index::insert(uint16_t tenant, std::string_view key) {
       slots_.push_back(std::make_unique_for_overwrite<Slot[]>(std::size_t{1} << kSlotBits));
     ++made_;
   }
-  slot(id) = {{}, store_key(key), static_cast<uint16_t>(key.size()), tenant};
+  slot(id) = {{}, store_key(key)};
+  slot(id).object.key_bytes = static_cast<uint16_t>(key.size());
   const uint32_t page = page_of(tag);
   put(cells(page), {id, tag});
   ++pages_[page].used;
@@ -194,8 +194,8 @@ void Index::erase(ObjectId id) {
   all[hole].id = kNoObject;
   --pages_[page].used;
   --size_;
-  drop_key(one.key_bytes, one.key);
-  one.key_bytes = 0;
+  drop_key(one.object.key_bytes, one.key);
+  one.object.key_bytes = 0;
   one.key = free_;
   free_ = id;
 }

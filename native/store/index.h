@@ -1,10 +1,10 @@
-// From keys to objects: what the master knows of each, in as few bytes as possible.
+// From the keys of a tenant to objects: what the master knows of each, in as few bytes as possible.
 //
 // The hash table is made of pages of 4 KiB. A directory says which page holds the keys whose hash
 // begins with certain bits; a full page splits in two, and no other is touched, so that no insert
 // waits for a table to be built anew. Objects and keys lie in chunks that never move.
 //
-// With keys of 32 bytes an object costs 36 bytes, its key 32, and its slot in the table 9 to 19,
+// With keys of 32 bytes an object costs 32 bytes, its key 32, and its slot in the table 9 to 19,
 // by how long ago pages have split.
 //
 // Source of the table's form: Fagin et al., Extendible hashing, 1979.
@@ -44,14 +44,15 @@ struct Object {
   uint16_t payload_high = 0;
   uint16_t segment = 0;
   uint32_t range = 0;
-  uint32_t lease_end = 0;  // the master's ticks
-  uint16_t flags = 0;      // ObjectFlag
-  uint8_t hits = 0;
-  uint8_t wanted : 4 = 1;  // replicas
-  uint8_t listed : 1 = 0;  // `range` is a list's number
-  uint8_t grouped : 1 = 0;
-  uint8_t busy : 1 = 0;    // being copied, demoted or promoted
-  uint8_t ranked : 1 = 0;  // the eviction policy knows it
+  uint32_t lease_end = 0;   // the master's ticks
+  uint16_t flags : 3 = 0;   // ObjectFlag
+  uint16_t hits : 4 = 0;    // up to kMaxHits
+  uint16_t wanted : 4 = 1;  // replicas
+  uint16_t listed : 1 = 0;  // `range` is a list's number
+  uint16_t grouped : 1 = 0;
+  uint16_t busy : 1 = 0;    // being copied, demoted or promoted
+  uint16_t ranked : 1 = 0;  // the eviction policy knows it
+  uint16_t key_bytes = 0;   // the index's; 0: not used
 
   uint64_t payload_bytes() const { return uint64_t{payload_high} << 32 | payload_low; }
   void set_payload_bytes(uint64_t bytes) {
@@ -59,6 +60,7 @@ struct Object {
     payload_high = static_cast<uint16_t>(bytes >> 32);
   }
 };
+inline constexpr uint16_t kMaxHits = 15;
 inline constexpr uint64_t kMaxPayloadBytes = (uint64_t{1} << 48) - 1;
 
 class Index {
@@ -68,26 +70,24 @@ class Index {
   Index& operator=(const Index&) = delete;
 
   // Keys have 1 to kMaxKeyBytes bytes; others are never found.
-  ObjectId find(uint16_t tenant, std::string_view key) const;
+  ObjectId find(std::string_view key) const;
   // The same for many, which wait for memory together. `found` is as long as `keys`.
-  void find(uint16_t tenant, std::span<const std::string_view> keys,
-            std::span<ObjectId> found) const;
+  void find(std::span<const std::string_view> keys, std::span<ObjectId> found) const;
   // The key must not be there. Throws ResourceError when ids or memory are used up. Cost: constant;
   // about 3 us when a page splits.
-  ObjectId insert(uint16_t tenant, std::string_view key);
+  ObjectId insert(std::string_view key);
   void erase(ObjectId id);
 
   Object& operator[](ObjectId id) { return slot(id).object; }
   const Object& operator[](ObjectId id) const { return slot(id).object; }
-  uint16_t tenant(ObjectId id) const { return slot(id).tenant; }
   std::string_view key(ObjectId id) const;
-  uint64_t hash(ObjectId id) const { return hash_(tenant(id), key(id)); }
-  uint64_t hash_of(uint16_t tenant, std::string_view key) const { return hash_(tenant, key); }
+  uint64_t hash(ObjectId id) const { return hash_(key(id)); }
+  uint64_t hash_of(std::string_view key) const { return hash_(key); }
 
   uint64_t size() const { return size_; }
   // For walks in slices: ids are below this, and used() or not.
   ObjectId end() const { return made_; }
-  bool used(ObjectId id) const { return slot(id).key_bytes != 0; }
+  bool used(ObjectId id) const { return slot(id).object.key_bytes != 0; }
   // Of the table, objects and keys, free ones too.
   uint64_t memory_bytes() const;
 
@@ -96,10 +96,8 @@ class Index {
   struct Slot {
     Object object;
     uint32_t key;
-    uint16_t key_bytes;
-    uint16_t tenant;
   };
-  static_assert(sizeof(Slot) == 36);
+  static_assert(sizeof(Slot) == 32);
 
   // The tag is the upper half of the hash: its first bits chose the page, its last say where in the
   // page to look first.
@@ -143,8 +141,8 @@ class Index {
   char* piece(std::size_t shelf, uint32_t number);
   const char* piece(std::size_t shelf, uint32_t number) const;
 
-  bool matches(ObjectId id, uint16_t tenant, std::string_view key) const;
-  ObjectId look(uint32_t tag, uint16_t tenant, std::string_view key) const;
+  bool matches(ObjectId id, std::string_view key) const;
+  ObjectId look(uint32_t tag, std::string_view key) const;
   static void put(Cell* cells, Cell cell);
   uint32_t make_page(uint8_t depth);
   void split(uint32_t tag);

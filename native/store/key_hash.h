@@ -14,7 +14,7 @@ class KeyHash {
  public:
   KeyHash(uint64_t seed0, uint64_t seed1) : seed_{seed0, seed1} {}
 
-  uint64_t operator()(uint16_t tenant, std::string_view key) const {
+  uint64_t operator()(std::string_view key) const {
     std::array<uint64_t, 4> v{seed_[0] ^ 0x736f6d6570736575, seed_[1] ^ 0x646f72616e646f6d,
                               seed_[0] ^ 0x6c7967656e657261, seed_[1] ^ 0x7465646279746573};
     const char* at = key.data();
@@ -27,7 +27,7 @@ class KeyHash {
     uint64_t tail = 0;
     if (left > 0) std::memcpy(&tail, at, left);
     absorb(v, tail);
-    absorb(v, uint64_t{tenant} << 32 | key.size());
+    absorb(v, key.size());
     v[2] ^= 0xff;
     for (int i = 0; i < 3; ++i) round(v);
     return v[0] ^ v[1] ^ v[2] ^ v[3];

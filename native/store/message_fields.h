@@ -84,8 +84,8 @@ template <typename F>
 void fields(F&, GiveBack::Answer&) {}
 template <typename F>
 void fields(F& f, Commit::Entry& x) {
-  f(x.key, x.payload_bytes, x.record_bytes, x.generation, x.group, x.flags, x.wanted_replicas,
-    x.if_exists, x.on_disk, x.first_place, x.num_places);
+  f(x.key, x.parent, x.payload_bytes, x.record_bytes, x.generation, x.group, x.recompute_us,
+    x.flags, x.wanted_replicas, x.if_exists, x.on_disk, x.first_place, x.num_places);
 }
 template <typename F>
 void fields(F& f, Commit& x) {
@@ -168,7 +168,7 @@ void fields(F& f, Join::Segment& x) {
 }
 template <typename F>
 void fields(F& f, Join& x) {
-  f(x.node, x.host, x.address, x.failure_domain, x.epoch_seen, x.segments);
+  f(x.node, x.host, x.address, x.failure_domain, x.epoch_seen, x.resumes, x.segments);
 }
 template <typename F>
 void fields(F& f, Join::Answer& x) {

@@ -114,7 +114,7 @@ struct Stat {
     uint64_t record_bytes = 0;
     uint64_t group = 0;
     uint32_t lease_left_ms = 0;
-    uint32_t hits = 0;  // counts to 255
+    uint32_t hits = 0;  // counts to 15
     uint32_t first_place = 0;
     uint32_t num_places = 0;
   };
@@ -192,11 +192,13 @@ enum class Committed : uint8_t {
 struct Commit {
   struct Entry {
     std::string_view key;
+    std::string_view parent;  // what this is worth nothing without; empty: none
     uint64_t payload_bytes = 0;
     uint64_t record_bytes = 0;
-    uint64_t generation = 0;
-    uint64_t group = 0;  // 0: none
-    uint16_t flags = 0;  // ObjectFlag
+    uint64_t generation = 0;    // 0: gets kStale, and with it a fresh one
+    uint64_t group = 0;         // 0: none
+    uint32_t recompute_us = 0;  // to make the payload again where the parent is there; 0: unknown
+    uint16_t flags = 0;         // ObjectFlag
     uint16_t wanted_replicas = 1;
     IfExists if_exists = IfExists::kKeep;
     bool on_disk = false;      // the answer waits until a disk has it, where its nodes have disks
@@ -323,6 +325,9 @@ struct Join {
   std::string address;
   std::string failure_domain;  // empty: the host
   uint32_t epoch_seen = 0;     // the greatest of its segments
+  // Of the same master, by the same process with the same segments: the connection was lost, and
+  // nothing else. Commands that are not done are given again.
+  bool resumes = false;
   std::vector<Segment> segments;
   enum class Outcome : uint8_t {
     kJoined = 0,

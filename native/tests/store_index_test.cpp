@@ -27,18 +27,17 @@ std::string key_of(std::mt19937_64& random, uint64_t number) {
 void check_against_map(uint64_t seed) {
   std::mt19937_64 random(seed);
   Index index(KeyHash(seed, 7));
-  std::map<std::pair<uint16_t, std::string>, ObjectId> model;
+  std::map<std::string, ObjectId> model;
   for (int step = 0; step < 60000; ++step) {
-    const auto tenant = static_cast<uint16_t>(random() % 3);
     const std::string key = key_of(random, random() % 4000);
-    const auto found = model.find({tenant, key});
-    const ObjectId id = index.find(tenant, key);
+    const auto found = model.find(key);
+    const ObjectId id = index.find(key);
     CHECK(id == (found == model.end() ? kNoObject : found->second));
     const bool grows = step % 20000 < 14000;
     if (found == model.end() && (grows || random() % 8 == 0)) {
-      const ObjectId fresh = index.insert(tenant, key);
+      const ObjectId fresh = index.insert(key);
       index[fresh].generation = step;
-      model.emplace(std::pair(tenant, key), fresh);
+      model.emplace(key, fresh);
     } else if (found != model.end() && (!grows || random() % 8 == 0)) {
       index.erase(id);
       model.erase(found);
@@ -51,11 +50,10 @@ void check_against_map(uint64_t seed) {
   std::vector<std::string> owned;
   std::vector<ObjectId> wanted;
   for (const auto& [name, id] : model) {
-    CHECK(index.key(id) == name.second && index.tenant(id) == name.first);
-    if (name.first != 1) continue;
-    owned.push_back(name.second);
+    CHECK(index.key(id) == name);
+    owned.push_back(name);
     wanted.push_back(id);
-    owned.push_back(name.second.substr(0, 3) + "?");
+    owned.push_back(name.substr(0, 3) + "?");
     wanted.push_back(kNoObject);
   }
   owned.emplace_back();
@@ -64,7 +62,7 @@ void check_against_map(uint64_t seed) {
   wanted.push_back(kNoObject);
   const std::vector<std::string_view> keys(owned.begin(), owned.end());
   std::vector<ObjectId> got(keys.size());
-  index.find(1, keys, got);
+  index.find(keys, got);
   CHECK(got == wanted);
 }
 
@@ -83,7 +81,7 @@ void check_cost() {
   const auto grow = [&](uint64_t to) {
     for (uint64_t i = index.size(); i < to; ++i) {
       std::snprintf(key.data(), key.size(), "%032llx", static_cast<unsigned long long>(i * 77));
-      index.insert(0, {key.data(), 32});
+      index.insert({key.data(), 32});
     }
     return resident_bytes();
   };

@@ -132,7 +132,8 @@ int main() {
   beat.commands[1].records = {{64, 1}, {128, 2}};
   check_round_trip(Answer(std::in_place_index<17>, beat));
   Survey::Answer survey;
-  survey.nodes.push_back({.name = "a", .host = "h", .fragmentation = 0.25});
+  survey.nodes.emplace_back().name = "a";
+  survey.nodes[0].fragmentation = 0.25;
   check_round_trip(Answer(std::in_place_index<13>, survey));
   check_fields();
   check_refused();
