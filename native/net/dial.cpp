@@ -16,7 +16,8 @@ std::shared_ptr<Dial> Dial::start(Loop& loop, const std::string& local_host,
   if (dial->socket_.valid()) {
     dial->loop_id_ = loop.add(dial->socket_, EPOLLOUT, dial);
   } else {  // told later, so that the caller has returned
-    loop.post([dial, error] { dial->end({{}, {}, error == ECONNREFUSED}); });
+    loop.post(
+        [dial, error] { dial->end({{}, {}, error == ECONNREFUSED, Status::kPeerUnreachable}); });
   }
   return dial;
 }
@@ -52,7 +53,7 @@ bool Dial::on_events(uint32_t) {
   if (!connected_) {
     const int error = connect_error(socket_);
     if (error != 0 || !send_output()) {
-      end({{}, {}, error == ECONNREFUSED});
+      end({{}, {}, error == ECONNREFUSED, Status::kPeerUnreachable});
       return false;
     }
     connected_ = true;
@@ -71,10 +72,12 @@ bool Dial::on_events(uint32_t) {
   if (received_.size() < handshake_.wanted()) return false;
   handshake_.take(received_);
   received_.clear();
-  if (handshake_.status() != Status::kOk || !send_output())
+  if (handshake_.status() != Status::kOk)
+    end({{}, {}, false, handshake_.status()});
+  else if (!send_output())
     end({});
   else if (handshake_.wanted() == 0)
-    end({std::move(socket_), handshake_.target(), false});
+    end({std::move(socket_), handshake_.target(), false, Status::kOk});
   return true;
 }
 

@@ -18,7 +18,8 @@ class Dial final : public Handler, public std::enable_shared_from_this<Dial> {
   struct Result {
     Descriptor socket;  // invalid: it failed
     EngineId target{};
-    bool refused = false;  // nobody listens there
+    bool refused = false;                   // nobody listens there
+    Status why = Status::kPeerUnreachable;  // it failed; as ClientHandshake::status()
   };
   using Then = std::function<void(Result)>;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "../core/blake2b.h"
 #include "bytes.h"
@@ -128,6 +129,9 @@ void ClientHandshake::take_answer(std::span<const std::byte> bytes) {
 ServerHandshake::ServerHandshake(const EngineId& engine, const Nonce& nonce, const Token& token)
     : engine_(engine), nonce_(nonce), token_(token), wanted_(kHelloBytes) {}
 
+ServerHandshake::ServerHandshake(const EngineId& engine, const Nonce& nonce, Choose choose)
+    : engine_(engine), nonce_(nonce), choose_(std::move(choose)), wanted_(kHelloBytes) {}
+
 void ServerHandshake::take(std::span<const std::byte> bytes) {
   output_.clear();
   if (greeted_)
@@ -160,6 +164,11 @@ void ServerHandshake::take_hello(std::span<const std::byte> bytes) {
   std::copy_n(bytes.begin() + 16, hello_.engine.size(), hello_.engine.begin());
   hello_.connection = load<uint64_t>(&bytes[32]);
   std::copy_n(bytes.begin() + 40, hello_.nonce.size(), hello_.nonce.begin());
+  if (choose_) {
+    const Token* const token = choose_(hello_);
+    if (token == nullptr) return refuse(Status::kPeerRefused);
+    token_ = *token;
+  }
   output_ = encode(Answer::kChallenge, Status::kOk);
   append(output_, engine_);
   append(output_, nonce_);

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,6 +89,10 @@ class ServerHandshake {
   enum class State { kRunning, kAccepted, kRefused, kNotInlay };  // kRefused: send output(), close
 
   ServerHandshake(const EngineId& engine, const Nonce& nonce, const Token& token);
+  // Of a target that holds several: the one that goes with what the initiator says of itself; null
+  // refuses it.
+  using Choose = std::function<const Token*(const Hello&)>;
+  ServerHandshake(const EngineId& engine, const Nonce& nonce, Choose choose);
 
   std::span<const std::byte> output() const { return output_; }
   std::size_t wanted() const { return wanted_; }
@@ -105,7 +110,8 @@ class ServerHandshake {
 
   EngineId engine_;
   Nonce nonce_;
-  const Token token_;
+  Choose choose_;
+  Token token_;
   Hello hello_;
   std::vector<std::byte> output_;
   std::size_t wanted_;

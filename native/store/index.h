@@ -17,13 +17,13 @@
 #include <string_view>
 #include <vector>
 
+#include "eviction_order.h"
 #include "key_hash.h"
 #include "object.h"
 
 namespace inlay::store {
 
-using ObjectId = uint32_t;  // given again after its object is erased
-inline constexpr ObjectId kNoObject = ~ObjectId{0};
+// An ObjectId is given again after its object is erased.
 
 // Halves, so that nothing is padded.
 struct Half64 {

@@ -185,7 +185,7 @@ void fields(F& f, Advertise& x) {
 }
 template <typename F>
 void fields(F& f, Advertise::Answer& x) {
-  f(x.known, x.refused, x.replaced);
+  f(x.known);
 }
 template <typename F>
 void fields(F& f, RecordRef& x) {
@@ -203,6 +203,10 @@ void fields(F& f, Command& x) {
 template <typename F>
 void fields(F& f, Done& x) {
   f(x.command, x.outcome, x.pinned, x.missing);
+}
+template <typename F>
+void fields(F& f, Beat::Disk::Dropped& x) {
+  f(x.key, x.generation);
 }
 template <typename F>
 void fields(F& f, Beat::Disk& x) {

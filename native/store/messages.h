@@ -326,7 +326,8 @@ struct Join {
   std::string failure_domain;  // empty: the host
   uint32_t epoch_seen = 0;     // the greatest of its segments
   // Of the same master, by the same process with the same segments: the connection was lost, and
-  // nothing else. Commands that are not done are given again.
+  // nothing else. Commands of which no Done was heard are given again, under their ids: a node
+  // answers what it has done already with the same Done.
   bool resumes = false;
   std::vector<Segment> segments;
   enum class Outcome : uint8_t {
@@ -334,7 +335,9 @@ struct Join {
     kNameTaken = 1,
     kOldEpoch = 2,  // the node has seen a later master: this one is to end
     kDuplicateSegment = 3,
-    kTooMany = 4,  // segments
+    kTooMany = 4,   // segments
+    kNotKnown = 6,  // resumes is set, and the node counts as lost: it has to join afresh
+    kInvalid = 5,   // a segment of memory whose size is no whole number of grains, 1 to 2^32
   };
   struct Answer {
     Outcome outcome = Outcome::kJoined;
@@ -348,7 +351,7 @@ struct Join {
 };
 
 // Living records of a segment, in the order of their offsets (memory). What lies between them is
-// free. `refused` are dead for the master: kill them.
+// free. Those that are dead for the master come back in kKill commands.
 struct Advertise {
   struct Record {
     std::string_view key;
@@ -364,9 +367,7 @@ struct Advertise {
   std::vector<Record> records;
   bool last = false;
   struct Answer {
-    bool known = true;              // false: join again
-    std::vector<uint32_t> refused;  // positions in `records`
-    std::vector<Place> replaced;    // that were advertised before, of this node
+    bool known = true;  // false: join again
   };
 };
 
@@ -414,8 +415,9 @@ struct Command {
   SegmentId disk = 0;
   Place source;                    // of kCopy
   uint64_t source_generation = 0;  // of kCopy and kPromote
-  std::vector<std::string> keys;   // of kKill on a disk, as `records`; of kPromote
-  std::vector<Range> ranges;       // of kClose
+  std::vector<std::string>
+      keys;                   // of kKill on a disk and kDemote, as `records`; of kCopy, kPromote
+  std::vector<Range> ranges;  // of kClose
   std::vector<RecordRef> records;  // of kKill and kDemote
 };
 
@@ -436,7 +438,11 @@ struct Beat {
   struct Disk {
     SegmentId segment = 0;
     uint64_t used_bytes = 0;
-    std::vector<std::string_view> dropped;  // keys whose records the log gave up or found damaged
+    struct Dropped {
+      std::string_view key;
+      uint64_t generation = 0;
+    };
+    std::vector<Dropped> dropped;  // what the log gave up, or found damaged
   };
   std::vector<Disk> disks;
   uint32_t hold_ms = 0;

@@ -1,0 +1,348 @@
+// Payload that nodes move for the master: to disks and back, and from node to node.
+#include <algorithm>
+
+#include "grain.h"
+#include "master.h"
+
+namespace inlay::store {
+
+namespace {
+
+// Copies and promotions to one node at a time.
+constexpr unsigned kMaxMoves = 8;
+// Objects that one slice of a walk looks at, and repairs that one slice begins.
+constexpr ObjectId kSlice = 4096;
+constexpr unsigned kRepairs = 32;
+
+}  // namespace
+
+// --- disks ---
+
+Segment* Master::disk_of(const Segment& memory) {
+  for (const SegmentId id : node_of(memory).segments)
+    if (!segments_[id]->ranges && segments_[id]->state == Segment::State::kReady)
+      return segments_[id].get();
+  return nullptr;
+}
+
+void Master::demote(Segment& from, Segment& disk, std::vector<Demoted> objects) {
+  Pool& pool = *from.pool;
+  InFlight flight;
+  flight.command.kind = Command::Kind::kDemote;
+  flight.command.segment = from.id;
+  flight.command.disk = disk.id;
+  for (const Demoted& one : objects) {
+    RecordRef ref{0, one.generation};
+    for (const Replica& replica : replicas_of(pool, pool.index[one.id]))
+      if (replica.segment == from.id) ref.offset = from.ranges->at(replica.range).offset;
+    flight.command.records.push_back(ref);
+    flight.command.keys.emplace_back(pool.index.key(one.id));
+  }
+  flight.demoted = std::move(objects);
+  ++node_of(disk).demotions;
+  post(node_of(disk), std::move(flight));
+}
+
+void Master::end_demote(const InFlight& flight, const Done& done) {
+  Segment& disk = *segments_[flight.command.disk];
+  Pool& pool = *disk.pool;
+  std::vector<bool> missing(flight.demoted.size(), done.outcome != Done::Outcome::kDone);
+  for (const uint32_t at : done.missing)
+    if (at < missing.size()) missing[at] = true;
+  for (std::size_t i = 0; i < flight.demoted.size(); ++i) {
+    const Demoted& one = flight.demoted[i];
+    pool.leaving_bytes -= one.leaving;
+    const bool same = one.id < pool.index.end() && pool.index.used(one.id) &&
+                      pool.index[one.id].generation == one.generation;
+    if (same) {
+      Object& object = pool.index[one.id];
+      Replicas replicas = living(pool, object);
+      const bool there = std::ranges::any_of(
+          replicas, [&](const Replica& replica) { return replica.segment == disk.id; });
+      if (!missing[i] && !there && replicas.count < kMaxReplicas && usable(disk)) {
+        replicas.add({disk.id, static_cast<RangeId>(record_bytes(pool, one.id) / kGrain)});
+        set_replicas(pool, one.id, replicas);
+        ++counters_.demoted;
+      }
+      if (one.waiter == 0) {
+        object.busy = 0;
+        ++counters_.evicted;
+        counters_.evicted_bytes += object.payload_bytes();
+        if (missing[i] && !there)
+          drop_object(pool, one.id, 0);
+        else
+          drop_from_memory(pool, one.id);
+      }
+    } else if (!missing[i] && usable(disk)) {
+      // It was replaced or removed while it was written.
+      disk.kills.push_back({Place::kSomewhere, one.generation});
+      disk.killed.push_back({0, 0, 0});
+      disk.killed_keys.push_back(flight.command.keys[i]);
+      dirty_.push_back(disk.node);
+    }
+    if (one.waiter != 0) tell(one.waiter, true);
+  }
+}
+
+bool Master::promote(Pool& pool, ObjectId id, Millis now) {
+  Object& object = pool.index[id];
+  const Replicas replicas = living(pool, object);
+  if (replicas.count == 0 || segments_[replicas.all[0].segment]->ranges) return false;
+  if (object.busy != 0) return promotions_.contains({&pool, std::string(pool.index.key(id))});
+  for (const Replica& replica : replicas) {
+    const Segment& disk = *segments_[replica.segment];
+    const Node& node = node_of(disk);
+    if (node.peer == 0 || node.moves >= kMaxMoves) continue;
+    for (const SegmentId to : node.segments) {
+      if (!segments_[to]->ranges) continue;
+      Move move{Move::Kind::kPromote, &pool, id, object.generation, disk.id, to, 0, 0, false};
+      if (start_move(move, record_bytes(pool, id), now)) return true;
+    }
+  }
+  return false;
+}
+
+// --- between nodes ---
+
+bool Master::copy(Pool& pool, ObjectId id, SegmentId leaving, Millis now) {
+  const Object& object = pool.index[id];
+  const Replicas replicas = living(pool, object);
+  if (replicas.count == 0 || replicas.count == kMaxReplicas || object.busy != 0) return false;
+  const Segment& source = *segments_[replicas.all[0].segment];
+  if (!source.ranges) return false;
+  Grant wanted;
+  wanted.least_bytes = wanted.bytes = range_bytes(replicas.all[0]);
+  std::vector<SegmentId> taken;
+  for (const Replica& replica : replicas) taken.push_back(replica.segment);
+  for (const SegmentId other : pool.segments)
+    if (node_of(*segments_[other]).moves >= kMaxMoves) wanted.avoid.push_back(other);
+  const Segment* const to = choose(pool, wanted, taken, now);
+  if (to == nullptr) return false;
+  Move move{Move::Kind::kCopy, &pool, id, object.generation, source.id, to->id, 0, 0, false};
+  if (leaving < segments_.size()) {
+    move.leaves = true;
+    move.from = leaving;
+    if (!segments_[leaving]->ranges) move.from = source.id;
+  }
+  return start_move(move, wanted.bytes, now);
+}
+
+bool Master::start_move(Move move, uint64_t bytes, Millis) {
+  Segment& to = *segments_[move.to];
+  Node& node = node_of(to);
+  std::vector<Command> opens;
+  if (to.state != Segment::State::kReady || allocate(to, bytes, bytes, opens).empty()) return false;
+  Pool& pool = *move.pool;
+  Object& object = pool.index[move.id];
+  object.busy = 1;
+  move.offset = opens[0].offset;
+  move.grant = opens[0].grant;
+  InFlight flight;
+  flight.command.kind =
+      move.kind == Move::Kind::kCopy ? Command::Kind::kCopy : Command::Kind::kPromote;
+  flight.command.segment = to.id;
+  flight.command.offset = move.offset;
+  flight.command.bytes = opens[0].bytes;
+  flight.command.grant = move.grant;
+  flight.command.source_generation = move.generation;
+  flight.command.keys.emplace_back(pool.index.key(move.id));
+  if (move.kind == Move::Kind::kPromote) {
+    flight.command.disk = move.from;
+  } else {
+    const Replica source = living(pool, object).all[0];
+    flight.command.source = {source.segment,
+                             segments_[source.segment]->ranges->at(source.range).offset};
+  }
+  flight.move = move;
+  InFlight open;
+  open.command = std::move(opens[0]);
+  post(node, std::move(open));
+  post(node, std::move(flight));
+  ++node.moves;
+  return true;
+}
+
+void Master::end_move(const InFlight& flight, bool good, Millis now) {
+  const Move& move = flight.move;
+  Pool& pool = *move.pool;
+  Segment& to = *segments_[move.to];
+  const bool same = move.id < pool.index.end() && pool.index.used(move.id) &&
+                    pool.index[move.id].generation == move.generation;
+  if (same) pool.index[move.id].busy = 0;
+  const auto extent = to.extents.find(move.offset);
+  if (usable(to) && extent != to.extents.end()) {
+    if (good && !extent->second.pieces.empty()) {
+      const Replica made{to.id, extent->second.pieces[0].range};
+      extent->second.pieces.clear();
+      Replicas replicas;
+      if (same) replicas = living(pool, pool.index[move.id]);
+      if (same && replicas.count > 0 && replicas.count < kMaxReplicas) {
+        replicas.add(made);
+        set_replicas(pool, move.id, replicas);
+        rank(pool, move.id, {}, 0, now);
+        ++(move.kind == Move::Kind::kCopy ? counters_.copied : counters_.promoted);
+        if (move.leaves) leave_node(pool, move.id, segments_[move.from]->node);
+      } else {
+        kill(pool, made, move.generation, {}, 0);
+      }
+    }
+    close_extent(to, move.offset);
+  }
+  if (move.kind == Move::Kind::kPromote) end_promotion(pool, flight.command.keys[0], now);
+}
+
+void Master::leave_node(Pool& pool, ObjectId id, uint32_t node) {
+  Object& object = pool.index[id];
+  Replicas kept;
+  for (const Replica& replica : replicas_of(pool, object))
+    if (segments_[replica.segment]->node != node)
+      kept.add(replica);
+    else
+      kill(pool, replica, object.generation, pool.index.key(id), 0);
+  set_replicas(pool, id, kept);
+}
+
+bool Master::repair(Millis now) {
+  bool more = false;
+  for (auto& [name, pool] : pools_) {
+    const std::size_t count = std::min<std::size_t>(pool->thin.size(), kRepairs);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto [id, generation] = pool->thin.front();
+      pool->thin.pop_front();
+      if (id >= pool->index.end() || !pool->index.used(id) ||
+          pool->index[id].generation != generation)
+        continue;
+      const Replicas replicas = living(*pool, pool->index[id]);
+      const auto in_memory = std::ranges::count_if(
+          replicas, [&](const Replica& one) { return segments_[one.segment]->ranges.has_value(); });
+      if (in_memory == 0 || in_memory >= pool->index[id].wanted) continue;
+      const bool busy = std::ranges::any_of(pool->segments, [&](SegmentId one) {
+        return node_of(*segments_[one]).moves >= kMaxMoves;
+      });
+      const bool begun = copy(*pool, id, kNoSegment, now);
+      // One more copy each time; with all nodes that could take one busy, later.
+      if (begun ? in_memory + 1 < pool->index[id].wanted : busy || pool->index[id].busy != 0)
+        pool->thin.emplace_back(id, generation);
+      else if (!begun)
+        pool->gave_up_copies = true;
+    }
+    more |= !pool->thin.empty();
+  }
+  return more;
+}
+
+Master::Result Master::answer(const Turn& turn, const Drain& question) {
+  Drain::Answer answer;
+  for (const auto& node : nodes_) {
+    if (node == nullptr || !node->alive || node->pool != &turn.pool ||
+        node->about.node != question.node)
+      continue;
+    answer.known = true;
+    node->draining = true;
+    for (const SegmentId id : node->segments) answer.objects_left += segments_[id]->objects;
+    answer.objects_stuck = node->stuck;
+    answer.done = answer.objects_left == 0;
+  }
+  return answer;
+}
+
+bool Master::drain(Node& node, Millis now) {
+  Pool& pool = *node.pool;
+  uint64_t left = 0;
+  for (const SegmentId id : node.segments) left += segments_[id]->objects;
+  if (left == 0) return false;
+  ObjectId id = node.drain_cursor;
+  const ObjectId end = id + std::min(kSlice, pool.index.end() - std::min(id, pool.index.end()));
+  for (unsigned begun = 0; id < end && begun < kRepairs; ++id) {
+    if (!pool.index.used(id) || pool.index[id].busy != 0) continue;
+    const Replicas replicas = living(pool, pool.index[id]);
+    SegmentId here = kNoSegment;
+    bool here_in_memory = false;
+    unsigned elsewhere = 0;
+    for (const Replica& replica : replicas) {
+      const Segment& segment = *segments_[replica.segment];
+      if (segment.node == node.id) {
+        here = segment.id;
+        here_in_memory |= segment.ranges.has_value();
+      } else if (segment.ranges && !node_of(segment).draining) {
+        ++elsewhere;
+      }
+    }
+    if (here == kNoSegment) continue;
+    if (elsewhere >= pool.index[id].wanted) {
+      leave_node(pool, id, node.id);
+      continue;
+    }
+    ++begun;
+    const bool moves = here_in_memory ? copy(pool, id, here, now) : promote(pool, id, now);
+    if (!moves) ++node.stuck_now;
+  }
+  node.drain_cursor = id;
+  if (id >= pool.index.end()) {
+    node.drain_cursor = 0;
+    node.stuck = std::exchange(node.stuck_now, 0);
+  }
+  return true;
+}
+
+// --- what lost nodes leave behind ---
+
+bool Master::sweep(Millis now) {
+  if (!sweep_.running) {
+    if (!sweep_.wanted) return false;
+    // Until no location in a lost segment is cached, its objects are known here, so that what
+    // replaces them waits.
+    for (const auto& segment : segments_)
+      if (segment != nullptr && segment->state == Segment::State::kLost &&
+          now - segment->lost_since < options_.terms.location_ttl_ms)
+        return false;
+    sweep_ = {.wanted = false, .running = true, .started = now, .pool = {}, .next = 0};
+  }
+  const auto at = pools_.lower_bound(sweep_.pool);
+  if (at == pools_.end()) {
+    sweep_.running = false;
+    for (const auto& segment : segments_) {
+      if (segment == nullptr || segment->state != Segment::State::kLost || segment->forgotten ||
+          segment->lost_since + options_.terms.location_ttl_ms > sweep_.started)
+        continue;
+      segment->forgotten = true;
+      std::erase(segment->pool->segments, segment->id);
+      resting_.emplace_back(segment->id, now + options_.terms.location_ttl_ms);
+    }
+    ++table_version_;
+    return sweep_.wanted;
+  }
+  Pool& pool = *at->second;
+  if (sweep_.pool != at->first) {
+    sweep_.pool = at->first;
+    sweep_.next = 0;
+  }
+  const ObjectId end = sweep_.next + std::min(kSlice, pool.index.end() - sweep_.next);
+  for (ObjectId id = sweep_.next; id < end; ++id) {
+    if (!pool.index.used(id)) continue;
+    const Replicas before = replicas_of(pool, pool.index[id]);
+    const Replicas left = living(pool, pool.index[id]);
+    const auto in_memory = std::ranges::count_if(
+        left, [&](const Replica& one) { return segments_[one.segment]->ranges.has_value(); });
+    if (in_memory < pool.index[id].wanted && in_memory > 0)
+      pool.thin.emplace_back(id, pool.index[id].generation);
+    if (left.count == before.count) continue;
+    counters_.lost_replicas += static_cast<uint64_t>(before.count - left.count);
+    if (left.count == 0) {
+      ++counters_.lost_objects;
+      raise_floor(pool, pool.index.key(id), pool.index[id].generation - 1);
+      forget(pool, id);
+      continue;
+    }
+    set_replicas(pool, id, left);
+    if (in_memory == 0) unrank(pool, id, false);
+  }
+  sweep_.next = end;
+  if (end == pool.index.end()) {
+    sweep_.pool += '\0';
+    sweep_.next = 0;
+  }
+  return true;
+}
+
+}  // namespace inlay::store

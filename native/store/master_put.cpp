@@ -1,0 +1,223 @@
+// How objects come to a master: grants, and commits of what was written under them.
+#include <algorithm>
+
+#include "grain.h"
+#include "master.h"
+
+namespace inlay::store {
+
+namespace {
+
+// Victims that one commit looks for, so that its time is bounded; tick() does the rest.
+constexpr unsigned kVictimsOfCommit = 8;
+
+}  // namespace
+
+Master::Result Master::answer(const Turn& turn, const Grant& question) {
+  WaitingGrant waiting{turn.id, turn.ticket, question, turn.now + question.wait_ms};
+  Grant& grant = waiting.question;
+  grant.least_bytes = std::max<uint64_t>(grain_ceil(grant.least_bytes), kGrain);
+  grant.bytes = std::max(grain_ceil(grant.bytes), grant.least_bytes);
+  grant.copies = std::clamp<uint16_t>(grant.copies, 1, kMaxReplicas);
+  Grant::Answer refusal;
+  refusal.table_version = table_version_;
+  refusal.free_bytes = turn.pool.total_bytes - turn.pool.used_bytes;
+  refusal.total_bytes = turn.pool.total_bytes;
+  std::vector<std::string_view> domains;
+  bool preferred = grant.preferred_node.empty();
+  bool large = false;
+  for (const SegmentId id : turn.pool.segments) {
+    const Segment& segment = *segments_[id];
+    const Node& node = *nodes_[segment.node];
+    if (!segment.ranges || segment.state == Segment::State::kLost || node.draining) continue;
+    domains.push_back(node.about.failure_domain);
+    preferred |= node.about.node == grant.preferred_node;
+    large |= segment.about.bytes >= grant.least_bytes;
+  }
+  std::ranges::sort(domains);
+  const auto [end, unused] = std::ranges::unique(domains);
+  const auto num_domains = static_cast<std::size_t>(end - domains.begin());
+  if (num_domains == 0 || (grant.all_copies && num_domains < grant.copies))
+    refusal.room = Room::kNoNode;
+  else if (!preferred && grant.require_preferred)
+    refusal.room = Room::kUnknownNode;
+  else if (!large)
+    refusal.room = Room::kTooLarge;
+  if (refusal.room != Room::kGranted) {
+    // While nodes are still to come, none may be the right one.
+    if (missing(turn.pool, turn.now) == Presence::kUnknown && question.wait_ms > 0) {
+      waiting_grants_.push_back(std::move(waiting));
+      return std::nullopt;
+    }
+    return refusal;
+  }
+  // Those who wait already go first, unless there is plenty.
+  make_room(turn.pool, turn.now, kVictimsOfCommit);
+  if (try_grant(waiting, turn.now)) return std::nullopt;
+  if (question.wait_ms > 0) {
+    waiting_grants_.push_back(std::move(waiting));
+    return std::nullopt;
+  }
+  ++counters_.full;
+  refusal.room = Room::kFull;
+  return refusal;
+}
+
+Master::Result Master::answer(const Turn& turn, const GiveBack& question) {
+  Client& client = clients_.at({&turn.pool, turn.peer.client});
+  for (const uint64_t grant : question.grants) {
+    const auto found = client.extents.find(grant);
+    if (found == client.extents.end()) continue;
+    const auto [segment, offset] = found->second;
+    client.extents.erase(found);
+    close_extent(*segments_[segment], offset);
+  }
+  return GiveBack::Answer{};
+}
+
+std::optional<Replicas> Master::take_places(const Turn& turn, const Commit& question,
+                                            const Commit::Entry& entry) {
+  struct Taken {
+    OpenExtent* extent;
+    std::size_t piece;
+    uint64_t offset;
+  };
+  std::array<Taken, kMaxReplicas> taken{};
+  for (uint32_t i = 0; i < entry.num_places; ++i) {
+    const Place& place = question.places[entry.first_place + i];
+    if (place.segment >= segments_.size() || segments_[place.segment] == nullptr)
+      return std::nullopt;
+    Segment& segment = *segments_[place.segment];
+    if (segment.pool != &turn.pool || segment.state != Segment::State::kReady) return std::nullopt;
+    const auto after = segment.extents.upper_bound(place.offset);
+    if (after == segment.extents.begin()) return std::nullopt;
+    OpenExtent& extent = std::prev(after)->second;
+    if (extent.client != turn.peer.client || extent.closing ||
+        entry.generation < extent.first_generation)
+      return std::nullopt;
+    const auto piece = std::ranges::find_if(extent.pieces, [&](const OpenExtent::Piece& one) {
+      return one.offset <= place.offset && place.offset - one.offset < one.bytes &&
+             entry.record_bytes <= one.bytes - (place.offset - one.offset);
+    });
+    if (piece == extent.pieces.end()) return std::nullopt;
+    for (uint32_t j = 0; j < i; ++j)
+      if (taken[j].extent->segment == extent.segment) return std::nullopt;
+    taken[i] = {&extent, static_cast<std::size_t>(piece - extent.pieces.begin()), place.offset};
+  }
+  Replicas replicas;
+  for (uint32_t i = 0; i < entry.num_places; ++i) {
+    OpenExtent& extent = *taken[i].extent;
+    RangeAllocator& ranges = *segments_[extent.segment]->ranges;
+    OpenExtent::Piece piece = extent.pieces[taken[i].piece];
+    extent.pieces.erase(extent.pieces.begin() + static_cast<std::ptrdiff_t>(taken[i].piece));
+    if (const uint64_t front = taken[i].offset - piece.offset; front > 0) {
+      const RangeId rest = ranges.split(piece.range, front);
+      extent.pieces.push_back({piece.range, piece.offset, front});
+      piece = {rest, taken[i].offset, piece.bytes - front};
+    }
+    if (piece.bytes > entry.record_bytes) {
+      const RangeId rest = ranges.split(piece.range, entry.record_bytes);
+      extent.pieces.push_back(
+          {rest, piece.offset + entry.record_bytes, piece.bytes - entry.record_bytes});
+    }
+    replicas.add({extent.segment, piece.range});
+    if (!extent.pieces.empty()) continue;
+    clients_.at({&turn.pool, turn.peer.client}).extents.erase(extent.grant);
+    close_extent(*segments_[extent.segment], extent.offset);
+  }
+  return replicas;
+}
+
+Master::CommitWork Master::commit(const Turn& turn, const Commit& question,
+                                  const Commit::Entry& entry, uint64_t waiter) {
+  using enum Committed;
+  Pool& pool = turn.pool;
+  if (entry.key.empty() || entry.key.size() > kMaxKeyBytes ||
+      entry.payload_bytes > kMaxPayloadBytes || entry.record_bytes == 0 ||
+      entry.record_bytes % kGrain != 0 || entry.record_bytes < entry.payload_bytes ||
+      entry.num_places == 0 || entry.num_places > kMaxReplicas || entry.wanted_replicas == 0 ||
+      entry.wanted_replicas > kMaxReplicas || entry.generation >= next_generation_) {
+    ++counters_.refused;
+    return {{kInvalid, 0}};
+  }
+  CommitWork work;
+  ObjectId id = pool.index.find(entry.key);
+  if (id == kNoObject && missing(pool, turn.now) == Presence::kUnknown) return {{kUnknown, 0}};
+  if (id != kNoObject && living(pool, pool.index[id]).count == 0) {
+    // What was cached of it may be read for a while where its node was cut off from here only.
+    work.kills += drop_object(pool, id, waiter);
+    id = kNoObject;
+  }
+  if (id != kNoObject && pool.index[id].generation == entry.generation)
+    return {{kStored, entry.generation}};
+  const auto stale = [&] {
+    ++counters_.stale;
+    work.result = {kStale, fresh_generation()};
+    return work;
+  };
+  if (entry.generation == 0) return stale();
+  const bool refused = id != kNoObject && entry.if_exists != IfExists::kReplace;
+  if (!refused && entry.generation <= floor_of(pool, entry.key)) return stale();
+  if (id != kNoObject && !refused && pool.index[id].generation > entry.generation) return stale();
+  const auto replicas = take_places(turn, question, entry);
+  if (refused) {
+    ++counters_.kept;
+    if (replicas)
+      for (const Replica& replica : *replicas) kill(pool, replica, entry.generation, entry.key, 0);
+    work.result = {entry.if_exists == IfExists::kKeep ? kKept : kExists, pool.index[id].generation};
+    return work;
+  }
+  if (!replicas) {
+    ++counters_.refused;
+    work.result = {kClosed, 0};
+    return work;
+  }
+  if (id != kNoObject) {
+    Object& object = pool.index[id];
+    for (const Replica& replica : replicas_of(pool, object))
+      work.kills += kill(pool, replica, object.generation, entry.key, waiter) ? 1 : 0;
+    unrank(pool, id, false);
+    set_replicas(pool, id, *replicas);
+    object.busy = 0;
+  } else {
+    id = make_object(pool, entry.key, *replicas);
+  }
+  Object& object = pool.index[id];
+  object.generation = entry.generation;
+  object.set_payload_bytes(entry.payload_bytes);
+  object.flags = entry.flags & 7;
+  object.wanted = entry.wanted_replicas & 15;
+  join_group(pool, id, entry.group);
+  rank(pool, id, entry.parent, entry.recompute_us, turn.now);
+  ++counters_.committed;
+  if (replicas->count < entry.wanted_replicas) pool.thin.emplace_back(id, entry.generation);
+  if (entry.on_disk)
+    for (const Replica& replica : *replicas) {
+      Segment& memory = *segments_[replica.segment];
+      Segment* const disk = disk_of(memory);
+      if (disk == nullptr) continue;
+      demote(memory, *disk, {{id, entry.generation, 0, waiter}});
+      work.disks = 1;
+      break;
+    }
+  work.result = {kStored, entry.generation};
+  return work;
+}
+
+Master::Result Master::answer(const Turn& turn, const Commit& question) {
+  Commit::Answer answer;
+  answer.results.reserve(question.entries.size());
+  const uint64_t waiter = ++last_waiter_;
+  uint32_t kills = 0;
+  uint32_t disks = 0;
+  for (const Commit::Entry& entry : question.entries) {
+    const CommitWork work = commit(turn, question, entry, waiter);
+    answer.results.push_back(work.result);
+    kills += work.kills;
+    disks += work.disks;
+  }
+  make_room(turn.pool, turn.now, kVictimsOfCommit + static_cast<unsigned>(answer.results.size()));
+  return settle(turn, waiter, kills, disks, std::move(answer));
+}
+
+}  // namespace inlay::store

@@ -1,0 +1,217 @@
+// What a master knows, besides its objects: segments, nodes, clients, and what is under way.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "eviction.h"
+#include "groups.h"
+#include "index.h"
+#include "messages.h"
+#include "range_allocator.h"
+
+namespace inlay::store {
+
+// Of one clock of the caller's that never goes back.
+using Millis = int64_t;
+using PeerId = uint64_t;  // a connection
+
+// `range` is one of the segment's, or, on a disk, the record's size in grains.
+inline constexpr SegmentId kNoSegment = 65535;
+
+struct Replica {
+  SegmentId segment = 0;
+  RangeId range = 0;
+};
+struct Replicas {
+  std::array<Replica, kMaxReplicas> all{};
+  uint8_t count = 0;
+
+  const Replica* begin() const { return all.data(); }
+  const Replica* end() const { return all.data() + count; }
+  void add(Replica replica) { all[count++] = replica; }
+};
+
+// The objects of one tenant.
+struct Pool {
+  Pool(std::string tenant, const KeyHash& hash, std::unique_ptr<EvictionPolicy> policy)
+      : tenant(std::move(tenant)), index(hash), policy(std::move(policy)) {}
+
+  std::string tenant;
+  Index index;
+  std::unique_ptr<EvictionPolicy> policy;  // of the objects with a replica in memory
+  std::vector<Replicas> lists;             // of objects with several replicas
+  std::vector<uint32_t> free_lists;
+  Groups groups;
+  std::deque<std::pair<ObjectId, uint64_t>> doomed;  // (id, generation): evicted with their group
+  std::vector<SegmentId> segments;
+  uint64_t total_bytes = 0;    // of memory that is ready
+  uint64_t used_bytes = 0;     // of these
+  uint64_t leaving_bytes = 0;  // used, and killed, demoted or closed just now
+  // Per 64 Ki buckets of hashes: no record up to this generation is taken for a key any more.
+  std::vector<uint64_t> floors;
+  std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
+  unsigned advertising = 0;                        // segments
+  bool evicting = false;
+  bool gave_up_copies = false;  // for want of a node that could take them
+};
+
+// Room in a segment that somebody fills.
+struct OpenExtent {
+  struct Piece {
+    RangeId range;
+    uint64_t offset;
+    uint64_t bytes;
+  };
+  SegmentId segment = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t grant = 0;
+  uint64_t first_generation = 0;
+  std::array<std::byte, 16> client{};  // all 0: the master's own, for a move
+  std::vector<Piece> pieces;           // of which nothing is committed
+  // Killed while it is open: its grant reaches there still, so they are free when it is closed.
+  std::vector<Piece> dead;
+  bool closing = false;
+};
+
+struct Segment {
+  enum class State : uint8_t { kAdvertising, kReady, kLost };
+  SegmentId id = 0;
+  State state = State::kReady;
+  Join::Segment about;
+  uint32_t node = 0;
+  Pool* pool = nullptr;
+  std::optional<RangeAllocator> ranges;          // of memory
+  std::map<uint64_t, OpenExtent> extents;        // by offset
+  std::unordered_map<uint64_t, RangeId> pinned;  // dead records by offset
+  std::vector<RecordRef> kills;                  // not yet in a command, with:
+  struct Killed {
+    RangeId range;
+    uint64_t bytes;
+    uint64_t waiter;
+  };
+  std::vector<Killed> killed;
+  std::vector<std::string> killed_keys;  // on disks
+  uint64_t objects = 0;
+  uint64_t disk_used = 0;
+  Millis ready_since = 0;
+  Millis lost_since = 0;
+  bool forgotten = false;  // no object names it; its id rests
+};
+
+// A move of payload that a node makes: a copy to another node, to a disk, or from one.
+struct Move {
+  enum class Kind : uint8_t { kCopy, kPromote };
+  Kind kind = Kind::kCopy;
+  Pool* pool = nullptr;
+  ObjectId id = kNoObject;
+  uint64_t generation = 0;
+  SegmentId from = 0;
+  SegmentId to = 0;
+  uint64_t offset = 0;
+  uint64_t grant = 0;
+  bool leaves = false;  // the source is dropped afterwards: its node is being drained
+};
+
+// An object on its way to a disk.
+struct Demoted {
+  ObjectId id = kNoObject;
+  uint64_t generation = 0;
+  uint64_t leaving = 0;  // bytes of memory that it leaves afterwards
+  uint64_t waiter = 0;   // else: it stays, and somebody waits
+};
+
+struct InFlight {
+  Command command;
+  std::vector<Segment::Killed> killed;   // of kKill
+  std::vector<Demoted> demoted;          // of kDemote, by record
+  uint64_t grant = 0;                    // of kOpen: the grant that waits
+  Move move;                             // of kCopy and kPromote
+  std::vector<OpenExtent::Piece> freed;  // of kClose
+};
+
+struct HeldBeat {
+  PeerId peer;
+  uint64_t ticket;
+  Millis until;
+};
+
+struct Node {
+  uint32_t id = 0;
+  bool alive = true;
+  bool draining = false;
+  Join about;
+  Pool* pool = nullptr;
+  PeerId peer = 0;  // 0: its connection is lost
+  Millis heard = 0;
+  std::vector<SegmentId> segments;
+  std::vector<uint64_t> queue;  // of in_flight, not told yet
+  std::optional<HeldBeat> beat;
+  std::map<uint64_t, InFlight> in_flight;  // by command, in their order
+  unsigned moves = 0;                      // to it
+  unsigned demotions = 0;                  // commands
+  ObjectId drain_cursor = 0;
+  uint64_t stuck = 0;      // of the last pass of a drain
+  uint64_t stuck_now = 0;  // of this one
+};
+
+// Extents belong to a client, which may have several connections, and lose them for a while.
+struct Client {
+  Pool* pool = nullptr;
+  unsigned connections = 0;
+  Millis gone_since = 0;
+  std::map<uint64_t, std::pair<SegmentId, uint64_t>> extents;  // grant -> where
+};
+
+struct Peer {
+  Pool* pool = nullptr;
+  Uuid client{};
+  std::optional<uint32_t> node;
+};
+
+// An answer that waits for nodes.
+struct Waiter {
+  PeerId peer = 0;
+  uint64_t ticket = 0;
+  uint32_t kills = 0;  // records that have to be dead, unless their locations expire before
+  uint32_t disks = 0;  // records that have to be on a disk
+  Answer answer;
+};
+
+// A grant that waits for room.
+struct WaitingGrant {
+  PeerId peer = 0;
+  uint64_t ticket = 0;
+  Grant question;
+  Millis until = 0;
+};
+// A grant whose extents nodes are opening.
+struct OpeningGrant {
+  PeerId peer = 0;
+  uint64_t ticket = 0;
+  uint32_t left = 0;
+  Grant question;
+  Millis until = 0;
+  Grant::Answer answer;
+};
+
+// A Locate that waits until objects are in memory.
+struct WaitingLocate {
+  PeerId peer = 0;
+  uint64_t ticket = 0;
+  Pool* pool = nullptr;
+  std::vector<std::string> keys;
+  uint32_t lease_ms = 0;
+  uint32_t left = 0;
+  Millis until = 0;
+};
+
+}  // namespace inlay::store

@@ -1,0 +1,478 @@
+// The master against a simple reference, over random histories: puts, replacements, removals, reads
+// under leases, pins, eviction, disks, nodes that are cut off, restart, or are lost, and time.
+//
+// Held against the reference after each step, for what no answer is waited for:
+// - what is acknowledged and may not be evicted is found, as long as a node that holds it lives;
+// - where it is found, a living record of that key and generation lies;
+// - what was removed or replaced is found no more, and lives on no node that can be read;
+// - no room is given twice (ScriptedNode checks that at each kOpen).
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "../store/master.h"
+#include "store_scripted_node.h"
+
+using namespace inlay;
+using namespace inlay::tests;
+
+namespace {
+
+constexpr uint64_t kRecord = 4096;
+constexpr Millis kNodeTimeout = 2500;
+
+struct Host {
+  ScriptedNode node;
+  PeerId peer = 0;     // 0: cut off
+  bool known = false;  // has joined, and need only resume
+  bool beating = false;
+  Millis cut_since = 0;
+  std::vector<Done> done;
+  std::vector<Place> released;
+};
+
+struct Expected {
+  uint64_t generation = 0;
+  uint16_t flags = 0;
+  Millis leased_until = 0;
+};
+
+class World {
+ public:
+  World(uint64_t seed, bool disks)
+      : random_(seed),
+        master_(options(seed), now_),
+        client_(master_.connect("t", uuid_of(77), now_)) {
+    for (int i = 0; i < 3; ++i) {
+      Host& host = hosts_.emplace_back();
+      host.node.name = std::string(1, static_cast<char>('a' + i));
+      host.node.bytes = 64 * kRecord;
+      host.node.number = static_cast<uint64_t>(i) + 1;
+      host.node.has_disk = disks;
+      join(host);
+    }
+  }
+
+  void run(int steps) {
+    for (step_ = 0; step_ < steps; ++step_) {
+      act();
+      pass(static_cast<Millis>(random_() % 20));
+      check();
+    }
+    // Everybody comes back; what waits is settled.
+    for (Host& host : hosts_)
+      if (host.peer == 0) come_back(host, true);
+    for (int i = 0; i < 200; ++i) pass(50);
+    CHECK(waiting_.empty());
+    check();
+  }
+
+  uint64_t puts = 0, losses = 0, restarts = 0, evictions = 0;
+
+ private:
+  static MasterOptions options(uint64_t seed) {
+    MasterOptions options;
+    options.seed = seed;
+    options.ramp_up_ms = 10;
+    const char* const names[] = {"lru", "s3fifo", "cost"};
+    options.eviction = names[seed % 3];
+    return options;
+  }
+  std::size_t roll(std::size_t below) { return random_() % below; }
+  std::string some_key() { return "key " + std::to_string(roll(60)); }
+
+  template <typename Q>
+  uint64_t ask(const Q& question, std::function<void(const typename Q::Answer&)> then) {
+    const uint64_t ticket = ++last_ticket_;
+    auto answer = master_.handle(client_, ticket, Question(question), now_);
+    if (answer)
+      then(std::get<typename Q::Answer>(*answer));
+    else
+      waiting_[ticket] = [then](const Answer& late) { then(std::get<typename Q::Answer>(late)); };
+    return ticket;
+  }
+
+  // --- nodes ---
+
+  void join(Host& host) {
+    host.peer = master_.connect("t", uuid_of(host.node.number + 10), now_);
+    const auto answer = master_.handle(host.peer, 1, Question(host.node.join()), now_);
+    host.node.joined(std::get<Join::Answer>(*answer));
+    host.known = true;
+    host.beating = false;
+  }
+
+  std::map<SegmentId, ScriptedNode*> segments() {
+    std::map<SegmentId, ScriptedNode*> all;
+    for (Host& host : hosts_)
+      if (host.peer != 0) all[host.node.segment] = &host.node;
+    return all;
+  }
+
+  void beat(Host& host) {
+    if (host.peer == 0 || host.beating) return;
+    Beat beat;
+    beat.done = std::move(host.done);
+    beat.released = std::move(host.released);
+    beat.hold_ms = 100;
+    host.done.clear();
+    host.released.clear();
+    host.beating = true;
+    const auto answer = master_.handle(host.peer, 2, Question(beat), now_);
+    if (answer) take_commands(host, std::get<Beat::Answer>(*answer));
+  }
+  void take_commands(Host& host, const Beat::Answer& answer) {
+    host.beating = false;
+    if (!answer.known) return restart(host);
+    const auto all = segments();
+    for (const Command& command : answer.commands)
+      host.done.push_back(host.node.execute(command, all));
+  }
+
+  // The process ends and comes back with what its segment holds: uncommitted records, too.
+  void restart(Host& host) {
+    ++restarts;
+    if (host.peer != 0) master_.disconnect(host.peer, now_);
+    host.done.clear();
+    host.released.clear();
+    host.node.extents.clear();
+    host.node.grants.clear();
+    std::erase_if(host.node.records, [](const auto& one) { return !one.second.live; });
+    for (auto& [offset, record] : host.node.records) record.pinned = false;
+    host.peer = master_.connect("t", uuid_of(host.node.number + 10), now_);
+    Join join = host.node.join();
+    join.epoch_seen = 1;
+    for (auto& segment : join.segments) segment.advertises = true;
+    const auto answer = master_.handle(host.peer, 1, Question(join), now_);
+    host.node.joined(std::get<Join::Answer>(*answer));
+    host.beating = false;
+    Advertise memory;
+    memory.segment = host.node.segment;
+    memory.last = true;
+    for (const auto& [offset, record] : host.node.records)
+      memory.records.push_back({record.key, offset, record.bytes, record.payload_bytes,
+                                record.generation, 0, flags_of_[record.generation], 1});
+    CHECK(std::get<Advertise::Answer>(*master_.handle(host.peer, 3, Question(memory), now_)).known);
+    if (!host.node.has_disk) return;
+    Advertise disk;
+    disk.segment = host.node.disk;
+    disk.last = true;
+    for (const auto& [key, record] : host.node.disk_records)
+      disk.records.push_back({key, 0, record.bytes, record.payload_bytes, record.generation, 0,
+                              flags_of_[record.generation], 1});
+    CHECK(std::get<Advertise::Answer>(*master_.handle(host.peer, 3, Question(disk), now_)).known);
+  }
+
+  void come_back(Host& host, bool as_before) {
+    if (!as_before || now_ - host.cut_since > kNodeTimeout) return restart(host);
+    host.peer = master_.connect("t", uuid_of(host.node.number + 10), now_);
+    Join join = host.node.join();
+    join.resumes = true;
+    const auto answer = std::get<Join::Answer>(*master_.handle(host.peer, 1, Question(join), now_));
+    if (answer.outcome == Join::Outcome::kNotKnown) return restart(host);
+    CHECK(answer.outcome == Join::Outcome::kJoined && answer.ids[0] == host.node.segment);
+    host.beating = false;
+  }
+
+  // --- time ---
+
+  void pass(Millis time) {
+    const Millis end = now_ + time;
+    do {
+      now_ = std::min(end, now_ + 5);
+      for (Host& host : hosts_) beat(host);
+      master_.tick(now_);
+      for (const Master::Late& late : master_.take_answers()) {
+        if (late.peer == client_) {
+          const auto found = waiting_.find(late.ticket);
+          CHECK(found != waiting_.end());
+          const auto then = std::move(found->second);
+          waiting_.erase(found);
+          then(late.answer);
+          continue;
+        }
+        for (Host& host : hosts_)
+          if (host.peer == late.peer) take_commands(host, std::get<Beat::Answer>(late.answer));
+      }
+    } while (now_ < end);
+  }
+
+  // --- what clients do ---
+
+  void act() {
+    switch (roll(24)) {
+      case 0:
+      case 1:
+        return get_room();
+      case 2: {
+        Host& host = hosts_[roll(3)];
+        if (host.peer == 0) return come_back(host, roll(3) > 0);
+        if (roll(6) > 0) return;
+        master_.disconnect(host.peer, now_);
+        host.peer = 0;
+        host.cut_since = now_;
+        host.beating = false;
+        ++losses;
+        return;
+      }
+      case 3:
+        if (roll(4) == 0) pass(static_cast<Millis>(roll(4000)));
+        return;
+      case 4:
+      case 5:
+        return remove(some_key());
+      case 6:
+      case 7:
+        return read(some_key());
+      case 8:
+        return pin();
+      case 9:
+        if (roll(10) == 0 && hosts_[0].peer != 0) restart(hosts_[roll(3)]);
+        return;
+      default:
+        return put(some_key());
+    }
+  }
+
+  void get_room() {
+    Grant grant;
+    grant.bytes = kRecord * (1 + roll(8));
+    grant.least_bytes = kRecord;
+    grant.copies = static_cast<uint16_t>(1 + roll(2));
+    grant.wait_ms = 200;
+    ask<Grant>(grant, [this](const Grant::Answer& answer) {
+      if (answer.room != Room::kGranted) return;
+      for (const Extent& extent : answer.extents)
+        if (extent.copy == 0) extents_.push_back({extent, 0});
+    });
+  }
+
+  void put(const std::string& key) {
+    if (busy_.contains(key)) return;
+    while (!extents_.empty() && (extents_[0].second + 1) * kRecord > extents_[0].first.bytes) {
+      ask<GiveBack>(GiveBack{{extents_[0].first.grant}}, [](const GiveBack::Answer&) {});
+      extents_.erase(extents_.begin());
+    }
+    if (extents_.empty()) return get_room();
+    auto& [extent, used] = extents_[0];
+    const uint64_t offset = extent.offset + used * kRecord;
+    uint64_t generation = extent.first_generation + used;
+    ++used;
+    Host* host = nullptr;
+    for (Host& one : hosts_)
+      if (one.peer != 0 && one.node.segment == extent.segment &&
+          one.node.grants.contains(extent.offset) && one.node.grants[extent.offset] == extent.grant)
+        host = &one;
+    if (host == nullptr) {
+      extents_.erase(extents_.begin());
+      return;
+    }
+    host->node.records[offset] = {key, generation, kRecord, 100, true, false};
+    commit(key, extent.segment, offset, generation, *host, roll(3));
+  }
+
+  void commit(const std::string& key, SegmentId segment, uint64_t offset, uint64_t generation,
+              Host& host, std::size_t how) {
+    Commit commit;
+    Commit::Entry entry;
+    entry.key = key;
+    entry.payload_bytes = 100;
+    entry.record_bytes = kRecord;
+    entry.generation = generation;
+    entry.if_exists = static_cast<IfExists>(how);
+    entry.flags = static_cast<uint16_t>((how == 0 ? 0 : kMutable) | (roll(4) == 0 ? kHardPin : 0));
+    if (hard_pinned() > 20) entry.flags &= static_cast<uint16_t>(~kHardPin);
+    entry.wanted_replicas = 1;
+    entry.num_places = 1;
+    commit.entries.push_back(entry);
+    commit.places.push_back({segment, offset});
+    flags_of_[generation] = entry.flags;
+    busy_.insert(key);
+    const uint16_t flags = entry.flags;
+    ask<Commit>(commit, [=, this, &host](const Commit::Answer& answer) {
+      busy_.erase(key);
+      const Commit::Result& result = answer.results[0];
+      switch (result.outcome) {
+        case Committed::kStored: {
+          CHECK(result.generation == generation);
+          const auto before = model_.find(key);
+          CHECK(before == model_.end() || before->second.generation < generation);
+          if (before != model_.end()) CHECK(how == 1 || gone_.contains(key) || lost(key));
+          model_[key] = {generation, flags, 0};
+          gone_.erase(key);
+          newest_[key] = std::max(newest_[key], generation);
+          ++puts;
+          return;
+        }
+        case Committed::kKept:
+        case Committed::kExists:
+          CHECK((result.outcome == Committed::kKept) == (how == 0) && how != 1);
+          CHECK(model_.contains(key) && model_[key].generation == result.generation);
+          return;
+        case Committed::kStale: {
+          // As a client does: the header gets the fresh generation, and it commits again.
+          const auto record = host.node.records.find(offset);
+          if (record == host.node.records.end() || record->second.generation != generation) return;
+          CHECK(result.generation > generation);
+          record->second.generation = result.generation;
+          return this->commit(key, segment, offset, result.generation, host, how);
+        }
+        case Committed::kClosed:
+        case Committed::kUnknown:
+          return;
+        case Committed::kInvalid:
+          CHECK(false);
+      }
+    });
+  }
+
+  void remove(const std::string& key) {
+    if (busy_.contains(key)) return;
+    busy_.insert(key);
+    const bool force = roll(2) == 0;
+    ask<Remove>(Remove{{key}, force}, [=, this](const Remove::Answer& answer) {
+      busy_.erase(key);
+      if (answer.outcomes[0] == Removed::kRemoved) {
+        CHECK(model_.contains(key));
+        model_.erase(key);
+        gone_.erase(key);
+      } else if (answer.outcomes[0] == Removed::kAbsent && model_.contains(key)) {
+        CHECK(lost(key) || may_be_evicted(key));
+        model_.erase(key);
+      } else if (answer.outcomes[0] == Removed::kLeased) {
+        CHECK(!force);
+      }
+    });
+  }
+
+  void read(const std::string& key) {
+    if (busy_.contains(key)) return;
+    const uint32_t lease = static_cast<uint32_t>(roll(2) * 300);
+    const bool hot = roll(2) == 0;
+    ask<Locate>(Locate{{key}, lease, hot}, [=, this](const Locate::Answer& answer) {
+      if (busy_.contains(key) || answer.found[0].presence != Presence::kPresent) return;
+      const auto found = model_.find(key);
+      CHECK(found != model_.end() && found->second.generation == answer.found[0].generation);
+      found->second.leased_until = std::max(found->second.leased_until, now_ + lease);
+    });
+  }
+
+  void pin() {
+    for (Host& host : hosts_)
+      for (auto& [offset, record] : host.node.records) {
+        if (record.pinned && roll(4) == 0) {
+          record.pinned = false;
+          if (!record.live) host.released.push_back({host.node.segment, offset});
+        } else if (record.live && roll(20) == 0) {
+          record.pinned = true;
+        }
+      }
+  }
+
+  // --- what has to hold ---
+
+  std::size_t hard_pinned() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        model_, [](const auto& one) { return (one.second.flags & kHardPin) != 0; }));
+  }
+  bool may_be_evicted(const std::string& key) {
+    const Expected& one = model_.at(key);
+    return (one.flags & kHardPin) == 0 && now_ > one.leased_until;
+  }
+  // No node that can be read has it.
+  bool lost(const std::string& key) {
+    const uint64_t generation = model_.at(key).generation;
+    return std::ranges::none_of(hosts_, [&](const Host& host) {
+      if (host.peer == 0) return false;
+      for (const auto& [offset, record] : host.node.records)
+        if (record.live && record.key == key && record.generation == generation) return true;
+      const auto disk = host.node.disk_records.find(key);
+      return disk != host.node.disk_records.end() && disk->second.generation == generation;
+    });
+  }
+
+  void check() {
+    std::vector<std::string> names;
+    for (int i = 0; i < 60; ++i) {
+      names.push_back("key " + std::to_string(i));
+      if (busy_.contains(names.back())) names.pop_back();
+    }
+    const Keys keys(names.begin(), names.end());
+    const auto answer =
+        std::get<Stat::Answer>(*master_.handle(client_, 0, Question(Stat{keys}), now_));
+    const auto all = segments();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const Stat::Object& object = answer.objects[i];
+      const auto expected = model_.find(names[i]);
+      if (object.presence == Presence::kPresent) {
+        if (expected == model_.end()) {
+          std::printf("step %d: %s is there, generation %llx\n", step_, names[i].c_str(),
+                      static_cast<unsigned long long>(object.generation));
+          // Only what was never acknowledged, and came with a node that restarted.
+          CHECK(object.generation > newest_[names[i]] && restarts > 0);
+          model_[names[i]] = {object.generation, object.flags, 0};
+          newest_[names[i]] = object.generation;
+        } else if (object.generation != expected->second.generation) {
+          CHECK(object.generation > expected->second.generation && restarts > 0);
+          expected->second = {object.generation, object.flags, 0};
+          newest_[names[i]] = object.generation;
+        }
+        gone_.erase(names[i]);
+        for (uint32_t p = 0; p < object.num_places; ++p) {
+          const Place& place = answer.places[object.first_place + p];
+          const auto node = all.find(place.segment);
+          if (place.offset == Place::kSomewhere || node == all.end()) continue;
+          const auto record = node->second->records.find(place.offset);
+          CHECK(record != node->second->records.end() && record->second.live);
+          CHECK(record->second.key == names[i] && record->second.generation == object.generation);
+        }
+      } else if (expected != model_.end() && object.presence == Presence::kAbsent) {
+        // Evicted, or lost with its node; it may come back with the node.
+        if (!gone_.contains(names[i])) {
+          CHECK(lost(names[i]) || may_be_evicted(names[i]));
+          if (!lost(names[i])) ++evictions;
+          gone_.insert(names[i]);
+        }
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  Millis now_ = 1000;
+  Master master_;
+  PeerId client_;
+  int step_ = 0;
+  uint64_t last_ticket_ = 0;
+  std::vector<Host> hosts_;
+  std::map<uint64_t, std::function<void(const Answer&)>> waiting_;
+  std::vector<std::pair<Extent, uint64_t>> extents_;
+  std::map<std::string, Expected> model_;
+  std::set<std::string> gone_;  // in the model, and not found
+  std::set<std::string> busy_;  // with an answer under way
+  std::map<std::string, uint64_t> newest_;
+  std::map<uint64_t, uint16_t> flags_of_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint64_t seeds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 12;
+  const uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  uint64_t puts = 0, losses = 0, evictions = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    std::fflush(stdout);
+    World world(seed, seed % 2 == 0);
+    world.run(3000);
+    puts += world.puts;
+    losses += world.losses;
+    evictions += world.evictions;
+  }
+  std::printf("%llu puts, %llu cut, %llu evicted\n", static_cast<unsigned long long>(puts),
+              static_cast<unsigned long long>(losses), static_cast<unsigned long long>(evictions));
+  CHECK(puts > 100 * seeds && losses > 0 && evictions > 0);
+  return 0;
+}
