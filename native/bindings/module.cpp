@@ -4,6 +4,7 @@
 
 #include "../core/errors.h"
 #include "../core/status.h"
+#include "../store/failure.h"
 #include "store.h"
 #include "transfer.h"
 
@@ -37,6 +38,8 @@ void translate_errors(const std::exception_ptr& error, void*) {
     std::rethrow_exception(error);
   } catch (const inlay::TransferFailure& e) {
     set_transfer_error(e);
+  } catch (const inlay::store::StoreFailure& e) {
+    set_error(inlay::store::python_class(e.status), PyExc_RuntimeError, e);
   } catch (const inlay::NotFiniteError& e) {
     set_error("NotFiniteError", PyExc_ValueError, e);
   } catch (const inlay::ArgumentError& e) {
@@ -79,4 +82,8 @@ NB_MODULE(_native, m) {
   nb::module_ store = m.def_submodule("store", "KV store; typed doors in inlay.store.");
   inlay::bindings::register_store_allocator(store);
   inlay::bindings::register_store_eviction(store);
+  inlay::bindings::register_store_link(store);
+  inlay::bindings::register_store_client(store);
+  inlay::bindings::register_store_calls(store);
+  inlay::bindings::register_store_node(store);
 }

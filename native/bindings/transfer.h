@@ -8,6 +8,7 @@
 #include <string>
 
 #include "../core/status.h"
+#include "../transfer/completions.h"
 #include "../transfer/engine.h"
 
 namespace inlay::bindings {
@@ -67,6 +68,10 @@ struct BatchHandle {
   std::shared_ptr<transfer::Batch> batch;
 
   void wait(std::optional<double> timeout_s) const;
+};
+
+struct CompletionsHandle {
+  std::shared_ptr<transfer::Completions> queue = std::make_shared<transfer::Completions>();
 };
 
 struct PeerHandle {

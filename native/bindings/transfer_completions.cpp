@@ -14,10 +14,6 @@ using transfer::Completions;
 namespace {
 
 // Batches, which may end on any thread, hold the queue and not the Python object.
-struct CompletionsHandle {
-  std::shared_ptr<Completions> queue = std::make_shared<Completions>();
-};
-
 bool watch(const CompletionsHandle& handle, const BatchHandle& batch, uint64_t key) {
   (void)batch.engine->get();
   return batch.batch->tell(handle.queue, key);

@@ -47,6 +47,7 @@
     │   ├── StoreUnavailable           the master cannot be reached, or is no use
     │   │   ├── StoreRefused               it holds another token
     │   │   └── StoreVersionError          no version that both speak
+    │   ├── ObjectDamaged              no replica has the bytes that were put
     │   ├── StoreTimeout (TimeoutError)  the call's time was over
     │   └── StoreClosed                the store is closed, or the parent's of a fork
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
@@ -360,6 +361,12 @@ class StoreFull(StoreError):
 
     code = "store_full"
     http_status = 507
+
+
+class ObjectDamaged(StoreError):
+    """No replica of the object has its checksum any more; nothing was returned of it."""
+
+    code = "object_damaged"
 
 
 class StoreUnavailable(StoreError):

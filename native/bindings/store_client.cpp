@@ -1,0 +1,400 @@
+// Puts and reads of objects.
+#include "store_client.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "../core/blake2b.h"
+#include "array.h"
+#include "store.h"
+#include "store_values.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+using store::Clock;
+using store::StoreFailure;
+using store::StoreStatus;
+
+// As many awaited calls are under way at once: most of their time is that of others.
+constexpr std::size_t kCallThreads = 4;
+
+LinkHandle::~LinkHandle() {
+  if (!made_here()) return;
+  const nb::gil_scoped_release unlocked;
+  link->close();
+  delete link;
+}
+
+store::MasterLink& LinkHandle::get() const {
+  if (!made_here())
+    throw StoreFailure(StoreStatus::kClosed,
+                       "this store was opened before a fork, by the parent process; open one in "
+                       "the child");
+  return *link;
+}
+
+ClientHandle::ClientHandle(std::shared_ptr<LinkHandle> link, std::shared_ptr<EngineHandle> engine,
+                           bool may_map)
+    : link_(std::move(link)),
+      engine_(std::move(engine)),
+      client_(new store::StoreClient(link_->get(), engine_ ? &engine_->get() : nullptr,
+                                     {.may_map = may_map})),
+      calls_(new store::CallQueue(kCallThreads)) {}
+
+ClientHandle::~ClientHandle() {
+  if (!link_->made_here()) return;
+  const nb::gil_scoped_release unlocked;
+  delete calls_;
+  delete client_;
+}
+
+store::StoreClient& ClientHandle::get() const {
+  (void)link_->get();
+  return *client_;
+}
+
+void ClientHandle::close() {
+  if (link_->made_here()) client_->close();
+}
+
+namespace {
+
+uint64_t group_of(const std::string& name) {
+  if (name.empty()) return 0;
+  std::array<uint8_t, 8> digest{};
+  blake2b({reinterpret_cast<const uint8_t*>(name.data()), name.size()}, {}, digest);
+  uint64_t group = 0;
+  for (const uint8_t byte : digest) group = group << 8 | byte;
+  return std::max<uint64_t>(group, 1);
+}
+
+}  // namespace
+
+store::PutOptions options_of(const PutFields& fields) {
+  const auto& [replicas, all_replicas, preferred_node, require_preferred, if_exists, flags, group] =
+      fields;
+  if (replicas < 1 || replicas > static_cast<int>(store::kMaxReplicas))
+    fail("replicas: must be in 1..", store::kMaxReplicas, ", got ", replicas);
+  return {
+      .placement = {static_cast<uint16_t>(replicas), all_replicas, preferred_node,
+                    require_preferred},
+      .if_exists = static_cast<store::IfExists>(if_exists),
+      .flags = static_cast<uint16_t>(flags),
+      .group = group_of(group),
+  };
+}
+
+namespace {
+
+using Outcomes = std::vector<std::tuple<int, uint64_t>>;
+
+Outcomes put(const ClientHandle& handle, const KeyList& keys,
+             const std::vector<std::vector<store::Part>>& parts, const store::PutOptions& options,
+             double timeout_s) {
+  if (keys.size() != parts.size())
+    fail("values: must be as many as keys, got ", parts.size(), " for ", keys.size(), " keys");
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  Outcomes outcomes;
+  const WithoutGil unlocked;
+  std::vector<store::Value> values;
+  for (std::size_t i = 0; i < parts.size(); ++i) values.push_back({keys[i], parts[i]});
+  for (const auto& [outcome, generation] : client.put(values, options, until))
+    outcomes.emplace_back(static_cast<int>(outcome), generation);
+  return outcomes;
+}
+
+std::tuple<int, uint64_t> put_one(const ClientHandle& handle, nb::handle key, nb::handle value,
+                                  const PutFields& options, double timeout_s) {
+  Buffers buffers;
+  return put(handle, KeyList::of_one(key), {{part_of(buffers, value)}}, options_of(options),
+             timeout_s)
+      .front();
+}
+
+Outcomes put_many(const ClientHandle& handle, nb::handle keys, nb::handle values,
+                  const PutFields& options, double timeout_s) {
+  Buffers buffers;
+  std::vector<std::vector<store::Part>> parts;
+  each_item(values, "values",
+            [&](nb::handle value) { parts.push_back({part_of(buffers, value)}); });
+  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), timeout_s);
+}
+
+Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle values,
+                   const PutFields& options, double timeout_s) {
+  Buffers buffers;
+  std::vector<std::vector<store::Part>> parts;
+  each_item(values, "values", [&](nb::handle value) {
+    auto& of_one = parts.emplace_back();
+    each_item(value, "parts", [&](nb::handle part) { of_one.push_back(part_of(buffers, part)); });
+  });
+  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), timeout_s);
+}
+
+// Reads those keys for which `targets_of(position, payload bytes)` says where to; called with the
+// GIL, again for an object that changed meanwhile. Returns sizes; -1: there is no such object.
+template <typename TargetsOf>
+std::vector<int64_t> read_all(const ClientHandle& handle, const KeyList& keys, double timeout_s,
+                              TargetsOf&& targets_of) {
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  std::vector<int64_t> sizes(keys.size(), -1);
+  std::vector<std::size_t> left(keys.size());
+  for (std::size_t i = 0; i < left.size(); ++i) left[i] = i;
+  while (!left.empty()) {
+    std::vector<std::string_view> some;
+    for (const std::size_t i : left) some.push_back(keys[i]);
+    std::vector<store::LocationPtr> locations;
+    {
+      const WithoutGil unlocked;
+      if (Clock::now() >= until)
+        throw StoreFailure(
+            StoreStatus::kTimeout,
+            joined("object '", keys[left.front()], "' was not read within ", timeout_s, " s"));
+      locations = client.find(some, until);
+    }
+    std::vector<std::size_t> found;
+    std::vector<std::vector<store::Target>> targets;
+    std::vector<store::Read> reads;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      sizes[left[i]] = -1;
+      if (locations[i] == nullptr) continue;
+      found.push_back(left[i]);
+      targets.push_back(targets_of(left[i], locations[i]->payload_bytes));
+      reads.push_back({some[i], locations[i], {}});
+    }
+    for (std::size_t i = 0; i < reads.size(); ++i) reads[i].targets = targets[i];
+    left.clear();
+    if (reads.empty()) break;
+    std::vector<bool> done;
+    {
+      const WithoutGil unlocked;
+      done = client.read(reads, until);
+    }
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      if (done[i])
+        sizes[found[i]] = static_cast<int64_t>(reads[i].location->payload_bytes);
+      else
+        left.push_back(found[i]);
+    }
+  }
+  return sizes;
+}
+
+nb::list get_many(const ClientHandle& handle, const KeyList& keys, double timeout_s) {
+  std::vector<nb::object> results(keys.size());
+  const auto targets_of = [&](std::size_t i, uint64_t bytes) -> std::vector<store::Target> {
+    // Nobody else has seen it yet.
+    results[i] = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
+    if (!results[i].is_valid()) throw nb::python_error();
+    return {{0, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(results[i].ptr())), bytes}};
+  };
+  const auto sizes = read_all(handle, keys, timeout_s, targets_of);
+  nb::list values;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    values.append(sizes[i] < 0 ? nb::object(nb::none()) : std::move(results[i]));
+  return values;
+}
+
+std::vector<int64_t> get_into(const ClientHandle& handle, nb::handle keys, nb::handle buffers,
+                              double timeout_s) {
+  const KeyList list = KeyList::of_sequence(keys);
+  Buffers held;
+  std::vector<std::vector<Wanted>> wanted;
+  each_item(buffers, "buffers", [&](nb::handle buffer) {
+    wanted.push_back({{held.add(buffer, true, "buffer"), std::nullopt}});
+  });
+  if (wanted.size() != list.size())
+    fail("buffers: must be as many as keys, got ", wanted.size(), " for ", list.size(), " keys");
+  return read_all(handle, list, timeout_s, [&](std::size_t i, uint64_t bytes) {
+    return targets_of(list[i], wanted[i], bytes, false);
+  });
+}
+
+int64_t get_into_one(const ClientHandle& handle, nb::handle key, nb::handle buffer, uint64_t offset,
+                     double timeout_s) {
+  const KeyList list = KeyList::of_one(key);
+  Buffers held;
+  const auto memory = held.add(buffer, true, "buffer");
+  if (offset > memory.size())
+    fail("offset: must be in 0..", memory.size(), ", the buffer's size, got ", offset);
+  const std::vector<Wanted> wanted{{memory.subspan(offset), std::nullopt}};
+  return read_all(handle, list, timeout_s,
+                  [&](std::size_t i, uint64_t bytes) {
+                    return targets_of(list[i], wanted, bytes, false);
+                  })
+      .front();
+}
+
+std::vector<int64_t> get_parts(
+    const ClientHandle& handle, nb::handle keys, nb::handle buffers,
+    const std::optional<std::vector<std::vector<std::pair<uint64_t, uint64_t>>>>& ranges,
+    double timeout_s) {
+  const KeyList list = KeyList::of_sequence(keys);
+  Buffers held;
+  std::vector<std::vector<Wanted>> wanted;
+  each_item(buffers, "buffers", [&](nb::handle some) {
+    auto& of_one = wanted.emplace_back();
+    each_item(some, "buffers", [&](nb::handle buffer) {
+      of_one.push_back({held.add(buffer, true, "buffer"), std::nullopt});
+    });
+  });
+  if (wanted.size() != list.size())
+    fail("buffers: must be a list for each of ", list.size(), " keys, got ", wanted.size());
+  for (std::size_t i = 0; ranges && i < wanted.size(); ++i) {
+    if (ranges->size() != wanted.size() || (*ranges)[i].size() != wanted[i].size())
+      fail("ranges: must be a pair (offset, length) for each buffer");
+    for (std::size_t j = 0; j < wanted[i].size(); ++j) wanted[i][j].range = (*ranges)[i][j];
+  }
+  return read_all(handle, list, timeout_s, [&](std::size_t i, uint64_t bytes) {
+    return targets_of(list[i], wanted[i], bytes, true);
+  });
+}
+
+// What `view` returns: read-only, and in place as long as anybody has it.
+struct ViewHandle {
+  store::ObjectView view;
+};
+
+int export_view(PyObject* self, Py_buffer* buffer, int flags) {
+  const auto& handle = *nb::inst_ptr<ViewHandle>(self);
+  return PyBuffer_FillInfo(buffer, self, const_cast<std::byte*>(handle.view.bytes.data()),
+                           static_cast<Py_ssize_t>(handle.view.bytes.size()), 1, flags);
+}
+
+PyType_Slot view_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_view)}, {0, nullptr}};
+
+std::unique_ptr<ViewHandle> view(const ClientHandle& handle, nb::handle key, bool verify,
+                                 double timeout_s) {
+  const KeyList list = KeyList::of_one(key);
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  const WithoutGil unlocked;
+  auto found = client.view(list[0], verify, until);
+  return found ? std::make_unique<ViewHandle>(std::move(*found)) : nullptr;
+}
+
+nb::list exists(const ClientHandle& handle, nb::handle keys, double timeout_s) {
+  const KeyList list = KeyList::of_sequence(keys);
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  std::vector<bool> there;
+  {
+    const WithoutGil unlocked;
+    there = client.exists(list.all(), until);
+  }
+  const nb::object made = nb::steal(PyList_New(static_cast<Py_ssize_t>(there.size())));
+  for (std::size_t i = 0; i < there.size(); ++i)
+    PyList_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i),
+                    Py_NewRef(there[i] ? Py_True : Py_False));
+  return nb::cast<nb::list>(made);
+}
+
+std::vector<int> remove(const ClientHandle& handle, nb::handle keys, bool force, double timeout_s) {
+  const KeyList list = KeyList::of_sequence(keys);
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  const WithoutGil unlocked;
+  std::vector<int> outcomes;
+  for (const store::Removed outcome : client.remove(list.all(), force, until))
+    outcomes.push_back(static_cast<int>(outcome));
+  return outcomes;
+}
+
+uint64_t remove_group(const ClientHandle& handle, const std::string& group, double timeout_s) {
+  if (group.empty()) fail("group: must not be empty");
+  const uint64_t number = group_of(group);
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  const WithoutGil unlocked;
+  return client.remove_groups({&number, 1}, until);
+}
+
+uint64_t remove_prefix(const ClientHandle& handle, nb::handle prefix, double timeout_s) {
+  const KeyList list = KeyList::of_one(prefix);
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  const WithoutGil unlocked;
+  return client.remove_prefix(list[0], until);
+}
+
+// None, or (generation, bytes, flags, wanted replicas, lease left ms, hits, [(node, tier)])
+nb::object stat(const ClientHandle& handle, nb::handle key, double timeout_s) {
+  const KeyList list = KeyList::of_one(key);
+  const Clock::time_point until = deadline_of(timeout_s);
+  store::StoreClient& client = handle.get();
+  store::Stat::Answer answer;
+  std::shared_ptr<const store::Reaches::List> segments;
+  {
+    const WithoutGil unlocked;
+    answer = client.stat(list.all(), until);
+    segments = client.segments(answer.table_version, until);
+  }
+  const auto& object = answer.objects.at(0);
+  if (object.presence != store::Presence::kPresent) return nb::none();
+  nb::list replicas;
+  for (uint32_t p = 0; p < object.num_places; ++p) {
+    const store::SegmentId id = answer.places.at(object.first_place + p).segment;
+    if (id >= segments->size() || (*segments)[id] == nullptr) continue;
+    const auto& about = (*segments)[id]->about;
+    replicas.append(nb::make_tuple(about.node, static_cast<int>(about.tier)));
+  }
+  return nb::make_tuple(object.generation, object.payload_bytes, object.flags,
+                        object.wanted_replicas, object.lease_left_ms, object.hits, replicas);
+}
+
+}  // namespace
+
+void register_store_client(nb::module_& m) {
+  nb::class_<ViewHandle>(m, "View", nb::type_slots(view_slots))
+      .def_prop_ro("generation", [](const ViewHandle& v) { return v.view.generation; })
+      .def_prop_ro("in_place", [](const ViewHandle& v) { return v.view.copy == nullptr; });
+
+  nb::class_<ClientHandle>(m, "Client")
+      .def(nb::init<std::shared_ptr<LinkHandle>, std::shared_ptr<EngineHandle>, bool>(), "link"_a,
+           "engine"_a.none(), "may_map"_a)
+      .def("put", put_one, "key"_a, "value"_a.none(), "options"_a, "timeout_s"_a)
+      .def("put_many", put_many, "keys"_a, "values"_a, "options"_a, "timeout_s"_a)
+      .def("put_parts", put_parts, "keys"_a, "values"_a, "options"_a, "timeout_s"_a)
+      .def(
+          "get",
+          [](const ClientHandle& handle, nb::handle key, double timeout_s) {
+            return nb::object(get_many(handle, KeyList::of_one(key), timeout_s)[0]);
+          },
+          "key"_a, "timeout_s"_a)
+      .def(
+          "get_many",
+          [](const ClientHandle& handle, nb::handle keys, double timeout_s) {
+            return get_many(handle, KeyList::of_sequence(keys), timeout_s);
+          },
+          "keys"_a, "timeout_s"_a)
+      .def("get_into", get_into_one, "key"_a, "buffer"_a, "offset"_a, "timeout_s"_a)
+      .def("get_into_many", get_into, "keys"_a, "buffers"_a, "timeout_s"_a)
+      .def("get_parts", get_parts, "keys"_a, "buffers"_a, "ranges"_a.none(), "timeout_s"_a)
+      .def("view", view, "key"_a, "verify"_a, "timeout_s"_a)
+      .def("exists", exists, "keys"_a, "timeout_s"_a)
+      .def("stat", stat, "key"_a, "timeout_s"_a)
+      .def("remove", remove, "keys"_a, "force"_a, "timeout_s"_a)
+      .def("remove_group", remove_group, "group"_a, "timeout_s"_a)
+      .def("remove_prefix", remove_prefix, "prefix"_a, "timeout_s"_a)
+      .def("close", [](ClientHandle& handle) {
+        const WithoutGil unlocked;
+        handle.close();
+      });
+}
+
+}  // namespace inlay::bindings

@@ -1,0 +1,54 @@
+// Python's handle on what a process has of a store: its link to the master, and a client.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "../store/call_queue.h"
+#include "../store/client.h"
+#include "transfer.h"
+
+namespace inlay::bindings {
+
+// A forked child leaves it behind as it is: the threads of its parent do not exist there.
+struct LinkHandle {
+  explicit LinkHandle(std::unique_ptr<store::MasterLink> made) : link(made.release()) {}
+  LinkHandle(const LinkHandle&) = delete;
+  LinkHandle& operator=(const LinkHandle&) = delete;
+  ~LinkHandle();
+
+  bool made_here() const { return generation == net::fork_generation(); }
+  // Throws StoreFailure(kClosed) in a forked child.
+  store::MasterLink& get() const;
+
+  store::MasterLink* link;
+  unsigned generation = net::fork_generation();
+};
+
+// As PutOptions of inlay.store has them: replicas, all_replicas, preferred_node, require_preferred,
+// if_exists, flags, group. Plain values, since Python keeps some for as long as it runs.
+using PutFields = std::tuple<int, bool, std::string, bool, int, int, std::string>;
+store::PutOptions options_of(const PutFields& fields);
+
+class ClientHandle {
+ public:
+  ClientHandle(std::shared_ptr<LinkHandle> link, std::shared_ptr<EngineHandle> engine,
+               bool may_map);
+  ClientHandle(const ClientHandle&) = delete;
+  ClientHandle& operator=(const ClientHandle&) = delete;
+  ~ClientHandle();
+
+  store::StoreClient& get() const;
+  // Of calls that are awaited.
+  store::CallQueue& calls() const { return *calls_; }
+  void close();
+
+ private:
+  std::shared_ptr<LinkHandle> link_;
+  std::shared_ptr<EngineHandle> engine_;
+  store::StoreClient* client_;
+  store::CallQueue* calls_;
+};
+
+}  // namespace inlay::bindings

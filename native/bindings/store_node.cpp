@@ -1,0 +1,85 @@
+// Nodes: memory that this process contributes.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "../store/node.h"
+#include "array.h"
+#include "store.h"
+#include "store_client.h"
+#include "store_values.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+// In a forked child it is left behind, as its link is.
+class NodeHandle {
+ public:
+  NodeHandle(std::shared_ptr<LinkHandle> link, std::shared_ptr<EngineHandle> engine,
+             store::StoreNode::Options options, double timeout_s)
+      : link_(std::move(link)), engine_(std::move(engine)) {
+    const auto until = deadline_of(timeout_s);
+    if (options.directory.empty())
+      options.directory = store::store_directory() + "/" + options.name;
+    store::MasterLink& link_used = link_->get();
+    transfer::Engine* native = engine_ ? &engine_->get() : nullptr;
+    const WithoutGil unlocked;
+    node_ = new store::StoreNode(link_used, native, std::move(options), until);
+  }
+  NodeHandle(const NodeHandle&) = delete;
+  NodeHandle& operator=(const NodeHandle&) = delete;
+  ~NodeHandle() {
+    if (!link_->made_here()) return;
+    const nb::gil_scoped_release unlocked;
+    delete node_;
+  }
+
+  store::StoreNode& get() const {
+    (void)link_->get();
+    return *node_;
+  }
+  void close() {
+    if (!link_->made_here()) return;
+    const WithoutGil unlocked;
+    node_->close();
+  }
+
+ private:
+  std::shared_ptr<LinkHandle> link_;
+  std::shared_ptr<EngineHandle> engine_;
+  store::StoreNode* node_ = nullptr;
+};
+
+std::shared_ptr<NodeHandle> make_node(std::shared_ptr<LinkHandle> link,
+                                      std::shared_ptr<EngineHandle> engine, std::string name,
+                                      std::string tenant, std::string failure_domain,
+                                      std::string directory, int64_t memory_bytes, bool keeps,
+                                      double timeout_s) {
+  if (memory_bytes < 1) fail("memory: must be at least 1 byte, got ", memory_bytes);
+  return std::make_shared<NodeHandle>(std::move(link), std::move(engine),
+                                      store::StoreNode::Options{
+                                          .name = std::move(name),
+                                          .tenant = std::move(tenant),
+                                          .failure_domain = std::move(failure_domain),
+                                          .directory = std::move(directory),
+                                          .memory_bytes = static_cast<uint64_t>(memory_bytes),
+                                          .keeps = keeps,
+                                      },
+                                      timeout_s);
+}
+
+}  // namespace
+
+void register_store_node(nb::module_& m) {
+  nb::class_<NodeHandle>(m, "Node")
+      .def(nb::new_(&make_node), "link"_a, "engine"_a.none(), "name"_a, "tenant"_a,
+           "failure_domain"_a, "directory"_a, "memory_bytes"_a, "keeps"_a, "timeout_s"_a)
+      .def_prop_ro("name", [](const NodeHandle& n) { return n.get().name(); })
+      .def_prop_ro("memory_bytes", [](const NodeHandle& n) { return n.get().memory_bytes(); })
+      .def_prop_ro("adopted_records", [](const NodeHandle& n) { return n.get().adopted_records(); })
+      .def("close", &NodeHandle::close);
+}
+
+}  // namespace inlay::bindings

@@ -1,0 +1,75 @@
+// Keys and buffers of Python as the store's client takes them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../store/client.h"
+
+namespace inlay::bindings {
+
+namespace nb = nanobind;
+
+// Copies of keys, str (as UTF-8) or bytes: their list may change while the GIL is released.
+class KeyList {
+ public:
+  // One, or a sequence of them. Throws ArgumentError.
+  static KeyList of_one(nb::handle key);
+  static KeyList of_sequence(nb::handle keys);
+
+  std::span<const std::string_view> all() const { return views_; }
+  std::size_t size() const { return views_.size(); }
+  std::string_view operator[](std::size_t i) const { return views_[i]; }
+
+ private:
+  void add(nb::handle key);
+  void finish();
+
+  std::string text_;
+  std::vector<std::size_t> ends_;
+  std::vector<std::string_view> views_;
+};
+
+// Memory that Python objects lend: of bytes, arrays, CPU tensors, pairs (address, length).
+class Buffers {
+ public:
+  Buffers() = default;
+  ~Buffers();
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  // Throws ArgumentError, naming `name`, for what is not contiguous memory of the host, and for
+  // what cannot be written where that is wanted.
+  std::span<std::byte> add(nb::handle object, bool writable, const char* name);
+
+ private:
+  std::deque<Py_buffer> buffers_;
+  std::vector<std::shared_ptr<const void>> keepers_;
+};
+
+// A buffer to fill, and which part of an object with.
+struct Wanted {
+  std::span<std::byte> buffer;
+  std::optional<std::pair<uint64_t, uint64_t>> range;  // (offset, length); else what comes next
+};
+// For an object of `bytes` bytes. Throws ArgumentError where they do not fit; `exactly`: where
+// something would be left over, too.
+std::vector<store::Target> targets_of(std::string_view key, const std::vector<Wanted>& wanted,
+                                      uint64_t bytes, bool exactly);
+
+store::Part part_of(Buffers& buffers, nb::handle object);
+
+// Calls visit(item) for each item of a Python sequence. Throws ArgumentError, naming `name`.
+void each_item(nb::handle sequence, const char* name, const std::function<void(nb::handle)>& visit);
+
+store::Clock::time_point deadline_of(double timeout_s);
+
+}  // namespace inlay::bindings

@@ -1,0 +1,138 @@
+// What a process does with objects: puts them into room that the master granted, and reads them
+// where they lie.
+//
+// A call's keys and values are memory of the caller, which stays until the call returns. All calls
+// may be made by several threads at once. They throw ArgumentError, and StoreFailure: kTimeout,
+// kUnavailable, kClosed, kRefused, kVersion beside what is said below.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lanes.h"
+#include "locations.h"
+
+namespace inlay::store {
+
+struct Part {
+  const std::byte* data;
+  uint64_t bytes;
+};
+
+struct Value {
+  std::string_view key;
+  std::span<const Part> parts;  // one behind the other
+};
+
+struct PutOptions {
+  Placement placement;
+  IfExists if_exists = IfExists::kKeep;
+  uint16_t flags = 0;  // kSoftPin, kHardPin
+  uint64_t group = 0;
+};
+
+// [from, from + bytes) of a payload, and where it is wanted.
+struct Target {
+  uint64_t from;
+  std::byte* to;
+  uint64_t bytes;
+};
+
+struct Read {
+  std::string_view key;
+  LocationPtr location;
+  std::span<const Target> targets;
+};
+
+// An object's bytes in place, or a copy of them where they are not of this host.
+struct ObjectView {
+  std::span<const std::byte> bytes;
+  uint64_t generation = 0;
+  ReachPtr reach;  // keeps the mapping
+  PinBoard::Pin pin;
+  std::unique_ptr<std::byte[]> copy;
+};
+
+class StoreClient {
+ public:
+  struct Options {
+    bool may_map = true;  // segments of this host
+  };
+  // Without an engine only segments of this host are reached. Link and engine outlive the client.
+  StoreClient(MasterLink& link, transfer::Engine* engine, Options options);
+  ~StoreClient();
+
+  // By position. Throws kFull.
+  std::vector<Commit::Result> put(std::span<const Value> values, const PutOptions& options,
+                                  Clock::time_point until);
+
+  // Where they are; null: there is no such object. What lies on a disk alone is brought into
+  // memory.
+  std::vector<LocationPtr> find(std::span<const std::string_view> keys, Clock::time_point until);
+  // Those that could be read as they were found. Find the others again, and read again. Throws
+  // kDamaged.
+  std::vector<bool> read(std::span<const Read> reads, Clock::time_point until);
+  // None: there is no such object. `verify`: the payload's checksum, too.
+  std::optional<ObjectView> view(std::string_view key, bool verify, Clock::time_point until);
+
+  std::vector<bool> exists(std::span<const std::string_view> keys, Clock::time_point until);
+  Stat::Answer stat(std::span<const std::string_view> keys, Clock::time_point until);
+  std::shared_ptr<const Reaches::List> segments(uint64_t version, Clock::time_point until) {
+    return reaches_.of_version(version, until);
+  }
+  std::vector<Removed> remove(std::span<const std::string_view> keys, bool force,
+                              Clock::time_point until);
+  uint64_t remove_groups(std::span<const uint64_t> groups, Clock::time_point until);
+  uint64_t remove_prefix(std::string_view prefix, Clock::time_point until);
+
+  // Gives back what it holds. Later calls throw kClosed.
+  void close();
+
+ private:
+  // client_put.cpp
+  struct Placed;
+  std::vector<std::size_t> put_in_lane(std::span<const Value> values,
+                                       std::vector<std::size_t> pending, const PutOptions& options,
+                                       std::vector<Commit::Result>& results,
+                                       Clock::time_point until);
+  bool write(Lane& lane, std::span<const Value> values, std::vector<Placed>& placed,
+             Clock::time_point until);
+  bool write_again(Lane& lane, std::span<const Value> values, const std::vector<Placed>& placed,
+                   bool as_filler, Clock::time_point until);
+  std::vector<std::size_t> commit(Lane& lane, std::span<const Value> values,
+                                  std::vector<Placed> placed, const PutOptions& options,
+                                  std::vector<Commit::Result>& results, Clock::time_point until);
+  void remember(const Lane& lane, std::string_view key, const Placed& placed,
+                Clock::time_point asked);
+
+  // client_read.cpp
+  enum class Outcome : uint8_t { kRead, kStale, kDamaged, kUnreachable };
+  struct Fetch;
+  Outcome read_mapped(const Read& read, const Spot& spot);
+  void read_remote(std::span<const Read> reads, std::vector<Fetch>& fetches,
+                   Clock::time_point until);
+
+  void require_open() const;
+  bool is_usable(const Location& location, Clock::time_point now) const;
+
+  MasterLink& link_;
+  transfer::Engine* const engine_;
+  Reaches reaches_;
+  Lanes lanes_;
+  Locations locations_;
+  std::atomic<bool> closed_{false};
+};
+
+// Throws ArgumentError.
+void require_key(std::string_view key);
+
+// What of a transfer's failure a call of the store says.
+StoreFailure failure_of(const TransferFailure& failure);
+
+}  // namespace inlay::store

@@ -1,0 +1,341 @@
+#include "node.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "../core/crc32c.h"
+#include "../core/errors.h"
+#include "../core/start_thread.h"
+
+namespace inlay::store {
+
+namespace {
+
+constexpr std::size_t kAdvertised = 2048;  // records in one question
+constexpr std::chrono::seconds kAnswer(5);
+constexpr std::chrono::seconds kReaping(1);  // between looks for readers that died
+constexpr uint32_t kPinnedBeatMs =
+    2;  // while somebody reads a dead record, or writes to a closing extent
+constexpr std::chrono::milliseconds kPause(20);
+
+std::shared_ptr<transfer::Segment> register_memory(transfer::Engine& engine,
+                                                   const StoreSegment& segment) {
+  auto registered = std::make_shared<transfer::Segment>(
+      segment.memory().data(), segment.memory().size(), true, transfer::Access::kWrite,
+      "store/" + hex(segment.uuid()), nullptr);
+  engine.add(registered);
+  return registered;
+}
+
+}  // namespace
+
+StoreNode::StoreNode(MasterLink& link, transfer::Engine* engine, Options options,
+                     Clock::time_point until)
+    : link_(link), engine_(engine), options_(std::move(options)), sources_(link, engine, true) {
+  open_segments();
+  try {
+    if (engine_ != nullptr)
+      for (Held& held : held_) held.registered = register_memory(*engine_, *held.segment);
+    join(until);
+    serving_ = start_thread([this] { serve(); });
+    populating_ = start_thread([this] { populate(); });
+  } catch (...) {
+    over_.store(true);
+    if (serving_.joinable()) serving_.join();
+    close();
+    throw;
+  }
+}
+
+StoreNode::~StoreNode() { close(); }
+
+uint64_t StoreNode::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (const Held& held : held_) bytes += held.segment->memory().size();
+  return bytes;
+}
+
+void StoreNode::open_segments() {
+  if (options_.memory_bytes == 0) return;
+  for (const std::string& uuid : StoreSegment::find(options_.directory)) {
+    auto segment = StoreSegment::adopt(options_.directory, uuid);
+    if (segment == nullptr) continue;
+    if (segment->memory().size() == options_.memory_bytes && segment->tenant() == options_.tenant &&
+        held_.empty())
+      held_.emplace_back().segment = std::move(segment);
+    else
+      segment->unlink_files();
+  }
+  if (held_.empty())
+    held_.emplace_back().segment = StoreSegment::make(
+        {options_.directory, options_.name, options_.tenant, options_.memory_bytes, 0});
+}
+
+void StoreNode::join(Clock::time_point until) {
+  Join question{
+      .node = options_.name,
+      .host = this_host(),
+      .address = engine_ == nullptr ? std::string() : engine_->address(),
+      .failure_domain = options_.failure_domain,
+      .segments = {},
+  };
+  for (const Held& held : held_) {
+    bool has_records = false;
+    held.segment->each([&](const StoreSegment::Entry&) { has_records = true; });
+    question.epoch_seen = std::max(question.epoch_seen, held.segment->epoch());
+    question.segments.push_back({
+        .uuid = held.segment->uuid(),
+        .tier = Tier::kMemory,
+        .bytes = held.segment->memory().size(),
+        .name = "store/" + hex(held.segment->uuid()),
+        .file = held.segment->path(),
+        .advertises = has_records,
+    });
+  }
+  Join::Answer answer;
+  for (;;) {
+    answer = link_.ask(Join(question), until);
+    // The master may not have noticed yet that the former process of this name ended.
+    if (answer.outcome != Join::Outcome::kNameTaken || Clock::now() + kPause >= until) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  switch (answer.outcome) {
+    case Join::Outcome::kJoined:
+      break;
+    case Join::Outcome::kNameTaken:
+      throw ArgumentError("name: node '" + options_.name +
+                          "' is connected to the master already; give this one another name");
+    case Join::Outcome::kOldEpoch:
+      throw StoreFailure(StoreStatus::kUnavailable,
+                         "the master at " + link_.address() + " is older than one that node '" +
+                             options_.name + "' has followed: connect to the current master");
+    case Join::Outcome::kDuplicateSegment:
+      throw ArgumentError("name: a segment of node '" + options_.name +
+                          "' is offered by another node already: was its directory copied?");
+    case Join::Outcome::kTooMany:
+      throw StoreFailure(StoreStatus::kUnavailable, "the master takes no more segments");
+  }
+  beat_ms_ = std::max<uint32_t>(answer.beat_ms, 10);
+  for (std::size_t i = 0; i < held_.size(); ++i) {
+    Held& held = held_[i];
+    held.id = answer.ids.at(i);
+    held.segment->follow(answer.epoch);
+    if (question.segments[i].advertises) advertise(held, until);
+  }
+}
+
+void StoreNode::advertise(Held& held, Clock::time_point until) {
+  std::vector<StoreSegment::Entry> entries;
+  held.segment->each([&](const StoreSegment::Entry& entry) { entries.push_back(entry); });
+  adopted_records_ = 0;
+  for (std::size_t from = 0; from < entries.size(); from += kAdvertised) {
+    const std::size_t end = std::min(from + kAdvertised, entries.size());
+    Advertise some{.segment = held.id, .records = {}, .last = end == entries.size()};
+    for (std::size_t i = from; i < end; ++i) {
+      const RecordHeader& header = entries[i].header;
+      some.records.push_back({
+          .key = entries[i].key,
+          .offset = entries[i].offset,
+          .record_bytes = header.bytes,
+          .payload_bytes = header.payload_bytes,
+          .generation = header.generation,
+          .group = header.group,
+          .flags = header.flags,
+          .wanted_replicas = static_cast<uint16_t>(header.replicas),
+      });
+    }
+    // Records that are dead for the master come back in kKill commands.
+    if (!link_.ask(std::move(some), until).known) return;  // the next beat says it, too
+    adopted_records_ += end - from;
+  }
+}
+
+StoreNode::Held* StoreNode::find(SegmentId id) {
+  const auto found = std::ranges::find(held_, id, &Held::id);
+  return found == held_.end() ? nullptr : &*found;
+}
+
+void StoreNode::populate() {
+  for (Held& held : held_)
+    if (!held.segment->populate(over_)) return;
+}
+
+void StoreNode::serve() {
+  while (!over_.load()) {
+    try {
+      if (beat()) continue;
+      done_.clear();
+      released_.clear();
+      closing_.clear();
+      for (Held& held : held_) {
+        held.pinned.clear();
+        // What clients put there stays; what they put from now on, they put elsewhere.
+        if (!held.segment->close_all())
+          throw ResourceError("a process that was stopped holds an extent of node '" +
+                              options_.name + "'");
+      }
+      join(Clock::now() + kAnswer);
+    } catch (const std::exception&) {
+      // No master, or one that refuses: what is here stays, and is offered again.
+      for (int i = 0; i < 10 && !over_.load(); ++i) std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+// False: the master does not know this node.
+bool StoreNode::beat() {
+  look_after_pins();
+  const bool waits = !closing_.empty() || std::ranges::any_of(held_, [](const Held& held) {
+    return !held.pinned.empty();
+  });
+  Beat question;
+  question.done = done_;
+  question.released = released_;
+  question.hold_ms = waits ? kPinnedBeatMs : beat_ms_;
+  const std::size_t num_done = done_.size();
+  const std::size_t num_released = released_.size();
+  Beat::Answer answer = link_.ask(std::move(question), Clock::now() + kAnswer);
+  done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(num_done));
+  released_.erase(released_.begin(), released_.begin() + static_cast<std::ptrdiff_t>(num_released));
+  if (!answer.known) return false;
+  for (const Command& command : answer.commands) execute(command);
+  return true;
+}
+
+void StoreNode::look_after_pins() {
+  if (const auto now = Clock::now(); now >= next_reap_) {
+    for (Held& held : held_) held.segment->reap();
+    next_reap_ = now + kReaping;
+  }
+  for (Held& held : held_) {
+    if (held.pinned.empty()) continue;
+    const std::vector<uint64_t> still = held.segment->pinned(held.pinned);
+    for (const uint64_t offset : held.pinned)
+      if (!std::ranges::binary_search(still, offset)) released_.push_back({held.id, offset});
+    held.pinned = still;
+  }
+  std::erase_if(closing_, [this](const Closing& closing) {
+    Held* held = find(closing.segment);
+    if (held != nullptr && !held->segment->close(closing.offset, closing.fillers)) return false;
+    done_.emplace_back().command = closing.command;
+    return true;
+  });
+}
+
+void StoreNode::execute(const Command& command) {
+  Done done;
+  done.command = command.id;
+  done.outcome = Done::Outcome::kFailed;
+  Held* held = find(command.segment);
+  if (held != nullptr) switch (command.kind) {
+      case Command::Kind::kOpen:
+        done.outcome = open(*held, command);
+        break;
+      case Command::Kind::kClose:
+        if (!held->segment->close(command.offset, command.ranges)) {
+          closing_.push_back({command.id, command.segment, command.offset, command.ranges});
+          return;
+        }
+        done.outcome = Done::Outcome::kDone;
+        break;
+      case Command::Kind::kKill:
+        kill(*held, command, done);
+        break;
+      case Command::Kind::kCopy:
+        done.outcome = copy(*held, command);
+        break;
+      case Command::Kind::kDemote:
+      case Command::Kind::kPromote:
+        break;
+    }
+  done_.push_back(std::move(done));
+}
+
+Done::Outcome StoreNode::open(Held& held, const Command& command) {
+  const ExtentEntry extent{command.offset, command.bytes, command.grant, command.first_generation};
+  return held.segment->open(extent, command.before, command.behind) ? Done::Outcome::kDone
+                                                                    : Done::Outcome::kFailed;
+}
+
+void StoreNode::kill(Held& held, const Command& command, Done& done) {
+  held.segment->kill(command.records);
+  std::vector<uint64_t> offsets;
+  for (const RecordRef& record : command.records) offsets.push_back(record.offset);
+  std::ranges::sort(offsets);
+  const std::vector<uint64_t> pinned = held.segment->pinned(offsets);
+  for (std::size_t i = 0; i < command.records.size(); ++i)
+    if (std::ranges::binary_search(pinned, command.records[i].offset))
+      done.pinned.push_back(static_cast<uint32_t>(i));
+  held.pinned.insert(held.pinned.end(), pinned.begin(), pinned.end());
+  std::ranges::sort(held.pinned);
+  const auto repeated = std::ranges::unique(held.pinned);
+  held.pinned.erase(repeated.begin(), repeated.end());
+  done.outcome = Done::Outcome::kDone;
+}
+
+Done::Outcome StoreNode::copy(Held& held, const Command& command) {
+  const auto until = Clock::now() + kAnswer;
+  std::vector<std::byte> record(command.bytes);
+  try {
+    const auto reaches = sources_.of_version(0, until);
+    if (command.source.segment >= reaches->size() || (*reaches)[command.source.segment] == nullptr)
+      return Done::Outcome::kFailed;
+    Reach& source = *(*reaches)[command.source.segment];
+    if (MappedSegment* mapped = source.mapped()) {
+      const auto pin = mapped->pins().pin(command.source.offset);
+      if (!pin || command.bytes > mapped->memory().size() ||
+          command.source.offset > mapped->memory().size() - command.bytes)
+        return Done::Outcome::kFailed;
+      std::memcpy(record.data(), mapped->memory().data() + command.source.offset, record.size());
+    } else {
+      const auto remote = source.remote(until);
+      auto to = std::make_shared<transfer::Segment>(
+          record.data(), record.size(), true, transfer::Access::kNone, std::string(), nullptr);
+      const auto batch = engine_->submit({{.op = transfer::Op::kRead,
+                                           .local = std::move(to),
+                                           .remote = remote,
+                                           .ranges = {{0, command.source.offset, record.size()}}}},
+                                         std::chrono::duration<double>(kAnswer).count());
+      while (!batch->wait(Clock::now() + kAnswer)) {
+      }
+      if (batch->state() != transfer::State::kDone) return Done::Outcome::kFailed;
+    }
+  } catch (const std::exception&) {
+    return Done::Outcome::kFailed;
+  }
+  const auto parsed = parse_record(record, record.size());
+  if (!parsed || parsed->header.generation != command.source_generation ||
+      parsed->header.state != static_cast<uint32_t>(RecordState::kLive) ||
+      crc32c(std::span(record).subspan(parsed->header.payload_offset,
+                                       parsed->header.payload_bytes)) != parsed->header.payload_crc)
+    return Done::Outcome::kFailed;
+  std::memcpy(held.segment->memory().data() + command.offset, record.data(), record.size());
+  return Done::Outcome::kDone;
+}
+
+void StoreNode::close() {
+  over_.store(true);
+  const bool joined = serving_.joinable();
+  if (joined) {
+    // Releases the beat that the master holds.
+    link_.ask<Beat>(Beat(), Clock::now() + kAnswer, [](StoreStatus, Beat::Answer) {});
+    serving_.join();
+  }
+  if (populating_.joinable()) populating_.join();
+  if (held_.empty()) return;
+  if (joined) {
+    try {
+      link_.ask(Leave{}, Clock::now() + std::chrono::seconds(1));
+    } catch (const StoreFailure&) {
+      // It finds out by the node's silence.
+    }
+  }
+  for (Held& held : held_) {
+    if (held.registered != nullptr)
+      (void)engine_->remove(held.registered, true, Clock::now() + kAnswer);
+    if (!options_.keeps) held.segment->unlink_files();
+  }
+  held_.clear();
+}
+
+}  // namespace inlay::store

@@ -1,0 +1,90 @@
+// A process that contributes memory: it joins the master, offers segments, and does what the master
+// wants done with them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../transfer/engine.h"
+#include "master_link.h"
+#include "reach.h"
+#include "store_segment.h"
+
+namespace inlay::store {
+
+class StoreNode {
+ public:
+  struct Options {
+    std::string name;
+    std::string tenant = "default";
+    std::string failure_domain;  // empty: the host
+    std::string directory;       // of its segments; see store_directory()
+    uint64_t memory_bytes = 0;
+    bool keeps = false;  // the segments outlive close(), for the next process of that name
+  };
+  // Takes what an earlier process of that name left, as far as it is of that size and tenant, else
+  // makes a segment, and joins: when it returns, objects may be put here. Link and engine (null:
+  // processes of other hosts do not reach it) outlive the node. Throws ArgumentError,
+  // ResourceError, StoreFailure.
+  StoreNode(MasterLink& link, transfer::Engine* engine, Options options, Clock::time_point until);
+  ~StoreNode();
+  StoreNode(const StoreNode&) = delete;
+  StoreNode& operator=(const StoreNode&) = delete;
+
+  const std::string& name() const { return options_.name; }
+  uint64_t memory_bytes() const;
+  uint64_t adopted_records() const { return adopted_records_; }
+
+  // Leaves the master. Afterwards no memory of the node is used by anybody.
+  void close();
+
+ private:
+  struct Held {
+    std::unique_ptr<StoreSegment> segment;
+    std::shared_ptr<transfer::Segment> registered;
+    SegmentId id = 0;
+    std::vector<uint64_t> pinned;  // dead, sorted, and still read by somebody
+  };
+  struct Closing {
+    uint64_t command;
+    SegmentId segment;
+    uint64_t offset;
+    std::vector<Command::Range> fillers;
+  };
+
+  void open_segments();
+  void join(Clock::time_point until);
+  void advertise(Held& held, Clock::time_point until);
+  void serve();
+  void populate();
+  bool beat();
+  void execute(const Command& command);
+  Done::Outcome open(Held& held, const Command& command);
+  Done::Outcome copy(Held& held, const Command& command);
+  void kill(Held& held, const Command& command, Done& done);
+  void look_after_pins();
+  Held* find(SegmentId id);
+
+  MasterLink& link_;
+  transfer::Engine* const engine_;
+  const Options options_;
+  Reaches sources_;
+  uint64_t adopted_records_ = 0;
+  std::vector<Held> held_;
+  uint32_t beat_ms_ = 500;
+  std::vector<Closing> closing_;
+  std::vector<Done> done_;
+  std::vector<Place> released_;
+  Clock::time_point next_reap_{};
+  std::atomic<bool> over_{false};
+  std::thread serving_;
+  std::thread populating_;
+};
+
+}  // namespace inlay::store

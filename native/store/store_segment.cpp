@@ -1,0 +1,347 @@
+#include "store_segment.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "../core/crc32c.h"
+#include "../core/errors.h"
+
+namespace inlay::store {
+
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr std::string_view kTableEnd = ".table";
+
+std::string last_error() { return std::strerror(errno); }
+
+void make_private_directory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    throw ResourceError("the directory " + path +
+                        " for store segments cannot be made: " + last_error());
+  struct stat about{};
+  if (lstat(path.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid() ||
+      (about.st_mode & 0077) != 0)
+    throw ResourceError(path + " must be a directory of user " + std::to_string(geteuid()) +
+                        " with mode 0700; remove it");
+}
+
+SegmentTable::Name name_of(const std::string& text) {
+  SegmentTable::Name name{};
+  std::ranges::copy(text, name.begin());
+  return name;
+}
+
+void require_name(const char* what, const std::string& text) {
+  const bool is_plain = std::ranges::all_of(text, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  });
+  if (text.empty() || text.size() >= SegmentTable::kMaxNameBytes || !is_plain ||
+      text.front() == '.')
+    throw ArgumentError(
+        std::string(what) + ": must have 1.." + std::to_string(SegmentTable::kMaxNameBytes - 1) +
+        " letters, digits, '-', '_' or '.', and not begin with '.', got '" + text + "'");
+}
+
+}  // namespace
+
+std::string hex(const Uuid& uuid) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : uuid) {
+    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
+    text += kDigits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+std::string store_directory() {
+  const std::string parent = "/dev/shm/inlay-" + std::to_string(geteuid());
+  make_private_directory(parent);
+  make_private_directory(parent + "/store");
+  return parent + "/store";
+}
+
+bool StoreSegment::map(uint64_t bytes) {
+  void* table =
+      mmap(nullptr, sizeof(SegmentTable), PROT_READ | PROT_WRITE, MAP_SHARED, table_file_.get(), 0);
+  if (table == MAP_FAILED) return false;
+  table_ = static_cast<SegmentTable*>(table);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  if (memory == MAP_FAILED) return false;
+  memory_ = {static_cast<std::byte*>(memory), bytes};
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return true;
+}
+
+std::unique_ptr<StoreSegment> StoreSegment::make(const Options& options) {
+  require_name("node", options.node);
+  require_name("tenant", options.tenant);
+  if (options.bytes < kPage || options.bytes % kPage != 0)
+    throw ArgumentError("memory: must be a multiple of 4 KiB above 0, got " +
+                        std::to_string(options.bytes) + " bytes");
+  make_private_directory(options.directory);
+  struct statvfs room{};
+  const bool known = statvfs(options.directory.c_str(), &room) == 0;
+  if (known && room.f_bavail * room.f_frsize < options.bytes)
+    throw ResourceError("memory: " + options.directory + " has room for " +
+                        std::to_string(room.f_bavail * room.f_frsize) + " bytes, not for " +
+                        std::to_string(options.bytes) +
+                        ": contribute less, or give /dev/shm more room (mount -o "
+                        "remount,size=..., docker run --shm-size)");
+  std::unique_ptr<StoreSegment> segment(new StoreSegment());
+  net::fill_random(segment->uuid_);
+  segment->tenant_ = options.tenant;
+  segment->path_ = options.directory + "/" + hex(segment->uuid_);
+  const std::string& path = segment->path_;
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  segment->table_file_ = net::Descriptor(::open((path + ".table").c_str(), kFlags, 0600));
+  segment->file_ = net::Descriptor(::open((path + ".segment").c_str(), kFlags, 0600));
+  if (!segment->table_file_.valid() || !segment->file_.valid() ||
+      flock(segment->table_file_.get(), LOCK_EX | LOCK_NB) != 0 ||
+      posix_fallocate(segment->table_file_.get(), 0, sizeof(SegmentTable)) != 0 ||
+      ftruncate(segment->file_.get(), static_cast<off_t>(options.bytes)) != 0 ||
+      posix_fallocate(segment->file_.get(), 0, kPage) != 0 || !segment->map(options.bytes)) {
+    const std::string why = last_error();
+    segment->unlink_files();
+    throw ResourceError("a store segment of " + std::to_string(options.bytes) + " bytes in " +
+                        options.directory + " cannot be made: " + why);
+  }
+  segment->pins_ = std::make_unique<PinPage>(path + ".pins");
+  segment->put_filler(0, options.bytes);
+  SegmentTable& table = *segment->table_;
+  table.fixed = {SegmentTable::kMagic, options.bytes, segment->uuid_, name_of(options.node),
+                 name_of(options.tenant)};
+  table.epoch.store(options.epoch);
+  table.fixed_crc = table.crc();
+  return segment;
+}
+
+std::unique_ptr<StoreSegment> StoreSegment::adopt(const std::string& directory,
+                                                  const std::string& uuid_text) {
+  std::unique_ptr<StoreSegment> segment(new StoreSegment());
+  segment->path_ = directory + "/" + uuid_text;
+  const std::string& path = segment->path_;
+  segment->table_file_ = net::Descriptor(::open((path + ".table").c_str(), O_RDWR | O_CLOEXEC));
+  if (!segment->table_file_.valid() || flock(segment->table_file_.get(), LOCK_EX | LOCK_NB) != 0)
+    return nullptr;
+  segment->file_ = net::Descriptor(::open((path + ".segment").c_str(), O_RDWR | O_CLOEXEC));
+  struct stat table_about{};
+  struct stat about{};
+  const bool is_mapped = segment->file_.valid() &&
+                         fstat(segment->table_file_.get(), &table_about) == 0 &&
+                         fstat(segment->file_.get(), &about) == 0 &&
+                         static_cast<std::size_t>(table_about.st_size) >= sizeof(SegmentTable) &&
+                         about.st_size > 0 && segment->map(static_cast<uint64_t>(about.st_size));
+  const SegmentTable* table = segment->table_;
+  if (!is_mapped || table->fixed.magic != SegmentTable::kMagic ||
+      table->fixed_crc != table->crc() || table->fixed.bytes != segment->memory_.size() ||
+      hex(table->fixed.uuid) != uuid_text) {
+    segment->unlink_files();
+    return nullptr;
+  }
+  segment->uuid_ = table->fixed.uuid;
+  segment->tenant_ = table->fixed.tenant.data();
+  segment->pins_ = std::make_unique<PinPage>(path + ".pins");
+  if (!segment->mend_chain()) return nullptr;
+  return segment;
+}
+
+std::vector<std::string> StoreSegment::find(const std::string& directory) {
+  std::vector<std::string> found;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none))
+    if (entry.path().extension() == kTableEnd) found.push_back(entry.path().stem().string());
+  std::ranges::sort(found);
+  return found;
+}
+
+StoreSegment::~StoreSegment() {
+  if (table_ != nullptr) munmap(table_, sizeof(SegmentTable));
+  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+}
+
+void StoreSegment::unlink_files() {
+  for (const char* end : {".segment", ".pins", ".table"}) unlink((path_ + end).c_str());
+}
+
+uint32_t StoreSegment::epoch() const { return table_->epoch.load(); }
+
+void StoreSegment::follow(uint32_t epoch) {
+  const std::lock_guard lock(mutex_);
+  if (epoch > table_->epoch.load()) table_->epoch.store(epoch);
+}
+
+bool StoreSegment::populate(const std::atomic<bool>& stop) {
+  constexpr uint64_t kStep = uint64_t{16} << 20;
+  for (uint64_t at = 0; at < memory_.size() && !stop.load(); at += kStep) {
+    const uint64_t step = std::min(kStep, memory_.size() - at);
+    if (posix_fallocate(file_.get(), static_cast<off_t>(at), static_cast<off_t>(step)) != 0)
+      return false;
+    ready_.store(at + step);
+    madvise(memory_.data() + at, step, MADV_POPULATE_WRITE);
+  }
+  return true;
+}
+
+void StoreSegment::put_filler(uint64_t offset, uint64_t bytes) {
+  const RecordHeader filler = make_filler(bytes);
+  std::memcpy(memory_.data() + offset, &filler, sizeof(filler));
+}
+
+bool StoreSegment::contains(uint64_t offset, uint64_t bytes) const {
+  return offset % kGrain == 0 && bytes % kGrain == 0 && bytes <= memory_.size() &&
+         offset <= memory_.size() - bytes;
+}
+
+bool StoreSegment::open(const ExtentEntry& extent, uint64_t before, uint64_t behind) {
+  const uint64_t end = extent.offset + extent.bytes;
+  if (extent.bytes == 0 || before > extent.offset ||
+      !contains(extent.offset - before, before + extent.bytes + behind))
+    return false;
+  // Memory that the system has not would end who touches it.
+  const auto reserve = [this](uint64_t offset, uint64_t bytes) {
+    return offset + bytes <= ready_.load() ||
+           posix_fallocate(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0;
+  };
+  if (!reserve(extent.offset, extent.bytes) || (behind > 0 && !reserve(end, kGrain))) return false;
+  const std::lock_guard lock(mutex_);
+  const auto entry =
+      std::ranges::find_if(table_->open, [](const auto& e) { return e.bytes.load() == 0; });
+  if (entry == table_->open.end()) return false;
+  // From behind to the front: the chain that leads past them stays whole until the last step, which
+  // makes it the new one.
+  if (behind > 0) put_filler(end, behind);
+  put_filler(extent.offset, extent.bytes);
+  if (before > 0) put_filler(extent.offset - before, before);
+  entry->offset.store(extent.offset);
+  entry->grant.store(extent.grant);
+  entry->first_generation.store(extent.first_generation);
+  entry->bytes.store(extent.bytes);
+  return true;
+}
+
+SegmentTable::Entry* StoreSegment::find_open(uint64_t offset) const {
+  const auto entry = std::ranges::find_if(table_->open, [&](const auto& e) {
+    return e.bytes.load() != 0 && e.offset.load() == offset;
+  });
+  return entry == table_->open.end() ? nullptr : &*entry;
+}
+
+// Nobody begins to write there any more, and who had begun has ended. False: one was stopped.
+bool StoreSegment::shut(uint64_t offset) {
+  for (int wait_ms = 1;; wait_ms *= 2) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (SegmentTable::Entry* entry = find_open(offset)) entry->grant.store(0);
+      if (pins_->pinned({offset + kWriting}).empty()) return true;
+    }
+    if (wait_ms > 1000) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+  }
+}
+
+bool StoreSegment::close(uint64_t offset, std::span<const Command::Range> fillers) {
+  const std::lock_guard lock(mutex_);
+  SegmentTable::Entry* entry = find_open(offset);
+  if (entry == nullptr) return true;
+  entry->grant.store(0);
+  if (!pins_->pinned({offset + kWriting}).empty()) return false;
+  const uint64_t end = offset + entry->bytes.load();
+  for (const auto& [from, bytes] : fillers)
+    if (contains(from, bytes) && bytes > 0 && from >= offset && from + bytes <= end)
+      put_filler(from, bytes);
+  entry->bytes.store(0);
+  return true;
+}
+
+std::vector<ExtentEntry> StoreSegment::open_extents() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ExtentEntry> open;
+  for (const SegmentTable::Entry& entry : table_->open)
+    if (const uint64_t bytes = entry.bytes.load(); bytes != 0)
+      open.push_back(
+          {entry.offset.load(), bytes, entry.grant.load(), entry.first_generation.load()});
+  std::ranges::sort(open, {}, &ExtentEntry::offset);
+  return open;
+}
+
+void StoreSegment::kill(std::span<const RecordRef> victims) {
+  for (const RecordRef& victim : victims) {
+    if (!contains(victim.offset, kGrain)) continue;
+    std::byte* record = memory_.data() + victim.offset;
+    const auto& header = *reinterpret_cast<const RecordHeader*>(record);
+    if (header.magic != RecordHeader::kMagic || header.generation != victim.generation) continue;
+    uint32_t live = static_cast<uint32_t>(RecordState::kLive);
+    state_at(record).compare_exchange_strong(live, static_cast<uint32_t>(RecordState::kDead));
+  }
+}
+
+void StoreSegment::each(const std::function<void(const Entry&)>& visit) const {
+  const auto visit_chain = [&](uint64_t from, uint64_t to) {
+    walk_records(memory_, from, to, [&](uint64_t offset, const ParsedRecord& record) {
+      if (load_state(memory_.data() + offset) == RecordState::kLive)
+        visit({offset, record.header, record.key});
+      return true;
+    });
+  };
+  uint64_t at = 0;
+  for (const ExtentEntry& extent : open_extents()) {
+    visit_chain(at, extent.offset);
+    at = extent.offset + extent.bytes;
+  }
+  visit_chain(at, memory_.size());
+}
+
+// What its client wrote before it or its node ended: records that are whole, of generations that it
+// was given, up to the first that is not.
+bool StoreSegment::close_whole(const ExtentEntry& extent) {
+  if (!shut(extent.offset)) return false;
+  const uint64_t end = extent.offset + extent.bytes;
+  const auto is_whole = [&](uint64_t offset, const ParsedRecord& record) {
+    const RecordHeader& header = record.header;
+    // A filler in front of a record that had to be aligned, or of one that was taken back.
+    if (header.key_bytes == 0) return header.bytes < end - offset;
+    return header.generation >= extent.first_generation &&
+           crc32c(memory_.subspan(offset + header.payload_offset, header.payload_bytes)) ==
+               header.payload_crc;
+  };
+  const uint64_t written = walk_records(memory_, extent.offset, end, is_whole);
+  const Command::Range rest{written, end - written};
+  return close(extent.offset, {&rest, 1});
+}
+
+bool StoreSegment::close_all() {
+  for (const ExtentEntry& extent : open_extents())
+    if (contains(extent.offset, extent.bytes) ? !close_whole(extent) : !close(extent.offset, {}))
+      return false;
+  return true;
+}
+
+// Afterwards all is one chain. Where memory was damaged, what lies behind that is given up, up to
+// where a chain is known to begin.
+bool StoreSegment::mend_chain() {
+  const std::vector<ExtentEntry> open = open_extents();
+  if (!close_all()) return false;
+  const auto keep = [](uint64_t, const ParsedRecord&) { return true; };
+  uint64_t at = 0;
+  while ((at = walk_records(memory_, at, memory_.size(), keep)) < memory_.size()) {
+    const auto next = std::ranges::upper_bound(open, at, {}, &ExtentEntry::offset);
+    const uint64_t begin = next == open.end() ? memory_.size() : next->offset;
+    put_filler(at, begin - at);
+    at = begin;
+  }
+  return true;
+}
+
+}  // namespace inlay::store

@@ -1,0 +1,132 @@
+// A node's memory for objects of one tenant, as three files in a directory of the node:
+//
+//   UUID.segment   records and fillers, one behind the other
+//   UUID.table     what is known of the segment, and which extents of it are open (segment_table.h)
+//   UUID.pins      who reads which records in place (pin_page.h); written by all readers
+//
+// They outlive the process, not the machine: who starts the node again finds its objects. The owner
+// locks the table. An open extent is a part that a client fills, front to back, without asking; all
+// else that is written is written by the owner.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "../net/socket.h"
+#include "messages.h"
+#include "pin_page.h"
+#include "record.h"
+#include "segment_table.h"
+
+namespace inlay::store {
+
+std::string hex(const Uuid& uuid);
+
+struct ExtentEntry {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t grant = 0;
+  uint64_t first_generation = 0;  // of records in it
+};
+
+// Of shared memory that processes of this user have in common; made with mode 0700 where it is not
+// there. Throws ResourceError.
+std::string store_directory();
+
+class StoreSegment {
+ public:
+  struct Options {
+    std::string directory;  // of this node; made where it is not there
+    std::string node;
+    std::string tenant;
+    uint64_t bytes;
+    uint32_t epoch;
+  };
+  // Throws ArgumentError, ResourceError where the system has not so much.
+  static std::unique_ptr<StoreSegment> make(const Options& options);
+  // A segment that another process left: its open extents are closed, each whole record in them is
+  // kept. Null where it is damaged, which deletes it, has a living owner, or a client that was
+  // stopped while it wrote.
+  static std::unique_ptr<StoreSegment> adopt(const std::string& directory,
+                                             const std::string& uuid_text);
+  // Those in the directory, owned or not, as text.
+  static std::vector<std::string> find(const std::string& directory);
+
+  ~StoreSegment();
+  StoreSegment(const StoreSegment&) = delete;
+  StoreSegment& operator=(const StoreSegment&) = delete;
+
+  const Uuid& uuid() const { return uuid_; }
+  const std::string& tenant() const { return tenant_; }
+  const std::string& path() const { return path_; }  // without ending
+  std::span<std::byte> memory() const { return memory_; }
+  const net::Descriptor& file() const { return file_; }
+  uint32_t epoch() const;
+  // Raises it. The epoch of the master that this segment follows.
+  void follow(uint32_t epoch);
+
+  // Faults all of it in; returns early when `stop` is set. False: the system has no more memory.
+  bool populate(const std::atomic<bool>& stop);
+
+  // Takes an extent out of a run of fillers and dead records that begins `before` bytes in front of
+  // it and ends `behind` bytes behind it. False: no room in the table, or no memory.
+  bool open(const ExtentEntry& extent, uint64_t before, uint64_t behind);
+  // Lets nobody begin to write there in place. What `fillers` names becomes that, the rest of the
+  // extent are records. False: a process of this host writes there still; call again.
+  bool close(uint64_t offset, std::span<const Command::Range> fillers);
+  std::vector<ExtentEntry> open_extents() const;
+  // Closes all extents and keeps each record in them that is whole, up to the first that is not.
+  // False: a client that was stopped while it wrote holds one.
+  bool close_all();
+
+  // Marks records dead that have these generations; no reader that begins later takes them.
+  void kill(std::span<const RecordRef> victims);
+  // Of records marked dead, those that somebody reads in place still. `offsets` are sorted.
+  std::vector<uint64_t> pinned(const std::vector<uint64_t>& offsets) {
+    return pins_->pinned(offsets);
+  }
+  void reap() { pins_->reap(); }
+
+  // All living records, but for those in open extents.
+  struct Entry {
+    uint64_t offset;
+    RecordHeader header;
+    std::string_view key;  // in the segment
+  };
+  void each(const std::function<void(const Entry&)>& visit) const;
+
+  // The files go with the segment.
+  void unlink_files();
+
+ private:
+  StoreSegment() = default;
+  bool map(uint64_t bytes);
+  void put_filler(uint64_t offset, uint64_t bytes);
+  SegmentTable::Entry* find_open(uint64_t offset) const;  // with the lock held
+  bool shut(uint64_t offset);
+  bool contains(uint64_t offset, uint64_t bytes) const;
+  bool close_whole(const ExtentEntry& extent);
+  bool mend_chain();
+
+  Uuid uuid_{};
+  std::string tenant_;
+  std::string path_;
+  net::Descriptor file_;
+  net::Descriptor table_file_;  // locked
+  std::span<std::byte> memory_;
+  SegmentTable* table_ = nullptr;
+  std::unique_ptr<PinPage> pins_;
+  std::atomic<uint64_t> ready_{0};  // bytes from the start that the system has given
+  mutable std::mutex mutex_;        // of the table
+};
+
+}  // namespace inlay::store

@@ -1,0 +1,196 @@
+// Objects from put to get in one process: a master, nodes and clients without a port.
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../core/errors.h"
+#include "../store/client.h"
+#include "../store/local_link.h"
+#include "../store/node.h"
+#include "check.h"
+
+using namespace inlay;
+using namespace inlay::store;
+
+namespace {
+
+Clock::time_point soon() { return Clock::now() + std::chrono::seconds(10); }
+
+class Pool {
+ public:
+  explicit Pool(uint64_t bytes, int nodes = 1)
+      : directory_("/dev/shm/inlay-client-test-" + std::to_string(getpid())) {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directory(directory_);
+    std::filesystem::permissions(directory_, std::filesystem::perms::owner_all);
+    master_ = std::make_shared<LocalMaster>(MasterOptions{});
+    for (int i = 0; i < nodes; ++i) {
+      const std::string name = "node-" + std::to_string(i);
+      links_.push_back(std::make_unique<LocalLink>(master_, "default"));
+      nodes_.push_back(
+          std::make_unique<StoreNode>(*links_.back(), nullptr,
+                                      StoreNode::Options{.name = name,
+                                                         .failure_domain = name,
+                                                         .directory = directory_ + "/" + name,
+                                                         .memory_bytes = bytes},
+                                      soon()));
+    }
+    links_.push_back(std::make_unique<LocalLink>(master_, "default"));
+    client_ = std::make_unique<StoreClient>(*links_.back(), nullptr, StoreClient::Options{});
+  }
+  ~Pool() {
+    client_.reset();
+    nodes_.clear();
+    links_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+  StoreClient& client() { return *client_; }
+  MasterLink& link() { return *links_.back(); }
+  StoreClient another() = delete;
+
+ private:
+  std::string directory_;
+  std::shared_ptr<LocalMaster> master_;
+  std::vector<std::unique_ptr<LocalLink>> links_;
+  std::vector<std::unique_ptr<StoreNode>> nodes_;
+  std::unique_ptr<StoreClient> client_;
+};
+
+std::string text(std::size_t bytes, unsigned seed) {
+  std::string made(bytes, '\0');
+  std::mt19937 random(seed);
+  for (char& c : made) c = static_cast<char>(random());
+  return made;
+}
+
+Commit::Result put(StoreClient& client, std::string_view key, std::string_view value,
+                   PutOptions options = {}) {
+  const Part part{reinterpret_cast<const std::byte*>(value.data()), value.size()};
+  const Value one{key, {&part, 1}};
+  return client.put({&one, 1}, options, soon()).front();
+}
+
+std::optional<std::string> get(StoreClient& client, std::string_view key) {
+  for (;;) {
+    const auto location = client.find({&key, 1}, soon()).front();
+    if (location == nullptr) return {};
+    std::string value(location->payload_bytes, '\0');
+    const Target target{0, reinterpret_cast<std::byte*>(value.data()), value.size()};
+    const Read read{key, location, {&target, 1}};
+    if (client.read({&read, 1}, soon()).front()) return value;
+  }
+}
+
+void test_objects() {
+  Pool pool(64 << 20);
+  StoreClient& client = pool.client();
+  CHECK(!get(client, "none"));
+  for (const std::size_t bytes : {0ul, 1ul, 100ul, 4096ul, 100'000ul, 300'000ul, 5'000'000ul}) {
+    const std::string key = "key " + std::to_string(bytes);
+    const std::string value = text(bytes, static_cast<unsigned>(bytes));
+    CHECK(put(client, key, value).outcome == Committed::kStored);
+    CHECK(get(client, key) == value);
+    const auto view = client.view(key, true, soon());
+    CHECK(view && view->bytes.size() == bytes && view->copy == nullptr);
+    CHECK(std::memcmp(view->bytes.data(), value.data(), bytes) == 0);
+  }
+  CHECK(put(client, "key 1", "other").outcome == Committed::kKept);
+  CHECK(get(client, "key 1") == text(1, 1));
+  CHECK(put(client, "key 1", "other", {.placement = {}, .if_exists = IfExists::kError}).outcome ==
+        Committed::kExists);
+  const auto first = put(client, "m", "one", {.placement = {}, .if_exists = IfExists::kReplace});
+  const auto second = put(client, "m", "two", {.placement = {}, .if_exists = IfExists::kReplace});
+  CHECK(second.generation > first.generation && get(client, "m") == "two");
+  const std::string_view keys[] = {"m", "none", "key 0"};
+  CHECK((client.exists(keys, soon()) == std::vector<bool>{true, false, true}));
+  CHECK(client.remove({keys, 1}, true, soon()).front() == Removed::kRemoved);
+  CHECK(!get(client, "m"));
+}
+
+// More is put than there is room for: the old goes, what a view has stays.
+void test_churn() {
+  Pool pool(16 << 20);
+  StoreClient& client = pool.client();
+  const std::string pinned = text(70'000, 1);
+  CHECK(put(client, "pinned", pinned).outcome == Committed::kStored);
+  const auto view = client.view("pinned", true, soon());
+  for (int i = 0; i < 2000; ++i)
+    CHECK(put(client, std::to_string(i), text(70'000, static_cast<unsigned>(i))).outcome ==
+          Committed::kStored);
+  CHECK(std::memcmp(view->bytes.data(), pinned.data(), pinned.size()) == 0);
+  int found = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto value = get(client, std::to_string(i));
+    if (!value) continue;
+    CHECK(*value == text(70'000, static_cast<unsigned>(i)));
+    ++found;
+  }
+  CHECK(found > 100 && found < 240);
+}
+
+// Readers and one writer of the same key: nobody reads an older generation than was acknowledged.
+void test_generations() {
+  Pool pool(32 << 20);
+  StoreClient& client = pool.client();
+  std::atomic<uint64_t> acknowledged{0};
+  std::atomic<bool> over{false};
+  put(client, "k", std::string(5000, 'a'), {.placement = {}, .if_exists = IfExists::kReplace});
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 2; ++t)
+    readers.emplace_back([&] {
+      StoreClient own(pool.link(), nullptr, {});
+      while (!over.load()) {
+        const uint64_t floor = acknowledged.load();
+        const std::string_view key = "k";
+        const auto location = own.find({&key, 1}, soon()).front();
+        CHECK(location != nullptr);
+        std::string value(location->payload_bytes, '\0');
+        const Target target{0, reinterpret_cast<std::byte*>(value.data()), value.size()};
+        const Read read{key, location, {&target, 1}};
+        if (!own.read({&read, 1}, soon()).front()) continue;
+        CHECK(location->generation >= floor);
+        CHECK(value == std::string(5000, value[0]));
+      }
+    });
+  for (int i = 0; i < 500; ++i) {
+    const auto result = put(client, "k", std::string(5000, static_cast<char>('a' + i % 26)),
+                            {.placement = {}, .if_exists = IfExists::kReplace});
+    CHECK(result.outcome == Committed::kStored);
+    acknowledged.store(result.generation);
+  }
+  over.store(true);
+  for (std::thread& reader : readers) reader.join();
+}
+
+void test_replicas() {
+  Pool pool(32 << 20, 3);
+  StoreClient& client = pool.client();
+  for (int i = 0; i < 50; ++i) {
+    const std::string key = std::to_string(i);
+    CHECK(put(client, key, text(10'000, static_cast<unsigned>(i)),
+              {.placement = {.replicas = 2, .all_replicas = true}})
+              .outcome == Committed::kStored);
+    const std::string_view view = key;
+    CHECK(client.find({&view, 1}, soon()).front()->spots.size() == 2);
+    CHECK(get(client, key) == text(10'000, static_cast<unsigned>(i)));
+  }
+  bool refused = false;
+  try {
+    put(client, "x", "y", {.placement = {.replicas = 4, .all_replicas = true}});
+  } catch (const StoreFailure& failure) {
+    refused = failure.status == StoreStatus::kUnavailable;
+  }
+  CHECK(refused);
+}
+
+}  // namespace
+
+int main() {
+  test_objects();
+  test_replicas();
+  test_generations();
+  test_churn();
+  return 0;
+}

@@ -1,0 +1,41 @@
+"""The compiled classes, or stand-ins that say why there are none."""
+
+from typing import TYPE_CHECKING, Any
+
+from inlay.core.errors import StoreUnavailable
+from inlay.core.settings import read_settings
+
+if TYPE_CHECKING:
+    from inlay._native import store as native
+
+    Call = native.Call
+    Client = native.Client
+    Link = native.Link
+    LocalMaster = native.LocalMaster
+    Node = native.Node
+    View = native.View
+    local_link = native.local_link
+    remote_link = native.remote_link
+    start_ask = native.start_ask
+    start_get = native.start_get
+    start_put = native.start_put
+else:
+
+    def _missing(name: str, problem: str) -> type:
+        def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+            raise StoreUnavailable(f"{name} needs the compiled extension: {problem}")
+
+        return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {problem}."})
+
+    _NAMES = (
+        "Call", "Client", "Link", "LocalMaster", "Node", "View", "local_link",
+        "remote_link", "start_ask", "start_get", "start_put",
+    )  # fmt: skip
+    try:
+        if not read_settings().native:
+            raise ImportError("switched off by INLAY_NATIVE=0")
+        from inlay import _native
+    except ImportError as error:
+        globals().update({name: _missing(name, str(error)) for name in _NAMES})
+    else:
+        globals().update({name: getattr(_native.store, name) for name in _NAMES})

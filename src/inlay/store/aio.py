@@ -1,0 +1,170 @@
+"""The calls of a store for asyncio: `await aio.get(store, key)`.
+
+Threads of the store make the calls, without the GIL; one descriptor per event loop tells which are
+over. A task that is cancelled goes on when its call no longer touches its buffers, at the latest
+when the call's time is over.
+"""
+
+import asyncio
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from inlay.store import _backend
+from inlay.store.options import PutOptions, PutResult
+from inlay.store.store import KEEP, Key, Store, missing, result_of
+from inlay.transfer._backend import Completions
+
+
+class _Watcher:
+    """What tasks of one loop await."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._completions = Completions()
+        self._keys = itertools.count()
+        self._awaited: dict[int, asyncio.Future[None]] = {}
+        loop.add_reader(self._completions.fileno(), self._take)
+
+    def _take(self) -> None:
+        for key in self._completions.take():
+            self._awaited.pop(key).set_result(None)
+
+    async def finish(self, call: _backend.Call) -> list[Any]:
+        cancelled = False
+        while True:
+            key = next(self._keys)
+            told = asyncio.get_running_loop().create_future()
+            self._awaited[key] = told
+            try:
+                begun = not cancelled and call.begin(self._completions, key)
+            except BaseException:
+                del self._awaited[key]
+                raise
+            if not begun:
+                del self._awaited[key]
+                break
+            while not told.done():
+                try:
+                    await asyncio.shield(told)
+                except asyncio.CancelledError:
+                    cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+        return call.result()
+
+
+_watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watcher] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def _finish(call: _backend.Call) -> list[Any]:
+    loop = asyncio.get_running_loop()
+    watcher = _watchers.get(loop)
+    if watcher is None:
+        watcher = _watchers[loop] = _Watcher(loop)
+    return await watcher.finish(call)
+
+
+async def put(
+    store: Store,
+    key: Key,
+    value: Any,
+    options: PutOptions = KEEP,
+    *,
+    timeout_s: float | None = None,
+) -> PutResult:
+    """As `Store.put`."""
+    return (await put_many(store, [key], [value], options, timeout_s=timeout_s))[0]
+
+
+async def upsert(
+    store: Store,
+    key: Key,
+    value: Any,
+    options: PutOptions = KEEP,
+    *,
+    timeout_s: float | None = None,
+) -> PutResult:
+    """As `Store.upsert`."""
+    return await put(store, key, value, options.replacing, timeout_s=timeout_s)
+
+
+async def put_many(
+    store: Store,
+    keys: Sequence[Key],
+    values: Sequence[Any],
+    options: PutOptions = KEEP,
+    *,
+    timeout_s: float | None = None,
+) -> list[PutResult]:
+    """As `Store.put_many`."""
+    time = store.time_of(timeout_s)
+    call = _backend.start_put(store.client, keys, values, False, options.fields, time)
+    return [
+        result_of(key, *outcome) for key, outcome in zip(keys, await _finish(call), strict=True)
+    ]
+
+
+async def put_parts(
+    store: Store,
+    key: Key,
+    parts: Sequence[Any],
+    options: PutOptions = KEEP,
+    *,
+    timeout_s: float | None = None,
+) -> PutResult:
+    """As `Store.put_parts`."""
+    time = store.time_of(timeout_s)
+    call = _backend.start_put(store.client, [key], [parts], True, options.fields, time)
+    return result_of(key, *(await _finish(call))[0])
+
+
+async def get(store: Store, key: Key, *, timeout_s: float | None = None) -> bytes:
+    """As `Store.get`."""
+    value = await get_or_none(store, key, timeout_s=timeout_s)
+    if value is None:
+        raise missing(key)
+    return value
+
+
+async def get_or_none(store: Store, key: Key, *, timeout_s: float | None = None) -> bytes | None:
+    """As `Store.get_or_none`."""
+    return (await get_many(store, [key], timeout_s=timeout_s))[0]
+
+
+async def get_many(
+    store: Store, keys: Sequence[Key], *, timeout_s: float | None = None
+) -> list[bytes | None]:
+    """As `Store.get_many`."""
+    return await _finish(_backend.start_get(store.client, keys, None, store.time_of(timeout_s)))
+
+
+async def get_into(store: Store, key: Key, buffer: Any, *, timeout_s: float | None = None) -> int:
+    """As `Store.get_into`."""
+    size = (await get_into_many(store, [key], [buffer], timeout_s=timeout_s))[0]
+    if size is None:
+        raise missing(key)
+    return size
+
+
+async def get_into_many(
+    store: Store, keys: Sequence[Key], buffers: Sequence[Any], *, timeout_s: float | None = None
+) -> list[int | None]:
+    """As `Store.get_into_many`."""
+    return await _finish(_backend.start_get(store.client, keys, buffers, store.time_of(timeout_s)))
+
+
+async def exists_many(
+    store: Store, keys: Sequence[Key], *, timeout_s: float | None = None
+) -> list[bool]:
+    """As `Store.exists_many`."""
+    return await _finish(_backend.start_ask(store.client, keys, False, store.time_of(timeout_s)))
+
+
+async def remove_many(
+    store: Store, keys: Sequence[Key], *, timeout_s: float | None = None
+) -> list[bool]:
+    """As `Store.remove_many`."""
+    return await _finish(_backend.start_ask(store.client, keys, True, store.time_of(timeout_s)))

@@ -1,0 +1,384 @@
+"""The store as Python sees it: a client, and what the process contributes."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from inlay.core.errors import KeyNotFound, ObjectExists
+from inlay.store import _backend
+from inlay.store.options import Contribution, ObjectStat, PutOptions, PutResult
+from inlay.store.view import ObjectView
+from inlay.transfer import TransferEngine
+from inlay.transfer.runtime_dir import shared_token
+
+Key = str | bytes
+Ranges = Sequence[tuple[int, int]]
+
+KEEP = PutOptions()
+_EXISTS = 2  # the outcome of a put that found an object and was to fail then
+_STORED = 0
+_REMOVED = 0
+_TIERS = ("memory", "disk")
+
+
+class Store:
+    """Objects under keys, in memory that all processes of a store share.
+
+    A key is str (its UTF-8) or bytes, 1 to 1024 of them. A value is anything with the buffer
+    protocol, a CPU tensor, or (address, length); an empty one is a value. A put is all or nothing,
+    and when it has returned, no read that begins later finds an older generation. Every call ends
+    within `timeout_s`; the GIL is free while bytes move. Methods may be called by any thread. A
+    forked child opens its own store (`StoreClosed`).
+
+    Use `Store.embedded` or `Store.connect`.
+
+    Raises, in every call:
+        ArgumentError: a key or value that cannot be.
+        StoreTimeout: the time was over. A put may have been stored nevertheless.
+        StoreUnavailable: the master, or a node with the only replica, is not reached.
+        StoreClosed: after `close`, or in a forked child.
+    """
+
+    def __init__(
+        self,
+        link: _backend.Link,
+        engine: TransferEngine | None,
+        contribute: Contribution | None,
+        *,
+        may_map: bool = True,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._link = link
+        self._engine = engine
+        native = None if engine is None else engine._native
+        self._node: _backend.Node | None = None
+        if contribute is not None:
+            self._node = _backend.Node(
+                link,
+                native,
+                contribute.name or f"node-{secrets.token_hex(6)}",
+                contribute.tenant,
+                contribute.failure_domain or "",
+                "",
+                contribute.memory_bytes,
+                contribute.keep,
+                timeout_s,
+            )
+        self.client = _backend.Client(link, native, may_map)
+
+    @classmethod
+    def embedded(cls, *, memory: int | str = "512MiB", timeout_s: float = 5.0) -> Self:
+        """A store of this process alone: no port, no other process, nothing left when it ends.
+
+        Args:
+            memory: for values, in /dev/shm.
+            timeout_s: of calls that name none.
+
+        Raises:
+            ResourceError: /dev/shm has no room for it.
+        """
+        link = _backend.local_link(_backend.LocalMaster(), "default")
+        name = f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
+        return cls(link, None, Contribution(memory=memory, name=name), timeout_s=timeout_s)
+
+    @classmethod
+    def connect(
+        cls,
+        master: str,
+        *,
+        contribute: Contribution | None = None,
+        token: bytes | None = None,
+        listen: str = "127.0.0.1:0",
+        transports: Sequence[str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> Self:
+        """The store whose master listens at `master`.
+
+        Args:
+            master: "host:port", or several with commas between, of which one is the master.
+            contribute: what this process gives to the pool; None: nothing.
+            token: what master and clients must hold; None: this user's on this machine.
+            listen: where nodes and clients reach this process's memory.
+            transports: as of `TransferEngine`. With "shm" and "local" left out, values of this
+                host go through the network, too.
+            timeout_s: of calls that name none, and of this one.
+
+        Raises:
+            StoreUnavailable: nobody answers there, or with another token or version.
+            ArgumentError: another node has this name.
+            ResourceError: /dev/shm has no room for the contribution.
+        """
+        token = shared_token() if token is None else token
+        link = _backend.remote_link(master.split(","), token, timeout_s)
+        engine = TransferEngine(listen, token=token, transports=transports)
+        may_map = transports is None or "shm" in transports
+        try:
+            return cls(link, engine, contribute, may_map=may_map, timeout_s=timeout_s)
+        except BaseException:
+            engine.close()
+            raise
+
+    def put(
+        self,
+        key: Key,
+        value: Any,
+        options: PutOptions = KEEP,
+        *,
+        timeout_s: float | None = None,
+    ) -> PutResult:
+        """Store a value; return when its replicas have it and all readers can find it.
+
+        Raises:
+            ObjectExists: there is one, and `if_exists="error"`.
+            StoreFull: no room, and nothing can be evicted.
+
+        Cost: one write to each node, and one question to the master.
+        """
+        outcome, generation = self.client.put(key, value, options.fields, self.time_of(timeout_s))
+        return result_of(key, outcome, generation)
+
+    def upsert(
+        self, key: Key, value: Any, options: PutOptions = KEEP, *, timeout_s: float | None = None
+    ) -> PutResult:
+        """As `put` with `if_exists="replace"`."""
+        return self.put(key, value, options.replacing, timeout_s=timeout_s)
+
+    def put_many(
+        self,
+        keys: Sequence[Key],
+        values: Sequence[Any],
+        options: PutOptions = KEEP,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[PutResult]:
+        """Store many, each on its own, with one question to the master for about 4096 of them.
+
+        Raises what `put` raises, `ObjectExists` after all others are stored.
+        """
+        outcomes = self.client.put_many(keys, values, options.fields, self.time_of(timeout_s))
+        return [result_of(key, *outcome) for key, outcome in zip(keys, outcomes, strict=True)]
+
+    def upsert_many(
+        self,
+        keys: Sequence[Key],
+        values: Sequence[Any],
+        options: PutOptions = KEEP,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[PutResult]:
+        """As `put_many` with `if_exists="replace"`."""
+        return self.put_many(keys, values, options.replacing, timeout_s=timeout_s)
+
+    def put_parts(
+        self,
+        key: Key,
+        parts: Sequence[Any],
+        options: PutOptions = KEEP,
+        *,
+        timeout_s: float | None = None,
+    ) -> PutResult:
+        """Store one value that lies in several buffers, one behind the other."""
+        return self.put_parts_many([key], [parts], options, timeout_s=timeout_s)[0]
+
+    def put_parts_many(
+        self,
+        keys: Sequence[Key],
+        parts: Sequence[Sequence[Any]],
+        options: PutOptions = KEEP,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[PutResult]:
+        """As `put_many`; each value is a list of buffers."""
+        outcomes = self.client.put_parts(keys, parts, options.fields, self.time_of(timeout_s))
+        return [result_of(key, *outcome) for key, outcome in zip(keys, outcomes, strict=True)]
+
+    def get(self, key: Key, *, timeout_s: float | None = None) -> bytes:
+        """The value. `KeyNotFound` where there is none; `ObjectDamaged` rather than wrong bytes.
+
+        Cost: one read from a replica, and a question to the master if its place was not asked for
+        within the last 2 seconds. Memory of this host is copied without asking anybody.
+        """
+        value = self.client.get(key, self.time_of(timeout_s))
+        if value is None:
+            raise missing(key)
+        return value
+
+    def get_or_none(self, key: Key, *, timeout_s: float | None = None) -> bytes | None:
+        """The value, or None where there is none."""
+        return self.client.get(key, self.time_of(timeout_s))
+
+    def get_many(
+        self, keys: Sequence[Key], *, timeout_s: float | None = None
+    ) -> list[bytes | None]:
+        """The values; None for each that is not there."""
+        return self.client.get_many(keys, self.time_of(timeout_s))
+
+    def get_into(
+        self, key: Key, buffer: Any, offset: int = 0, *, timeout_s: float | None = None
+    ) -> int:
+        """Copy the value into `buffer` from `offset` on; return its size.
+
+        Raises:
+            KeyNotFound: there is none; the buffer is as it was.
+            ArgumentError: it does not fit.
+        """
+        size = self.client.get_into(key, buffer, offset, self.time_of(timeout_s))
+        if size < 0:
+            raise missing(key)
+        return size
+
+    def get_into_many(
+        self, keys: Sequence[Key], buffers: Sequence[Any], *, timeout_s: float | None = None
+    ) -> list[int | None]:
+        """Copy each value into its buffer; their sizes, None for each that is not there."""
+        sizes = self.client.get_into_many(keys, buffers, self.time_of(timeout_s))
+        return [None if size < 0 else size for size in sizes]
+
+    def get_parts(
+        self,
+        key: Key,
+        buffers: Sequence[Any],
+        ranges: Ranges | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Fill several buffers from one value; return the value's size.
+
+        Args:
+            key: of the object.
+            buffers: to fill. Without `ranges` they take the value one behind the other, and have
+                its size together.
+            ranges: (offset, length) in the value, one for each buffer. Of parts no checksum is
+                compared.
+            timeout_s: as always.
+        """
+        size = self.get_parts_many(
+            [key], [buffers], None if ranges is None else [ranges], timeout_s=timeout_s
+        )[0]
+        if size is None:
+            raise missing(key)
+        return size
+
+    def get_parts_many(
+        self,
+        keys: Sequence[Key],
+        buffers: Sequence[Sequence[Any]],
+        ranges: Sequence[Ranges] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> list[int | None]:
+        """`get_parts` of many; None for each that is not there."""
+        sizes = self.client.get_parts(keys, buffers, ranges, self.time_of(timeout_s))
+        return [None if size < 0 else size for size in sizes]
+
+    def view(self, key: Key, *, verify: bool = False, timeout_s: float | None = None) -> ObjectView:
+        """The value in place: `with store.view(key) as memory: ...`, a read-only memoryview.
+
+        On the same host nothing is copied: while the view is open, its memory is pinned, and stays
+        as it is even when the object is removed or replaced. Values elsewhere are copied first.
+
+        Args:
+            key: of the object.
+            verify: compare the checksum, which takes a pass over the value.
+            timeout_s: as always.
+        """
+        view = self.client.view(key, verify, self.time_of(timeout_s))
+        if view is None:
+            raise missing(key)
+        return ObjectView(view)
+
+    def exists(self, key: Key, *, timeout_s: float | None = None) -> bool:
+        """Whether there is an object, asked of the master."""
+        return self.exists_many([key], timeout_s=timeout_s)[0]
+
+    def exists_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> list[bool]:
+        """Whether there are objects, with one question."""
+        return self.client.exists(keys, self.time_of(timeout_s))
+
+    def stat(self, key: Key, *, timeout_s: float | None = None) -> ObjectStat:
+        """What the master knows of an object. Raises `KeyNotFound`."""
+        found = self.client.stat(key, self.time_of(timeout_s))
+        if found is None:
+            raise missing(key)
+        generation, size, flags, wanted, lease_ms, hits, replicas = found
+        return ObjectStat(
+            generation=generation,
+            size_bytes=size,
+            replicas=tuple((node, _TIERS[tier]) for node, tier in replicas),
+            wanted_replicas=wanted,
+            soft_pin=bool(flags & 2),
+            hard_pin=bool(flags & 4),
+            mutable=bool(flags & 1),
+            lease_left_s=lease_ms / 1000,
+            hits=hits,
+        )
+
+    def remove(self, key: Key, *, timeout_s: float | None = None) -> None:
+        """Remove an object; no read that begins later finds it. Raises `KeyNotFound`."""
+        if not self.remove_many([key], timeout_s=timeout_s)[0]:
+            raise missing(key)
+
+    def remove_many(self, keys: Sequence[Key], *, timeout_s: float | None = None) -> list[bool]:
+        """Remove objects; False for each that was not there."""
+        outcomes = self.client.remove(keys, True, self.time_of(timeout_s))
+        return [outcome == _REMOVED for outcome in outcomes]
+
+    def remove_group(self, group: str, *, timeout_s: float | None = None) -> int:
+        """Remove all objects of a group; return how many."""
+        return self.client.remove_group(group, self.time_of(timeout_s))
+
+    def remove_prefix(self, prefix: Key, *, timeout_s: float | None = None) -> int:
+        """Remove all objects whose keys begin so: a scan of all keys, for administrators."""
+        return self.client.remove_prefix(prefix, self.time_of(timeout_s))
+
+    @property
+    def node(self) -> str | None:
+        """Name of the node that this process contributes."""
+        return None if self._node is None else self._node.name
+
+    def close(self) -> None:
+        """Give back what is held, and leave with what was contributed."""
+        if not self._link.made_here:
+            return
+        self.client.close()
+        if self._node is not None:
+            self._node.close()
+        if self._engine is not None:
+            self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def time_of(self, timeout_s: float | None) -> float:
+        """The call's time limit, or the store's."""
+        return self.timeout_s if timeout_s is None else timeout_s
+
+
+def _text(key: Key) -> str:
+    return repr(key if len(key) <= 80 else key[:80])
+
+
+def missing(key: Key) -> KeyNotFound:
+    """What a miss raises."""
+    return KeyNotFound(f"there is no object {_text(key)}: never put, removed, or evicted")
+
+
+def result_of(key: Key, outcome: int, generation: int) -> PutResult:
+    """What the compiled client says of a put. Raises `ObjectExists`."""
+    if outcome == _EXISTS:
+        raise ObjectExists(
+            f"there is an object {_text(key)} of generation {generation}; "
+            'put with if_exists="replace" or "keep", or remove it'
+        )
+    return PutResult(generation, outcome == _STORED)
