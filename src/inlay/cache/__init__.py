@@ -9,6 +9,7 @@ from inlay.cache.config import CacheConfig
 from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
 from inlay.cache.loader import Loader
+from inlay.cache.open_store import open_store
 from inlay.cache.paged_kv_cache import PagedKvCache
 from inlay.cache.pause import TierCounts
 from inlay.cache.prefetch import Prefetch
@@ -33,4 +34,5 @@ __all__ = [
     "TierCounts",
     "Tiers",
     "WriteBack",
+    "open_store",
 ]

@@ -24,9 +24,11 @@ class CacheConfig:
         dtype: element type of k and v; `auto` leaves the choice to the model.
         prefix: reuse the KV of equal prefixes.
         secret: enters every block's name, so that names mean nothing outside a deployment.
-        write: when a block is copied to the store behind the device, if there is one: `through`,
-            as soon as it is computed; `second_hit`, when it is used again; `evict`, when its page
-            is about to be given to another block.
+        host: memory of this machine for blocks that the device has no room for, such as `"8GiB"`.
+        store: `"host:port"` of a store's master: blocks are shared with all its clients, and
+            `host` is what this instance contributes. Without it, it is its own.
+        write: when a block is copied there: `through`, as soon as it is computed; `second_hit`,
+            when it is used again; `evict`, when its page is about to be given to another block.
     """
 
     pages: int | None = None
@@ -35,6 +37,8 @@ class CacheConfig:
     dtype: str = "auto"
     prefix: bool = True
     secret: str = ""
+    host: str | int | None = None
+    store: str | None = None
     write: WriteWhen = "through"
 
     def __post_init__(self) -> None:
@@ -48,5 +52,24 @@ class CacheConfig:
             raise ConfigError(f"cache.page_tokens must be in 1..1024, got {self.page_tokens}")
         if self.dtype not in KV_DTYPES:
             raise ConfigError(f"cache.dtype {self.dtype!r} is not one of {', '.join(KV_DTYPES)}")
+        if self.host is not None and parse_bytes(self.host) < 1:
+            raise ConfigError(f"cache.host must be positive, got {self.host!r}")
+        if self.store is not None:
+            name, _, port = self.store.rpartition(":")
+            if not name or not port.isdigit() or not 1 <= int(port) <= 65535:
+                raise ConfigError(
+                    f"cache.store is {self.store!r}: write the master's host:port, for example "
+                    "127.0.0.1:50051"
+                )
         if self.write not in _WRITES:
             raise ConfigError(f"cache.write {self.write!r} is not one of {', '.join(_WRITES)}")
+        if self.has_tiers and not self.prefix:
+            raise ConfigError(
+                "cache.host and cache.store keep blocks for reuse, which "
+                "cache.prefix=false forbids: leave out one or the other"
+            )
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether blocks are kept anywhere besides the device."""
+        return self.host is not None or self.store is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inlay import kernels
-from inlay.cache import KvStore
+from inlay.cache import KvStore, open_store
 from inlay.core.block_hash import DIGEST_BYTES
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
@@ -69,11 +69,23 @@ def load(config: EngineConfig) -> LoadedModel:
     Raises:
         ModelError: it cannot be found, read or held in memory.
         ConfigError: the page pool does not fit the configuration.
+        StoreError: `cache.store` cannot be reached.
     """
+    _set_threads(config.threads)
+    # First: it takes memory that the pool of pages must not count on, and may fail early.
+    store = open_store(config.cache)
+    try:
+        return _load(config, store)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
+
+
+def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     from inlay.models.source import resolve_model
     from inlay.models.text import Text
 
-    _set_threads(config.threads)
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
     model = load_model(
@@ -82,7 +94,7 @@ def load(config: EngineConfig) -> LoadedModel:
         weight_format=config.weight_format,
         verify=config.verify_weights,
     )
-    return prepare(config, source.name, model, Text.load(source.directory))
+    return prepare(config, source.name, model, Text.load(source.directory), store)
 
 
 def prepare(

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import inlay.models
-from inlay.cache import CacheConfig
+from inlay.cache import CacheConfig, open_store
 from inlay.core.messages import GenerateRequest, SamplingParams
 from inlay.engine.config import EngineConfig, SchedulerConfig
 from inlay.engine.engine import Engine
@@ -39,23 +39,34 @@ class Loaded:
         self.text = Text.load(self.directory)
 
     @contextmanager
-    def engine(self, *, pages=2000, prefix=True, page_tokens=16, **scheduler):
-        """A new engine, whose pages are all accounted for when the block ends."""
+    def engine(self, *, pages=2000, prefix=True, page_tokens=16, tiers=None, **scheduler):
+        """A new engine, whose pages are all accounted for when the block ends.
+
+        `tiers`: further fields of its `CacheConfig`.
+        """
+        cache = CacheConfig(pages=pages, prefix=prefix, page_tokens=page_tokens, **(tiers or {}))
         config = EngineConfig(
             model=str(self.directory),
             device="cpu",
             seed=0,
-            cache=CacheConfig(pages=pages, prefix=prefix, page_tokens=page_tokens),
+            cache=cache,
             scheduler=SchedulerConfig(**scheduler),
         )
-        engine = Engine(config, loaded=prepare(config, "test", self.model, self.text))
+        store = open_store(cache)
+        engine = Engine(config, loaded=prepare(config, "test", self.model, self.text, store))
         try:
             yield engine
+            engine.flush(5.0)
             engine.audit()
             counts = engine.cache.counts()
             assert counts.used == 0 or engine.num_live, "pages without a request"
         finally:
             engine.close()
+
+
+def prefer_loads(engine):
+    """Let computing look so slow that every load is waited for, however busy the machine is."""
+    engine._tiers.loader.costs.observe_prefill(10**9, 10**9)
 
 
 def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", **params):

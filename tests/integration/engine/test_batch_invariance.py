@@ -5,7 +5,7 @@ import random
 import pytest
 
 from inlay.core.messages import SamplingParams
-from tests.integration.engine.engines import MODELS, Loaded, model_directory
+from tests.integration.engine.engines import MODELS, Loaded, model_directory, prefer_loads
 
 NUM_PROMPTS, OUTPUT = 64, 24
 # Room for the longest request and little more; small pages run out often.
@@ -88,6 +88,18 @@ def test_after_preemption_without_prefix_reuse(loaded, work, alone):
     with loaded.engine(**SMALL, prefix=False) as engine:
         assert _together(engine, work) == alone
         assert engine.stats().preemptions > 5
+
+
+def test_with_tiers_and_preemption(loaded, work, alone):
+    with loaded.engine(**SMALL, prefill_chunk=20, tiers={"host": "256MiB"}) as engine:
+        prefer_loads(engine)
+        assert _together(engine, work) == alone
+        assert _together(engine, work) == alone
+        stats = engine.stats()
+        assert stats.preemptions > 5
+        assert stats.tier_written_bytes > 0
+        assert stats.tier_hit_tokens["host"] > 0
+        assert stats.tier_failures == 0
 
 
 def test_on_other_pages(loaded, work, alone):

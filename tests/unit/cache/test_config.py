@@ -13,9 +13,31 @@ from inlay.core.errors import ConfigError
         ({"memory": 0}, "must be positive"),
         ({"page_tokens": 0}, "1..1024, got 0"),
         ({"dtype": "int3"}, "'int3' is not one of auto"),
-        ({"write": "back"}, "'back' is not one of through, second_hit, evict"),
     ],
 )
 def test_bad_values_are_named(fields, message):
     with pytest.raises(ConfigError, match=message):
         CacheConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"host": "0"}, "cache.host must be positive, got '0'"),
+        ({"host": "lots"}, "'lots' is not a size"),
+        ({"store": "50051"}, "write the master's host:port"),
+        ({"store": "localhost:port"}, "write the master's host:port"),
+        ({"store": "localhost:70000"}, "write the master's host:port"),
+        ({"write": "back"}, "'back' is not one of through, second_hit, evict"),
+        ({"host": "1GiB", "prefix": False}, "cache.prefix=false forbids"),
+    ],
+)
+def test_bad_tiers_are_named(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        CacheConfig(**fields)
+
+
+def test_tiers():
+    assert not CacheConfig().has_tiers
+    config = CacheConfig(host="8GiB", store="[::1]:50051", write="evict")
+    assert config.has_tiers
