@@ -85,5 +85,6 @@ NB_MODULE(_native, m) {
   inlay::bindings::register_store_link(store);
   inlay::bindings::register_store_client(store);
   inlay::bindings::register_store_calls(store);
+  inlay::bindings::register_store_master(store);
   inlay::bindings::register_store_node(store);
 }

@@ -13,7 +13,7 @@ namespace inlay::store {
 namespace {
 
 constexpr std::size_t kSummed = 8;  // what the CRC covers begins there
-constexpr std::size_t kGreetingBytes = 4 + 16;
+constexpr std::size_t kGreetingBytes = 4 + 16 + 4;
 constexpr std::size_t kWelcomeBytes = 4 + 4 * 4;
 
 }  // namespace
@@ -61,6 +61,7 @@ void encode(const Greeting& greeting, Bytes& to) {
   net::store(&to[at], greeting.min_version);
   net::store(&to[at + 2], greeting.max_version);
   std::copy(greeting.client.begin(), greeting.client.end(), to.begin() + static_cast<long>(at) + 4);
+  net::store(&to[at + 20], greeting.epoch_seen);
 }
 
 // Later versions may say more.
@@ -69,6 +70,7 @@ bool decode(std::span<const std::byte> bytes, Greeting& greeting) {
   greeting.min_version = net::load<uint16_t>(bytes.data());
   greeting.max_version = net::load<uint16_t>(bytes.data() + 2);
   std::copy_n(bytes.begin() + 4, greeting.client.size(), greeting.client.begin());
+  greeting.epoch_seen = net::load<uint32_t>(bytes.data() + 20);
   return true;
 }
 

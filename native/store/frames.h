@@ -46,6 +46,7 @@ struct Greeting {
   uint16_t min_version = kProtocolVersion;
   uint16_t max_version = kProtocolVersion;
   Uuid client{};
+  uint32_t epoch_seen = 0;  // of masters before: one with a lower epoch is to end
 };
 void encode(const Greeting& greeting, Bytes& to);
 bool decode(std::span<const std::byte> bytes, Greeting& greeting);

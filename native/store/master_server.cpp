@@ -1,6 +1,7 @@
 #include "master_server.h"
 
 #include <sys/epoll.h>
+#include <time.h>
 
 #include <algorithm>
 #include <set>
@@ -31,6 +32,7 @@ Clock::time_point MasterServer::after(Millis next) const {
 MasterServer::MasterServer(MasterServerOptions options)
     : options_(std::move(options)),
       master_(options_.master, now_ms()),
+      until_(options_.serve_until_s),
       loop_(options_.spin_us, [this](Clock::time_point now) { return tick(now); }) {
   if (options_.tenants.empty())
     throw ArgumentError("a master that listens needs a token, for at least one tenant");
@@ -58,6 +60,14 @@ void MasterServer::stop() {
   clients_.clear();
   loop_.remove(loop_id_, listener_.socket);
   listener_.socket.close();
+}
+
+bool MasterServer::may_serve() const {
+  const double until = until_.load(std::memory_order_relaxed);
+  if (until == std::numeric_limits<double>::infinity()) return true;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 < until;
 }
 
 bool MasterServer::accept_all() {

@@ -1,9 +1,12 @@
 // A master that listens: its thread, and the connections of clients and nodes.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <future>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +31,7 @@ struct MasterServerOptions {
   std::vector<Tenant> tenants;  // whoever proves a token sees this one's keys
   MasterOptions master;
   int spin_us = 50;
+  double serve_until_s = std::numeric_limits<double>::infinity();  // see serve_until()
 };
 
 class ServedClient;
@@ -43,6 +47,14 @@ class MasterServer {
   const std::string& address() const { return address_; }
   // Closes all connections. Idempotent.
   void stop();
+
+  // Answers until then, in seconds of CLOCK_BOOTTIME, and nothing later: the connections that ask
+  // end. Looked at before each question and before each answer is sent, so that a process that was
+  // stopped in between says nothing.
+  void serve_until(double boot_s) { until_.store(boot_s, std::memory_order_relaxed); }
+  // The greatest epoch that a client or node has told of; above the master's own, this one is to
+  // end.
+  uint32_t epoch_seen() const { return epoch_seen_.load(std::memory_order_relaxed); }
 
   // Asked of all tenants, on the master's thread.
   Survey::Answer survey();
@@ -64,6 +76,8 @@ class MasterServer {
   static Millis now_ms();
   template <typename Result>
   Result run(std::function<Result()> work);
+  bool may_serve() const;
+  void see_epoch(uint32_t epoch) { epoch_seen_ = std::max(epoch_seen_.load(), epoch); }
   bool accept_all();
   void drop(ServedClient& client);
   void deliver();
@@ -81,6 +95,8 @@ class MasterServer {
   std::string address_;
   Master master_;
   Counts counts_;
+  std::atomic<double> until_;
+  std::atomic<uint32_t> epoch_seen_{0};
   std::deque<std::shared_ptr<ServedClient>> unproven_;
   std::unordered_map<PeerId, std::shared_ptr<ServedClient>> clients_;
   bool accepting_ = true;

@@ -432,7 +432,7 @@ void RemoteLink::dialled(net::Dial::Result result) {
       connection_ = std::move(fresh);
       Bytes frame;
       begin_frame(frame);
-      encode(Greeting{.client = client_}, frame);
+      encode(Greeting{.client = client_, .epoch_seen = terms_.epoch}, frame);
       finish_frame(frame, 0, kGreeting, StoreStatus::kOk, 0);
       send(frame);
       loop_.wake_by(Clock::now() + kPingEvery);

@@ -122,6 +122,8 @@ bool ServedClient::receive(bool& worked) {
 bool ServedClient::greet(const Frame& frame) {
   Greeting greeting;
   if (frame.kind != kGreeting || !decode(frame.body, greeting)) return false;
+  if (!server_.may_serve()) return false;
+  server_.see_epoch(greeting.epoch_seen);
   const bool speaks =
       greeting.min_version <= kProtocolVersion && greeting.max_version >= kProtocolVersion;
   const std::size_t begin = begin_frame(out_);
@@ -151,6 +153,8 @@ bool ServedClient::take(const Frame& frame) {
     ++server_.counts_.garbage;
     return false;
   }
+  if (!server_.may_serve()) return false;
+  if (const auto* join = std::get_if<Join>(&question_)) server_.see_epoch(join->epoch_seen);
   const uint64_t ticket = ++last_ticket_;
   const bool told = std::holds_alternative<Touch>(question_);
   if (!told) unanswered_.emplace(ticket, Unanswered{frame.serial, frame.kind});
@@ -192,6 +196,7 @@ void ServedClient::resume() {
 }
 
 bool ServedClient::flush() {
+  if (sent_ < out_.size() && !server_.may_serve()) return false;
   while (sent_ < out_.size()) {
     const ssize_t n =
         send(socket_.get(), out_.data() + sent_, out_.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);

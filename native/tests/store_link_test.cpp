@@ -1,7 +1,8 @@
 // A master that listens, and links to it: right and wrong tokens, several threads, lost
-// connections, answers that wait for nodes, and what they cost.
+// connections, answers that wait for nodes, a reign that ends, and what they cost.
 #include <poll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <atomic>
 #include <thread>
@@ -224,6 +225,45 @@ void check_return() {
   CHECK(failure_of(link, 500ms) == StoreStatus::kUnavailable);
 }
 
+double boot_s() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
+
+// A master whose time is over says nothing, neither to who is connected nor to who comes, until its
+// time is extended.
+void check_reign() {
+  MasterServerOptions options = server_options();
+  options.serve_until_s = boot_s() + 3600;
+  MasterServer server(options);
+  RemoteLink link(link_options(server.address()));
+  CHECK(failure_of(link, 5s) == StoreStatus::kOk);
+  server.serve_until(boot_s());
+  CHECK(failure_of(link, 300ms) == StoreStatus::kUnavailable);
+  RemoteLink fresh(link_options(server.address()));
+  CHECK(failure_of(fresh, 300ms) == StoreStatus::kUnavailable);
+  server.serve_until(boot_s() + 3600);
+  CHECK(failure_of(link, 5s) == StoreStatus::kOk);
+  CHECK(failure_of(fresh, 5s) == StoreStatus::kOk);
+}
+
+// An older master learns from who comes back to it that there was a later one.
+void check_epoch_seen() {
+  MasterServerOptions options = server_options();
+  options.master.terms.epoch = 7;
+  auto server = std::make_unique<MasterServer>(options);
+  const std::string address = server->address();
+  RemoteLink link(link_options(address));
+  CHECK(failure_of(link, 5s) == StoreStatus::kOk && server->epoch_seen() < 7);
+  server.reset();
+  options.listen = address;
+  options.master.terms.epoch = 6;
+  server = std::make_unique<MasterServer>(options);
+  CHECK(failure_of(link, 2s) == StoreStatus::kUnavailable);
+  CHECK(server->epoch_seen() == 7);
+}
+
 void check_tenants(const std::string& address) {
   RemoteLink one(link_options(address, 1));
   RemoteLink other(link_options(address, 2));
@@ -287,5 +327,7 @@ int main(int argc, char**) {
     check_life(link, node_link);
   }
   check_return();
+  check_reign();
+  check_epoch_seen();
   return 0;
 }

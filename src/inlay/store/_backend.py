@@ -12,13 +12,19 @@ if TYPE_CHECKING:
     Client = native.Client
     Link = native.Link
     LocalMaster = native.LocalMaster
+    MasterServer = native.MasterServer
     Node = native.Node
     View = native.View
+    drain = native.drain
+    explain = native.explain
+    keys = native.keys
     local_link = native.local_link
     remote_link = native.remote_link
+    set_addresses = native.set_addresses
     start_ask = native.start_ask
     start_get = native.start_get
     start_put = native.start_put
+    survey = native.survey
 else:
 
     def _missing(name: str, problem: str) -> type:
@@ -28,8 +34,9 @@ else:
         return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {problem}."})
 
     _NAMES = (
-        "Call", "Client", "Link", "LocalMaster", "Node", "View", "local_link",
-        "remote_link", "start_ask", "start_get", "start_put",
+        "Call", "Client", "Link", "LocalMaster", "MasterServer", "Node", "View", "drain",
+        "explain", "keys", "local_link", "remote_link", "set_addresses", "start_ask", "start_get",
+        "start_put", "survey",
     )  # fmt: skip
     try:
         if not read_settings().native:
