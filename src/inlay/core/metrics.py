@@ -306,3 +306,66 @@ TRANSFER_METRICS = (
     TRANSFER_FENCED,
 )
 """Metrics of transfer engines, read from them when they are asked for."""
+
+
+def _store(name: str, kind: MetricKind, help: str, *labels: str) -> Metric:
+    return Metric(name=f"inlay_store_{name}", kind=kind, help=help, labels=labels)
+
+
+STORE_ROLE = _store(
+    "role", "gauge", "1 for what this process is (master, standby), else 0.", "role"
+)
+STORE_EPOCH = _store("epoch", "gauge", "The master's epoch.")
+STORE_RECOVERING = _store("recovering", "gauge", "1 while the master learns what nodes hold.")
+STORE_OBJECTS = _store("objects", "gauge", "Objects that the master knows.")
+STORE_NODE_READY = _store("node_ready", "gauge", "1: the node is in use.", "node")
+STORE_NODE_SILENT = _store("node_silent_seconds", "gauge", "Since it was heard last.", "node")
+STORE_NODE_BYTES = _store("node_bytes", "gauge", "What a node contributes.", "node", "tier")
+STORE_NODE_USED = _store("node_used_bytes", "gauge", "What of it is taken.", "node", "tier")
+STORE_NODE_FRAGMENTATION = _store(
+    "node_fragmentation", "gauge", "Free memory outside the largest free range / free.", "node"
+)
+STORE_GAUGES = (
+    STORE_ROLE,
+    STORE_EPOCH,
+    STORE_RECOVERING,
+    STORE_OBJECTS,
+    STORE_NODE_READY,
+    STORE_NODE_SILENT,
+    STORE_NODE_BYTES,
+    STORE_NODE_USED,
+    STORE_NODE_FRAGMENTATION,
+)
+"""Gauges of the store's master."""
+
+STORE_COUNTS = (
+    _store("exists_keys", "counter", "Keys that clients asked for whether they are there."),
+    _store("exists_found", "counter", "Those of them that were."),
+    _store("located", "counter", "Keys whose location was asked for and told."),
+    _store("missed", "counter", "Keys whose location was asked for and that were not there."),
+    _store("committed", "counter", "Objects stored."),
+    _store("kept", "counter", "Puts of a key that had an object, which was kept."),
+    _store("stale", "counter", "Commits that had to be written again with a later generation."),
+    _store("refused", "counter", "Commits that contradicted themselves, or what was granted."),
+    _store("removed", "counter", "Objects removed by clients."),
+    _store("evicted", "counter", "Objects evicted to make room."),
+    _store("evicted_bytes", "counter", "Bytes of their records."),
+    _store("demoted", "counter", "Records written to disks before their memory was taken."),
+    _store("promoted", "counter", "Records read from disks into memory."),
+    _store("copied", "counter", "Records copied to other nodes."),
+    _store("lost_replicas", "counter", "Replicas that ended with their node."),
+    _store("lost_objects", "counter", "Objects whose last replica did."),
+    _store("granted", "counter", "Extents given to clients."),
+    _store("full", "counter", "Extents refused because there was no room."),
+    _store("expired_waits", "counter", "Answers that waited for cached locations to expire."),
+    _store("advertised", "counter", "Records that nodes told the master of."),
+    _store("commands", "counter", "What nodes were told to do."),
+    _store("connections", "counter", "Connections to the master's port."),
+    _store("refused_token", "counter", "Those that held another token."),
+    _store("refused_version", "counter", "Those that spoke no common version."),
+    _store("garbage", "counter", "Those that sent something else."),
+    _store("crowded", "counter", "Those that were closed since there were too many."),
+    _store("clients", "gauge", "Connections that are served."),
+    _store("memory_bytes", "gauge", "Memory of the master's index."),
+)
+"""What `Survey` counts, by the same names."""

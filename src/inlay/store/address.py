@@ -65,6 +65,11 @@ def parse_masters(text: str) -> "Cluster | tuple[tuple[str, int], ...]":
     return tuple(_host_and_port(part, DEFAULT_PORT, text) for part in text.split(","))
 
 
+def join_address(host: str, port: int) -> str:
+    """`host:port`, or `[v6]:port`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _host_and_port(part: str, default: int, whole: str) -> tuple[str, int]:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@]+)(?::(\d{1,5}))?", part.strip())
     port = int(match[2] or default) if match else -1

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from inlay.core.errors import KeyNotFound, ObjectExists
 from inlay.store import _backend
+from inlay.store.link import Link
 from inlay.store.options import Contribution, ObjectStat, PutOptions, PutResult
 from inlay.store.view import ObjectView
 from inlay.transfer import TransferEngine
@@ -43,7 +44,7 @@ class Store:
 
     def __init__(
         self,
-        link: _backend.Link,
+        link: _backend.Link | Link,
         engine: TransferEngine | None,
         contribute: Contribution | None,
         *,
@@ -51,7 +52,8 @@ class Store:
         timeout_s: float = 5.0,
     ) -> None:
         self.timeout_s = timeout_s
-        self._link = link
+        self._finder = link if isinstance(link, Link) else None  # looks for it while this lives
+        self._link = link = link.native if isinstance(link, Link) else link
         self._engine = engine
         native = None if engine is None else engine._native
         self._node: _backend.Node | None = None
@@ -98,7 +100,8 @@ class Store:
         """The store whose master listens at `master`.
 
         Args:
-            master: "host:port", or several with commas between, of which one is the master.
+            master: "host:port", several with commas between, of which one is the master, or
+                "etcd://host:2379/cluster" of masters that are elected.
             contribute: what this process gives to the pool; None: nothing.
             token: what master and clients must hold; None: this user's on this machine.
             listen: where nodes and clients reach this process's memory.
@@ -112,7 +115,7 @@ class Store:
             ResourceError: /dev/shm has no room for the contribution.
         """
         token = shared_token() if token is None else token
-        link = _backend.remote_link(master.split(","), token, timeout_s)
+        link = Link(master, token, timeout_s=timeout_s)
         engine = TransferEngine(listen, token=token, transports=transports)
         may_map = transports is None or "shm" in transports
         try:
@@ -339,11 +342,18 @@ class Store:
         """Name of the node that this process contributes."""
         return None if self._node is None else self._node.name
 
+    @property
+    def adopted_objects(self) -> int:
+        """How many an earlier process of the node's name left, which are there again."""
+        return 0 if self._node is None else self._node.adopted_records
+
     def close(self) -> None:
         """Give back what is held, and leave with what was contributed."""
         if not self._link.made_here:
             return
         self.client.close()
+        if self._finder is not None:
+            self._finder.close()
         if self._node is not None:
             self._node.close()
         if self._engine is not None:
