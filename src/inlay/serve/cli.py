@@ -1,4 +1,4 @@
-"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `bench serve`, `bench transfer`.
+"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `store ...`, `bench ...`.
 
 Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
 130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
@@ -18,11 +18,17 @@ from inlay.core.errors import ConfigError, InlayError
 from inlay.core.log import LogConfig, configure_logging, parse_log_setting
 from inlay.core.settings import read_settings
 from inlay.serve.commands.bench_serve import bench_serve
+from inlay.serve.commands.bench_store import bench_store
 from inlay.serve.commands.bench_transfer import bench_transfer
 from inlay.serve.commands.chat import chat
 from inlay.serve.commands.doctor import doctor
 from inlay.serve.commands.generate import generate
 from inlay.serve.commands.serve import serve
+from inlay.serve.commands.store_drain import store_drain
+from inlay.serve.commands.store_master import store_master
+from inlay.serve.commands.store_node import store_node
+from inlay.serve.commands.store_objects import store_explain, store_get, store_put, store_rm
+from inlay.serve.commands.store_status import store_status
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -61,9 +67,21 @@ def build_app() -> typer.Typer:
     app.command("chat")(chat)
     app.command("generate")(generate)
     app.command("doctor")(doctor)
-    bench = typer.Typer(no_args_is_help=True, help="Measure a server, or transfers.")
+    store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")
+    store.callback()(lambda: None)
+    store.command("master")(store_master)
+    store.command("node")(store_node)
+    store.command("status")(store_status)
+    store.command("get")(store_get)
+    store.command("put")(store_put)
+    store.command("rm")(store_rm)
+    store.command("explain")(store_explain)
+    store.command("drain")(store_drain)
+    app.add_typer(store, name="store")
+    bench = typer.Typer(no_args_is_help=True, help="Measure a server, a store, or transfers.")
     bench.callback()(lambda: None)
     bench.command("serve")(bench_serve)
+    bench.command("store")(bench_store)
     bench.command("transfer")(bench_transfer)
     app.add_typer(bench, name="bench")
     return app

@@ -1,0 +1,98 @@
+"""Runs a node: joins the master, serves, and leaves when told to or when it is drained."""
+
+import logging
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inlay.core.errors import ConfigError, StoreError
+from inlay.core.units import format_bytes
+from inlay.serve.doctor.store import read_store_room
+from inlay.store import Contribution, Store
+from inlay.store.administration import Administration
+
+LOOK_S = 0.5
+MIN_MEMORY_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """The configuration of `inlay store node`.
+
+    Attributes:
+        master: as `inlay.store.address.parse_masters` takes it.
+        name: what the store knows it by.
+        keep: what lies in its memory is there for the next process of that name.
+        failure_domain: replicas of one object go to different ones; None: the host.
+        listen: of its transfer engine.
+        timeout_s: how long to wait for the master at the start.
+    """
+
+    master: str
+    memory_bytes: int
+    name: str
+    keep: bool
+    failure_domain: str | None
+    listen: str
+    token: bytes
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < MIN_MEMORY_BYTES:
+            raise ConfigError(
+                f"--memory is {format_bytes(self.memory_bytes)}: it must be at least "
+                f"{format_bytes(MIN_MEMORY_BYTES)}"
+            )
+
+
+def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
+    """Contribute until a stop signal, or until the node is drained.
+
+    Raises:
+        StoreError: the master cannot be reached, or refuses the node.
+        ResourceError: the system has not so much shared memory.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    contribution = Contribution(
+        memory=config.memory_bytes,
+        name=config.name,
+        failure_domain=config.failure_domain,
+        keep=config.keep,
+    )
+    with (
+        Store.connect(
+            config.master,
+            contribute=contribution,
+            token=config.token,
+            listen=config.listen,
+            timeout_s=config.timeout_s,
+        ) as store,
+        Administration(config.master, config.token, timeout_s=2.0) as administration,
+    ):
+        say(
+            f"node {config.name}: {format_bytes(contribution.memory_bytes)} for the store at "
+            f"{administration.address}, {store.adopted_objects} objects found; Ctrl-C ends it"
+        )
+        drained = _wait(stop, config.name, administration)
+    if drained:
+        shutil.rmtree(Path(read_store_room().directory) / config.name, ignore_errors=True)
+    say(f"node {config.name} left" + (", drained" if drained else ""))
+
+
+def _wait(stop: threading.Event, name: str, administration: Administration) -> bool:
+    """Until it is told to end; whether that is since it was drained."""
+    while not stop.wait(LOOK_S):
+        try:
+            own = [node for node in administration.survey().nodes if node.name == name]
+            if own and own[0].draining and administration.drain(name).done:
+                return True
+        except StoreError as error:  # native threads join the next master
+            logger.debug("%s", error)
+    return False
