@@ -84,8 +84,8 @@ Lane Lanes::take(const Placement& placement, const RecordShape& first, uint64_t 
 
 Lane Lanes::ask(const Placement& placement, const RecordShape& first, uint64_t bytes,
                 Clock::time_point until) {
-  // An extent may begin anywhere; the first record of it where its alignment wants.
-  const uint64_t least = first.bytes + (first.alignment > kGrain ? first.alignment : 0);
+  // An extent for large records begins where they may.
+  const uint64_t least = first.bytes;
   uint64_t part;
   {
     const std::lock_guard lock(mutex_);

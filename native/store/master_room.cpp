@@ -4,12 +4,12 @@
 
 #include "grain.h"
 #include "master.h"
+#include "record.h"
 
 namespace inlay::store {
 
 namespace {
 
-constexpr uint64_t kPage = 4096;
 // Extents of one copy of a grant, where free room is in pieces.
 constexpr std::size_t kMaxPieces = 8;
 // A generation for each record of at least so many bytes, header and key included.
@@ -18,6 +18,8 @@ constexpr uint64_t kMaxGenerations = 65536;
 // Victims in one demotion, and demotions of a node at a time.
 constexpr std::size_t kDemoteTogether = 64;
 constexpr std::size_t kMaxDemotions = 8;
+// So long grants wait before more than the watermark asks for is evicted for them.
+constexpr Millis kStuckMs = 50;
 
 }  // namespace
 
@@ -67,7 +69,8 @@ Segment* Master::choose(Pool& pool, const Grant& question, const std::vector<Seg
 std::vector<OpenExtent> Master::allocate(Segment& segment, uint64_t bytes, uint64_t least,
                                          std::vector<Command>& opens) {
   std::vector<OpenExtent> extents;
-  const uint64_t alignment = least >= kPage ? kPage : kGrain;
+  // Where the largest record of it may begin, so that the room of one that is gone is enough.
+  const uint64_t alignment = least >= kLargePayload ? kLargeAlignment : kGrain;
   uint64_t left = bytes;
   uint64_t size = bytes;  // what is tried: where there is none so long, half of it
   while (extents.size() < kMaxPieces && left > 0) {
@@ -327,7 +330,12 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
   const auto staying = [&] {
     return pool.used_bytes - std::min(pool.leaving_bytes, pool.used_bytes);
   };
+  // Grants that find no long enough range in what is free want more of it, and still more when
+  // for a while none of what was to leave has left: some may be pinned.
   const bool starved = !waiting_grants_.empty();
+  const bool stuck = starved && !room_changed_ && now >= pool.stuck_from;
+  if (!starved || stuck) pool.stuck_from = now + kStuckMs;
+  const uint64_t from = stuck ? std::min(low, staying()) : low;
   if (staying() > high) pool.evicting = true;
   if (starved && pool.used_bytes + pool.used_bytes / 4 > pool.total_bytes) pool.evicting = true;
   const Held held = [&](ObjectId id) {
@@ -344,8 +352,7 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
       evict(pool, id);
   }
   while (pool.evicting && done < most) {
-    // Grants that find no long enough range in what is free want more of it.
-    const uint64_t goal = starved ? low - std::min(low, pool.total_bytes / 32) : low;
+    const uint64_t goal = starved ? from - std::min(from, pool.total_bytes / 32) : low;
     if (staying() <= goal) {
       pool.evicting = false;
       break;

@@ -55,6 +55,7 @@ struct Pool {
   uint64_t total_bytes = 0;    // of memory that is ready
   uint64_t used_bytes = 0;     // of these
   uint64_t leaving_bytes = 0;  // used, and killed, demoted or closed just now
+  Millis stuck_from = 0;       // when grants that wait now have waited too long
   // Per 64 Ki buckets of hashes: no record up to this generation is taken for a key any more.
   std::vector<uint64_t> floors;
   std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
