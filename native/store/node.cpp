@@ -114,6 +114,9 @@ void StoreNode::join(Clock::time_point until) {
                           "' is offered by another node already: was its directory copied?");
     case Join::Outcome::kTooMany:
       throw StoreFailure(StoreStatus::kUnavailable, "the master takes no more segments");
+    case Join::Outcome::kNotKnown:  // only of a join that resumes
+    case Join::Outcome::kInvalid:
+      throw ArgumentError("memory: the master takes no segment of such a size");
   }
   beat_ms_ = std::max<uint32_t>(answer.beat_ms, 10);
   for (std::size_t i = 0; i < held_.size(); ++i) {
