@@ -316,6 +316,7 @@ std::vector<std::size_t> StoreClient::commit(Lane& lane, std::span<const Value> 
     for (const Placed& record : placed) {
       question.entries.push_back({
           .key = values[record.index].key,
+          .parent = {},
           .payload_bytes = record.fields.payload_bytes,
           .record_bytes = record.shape.bytes,
           .generation = record.fields.generation,
@@ -323,7 +324,6 @@ std::vector<std::size_t> StoreClient::commit(Lane& lane, std::span<const Value> 
           .flags = record.fields.flags,
           .wanted_replicas = options.placement.replicas,
           .if_exists = options.if_exists,
-          .parent = {},
           .first_place = static_cast<uint32_t>(question.places.size()),
           .num_places = static_cast<uint32_t>(lane.cursors.size()),
       });

@@ -223,12 +223,12 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until) {
       if (pump()) continue;
       const Clock::time_point time = Clock::now();
       if (time >= until) break;
+      const bool unsent = mine->sent < mine->out.size();
       // Others who ask get the lock in between.
       lock.unlock();
       if (time >= spin_end) {
-        pollfd waiting{
-            mine->socket.get(),
-            static_cast<short>(mine->sent < mine->out.size() ? POLLIN | POLLOUT : POLLIN), 0};
+        pollfd waiting{mine->socket.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN),
+                       0};
         const auto left = std::chrono::ceil<milliseconds>(until - time).count();
         poll(&waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 1, 100)));
       }
