@@ -62,7 +62,7 @@ class Link:
     left_name: str
     right_name: str
     mbit: float | None
-    _silent: bool = field(default=False, init=False)
+    _changed: bool = field(default=False, init=False)  # its rate, from its own
 
     def cut(self, *, silently: bool = False) -> None:
         """Let nothing pass any more.
@@ -71,7 +71,7 @@ class Link:
         told, and packets wait in a queue of 4 MB.
         """
         if silently:
-            self._silent = True
+            self._changed = True
             self._shape("replace", NOTHING + " limit 4mb")
         else:
             self._set("down")
@@ -84,12 +84,12 @@ class Link:
         the system asks again only after a second: so nothing is sent here after cards were down.
         """
         self._set("up")
-        if self._silent:
+        if self._changed:
             self.set_rate(self.mbit)
-        self._silent = False
 
     def set_rate(self, mbit: float | None) -> None:
         """Change the rate for now; `restore` brings the link's own back."""
+        self._changed = mbit != self.mbit
         if mbit is None:
             for side, name in self._ends:
                 self.links.run(side, f"tc qdisc del dev {name} root", check=False)
