@@ -1,7 +1,8 @@
 """Limits and other systems in processes of their own, asked call by call.
 
 While others measure, such a process and its children are stopped: a progress thread that spins
-would take a core from them.
+would take a core from them. Those that would be given up by others of theirs meanwhile stay as they
+are, if they are idle when nobody asks.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from benchmarks.transfer.told import Told
 
 SETTLE_S = 0.002  # after they go on, until threads that spin are there again
 
+ONE_MODE: Mapping[str, Sequence[str]] = {"": ()}
 VERSION = "import importlib.metadata as m; print(m.version('{}'))"
 
 
@@ -30,22 +32,32 @@ class Driver(Told):
     Args:
         command: it.
         environment: laid over this process's.
+        stopped: while nobody asks.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        stopped: bool = True,
     ) -> None:
         environment = {**os.environ, **(environment or {})}
         super().__init__(command, env=environment, start_new_session=True)
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        self._stopped = stopped
+        self._signal(signal.SIGSTOP)
 
     def ask(self, what: str, block_bytes: int, threads: int, calls: int) -> tuple[float, float]:
         """Total and median seconds of `calls` calls in each of `threads` threads."""
-        os.killpg(self.process.pid, signal.SIGCONT)
-        time.sleep(SETTLE_S)
+        self._signal(signal.SIGCONT)
         total_s, p50_s = self.tell(f"{what} {block_bytes} {threads} {calls}").split()
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         return float(total_s), float(p50_s)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._stopped:
+            os.killpg(self.process.pid, number)
+            if number == signal.SIGCONT:
+                time.sleep(SETTLE_S)
 
     def close(self) -> None:
         """Kill it and its children."""
@@ -77,7 +89,12 @@ def limits() -> Iterator[Driver]:
 @contextlib.contextmanager
 def mooncake(folder: Path | None) -> Iterator[dict[str, Driver]]:
     """Mooncake's engine over tcp under its label; empty if it is not there or does not start."""
-    with _started(folder, "mooncake", "mooncake-transfer-engine-non-cuda", {"": []}, {}) as found:
+    with started(
+        folder,
+        "mooncake",
+        "mooncake-transfer-engine-non-cuda",
+        "benchmarks.transfer.peer_mooncake",
+    ) as found:
         yield found
 
 
@@ -90,18 +107,38 @@ def nixl(folder: Path | None, ucx_tls: str | None = None) -> Iterator[dict[str, 
     """
     modes = {"": ["threaded"], " without progress thread": ["unthreaded"]}
     environment = {"UCX_TLS": ucx_tls} if ucx_tls else {}
-    with _started(folder, "nixl", "nixl", modes, environment) as found:
+    with started(
+        folder,
+        "nixl",
+        "nixl",
+        "benchmarks.transfer.peer_nixl",
+        modes=modes,
+        environment=environment,
+    ) as found:
         yield found
 
 
 @contextlib.contextmanager
-def _started(
+def started(
     folder: Path | None,
     name: str,
     package: str,
-    modes: Mapping[str, Sequence[str]],
-    environment: Mapping[str, str],
+    module: str,
+    *,
+    modes: Mapping[str, Sequence[str]] = ONE_MODE,
+    environment: Mapping[str, str] | None = None,
+    stopped: bool = True,
 ) -> Iterator[dict[str, Driver]]:
+    """Another system's drivers under their labels; empty where it is not there or does not start.
+
+    Args:
+        folder: `--peers`.
+        name: of its environment.
+        package: whose version is in the label.
+        module: of this repository, which its Python runs.
+        modes: arguments of the module by what they add to the label.
+        environment, stopped: as of `Driver`.
+    """
     home = peers.environment(folder, name)
     found: dict[str, Driver] = {}
     with contextlib.ExitStack() as stack:
@@ -110,10 +147,9 @@ def _started(
             version = subprocess.run(
                 [python, "-c", VERSION.format(package)], capture_output=True, text=True, check=False
             ).stdout.strip()
-            module = f"benchmarks.transfer.peer_{name}"
             for suffix, arguments in modes.items():
                 try:
-                    driver = Driver([python, "-m", module, *arguments], environment)
+                    driver = Driver([python, "-m", module, *arguments], environment, stopped)
                 except CaseError as error:
                     print(f"peer left out: {error}", file=sys.stderr)
                     continue

@@ -89,9 +89,24 @@ class Point:
     max_us: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnStore:
+    """A store that was started.
+
+    Attributes:
+        master: its address.
+        token: what clients must hold.
+        master_pid: of its process.
+    """
+
+    master: str
+    token: bytes
+    master_pid: int
+
+
 @contextmanager
-def own_store(memory_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """A master and a node in processes of their own; gives the address and the token."""
+def own_store(memory_bytes: int) -> Iterator[OwnStore]:
+    """A master and a node in processes of their own."""
     token = secrets.token_bytes(32)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inlay-bench-")))
@@ -100,17 +115,18 @@ def own_store(memory_bytes: int) -> Iterator[tuple[str, bytes]]:
         file.write_bytes(token)
         state = ["--state", str(folder / "epoch"), "--token-file", str(file)]
         listen = ["--listen", "127.0.0.1:0", "--admin", "none"]
-        master = stack.enter_context(_running("master", *listen, *state, says="master at "))
+        started = _running("master", *listen, *state, says="master at ")
+        master, master_pid = stack.enter_context(started)
         name = f"bench-{os.getpid()}"
         node = ["--master", master, "--name", name, "--memory", str(memory_bytes)]
         node += ["--token-file", str(file), "--forget"]
         stack.enter_context(_running("node", *node, says=f"node {name}: "))
-        yield master, token
+        yield OwnStore(master=master, token=token, master_pid=master_pid)
 
 
 @contextmanager
-def _running(*args: str, says: str) -> Iterator[str]:
-    """A command of `inlay store`; gives the word behind what it says at its start."""
+def _running(*args: str, says: str) -> Iterator[tuple[str, int]]:
+    """A command of `inlay store`; gives the word behind what it says at its start, and its pid."""
     process = subprocess.Popen(
         [sys.executable, "-m", "inlay", "store", *args],
         stdout=subprocess.PIPE,
@@ -124,7 +140,7 @@ def _running(*args: str, says: str) -> Iterator[str]:
         said = []
         for line in process.stdout:
             if line.startswith(says):
-                yield line.removeprefix(says).split(",")[0].split()[0]
+                yield line.removeprefix(says).split(",")[0].split()[0], process.pid
                 return
             said.append(line)
         raise StoreUnavailable(f"the store's {args[0]} did not start: {' '.join(said).strip()}")

@@ -67,7 +67,8 @@ def bench_store(
     )
     with ExitStack() as stack:
         if master is None:
-            where, token = stack.enter_context(own_store(memory_bytes))
+            own = stack.enter_context(own_store(memory_bytes))
+            where, token = own.master, own.token
         else:
             where, token = master, read_token(token_file)
         store = stack.enter_context(Store.connect(where, token=token))
