@@ -63,26 +63,48 @@ static void ask_until_known(std::span<const std::string_view> keys, Clock::time_
   }
 }
 
+// Past its time a location is good only where nobody can have changed the object, and there is
+// nobody to ask.
 std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> keys,
                                            Clock::time_point until) {
   require_open();
   std::vector<LocationPtr> locations(keys.size());
   std::vector<std::size_t> unknown;
+  std::vector<LocationPtr> old(keys.size());  // that is good where there is nobody to ask
+  bool any_old = false;
   const Clock::time_point now = Clock::now();
   for (std::size_t i = 0; i < keys.size(); ++i) {
     require_key(keys[i]);
     LocationPtr known = locations_.find(keys[i]);
-    if (known != nullptr && is_usable(*known, now))
+    if (known != nullptr && now < known->expires) {
       locations[i] = std::move(known);
-    else
-      unknown.push_back(i);
+      continue;
+    }
+    unknown.push_back(i);
+    if (known == nullptr || (known->flags & kMutable) != 0) continue;
+    old[i] = std::move(known);
+    any_old = true;
   }
   if (unknown.empty()) return locations;
   std::vector<std::string_view> asked_keys;
   for (const std::size_t i : unknown) asked_keys.push_back(keys[i]);
   ask_until_known(asked_keys, until, [&](Keys some, const std::vector<std::size_t>& positions) {
     const Clock::time_point asked = Clock::now();
-    const Locate::Answer answer = link_.ask(Locate{.keys = std::move(some)}, until);
+    Locate::Answer answer;
+    try {
+      answer = any_old ? link_.ask_connected(Locate{.keys = some}, until)
+                       : link_.ask(Locate{.keys = std::move(some)}, until);
+    } catch (const StoreFailure& failure) {
+      if (!any_old || failure.status != StoreStatus::kUnavailable) throw;
+      any_old = false;
+      std::vector<std::size_t> others;
+      for (const std::size_t position : positions) {
+        const std::size_t at = unknown[position];
+        locations[at] = old[at];
+        if (old[at] == nullptr) others.push_back(position);
+      }
+      return others;
+    }
     const auto reaches = reaches_.of_version(answer.table_version, until);
     const auto expires = asked + std::chrono::milliseconds(link_.terms().location_ttl_ms);
     std::vector<std::size_t> left;
@@ -110,12 +132,6 @@ std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> key
     return left;
   });
   return locations;
-}
-
-// Past its time a location is good only where nobody can have changed the object, and there is
-// nobody to ask.
-bool StoreClient::is_usable(const Location& location, Clock::time_point now) const {
-  return now < location.expires || ((location.flags & kMutable) == 0 && !link_.connected());
 }
 
 std::vector<bool> StoreClient::exists(std::span<const std::string_view> keys,

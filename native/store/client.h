@@ -119,7 +119,6 @@ class StoreClient {
                    Clock::time_point until);
 
   void require_open() const;
-  bool is_usable(const Location& location, Clock::time_point now) const;
 
   MasterLink& link_;
   transfer::Engine* const engine_;

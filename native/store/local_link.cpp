@@ -135,7 +135,7 @@ void LocalLink::start(const Question& question, Clock::time_point until, Then th
     master_->ask(peer_, question, until, std::move(then));
 }
 
-Answer LocalLink::wait(const Question& question, Clock::time_point until) {
+Answer LocalLink::wait(const Question& question, Clock::time_point until, bool) {
   struct Shared {
     std::mutex mutex;
     std::condition_variable told;

@@ -69,7 +69,7 @@ class LocalLink final : public MasterLink {
   void close() override;
 
  private:
-  Answer wait(const Question& question, Clock::time_point until) override;
+  Answer wait(const Question& question, Clock::time_point until, bool while_connected) override;
   void start(const Question& question, Clock::time_point until, Then then) override;
 
   const std::shared_ptr<LocalMaster> master_;

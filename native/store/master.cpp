@@ -283,6 +283,20 @@ void Master::raise_floor(Pool& pool, std::string_view key, uint64_t generation) 
   floor = std::max(floor, generation);
 }
 
+void Master::bury(Pool& pool, std::string_view key, uint64_t generation) {
+  raise_floor(pool, key, generation);
+  pool.burials.add(pool.index.hash_of(key), generation);
+}
+
+// One that never changes may come back with a node: it is as good as before.
+void Master::bury_if_mutable(Pool& pool, ObjectId id, uint64_t generation) {
+  const std::string_view key = pool.index.key(id);
+  if ((pool.index[id].flags & kMutable) != 0)
+    bury(pool, key, generation);
+  else
+    raise_floor(pool, key, generation);
+}
+
 uint64_t Master::memory_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [name, pool] : pools_)

@@ -125,11 +125,14 @@ class Master {
   Result answer(const Turn& turn, const RemoveGroup& question);
   Result answer(const Turn& turn, const RemovePrefix& question);
   uint32_t drop_object(Pool& pool, ObjectId id, uint64_t waiter);
+  uint32_t remove_object(Pool& pool, ObjectId id, uint64_t waiter);
   bool kill(Pool& pool, const Replica& replica, uint64_t generation, std::string_view key,
             uint64_t waiter);
   Result settle(const Turn& turn, uint64_t waiter, uint32_t kills, uint32_t disks, Answer answer);
   void tell(uint64_t waiter, bool disk);
   void raise_floor(Pool& pool, std::string_view key, uint64_t generation);
+  void bury(Pool& pool, std::string_view key, uint64_t generation);
+  void bury_if_mutable(Pool& pool, ObjectId id, uint64_t generation);
   uint64_t& floor_of(Pool& pool, std::string_view key);
 
   // Objects.
@@ -159,6 +162,7 @@ class Master {
   void make_segment(Node& node, const Join::Segment& about, Millis now);
   void make_ready(Segment& segment, Millis now);
   void advertise(Segment& segment, const Advertise::Record& record, Millis now);
+  bool supersedes(const Advertise::Record& record, const Object& known) const;
   void drop_replica(Pool& pool, ObjectId id, SegmentId segment);
   void post(Node& node, InFlight flight);
   void flush(Node& node);

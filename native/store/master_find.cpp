@@ -55,7 +55,9 @@ Locate::Found Master::locate(Pool& pool, ObjectId id, uint32_t lease_ms, Millis 
     Object& object = pool.index[id];
     found.first_place = static_cast<uint32_t>(places.size());
     found.num_places = add_places(pool, object, places);
-    if (found.num_places > 0) {
+    // A node that is still to come may have a later one.
+    const bool open = (object.flags & kMutable) != 0 && recovering(now);
+    if (found.num_places > 0 && !open) {
       found.presence = Presence::kPresent;
       found.flags = object.flags;
       found.generation = object.generation;
@@ -236,7 +238,7 @@ Survey::Answer Master::survey(const Pool* only, Millis now) const {
                      {"commands", c.commands},
                      {"memory_bytes", memory_bytes()}};
   for (const auto& node : nodes_) {
-    if (node == nullptr || (only != nullptr && node->pool != only)) continue;
+    if (node == nullptr || node->left || (only != nullptr && node->pool != only)) continue;
     Survey::Node& one = answer.nodes.emplace_back();
     one.name = node->about.node;
     one.host = node->about.host;
@@ -270,12 +272,12 @@ Master::Result Master::answer(const Turn& turn, const Explain& question) {
     line("no object has this key in tenant \"" + pool.tenant + "\"");
     if (missing(pool, turn.now) == Presence::kUnknown)
       line("nodes still tell what they hold: it may appear");
-    const uint64_t floor = floor_of(pool, question.key);
-    if (floor > 0)
-      line("a key like it was removed or evicted; records up to generation " +
-           std::to_string(floor) + " are not taken for it");
+    if (const uint64_t buried = pool.burials.of(pool.index.hash_of(question.key)); buried > 0)
+      line(
+          "it was removed or replaced; nodes that come back with records of it, up to generation " +
+          std::to_string(buried) + ", are told to drop them");
     else
-      line("nothing with such a hash was removed since this master started");
+      line("it was not removed since this master started: never put, evicted, or lost");
     return Explain::Answer{text};
   }
   const Object& object = pool.index[id];

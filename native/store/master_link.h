@@ -24,7 +24,12 @@ class MasterLink {
   // (another token), kVersion, kClosed.
   template <typename Question>
   typename Question::Answer ask(Question question, Clock::time_point until) {
-    return std::get<typename Question::Answer>(wait(std::move(question), until));
+    return std::get<typename Question::Answer>(wait(std::move(question), until, false));
+  }
+  // The same while a master is connected: kUnavailable as soon as none is.
+  template <typename Question>
+  typename Question::Answer ask_connected(Question question, Clock::time_point until) {
+    return std::get<typename Question::Answer>(wait(std::move(question), until, true));
   }
 
   // The same without waiting: `then` is called once, on the link's thread or before this returns,
@@ -52,7 +57,7 @@ class MasterLink {
 
  protected:
   using Then = std::function<void(StoreStatus, Answer)>;
-  virtual Answer wait(const Question& question, Clock::time_point until) = 0;
+  virtual Answer wait(const Question& question, Clock::time_point until, bool while_connected) = 0;
   virtual void start(const Question& question, Clock::time_point until, Then then) = 0;
 };
 

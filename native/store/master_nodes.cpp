@@ -140,15 +140,16 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
   const auto refuse = [&] { kill(pool, replica, record.generation, record.key, 0); };
   if (epoch_of(record.generation) > options_.terms.epoch) return refuse();
   if (id == kNoObject) {
-    if (record.generation <= floor_of(pool, record.key)) return refuse();
+    if (record.generation <= pool.burials.of(pool.index.hash_of(record.key))) return refuse();
     Replicas one;
     one.add(replica);
     id = make_object(pool, record.key, one);
   } else {
     Object& object = pool.index[id];
-    if (object.generation > record.generation) return refuse();
+    const bool same = object.generation == record.generation;
+    if (!same && !supersedes(record, object)) return refuse();
     Replicas replicas;
-    if (object.generation == record.generation) {
+    if (same) {
       replicas = living(pool, object);
       if (replicas.count == kMaxReplicas || std::ranges::any_of(replicas, [&](const Replica& one) {
             return one.segment == segment.id;
@@ -170,6 +171,16 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
   object.wanted = std::clamp<uint16_t>(record.wanted_replicas, 1, kMaxReplicas) & 15;
   join_group(pool, id, record.group);
   if (segment.ranges) rank(pool, id, {}, 0, now);
+}
+
+// Of two records of a key, one of which a node has just told of. What was committed in this epoch
+// is known. Before it, the first of those that never change was kept when the others came, and of
+// those that do the last is what readers have seen.
+bool Master::supersedes(const Advertise::Record& record, const Object& known) const {
+  if (((record.flags | known.flags) & kMutable) == 0)
+    return record.generation < known.generation &&
+           epoch_of(known.generation) < options_.terms.epoch;
+  return record.generation > known.generation && epoch_of(record.generation) < options_.terms.epoch;
 }
 
 Master::Result Master::answer(const Turn& turn, const Beat& question) {
@@ -216,7 +227,7 @@ void Master::drop_replica(Pool& pool, ObjectId id, SegmentId segment) {
     set_replicas(pool, id, kept);
     return;
   }
-  raise_floor(pool, pool.index.key(id), pool.index[id].generation);
+  bury_if_mutable(pool, id, pool.index[id].generation);
   forget(pool, id);
 }
 
@@ -355,8 +366,10 @@ void Master::lose(Node& node, Millis now) {
 }
 
 Master::Result Master::answer(const Turn& turn, const Leave&) {
-  if (turn.peer.node && nodes_[*turn.peer.node] != nullptr && nodes_[*turn.peer.node]->alive)
+  if (turn.peer.node && nodes_[*turn.peer.node] != nullptr && nodes_[*turn.peer.node]->alive) {
+    nodes_[*turn.peer.node]->left = true;
     lose(*nodes_[*turn.peer.node], turn.now);
+  }
   turn.peer.node.reset();
   return Leave::Answer{};
 }

@@ -37,9 +37,17 @@ uint32_t Master::drop_object(Pool& pool, ObjectId id, uint64_t waiter) {
   uint32_t kills = 0;
   for (const Replica& replica : replicas_of(pool, object))
     kills += kill(pool, replica, object.generation, key, waiter) ? 1 : 0;
-  raise_floor(pool, key, object.generation);
+  bury_if_mutable(pool, id, object.generation);
   forget(pool, id);
   return kills;
+}
+
+// What was written before under that key is gone for good: also what was never committed, and comes
+// back with a node that has it.
+uint32_t Master::remove_object(Pool& pool, ObjectId id, uint64_t waiter) {
+  bury(pool, pool.index.key(id), next_generation_ - 1);
+  ++counters_.removed;
+  return drop_object(pool, id, waiter);
 }
 
 Master::Result Master::settle(const Turn& turn, uint64_t waiter, uint32_t kills, uint32_t disks,
@@ -68,8 +76,7 @@ Master::Result Master::answer(const Turn& turn, const Remove& question) {
     const ObjectId id = turn.pool.index.find(key);
     if (id == kNoObject) {
       // A lost node may have it, and come back.
-      if (!key.empty() && key.size() <= kMaxKeyBytes)
-        raise_floor(turn.pool, key, next_generation_ - 1);
+      if (!key.empty() && key.size() <= kMaxKeyBytes) bury(turn.pool, key, next_generation_ - 1);
       answer.outcomes.push_back(missing(turn.pool, turn.now) == Presence::kUnknown
                                     ? Removed::kUnknown
                                     : Removed::kAbsent);
@@ -78,8 +85,7 @@ Master::Result Master::answer(const Turn& turn, const Remove& question) {
     } else {
       const bool lived = living(turn.pool, turn.pool.index[id]).count > 0;
       answer.outcomes.push_back(lived ? Removed::kRemoved : Removed::kAbsent);
-      kills += drop_object(turn.pool, id, waiter);
-      ++counters_.removed;
+      kills += remove_object(turn.pool, id, waiter);
     }
   }
   return settle(turn, waiter, kills, 0, std::move(answer));
@@ -92,10 +98,9 @@ Master::Result Master::answer(const Turn& turn, const RemoveGroup& question) {
   uint32_t kills = 0;
   for (const uint64_t group : question.groups)
     for (ObjectId id = pool.groups.first(group); id != kNoObject; id = pool.groups.first(group)) {
-      kills += drop_object(pool, id, waiter);
+      kills += remove_object(pool, id, waiter);
       ++answer.removed;
     }
-  counters_.removed += answer.removed;
   return settle(turn, waiter, kills, 0, answer);
 }
 
@@ -108,10 +113,9 @@ Master::Result Master::answer(const Turn& turn, const RemovePrefix& question) {
   const ObjectId end = id + std::min(kSlice, index.end() - id);
   for (; id < end; ++id) {
     if (!index.used(id) || !index.key(id).starts_with(question.prefix)) continue;
-    kills += drop_object(turn.pool, id, waiter);
+    kills += remove_object(turn.pool, id, waiter);
     ++answer.removed;
   }
-  counters_.removed += answer.removed;
   answer.cursor = id < index.end() ? id : 0;
   return settle(turn, waiter, kills, 0, answer);
 }

@@ -77,7 +77,11 @@ class MasterServer {
   template <typename Result>
   Result run(std::function<Result()> work);
   bool may_serve() const;
-  void see_epoch(uint32_t epoch) { epoch_seen_ = std::max(epoch_seen_.load(), epoch); }
+  // Of those that no run of masters comes to nothing is believed: it would use epochs up.
+  void see_epoch(uint32_t epoch) {
+    if (epoch - std::min(epoch, master_.terms().epoch) <= kMaxEpochJump)
+      epoch_seen_ = std::max(epoch_seen_.load(), epoch);
+  }
   bool accept_all();
   void drop(ServedClient& client);
   void deliver();
@@ -86,6 +90,7 @@ class MasterServer {
 
   static constexpr std::size_t kMaxUnproven = 256;
   static constexpr std::size_t kMaxClients = 16384;
+  static constexpr uint32_t kMaxEpochJump = 4096;
   static constexpr std::chrono::seconds kHandshakeTime{5};
 
   const MasterServerOptions options_;

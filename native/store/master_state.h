@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "burials.h"
 #include "eviction.h"
 #include "groups.h"
 #include "index.h"
@@ -56,8 +57,10 @@ struct Pool {
   uint64_t used_bytes = 0;     // of these
   uint64_t leaving_bytes = 0;  // used, and killed, demoted or closed just now
   Millis stuck_from = 0;       // when grants that wait now have waited too long
-  // Per 64 Ki buckets of hashes: no record up to this generation is taken for a key any more.
+  // Per 64 Ki buckets of hashes: commits of up to this generation are refused, so that generations
+  // of a key grow. A client takes a fresh one then; nodes that come back are held against burials.
   std::vector<uint64_t> floors;
+  Burials burials;
   std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
   unsigned advertising = 0;                        // segments
   bool evicting = false;
@@ -148,6 +151,7 @@ struct HeldBeat {
 struct Node {
   uint32_t id = 0;
   bool alive = true;
+  bool left = false;  // it said so
   bool draining = false;
   Join about;
   Pool* pool = nullptr;

@@ -195,7 +195,7 @@ void RemoteLink::tell(const Touch& touch) {
   send(frame);
 }
 
-Answer RemoteLink::wait(const Question& question, Clock::time_point until) {
+Answer RemoteLink::wait(const Question& question, Clock::time_point until, bool while_connected) {
   std::unique_lock lock(mutex_);
   if (closed_ || refused_ != StoreStatus::kOk) {
     const StoreStatus why = closed_ ? StoreStatus::kClosed : refused_;
@@ -209,6 +209,10 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until) {
     const Clock::time_point now = Clock::now();
     if (now >= until) {
       finish(serial, welcome_ ? StoreStatus::kTimeout : StoreStatus::kUnavailable, {});
+      break;
+    }
+    if (!welcome_ && while_connected) {
+      finish(serial, StoreStatus::kUnavailable, {});
       break;
     }
     if (!welcome_ || driven_) {

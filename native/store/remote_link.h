@@ -64,7 +64,7 @@ class RemoteLink final : public MasterLink {
   };
   class Events;
 
-  Answer wait(const Question& question, Clock::time_point until) override;
+  Answer wait(const Question& question, Clock::time_point until, bool while_connected) override;
   void start(const Question& question, Clock::time_point until, Then then) override;
 
   // All of these with the lock held.

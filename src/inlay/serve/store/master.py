@@ -130,14 +130,18 @@ class MasterProcess:
     def _keep(self, server: MasterServer, reign: Reign) -> str:
         """Until this process is to stop, or is master no more; says why."""
         until, failing = reign.until, False
+        silent_ms = 1000 * self.config.policy.node_timeout_s
         while not self._stop.wait(RENEW_S):
             if server.epoch_seen > reign.epoch:
                 return (
                     f"epoch {server.epoch_seen} was seen elsewhere: this one begins again above it"
                 )
             try:
-                nodes = sorted(node.name for node in server.survey().nodes)
-                renewed = self._succession.renew(nodes)
+                found = server.survey()
+                nodes = {node.name for node in found.nodes if node.silent_ms <= silent_ms}
+                if found.recovering:  # should it end now, the next one waits for them, too
+                    nodes.update(reign.nodes)
+                renewed = self._succession.renew(sorted(nodes))
             except InlayError as error:
                 if not failing:
                     logger.warning("%s; the master goes on while it may", error)

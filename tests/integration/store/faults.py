@@ -1,0 +1,237 @@
+"""Faults of a store's processes, at random times.
+
+Each is a function of a fleet whose processes all run, with a writer and readers at work, and leaves
+it so. What it returns are seconds and counts. What was acknowledged is verified by `run`.
+
+    python -m tests.integration.store.faults RECORD.json [RUNS [SEED [FAULT...]]]
+"""
+
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from inlay.store import Store
+from tests.integration.store.fleet import Fleet, ReaderThread, eventually, look
+from tests.support.directories import running
+from tests.support.relay import Relay
+
+NOTICED_S = 2.5
+BACK_S = 5.0
+READ_KEYS = 20
+SLOWEST_READ_S = 1.0  # by cached location, on a machine that is busy with other things
+
+Outcome = dict[str, float]
+Fault = Callable[[Fleet], Outcome]
+
+
+def client(fleet: Fleet) -> Outcome:
+    """A client is killed while it puts."""
+    fleet.pause(0, 0.2)
+    fleet.writer.kill()
+    fleet.start_writer()
+    return {}
+
+
+def node(fleet: Fleet) -> Outcome:
+    """A node that holds data is killed, and comes back: at once, or when it was given up."""
+    index = fleet.random.choice(fleet.nodes)
+    fleet.pause(0, 0.2)
+    fleet.kill_node(index)
+    killed = time.monotonic()
+    fleet.pause(0, fleet.random.choice([0.1, 0.1, 4.5]))
+    back_s = fleet.writer.wait_for_ack(killed)
+    began = time.monotonic()
+    fleet.start_node(index)
+    ready_s = time.monotonic() - began
+    fleet.wait_for_replicas()
+    return {"writes_again_s": back_s, "ready_s": ready_s}
+
+
+def master(fleet: Fleet) -> Outcome:
+    """The only master is killed and started again."""
+    with _cached_reads(fleet) as seen:
+        fleet.pause(0, 0.2)
+        index = fleet.kill_master()
+        killed = time.monotonic()
+        fleet.pause(0, 0.5)
+        fleet.start_master(index)
+        began = time.monotonic()
+        seen["back_s"] = fleet.writer.wait_for_ack(killed)
+        seen["back_after_start_s"] = time.monotonic() - began
+    assert seen["back_after_start_s"] < BACK_S, seen
+    fleet.wait_for_nodes()
+    return seen
+
+
+def standby(fleet: Fleet) -> Outcome:
+    """The elected master is killed; the other takes over."""
+    with _cached_reads(fleet) as seen:
+        fleet.pause(0, 0.5)
+        index = fleet.kill_master()
+        killed = time.monotonic()
+        fleet.wait_for_master()
+        seen["noticed_s"] = time.monotonic() - killed
+        seen["back_s"] = fleet.writer.wait_for_ack(killed)
+    fleet.start_master(index)
+    assert seen["noticed_s"] < NOTICED_S + 0.5, seen  # until it listens, and says so
+    assert seen["back_s"] < BACK_S, seen
+    fleet.wait_for_nodes()
+    return seen
+
+
+def cut(fleet: Fleet) -> Outcome:
+    """The network between clients and the master is cut for a while, silently or not."""
+    fleet.writer.stop()
+    fleet.wait_for_master()
+    relay = Relay(fleet.master_address)
+    try:
+        with Store.connect(relay.address, token=fleet.token, timeout_s=10) as store:
+            reader = ReaderThread(store, fleet.ledger, fleet.random.getrandbits(32), timeout_s=10)
+            try:
+                fleet.start_writer(masters=relay.address)
+                keys = fleet.put_lasting(READ_KEYS)
+                assert not look(store, fleet.ledger, keys, 10)
+                reader.begin_window(keys)
+                eventually(lambda: reader.reads >= 100, "reads")
+                silently = fleet.random.random() < 0.5
+                relay.cut(silently=silently)
+                fleet.pause(0, fleet.random.choice([0.3, 3.0]))
+                relay.restore()
+                back_s = fleet.writer.wait_for_ack(time.monotonic())
+                assert back_s < BACK_S, back_s
+                assert not reader.failures, reader.failures
+                assert reader.longest_s < (NOTICED_S + 0.5 if silently else SLOWEST_READ_S)
+                slowest_s = reader.longest_s
+            finally:
+                reader.stop()
+            assert not reader.problems, reader.problems
+            fleet.writer.stop()
+            fleet.start_writer()
+        return {"back_s": back_s, "slowest_read_s": slowest_s}
+    finally:
+        relay.close()
+
+
+def everything(fleet: Fleet) -> Outcome:
+    """All processes are killed, and started again: memory of the host is all that is left."""
+    fleet.pause(0, 0.2)
+    order: list[Callable[[], object]] = [
+        fleet.kill_master,
+        fleet.writer.kill,
+        *(lambda index=index: fleet.kill_node(index) for index in fleet.nodes),
+    ]
+    fleet.random.shuffle(order)
+    for kill in order:
+        kill()
+    began = time.monotonic()
+    fleet.start_master(0)
+    for index in fleet.nodes:
+        fleet.start_node(index, wait=False)
+    fleet.wait_for_nodes()
+    ready_s = time.monotonic() - began
+    fleet.start_writer()
+    return {"ready_s": ready_s}
+
+
+@contextmanager
+def _cached_reads(fleet: Fleet) -> Iterator[Outcome]:
+    """Objects that never change are read without a break, by locations that are known."""
+    keys = fleet.put_lasting(READ_KEYS)
+    fleet.verify()
+    seen: Outcome = {}
+    for reader in fleet.readers:
+        reader.begin_window(keys)
+    eventually(lambda: all(one.reads >= 100 for one in fleet.readers), "reads")
+    yield seen
+    seen["slowest_read_s"] = max(reader.longest_s for reader in fleet.readers)
+    failures = [failure for reader in fleet.readers for failure in reader.failures]
+    for reader in fleet.readers:
+        reader.begin_window([])
+    assert not failures, failures[:5]
+    assert seen["slowest_read_s"] < SLOWEST_READ_S, seen
+
+
+ALONE: dict[str, Fault] = {one.__name__: one for one in (client, node, master, cut, everything)}
+ELECTED: dict[str, Fault] = {"standby": standby}
+
+
+def run(fleet: Fleet, fault: Fault, seed: int) -> Outcome:
+    """One fault, and whether nothing was lost by it."""
+    fleet.random = random.Random(seed)
+    fleet.start_writer()
+    outcome = fault(fleet)
+    fleet.writer.stop()
+    fleet.verify()
+    fleet.clear()
+    return outcome
+
+
+def main() -> None:
+    record = Path(sys.argv[1])
+    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 50
+    seeds = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    only = sys.argv[4:] or [*ALONE, *ELECTED]
+    found: list[dict[str, object]] = []
+    failed = False
+    for faults, elected in ((ALONE, False), (ELECTED, True)):
+        wanted = [name for name in faults if name in only]
+        if not wanted:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            service = None
+            if elected:
+                service = running("etcd", Path(folder))
+            try:
+                etcd = f"{service.__enter__().url}/faults" if service else None
+                for name in wanted:
+                    found.append(_repeat(name, faults[name], Path(folder), etcd, runs, seeds))
+                    failed |= not found[-1]["passed"]
+                    record.write_text(json.dumps(found, indent=2) + "\n")
+            finally:
+                if service:
+                    service.__exit__(None, None, None)
+    sys.exit(failed)
+
+
+def _repeat(
+    name: str, fault: Fault, folder: Path, etcd: str | None, runs: int, seeds: random.Random
+) -> dict[str, object]:
+    told: list[int] = []
+    figures: dict[str, list[float]] = {}
+    acknowledged = 0
+    error: str | None = None
+    began = time.monotonic()
+    try:
+        with Fleet(folder, seeds.getrandbits(32), etcd=etcd) as fleet:
+            for _ in range(runs):
+                told.append(seeds.getrandbits(32))
+                for figure, value in run(fleet, fault, told[-1]).items():
+                    figures.setdefault(figure, []).append(value)
+                acknowledged = fleet.ledger.acknowledged
+    except BaseException as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    print(f"{name}: {len(told)} runs, {acknowledged} acknowledged, {error or 'passed'}", flush=True)
+    return {
+        "fault": name,
+        "passed": error is None,
+        "error": error,
+        "seconds": round(time.monotonic() - began, 1),
+        "acknowledged": acknowledged,
+        "seeds": told,
+        "figures": {
+            figure: {
+                "median": round(sorted(values)[len(values) // 2], 3),
+                "greatest": round(max(values), 3),
+            }
+            for figure, values in figures.items()
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
