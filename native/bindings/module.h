@@ -3,7 +3,12 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
+
 namespace inlay::bindings {
+
+// How long a wait lasts before Python's signal handlers get their turn.
+inline constexpr std::chrono::milliseconds kSignalCheck(100);
 
 void register_limits(nanobind::module_& kernels);
 void register_weights(nanobind::module_& kernels);

@@ -18,8 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// How long a wait lasts before Python's signal handlers get their turn.
-constexpr std::chrono::milliseconds kSignalCheck(100);
 constexpr double kMaxTimeout_s = 1e6;
 
 struct Abandoned {

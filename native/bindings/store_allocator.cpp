@@ -25,7 +25,7 @@ nb::object tuple_or_none(const std::optional<Allocation>& made) {
                         made->behind);
 }
 
-nb::object allocate(RangeAllocator& self, uint64_t bytes, uint64_t alignment) {
+nb::object allocate_range(RangeAllocator& self, uint64_t bytes, uint64_t alignment) {
   return tuple_or_none(self.allocate(bytes, alignment));
 }
 
@@ -51,7 +51,7 @@ nb::list ranges(const RangeAllocator& self) {
 void register_store_allocator(nb::module_& store) {
   nb::class_<RangeAllocator>(store, "RangeAllocator")
       .def(nb::init<uint64_t>(), "bytes"_a)
-      .def("allocate", allocate, "bytes"_a, "alignment"_a = store::kGrain)
+      .def("allocate", allocate_range, "bytes"_a, "alignment"_a = store::kGrain)
       .def("take", take, "offset"_a, "bytes"_a)
       .def("split", &RangeAllocator::split, "id"_a, "bytes"_a)
       .def("free", &RangeAllocator::free, "id"_a)

@@ -278,8 +278,8 @@ int export_view(PyObject* self, Py_buffer* buffer, int flags) {
 
 PyType_Slot view_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_view)}, {0, nullptr}};
 
-std::unique_ptr<ViewHandle> view(const ClientHandle& handle, nb::handle key, bool verify,
-                                 double timeout_s) {
+std::unique_ptr<ViewHandle> view_object(const ClientHandle& handle, nb::handle key, bool verify,
+                                        double timeout_s) {
   const KeyList list = KeyList::of_one(key);
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
@@ -385,7 +385,7 @@ void register_store_client(nb::module_& m) {
       .def("get_into", get_into_one, "key"_a, "buffer"_a, "offset"_a, "timeout_s"_a)
       .def("get_into_many", get_into, "keys"_a, "buffers"_a, "timeout_s"_a)
       .def("get_parts", get_parts, "keys"_a, "buffers"_a, "ranges"_a.none(), "timeout_s"_a)
-      .def("view", view, "key"_a, "verify"_a, "timeout_s"_a)
+      .def("view", view_object, "key"_a, "verify"_a, "timeout_s"_a)
       .def("exists", exists, "keys"_a, "timeout_s"_a)
       .def("stat", stat, "key"_a, "timeout_s"_a)
       .def("remove", remove, "keys"_a, "force"_a, "timeout_s"_a)

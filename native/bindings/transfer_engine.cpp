@@ -30,8 +30,6 @@ using transfer::State;
 
 namespace {
 
-// How long a wait lasts before Python's signal handlers get their turn.
-constexpr std::chrono::milliseconds kSignalCheck(100);
 constexpr double kMaxSeconds = 1e6;
 // `None` as a deadline: later than any that can be given.
 constexpr double kNoDeadline = 1e9;
@@ -181,8 +179,9 @@ transfer::Request request_of(nb::handle item, std::size_t index) {
        nb::type_name(item.type()).c_str());
 }
 
-BatchHandle submit(const std::shared_ptr<EngineHandle>& engine, const nb::sequence& transfers,
-                   std::optional<double> deadline_s, std::optional<nb::bytes> notify, bool verify) {
+BatchHandle submit_transfers(const std::shared_ptr<EngineHandle>& engine,
+                             const nb::sequence& transfers, std::optional<double> deadline_s,
+                             std::optional<nb::bytes> notify, bool verify) {
   const double deadline = checked_deadline(deadline_s);
   std::optional<transfer::Bytes> notification;
   if (notify) notification = body_of(*notify);
@@ -413,7 +412,8 @@ void register_transfer_engine(nb::module_& m) {
            "make\n"
            "it smaller meanwhile.")
       .def("connect", connect, "address"_a, "timeout_s"_a)
-      .def("submit", submit, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none(), "verify"_a)
+      .def("submit", submit_transfers, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none(),
+           "verify"_a)
       .def("recv", receive_message, "timeout_s"_a.none())
       .def("move", move_one, "op"_a, "local"_a.none(), "remote"_a.none(), "deadline_s"_a.none(),
            "verify"_a)

@@ -4,18 +4,13 @@
 #include <nanobind/stl/string.h>
 
 #include "array.h"
+#include "module.h"
 #include "transfer.h"
 
 namespace inlay::bindings {
 
 using transfer::Clock;
 using transfer::Message;
-
-namespace {
-
-constexpr std::chrono::milliseconds kSignalCheck(100);
-
-}  // namespace
 
 transfer::Bytes body_of(const nb::bytes& body) {
   const auto* data = static_cast<const std::byte*>(body.data());

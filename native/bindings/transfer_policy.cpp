@@ -21,7 +21,6 @@ using transfer::PathView;
 using transfer::Rail;
 using transfer::RailActions;
 using transfer::RailEvent;
-using transfer::Ticket;
 
 namespace {
 
@@ -49,11 +48,11 @@ nb::tuple choose(const std::vector<PathEstimate*>& estimates, const std::vector<
 }
 
 void register_spray(nb::module_& m) {
-  nb::class_<Ticket>(m, "Ticket")
-      .def_ro("sent", &Ticket::sent)
-      .def_ro("service_s", &Ticket::service_s)
-      .def_ro("predicted_s", &Ticket::predicted_s)
-      .def_ro("alone", &Ticket::alone);
+  nb::class_<transfer::Ticket>(m, "Ticket")
+      .def_ro("sent", &transfer::Ticket::sent)
+      .def_ro("service_s", &transfer::Ticket::service_s)
+      .def_ro("predicted_s", &transfer::Ticket::predicted_s)
+      .def_ro("alone", &transfer::Ticket::alone);
   nb::class_<PathEstimate>(m, "PathEstimate")
       .def(
           "__init__",

@@ -8,7 +8,7 @@ namespace inlay::kernels {
 namespace {
 
 // Items per thread, so that the last ones to finish leave little idle time.
-constexpr int64_t kItemsPerThread = 4;
+constexpr int64_t kSharesPerThread = 4;
 
 // Reading and transposing a key costs about as much as its products with this many rows.
 constexpr int64_t kRowsOfKey = 8;
@@ -35,7 +35,7 @@ struct HeadRun {
   int64_t partials;  // where its states begin in the shared memory, when there are several pieces
 };
 
-struct Item {
+struct Share {
   int64_t head_run;
   int64_t piece;
 };
@@ -70,7 +70,7 @@ void each_head_run(const PagedAttention& p, int64_t group, int threads, const Bo
   const int64_t kv_heads = p.geometry.kv_heads;
   int64_t cost = 0;
   each_tile(p, group, [&](const Tile& tile) { cost += tile.cost * kv_heads; });
-  const int64_t item_cost = std::max<int64_t>(1, cost / (threads * kItemsPerThread));
+  const int64_t item_cost = std::max<int64_t>(1, cost / (threads * kSharesPerThread));
   each_tile(p, group, [&](const Tile& tile) {
     const int64_t segments = tile.last_segment - tile.first_segment;
     const int64_t items = threads == 1 ? 1 : parts(tile.cost * kv_heads, item_cost);
@@ -147,15 +147,15 @@ void paged_attention(const PagedAttention& p) {
   // The states come first: they are aligned to 64 bytes.
   std::byte* shared = session.shared_scratch<std::byte>(
       floats * int64_t{sizeof(float)} + num_runs * int64_t{sizeof(HeadRun)} +
-      (num_items + num_split) * int64_t{sizeof(Item)});
+      (num_items + num_split) * int64_t{sizeof(Share)});
   float* partials = reinterpret_cast<float*>(shared);
   HeadRun* runs = reinterpret_cast<HeadRun*>(partials + floats);
-  Item* items = reinterpret_cast<Item*>(runs + num_runs);
-  Item* merges = items + num_items;
+  Share* items = reinterpret_cast<Share*>(runs + num_runs);
+  Share* merges = items + num_items;
 
   HeadRun* run = runs;
-  Item* item = items;
-  Item* merge = merges;
+  Share* item = items;
+  Share* merge = merges;
   floats = 0;
   each_head_run(p, group, session.num_threads(), [&](const HeadRun& next) {
     *run = next;

@@ -13,7 +13,7 @@ namespace inlay::kernels {
 // Items of a pass that every thread gets at least, where they can be cut that small. Large items
 // read on for long, which memory rewards (4 instead of 24: int4:g32 gains 5 % at one token), and
 // threads that the system holds up are few.
-constexpr int64_t kItemsPerThread = 4;
+inline constexpr int64_t kItemsPerThread = 4;
 
 // The experts of a call: shared ones, which take every token, then routed ones.
 class Experts {

@@ -19,7 +19,7 @@ namespace inlay::net {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x31525241464c4e49;  // "INLFARR1"
+constexpr uint64_t kLedgerMagic = 0x31525241464c4e49;  // "INLFARR1"
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 // Whose line was not written for so long may lose it to another.
 constexpr std::chrono::seconds kAbandoned(1);
@@ -125,7 +125,7 @@ std::unique_ptr<Fairness::Ledger, void (*)(Fairness::Ledger*)> Fairness::Ledger:
   std::unique_ptr<Ledger, void (*)(Ledger*)> ledger(
       static_cast<Ledger*>(memory), [](Ledger* mapped) { munmap(mapped, sizeof(Ledger)); });
   uint64_t magic = 0;
-  if (!ledger->magic.compare_exchange_strong(magic, kMagic) && magic != kMagic)
+  if (!ledger->magic.compare_exchange_strong(magic, kLedgerMagic) && magic != kLedgerMagic)
     throw ArgumentError("the ledger " + file + " is of another version of Inlay; remove it");
   return ledger;
 }

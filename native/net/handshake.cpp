@@ -11,7 +11,7 @@ namespace inlay::net {
 
 namespace {
 
-constexpr std::string_view kMagic = "INLYXFR1";
+constexpr std::string_view kGreetingMagic = "INLYXFR1";
 constexpr std::size_t kHelloBytes = 8 + 2 + 2 + 1 + 3 + 16 + 8 + 32;
 // Every answer begins like this: magic, u16 what, u16 status, u16 least and u16 greatest version.
 constexpr std::size_t kAnswerBytes = 16;
@@ -26,7 +26,7 @@ void append(Bytes& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-std::span<const std::byte> magic() { return std::as_bytes(std::span(kMagic)); }
+std::span<const std::byte> magic() { return std::as_bytes(std::span(kGreetingMagic)); }
 
 Bytes encode(const Hello& hello) {
   Bytes bytes(kHelloBytes);
@@ -109,7 +109,8 @@ void ClientHandshake::take(std::span<const std::byte> bytes) {
 }
 
 void ClientHandshake::take_answer(std::span<const std::byte> bytes) {
-  if (!std::ranges::equal(bytes.first(kMagic.size()), magic())) return fail(Status::kProtocol);
+  if (!std::ranges::equal(bytes.first(kGreetingMagic.size()), magic()))
+    return fail(Status::kProtocol);
   const auto answer = static_cast<Answer>(load<uint16_t>(&bytes[8]));
   const auto status = static_cast<Status>(load<uint16_t>(&bytes[10]));
   target_min_ = load<uint16_t>(&bytes[12]);
@@ -149,7 +150,7 @@ void ServerHandshake::refuse(Status status) {
 
 void ServerHandshake::take_hello(std::span<const std::byte> bytes) {
   greeted_ = true;
-  if (!std::ranges::equal(bytes.first(kMagic.size()), magic())) {
+  if (!std::ranges::equal(bytes.first(kGreetingMagic.size()), magic())) {
     state_ = State::kNotInlay;
     wanted_ = 0;
     return;

@@ -7,13 +7,6 @@
 
 namespace inlay::store {
 
-namespace {
-
-// Between questions whose answer was that the master does not know yet.
-constexpr std::chrono::milliseconds kRecoveryPause(10);
-
-}  // namespace
-
 void require_key(std::string_view key) {
   if (key.empty() || key.size() > kMaxKeyBytes)
     throw ArgumentError("key: must have 1.." + std::to_string(kMaxKeyBytes) + " bytes, got " +

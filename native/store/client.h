@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +20,11 @@
 #include "locations.h"
 
 namespace inlay::store {
+
+// Remote payloads up to this move together with their headers, in one piece.
+inline constexpr uint64_t kGatherUpTo = uint64_t{64} << 10;
+// Between questions whose answer was that the master does not know yet.
+inline constexpr std::chrono::milliseconds kRecoveryPause(10);
 
 struct Part {
   const std::byte* data;

@@ -12,9 +12,6 @@ namespace inlay::store {
 
 namespace {
 
-constexpr std::chrono::milliseconds kRecoveryPause(10);
-// Payloads of remote records up to this are copied beside their headers, and leave in one piece.
-constexpr uint64_t kGatherUpTo = uint64_t{64} << 10;
 constexpr std::size_t kMaxBatch = 4096;
 
 uint64_t bytes_of(const Value& value) {

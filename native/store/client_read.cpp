@@ -12,9 +12,7 @@ namespace inlay::store {
 
 namespace {
 
-// Remote payloads up to this come together with their headers, in one piece.
-constexpr uint64_t kGatherUpTo = uint64_t{64} << 10;
-constexpr std::chrono::milliseconds kPause(2);
+constexpr std::chrono::milliseconds kUnreachablePause(2);
 // So long a replica is waited for when there are others, and a millisecond for each 100 KB.
 constexpr std::chrono::milliseconds kPatience(500);
 constexpr uint64_t kBytesPerMs = 100'000;
@@ -259,7 +257,7 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
                              "' was not read in time");
   }
   // The master learns of a node's end later than who asked it for bytes.
-  if (any_unreachable) std::this_thread::sleep_for(kPause);
+  if (any_unreachable) std::this_thread::sleep_for(kUnreachablePause);
   return done;
 }
 

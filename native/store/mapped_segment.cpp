@@ -14,7 +14,7 @@ namespace inlay::store {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+[[noreturn]] void refuse_segment(const std::string& path, const std::string& why) {
   throw ResourceError("the store segment " + path + " " + why);
 }
 
@@ -31,7 +31,8 @@ MappedSegment::MappedSegment(const std::string& path, const Uuid& uuid, uint64_t
     : pins_(path + ".pins"), file_(open((path + ".segment").c_str(), O_RDWR | O_CLOEXEC)) {
   const net::Descriptor table_file(open((path + ".table").c_str(), O_RDONLY | O_CLOEXEC));
   void* table = map_file(table_file, sizeof(SegmentTable), PROT_READ);
-  if (table == MAP_FAILED) refuse(path, "has no table: " + std::string(std::strerror(errno)));
+  if (table == MAP_FAILED)
+    refuse_segment(path, "has no table: " + std::string(std::strerror(errno)));
   table_ = static_cast<const SegmentTable*>(table);
   void* memory = MAP_FAILED;
   const bool is_it = table_->fixed.magic == SegmentTable::kMagic &&
@@ -40,8 +41,8 @@ MappedSegment::MappedSegment(const std::string& path, const Uuid& uuid, uint64_t
   if (is_it) memory = map_file(file_, bytes, PROT_READ);
   if (memory == MAP_FAILED) {
     munmap(table, sizeof(SegmentTable));
-    refuse(path, is_it ? "cannot be mapped: " + std::string(std::strerror(errno))
-                       : "is another one than the master says");
+    refuse_segment(path, is_it ? "cannot be mapped: " + std::string(std::strerror(errno))
+                               : "is another one than the master says");
   }
   memory_ = {static_cast<const std::byte*>(memory), bytes};
 }

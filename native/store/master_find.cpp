@@ -10,8 +10,6 @@ namespace {
 constexpr uint64_t kNsPerMs = 1'000'000;
 // How long a Locate waits for objects to come from a disk; its client asks again.
 constexpr Millis kPromotionMs = 10'000;
-// Objects that one slice of a walk looks at.
-constexpr ObjectId kSlice = 4096;
 
 }  // namespace
 

@@ -10,8 +10,7 @@ namespace {
 
 // Copies and promotions to one node at a time.
 constexpr unsigned kMaxMoves = 8;
-// Objects that one slice of a walk looks at, and repairs that one slice begins.
-constexpr ObjectId kSlice = 4096;
+// Repairs that one slice of a walk begins.
 constexpr unsigned kRepairs = 32;
 
 }  // namespace

@@ -5,12 +5,7 @@
 
 namespace inlay::store {
 
-namespace {
-
-// Objects that one slice of a prefix's scan looks at.
-constexpr ObjectId kSlice = 4096;
-
-}  // namespace
+namespace {}  // namespace
 
 bool Master::kill(Pool& pool, const Replica& replica, uint64_t generation, std::string_view key,
                   uint64_t waiter) {

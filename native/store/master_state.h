@@ -26,6 +26,8 @@ using PeerId = uint64_t;  // a connection
 
 // `range` is one of the segment's, or, on a disk, the record's size in grains.
 inline constexpr SegmentId kNoSegment = 65535;
+// Objects that one slice of a walk over the index looks at.
+inline constexpr ObjectId kSlice = 4096;
 
 struct Replica {
   SegmentId segment = 0;

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kAnswer(5);
 constexpr std::chrono::seconds kReaping(1);  // between looks for readers that died
 constexpr uint32_t kPinnedBeatMs =
     2;  // while somebody reads a dead record, or writes to a closing extent
-constexpr std::chrono::milliseconds kPause(20);
+constexpr std::chrono::milliseconds kJoinPause(20);
 
 std::shared_ptr<transfer::Segment> register_memory(transfer::Engine& engine,
                                                    const StoreSegment& segment) {
@@ -96,8 +96,8 @@ void StoreNode::join(Clock::time_point until) {
   for (;;) {
     answer = link_.ask(Join(question), until);
     // The master may not have noticed yet that the former process of this name ended.
-    if (answer.outcome != Join::Outcome::kNameTaken || Clock::now() + kPause >= until) break;
-    std::this_thread::sleep_for(kPause);
+    if (answer.outcome != Join::Outcome::kNameTaken || Clock::now() + kJoinPause >= until) break;
+    std::this_thread::sleep_for(kJoinPause);
   }
   switch (answer.outcome) {
     case Join::Outcome::kJoined:
@@ -180,7 +180,7 @@ void StoreNode::serve() {
       join(Clock::now() + kAnswer);
     } catch (const std::exception&) {
       // No master, or one that refuses: what is here stays, and is offered again.
-      for (int i = 0; i < 10 && !over_.load(); ++i) std::this_thread::sleep_for(kPause);
+      for (int i = 0; i < 10 && !over_.load(); ++i) std::this_thread::sleep_for(kJoinPause);
     }
   }
 }

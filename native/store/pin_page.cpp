@@ -21,7 +21,7 @@ PinLayout* map_page(const net::Descriptor& file) {
   return at == MAP_FAILED ? nullptr : static_cast<PinLayout*>(at);
 }
 
-[[noreturn]] void refuse(const std::string& file, const std::string& why) {
+[[noreturn]] void refuse_pins(const std::string& file, const std::string& why) {
   throw ResourceError("the pins of a store segment, " + file + ", " + why);
 }
 
@@ -37,9 +37,9 @@ PinPage::PinPage(const std::string& file) {
   struct stat about{};
   if (!opened.valid() || fstat(opened.get(), &about) != 0 ||
       posix_fallocate(opened.get(), 0, sizeof(PinLayout)) != 0)
-    refuse(file, "cannot be made: " + std::string(std::strerror(errno)));
+    refuse_pins(file, "cannot be made: " + std::string(std::strerror(errno)));
   layout_ = map_page(opened);
-  if (layout_ == nullptr) refuse(file, "cannot be mapped");
+  if (layout_ == nullptr) refuse_pins(file, "cannot be mapped");
   layout_->pid_namespace = this_pid_namespace();
   layout_->magic = PinLayout::kMagic;
 }
@@ -86,10 +86,11 @@ PinBoard::PinBoard(const std::string& file) {
   const net::Descriptor opened(open(file.c_str(), O_RDWR | O_CLOEXEC));
   struct stat about{};
   if (!opened.valid() || fstat(opened.get(), &about) != 0)
-    refuse(file, "cannot be opened: " + std::string(std::strerror(errno)));
-  if (static_cast<std::size_t>(about.st_size) < sizeof(PinLayout)) refuse(file, "is cut short");
+    refuse_pins(file, "cannot be opened: " + std::string(std::strerror(errno)));
+  if (static_cast<std::size_t>(about.st_size) < sizeof(PinLayout))
+    refuse_pins(file, "is cut short");
   layout_ = map_page(opened);
-  if (layout_ == nullptr) refuse(file, "cannot be mapped");
+  if (layout_ == nullptr) refuse_pins(file, "cannot be mapped");
   std::string why;
   if (layout_->magic != PinLayout::kMagic)
     why = "has another layout: use the same version in both processes";
@@ -99,7 +100,7 @@ PinBoard::PinBoard(const std::string& file) {
     why = "is full";
   if (why.empty()) return;
   munmap(layout_, sizeof(PinLayout));
-  refuse(file, why);
+  refuse_pins(file, why);
 }
 
 PinBoard::~PinBoard() {

@@ -12,8 +12,8 @@ namespace {
 constexpr uint16_t kMaxTries = 8;
 // Bytes that come damaged so often are damaged by something that stays.
 constexpr uint8_t kMaxDamaged = 4;
-constexpr std::chrono::milliseconds kFirstRest(100);
-constexpr std::chrono::milliseconds kLongestRest(500);
+constexpr std::chrono::milliseconds kFirstSubmitRest(100);
+constexpr std::chrono::milliseconds kLongestSubmitRest(500);
 // Of several connections to a process that ends one is seen to end first; the peer is lost with the
 // last. Until then no memory counts as out of reach.
 constexpr std::chrono::milliseconds kEnding(500);
@@ -171,8 +171,8 @@ void Dispatch::finish(Sent& sent, Status status, bool settled) {
   if (paths_fault) {
     ++entry.failures;
     entry.record->failed = status;
-    const auto rest = kFirstRest * (1U << std::min(entry.failures - 1, 3U));
-    entry.rests_until = Clock::now() + std::min<Clock::duration>(rest, kLongestRest);
+    const auto rest = kFirstSubmitRest * (1U << std::min(entry.failures - 1, 3U));
+    entry.rests_until = Clock::now() + std::min<Clock::duration>(rest, kLongestSubmitRest);
     entry.estimate->restart(time_of(entry.rests_until));
     loop_.wake_by(entry.rests_until);
   } else if (status == Status::kOk && entry.failures > 0) {

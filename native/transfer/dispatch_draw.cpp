@@ -9,18 +9,12 @@ namespace inlay::transfer {
 
 namespace {
 
-// By which transports are compared.
-constexpr uint64_t kComparedBytes = uint64_t{1} << 20;
 // Larger submissions leave the paths of small ones alone.
 constexpr uint64_t kSmallBytes = uint64_t{64} << 10;
 // A part gives way to others after this much.
 constexpr uint64_t kTurnBytes = uint64_t{1} << 20;
 constexpr int kMaxLooked = 32;  // parts that are looked at for one that has a path with room
 constexpr std::size_t kMaxPaths = 64;
-
-double seconds_of(const Reach& reach, uint64_t bytes) {
-  return static_cast<double>(bytes) / reach.bandwidth + reach.base_s;
-}
 
 }  // namespace
 
@@ -146,7 +140,7 @@ Dispatch::Way Dispatch::choose(const Part& part, const Request& request, uint64_
     reaching[count] = entry.get();
     if (!entry->estimate) entry->estimate.emplace(reach->bandwidth, reach->base_s, now);
     views[count++] = {&*entry->estimate, entry->estimate->bandwidth() / reach->bandwidth};
-    const double score_s = seconds_of(*reach, kComparedBytes);
+    const double score_s = seconds_to_compare(*reach);
     if (score_s < best_s) {
       best_s = score_s;
       transport = entry->path->transport();

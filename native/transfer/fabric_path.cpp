@@ -27,7 +27,7 @@ constexpr auto kSoftwareConnectTime = 300ms;
 // cut: providers in software do not notice.
 constexpr auto kStalledAfter = 1s;
 constexpr double kSlowest = 12.5e6;
-constexpr int kMaxTurns = 16;  // of one pump
+constexpr int kMaxPumpTurns = 16;  // of one pump
 
 fabric::Meeting with_connection(fabric::Meeting meeting, uint64_t connection) {
   meeting.greeting.connection = connection;
@@ -226,7 +226,7 @@ void FabricPath::finish(std::list<Work>::iterator work, Status status, bool sett
 
 bool FabricPath::take_completions() {
   bool moved = false;
-  for (int i = 0; i < kMaxTurns && state_ == State::kReady && !broken_; ++i) {
+  for (int i = 0; i < kMaxPumpTurns && state_ == State::kReady && !broken_; ++i) {
     const int taken = endpoint_.progress(*this);
     moved |= taken > 0;
     if (taken > 0) issue();

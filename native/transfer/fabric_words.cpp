@@ -30,7 +30,7 @@ void append_short(Bytes& to, std::span<const std::byte> bytes) {
 }
 
 // Takes from the front; `sound` turns false at the end of the bytes and stays so.
-struct Reader {
+struct WordReader {
   std::span<const std::byte> bytes;
   bool sound = true;
 
@@ -74,7 +74,7 @@ std::vector<std::byte> encode(const FabricOffer& offer) {
 }
 
 std::optional<FabricOffer> decode_fabric_offer(std::span<const std::byte> bytes) {
-  Reader reader{bytes};
+  WordReader reader{bytes};
   FabricOffer offer;
   if (reader.number<uint8_t>() != kOfferVersion) return std::nullopt;
   const auto nonce = reader.take(offer.nonce.size());
@@ -124,7 +124,7 @@ std::vector<std::byte> encode(const FabricQuestion& question) {
 
 std::optional<FabricQuestion> decode_fabric_question(std::span<const std::byte> bytes) {
   if (bytes.size() != kQuestionBytes) return std::nullopt;
-  Reader reader{bytes};
+  WordReader reader{bytes};
   FabricQuestion question;
   const auto ask = reader.number<uint8_t>();
   if (ask < static_cast<uint8_t>(FabricAsk::kFence) ||

@@ -25,8 +25,8 @@ namespace inlay::transfer {
 namespace {
 
 // A path that was lost is made anew.
-constexpr std::chrono::milliseconds kFirstRest(100);
-constexpr std::chrono::milliseconds kLongestRest(500);
+constexpr std::chrono::milliseconds kFirstPluginRest(100);
+constexpr std::chrono::milliseconds kLongestPluginRest(500);
 constexpr std::chrono::milliseconds kRetryTime(500);
 
 // Nothing that runs out of memory here may go through frames of C. An attempt whose end is lost
@@ -174,7 +174,7 @@ class PluginTransport final : public Transport, private net::Handler {
 
   std::mutex mutex_;
   std::vector<std::weak_ptr<PluginPath>> paths_;
-  Returns returns_{kFirstRest, kLongestRest};
+  Returns returns_{kFirstPluginRest, kLongestPluginRest};
 };
 
 inlay_engine_id told_of(const net::EngineId& id) {

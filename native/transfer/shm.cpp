@@ -71,13 +71,14 @@ namespace {
 
 // A link that broke is made again. A peer that answers does so within a millisecond; close() waits
 // for one that does not.
-constexpr std::chrono::milliseconds kFirstRest(50);
-constexpr std::chrono::milliseconds kLongestRest(400);
+constexpr std::chrono::milliseconds kFirstShmRest(50);
+constexpr std::chrono::milliseconds kLongestShmRest(400);
 constexpr std::chrono::milliseconds kAnswer(200);
 
 }  // namespace
 
-ShmTransport::ShmTransport(Site site) : site_(std::move(site)), returns_(kFirstRest, kLongestRest) {
+ShmTransport::ShmTransport(Site site)
+    : site_(std::move(site)), returns_(kFirstShmRest, kLongestShmRest) {
   const int self = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   if (self < 0) {
     problem_ = "pidfd_open fails (" + std::generic_category().message(errno) +

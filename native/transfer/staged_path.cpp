@@ -9,15 +9,10 @@ namespace {
 
 // Of a fast disk or a device behind PCI Express, until something better is measured.
 constexpr Reach kFar{4e9, 50e-6};
-constexpr uint64_t kComparedBytes = uint64_t{1} << 20;
 // One peer that does not answer must not keep all buffers from the others.
 constexpr std::size_t kMostBuffers = StagingPool::kBuffers / 2;
 // Writes that are under way are waited for until they are given up.
 constexpr std::chrono::hours kNoEnd(24 * 365);
-
-double seconds_of(const Reach& reach) {
-  return static_cast<double>(kComparedBytes) / reach.bandwidth + reach.base_s;
-}
 
 Status status_of(Batch& batch) {
   switch (batch.state()) {
@@ -58,7 +53,7 @@ std::optional<Reach> HostPaths::reach(const Segment& local, const RemoteSegment&
   const std::lock_guard lock(mutex_);
   for (const auto& path : paths_) {
     const auto reach = path->reach(local, remote, op);
-    if (reach && (!best || seconds_of(*reach) < seconds_of(*best))) best = reach;
+    if (reach && (!best || seconds_to_compare(*reach) < seconds_to_compare(*best))) best = reach;
   }
   return best;
 }

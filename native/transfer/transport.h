@@ -43,6 +43,10 @@ struct Reach {
   double bandwidth;  // bytes/s
   double base_s;     // of a slice of no bytes
 };
+// What ways are compared by: the time of a MiB.
+inline double seconds_to_compare(const Reach& reach) {
+  return (uint64_t{1} << 20) / reach.bandwidth + reach.base_s;
+}
 
 // Which work a path takes. Small: submissions of at most 64 KiB for the peer.
 enum class Traffic : uint8_t { kAny, kSmall, kBulk };

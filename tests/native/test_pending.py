@@ -188,7 +188,7 @@ def test_signals_interrupt_a_wait(layer: Layer) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    last = keep_busy(layer, 100)
+    last = keep_busy(layer)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.01)

@@ -16,15 +16,6 @@ namespace {
 constexpr std::size_t kMaxAddress = 64;
 constexpr std::size_t kMaxEvent = sizeof(fi_eq_cm_entry) + 1024;
 
-[[noreturn]] void fail(const Library& library, const char* call, int64_t error) {
-  throw TransferFailure(Status::kTransportUnavailable,
-                        "fabric: " + error_text(library, call, error));
-}
-
-void require(const Library& library, const char* call, int64_t result) {
-  if (result < 0) fail(library, call, result);
-}
-
 Info make_hints(const Library& library, const char* provider) {
   Info hints(library.dupinfo(nullptr), InfoDeleter{&library});
   if (hints == nullptr) fail(library, "fi_dupinfo", -FI_ENOMEM);

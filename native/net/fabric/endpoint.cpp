@@ -9,12 +9,6 @@ namespace inlay::net::fabric {
 
 namespace {
 
-void require(const Library& library, const char* call, int64_t result) {
-  if (result < 0)
-    throw TransferFailure(Status::kTransportUnavailable,
-                          "fabric: " + error_text(library, call, result));
-}
-
 // More than fill any link; providers offer thousands where each costs memory.
 constexpr std::size_t kMaxOperations = 256;
 

@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include "../../core/status.h"
+
 namespace inlay::net::fabric {
 
 namespace {
@@ -53,6 +55,11 @@ const Library* load_library(std::string& problem) {
 std::string error_text(const Library& library, const char* call, int64_t error) {
   return std::string(call) + ": " + library.strerror(static_cast<int>(-error)) + " (" +
          std::to_string(error) + ")";
+}
+
+void fail(const Library& library, const char* call, int64_t error) {
+  throw TransferFailure(Status::kTransportUnavailable,
+                        "fabric: " + error_text(library, call, error));
 }
 
 }  // namespace inlay::net::fabric

@@ -37,4 +37,10 @@ using Info = std::unique_ptr<fi_info, InfoDeleter>;
 // "fi_domain: No such device (-19)", for the negative values that calls return.
 std::string error_text(const Library& library, const char* call, int64_t error);
 
+// Throws TransferFailure with that text: kTransportUnavailable.
+[[noreturn]] void fail(const Library& library, const char* call, int64_t error);
+inline void require(const Library& library, const char* call, int64_t result) {
+  if (result < 0) fail(library, call, result);
+}
+
 }  // namespace inlay::net::fabric

@@ -1,0 +1,2 @@
+// Stands for the tests when their common headers are compiled.
+int main() {}
