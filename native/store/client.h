@@ -56,6 +56,12 @@ struct Read {
   std::span<const Target> targets;
 };
 
+// A read of which no replica has the bytes that were put.
+struct Damage {
+  std::size_t index;  // of the read
+  std::string text;
+};
+
 // An object's bytes in place, or a copy of them where they are not of this host.
 struct ObjectView {
   std::span<const std::byte> bytes;
@@ -81,9 +87,10 @@ class StoreClient {
   // Where they are; null: there is no such object. What lies on a disk alone is brought into
   // memory.
   std::vector<LocationPtr> find(std::span<const std::string_view> keys, Clock::time_point until);
-  // Those that could be read as they were found. Find the others again, and read again. Throws
-  // kDamaged.
-  std::vector<bool> read(std::span<const Read> reads, Clock::time_point until);
+  // Those that could be read as they were found. Find the others again, and read again, but for the
+  // damaged ones. Throws kDamaged unless it is told where to say so.
+  std::vector<bool> read(std::span<const Read> reads, Clock::time_point until,
+                         std::vector<Damage>* damaged = nullptr);
   // None: there is no such object. `verify`: the payload's checksum, too.
   std::optional<ObjectView> view(std::string_view key, bool verify, Clock::time_point until);
 

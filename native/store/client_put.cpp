@@ -60,8 +60,10 @@ namespace {
 // where they are.
 class RemoteWrites {
  public:
-  explicit RemoteWrites(std::shared_ptr<transfer::RemoteSegment> remote)
-      : remote_(std::move(remote)) {}
+  RemoteWrites(std::shared_ptr<transfer::RemoteSegment> remote, uint64_t grant)
+      : remote_(std::move(remote)), grant_(grant) {}
+  // So much will be gathered, about.
+  void reserve(uint64_t bytes) { buffer_.reserve(bytes); }
 
   // Room for `bytes` that go to `offset`.
   std::byte* gather(uint64_t offset, uint64_t bytes) {
@@ -79,7 +81,8 @@ class RemoteWrites {
     requests_.push_back({.op = transfer::Op::kWrite,
                          .local = local_segment(const_cast<std::byte*>(part.data), part.bytes),
                          .remote = remote_,
-                         .ranges = {{0, offset, part.bytes}}});
+                         .ranges = {{0, offset, part.bytes}},
+                         .grant = grant_});
   }
   void finish(std::vector<transfer::Request>& requests) {
     if (!ranges_.empty()) {
@@ -89,13 +92,15 @@ class RemoteWrites {
       requests.push_back({.op = transfer::Op::kWrite,
                           .local = local_segment(base, bytes, std::move(kept)),
                           .remote = remote_,
-                          .ranges = std::move(ranges_)});
+                          .ranges = std::move(ranges_),
+                          .grant = grant_});
     }
     std::ranges::move(requests_, std::back_inserter(requests));
   }
 
  private:
   const std::shared_ptr<transfer::RemoteSegment> remote_;
+  const uint64_t grant_;
   std::vector<std::byte> buffer_;
   std::vector<transfer::Range> ranges_;
   std::vector<transfer::Request> requests_;
@@ -199,7 +204,7 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
   };
   for (std::size_t c = 0; c < lane.cursors.size(); ++c) {
     const Lane::Cursor& cursor = lane.cursors[c];
-    MappedSegment* mapped = cursor.reach->mapped();
+    HostSegment* mapped = cursor.reach->mapped();
     if (mapped == nullptr) continue;
     const auto writing = mapped->write(cursor.extent);
     if (!writing) return false;
@@ -220,7 +225,11 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
     for (std::size_t c = 0; c < lane.cursors.size(); ++c) {
       if (lane.cursors[c].reach->mapped() != nullptr) continue;
       asked = lane.cursors[c].extent.segment;
-      RemoteWrites writes(lane.cursors[c].reach->remote(until));
+      RemoteWrites writes(lane.cursors[c].reach->remote(until), lane.cursors[c].extent.grant);
+      uint64_t gathered_bytes = 0;
+      for (const Placed& record : placed)
+        gathered_bytes += std::min(record.shape.bytes, kGatherUpTo + kLargeAlignment);
+      writes.reserve(gathered_bytes);
       for (Placed& record : placed) {
         const Value& value = values[record.index];
         if (!record.has_crc)
@@ -251,6 +260,7 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
     if (!requests.empty()) move_all(*engine_, std::move(requests), until);
   } catch (const TransferFailure& failure) {
     if (failure.status == Status::kTimeout || Clock::now() >= until) throw failure_of(failure);
+    if (failure.status == Status::kGrant) return false;  // the extent is closed: another one
     for (const Lane::Cursor& cursor : lane.cursors)
       if (cursor.reach->mapped() == nullptr && cursor.extent.segment == asked)
         lanes_.avoid(cursor.extent.segment);
@@ -271,7 +281,7 @@ bool StoreClient::write_again(Lane& lane, std::span<const Value> values,
   std::vector<transfer::Request> requests;
   for (std::size_t c = 0; c < lane.cursors.size(); ++c) {
     const Lane::Cursor& cursor = lane.cursors[c];
-    if (MappedSegment* mapped = cursor.reach->mapped()) {
+    if (HostSegment* mapped = cursor.reach->mapped()) {
       const auto writing = mapped->write(cursor.extent);
       if (!writing) return false;
       for (const Placed& record : placed) {
@@ -282,7 +292,7 @@ bool StoreClient::write_again(Lane& lane, std::span<const Value> values,
       continue;
     }
     try {
-      RemoteWrites writes(cursor.reach->remote(until));
+      RemoteWrites writes(cursor.reach->remote(until), cursor.extent.grant);
       for (const Placed& record : placed) {
         const RecordHeader header = header_of(record);
         std::memcpy(writes.gather(record.offsets[c], sizeof(header)), &header, sizeof(header));

@@ -56,7 +56,7 @@ std::optional<RecordHeader> expected_record(std::span<const std::byte> bytes, st
 
 StoreClient::Outcome StoreClient::read_mapped(const Read& read, const Spot& spot) {
   const Location& location = *read.location;
-  MappedSegment& mapped = *spot.reach->mapped();
+  HostSegment& mapped = *spot.reach->mapped();
   if (location.record_bytes > mapped.memory().size() ||
       spot.offset > mapped.memory().size() - location.record_bytes)
     return Outcome::kStale;
@@ -124,9 +124,11 @@ void StoreClient::read_remote(std::span<const Read> reads, std::vector<Fetch>& f
       requests.push_back(request(head_to, remote, at));
       if (!fetch.gathered) {
         for (const Target& target : read.targets)
-          if (target.bytes > 0)
+          if (target.bytes > 0) {
             requests.push_back(request(local(target.to, target.bytes, nullptr), remote,
                                        at + shape.payload_offset + target.from));
+            requests.back().checksum = fetch.whole;
+          }
         if (!fetch.whole) heads.push_back(request(head_to, remote, at));
       }
       spans[f].second = requests.size();
@@ -136,10 +138,10 @@ void StoreClient::read_remote(std::span<const Read> reads, std::vector<Fetch>& f
     }
   }
   if (requests.empty()) return;
-  std::vector<bool> complete(requests.size());
+  std::vector<transfer::Batch::Progress> moved(requests.size());
   try {
     const auto batch = move_all(std::move(requests));
-    for (std::size_t i = 0; i < complete.size(); ++i) complete[i] = batch->progress(i).complete;
+    for (std::size_t i = 0; i < moved.size(); ++i) moved[i] = batch->progress(i);
     // Parts have no checksum of their own. Bytes are given to another record only after this one
     // was marked dead: alive afterwards, it was alive while they were read.
     if (!heads.empty() && move_all(std::move(heads))->state() != transfer::State::kDone)
@@ -152,9 +154,9 @@ void StoreClient::read_remote(std::span<const Read> reads, std::vector<Fetch>& f
     Fetch& fetch = fetches[f];
     const Read& read = reads[fetch.index];
     const auto [first, end] = spans[f];
-    if (first == end || !std::all_of(complete.begin() + static_cast<std::ptrdiff_t>(first),
-                                     complete.begin() + static_cast<std::ptrdiff_t>(end),
-                                     [](bool done) { return done; }))
+    if (first == end ||
+        !std::ranges::all_of(std::span(moved).subspan(first, end - first),
+                             [](const transfer::Batch::Progress& one) { return one.complete; }))
       continue;
     const auto header = expected_record(*fetch.buffer, read.key, *read.location);
     if (!header) {
@@ -168,13 +170,16 @@ void StoreClient::read_remote(std::span<const Read> reads, std::vector<Fetch>& f
       if (crc == header->payload_crc) copy_targets(read.targets, payload, nullptr);
     } else if (fetch.whole) {
       crc = 0;
-      for (const Target& target : read.targets) crc = crc32c({target.to, target.bytes}, crc);
+      std::size_t next = first + 1;  // behind the head
+      for (const Target& target : read.targets)
+        if (target.bytes > 0) crc = crc32c_combine(crc, moved[next++].checksum, target.bytes);
     }
     fetch.outcome = crc == header->payload_crc ? Outcome::kRead : Outcome::kDamaged;
   }
 }
 
-std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_point until) {
+std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_point until,
+                                    std::vector<Damage>* damaged) {
   require_open();
   std::vector<bool> done(reads.size());
   std::vector<std::size_t> left;
@@ -196,7 +201,7 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
     });
     if (good != spots.end()) next_spot[i] = static_cast<std::size_t>(good - spots.begin());
   }
-  std::vector<int> damaged(reads.size());
+  std::vector<int> times_damaged(reads.size());
   bool any_unreachable = false;
   while (!left.empty()) {
     std::vector<Fetch> fetches;
@@ -207,7 +212,7 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
         done[i] = true;
         return;
       }
-      if (outcome == Outcome::kDamaged) ++damaged[i];
+      if (outcome == Outcome::kDamaged) ++times_damaged[i];
       if (outcome == Outcome::kUnreachable) {
         any_unreachable = true;
         read.location->spots[next_spot[i]].reach->suspect();
@@ -217,13 +222,16 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
         again.push_back(i);
         return;
       }
-      if (outcome == Outcome::kDamaged && damaged[i] >= kDamagedTries)
-        throw StoreFailure(StoreStatus::kDamaged,
-                           "object '" + std::string(read.key.substr(0, 80)) + "', " +
-                               std::to_string(read.location->payload_bytes) +
-                               " bytes, does not have its checksum on node '" +
-                               read.location->spots.front().reach->about.node +
-                               "' any more: remove it, and put it again");
+      if (outcome == Outcome::kDamaged && times_damaged[i] >= kDamagedTries) {
+        const std::string text = "object '" + std::string(read.key.substr(0, 80)) + "', " +
+                                 std::to_string(read.location->payload_bytes) +
+                                 " bytes, does not have its checksum on node '" +
+                                 read.location->spots.front().reach->about.node +
+                                 "' any more: remove it, and put it again";
+        if (damaged == nullptr) throw StoreFailure(StoreStatus::kDamaged, text);
+        damaged->push_back({i, text});
+        return;
+      }
       if (outcome == Outcome::kDamaged) {
         next_spot[i] = 0;
         again.push_back(i);
@@ -269,7 +277,7 @@ std::optional<ObjectView> StoreClient::view(std::string_view key, bool verify,
     ObjectView view;
     view.generation = location->generation;
     const Spot& spot = location->spots.front();
-    if (MappedSegment* mapped = spot.reach->mapped()) {
+    if (HostSegment* mapped = spot.reach->mapped()) {
       view.pin = mapped->pins().pin(spot.offset);
       const auto bytes = mapped->memory().subspan(spot.offset, location->record_bytes);
       if (view.pin && load_state(bytes.data()) == RecordState::kLive) {

@@ -18,7 +18,7 @@ namespace inlay::store {
 struct Placement {
   uint16_t replicas = 1;
   bool all_replicas = false;  // fewer are an error
-  std::string preferred_node;
+  std::string preferred_node = {};
   bool require_preferred = false;
 
   auto operator<=>(const Placement&) const = default;

@@ -19,10 +19,11 @@ constexpr uint32_t kPinnedBeatMs =
 constexpr std::chrono::milliseconds kJoinPause(20);
 
 std::shared_ptr<transfer::Segment> register_memory(transfer::Engine& engine,
-                                                   const StoreSegment& segment) {
+                                                   StoreSegment& segment) {
   auto registered = std::make_shared<transfer::Segment>(
       segment.memory().data(), segment.memory().size(), true, transfer::Access::kWrite,
       "store/" + hex(segment.uuid()), nullptr);
+  segment.guard(registered);
   engine.add(registered);
   return registered;
 }
@@ -284,7 +285,7 @@ Done::Outcome StoreNode::copy(Held& held, const Command& command) {
     if (command.source.segment >= reaches->size() || (*reaches)[command.source.segment] == nullptr)
       return Done::Outcome::kFailed;
     Reach& source = *(*reaches)[command.source.segment];
-    if (MappedSegment* mapped = source.mapped()) {
+    if (HostSegment* mapped = source.mapped()) {
       const auto pin = mapped->pins().pin(command.source.offset);
       if (!pin || command.bytes > mapped->memory().size() ||
           command.source.offset > mapped->memory().size() - command.bytes)

@@ -26,7 +26,7 @@ Reach::Reach(Table::Segment segment, transfer::Engine* engine, bool may_map)
   if (!may_map || about.tier != Tier::kMemory || about.file.empty() || about.host != this_host())
     return;
   try {
-    mapped_ = std::make_unique<MappedSegment>(about.file, about.uuid, about.bytes);
+    mapped_ = std::make_unique<HostSegment>(about.file, about.uuid, about.bytes);
   } catch (const ResourceError& error) {
     problem_ = error.what();
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../transfer/engine.h"
-#include "mapped_segment.h"
+#include "host_segment.h"
 #include "master_link.h"
 
 namespace inlay::store {
@@ -21,7 +21,7 @@ class Reach {
   Reach(Table::Segment about, transfer::Engine* engine, bool may_map);
 
   const Table::Segment about;
-  MappedSegment* mapped() const { return mapped_.get(); }  // null: elsewhere
+  HostSegment* mapped() const { return mapped_.get(); }  // null: elsewhere
   // Throws TransferFailure.
   std::shared_ptr<transfer::RemoteSegment> remote(Clock::time_point until);
   // Others are tried first for a while.
@@ -35,7 +35,7 @@ class Reach {
 
   transfer::Engine* const engine_;
   std::atomic<Clock::duration> suspect_until_{};
-  std::unique_ptr<MappedSegment> mapped_;
+  std::unique_ptr<HostSegment> mapped_;
   std::string problem_;  // why it is not mapped
   std::mutex mutex_;
   std::shared_ptr<transfer::RemoteSegment> remote_;

@@ -1,6 +1,7 @@
 // The table file of a segment, as its owner writes it and clients of the same host read it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -26,7 +27,7 @@ struct SegmentTable {
   };
   // Of an open extent.
   struct Entry {
-    std::atomic<uint64_t> bytes;  // 0: none; written last, and removed first
+    std::atomic<uint64_t> bytes;  // 0: none; written last but the grant, and removed first
     std::atomic<uint64_t> grant;  // 0: it is being closed
     std::atomic<uint64_t> offset;
     std::atomic<uint64_t> first_generation;
@@ -35,7 +36,23 @@ struct SegmentTable {
   Fixed fixed;
   uint32_t fixed_crc;
   std::atomic<uint32_t> epoch;
+  std::atomic<uint32_t> num_used;  // entries behind so many were never used
   std::array<Entry, kMaxOpen> open;
+
+  // Whether bytes of the segment lie in an open extent of that grant, looked at without a lock.
+  bool is_granted(uint64_t offset, uint64_t bytes, uint64_t grant) const {
+    if (grant == 0) return false;
+    const std::size_t used = std::min<std::size_t>(num_used.load(), kMaxOpen);
+    for (const Entry& entry : std::span(open).first(used)) {
+      if (entry.grant.load() != grant) continue;
+      const uint64_t begin = entry.offset.load();
+      const uint64_t size = entry.bytes.load();
+      // Grants are used once: the entry was that extent's all the while.
+      return entry.grant.load() == grant && offset >= begin && bytes <= size &&
+             offset - begin <= size - bytes;
+    }
+    return false;
+  }
 
   uint32_t crc() const { return crc32c(std::as_bytes(std::span(&fixed, 1))); }
 };

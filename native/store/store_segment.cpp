@@ -21,6 +21,8 @@ namespace inlay::store {
 namespace {
 
 constexpr uint64_t kPage = 4096;
+// So long a piece of a peer's write may take to land, some MiB at most, before others get a turn.
+constexpr std::chrono::milliseconds kPiece(20);
 constexpr std::string_view kTableEnd = ".table";
 
 std::string last_error() { return std::strerror(errno); }
@@ -84,6 +86,13 @@ bool StoreSegment::map(uint64_t bytes) {
   return true;
 }
 
+bool StoreSegment::lock() {
+  const auto lock_one = [](const net::Descriptor& file) {
+    return !file.valid() || flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  };
+  return lock_one(table_file_) && lock_one(file_);
+}
+
 std::unique_ptr<StoreSegment> StoreSegment::make(const Options& options) {
   require_name("node", options.node);
   require_name("tenant", options.tenant);
@@ -107,8 +116,7 @@ std::unique_ptr<StoreSegment> StoreSegment::make(const Options& options) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
   segment->table_file_ = net::Descriptor(::open((path + ".table").c_str(), kFlags, 0600));
   segment->file_ = net::Descriptor(::open((path + ".segment").c_str(), kFlags, 0600));
-  if (!segment->table_file_.valid() || !segment->file_.valid() ||
-      flock(segment->table_file_.get(), LOCK_EX | LOCK_NB) != 0 ||
+  if (!segment->table_file_.valid() || !segment->file_.valid() || !segment->lock() ||
       posix_fallocate(segment->table_file_.get(), 0, sizeof(SegmentTable)) != 0 ||
       ftruncate(segment->file_.get(), static_cast<off_t>(options.bytes)) != 0 ||
       posix_fallocate(segment->file_.get(), 0, kPage) != 0 || !segment->map(options.bytes)) {
@@ -133,9 +141,8 @@ std::unique_ptr<StoreSegment> StoreSegment::adopt(const std::string& directory,
   segment->path_ = directory + "/" + uuid_text;
   const std::string& path = segment->path_;
   segment->table_file_ = net::Descriptor(::open((path + ".table").c_str(), O_RDWR | O_CLOEXEC));
-  if (!segment->table_file_.valid() || flock(segment->table_file_.get(), LOCK_EX | LOCK_NB) != 0)
-    return nullptr;
   segment->file_ = net::Descriptor(::open((path + ".segment").c_str(), O_RDWR | O_CLOEXEC));
+  if (!segment->table_file_.valid() || !segment->lock()) return nullptr;
   struct stat table_about{};
   struct stat about{};
   const bool is_mapped = segment->file_.valid() &&
@@ -224,10 +231,12 @@ bool StoreSegment::open(const ExtentEntry& extent, uint64_t before, uint64_t beh
   if (behind > 0) put_filler(end, behind);
   put_filler(extent.offset, extent.bytes);
   if (before > 0) put_filler(extent.offset - before, before);
+  const auto number = static_cast<uint32_t>(entry - table_->open.begin());
+  if (number >= table_->num_used.load()) table_->num_used.store(number + 1);
   entry->offset.store(extent.offset);
-  entry->grant.store(extent.grant);
   entry->first_generation.store(extent.first_generation);
   entry->bytes.store(extent.bytes);
+  entry->grant.store(extent.grant);
   return true;
 }
 
@@ -238,13 +247,35 @@ SegmentTable::Entry* StoreSegment::find_open(uint64_t offset) const {
   return entry == table_->open.end() ? nullptr : &*entry;
 }
 
+void StoreSegment::guard(std::shared_ptr<transfer::Segment> registered) {
+  class Granted final : public transfer::Guard {
+   public:
+    explicit Granted(const SegmentTable& table) : table_(table) {}
+    bool allows(uint64_t offset, uint64_t length, uint64_t grant) const override {
+      return table_.is_granted(offset, length, grant);
+    }
+
+   private:
+    const SegmentTable& table_;
+  };
+  registered->guard = std::make_shared<Granted>(*table_);
+  registered_ = std::move(registered);
+}
+
+// Of an extent whose grant is gone: nobody writes there any more, and nobody will.
+bool StoreSegment::is_quiet(uint64_t offset) const {
+  return pins_->pinned({offset + kWriting}).empty() &&
+         (registered_ == nullptr ||
+          registered_->await_pieces(std::chrono::steady_clock::now() + kPiece));
+}
+
 // Nobody begins to write there any more, and who had begun has ended. False: one was stopped.
 bool StoreSegment::shut(uint64_t offset) {
   for (int wait_ms = 1;; wait_ms *= 2) {
     {
       const std::lock_guard lock(mutex_);
       if (SegmentTable::Entry* entry = find_open(offset)) entry->grant.store(0);
-      if (pins_->pinned({offset + kWriting}).empty()) return true;
+      if (is_quiet(offset)) return true;
     }
     if (wait_ms > 1000) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
@@ -256,7 +287,7 @@ bool StoreSegment::close(uint64_t offset, std::span<const Command::Range> filler
   SegmentTable::Entry* entry = find_open(offset);
   if (entry == nullptr) return true;
   entry->grant.store(0);
-  if (!pins_->pinned({offset + kWriting}).empty()) return false;
+  if (!is_quiet(offset)) return false;
   const uint64_t end = offset + entry->bytes.load();
   for (const auto& [from, bytes] : fillers)
     if (contains(from, bytes) && bytes > 0 && from >= offset && from + bytes <= end)

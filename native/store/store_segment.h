@@ -5,8 +5,8 @@
 //   UUID.pins      who reads which records in place (pin_page.h); written by all readers
 //
 // They outlive the process, not the machine: who starts the node again finds its objects. The owner
-// locks the table. An open extent is a part that a client fills, front to back, without asking; all
-// else that is written is written by the owner.
+// locks the first two, by which others see that it lives. An open extent is a part that a client
+// fills, front to back, without asking; all else that is written is written by the owner.
 #pragma once
 
 #include <array>
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "../net/socket.h"
+#include "../transfer/segment.h"
 #include "messages.h"
 #include "pin_page.h"
 #include "record.h"
@@ -80,8 +81,11 @@ class StoreSegment {
   // Takes an extent out of a run of fillers and dead records that begins `before` bytes in front of
   // it and ends `behind` bytes behind it. False: no room in the table, or no memory.
   bool open(const ExtentEntry& extent, uint64_t before, uint64_t behind);
+  // Writes of peers through `registered`, which is not offered yet, land in open extents alone and
+  // under their grants. It is to be removed from its engine before the segment ends.
+  void guard(std::shared_ptr<transfer::Segment> registered);
   // Lets nobody begin to write there in place. What `fillers` names becomes that, the rest of the
-  // extent are records. False: a process of this host writes there still; call again.
+  // extent are records. False: somebody writes there still; call again.
   bool close(uint64_t offset, std::span<const Command::Range> fillers);
   std::vector<ExtentEntry> open_extents() const;
   // Closes all extents and keeps each record in them that is whole, up to the first that is not.
@@ -109,10 +113,12 @@ class StoreSegment {
 
  private:
   StoreSegment() = default;
+  bool lock();
   bool map(uint64_t bytes);
   void put_filler(uint64_t offset, uint64_t bytes);
   SegmentTable::Entry* find_open(uint64_t offset) const;  // with the lock held
   bool shut(uint64_t offset);
+  bool is_quiet(uint64_t offset) const;
   bool contains(uint64_t offset, uint64_t bytes) const;
   bool close_whole(const ExtentEntry& extent);
   bool mend_chain();
@@ -121,10 +127,11 @@ class StoreSegment {
   std::string tenant_;
   std::string path_;
   net::Descriptor file_;
-  net::Descriptor table_file_;  // locked
+  net::Descriptor table_file_;
   std::span<std::byte> memory_;
   SegmentTable* table_ = nullptr;
   std::unique_ptr<PinPage> pins_;
+  std::shared_ptr<transfer::Segment> registered_;
   std::atomic<uint64_t> ready_{0};  // bytes from the start that the system has given
   mutable std::mutex mutex_;        // of the table
 };

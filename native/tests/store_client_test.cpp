@@ -10,6 +10,7 @@
 #include "../store/local_link.h"
 #include "../store/node.h"
 #include "check.h"
+#include "engines.h"
 
 using namespace inlay;
 using namespace inlay::store;
@@ -18,19 +19,25 @@ namespace {
 
 Clock::time_point soon() { return Clock::now() + std::chrono::seconds(10); }
 
+enum class Client { kMaps, kOverTcp };
+
 class Pool {
  public:
-  explicit Pool(uint64_t bytes, int nodes = 1)
+  explicit Pool(uint64_t bytes, int nodes = 1, Client client = Client::kMaps)
       : directory_("/dev/shm/inlay-client-test-" + std::to_string(getpid())) {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directory(directory_);
     std::filesystem::permissions(directory_, std::filesystem::perms::owner_all);
     master_ = std::make_shared<LocalMaster>(MasterOptions{});
+    if (client == Client::kOverTcp)
+      for (auto* engine : {&node_engine_, &client_engine_})
+        *engine = std::make_unique<transfer::Engine>(transfer::EngineOptions{
+            .listen = "127.0.0.1:0", .token = engine_test::kToken, .transports = {"tcp"}});
     for (int i = 0; i < nodes; ++i) {
       const std::string name = "node-" + std::to_string(i);
       links_.push_back(std::make_unique<LocalLink>(master_, "default"));
       nodes_.push_back(
-          std::make_unique<StoreNode>(*links_.back(), nullptr,
+          std::make_unique<StoreNode>(*links_.back(), node_engine_.get(),
                                       StoreNode::Options{.name = name,
                                                          .failure_domain = name,
                                                          .directory = directory_ + "/" + name,
@@ -38,7 +45,9 @@ class Pool {
                                       soon()));
     }
     links_.push_back(std::make_unique<LocalLink>(master_, "default"));
-    client_ = std::make_unique<StoreClient>(*links_.back(), nullptr, StoreClient::Options{});
+    client_ =
+        std::make_unique<StoreClient>(*links_.back(), client_engine_.get(),
+                                      StoreClient::Options{.may_map = client == Client::kMaps});
   }
   ~Pool() {
     client_.reset();
@@ -48,11 +57,13 @@ class Pool {
   }
   StoreClient& client() { return *client_; }
   MasterLink& link() { return *links_.back(); }
-  StoreClient another() = delete;
+  transfer::Engine& engine() { return *client_engine_; }
 
  private:
   std::string directory_;
   std::shared_ptr<LocalMaster> master_;
+  std::unique_ptr<transfer::Engine> node_engine_;
+  std::unique_ptr<transfer::Engine> client_engine_;
   std::vector<std::unique_ptr<LocalLink>> links_;
   std::vector<std::unique_ptr<StoreNode>> nodes_;
   std::unique_ptr<StoreClient> client_;
@@ -185,10 +196,84 @@ void test_replicas() {
   CHECK(refused);
 }
 
+// Another host's client: all bytes go through the engine.
+void test_remote() {
+  Pool pool(64 << 20, 2, Client::kOverTcp);
+  StoreClient& client = pool.client();
+  for (const std::size_t bytes : {0ul, 1ul, 4096ul, 65'536ul, 65'537ul, 300'000ul, 5'000'000ul}) {
+    const std::string key = "key " + std::to_string(bytes);
+    const std::string value = text(bytes, static_cast<unsigned>(bytes));
+    CHECK(put(client, key, value, {.placement = {.replicas = 2}}).outcome == Committed::kStored);
+    CHECK(get(client, key) == value);
+    const auto view = client.view(key, true, soon());
+    CHECK(view && view->copy != nullptr && view->bytes.size() == bytes);
+    // Into several buffers, one of them empty, and a part alone.
+    std::string whole(bytes, '\0');
+    auto* to = reinterpret_cast<std::byte*>(whole.data());
+    const uint64_t third = bytes / 3;
+    const Target thirds[] = {
+        {0, to, third}, {third, nullptr, 0}, {third, to + third, bytes - third}};
+    const std::string_view name = key;
+    const auto location = client.find({&name, 1}, soon()).front();
+    const Read read{name, location, thirds};
+    CHECK(client.read({&read, 1}, soon()).front() && whole == value);
+    std::string part(third, '\0');
+    const Target second{third, reinterpret_cast<std::byte*>(part.data()), third};
+    const Read some{name, location, {&second, 1}};
+    CHECK(client.read({&some, 1}, soon()).front() && part == value.substr(third, third));
+  }
+  for (int i = 0; i < 20; ++i)
+    CHECK(put(client, "m", text(70'000, static_cast<unsigned>(i)),
+              {.placement = {}, .if_exists = IfExists::kReplace})
+              .outcome == Committed::kStored);
+  CHECK(get(client, "m") == text(70'000, 19));
+  CHECK(put(client, "key 1", "other").outcome == Committed::kKept);
+}
+
+// Who was not granted an extent, or no more, writes nowhere.
+void test_grants() {
+  Pool pool(16 << 20, 1, Client::kOverTcp);
+  const std::string value = text(300'000, 1);
+  CHECK(put(pool.client(), "k", value).outcome == Committed::kStored);
+  const std::string_view key = "k";
+  const auto location = pool.client().find({&key, 1}, soon()).front();
+  const auto remote = location->spots.front().reach->remote(soon());
+  std::vector<std::byte> bytes(4096);
+  const auto local = std::make_shared<transfer::Segment>(
+      bytes.data(), bytes.size(), true, transfer::Access::kNone, std::string(), nullptr);
+  const auto write = [&](uint64_t offset, uint64_t grant) {
+    const auto batch = pool.engine().submit({{.op = transfer::Op::kWrite,
+                                              .local = local,
+                                              .remote = remote,
+                                              .ranges = {{0, offset, bytes.size()}},
+                                              .grant = grant}},
+                                            10);
+    while (!batch->wait(soon())) {
+    }
+    return batch->progress(0).error;
+  };
+  CHECK(write(location->spots.front().offset, 0) == Status::kGrant);
+  const Grant::Answer granted = pool.link().ask(
+      Grant{.bytes = 1 << 20, .least_bytes = 1 << 20, .preferred_node = {}, .avoid = {}}, soon());
+  const Extent& extent = granted.extents.at(0);
+  CHECK(write(extent.offset, extent.grant) == Status::kOk);
+  CHECK(write(extent.offset + extent.bytes - bytes.size(), extent.grant) == Status::kOk);
+  CHECK(write(extent.offset + extent.bytes - bytes.size() + 64, extent.grant) == Status::kGrant);
+  CHECK(write(extent.offset, extent.grant + 1) == Status::kGrant);
+  pool.link().ask(GiveBack{{extent.grant}}, soon());
+  // The node closes it when the master has told it.
+  const auto end = soon();
+  while (write(extent.offset, extent.grant) == Status::kOk) CHECK(Clock::now() < end);
+  CHECK(write(extent.offset, extent.grant) == Status::kGrant);
+  CHECK(get(pool.client(), "k") == value);
+}
+
 }  // namespace
 
 int main() {
   test_objects();
+  test_remote();
+  test_grants();
   test_replicas();
   test_generations();
   test_churn();

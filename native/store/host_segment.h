@@ -2,29 +2,29 @@
 // user can open.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "../transfer/mapped_segment.h"
 #include "pin_page.h"
 #include "segment_table.h"
 
 namespace inlay::store {
 
-class MappedSegment {
+class HostSegment {
  public:
   // `path` without ending. Throws ResourceError, with the reason, when it is not there or not for
   // this process.
-  MappedSegment(const std::string& path, const Uuid& uuid, uint64_t bytes);
-  ~MappedSegment();
-  MappedSegment(const MappedSegment&) = delete;
-  MappedSegment& operator=(const MappedSegment&) = delete;
+  HostSegment(const std::string& path, const Uuid& uuid, uint64_t bytes);
+  ~HostSegment();
+  HostSegment(const HostSegment&) = delete;
+  HostSegment& operator=(const HostSegment&) = delete;
 
   // Read-only: a write ends the process.
-  std::span<const std::byte> memory() const { return memory_; }
+  std::span<const std::byte> memory() const { return memory_->bytes(); }
   PinBoard& pins() { return pins_; }
 
   // The bytes of an open extent. While it lives, its owner does not close the extent: keep it
@@ -37,7 +37,7 @@ class MappedSegment {
   std::optional<Writing> write(const Extent& extent);
 
  private:
-  std::span<const std::byte> memory_;
+  std::shared_ptr<const transfer::MappedSegment> memory_;
   const SegmentTable* table_ = nullptr;
   PinBoard pins_;
   std::mutex mapping_;
