@@ -1,6 +1,7 @@
 // Calls of the store that an event loop awaits: made by threads of the store, step by step, so that
 // what needs Python (making the bytes to be filled) is done by the loop's thread.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -13,14 +14,12 @@
 #include "array.h"
 #include "store.h"
 #include "store_client.h"
-#include "store_values.h"
+#include "store_reading.h"
 
 namespace inlay::bindings {
 
 using namespace nb::literals;
 using store::Clock;
-using store::StoreFailure;
-using store::StoreStatus;
 
 namespace {
 
@@ -48,7 +47,7 @@ class Call : public std::enable_shared_from_this<Call> {
     });
     return true;
   }
-  virtual nb::object result() = 0;
+  virtual nb::object result() = 0;  // a list
 
  protected:
   virtual bool prepare() = 0;  // with the GIL
@@ -105,99 +104,84 @@ class PutCall final : public Call {
 // Into buffers of the caller, or into bytes that are made when the sizes are known.
 class GetCall final : public Call {
  public:
-  GetCall(std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle buffers,
-          double timeout_s)
-      : Call(std::move(client), KeyList::of_sequence(keys), timeout_s), sizes_(keys_.size(), -1) {
-    for (std::size_t i = 0; i < keys_.size(); ++i) left_.push_back(i);
-    if (buffers.is_none()) {
-      made_.resize(keys_.size());
-      return;
-    }
-    each_item(buffers, "buffers", [&](nb::handle buffer) {
-      wanted_.push_back({{buffers_.add(buffer, true, "buffer"), std::nullopt}});
-    });
-    if (wanted_.size() != keys_.size())
-      fail("buffers: must be as many as keys, got ", wanted_.size(), " for ", keys_.size(),
-           " keys");
-  }
-  ~GetCall() override {
-    const nb::gil_scoped_acquire locked;
-    made_.clear();
+  GetCall(std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle buffers, bool in_parts,
+          const std::optional<ByteRanges>& ranges, double timeout_s)
+      : Call(std::move(client), KeyList::of_sequence(keys), timeout_s),
+        in_parts_(in_parts),
+        reading_(
+            KeyList::of_sequence(keys),
+            [this](std::size_t i, std::string_view key, uint64_t bytes) {
+              return made_ ? made_->room_for(i, bytes)
+                           : targets_of(key, wanted_[i], bytes, in_parts_);
+            },
+            timeout_s) {
+    if (buffers.is_none())
+      made_.emplace(keys_.size());
+    else
+      wanted_ = wanted_of(buffers_, buffers, keys_.size(), in_parts, ranges);
   }
 
   nb::object result() override {
-    nb::list results;
-    for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      if (sizes_[i] < 0)
-        results.append(nb::none());
-      else if (wanted_.empty())
-        results.append(std::move(made_[i]));
-      else
-        results.append(sizes_[i]);
-    }
-    return results;
+    return reading_.list([this](std::size_t i, int64_t bytes) -> nb::object {
+      return made_ ? made_->take(i) : nb::object(nb::int_(bytes));
+    });
   }
 
  private:
-  bool prepare() override {
-    finding_ = !finding_;
-    if (finding_) {
-      take_read();
-      return !left_.empty();
-    }
-    reads_.clear();
-    targets_.clear();
-    found_.clear();
-    for (std::size_t i = 0; i < left_.size(); ++i) {
-      const store::LocationPtr& location = locations_[i];
-      const std::size_t at = left_[i];
-      if (location == nullptr) continue;
-      found_.push_back(at);
-      targets_.push_back(room_for(at, location->payload_bytes));
-      reads_.push_back({keys_[at], location, {}});
-    }
-    for (std::size_t i = 0; i < reads_.size(); ++i) reads_[i].targets = targets_[i];
-    left_.clear();
-    return !reads_.empty();
-  }
-  void step() override {
-    if (!finding_) {
-      done_ = client_->get().read(reads_, until_);
-      return;
-    }
-    std::vector<std::string_view> some;
-    for (const std::size_t i : left_) some.push_back(keys_[i]);
-    if (Clock::now() >= until_)
-      throw StoreFailure(StoreStatus::kTimeout,
-                         joined("object '", some.front(), "' was not read in time"));
-    locations_ = client_->get().find(some, until_);
-  }
-  void take_read() {
-    for (std::size_t i = 0; i < done_.size(); ++i) {
-      if (done_[i])
-        sizes_[found_[i]] = static_cast<int64_t>(reads_[i].location->payload_bytes);
-      else
-        left_.push_back(found_[i]);
-    }
-    done_.clear();
-  }
-  std::vector<store::Target> room_for(std::size_t at, uint64_t bytes) {
-    if (!wanted_.empty()) return targets_of(keys_[at], wanted_[at], bytes, false);
-    made_[at] = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
-    if (!made_[at].is_valid()) throw nb::python_error();
-    return {{0, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(made_[at].ptr())), bytes}};
+  bool prepare() override { return reading_.prepare(); }
+  void step() override { reading_.step(client_->get()); }
+
+  const bool in_parts_;
+  std::vector<std::vector<Wanted>> wanted_;
+  std::optional<MadeBytes> made_;
+  Reading reading_;
+};
+
+class ViewCall final : public Call {
+ public:
+  ViewCall(std::shared_ptr<ClientHandle> client, nb::handle key, bool verify, double timeout_s)
+      : Call(std::move(client), KeyList::of_one(key), timeout_s), verify_(verify) {}
+
+  // A View, or none.
+  nb::object result() override {
+    nb::list views;
+    if (found_)
+      views.append(nb::cast(ViewHandle{std::move(*found_)}, nb::rv_policy::move));
+    else
+      views.append(nb::none());
+    return views;
   }
 
-  std::vector<std::vector<Wanted>> wanted_;
-  std::vector<nb::object> made_;
-  std::vector<int64_t> sizes_;
-  std::vector<std::size_t> left_;
-  std::vector<store::LocationPtr> locations_;
-  std::vector<std::size_t> found_;
-  std::vector<std::vector<store::Target>> targets_;
-  std::vector<store::Read> reads_;
-  std::vector<bool> done_;
-  bool finding_ = false;
+ private:
+  bool prepare() override { return !std::exchange(begun_, true); }
+  void step() override { found_ = client_->get().view(keys_[0], verify_, until_); }
+
+  const bool verify_;
+  bool begun_ = false;
+  std::optional<store::ObjectView> found_;
+};
+
+class StatCall final : public Call {
+ public:
+  StatCall(std::shared_ptr<ClientHandle> client, nb::handle key, double timeout_s)
+      : Call(std::move(client), KeyList::of_one(key), timeout_s) {}
+
+  nb::object result() override {
+    nb::list objects;
+    objects.append(stat_tuple(answer_, *segments_));
+    return objects;
+  }
+
+ private:
+  bool prepare() override { return !std::exchange(begun_, true); }
+  void step() override {
+    answer_ = client_->get().stat(keys_.all(), until_);
+    segments_ = client_->get().segments(answer_.table_version, until_);
+  }
+
+  bool begun_ = false;
+  store::Stat::Answer answer_;
+  std::shared_ptr<const store::Reaches::List> segments_;
 };
 
 // Questions to the master alone.
@@ -244,11 +228,26 @@ void register_store_calls(nb::module_& m) {
       "client"_a, "keys"_a, "values"_a, "in_parts"_a, "options"_a, "timeout_s"_a);
   m.def(
       "start_get",
-      [](std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle buffers,
-         double timeout_s) -> std::shared_ptr<Call> {
-        return std::make_shared<GetCall>(std::move(client), keys, buffers, timeout_s);
+      [](std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle buffers, bool in_parts,
+         const std::optional<ByteRanges>& ranges, double timeout_s) -> std::shared_ptr<Call> {
+        return std::make_shared<GetCall>(std::move(client), keys, buffers, in_parts, ranges,
+                                         timeout_s);
       },
-      "client"_a, "keys"_a, "buffers"_a.none(), "timeout_s"_a);
+      "client"_a, "keys"_a, "buffers"_a.none(), "in_parts"_a, "ranges"_a.none(), "timeout_s"_a);
+  m.def(
+      "start_view",
+      [](std::shared_ptr<ClientHandle> client, nb::handle key, bool verify,
+         double timeout_s) -> std::shared_ptr<Call> {
+        return std::make_shared<ViewCall>(std::move(client), key, verify, timeout_s);
+      },
+      "client"_a, "key"_a, "verify"_a, "timeout_s"_a);
+  m.def(
+      "start_stat",
+      [](std::shared_ptr<ClientHandle> client, nb::handle key,
+         double timeout_s) -> std::shared_ptr<Call> {
+        return std::make_shared<StatCall>(std::move(client), key, timeout_s);
+      },
+      "client"_a, "key"_a, "timeout_s"_a);
   m.def(
       "start_ask",
       [](std::shared_ptr<ClientHandle> client, nb::handle keys, bool removes,

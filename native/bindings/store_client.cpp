@@ -19,7 +19,7 @@
 #include "../core/blake2b.h"
 #include "array.h"
 #include "store.h"
-#include "store_values.h"
+#include "store_reading.h"
 
 namespace inlay::bindings {
 
@@ -145,130 +145,66 @@ Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle value
   return put(handle, KeyList::of_sequence(keys), parts, options_of(options), timeout_s);
 }
 
-// Reads those keys for which `targets_of(position, payload bytes)` says where to; called with the
-// GIL, again for an object that changed meanwhile. Returns sizes; -1: there is no such object.
-template <typename TargetsOf>
-std::vector<int64_t> read_all(const ClientHandle& handle, const KeyList& keys, double timeout_s,
-                              TargetsOf&& targets_of) {
-  const Clock::time_point until = deadline_of(timeout_s);
+void read_all(const ClientHandle& handle, Reading& reading) {
   store::StoreClient& client = handle.get();
-  std::vector<int64_t> sizes(keys.size(), -1);
-  std::vector<std::size_t> left(keys.size());
-  for (std::size_t i = 0; i < left.size(); ++i) left[i] = i;
-  while (!left.empty()) {
-    std::vector<std::string_view> some;
-    for (const std::size_t i : left) some.push_back(keys[i]);
-    std::vector<store::LocationPtr> locations;
-    {
-      const WithoutGil unlocked;
-      if (Clock::now() >= until)
-        throw StoreFailure(
-            StoreStatus::kTimeout,
-            joined("object '", keys[left.front()], "' was not read within ", timeout_s, " s"));
-      locations = client.find(some, until);
-    }
-    std::vector<std::size_t> found;
-    std::vector<std::vector<store::Target>> targets;
-    std::vector<store::Read> reads;
-    for (std::size_t i = 0; i < left.size(); ++i) {
-      sizes[left[i]] = -1;
-      if (locations[i] == nullptr) continue;
-      found.push_back(left[i]);
-      targets.push_back(targets_of(left[i], locations[i]->payload_bytes));
-      reads.push_back({some[i], locations[i], {}});
-    }
-    for (std::size_t i = 0; i < reads.size(); ++i) reads[i].targets = targets[i];
-    left.clear();
-    if (reads.empty()) break;
-    std::vector<bool> done;
-    {
-      const WithoutGil unlocked;
-      done = client.read(reads, until);
-    }
-    for (std::size_t i = 0; i < reads.size(); ++i) {
-      if (done[i])
-        sizes[found[i]] = static_cast<int64_t>(reads[i].location->payload_bytes);
-      else
-        left.push_back(found[i]);
-    }
+  while (reading.prepare()) {
+    const WithoutGil unlocked;
+    reading.step(client);
   }
-  return sizes;
 }
 
-nb::list get_many(const ClientHandle& handle, const KeyList& keys, double timeout_s) {
-  std::vector<nb::object> results(keys.size());
-  const auto targets_of = [&](std::size_t i, uint64_t bytes) -> std::vector<store::Target> {
-    // Nobody else has seen it yet.
-    results[i] = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
-    if (!results[i].is_valid()) throw nb::python_error();
-    return {{0, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(results[i].ptr())), bytes}};
-  };
-  const auto sizes = read_all(handle, keys, timeout_s, targets_of);
-  nb::list values;
-  for (std::size_t i = 0; i < sizes.size(); ++i)
-    values.append(sizes[i] < 0 ? nb::object(nb::none()) : std::move(results[i]));
-  return values;
+nb::list get_many(const ClientHandle& handle, nb::handle keys, double timeout_s) {
+  KeyList list = KeyList::of_sequence(keys);
+  MadeBytes made(list.size());
+  Reading reading(
+      std::move(list),
+      [&](std::size_t i, std::string_view, uint64_t bytes) { return made.room_for(i, bytes); },
+      timeout_s);
+  read_all(handle, reading);
+  return reading.list([&](std::size_t i, int64_t) { return made.take(i); });
 }
 
-std::vector<int64_t> get_into(const ClientHandle& handle, nb::handle keys, nb::handle buffers,
-                              double timeout_s) {
-  const KeyList list = KeyList::of_sequence(keys);
-  Buffers held;
-  std::vector<std::vector<Wanted>> wanted;
-  each_item(buffers, "buffers", [&](nb::handle buffer) {
-    wanted.push_back({{held.add(buffer, true, "buffer"), std::nullopt}});
-  });
-  if (wanted.size() != list.size())
-    fail("buffers: must be as many as keys, got ", wanted.size(), " for ", list.size(), " keys");
-  return read_all(handle, list, timeout_s, [&](std::size_t i, uint64_t bytes) {
-    return targets_of(list[i], wanted[i], bytes, false);
-  });
+nb::object get_one(const ClientHandle& handle, nb::handle key, double timeout_s) {
+  MadeBytes made(1);
+  Reading reading(
+      KeyList::of_one(key),
+      [&](std::size_t i, std::string_view, uint64_t bytes) { return made.room_for(i, bytes); },
+      timeout_s);
+  read_all(handle, reading);
+  return reading.only([&](std::size_t i, int64_t) { return made.take(i); });
 }
 
-int64_t get_into_one(const ClientHandle& handle, nb::handle key, nb::handle buffer, uint64_t offset,
-                     double timeout_s) {
-  const KeyList list = KeyList::of_one(key);
+nb::object get_into_one(const ClientHandle& handle, nb::handle key, nb::handle buffer,
+                        uint64_t offset, double timeout_s) {
   Buffers held;
   const auto memory = held.add(buffer, true, "buffer");
   if (offset > memory.size())
     fail("offset: must be in 0..", memory.size(), ", the buffer's size, got ", offset);
   const std::vector<Wanted> wanted{{memory.subspan(offset), std::nullopt}};
-  return read_all(handle, list, timeout_s,
-                  [&](std::size_t i, uint64_t bytes) {
-                    return targets_of(list[i], wanted, bytes, false);
-                  })
-      .front();
+  Reading reading(
+      KeyList::of_one(key),
+      [&](std::size_t, std::string_view name, uint64_t bytes) {
+        return targets_of(name, wanted, bytes, false);
+      },
+      timeout_s);
+  read_all(handle, reading);
+  return reading.only([](std::size_t, int64_t bytes) { return nb::int_(bytes); });
 }
 
-std::vector<int64_t> get_parts(
-    const ClientHandle& handle, nb::handle keys, nb::handle buffers,
-    const std::optional<std::vector<std::vector<std::pair<uint64_t, uint64_t>>>>& ranges,
-    double timeout_s) {
-  const KeyList list = KeyList::of_sequence(keys);
+nb::list get_into(const ClientHandle& handle, nb::handle keys, nb::handle buffers, bool in_parts,
+                  const std::optional<ByteRanges>& ranges, double timeout_s) {
   Buffers held;
-  std::vector<std::vector<Wanted>> wanted;
-  each_item(buffers, "buffers", [&](nb::handle some) {
-    auto& of_one = wanted.emplace_back();
-    each_item(some, "buffers", [&](nb::handle buffer) {
-      of_one.push_back({held.add(buffer, true, "buffer"), std::nullopt});
-    });
-  });
-  if (wanted.size() != list.size())
-    fail("buffers: must be a list for each of ", list.size(), " keys, got ", wanted.size());
-  for (std::size_t i = 0; ranges && i < wanted.size(); ++i) {
-    if (ranges->size() != wanted.size() || (*ranges)[i].size() != wanted[i].size())
-      fail("ranges: must be a pair (offset, length) for each buffer");
-    for (std::size_t j = 0; j < wanted[i].size(); ++j) wanted[i][j].range = (*ranges)[i][j];
-  }
-  return read_all(handle, list, timeout_s, [&](std::size_t i, uint64_t bytes) {
-    return targets_of(list[i], wanted[i], bytes, true);
-  });
+  KeyList list = KeyList::of_sequence(keys);
+  const auto wanted = wanted_of(held, buffers, list.size(), in_parts, ranges);
+  Reading reading(
+      std::move(list),
+      [&](std::size_t i, std::string_view name, uint64_t bytes) {
+        return targets_of(name, wanted[i], bytes, in_parts);
+      },
+      timeout_s);
+  read_all(handle, reading);
+  return reading.list([](std::size_t, int64_t bytes) { return nb::int_(bytes); });
 }
-
-// What `view` returns: read-only, and in place as long as anybody has it.
-struct ViewHandle {
-  store::ObjectView view;
-};
 
 int export_view(PyObject* self, Py_buffer* buffer, int flags) {
   const auto& handle = *nb::inst_ptr<ViewHandle>(self);
@@ -332,7 +268,6 @@ uint64_t remove_prefix(const ClientHandle& handle, nb::handle prefix, double tim
   return client.remove_prefix(list[0], until);
 }
 
-// None, or (generation, bytes, flags, wanted replicas, lease left ms, hits, [(node, tier)])
 nb::object stat(const ClientHandle& handle, nb::handle key, double timeout_s) {
   const KeyList list = KeyList::of_one(key);
   const Clock::time_point until = deadline_of(timeout_s);
@@ -344,20 +279,24 @@ nb::object stat(const ClientHandle& handle, nb::handle key, double timeout_s) {
     answer = client.stat(list.all(), until);
     segments = client.segments(answer.table_version, until);
   }
+  return stat_tuple(answer, *segments);
+}
+
+}  // namespace
+
+nb::object stat_tuple(const store::Stat::Answer& answer, const store::Reaches::List& segments) {
   const auto& object = answer.objects.at(0);
   if (object.presence != store::Presence::kPresent) return nb::none();
   nb::list replicas;
   for (uint32_t p = 0; p < object.num_places; ++p) {
     const store::SegmentId id = answer.places.at(object.first_place + p).segment;
-    if (id >= segments->size() || (*segments)[id] == nullptr) continue;
-    const auto& about = (*segments)[id]->about;
+    if (id >= segments.size() || segments[id] == nullptr) continue;
+    const auto& about = segments[id]->about;
     replicas.append(nb::make_tuple(about.node, static_cast<int>(about.tier)));
   }
   return nb::make_tuple(object.generation, object.payload_bytes, object.flags,
                         object.wanted_replicas, object.lease_left_ms, object.hits, replicas);
 }
-
-}  // namespace
 
 void register_store_client(nb::module_& m) {
   nb::class_<ViewHandle>(m, "View", nb::type_slots(view_slots))
@@ -370,21 +309,11 @@ void register_store_client(nb::module_& m) {
       .def("put", put_one, "key"_a, "value"_a.none(), "options"_a, "timeout_s"_a)
       .def("put_many", put_many, "keys"_a, "values"_a, "options"_a, "timeout_s"_a)
       .def("put_parts", put_parts, "keys"_a, "values"_a, "options"_a, "timeout_s"_a)
-      .def(
-          "get",
-          [](const ClientHandle& handle, nb::handle key, double timeout_s) {
-            return nb::object(get_many(handle, KeyList::of_one(key), timeout_s)[0]);
-          },
-          "key"_a, "timeout_s"_a)
-      .def(
-          "get_many",
-          [](const ClientHandle& handle, nb::handle keys, double timeout_s) {
-            return get_many(handle, KeyList::of_sequence(keys), timeout_s);
-          },
-          "keys"_a, "timeout_s"_a)
+      .def("get", get_one, "key"_a, "timeout_s"_a)
+      .def("get_many", get_many, "keys"_a, "timeout_s"_a)
       .def("get_into", get_into_one, "key"_a, "buffer"_a, "offset"_a, "timeout_s"_a)
-      .def("get_into_many", get_into, "keys"_a, "buffers"_a, "timeout_s"_a)
-      .def("get_parts", get_parts, "keys"_a, "buffers"_a, "ranges"_a.none(), "timeout_s"_a)
+      .def("get_into_many", get_into, "keys"_a, "buffers"_a, "in_parts"_a, "ranges"_a.none(),
+           "timeout_s"_a)
       .def("view", view_object, "key"_a, "verify"_a, "timeout_s"_a)
       .def("exists", exists, "keys"_a, "timeout_s"_a)
       .def("stat", stat, "key"_a, "timeout_s"_a)

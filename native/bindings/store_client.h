@@ -1,6 +1,8 @@
 // Python's handle on what a process has of a store: its link to the master, and a client.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <memory>
 #include <string>
 #include <tuple>
@@ -50,5 +52,14 @@ class ClientHandle {
   store::StoreClient* client_;
   store::CallQueue* calls_;
 };
+
+// What `view` returns: read-only, and in place as long as anybody has it.
+struct ViewHandle {
+  store::ObjectView view;
+};
+
+// None, or (generation, bytes, flags, wanted replicas, lease left ms, hits, [(node, tier)])
+nanobind::object stat_tuple(const store::Stat::Answer& answer,
+                            const store::Reaches::List& segments);
 
 }  // namespace inlay::bindings

@@ -99,6 +99,9 @@ std::vector<store::Target> targets_of(std::string_view key, const std::vector<Wa
     if (range) {
       if (range->second > buffer.size())
         fail("ranges: ", range->second, " bytes do not fit into a buffer of ", buffer.size());
+      if (range->first > bytes || range->second > bytes - range->first)
+        fail("ranges: [", range->first, ", +", range->second, ") reaches beyond the ", bytes,
+             " bytes of object '", key, "'");
       targets.push_back({range->first, buffer.data(), range->second});
       continue;
     }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from inlay.core.block_hash import store_key
-from inlay.core.errors import ArgumentError, InlayError, KeyNotFound
+from inlay.core.errors import InlayError, KeyNotFound
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import Tier
 
@@ -30,8 +30,8 @@ class KvStore(Protocol):
     def exists_many(self, keys: Sequence[str]) -> list[bool]:
         """Which keys there are."""
 
-    def get_into_many(self, keys: Sequence[str], buffers: Sequence[Any]) -> list[int | None]:
-        """Bytes read per key; None for a miss."""
+    def get_into_many(self, keys: Sequence[str], buffers: Sequence[Any]) -> Sequence[object]:
+        """Bytes read per key; None for a miss, an exception for what could not be read."""
 
     def put_many(self, keys: Sequence[str], values: Sequence[Any]) -> Any:
         """Put objects; those that are there stay as they are."""
@@ -181,14 +181,8 @@ class BlockStore:
         return "host" if "memory" in own else "disk" if own else "store"
 
     def _load(self, keys: Sequence[str], buffers: Sequence[Any]) -> list[bool]:
-        try:
-            sizes = self._store.get_into_many(keys, buffers)
-        except ArgumentError:
-            if len(keys) == 1:
-                return [False]
-            # An object that is larger than a page: not one of ours, and no reason to do without
-            # the others.
-            return [self._load([key], [one])[0] for key, one in zip(keys, buffers, strict=True)]
+        # An object of another size than a page is none of ours.
+        sizes = self._store.get_into_many(keys, buffers)
         return [size == self._format.page_bytes for size in sizes]
 
     def _save(self, job: IoJob) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     start_ask = native.start_ask
     start_get = native.start_get
     start_put = native.start_put
+    start_stat = native.start_stat
+    start_view = native.start_view
     survey = native.survey
 else:
 
@@ -36,7 +38,7 @@ else:
     _NAMES = (
         "Call", "Client", "Link", "LocalMaster", "MasterServer", "Node", "View", "drain",
         "explain", "keys", "local_link", "remote_link", "set_addresses", "start_ask", "start_get",
-        "start_put", "survey",
+        "start_put", "start_stat", "start_view", "survey",
     )  # fmt: skip
     try:
         if not read_settings().native:

@@ -11,9 +11,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from inlay.core.errors import InlayError, KeyNotFound
 from inlay.store import _backend
-from inlay.store.options import PutOptions, PutResult
-from inlay.store.store import KEEP, Key, Store, missing, result_of
+from inlay.store.options import ObjectStat, PutOptions, PutResult
+from inlay.store.store import KEEP, Key, Ranges, Store, missing, only, result_of, stat_of
+from inlay.store.view import ObjectView
 from inlay.transfer._backend import Completions
 
 
@@ -123,37 +125,82 @@ async def put_parts(
 
 async def get(store: Store, key: Key, *, timeout_s: float | None = None) -> bytes:
     """As `Store.get`."""
-    value = await get_or_none(store, key, timeout_s=timeout_s)
-    if value is None:
-        raise missing(key)
-    return value
+    return only(key, await get_many(store, [key], timeout_s=timeout_s))
 
 
 async def get_or_none(store: Store, key: Key, *, timeout_s: float | None = None) -> bytes | None:
     """As `Store.get_or_none`."""
-    return (await get_many(store, [key], timeout_s=timeout_s))[0]
+    try:
+        return await get(store, key, timeout_s=timeout_s)
+    except KeyNotFound:
+        return None
 
 
 async def get_many(
     store: Store, keys: Sequence[Key], *, timeout_s: float | None = None
-) -> list[bytes | None]:
+) -> list[bytes | InlayError | None]:
     """As `Store.get_many`."""
-    return await _finish(_backend.start_get(store.client, keys, None, store.time_of(timeout_s)))
+    time = store.time_of(timeout_s)
+    return await _finish(_backend.start_get(store.client, keys, None, False, None, time))
 
 
 async def get_into(store: Store, key: Key, buffer: Any, *, timeout_s: float | None = None) -> int:
-    """As `Store.get_into`."""
-    size = (await get_into_many(store, [key], [buffer], timeout_s=timeout_s))[0]
-    if size is None:
-        raise missing(key)
-    return size
+    """As `Store.get_into`, from the buffer's start."""
+    return only(key, await get_into_many(store, [key], [buffer], timeout_s=timeout_s))
 
 
 async def get_into_many(
     store: Store, keys: Sequence[Key], buffers: Sequence[Any], *, timeout_s: float | None = None
-) -> list[int | None]:
+) -> list[int | InlayError | None]:
     """As `Store.get_into_many`."""
-    return await _finish(_backend.start_get(store.client, keys, buffers, store.time_of(timeout_s)))
+    time = store.time_of(timeout_s)
+    return await _finish(_backend.start_get(store.client, keys, buffers, False, None, time))
+
+
+async def get_parts(
+    store: Store,
+    key: Key,
+    buffers: Sequence[Any],
+    ranges: Ranges | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> int:
+    """As `Store.get_parts`."""
+    every = None if ranges is None else [ranges]
+    return only(key, await get_parts_many(store, [key], [buffers], every, timeout_s=timeout_s))
+
+
+async def get_parts_many(
+    store: Store,
+    keys: Sequence[Key],
+    buffers: Sequence[Sequence[Any]],
+    ranges: Sequence[Ranges] | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> list[int | InlayError | None]:
+    """As `Store.get_parts_many`."""
+    time = store.time_of(timeout_s)
+    return await _finish(_backend.start_get(store.client, keys, buffers, True, ranges, time))
+
+
+async def view(
+    store: Store, key: Key, *, verify: bool = False, timeout_s: float | None = None
+) -> ObjectView:
+    """As `Store.view`."""
+    call = _backend.start_view(store.client, key, verify, store.time_of(timeout_s))
+    (found,) = await _finish(call)
+    if found is None:
+        raise missing(key)
+    return ObjectView(found)
+
+
+async def stat(store: Store, key: Key, *, timeout_s: float | None = None) -> ObjectStat:
+    """As `Store.stat`."""
+    call = _backend.start_stat(store.client, key, store.time_of(timeout_s))
+    (found,) = await _finish(call)
+    if found is None:
+        raise missing(key)
+    return stat_of(found)
 
 
 async def exists_many(

@@ -4,9 +4,9 @@ import os
 import secrets
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from inlay.core.errors import KeyNotFound, ObjectExists
+from inlay.core.errors import InlayError, KeyNotFound, ObjectExists
 from inlay.store import _backend
 from inlay.store.link import Link
 from inlay.store.options import Contribution, ObjectStat, PutOptions, PutResult
@@ -18,6 +18,7 @@ Key = str | bytes
 Ranges = Sequence[tuple[int, int]]
 
 KEEP = PutOptions()
+_T = TypeVar("_T")
 _EXISTS = 2  # the outcome of a put that found an object and was to fail then
 _STORED = 0
 _REMOVED = 0
@@ -215,8 +216,8 @@ class Store:
 
     def get_many(
         self, keys: Sequence[Key], *, timeout_s: float | None = None
-    ) -> list[bytes | None]:
-        """The values; None for each that is not there."""
+    ) -> list[bytes | InlayError | None]:
+        """The values; None where there is none, `ObjectDamaged` (not raised) for a damaged one."""
         return self.client.get_many(keys, self.time_of(timeout_s))
 
     def get_into(
@@ -229,16 +230,21 @@ class Store:
             ArgumentError: it does not fit.
         """
         size = self.client.get_into(key, buffer, offset, self.time_of(timeout_s))
-        if size < 0:
+        if size is None:
             raise missing(key)
         return size
 
     def get_into_many(
         self, keys: Sequence[Key], buffers: Sequence[Any], *, timeout_s: float | None = None
-    ) -> list[int | None]:
-        """Copy each value into its buffer; their sizes, None for each that is not there."""
-        sizes = self.client.get_into_many(keys, buffers, self.time_of(timeout_s))
-        return [None if size < 0 else size for size in sizes]
+    ) -> list[int | InlayError | None]:
+        """Copy each value into its buffer, whatever becomes of the others.
+
+        Returns:
+            By key: the value's size; None where there is no object; what `get_into` would have
+            raised where the value does not fit (`ArgumentError`) or is damaged (`ObjectDamaged`).
+        """
+        time = self.time_of(timeout_s)
+        return self.client.get_into_many(keys, buffers, False, None, time)
 
     def get_parts(
         self,
@@ -258,12 +264,10 @@ class Store:
                 compared.
             timeout_s: as always.
         """
-        size = self.get_parts_many(
+        sizes = self.get_parts_many(
             [key], [buffers], None if ranges is None else [ranges], timeout_s=timeout_s
-        )[0]
-        if size is None:
-            raise missing(key)
-        return size
+        )
+        return only(key, sizes)
 
     def get_parts_many(
         self,
@@ -272,10 +276,9 @@ class Store:
         ranges: Sequence[Ranges] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> list[int | None]:
-        """`get_parts` of many; None for each that is not there."""
-        sizes = self.client.get_parts(keys, buffers, ranges, self.time_of(timeout_s))
-        return [None if size < 0 else size for size in sizes]
+    ) -> list[int | InlayError | None]:
+        """`get_parts` of many; results as those of `get_into_many`."""
+        return self.client.get_into_many(keys, buffers, True, ranges, self.time_of(timeout_s))
 
     def view(self, key: Key, *, verify: bool = False, timeout_s: float | None = None) -> ObjectView:
         """The value in place: `with store.view(key) as memory: ...`, a read-only memoryview.
@@ -306,18 +309,7 @@ class Store:
         found = self.client.stat(key, self.time_of(timeout_s))
         if found is None:
             raise missing(key)
-        generation, size, flags, wanted, lease_ms, hits, replicas = found
-        return ObjectStat(
-            generation=generation,
-            size_bytes=size,
-            replicas=tuple((node, _TIERS[tier]) for node, tier in replicas),
-            wanted_replicas=wanted,
-            soft_pin=bool(flags & 2),
-            hard_pin=bool(flags & 4),
-            mutable=bool(flags & 1),
-            lease_left_s=lease_ms / 1000,
-            hits=hits,
-        )
+        return stat_of(found)
 
     def remove(self, key: Key, *, timeout_s: float | None = None) -> None:
         """Remove an object; no read that begins later finds it. Raises `KeyNotFound`."""
@@ -377,6 +369,32 @@ class Store:
 
 def _text(key: Key) -> str:
     return repr(key if len(key) <= 80 else key[:80])
+
+
+def only(key: Key, results: Sequence[_T | InlayError | None]) -> _T:
+    """The result of a call with one key."""
+    result = results[0]
+    if isinstance(result, InlayError):
+        raise result
+    if result is None:
+        raise missing(key)
+    return result
+
+
+def stat_of(found: tuple[Any, ...]) -> ObjectStat:
+    """What the compiled client tells of an object."""
+    generation, size, flags, wanted, lease_ms, hits, replicas = found
+    return ObjectStat(
+        generation=generation,
+        size_bytes=size,
+        replicas=tuple((node, _TIERS[tier]) for node, tier in replicas),
+        wanted_replicas=wanted,
+        soft_pin=bool(flags & 2),
+        hard_pin=bool(flags & 4),
+        mutable=bool(flags & 1),
+        lease_left_s=lease_ms / 1000,
+        hits=hits,
+    )
 
 
 def missing(key: Key) -> KeyNotFound:

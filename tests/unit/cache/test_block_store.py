@@ -39,16 +39,17 @@ class _Objects:
 
     def get_into_many(self, keys, buffers):
         self._begin()
-        for key, buffer in zip(keys, buffers, strict=True):
-            if len(self.values.get(key, b"")) > buffer.nbytes:
-                raise ArgumentError(f"{key} does not fit")
-        sizes = []
+        results = []
         for key, buffer in zip(keys, buffers, strict=True):
             value = self.values.get(key)
-            if value is not None:
+            if value is None:
+                results.append(None)
+            elif len(value) > buffer.nbytes:
+                results.append(ArgumentError(f"{key} does not fit"))
+            else:
                 buffer[: len(value)] = np.frombuffer(value, np.uint8)
-            sizes.append(None if value is None else len(value))
-        return sizes
+                results.append(len(value))
+        return results
 
     def put_many(self, keys, values):
         self._begin()

@@ -22,6 +22,17 @@ def test_calls() -> None:
         assert await aio.get(store, "p") == b"ab"
         assert not (await aio.put(store, "k", b"")).stored
         assert (await aio.upsert(store, "k", b"")).stored and await aio.get(store, "k") == b""
+        one, other = bytearray(1), bytearray(1)
+        assert await aio.get_parts(store, "p", [one, other], [(1, 1), (0, 1)]) == 2
+        assert (one, other) == (b"b", b"a")
+        assert await aio.get_parts_many(store, ["none", "p"], [[], [one, other]]) == [None, 2]
+        view = await aio.view(store, "p", verify=True)
+        with view as memory:
+            assert memory == b"ab"
+        assert (await aio.stat(store, "p")).size_bytes == 2
+        for missing in (aio.view(store, "none"), aio.stat(store, "none")):
+            with pytest.raises(KeyNotFound):
+                await missing
         assert await aio.exists_many(store, ["k", "none"]) == [True, False]
         assert await aio.remove_many(store, ["k", "none"]) == [True, False]
         with pytest.raises(KeyNotFound):

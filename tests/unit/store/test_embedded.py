@@ -1,6 +1,7 @@
 """A store in one process: what each call does, and what it refuses."""
 
 import gc
+import mmap
 import os
 import secrets
 from collections.abc import Iterator
@@ -103,6 +104,31 @@ def test_many(store: Store) -> None:
     upserted = store.upsert_many(keys[:10], [b"new"] * 10)
     assert all(result.stored for result in upserted)
     assert store.get_many(keys[:11]) == [b"new"] * 10 + [values[10]]
+
+
+def test_one_that_fails_of_many(store: Store) -> None:
+    values = {f"k{i}": secrets.token_bytes(3000) for i in range(4)}
+    store.put_many(list(values), list(values.values()))
+    (file,) = Path(f"/dev/shm/inlay-{os.geteuid()}/store/{store.node}").glob("*.segment")
+    with file.open("r+b") as segment:
+        with mmap.mmap(segment.fileno(), 0) as memory:
+            memory[memory.find(values["k1"]) + 100] ^= 1
+    buffers = [bytearray(size) for size in (3000, 3000, 2999, 3000, 3000)]
+    results = store.get_into_many(["k0", "k1", "k2", "k3", "none"], buffers)
+    assert results[0] == results[3] == 3000 and results[4] is None
+    assert isinstance(results[1], ObjectDamaged) and "k1" in str(results[1])
+    assert isinstance(results[2], ArgumentError) and "k2" in str(results[2])
+    assert (buffers[0], buffers[3]) == (values["k0"], values["k3"])
+    of_all = store.get_many(list(values))
+    assert isinstance(of_all[1], ObjectDamaged)
+    assert of_all[0] == values["k0"] and of_all[2] == values["k2"]
+    parts = store.get_parts_many(
+        ["k0", "k3"], [[buffers[0]], [buffers[0]]], [[(1, 3000)], [(0, 3000)]]
+    )
+    assert isinstance(parts[0], ArgumentError) and parts[1] == 3000
+    for read in (store.get, store.get_or_none):
+        with pytest.raises(ObjectDamaged, match="k1"):
+            read("k1")
 
 
 def test_parts(store: Store) -> None:
