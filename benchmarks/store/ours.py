@@ -11,6 +11,7 @@ from inlay.serve.bench.store import own_store
 from inlay.store import Store
 
 VALUE_FILL = 7
+TOUCH_BYTES = 16 << 20
 
 
 class StoreClient:
@@ -61,6 +62,17 @@ class StoreClient:
         return [self.arena[offset : offset + value_bytes] for offset in offsets]
 
 
+def touch(client: StoreClient, memory_bytes: int) -> None:
+    """Put and read values all over the node's memory: afterwards its pages are in this process's
+    mappings, as they are in those of one that has run for a while.
+    """
+    keys = [f"touch-{number}" for number in range(memory_bytes // TOUCH_BYTES)]
+    for key in keys:
+        client.put([key], [0], TOUCH_BYTES)
+        client.get_into([key], [0], TOUCH_BYTES)
+    client.remove(keys)
+
+
 @contextmanager
 def running_store(
     memory_bytes: int, transports: Sequence[str] | None = None
@@ -76,4 +88,6 @@ def running_store(
         Store.connect(own.master, token=own.token, transports=transports) as store,
     ):
         client = StoreClient(store)
+        if transports is None:
+            touch(client, memory_bytes)
         yield Objects(client, client.view), client

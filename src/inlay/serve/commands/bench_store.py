@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inlay.serve.commands.bench_points import print_points
 from inlay.serve.commands.store_options import Json, TokenFile
 
 if TYPE_CHECKING:
-    from inlay.serve.bench.store import Point, StoreBench
+    from collections.abc import Callable
+
+    from inlay.serve.bench.store import Point
 
 
 def bench_store(
@@ -72,52 +75,26 @@ def bench_store(
         else:
             where, token = master, read_token(token_file)
         store = stack.enter_context(Store.connect(where, token=token))
-        _measure(StoreBench(store, config), where, as_json)
+        print_points(
+            StoreBench(store, config).run(),
+            _columns(),
+            status=f"measuring the store at {where} ...",
+            about={"master": where},
+            as_json=as_json,
+        )
 
 
-def _measure(bench: "StoreBench", master: str, as_json: bool) -> None:
-    """Run all points; interrupted, print those that are done, and go on with the interrupt."""
-    import json
-    from dataclasses import asdict
-
-    from rich.console import Console
-
-    from inlay import __version__
-
-    points: list[Point] = []
-    try:
-        with Console(stderr=True).status(f"measuring the store at {master} ..."):
-            for point in bench.run():
-                points.append(point)  # one by one: an interrupt leaves those that are done
-    finally:
-        if as_json:
-            about = {"version": __version__, "master": master}
-            print(json.dumps({**about, "points": [asdict(point) for point in points]}, indent=2))
-        elif points:
-            _print_table(points)
-
-
-def _print_table(points: "list[Point]") -> None:
-    """A row per point."""
-    from rich.console import Console
-    from rich.table import Table
-
+def _columns() -> "dict[str, Callable[[Point], str]]":
     from inlay.core.units import format_bytes
 
-    head = ("op", "value", "batch", "calls", "keys/s", "GB/s", "P50 us", "P90 us", "P99 us")
-    table = Table()
-    for index, name in enumerate(head):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
-    for point in points:
-        value = format_bytes(point.value_bytes) if point.value_bytes else "-"
-        speed = f"{point.gbs:.2f}" if point.value_bytes else "-"
-        table.add_row(
-            point.op,
-            value,
-            str(point.batch),
-            str(point.calls),
-            f"{point.keys_per_s:.0f}",
-            speed,
-            *(f"{one:.1f}" for one in (point.p50_us, point.p90_us, point.p99_us)),
-        )
-    Console().print(table)
+    return {
+        "op": lambda point: point.op,
+        "value": lambda point: format_bytes(point.value_bytes) if point.value_bytes else "-",
+        "batch": lambda point: str(point.batch),
+        "calls": lambda point: str(point.calls),
+        "keys/s": lambda point: f"{point.keys_per_s:.0f}",
+        "GB/s": lambda point: f"{point.gbs:.2f}" if point.value_bytes else "-",
+        "P50 us": lambda point: f"{point.p50_us:.1f}",
+        "P90 us": lambda point: f"{point.p90_us:.1f}",
+        "P99 us": lambda point: f"{point.p99_us:.1f}",
+    }

@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inlay.serve.commands.bench_points import print_points
+
 if TYPE_CHECKING:
-    from inlay.serve.bench.transfer import Point, TransferBench
+    from collections.abc import Callable
+
+    from inlay.serve.bench.transfer import Point
     from inlay.transfer import TransferEngine
 
 
@@ -96,7 +100,14 @@ def bench_transfer(
             TransferEngine(token=token if address else None, transports=chosen)
         )
         there = address or stack.enter_context(own_target(parse_bytes(memory), chosen))
-        _measure(TransferBench(engine, there, config), there, as_json)
+        bench = TransferBench(engine, there, config)
+        print_points(
+            bench.run(),
+            _columns(),
+            status=f"measuring transfers with {there} ...",
+            about={"target": there, "memory_bytes": bench.memory_bytes},
+            as_json=as_json,
+        )
 
 
 def _be_target(engine: "TransferEngine", size: int, as_json: bool) -> None:
@@ -120,43 +131,19 @@ def _be_target(engine: "TransferEngine", size: int, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _measure(bench: "TransferBench", there: str, as_json: bool) -> None:
-    """Run all points; interrupted, print those that are done, and go on with the interrupt."""
-    import json
-    from dataclasses import asdict
-
-    from rich.console import Console
-
-    from inlay import __version__
-
-    points: list[Point] = []
-    try:
-        with Console(stderr=True).status(f"measuring transfers with {there} ..."):
-            for point in bench.run():
-                points.append(point)  # one by one: an interrupt leaves those that are done
-    finally:
-        if as_json:
-            about = {"version": __version__, "target": there, "memory_bytes": bench.memory_bytes}
-            print(json.dumps({**about, "points": [asdict(point) for point in points]}, indent=2))
-        elif points:
-            _print_table(points)
-
-
-def _print_table(points: "list[Point]") -> None:
-    """A row per point."""
-    from rich.console import Console
-    from rich.table import Table
-
+def _columns() -> "dict[str, Callable[[Point], str]]":
     from inlay.core.units import format_bytes
 
-    head = ("op", "block", "batch", "threads", "calls", "GB/s", "P50 us", "P90 us", "P99 us")
-    table = Table()
-    for index, name in enumerate(head):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
-    for point in points:
-        block = "128+16 KiB" if point.workload == "kv" else format_bytes(point.block_bytes)
-        latencies = (point.p50_us, point.p90_us, point.p99_us)
-        counts = (point.batch, point.threads, point.calls)
-        row = (point.op, block, *map(str, counts), f"{point.gbs:.2f}")
-        table.add_row(*row, *(f"{value:.1f}" for value in latencies))
-    Console().print(table)
+    return {
+        "op": lambda point: point.op,
+        "block": lambda point: (
+            "128+16 KiB" if point.workload == "kv" else format_bytes(point.block_bytes)
+        ),
+        "batch": lambda point: str(point.batch),
+        "threads": lambda point: str(point.threads),
+        "calls": lambda point: str(point.calls),
+        "GB/s": lambda point: f"{point.gbs:.2f}",
+        "P50 us": lambda point: f"{point.p50_us:.1f}",
+        "P90 us": lambda point: f"{point.p90_us:.1f}",
+        "P99 us": lambda point: f"{point.p99_us:.1f}",
+    }
