@@ -1,17 +1,14 @@
 """What benchmarks of the command line share: points are measured one by one, and then printed."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    Point = TypeVar("Point", bound=DataclassInstance)
+Point = TypeVar("Point")  # a dataclass
 
 
 def print_points(
-    points: "Iterable[Point]",
-    columns: "Mapping[str, Callable[[Point], str]]",
+    points: Iterable[Point],
+    columns: Mapping[str, Callable[[Point], str]],
     *,
     status: str,
     about: Mapping[str, object],
@@ -41,7 +38,8 @@ def print_points(
                 done.append(point)  # one by one: an interrupt leaves those that are done
     finally:
         if as_json:
-            record = {"version": __version__, **about, "points": [asdict(one) for one in done]}
+            rows: list[Any] = list(done)
+            record = {"version": __version__, **about, "points": [asdict(row) for row in rows]}
             print(json.dumps(record, indent=2))
         elif done:
             table = Table()
