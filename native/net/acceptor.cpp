@@ -2,11 +2,13 @@
 
 #include <sys/epoll.h>
 
+#include <exception>
+
 namespace inlay::net {
 
 namespace {
 
-// When the process has no descriptor left, the socket is looked at again after this.
+// When the process has no descriptor or memory left, the socket is looked at again after this.
 constexpr std::chrono::milliseconds kRest(100);
 // Per event, so that other descriptors get their turn.
 constexpr int kMaxAccepts = 16;
@@ -28,14 +30,21 @@ void Acceptor::accept(const std::function<void(Descriptor)>& take) {
   for (int i = 0; i < kMaxAccepts && socket_.valid(); ++i) {
     bool exhausted = false;
     Descriptor accepted = accept_from(socket_, exhausted);
-    if (exhausted) {
-      resting_ = true;
-      loop_.change(loop_id_, socket_, 0);
-      loop_.wake_by(Clock::now() + kRest);
-    }
+    if (exhausted) rest();
     if (!accepted.valid()) return;
-    take(std::move(accepted));
+    try {
+      take(std::move(accepted));
+    } catch (const std::exception&) {
+      rest();  // the system gives no more memory, or watches no more descriptors
+      return;
+    }
   }
+}
+
+void Acceptor::rest() {
+  resting_ = true;
+  loop_.change(loop_id_, socket_, 0);
+  loop_.wake_by(Clock::now() + kRest);
 }
 
 void Acceptor::resume() {

@@ -19,13 +19,15 @@ class Acceptor {
   // was closed before.
   bool stop();
 
-  // On the loop's thread, by the handler: hands over what waits. Where no descriptor is left, it
-  // rests, and has the loop's tick called for resume().
+  // On the loop's thread, by the handler: hands over what waits. Where no descriptor is left, or
+  // `take` throws, that connection ends and it rests, and has the loop's tick called for resume().
   void accept(const std::function<void(Descriptor)>& take);
   // On the loop's thread.
   void resume();
 
  private:
+  void rest();
+
   Loop& loop_;
   Descriptor socket_;
   Loop::Id loop_id_ = 0;

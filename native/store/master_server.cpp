@@ -1,6 +1,5 @@
 #include "master_server.h"
 
-#include <sys/epoll.h>
 #include <time.h>
 
 #include <algorithm>
@@ -11,10 +10,13 @@
 
 namespace inlay::store {
 
-class MasterServer::Acceptor final : public net::Handler {
+class MasterServer::Door final : public net::Handler {
  public:
-  explicit Acceptor(MasterServer& server) : server_(server) {}
-  bool on_events(uint32_t) override { return server_.accept_all(); }
+  explicit Door(MasterServer& server) : server_(server) {}
+  bool on_events(uint32_t) override {
+    server_.accept_all();
+    return false;
+  }
 
  private:
   MasterServer& server_;
@@ -43,9 +45,10 @@ MasterServer::MasterServer(MasterServerOptions options)
       throw ArgumentError("two tenants have one token, the second is \"" + tenant.name + "\"");
   }
   net::fill_random(id_);
-  listener_ = net::listen_at(options_.listen);
-  address_ = listener_.address;
-  loop_id_ = loop_.add(listener_.socket, EPOLLIN, std::make_shared<Acceptor>(*this));
+  net::Listener listener = net::listen_at(options_.listen);
+  address_ = listener.address;
+  acceptor_.emplace(loop_, std::move(listener.socket));
+  acceptor_->start(std::make_shared<Door>(*this));
   loop_.wake_by(Clock::now());
   loop_.start();
 }
@@ -58,8 +61,7 @@ void MasterServer::stop() {
   for (const auto& [peer, client] : clients_) client->end();
   unproven_.clear();
   clients_.clear();
-  loop_.remove(loop_id_, listener_.socket);
-  listener_.socket.close();
+  (void)acceptor_->stop();
 }
 
 bool MasterServer::may_serve() const {
@@ -70,15 +72,12 @@ bool MasterServer::may_serve() const {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 < until;
 }
 
-bool MasterServer::accept_all() {
-  bool exhausted = false;
-  for (int i = 0; i < 64; ++i) {
-    net::Descriptor socket = net::accept_from(listener_.socket, exhausted);
-    if (!socket.valid()) break;
+void MasterServer::accept_all() {
+  acceptor_->accept([this](net::Descriptor socket) {
     ++counts_.connections;
     if (clients_.size() >= kMaxClients) {
       ++counts_.crowded;
-      continue;
+      return;
     }
     // The oldest goes: an honest client proves itself within a millisecond, a flood never.
     if (unproven_.size() == kMaxUnproven) {
@@ -91,14 +90,7 @@ bool MasterServer::accept_all() {
     client->start();
     unproven_.push_back(std::move(client));
     loop_.wake_by(Clock::now() + kHandshakeTime);
-  }
-  if (exhausted) {
-    // No descriptor is free: until the next tick, so that the listener does not wake the loop.
-    accepting_ = false;
-    loop_.change(loop_id_, listener_.socket, 0);
-    loop_.wake_by(Clock::now() + std::chrono::milliseconds(20));
-  }
-  return false;
+  });
 }
 
 void MasterServer::drop(ServedClient& client) {
@@ -127,10 +119,7 @@ Clock::time_point MasterServer::tick(Clock::time_point now) {
     ++counts_.crowded;
     drop(*unproven_.front());
   }
-  if (!accepting_) {
-    accepting_ = true;
-    loop_.change(loop_id_, listener_.socket, EPOLLIN);
-  }
+  acceptor_->resume();
   const Millis next = master_.tick(now_ms());
   deliver();
   return after(next);

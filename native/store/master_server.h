@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../net/acceptor.h"
 #include "../net/loop.h"
 #include "frames.h"
 #include "master.h"
@@ -71,7 +72,7 @@ class MasterServer {
 
  private:
   friend class ServedClient;
-  class Acceptor;
+  class Door;
 
   static Millis now_ms();
   template <typename Result>
@@ -82,7 +83,7 @@ class MasterServer {
     if (epoch - std::min(epoch, master_.terms().epoch) <= kMaxEpochJump)
       epoch_seen_ = std::max(epoch_seen_.load(), epoch);
   }
-  bool accept_all();
+  void accept_all();
   void drop(ServedClient& client);
   void deliver();
   Clock::time_point tick(Clock::time_point now);
@@ -96,7 +97,7 @@ class MasterServer {
   const MasterServerOptions options_;
   std::vector<Credential> credentials_;  // as options_.tenants
   net::EngineId id_;
-  net::Listener listener_;
+  std::optional<net::Acceptor> acceptor_;
   std::string address_;
   Master master_;
   Counts counts_;
@@ -104,8 +105,6 @@ class MasterServer {
   std::atomic<uint32_t> epoch_seen_{0};
   std::deque<std::shared_ptr<ServedClient>> unproven_;
   std::unordered_map<PeerId, std::shared_ptr<ServedClient>> clients_;
-  bool accepting_ = true;
-  net::Loop::Id loop_id_ = 0;
   std::mutex stopping_;
   bool stopped_ = false;
   net::Loop loop_;

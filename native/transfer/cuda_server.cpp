@@ -119,8 +119,8 @@ bool CudaServer::on_events(uint32_t) {
   acceptor_.accept([this](net::Descriptor socket) {
     if (!net::is_near(socket) || links_.size() == kMaxLinks) return;
     const auto link = std::make_shared<Link>(*this, std::move(socket));
-    links_.emplace(link.get(), link);
     link->loop_id_ = site_.loop.add(link->socket_, EPOLLIN, link);
+    links_.emplace(link.get(), link);
   });
   return false;
 }

@@ -53,8 +53,8 @@ bool ShmServer::on_events(uint32_t) {
     page_.reap();
     const auto link =
         std::make_shared<ServedLink>(*this, crew_, std::move(socket), ++last_connection_);
-    links_.emplace(link.get(), link);
     link->loop_id_ = site_.loop.add(link->socket_, EPOLLIN, link);
+    links_.emplace(link.get(), link);
   });
   return false;
 }
