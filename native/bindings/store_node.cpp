@@ -26,6 +26,7 @@ class NodeHandle {
     store::MasterLink& link_used = link_->get();
     transfer::Engine* native = engine_ ? &engine_->get() : nullptr;
     const WithoutGil unlocked;
+    store::StoreSegment::clear_abandoned();
     node_ = new store::StoreNode(link_used, native, std::move(options), until);
   }
   NodeHandle(const NodeHandle&) = delete;

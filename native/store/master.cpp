@@ -175,8 +175,17 @@ Replicas Master::living(const Pool& pool, const Object& object) const {
 
 void Master::set_replicas(Pool& pool, ObjectId id, const Replicas& replicas) {
   Object& object = pool.index[id];
-  for (const Replica& replica : replicas_of(pool, object)) --segments_[replica.segment]->objects;
-  for (const Replica& replica : replicas) ++segments_[replica.segment]->objects;
+  for (const Replica& replica : replicas_of(pool, object)) {
+    Segment& segment = *segments_[replica.segment];
+    --segment.objects;
+    if (segment.ranges && segment.ranges->owner(replica.range) == id)
+      segment.ranges->set_owner(replica.range, RangeAllocator::kNoOwner);
+  }
+  for (const Replica& replica : replicas) {
+    Segment& segment = *segments_[replica.segment];
+    ++segment.objects;
+    if (segment.ranges) segment.ranges->set_owner(replica.range, id);
+  }
   if (object.listed != 0) {
     pool.free_lists.push_back(object.range);
     object.listed = 0;

@@ -113,6 +113,9 @@ class Master {
   void retry_grants(Millis now);
   void make_room(Pool& pool, Millis now, unsigned most);
   void evict(Pool& pool, ObjectId id);
+  void clear_ranges(Pool& pool, Millis now);
+  Held held_now(const Pool& pool, Millis now) const;
+  bool clear_around(Pool& pool, ObjectId victim, uint64_t bytes, const Held& held);
   void drop_from_memory(Pool& pool, ObjectId id);
   void end_open(const InFlight& flight, bool good, Millis now);
   void end_close(Segment& segment, const InFlight& flight);

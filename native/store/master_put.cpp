@@ -56,6 +56,7 @@ Master::Result Master::answer(const Turn& turn, const Grant& question) {
   if (try_grant(waiting, turn.now)) return std::nullopt;
   if (question.wait_ms > 0) {
     waiting_grants_.push_back(std::move(waiting));
+    clear_ranges(turn.pool, turn.now);
     return std::nullopt;
   }
   ++counters_.full;

@@ -17,6 +17,7 @@ bool Master::kill(Pool& pool, const Replica& replica, uint64_t generation, std::
     segment.kills.push_back({range.offset, generation});
     segment.killed.push_back({replica.range, range.bytes, waiter});
     pool.leaving_bytes += range.bytes;
+    segment.ranges->set_owner(replica.range, kLeaving);
   } else {
     segment.kills.push_back({Place::kSomewhere, generation});
     segment.killed.push_back({0, 0, waiter});

@@ -18,8 +18,13 @@ constexpr uint64_t kMaxGenerations = 65536;
 // Victims in one demotion, and demotions of a node at a time.
 constexpr std::size_t kDemoteTogether = 64;
 constexpr std::size_t kMaxDemotions = 8;
-// So long grants wait before more than the watermark asks for is evicted for them.
+// Between ranges that are cleared for one grant.
 constexpr Millis kStuckMs = 50;
+// Objects around which a long enough range is looked for at a time.
+constexpr int kMaxWindows = 16;
+// How much is cleared for one grant: a part of all memory, up to so much.
+constexpr uint64_t kPartOfPool = 256;
+constexpr uint64_t kMostCleared = uint64_t{4} << 20;
 
 }  // namespace
 
@@ -322,6 +327,71 @@ void Master::flush_demotions() {
     demote(*segments_[segments.first], *segments_[segments.second], std::move(objects));
 }
 
+Held Master::held_now(const Pool& pool, Millis now) const {
+  return [this, &pool, now](ObjectId id) {
+    const Object& object = pool.index[id];
+    return object.busy != 0 || leased(object, now);
+  };
+}
+
+// Where objects have several sizes, what is free may lie in pieces that are too short for a grant:
+// then objects go that lie side by side, around the one that is worth least.
+void Master::clear_ranges(Pool& pool, Millis now) {
+  const Held held = held_now(pool, now);
+  for (WaitingGrant& waiting : waiting_grants_) {
+    const auto peer = peers_.find(waiting.peer);
+    if (peer == peers_.end() || peer->second.pool != &pool || now < waiting.clear_from) continue;
+    // What is cleared is free when its node has said so.
+    waiting.clear_from = now + kStuckMs;
+    // More than it needs: others of its size come behind it.
+    const uint64_t least = waiting.question.least_bytes;
+    const uint64_t bytes = std::max(least + (least >= kLargePayload ? kLargeAlignment : 0),
+                                    std::min(pool.total_bytes / kPartOfPool, kMostCleared));
+    for (int tries = 0; tries < kMaxWindows; ++tries) {
+      const ObjectId victim = pool.policy->victim(static_cast<uint64_t>(now) * 1'000'000, held);
+      if (victim == kNoObject || clear_around(pool, victim, bytes, held)) break;
+    }
+  }
+}
+
+// False: too few of its neighbours may go; it went alone.
+bool Master::clear_around(Pool& pool, ObjectId victim, uint64_t bytes, const Held& held) {
+  std::vector<std::pair<ObjectId, uint64_t>> all{{victim, pool.index[victim].generation}};
+  bool cleared = true;
+  for (const Replica& replica : living(pool, pool.index[victim])) {
+    if (!segments_[replica.segment]->ranges) continue;
+    const RangeAllocator& ranges = *segments_[replica.segment]->ranges;
+    const Range middle = ranges.at(replica.range);
+    uint64_t length = middle.bytes;
+    std::optional<Range> sides[] = {ranges.before(middle.id), ranges.behind(middle.id)};
+    const auto may_go = [&](const std::optional<Range>& range) {
+      if (!range) return false;
+      if (range->free || ranges.owner(range->id) == kLeaving) return true;
+      const ObjectId id = ranges.owner(range->id);
+      return id < pool.index.end() && pool.index.used(id) && pool.index[id].ranked != 0 &&
+             !held(id);
+    };
+    while (length < bytes) {
+      // What costs nothing first.
+      const bool may[] = {may_go(sides[0]), may_go(sides[1])};
+      const int side = may[0] && (!may[1] || sides[0]->free) ? 0 : 1;
+      if (!may[side]) break;
+      const Range range = *sides[side];
+      length += range.bytes;
+      if (const ObjectId id = range.free ? kLeaving : ranges.owner(range.id); id != kLeaving)
+        all.emplace_back(id, pool.index[id].generation);
+      sides[side] = side == 0 ? ranges.before(range.id) : ranges.behind(range.id);
+    }
+    cleared &= length >= bytes;
+  }
+  if (!cleared) all.resize(1);
+  for (const auto& [id, generation] : all)
+    if (pool.index.used(id) && pool.index[id].generation == generation &&
+        pool.index[id].ranked != 0)
+      evict(pool, id);
+  return cleared;
+}
+
 void Master::make_room(Pool& pool, Millis now, unsigned most) {
   const auto high =
       static_cast<uint64_t>(options_.high_watermark * static_cast<double>(pool.total_bytes));
@@ -330,18 +400,9 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
   const auto staying = [&] {
     return pool.used_bytes - std::min(pool.leaving_bytes, pool.used_bytes);
   };
-  // Grants that find no long enough range in what is free want more of it, and still more when
-  // for a while none of what was to leave has left: some may be pinned.
-  const bool starved = !waiting_grants_.empty();
-  const bool stuck = starved && !room_changed_ && now >= pool.stuck_from;
-  if (!starved || stuck) pool.stuck_from = now + kStuckMs;
-  const uint64_t from = stuck ? std::min(low, staying()) : low;
   if (staying() > high) pool.evicting = true;
-  if (starved && pool.used_bytes + pool.used_bytes / 4 > pool.total_bytes) pool.evicting = true;
-  const Held held = [&](ObjectId id) {
-    const Object& object = pool.index[id];
-    return object.busy != 0 || leased(object, now);
-  };
+  const Held held = held_now(pool, now);
+  clear_ranges(pool, now);
   unsigned done = 0;
   while (done < most && !pool.doomed.empty()) {
     const auto [id, generation] = pool.doomed.front();
@@ -352,13 +413,12 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
       evict(pool, id);
   }
   while (pool.evicting && done < most) {
-    const uint64_t goal = starved ? from - std::min(from, pool.total_bytes / 32) : low;
-    if (staying() <= goal) {
+    if (staying() <= low) {
       pool.evicting = false;
       break;
     }
     // A disk that is slow holds eviction up only as long as nobody waits.
-    if (!starved && std::ranges::any_of(pool.segments, [&](SegmentId id) {
+    if (waiting_grants_.empty() && std::ranges::any_of(pool.segments, [&](SegmentId id) {
           return node_of(*segments_[id]).demotions >= kMaxDemotions;
         }))
       break;

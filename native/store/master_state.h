@@ -29,6 +29,9 @@ inline constexpr SegmentId kNoSegment = 65535;
 // Objects that one slice of a walk over the index looks at.
 inline constexpr ObjectId kSlice = 4096;
 
+// The owner of a range whose record is being killed.
+inline constexpr uint32_t kLeaving = RangeAllocator::kNoOwner - 1;
+
 struct Replica {
   SegmentId segment = 0;
   RangeId range = 0;
@@ -58,7 +61,6 @@ struct Pool {
   uint64_t total_bytes = 0;    // of memory that is ready
   uint64_t used_bytes = 0;     // of these
   uint64_t leaving_bytes = 0;  // used, and killed, demoted or closed just now
-  Millis stuck_from = 0;       // when grants that wait now have waited too long
   // Per 64 Ki buckets of hashes: commits of up to this generation are refused, so that generations
   // of a key grow. A client takes a fresh one then; nodes that come back are held against burials.
   std::vector<uint64_t> floors;
@@ -199,6 +201,7 @@ struct WaitingGrant {
   uint64_t ticket = 0;
   Grant question;
   Millis until = 0;
+  Millis clear_from = 0;  // when objects are evicted so that it gets a long enough range
 };
 // A grant whose extents nodes are opening.
 struct OpeningGrant {

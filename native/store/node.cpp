@@ -57,6 +57,7 @@ uint64_t StoreNode::memory_bytes() const {
 }
 
 void StoreNode::open_segments() {
+  StoreSegment::require_names(options_.name, options_.tenant);
   if (options_.memory_bytes == 0) return;
   for (const std::string& uuid : StoreSegment::find(options_.directory)) {
     auto segment = StoreSegment::adopt(options_.directory, uuid);
@@ -67,9 +68,11 @@ void StoreNode::open_segments() {
     else
       segment->unlink_files();
   }
+  for (Held& held : held_) held.segment->set_keeps(options_.keeps);
   if (held_.empty())
-    held_.emplace_back().segment = StoreSegment::make(
-        {options_.directory, options_.name, options_.tenant, options_.memory_bytes, 0});
+    held_.emplace_back().segment =
+        StoreSegment::make({options_.directory, options_.name, options_.tenant,
+                            options_.memory_bytes, 0, options_.keeps});
 }
 
 void StoreNode::join(Clock::time_point until) {

@@ -160,6 +160,7 @@ Allocation RangeAllocator::carve(RangeId id, uint32_t start, Grains grains) {
   const Grains behind = length(block(id)) - grains;
   if (behind > 0) enlist(cut(id, grains));
   free_ -= grains;
+  block(id).younger = kNoOwner;
   return {at(id), before * kGrain, behind * kGrain};
 }
 
@@ -231,17 +232,36 @@ void RangeAllocator::free(RangeId id) {
 }
 
 Range RangeAllocator::at(RangeId id) const {
-  const Block& found = allocated(id);
-  return {id, found.start * kGrain, length(found) * kGrain, false};
+  (void)allocated(id);
+  return range(id);
 }
+
+Range RangeAllocator::range(RangeId id) const {
+  const Block& found = block(id);
+  return {id, found.start * kGrain, length(found) * kGrain, is_free(id)};
+}
+
+std::optional<Range> RangeAllocator::before(RangeId id) const {
+  const RangeId other = block(id).before;
+  return other == kNone ? std::nullopt : std::optional(range(other));
+}
+
+std::optional<Range> RangeAllocator::behind(RangeId id) const {
+  const RangeId other = block(id).behind;
+  return other == kNone ? std::nullopt : std::optional(range(other));
+}
+
+void RangeAllocator::set_owner(RangeId id, uint32_t owner) {
+  (void)allocated(id);
+  block(id).younger = owner;
+}
+
+uint32_t RangeAllocator::owner(RangeId id) const { return allocated(id).younger; }
 
 std::vector<Range> RangeAllocator::ranges() const {
   std::vector<Range> all;
   all.reserve(num_ranges_);
-  for (RangeId id = kFirst; id != kNone; id = block(id).behind) {
-    const Block& found = block(id);
-    all.push_back({id, found.start * kGrain, length(found) * kGrain, is_free(id)});
-  }
+  for (RangeId id = kFirst; id != kNone; id = block(id).behind) all.push_back(range(id));
   return all;
 }
 

@@ -72,6 +72,13 @@ class RangeAllocator {
 
   // Of an allocated range. Throws ArgumentError.
   Range at(RangeId id) const;
+  // The ranges that lie before and behind one, free or not; none at the ends.
+  std::optional<Range> before(RangeId id) const;
+  std::optional<Range> behind(RangeId id) const;
+  // A number that its holder gave to an allocated range; kNoOwner at first. Takes no memory.
+  static constexpr uint32_t kNoOwner = ~uint32_t{0};
+  void set_owner(RangeId id, uint32_t owner);
+  uint32_t owner(RangeId id) const;
   // All, by offset. Cost: their number.
   std::vector<Range> ranges() const;
 
@@ -94,11 +101,11 @@ class RangeAllocator {
 
   // A range ends where the next begins.
   struct Block {
-    uint32_t start;  // grains
-    RangeId before;  // by offset
-    RangeId behind;  // by offset; of an id that is not in use: the next such
-    RangeId older;   // of the free ranges of its class; kAllocated, kUnused
-    RangeId younger;
+    uint32_t start;   // grains
+    RangeId before;   // by offset
+    RangeId behind;   // by offset; of an id that is not in use: the next such
+    RangeId older;    // of the free ranges of its class; kAllocated, kUnused
+    RangeId younger;  // of an allocated range: its owner
   };
   static_assert(sizeof(Block) == kRangeBytes);
 
@@ -133,6 +140,7 @@ class RangeAllocator {
   Grains length(const Block& block) const;
   bool is_free(RangeId id) const;
   const Block& allocated(RangeId id) const;
+  Range range(RangeId id) const;
 
   RangeId make_block(uint32_t start, RangeId before, RangeId behind);
   void drop_block(RangeId id);

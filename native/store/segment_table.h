@@ -13,7 +13,7 @@
 namespace inlay::store {
 
 struct SegmentTable {
-  static constexpr uint64_t kMagic = 0x31474553594c4e49;
+  static constexpr uint64_t kMagic = 0x32474553594c4e49;
   static constexpr std::size_t kMaxNameBytes = 128;
   static constexpr std::size_t kMaxOpen = 4096;
   using Name = std::array<char, kMaxNameBytes>;  // NUL-padded
@@ -21,6 +21,7 @@ struct SegmentTable {
   struct Fixed {
     uint64_t magic;
     uint64_t bytes;
+    uint64_t keeps;  // 1: for the next process of the node; 0: it goes with this one
     Uuid uuid;
     Name node;
     Name tenant;

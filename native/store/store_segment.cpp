@@ -24,6 +24,7 @@ constexpr uint64_t kPage = 4096;
 // So long a piece of a peer's write may take to land, some MiB at most, before others get a turn.
 constexpr std::chrono::milliseconds kPiece(20);
 constexpr std::string_view kTableEnd = ".table";
+constexpr time_t kMakingSeconds = 60;
 
 std::string last_error() { return std::strerror(errno); }
 
@@ -93,28 +94,37 @@ bool StoreSegment::lock() {
   return lock_one(table_file_) && lock_one(file_);
 }
 
+void StoreSegment::require_names(const std::string& node, const std::string& tenant) {
+  require_name("node", node);
+  require_name("tenant", tenant);
+}
+
 std::unique_ptr<StoreSegment> StoreSegment::make(const Options& options) {
-  require_name("node", options.node);
-  require_name("tenant", options.tenant);
+  require_names(options.node, options.tenant);
   if (options.bytes < kPage || options.bytes % kPage != 0)
     throw ArgumentError("memory: must be a multiple of 4 KiB above 0, got " +
                         std::to_string(options.bytes) + " bytes");
-  make_private_directory(options.directory);
-  struct statvfs room{};
-  const bool known = statvfs(options.directory.c_str(), &room) == 0;
-  if (known && room.f_bavail * room.f_frsize < options.bytes)
-    throw ResourceError("memory: " + options.directory + " has room for " +
-                        std::to_string(room.f_bavail * room.f_frsize) + " bytes, not for " +
-                        std::to_string(options.bytes) +
-                        ": contribute less, or give /dev/shm more room (mount -o "
-                        "remount,size=..., docker run --shm-size)");
   std::unique_ptr<StoreSegment> segment(new StoreSegment());
   net::fill_random(segment->uuid_);
   segment->tenant_ = options.tenant;
   segment->path_ = options.directory + "/" + hex(segment->uuid_);
   const std::string& path = segment->path_;
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
-  segment->table_file_ = net::Descriptor(::open((path + ".table").c_str(), kFlags, 0600));
+  // Somebody may delete the directory as long as it is empty.
+  for (int tries = 0; tries < 3 && !segment->table_file_.valid(); ++tries) {
+    make_private_directory(options.directory);
+    segment->table_file_ = net::Descriptor(::open((path + ".table").c_str(), kFlags, 0600));
+  }
+  struct statvfs room{};
+  const bool known = statvfs(options.directory.c_str(), &room) == 0;
+  if (known && room.f_bavail * room.f_frsize < options.bytes) {
+    segment->unlink_files();
+    throw ResourceError("memory: " + options.directory + " has room for " +
+                        std::to_string(room.f_bavail * room.f_frsize) + " bytes, not for " +
+                        std::to_string(options.bytes) +
+                        ": contribute less, or give /dev/shm more room (mount -o "
+                        "remount,size=..., docker run --shm-size)");
+  }
   segment->file_ = net::Descriptor(::open((path + ".segment").c_str(), kFlags, 0600));
   if (!segment->table_file_.valid() || !segment->file_.valid() || !segment->lock() ||
       posix_fallocate(segment->table_file_.get(), 0, sizeof(SegmentTable)) != 0 ||
@@ -128,8 +138,8 @@ std::unique_ptr<StoreSegment> StoreSegment::make(const Options& options) {
   segment->pins_ = std::make_unique<PinPage>(path + ".pins");
   segment->put_filler(0, options.bytes);
   SegmentTable& table = *segment->table_;
-  table.fixed = {SegmentTable::kMagic, options.bytes, segment->uuid_, name_of(options.node),
-                 name_of(options.tenant)};
+  table.fixed = {SegmentTable::kMagic, options.bytes,         options.keeps ? 1U : 0U,
+                 segment->uuid_,       name_of(options.node), name_of(options.tenant)};
   table.epoch.store(options.epoch);
   table.fixed_crc = table.crc();
   return segment;
@@ -173,6 +183,28 @@ std::vector<std::string> StoreSegment::find(const std::string& directory) {
   return found;
 }
 
+void StoreSegment::clear_abandoned() {
+  std::error_code none;
+  for (const auto& directory : std::filesystem::directory_iterator(store_directory(), none)) {
+    for (const std::string& uuid : find(directory.path())) {
+      StoreSegment segment;
+      segment.path_ = directory.path() / uuid;
+      const net::Descriptor file(::open((segment.path_ + ".table").c_str(), O_RDWR | O_CLOEXEC));
+      SegmentTable::Fixed fixed{};
+      struct stat about{};
+      const bool is_read = pread(file.get(), &fixed, sizeof(fixed), 0) == sizeof(fixed) &&
+                           fixed.magic == SegmentTable::kMagic;
+      // One that was just made is not locked and filled in yet.
+      const bool is_old =
+          fstat(file.get(), &about) == 0 && about.st_mtime + kMakingSeconds < time(nullptr);
+      if (is_read ? fixed.keeps != 0 : !is_old) continue;
+      // Who has the lock lives.
+      if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) segment.unlink_files();
+    }
+    rmdir(directory.path().c_str());
+  }
+}
+
 StoreSegment::~StoreSegment() {
   if (table_ != nullptr) munmap(table_, sizeof(SegmentTable));
   if (!memory_.empty()) munmap(memory_.data(), memory_.size());
@@ -180,6 +212,12 @@ StoreSegment::~StoreSegment() {
 
 void StoreSegment::unlink_files() {
   for (const char* end : {".segment", ".pins", ".table"}) unlink((path_ + end).c_str());
+  rmdir(std::filesystem::path(path_).parent_path().c_str());
+}
+
+void StoreSegment::set_keeps(bool keeps) {
+  table_->fixed.keeps = keeps ? 1 : 0;
+  table_->fixed_crc = table_->crc();
 }
 
 uint32_t StoreSegment::epoch() const { return table_->epoch.load(); }

@@ -51,7 +51,13 @@ class StoreSegment {
     std::string tenant;
     uint64_t bytes;
     uint32_t epoch;
+    bool keeps = true;  // else its files go with its process, however that ends: clear_abandoned()
   };
+  // Throws ArgumentError for names that are none of a node or tenant.
+  static void require_names(const std::string& node, const std::string& tenant);
+  // Deletes what processes left that were not to keep it, in all directories of store_directory(),
+  // and directories without anything.
+  static void clear_abandoned();
   // Throws ArgumentError, ResourceError where the system has not so much.
   static std::unique_ptr<StoreSegment> make(const Options& options);
   // A segment that another process left: its open extents are closed, each whole record in them is
@@ -108,7 +114,9 @@ class StoreSegment {
   };
   void each(const std::function<void(const Entry&)>& visit) const;
 
-  // The files go with the segment.
+  // As Options::keeps, of a segment that was adopted.
+  void set_keeps(bool keeps);
+  // The files go with the segment, and their directory if that is empty then.
   void unlink_files();
 
  private:
