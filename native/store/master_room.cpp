@@ -23,7 +23,7 @@ constexpr Millis kStuckMs = 50;
 // Objects around which a long enough range is looked for at a time.
 constexpr int kMaxWindows = 16;
 // How much is cleared for one grant: a part of all memory, up to so much.
-constexpr uint64_t kPartOfPool = 256;
+constexpr uint64_t kClearedPart = 256;
 constexpr uint64_t kMostCleared = uint64_t{4} << 20;
 
 }  // namespace
@@ -346,7 +346,7 @@ void Master::clear_ranges(Pool& pool, Millis now) {
     // More than it needs: others of its size come behind it.
     const uint64_t least = waiting.question.least_bytes;
     const uint64_t bytes = std::max(least + (least >= kLargePayload ? kLargeAlignment : 0),
-                                    std::min(pool.total_bytes / kPartOfPool, kMostCleared));
+                                    std::min(pool.total_bytes / kClearedPart, kMostCleared));
     for (int tries = 0; tries < kMaxWindows; ++tries) {
       const ObjectId victim = pool.policy->victim(static_cast<uint64_t>(now) * 1'000'000, held);
       if (victim == kNoObject || clear_around(pool, victim, bytes, held)) break;

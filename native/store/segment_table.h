@@ -13,7 +13,7 @@
 namespace inlay::store {
 
 struct SegmentTable {
-  static constexpr uint64_t kMagic = 0x32474553594c4e49;
+  static constexpr uint64_t kMagic = 0x33474553594c4e49;
   static constexpr std::size_t kMaxNameBytes = 128;
   static constexpr std::size_t kMaxOpen = 4096;
   using Name = std::array<char, kMaxNameBytes>;  // NUL-padded

@@ -250,7 +250,7 @@ class Fleet:
     def start_master(self, index: int) -> None:
         """Start it, and do not wait."""
         args = ["master", "--listen", self._listen[index], "--admin", "none"]
-        args += ["--token-file", str(self._token_file)]
+        args += ["--set", "client_timeout_s=1", "--token-file", str(self._token_file)]
         if self._etcd is not None:
             args += ["--etcd", self._etcd]
         self._masters[index] = StoreProcess(self.folder, *args)
@@ -334,7 +334,7 @@ class Fleet:
             str(self._token_file),
             str(self.random.getrandbits(32)),
             f"w{self._writers}",
-            "mapped",
+            self.random.choice(["mapped", "tcp"]),
             str(replicas),
         )
         self._writer.wait_for_ack()

@@ -1,6 +1,6 @@
-"""A store at length and at size: operations without end, an index that is built again, a large node.
+"""A store at length and at size: operations without end, an index built again, a large node.
 
-    python -m tests.integration.store.soak RECORD.json [OPERATIONS [SEED]]
+python -m tests.integration.store.soak RECORD.json [OPERATIONS [SEED]]
 """
 
 import json
