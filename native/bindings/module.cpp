@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "../core/errors.h"
+#include "../core/interrupt.h"
 #include "../core/status.h"
 #include "../store/failure.h"
 #include "store.h"
@@ -36,6 +37,8 @@ void set_transfer_error(const inlay::TransferFailure& failure) {
 void translate_errors(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
+  } catch (const inlay::Interrupted&) {
+    // What the signal's handler raised is set already.
   } catch (const inlay::TransferFailure& e) {
     set_transfer_error(e);
   } catch (const inlay::store::StoreFailure& e) {

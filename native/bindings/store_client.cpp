@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "../core/blake2b.h"
+#include "../core/interrupt.h"
 #include "array.h"
 #include "store.h"
 #include "store_reading.h"
@@ -72,6 +74,21 @@ void ClientHandle::close() {
 
 namespace {
 
+// Without the GIL, and, in the thread that Python's signals are for, until one of them raises.
+class Waiting {
+ public:
+  Waiting() : interruptible_(getpid() == gettid() ? is_signalled : nullptr) {}
+
+ private:
+  static bool is_signalled() {
+    const nb::gil_scoped_acquire locked;
+    return PyErr_CheckSignals() != 0;
+  }
+
+  const WithoutGil unlocked_;
+  const Interruptible interruptible_;
+};
+
 uint64_t group_of(const std::string& name) {
   if (name.empty()) return 0;
   std::array<uint8_t, 8> digest{};
@@ -109,7 +126,7 @@ Outcomes put(const ClientHandle& handle, const KeyList& keys,
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
   Outcomes outcomes;
-  const WithoutGil unlocked;
+  const Waiting waiting;
   std::vector<store::Value> values;
   for (std::size_t i = 0; i < parts.size(); ++i) values.push_back({keys[i], parts[i]});
   for (const auto& [outcome, generation] : client.put(values, options, until))
@@ -148,7 +165,7 @@ Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle value
 void read_all(const ClientHandle& handle, Reading& reading) {
   store::StoreClient& client = handle.get();
   while (reading.prepare()) {
-    const WithoutGil unlocked;
+    const Waiting waiting;
     reading.step(client);
   }
 }
@@ -219,7 +236,7 @@ std::unique_ptr<ViewHandle> view_object(const ClientHandle& handle, nb::handle k
   const KeyList list = KeyList::of_one(key);
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
-  const WithoutGil unlocked;
+  const Waiting waiting;
   auto found = client.view(list[0], verify, until);
   return found ? std::make_unique<ViewHandle>(std::move(*found)) : nullptr;
 }
@@ -230,7 +247,7 @@ nb::list exists(const ClientHandle& handle, nb::handle keys, double timeout_s) {
   store::StoreClient& client = handle.get();
   std::vector<bool> there;
   {
-    const WithoutGil unlocked;
+    const Waiting waiting;
     there = client.exists(list.all(), until);
   }
   const nb::object made = nb::steal(PyList_New(static_cast<Py_ssize_t>(there.size())));
@@ -244,7 +261,7 @@ std::vector<int> remove(const ClientHandle& handle, nb::handle keys, bool force,
   const KeyList list = KeyList::of_sequence(keys);
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
-  const WithoutGil unlocked;
+  const Waiting waiting;
   std::vector<int> outcomes;
   for (const store::Removed outcome : client.remove(list.all(), force, until))
     outcomes.push_back(static_cast<int>(outcome));
@@ -256,7 +273,7 @@ uint64_t remove_group(const ClientHandle& handle, const std::string& group, doub
   const uint64_t number = group_of(group);
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
-  const WithoutGil unlocked;
+  const Waiting waiting;
   return client.remove_groups({&number, 1}, until);
 }
 
@@ -264,7 +281,7 @@ uint64_t remove_prefix(const ClientHandle& handle, nb::handle prefix, double tim
   const KeyList list = KeyList::of_one(prefix);
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
-  const WithoutGil unlocked;
+  const Waiting waiting;
   return client.remove_prefix(list[0], until);
 }
 
@@ -275,7 +292,7 @@ nb::object stat(const ClientHandle& handle, nb::handle key, double timeout_s) {
   store::Stat::Answer answer;
   std::shared_ptr<const store::Reaches::List> segments;
   {
-    const WithoutGil unlocked;
+    const Waiting waiting;
     answer = client.stat(list.all(), until);
     segments = client.segments(answer.table_version, until);
   }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "../core/errors.h"
+#include "../core/interrupt.h"
 
 namespace inlay::store {
 
@@ -24,7 +25,8 @@ StoreClient::StoreClient(MasterLink& link, transfer::Engine* engine, Options opt
     : link_(link),
       engine_(engine),
       reaches_(link, engine, options.may_map),
-      lanes_(link, reaches_) {}
+      lanes_(link, reaches_),
+      touches_(link) {}
 
 StoreClient::~StoreClient() { close(); }
 
@@ -52,6 +54,7 @@ static void ask_until_known(std::span<const std::string_view> keys, Clock::time_
       throw StoreFailure(StoreStatus::kUnavailable,
                          "the master still learns from its nodes what they hold, key '" +
                              std::string(keys[left.front()]) + "' among it: try again later");
+    if (interrupted()) throw Interrupted();
     std::this_thread::sleep_for(kRecoveryPause);
   }
 }
@@ -70,6 +73,7 @@ std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> key
     require_key(keys[i]);
     LocationPtr known = locations_.find(keys[i]);
     if (known != nullptr && now < known->expires) {
+      if (known->touched.take()) touches_.add(keys[i]);
       locations[i] = std::move(known);
       continue;
     }

@@ -18,6 +18,7 @@
 
 #include "lanes.h"
 #include "locations.h"
+#include "touches.h"
 
 namespace inlay::store {
 
@@ -138,6 +139,7 @@ class StoreClient {
   Reaches reaches_;
   Lanes lanes_;
   Locations locations_;
+  Touches touches_;
   std::atomic<bool> closed_{false};
 };
 

@@ -5,6 +5,7 @@
 
 #include "../core/crc32c.h"
 #include "../core/errors.h"
+#include "../core/interrupt.h"
 #include "../core/stream_copy.h"
 #include "client.h"
 
@@ -131,6 +132,7 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
   }
   std::vector<Commit::Result> results(values.size());
   while (!pending.empty()) {
+    if (pending.size() < values.size() && interrupted()) throw Interrupted();
     if (Clock::now() >= until)
       throw StoreFailure(StoreStatus::kTimeout,
                          std::to_string(pending.size()) + " of " + std::to_string(values.size()) +

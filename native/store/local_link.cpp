@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../core/interrupt.h"
 #include "../core/start_thread.h"
 
 namespace inlay::store {
@@ -152,7 +153,13 @@ Answer LocalLink::wait(const Question& question, Clock::time_point until, bool) 
     shared->told.notify_one();
   });
   std::unique_lock lock(shared->mutex);
-  shared->told.wait(lock, [&] { return shared->done; });
+  const auto done = [&] { return shared->done; };
+  if (!can_be_interrupted()) shared->told.wait(lock, done);
+  while (!shared->told.wait_for(lock, kInterruptEvery, done)) {
+    lock.unlock();
+    if (interrupted()) throw Interrupted();
+    lock.lock();
+  }
   if (shared->status == StoreStatus::kTimeout)
     throw StoreFailure(shared->status, "the master in this process did not answer in time");
   if (shared->status != StoreStatus::kOk) throw StoreFailure(shared->status, "the store is closed");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +19,20 @@ struct Spot {
   uint64_t offset;
 };
 
+// True once, to the first who asks.
+class Once {
+ public:
+  Once() = default;
+  Once(const Once&) {}
+  bool take() const {
+    return !taken_.load(std::memory_order_relaxed) &&
+           !taken_.exchange(true, std::memory_order_relaxed);
+  }
+
+ private:
+  mutable std::atomic<bool> taken_{false};
+};
+
 struct Location {
   uint64_t generation;
   uint64_t payload_bytes;
@@ -25,6 +40,7 @@ struct Location {
   uint16_t flags;
   Clock::time_point expires;  // then the master may have forgotten that it told this
   std::vector<Spot> spots;    // in memory; mapped ones first
+  Once touched{};             // the master was told that it is used
 };
 using LocationPtr = std::shared_ptr<const Location>;
 

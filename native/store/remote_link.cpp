@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "../core/errors.h"
+#include "../core/interrupt.h"
 
 namespace inlay::store {
 
@@ -205,7 +206,8 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until, bool 
   const auto pending = post(question, until, nullptr);
   const uint64_t serial = last_serial_;
   Clock::time_point spin_end = Clock::now() + std::chrono::microseconds(options_.spin_us);
-  while (!pending->done) {
+  bool broken_off = false;
+  while (!pending->done && !broken_off) {
     const Clock::time_point now = Clock::now();
     if (now >= until) {
       finish(serial, welcome_ ? StoreStatus::kTimeout : StoreStatus::kUnavailable, {});
@@ -216,14 +218,22 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until, bool 
       break;
     }
     if (!welcome_ || driven_) {
-      changed_.wait_until(lock, until);
+      if (!can_be_interrupted()) {
+        changed_.wait_until(lock, until);
+        continue;
+      }
+      const bool quiet = changed_.wait_until(lock, std::min(until, now + kInterruptEvery)) ==
+                         std::cv_status::timeout;
+      lock.unlock();
+      broken_off = quiet && interrupted();
+      lock.lock();
       continue;
     }
     // From here this thread receives for all.
     const std::shared_ptr<Connection> mine = connection_;
     driven_ = true;
     watch();
-    while (!pending->done && !mine->lost) {
+    while (!pending->done && !mine->lost && !broken_off) {
       if (pump()) continue;
       const Clock::time_point time = Clock::now();
       if (time >= until) break;
@@ -234,7 +244,8 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until, bool 
         pollfd waiting{mine->socket.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN),
                        0};
         const auto left = std::chrono::ceil<milliseconds>(until - time).count();
-        poll(&waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 1, 100)));
+        if (poll(&waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 1, 100))) <= 0)
+          broken_off = interrupted();
       }
       lock.lock();
     }
@@ -242,8 +253,10 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until, bool 
     watch();
     changed_.notify_all();
   }
+  if (broken_off) finish(serial, StoreStatus::kClosed, {});
   lock.unlock();
   tell_all();
+  if (broken_off) throw Interrupted();
   if (pending->status != StoreStatus::kOk) fail(pending->status);
   return std::move(pending->answer);
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -152,6 +153,33 @@ def test_a_master_that_slept_beyond_its_lease_answers_nothing(
             stale.put("key", b"stale", replace, timeout_s=1.5)
         assert store.get("key") == b"new"
         sleeper.wait_for("master no more")
+
+
+def test_ctrl_c_ends_a_call_that_waits_for_the_master(start: Start, token: bytes) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    master = start("master", "--listen", listen, "--admin", "none")
+    master.wait_for(MASTER)
+    with Store.connect(listen, token=token) as store:
+        master.signal(signal.SIGSTOP)
+        presser = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        presser.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            store.exists("key", timeout_s=20)
+        assert time.monotonic() - began < 5
+        presser.join()
+        master.signal(signal.SIGCONT)
+        assert not store.exists("key", timeout_s=20)
+
+
+def test_nodes_that_left_are_told_of_no_more(start: Start, token: bytes) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    start("master", "--listen", listen, "--admin", "none").wait_for(MASTER)
+    mine = Contribution(memory="4MiB", name=f"l-{os.getpid()}")
+    with Administration(listen, token) as administration:
+        with Store.connect(listen, token=token, contribute=mine):
+            assert [node.name for node in administration.survey().nodes] == [mine.name]
+        assert not administration.survey().nodes
 
 
 def test_without_etcd_a_master_that_is_behind_its_nodes_begins_above_them(

@@ -1,0 +1,132 @@
+// What a master makes of records that nodes bring back: after its own start, after removals, and
+// beside records of the same key.
+#include <cstdio>
+#include <string>
+
+#include "../store/burials.h"
+#include "../store/master.h"
+#include "store_scripted_node.h"
+
+using namespace inlay;
+using namespace inlay::tests;
+
+namespace {
+
+constexpr uint64_t kBytes = 4096;
+
+MasterOptions options(uint32_t epoch, std::vector<std::string> expected = {}) {
+  MasterOptions options;
+  options.terms.epoch = epoch;
+  options.expected_nodes = std::move(expected);
+  return options;
+}
+
+struct World {
+  explicit World(MasterOptions made)
+      : master(std::move(made), 0), client(master.connect("t", uuid_of(1), 0)) {}
+
+  // One node per call, with these records; their number.
+  void bring(std::vector<Advertise::Record> records) {
+    ScriptedNode node;
+    node.number = ++nodes;
+    node.name = std::string(1, static_cast<char>('a' + nodes - 1));
+    node.bytes = 64 * kBytes;
+    Join join = node.join();
+    for (auto& segment : join.segments) segment.advertises = true;
+    const PeerId peer = master.connect("t", uuid_of(100 + nodes), 0);
+    node.joined(ask<Join>(peer, join));
+    Advertise question;
+    question.segment = node.segment;
+    question.last = true;
+    for (uint64_t at = 0; Advertise::Record& one : records) one.offset = kBytes * at++;
+    question.records = std::move(records);
+    CHECK(ask<Advertise>(peer, question).known);
+  }
+  template <typename Q>
+  typename Q::Answer ask(PeerId peer, const Q& question) {
+    auto answer = master.handle(peer, ++ticket, Question(question), 0);
+    CHECK(answer);
+    return std::get<typename Q::Answer>(*answer);
+  }
+  Locate::Found find(const char* key) {
+    return ask<Locate>(client, Locate{.keys = {key}}).found[0];
+  }
+
+  Master master;
+  PeerId client;
+  uint64_t nodes = 0;
+  uint64_t ticket = 0;
+};
+
+Advertise::Record record(const char* key, uint64_t generation, uint16_t flags = 0) {
+  return {key, 0, kBytes, 100, generation, 0, flags, 1};
+}
+
+uint64_t generation(uint32_t epoch, uint64_t count) { return first_generation_of(epoch) + count; }
+
+void the_first_of_those_that_never_change() {
+  World world(options(2));
+  world.bring({record("key", generation(1, 20))});
+  world.bring({record("key", generation(1, 10))});
+  world.bring({record("key", generation(1, 30))});
+  CHECK(world.find("key").generation == generation(1, 10));
+}
+
+void the_last_of_those_that_do() {
+  World world(options(2));
+  world.bring({record("key", generation(1, 20), kMutable)});
+  world.bring({record("key", generation(1, 10), kMutable)});
+  CHECK(world.find("key").generation == generation(1, 20));
+  world.bring({record("key", generation(1, 30), kMutable)});
+  CHECK(world.find("key").generation == generation(1, 30));
+  // Of this epoch every commit is known, and that was none.
+  world.bring({record("key", generation(2, 5), kMutable)});
+  CHECK(world.find("key").generation == generation(1, 30));
+}
+
+void what_may_change_is_told_when_all_nodes_are_back() {
+  World world(options(2, {"a", "b"}));
+  world.bring({record("fixed", generation(1, 10)), record("key", generation(1, 11), kMutable)});
+  CHECK(world.find("fixed").presence == Presence::kPresent);
+  CHECK(world.find("key").presence == Presence::kUnknown);
+  world.bring({record("key", generation(1, 12), kMutable)});
+  CHECK(world.find("key").generation == generation(1, 12));
+}
+
+void removals_bury_their_key_alone() {
+  World world(options(2));
+  std::vector<std::string> keys;
+  for (int i = 0; i < 50; ++i) keys.push_back("key " + std::to_string(i));
+  // So many that each part of the hashes is among them.
+  std::vector<std::string> removed;
+  for (int i = 0; i < 200'000; ++i) removed.push_back("removed " + std::to_string(i));
+  const Keys all(removed.begin(), removed.end());
+  for (const Removed one : world.ask<Remove>(world.client, Remove{all}).outcomes)
+    CHECK(one == Removed::kAbsent);
+  std::vector<Advertise::Record> records;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    records.push_back(record(keys[i].c_str(), generation(1, i + 1)));
+  records.push_back(record("removed 7", generation(1, 100)));
+  world.bring(std::move(records));
+  for (const std::string& key : keys) CHECK(world.find(key.c_str()).presence == Presence::kPresent);
+  CHECK(world.find("removed 7").presence == Presence::kAbsent);
+}
+
+void burials_without_end() {
+  Burials burials;
+  constexpr uint64_t kMany = 600'000;
+  for (uint64_t hash = 1; hash <= kMany; ++hash) burials.add(hash, hash);
+  for (uint64_t hash = 1; hash <= kMany; ++hash) CHECK(burials.of(hash) >= hash);
+  CHECK(burials.of(kMany + 65536 * 4) < kMany);  // an old one of its part, and no later one
+}
+
+}  // namespace
+
+int main() {
+  the_first_of_those_that_never_change();
+  the_last_of_those_that_do();
+  what_may_change_is_told_when_all_nodes_are_back();
+  removals_bury_their_key_alone();
+  burials_without_end();
+  return 0;
+}

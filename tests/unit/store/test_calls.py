@@ -1,0 +1,51 @@
+"""Calls as they are made: that those that wait can be broken off, and that reads count as use."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from inlay.core.errors import StoreError
+from inlay.store import PutOptions, Store
+
+HARD = PutOptions(hard_pin=True)
+
+
+def press_soon() -> threading.Thread:
+    """Ctrl-C, in a moment."""
+
+    def press() -> None:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    return presser
+
+
+def test_a_put_that_waits_for_room_ends_with_ctrl_c() -> None:
+    with Store.embedded(memory="4MiB", timeout_s=30) as store:
+        with pytest.raises(StoreError):  # nothing may be evicted
+            for number in range(100):
+                store.put(f"held {number}", bytes(100_000), HARD, timeout_s=0.2)
+        presser = press_soon()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            store.put("one more", bytes(1_000_000))
+        presser.join()
+        assert time.monotonic() - began < 5
+        assert store.get("held 0") == bytes(100_000)
+        store.remove_prefix("held")
+        assert store.put("one more", bytes(1_000_000)).stored
+
+
+def test_what_is_read_by_a_known_location_counts_as_read() -> None:
+    with Store.embedded(memory="4MiB") as store:
+        store.put("key", b"value")
+        before = store.stat("key").hits
+        for _ in range(10):
+            assert store.get("key") == b"value"
+        # Told once for each time that its location was asked for.
+        assert before == 0 and store.stat("key").hits == 1
