@@ -108,7 +108,8 @@ class Objects:
         self._held = (value_bytes, count)
 
     def _at(self, offset: int, batch: int) -> list[str]:
-        first = offset // self._held[0] % len(self._keys)
+        # Whole batches, wherever a walk in other steps has ended.
+        first = offset // (self._held[0] * batch) % (len(self._keys) // batch) * batch
         return self._keys[first : first + batch]
 
     def _remove(self, keys: Sequence[str]) -> None:

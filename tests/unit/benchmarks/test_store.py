@@ -31,3 +31,11 @@ def test_sides_that_do_not_say_the_truth_are_noticed() -> None:
         store.remove_prefix("0000")
         with pytest.raises(AssertionError):
             objects.ask("exists", VALUE_BYTES, 1, 1)
+
+
+def test_batches_are_whole_after_a_walk_in_other_steps() -> None:
+    with Store.embedded(memory="64MiB") as store:
+        client = StoreClient(store)
+        objects = Objects(client, client.view)
+        objects.ask("get_into", VALUE_BYTES, 1, NEAR_OBJECTS - 2 - 3)  # and two to warm up
+        objects.ask("get_into", VALUE_BYTES, 32, 4)
