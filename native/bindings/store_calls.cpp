@@ -82,7 +82,7 @@ class PutCall final : public Call {
 
   nb::object result() override {
     nb::list outcomes;
-    for (const auto& [outcome, generation] : results_)
+    for (const auto& [outcome, generation, on_disk] : results_)
       outcomes.append(nb::make_tuple(static_cast<int>(outcome), generation));
     return outcomes;
   }

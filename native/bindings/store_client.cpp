@@ -101,8 +101,8 @@ uint64_t group_of(const std::string& name) {
 }  // namespace
 
 store::PutOptions options_of(const PutFields& fields) {
-  const auto& [replicas, all_replicas, preferred_node, require_preferred, if_exists, flags, group] =
-      fields;
+  const auto& [replicas, all_replicas, preferred_node, require_preferred, if_exists, flags, group,
+               on_disk] = fields;
   if (replicas < 1 || replicas > static_cast<int>(store::kMaxReplicas))
     fail("replicas: must be in 1..", store::kMaxReplicas, ", got ", replicas);
   return {
@@ -111,6 +111,7 @@ store::PutOptions options_of(const PutFields& fields) {
       .if_exists = static_cast<store::IfExists>(if_exists),
       .flags = static_cast<uint16_t>(flags),
       .group = group_of(group),
+      .on_disk = on_disk,
   };
 }
 
@@ -129,7 +130,7 @@ Outcomes put(const ClientHandle& handle, const KeyList& keys,
   const Waiting waiting;
   std::vector<store::Value> values;
   for (std::size_t i = 0; i < parts.size(); ++i) values.push_back({keys[i], parts[i]});
-  for (const auto& [outcome, generation] : client.put(values, options, until))
+  for (const auto& [outcome, generation, on_disk] : client.put(values, options, until))
     outcomes.emplace_back(static_cast<int>(outcome), generation);
   return outcomes;
 }

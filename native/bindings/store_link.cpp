@@ -38,9 +38,16 @@ void register_store_link(nb::module_& m) {
       .def_prop_ro("address", [](const LinkHandle& l) { return l.get().address(); })
       .def_prop_ro("connected", [](const LinkHandle& l) { return l.get().connected(); })
       .def_prop_ro("made_here", &LinkHandle::made_here);
-  nb::class_<MasterHandle>(m, "LocalMaster").def("__init__", [](MasterHandle* self) {
-    new (self) MasterHandle{std::make_shared<store::LocalMaster>(store::MasterOptions{})};
-  });
+  nb::class_<MasterHandle>(m, "LocalMaster")
+      .def(
+          "__init__",
+          [](MasterHandle* self, uint32_t epoch, std::vector<std::string> expected_nodes) {
+            store::MasterOptions options;
+            options.terms.epoch = epoch;
+            options.expected_nodes = std::move(expected_nodes);
+            new (self) MasterHandle{std::make_shared<store::LocalMaster>(std::move(options))};
+          },
+          "epoch"_a, "expected_nodes"_a);
   m.def(
       "local_link",
       [](const MasterHandle& master, const std::string& tenant) {

@@ -52,8 +52,9 @@ static void ask_until_known(std::span<const std::string_view> keys, Clock::time_
     if (left.empty()) return;
     if (Clock::now() + kRecoveryPause >= until)
       throw StoreFailure(StoreStatus::kUnavailable,
-                         "the master still learns from its nodes what they hold, key '" +
-                             std::string(keys[left.front()]) + "' among it: try again later");
+                         "key '" + std::string(keys[left.front()]) +
+                             "' was not found in time: the master still learns from its nodes "
+                             "what they hold, or it comes from a disk; try again later");
     if (interrupted()) throw Interrupted();
     std::this_thread::sleep_for(kRecoveryPause);
   }
@@ -105,6 +106,7 @@ std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> key
     const auto reaches = reaches_.of_version(answer.table_version, until);
     const auto expires = asked + std::chrono::milliseconds(link_.terms().location_ttl_ms);
     std::vector<std::size_t> left;
+    std::vector<std::pair<std::size_t, LocationPtr>> later;  // on a disk still
     for (std::size_t i = 0; i < answer.found.size() && i < positions.size(); ++i) {
       const Locate::Found& found = answer.found[i];
       if (found.presence == Presence::kAbsent) continue;
@@ -118,14 +120,25 @@ std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> key
       }
       std::ranges::stable_partition(
           location->spots, [](const Spot& spot) { return spot.reach->mapped() != nullptr; });
-      if (found.presence == Presence::kUnknown || location->spots.empty()) {
+      if (found.presence == Presence::kUnknown) {
         left.push_back(positions[i]);
+        continue;
+      }
+      if (location->spots.empty()) {
+        later.emplace_back(positions[i], std::move(location));
         continue;
       }
       const std::size_t at = unknown[positions[i]];
       locations_.put(keys[at], location);
       locations[at] = std::move(location);
     }
+    // The memory may not be large enough for all at once.
+    const bool has_some = later.size() + left.size() < positions.size();
+    for (auto& [position, location] : later)
+      if (has_some)
+        locations[unknown[position]] = std::move(location);
+      else
+        left.push_back(position);
     return left;
   });
   return locations;

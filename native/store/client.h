@@ -42,6 +42,7 @@ struct PutOptions {
   IfExists if_exists = IfExists::kKeep;
   uint16_t flags = 0;  // kSoftPin, kHardPin
   uint64_t group = 0;
+  bool on_disk = false;  // a disk has it, too, before put() returns
 };
 
 // [from, from + bytes) of a payload, and where it is wanted.
@@ -81,12 +82,12 @@ class StoreClient {
   StoreClient(MasterLink& link, transfer::Engine* engine, Options options);
   ~StoreClient();
 
-  // By position. Throws kFull.
+  // By position. Throws kFull: also where all are stored, but not on a disk as wanted.
   std::vector<Commit::Result> put(std::span<const Value> values, const PutOptions& options,
                                   Clock::time_point until);
 
   // Where they are; null: there is no such object. What lies on a disk alone is brought into
-  // memory.
+  // memory. Of some there are no spots: they are found when others have been read.
   std::vector<LocationPtr> find(std::span<const std::string_view> keys, Clock::time_point until);
   // Those that could be read as they were found. Find the others again, and read again, but for the
   // damaged ones. Throws kDamaged unless it is told where to say so.

@@ -140,6 +140,12 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
                              std::string(values[pending.front()].key.substr(0, 80)) + "'");
     pending = put_in_lane(values, std::move(pending), options, results, until);
   }
+  for (std::size_t i = 0; options.on_disk && i < results.size(); ++i)
+    if (results[i].outcome != Committed::kExists && !results[i].on_disk)
+      throw StoreFailure(
+          StoreStatus::kFull,
+          "object '" + std::string(values[i].key.substr(0, 80)) +
+              "' is stored in memory alone: its nodes have no disk, or none that takes it");
   return results;
 }
 
@@ -333,6 +339,7 @@ std::vector<std::size_t> StoreClient::commit(Lane& lane, std::span<const Value> 
           .flags = record.fields.flags,
           .wanted_replicas = options.placement.replicas,
           .if_exists = options.if_exists,
+          .on_disk = options.on_disk,
           .first_place = static_cast<uint32_t>(question.places.size()),
           .num_places = static_cast<uint32_t>(lane.cursors.size()),
       });

@@ -191,7 +191,7 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
                             std::to_string(target.bytes) + ") reaches beyond the " +
                             std::to_string(reads[i].location->payload_bytes) +
                             " bytes of object '" + std::string(reads[i].key.substr(0, 80)) + "'");
-    left.push_back(i);
+    if (!reads[i].location->spots.empty()) left.push_back(i);
   }
   std::vector<std::size_t> next_spot(reads.size());
   for (std::size_t i = 0; i < reads.size(); ++i) {

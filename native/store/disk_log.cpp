@@ -140,12 +140,14 @@ LogStatus DiskLog::begin_extent(uint32_t spare) {
 
 // What the extent is from now on; for who reads it after a restart, too.
 LogStatus DiskLog::write_head_of(uint32_t extent, uint32_t sequence, bool in_use) {
-  last_sequence_ = sequence;
+  last_sequence_ = std::max(last_sequence_, sequence);
   LogHead head;
   head.uuid = uuid_;
   head.extent_bytes = extent_bytes_;
   head.sequence = sequence;
   head.in_use = in_use ? 1 : 0;
+  head.epoch = epoch_;
+  head.owner = owner_;
   write_head(std::span<std::byte, kLogBlock>(head_block_.get(), kLogBlock), head);
   const LogFile::Run run{offset_of(extent), head_block_.get(), kLogBlock};
   const LogStatus status = file_.write({&run, 1});
@@ -154,6 +156,17 @@ LogStatus DiskLog::write_head_of(uint32_t extent, uint32_t sequence, bool in_use
   extents_[extent].sequence = sequence;
   extents_[extent].in_use = in_use;
   return status;
+}
+
+LogStatus DiskLog::follow(uint32_t epoch) {
+  const std::lock_guard writing(writing_);
+  if (epoch <= epoch_ && !lost_extents_) return LogStatus::kOk;
+  epoch_ = std::max(epoch, epoch_);
+  lost_extents_ = false;
+  const Extent& first = extents_[0];
+  const LogStatus status =
+      write_head_of(0, first.in_use ? first.sequence : last_sequence_ + 1, first.in_use);
+  return status == LogStatus::kOk ? file_.sync() : status;
 }
 
 LogHead DiskLog::head_of(uint32_t extent) const {
@@ -245,6 +258,16 @@ void DiskLog::read(std::span<Read> reads) {
   }
   const std::lock_guard lock(index_mutex_);
   for (const Job& job : jobs) --extents_[job.extent].readers;
+}
+
+DiskLog::Room DiskLog::room() {
+  const std::lock_guard lock(index_mutex_);
+  Room room{static_cast<uint32_t>(extents_.size()), 0, 0};
+  for (const Extent& extent : extents_) {
+    if (!extent.in_use) ++room.free_extents;
+    room.living_bytes += extent.living;
+  }
+  return room;
 }
 
 DiskLog::Figures DiskLog::figures() {

@@ -35,6 +35,7 @@ struct DiskLogOptions {
   std::string path;
   uint64_t bytes = 0;                          // the most that the file takes
   uint64_t extent_bytes = uint64_t{64} << 20;  // of a new log; whole blocks, 64 KiB to 1 GiB
+  std::string owner{};                         // whose records they are
 };
 
 // How the file is opened, e.g. by Engine::add_file: made where it is missing, locked, and with no
@@ -50,12 +51,22 @@ class DiskLog {
   static constexpr uint32_t kMinExtents = 4;
 
   // Reads all that an earlier log left in the file, which is open as `file`, dropping what is torn
-  // or damaged. `file` outlives the log. Throws ArgumentError for a file that holds something else
-  // or more than `bytes`, StoreFailure(kFull), TransferFailure(kFile).
+  // or damaged. `file` outlives the log. Throws ArgumentError for a file that holds something else,
+  // another owner's records, or more than `bytes`; StoreFailure(kFull), TransferFailure(kFile).
   // Cost: reads the extents that are in use once; memory of one extent meanwhile.
   DiskLog(transfer::FarMemory& file, const DiskLogOptions& options);
   DiskLog(const DiskLog&) = delete;
   DiskLog& operator=(const DiskLog&) = delete;
+
+  const LogUuid& uuid() const { return uuid_; }
+  // A number of the log's writer that outlives it: the greatest that was followed.
+  uint32_t epoch() const { return epoch_; }
+  LogStatus follow(uint32_t epoch);
+  // Of what was found when it was opened.
+  uint64_t newest_generation() const { return newest_generation_; }
+  // An extent's head was damaged when the log was opened: what was in it, removals among it, is
+  // lost, and what is older than that may be found again.
+  bool lost_extents() const { return lost_extents_; }
 
   // Of the first `count` items, those that are newer than what the log has of their keys are in it
   // now; kOk: of all. They are safe from a crash of this process; from one of the machine after
@@ -101,11 +112,20 @@ class DiskLog {
   // Empties the extent with the least living bytes, copying those. freed_bytes is what that gains;
   // 0: there is no extent that would gain an eighth of its room.
   // Cost: reads one extent and iterates over the index.
-  struct Compacted {
+  struct Gone {
+    std::string key;
+    uint64_t generation;
+  };
+  struct Emptied {
     LogStatus status;
     uint64_t freed_bytes;
+    std::vector<Gone> gone;  // records that are in the log no more: damaged ones, or given up
   };
-  Compacted compact();
+  Emptied compact();
+  // Empties the extent that was begun first, and lets go of the records in it but for those that
+  // `keeps` wants, by their bytes. freed_bytes 0: there is none besides that being written to.
+  using Keeps = std::function<bool(std::span<const std::byte>)>;
+  Emptied give_up(const Keeps& keeps);
 
   // Visits all living records with their first bytes, `head_bytes` or as many as there are. No
   // record is added or removed meanwhile. Cost: one read of the disk for each.
@@ -126,7 +146,15 @@ class DiskLog {
     uint64_t damaged;  // records that were found damaged since the log was opened
     uint64_t memory_bytes;
   };
-  Figures figures();
+  Figures figures();  // cost: iterates over the index
+
+  struct Room {
+    uint32_t extents;
+    uint32_t free_extents;
+    uint64_t living_bytes;  // with what belongs to them
+  };
+  Room room();
+  uint64_t extent_bytes() const { return extent_bytes_; }
   uint64_t max_record_bytes() const;
 
  private:
@@ -163,6 +191,7 @@ class DiskLog {
   void drop_needless_removals();
 
   LogStatus write_head_of(uint32_t extent, uint32_t sequence, bool in_use);
+  void set_owner(const std::string& owner);
   LogStatus begin_extent(uint32_t spare);
   // Writes items from `done` on, at least one; `move`: records that the log has already.
   LogStatus write_run(std::span<const LogItem> items, std::size_t& done, uint32_t spare, bool move);
@@ -173,9 +202,12 @@ class DiskLog {
   std::vector<LogRecord*> dead_in(uint32_t extent, std::span<const std::byte> bytes);
   struct Kept {
     std::vector<LogItem> items;
+    std::vector<bool> lived;          // by item: whether the extent has a whole record of it
     std::vector<LogRecord*> dropped;  // needed no more
+    std::vector<Gone> gone;
   };
-  Kept living_in(uint32_t extent, std::span<const std::byte> bytes);
+  Kept living_in(uint32_t extent, std::span<const std::byte> bytes, const Keeps& keeps);
+  Emptied empty(uint32_t victim, const Keeps& keeps);
 
   LogFile file_;
   const std::string path_;
@@ -187,6 +219,10 @@ class DiskLog {
   uint32_t open_ = kNone;  // the extent that is written to
   uint64_t fill_ = 0;      // so far
   uint32_t last_sequence_ = 0;
+  uint32_t epoch_ = 0;
+  uint64_t newest_generation_ = 0;
+  std::array<char, kLogOwnerBytes> owner_{};
+  bool lost_extents_ = false;
   bool failed_ = false;
 
   // Changed with both held, read with either.

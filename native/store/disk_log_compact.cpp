@@ -32,53 +32,77 @@ std::vector<LogRecord*> DiskLog::dead_in(uint32_t extent, std::span<const std::b
   return dead;
 }
 
-DiskLog::Kept DiskLog::living_in(uint32_t extent, std::span<const std::byte> bytes) {
+DiskLog::Kept DiskLog::living_in(uint32_t extent, std::span<const std::byte> bytes,
+                                 const Keeps& keeps) {
   Kept kept;
   index_.for_each([&](LogRecord& record) {
     if (record.extent != extent) return;
     const auto body = bytes.subspan(record.place * kGrain, record.bytes);
     const bool damaged = !record.removed && crc32c(body) != record.crc;
     if (damaged) ++damaged_;
-    if (!record.removed && !damaged)
+    if (!record.removed && !damaged && (!keeps || keeps(body))) {
       kept.items.push_back({record.key(), record.generation, body});
-    else if (record.older > 0)
+      kept.lived.push_back(true);
+      return;
+    }
+    if (!record.removed) kept.gone.push_back({std::string(record.key()), record.generation});
+    if (record.older > 0) {
       kept.items.push_back({record.key(), record.generation, {}});
-    else
+      kept.lived.push_back(!record.removed && !damaged);
+    } else {
       kept.dropped.push_back(&record);
+    }
   });
   return kept;
 }
 
-DiskLog::Compacted DiskLog::compact() {
+DiskLog::Emptied DiskLog::compact() {
   const std::lock_guard writing(writing_);
   const std::optional<uint32_t> victim = choose_victim();
-  if (!victim) return {LogStatus::kOk, 0};
-  const uint64_t gain = extent_bytes_ - extents_[*victim].living;
+  if (!victim) return {LogStatus::kOk, 0, {}};
+  return empty(*victim, {});
+}
+
+DiskLog::Emptied DiskLog::give_up(const Keeps& keeps) {
+  const std::lock_guard writing(writing_);
+  uint32_t victim = kNone;
+  for (uint32_t i = 0; i < extents_.size(); ++i)
+    if (extents_[i].in_use && i != open_ &&
+        (victim == kNone || extents_[i].sequence < extents_[victim].sequence))
+      victim = i;
+  if (victim == kNone) return {LogStatus::kOk, 0, {}};
+  return empty(victim, keeps);
+}
+
+DiskLog::Emptied DiskLog::empty(uint32_t victim, const Keeps& keeps) {
   const std::shared_ptr<std::byte> memory = net::map_file_memory(extent_bytes_);
-  const LogFile::Run whole{offset_of(*victim), memory.get(), extent_bytes_};
+  const LogFile::Run whole{offset_of(victim), memory.get(), extent_bytes_};
   const LogStatus found = file_.read({&whole, 1});
-  if (found != LogStatus::kOk) return {found, 0};
+  if (found != LogStatus::kOk) return {found, 0, {}};
   const std::span<const std::byte> bytes(memory.get(), extent_bytes_);
 
-  const std::vector<LogRecord*> dead = dead_in(*victim, bytes);
+  const std::vector<LogRecord*> dead = dead_in(victim, bytes);
   const auto count_dead = [&](bool gone) {
     const std::lock_guard lock(index_mutex_);
     for (LogRecord* const record : dead) record->older += gone ? -1 : 1;
   };
   count_dead(true);
-  Kept kept = living_in(*victim, bytes);
+  Kept kept = living_in(victim, bytes, keeps);
+  uint64_t moving = 0;
+  for (const LogItem& item : kept.items)
+    moving += grain_ceil(item.record.size()) + entry_bytes(item.key.size());
   std::size_t moved = 0;
   LogStatus status = write_all(kept.items, moved, 0, true);
   // Removals that went with an extent, whose records did before, must not outlive its head there;
   // and what was moved is to be on the disk before this one goes.
   if (status == LogStatus::kOk) status = file_.sync();
-  if (status == LogStatus::kOk) status = write_head_of(*victim, last_sequence_ + 1, false);
+  if (status == LogStatus::kOk) status = write_head_of(victim, last_sequence_ + 1, false);
   if (status != LogStatus::kOk) {
     count_dead(false);
     const std::lock_guard lock(index_mutex_);
     for (std::size_t i = 0; i < moved; ++i)
-      if (!kept.items[i].is_removal()) ++index_.find(kept.items[i].key)->older;
-    return {status, 0};
+      if (kept.lived[i]) ++index_.find(kept.items[i].key)->older;
+    return {status, 0, {}};
   }
   for (LogRecord* const record : dead)
     if (record->removed && record->older == 0) kept.dropped.push_back(record);
@@ -87,7 +111,7 @@ DiskLog::Compacted DiskLog::compact() {
   kept.dropped.erase(twice.begin(), twice.end());
   const std::lock_guard lock(index_mutex_);
   for (LogRecord* const record : kept.dropped) forget(*record);
-  return {LogStatus::kOk, gain};
+  return {LogStatus::kOk, extent_bytes_ - moving, std::move(kept.gone)};
 }
 
 LogStatus DiskLog::for_each(std::size_t head_bytes,

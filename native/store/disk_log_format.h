@@ -2,7 +2,8 @@
 //
 // Extents of equal size. Each begins with a block that holds its head: the log's uuid and a
 // sequence, which is another one each time the extent is used again, so that what an earlier use
-// left there is never taken for a record. The head stands there twice.
+// left there is never taken for a record. The log's owner and epoch are in it, too. The head stands
+// there twice.
 //
 // Behind it lie runs of records, each run followed by the entries of its records, written when the
 // records' bytes are on their way no more. An entry holds a record's key, generation, place and
@@ -24,6 +25,9 @@ namespace inlay::store {
 
 constexpr uint64_t kLogBlock = 4096;
 
+// Whose records a log holds, NUL-padded.
+constexpr std::size_t kLogOwnerBytes = 128;
+
 using LogUuid = std::array<std::byte, 16>;
 
 struct LogHead {
@@ -36,10 +40,12 @@ struct LogHead {
   uint64_t extent_bytes = 0;
   uint32_t sequence = 0;
   uint32_t in_use = 0;  // whether the extent has entries of this sequence
+  uint32_t epoch = 0;   // the log's, when this was written
+  std::array<char, kLogOwnerBytes> owner{};
   uint32_t reserved = 0;
   uint32_t crc = 0;
 };
-static_assert(sizeof(LogHead) == 48);
+static_assert(sizeof(LogHead) == 184);
 
 // Fills the block.
 void write_head(std::span<std::byte, kLogBlock> block, LogHead head);

@@ -53,6 +53,7 @@ DiskLog::DiskLog(transfer::FarMemory& file, const DiskLogOptions& options)
       extent_bytes_(check_extent_bytes(options)),
       head_block_(net::map_file_memory(kLogBlock)),
       extents_(options.bytes / extent_bytes_) {
+  set_owner(options.owner);
   struct stat found{};
   const uint64_t bytes = extents_.size() * extent_bytes_;
   if (stat(path_.c_str(), &found) == 0 && static_cast<uint64_t>(found.st_size) > bytes)
@@ -60,6 +61,13 @@ DiskLog::DiskLog(transfer::FarMemory& file, const DiskLogOptions& options)
                         " bytes: give it at least so many, or remove the file, instead of " +
                         std::to_string(options.bytes));
   open();
+}
+
+void DiskLog::set_owner(const std::string& owner) {
+  if (owner.size() >= kLogOwnerBytes)
+    throw ArgumentError("owner: must have less than " + std::to_string(kLogOwnerBytes) +
+                        " bytes, got " + std::to_string(owner.size()));
+  std::ranges::copy(owner, owner_.begin());
 }
 
 void DiskLog::open() {
@@ -86,9 +94,14 @@ void DiskLog::open() {
                           std::to_string(head->extent_bytes) + " bytes, not of version " +
                           std::to_string(LogHead::kVersion) + " and " +
                           std::to_string(extent_bytes_) + ": open it as it is, or remove the file");
+    if (head->owner != owner_)
+      throw ArgumentError("disk log '" + path_ + "' holds objects of '" +
+                          std::string(head->owner.data()) + "', not of '" +
+                          std::string(owner_.data()) + "': give each a place of its own");
     if (!known) uuid_ = head->uuid;
     known = true;
     last_sequence_ = std::max(last_sequence_, head->sequence);
+    epoch_ = std::max(epoch_, head->epoch);
   }
   if (!known && !is_zero({blocks.get(), extents_.size() * kLogBlock}))
     throw ArgumentError("path: '" + path_ + "' holds something else than a disk log");
@@ -102,9 +115,13 @@ void DiskLog::open() {
   const std::shared_ptr<std::byte> memory = net::map_file_memory(extent_bytes_);
   for (uint32_t i = 0; i < extents_.size(); ++i) {
     const bool mine = heads[i] && heads[i]->uuid == uuid_;
-    if (!mine && !is_zero(block_at(blocks.get() + i * kLogBlock))) ++damaged_;
-    if (!mine || heads[i]->in_use == 0) continue;
+    if (!mine && !is_zero(block_at(blocks.get() + i * kLogBlock))) {
+      ++damaged_;
+      lost_extents_ = true;
+    }
+    if (!mine) continue;
     extents_[i].sequence = heads[i]->sequence;
+    if (heads[i]->in_use == 0) continue;
     extents_[i].in_use = true;
     const LogFile::Run whole{offset_of(i), memory.get(), extent_bytes_};
     require(file_.read({&whole, 1}));
@@ -123,6 +140,7 @@ uint64_t DiskLog::adopt_extent(uint32_t extent, std::span<const std::byte> bytes
   scan_extent(bytes, head_of(extent), [&](const FoundEntry& found) {
     const LogEntry& entry = found.entry;
     end = std::max(end, entry.place * kGrain + entry_bytes(found.key.size()));
+    newest_generation_ = std::max(newest_generation_, entry.generation);
     Known known{entry.generation,
                 entry.kind == LogEntry::kRemoval,
                 extent,

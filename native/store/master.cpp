@@ -12,7 +12,8 @@ Master::Master(MasterOptions options, Millis now)
       start_(now),
       random_(options_.seed),
       next_generation_(first_generation_of(options_.terms.epoch) + 1),
-      table_version_(first_generation_of(options_.terms.epoch) + 1) {
+      table_version_(first_generation_of(options_.terms.epoch) + 1),
+      last_command_(first_generation_of(options_.terms.epoch)) {
   const auto refuse = [](const std::string& text) {
     throw ArgumentError("MasterOptions: " + text);
   };
@@ -66,7 +67,10 @@ std::optional<Answer> Master::handle(PeerId id, uint64_t ticket, const Question&
   if (found == peers_.end()) return std::nullopt;
   const Turn turn{found->second, id, ticket, *found->second.pool, now};
   Result result = std::visit([&](const auto& one) { return answer(turn, one); }, question);
-  if (room_changed_) retry_grants(now);
+  if (room_changed_) {
+    retry_grants(now);
+    start_promotions(*found->second.pool, now);
+  }
   for (const uint32_t node : std::exchange(dirty_, {}))
     if (nodes_[node] != nullptr) flush(*nodes_[node]);
   return result;
@@ -79,10 +83,10 @@ Millis Master::tick(Millis now) {
   while (!expiries_.empty() && expiries_.front().first <= now) {
     const auto found = waiters_.find(expiries_.front().second);
     expiries_.pop_front();
-    if (found == waiters_.end() || found->second.kills == 0) continue;
+    if (found == waiters_.end() || found->second.owed.kills == 0) continue;
     ++counters_.expired_waits;
-    found->second.kills = 0;
-    if (found->second.disks > 0) continue;
+    found->second.owed.kills = 0;
+    if (found->second.owed.disks > 0) continue;
     late_.push_back({found->second.peer, found->second.ticket, std::move(found->second.answer)});
     waiters_.erase(found);
   }
@@ -104,7 +108,12 @@ Millis Master::tick(Millis now) {
   std::erase_if(clients_, [&](const auto& one) {
     return one.second.connections == 0 && one.second.extents.empty();
   });
-  for (auto& [name, pool] : pools_) make_room(*pool, now, kVictims);
+  bool more = false;
+  for (auto& [name, pool] : pools_) {
+    make_room(*pool, now, kVictims);
+    start_promotions(*pool, now);
+    more |= !pool->promoting.empty();
+  }
   retry_grants(now);
   for (auto it = waiting_locates_.begin(); it != waiting_locates_.end();) {
     auto one = it++;
@@ -124,7 +133,7 @@ Millis Master::tick(Millis now) {
     recovered_ = true;
     sweep_.wanted = true;
   }
-  bool more = sweep(now);
+  more |= sweep(now);
   more |= repair(now);
   for (auto& node : nodes_)
     if (node != nullptr && node->alive && node->draining) more |= drain(*node, now);

@@ -93,13 +93,15 @@ class Master {
   Result answer(const Turn& turn, const Grant& question);
   Result answer(const Turn& turn, const GiveBack& question);
   Result answer(const Turn& turn, const Commit& question);
+  // An answer that is being made, and what it waits for.
   struct CommitWork {
-    Commit::Result result;
-    uint32_t kills = 0;
-    uint32_t disks = 0;
+    uint64_t waiter = 0;
+    Owed owed{};
+    Commit::Answer answer{};
   };
-  CommitWork commit(const Turn& turn, const Commit& question, const Commit::Entry& entry,
-                    uint64_t waiter);
+  Commit::Result commit(const Turn& turn, const Commit& question, const Commit::Entry& entry,
+                        CommitWork& work);
+  bool is_on_disk(Pool& pool, ObjectId id, CommitWork& work);
   std::optional<Replicas> take_places(const Turn& turn, const Commit& question,
                                       const Commit::Entry& entry);
   uint64_t fresh_generation() { return next_generation_++; }
@@ -116,6 +118,7 @@ class Master {
   void clear_ranges(Pool& pool, Millis now);
   Held held_now(const Pool& pool, Millis now) const;
   bool clear_around(Pool& pool, ObjectId victim, uint64_t bytes, const Held& held);
+  void evict_from(Pool& pool, SegmentId segment, Millis now);
   void drop_from_memory(Pool& pool, ObjectId id);
   void end_open(const InFlight& flight, bool good, Millis now);
   void end_close(Segment& segment, const InFlight& flight);
@@ -127,11 +130,12 @@ class Master {
   Result answer(const Turn& turn, const Remove& question);
   Result answer(const Turn& turn, const RemoveGroup& question);
   Result answer(const Turn& turn, const RemovePrefix& question);
-  uint32_t drop_object(Pool& pool, ObjectId id, uint64_t waiter);
-  uint32_t remove_object(Pool& pool, ObjectId id, uint64_t waiter);
-  bool kill(Pool& pool, const Replica& replica, uint64_t generation, std::string_view key,
+  Owed drop_object(Pool& pool, ObjectId id, uint64_t waiter);
+  Owed remove_object(Pool& pool, ObjectId id, uint64_t waiter);
+  // Without a key: of an object that is kept elsewhere.
+  Owed kill(Pool& pool, const Replica& replica, uint64_t generation, std::string_view key,
             uint64_t waiter);
-  Result settle(const Turn& turn, uint64_t waiter, uint32_t kills, uint32_t disks, Answer answer);
+  Result settle(const Turn& turn, uint64_t waiter, Owed owed, Answer answer);
   void tell(uint64_t waiter, bool disk);
   void raise_floor(Pool& pool, std::string_view key, uint64_t generation);
   void bury(Pool& pool, std::string_view key, uint64_t generation);
@@ -161,6 +165,7 @@ class Master {
   Result answer(const Turn& turn, const Drain& question);
   void take_done(Node& node, const Done& done, Millis now);
   void end_kill(const InFlight& flight, const Done& done);
+  void forget_kills(const Segment& segment, const std::vector<Segment::Killed>& kills);
   void end_flight(Node& node, const InFlight& flight, const Done& done, Millis now);
   void make_segment(Node& node, const Join::Segment& about, Millis now);
   void make_ready(Segment& segment, Millis now);
@@ -176,12 +181,15 @@ class Master {
 
   // Moves (master_move.cpp).
   void demote(Segment& from, Segment& disk, std::vector<Demoted> objects);
+  void add_demotion(Segment& from, Segment& disk, const Demoted& object);
   void flush_demotions();
   Segment* disk_of(const Segment& memory);
   void end_demote(const InFlight& flight, const Done& done);
+  bool is_on_disk_alone(const Pool& pool, ObjectId id) const;
   bool promote(Pool& pool, ObjectId id, Millis now);
+  void start_promotions(Pool& pool, Millis now);
   bool start_move(Move move, uint64_t bytes, Millis now);
-  void end_move(const InFlight& flight, bool good, Millis now);
+  void end_move(const InFlight& flight, const Done& done, Millis now);
   void leave_node(Pool& pool, ObjectId id, uint32_t node);
   void end_promotion(Pool& pool, std::string_view key, Millis now);
   bool copy(Pool& pool, ObjectId id, SegmentId leaving, Millis now);
@@ -195,7 +203,7 @@ class Master {
   uint64_t next_generation_;
   uint64_t table_version_;
   PeerId last_peer_ = 0;
-  uint64_t last_command_ = 0;
+  uint64_t last_command_;  // never given again, by no later master either
   uint64_t last_waiter_ = 0;
   std::map<std::string, std::unique_ptr<Pool>> pools_;
   std::unordered_map<PeerId, Peer> peers_;
@@ -228,7 +236,7 @@ class Master {
     uint64_t exists = 0, found = 0, located = 0, missed = 0, committed = 0, kept = 0, stale = 0,
              refused = 0, removed = 0, evicted = 0, evicted_bytes = 0, demoted = 0, promoted = 0,
              copied = 0, lost_replicas = 0, lost_objects = 0, granted = 0, full = 0,
-             expired_waits = 0, advertised = 0, commands = 0;
+             expired_waits = 0, advertised = 0, commands = 0, dropped = 0;
   } counters_;
 };
 

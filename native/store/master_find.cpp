@@ -10,6 +10,8 @@ namespace {
 constexpr uint64_t kNsPerMs = 1'000'000;
 // How long a Locate waits for objects to come from a disk; its client asks again.
 constexpr Millis kPromotionMs = 10'000;
+// Of the memory, what one Locate has brought there.
+constexpr uint64_t kPromotedShare = 4;
 
 }  // namespace
 
@@ -82,17 +84,25 @@ Master::Result Master::answer(const Turn& turn, const Locate& question) {
   if (question.promote) {
     WaitingLocate waiting{
         turn.id, turn.ticket, &pool, {}, question.lease_ms, 0, turn.now + kPromotionMs};
-    const uint64_t number = last_waiter_ + 1;
+    const uint64_t number = ++last_waiter_;
+    uint64_t bytes = 0;
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] == kNoObject || pool.index[ids[i]].ranked != 0) continue;
-      if (!promote(pool, ids[i], turn.now)) continue;
-      promotions_[{&pool, std::string(question.keys[i])}].push_back(number);
+      if (ids[i] == kNoObject || pool.index[ids[i]].ranked != 0 || !is_on_disk_alone(pool, ids[i]))
+        continue;
+      // The first ones have to stay until all are read.
+      bytes += record_bytes(pool, ids[i]);
+      if (waiting.left > 0 && bytes > pool.total_bytes / kPromotedShare) break;
+      auto& locates = promotions_[{&pool, std::string(question.keys[i])}];
+      if (locates.empty())
+        pool.promoting.push_back(
+            {ids[i], pool.index[ids[i]].generation, std::string(question.keys[i])});
+      locates.push_back(number);
       ++waiting.left;
     }
     if (waiting.left > 0) {
-      ++last_waiter_;
       waiting.keys.assign(question.keys.begin(), question.keys.end());
       waiting_locates_.emplace(number, std::move(waiting));
+      start_promotions(pool, turn.now);
       return std::nullopt;
     }
   }
@@ -234,6 +244,7 @@ Survey::Answer Master::survey(const Pool* only, Millis now) const {
                      {"expired_waits", c.expired_waits},
                      {"advertised", c.advertised},
                      {"commands", c.commands},
+                     {"dropped", c.dropped},
                      {"memory_bytes", memory_bytes()}};
   for (const auto& node : nodes_) {
     if (node == nullptr || node->left || (only != nullptr && node->pool != only)) continue;

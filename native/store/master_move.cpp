@@ -8,8 +8,13 @@ namespace inlay::store {
 
 namespace {
 
-// Copies and promotions to one node at a time.
-constexpr unsigned kMaxMoves = 8;
+// To one node at a time.
+constexpr unsigned kMaxCopies = 8;
+constexpr unsigned kMaxPromotions = 64;
+// Objects in one demotion.
+constexpr std::size_t kDemoteTogether = 64;
+// So long what came from a disk stays for who waited for it.
+constexpr Millis kReadMs = 250;
 // Repairs that one slice of a walk begins.
 constexpr unsigned kRepairs = 32;
 
@@ -31,15 +36,26 @@ void Master::demote(Segment& from, Segment& disk, std::vector<Demoted> objects) 
   flight.command.segment = from.id;
   flight.command.disk = disk.id;
   for (const Demoted& one : objects) {
-    RecordRef ref{0, one.generation};
+    RecordRef ref{.generation = one.generation};
     for (const Replica& replica : replicas_of(pool, pool.index[one.id]))
       if (replica.segment == from.id) ref.offset = from.ranges->at(replica.range).offset;
     flight.command.records.push_back(ref);
     flight.command.keys.emplace_back(pool.index.key(one.id));
   }
   flight.demoted = std::move(objects);
-  ++node_of(disk).demotions;
+  if (flight.demoted.front().waiter == 0) ++node_of(disk).demotions;
   post(node_of(disk), std::move(flight));
+}
+
+void Master::add_demotion(Segment& from, Segment& disk, const Demoted& object) {
+  auto& batch = demotions_[{from.id, disk.id}];
+  batch.push_back(object);
+  if (batch.size() >= kDemoteTogether) flush_demotions();
+}
+
+void Master::flush_demotions() {
+  for (auto& [segments, objects] : std::exchange(demotions_, {}))
+    demote(*segments_[segments.first], *segments_[segments.second], std::move(objects));
 }
 
 void Master::end_demote(const InFlight& flight, const Done& done) {
@@ -74,31 +90,58 @@ void Master::end_demote(const InFlight& flight, const Done& done) {
       }
     } else if (!missing[i] && usable(disk)) {
       // It was replaced or removed while it was written.
-      disk.kills.push_back({Place::kSomewhere, one.generation});
+      disk.kills.push_back({Place::kSomewhere, one.generation, true});
       disk.killed.push_back({0, 0, 0});
       disk.killed_keys.push_back(flight.command.keys[i]);
       dirty_.push_back(disk.node);
     }
-    if (one.waiter != 0) tell(one.waiter, true);
+    if (const auto waiter = waiters_.find(one.waiter); waiter != waiters_.end()) {
+      auto& answer = std::get<Commit::Answer>(waiter->second.answer);
+      answer.results.at(one.result).on_disk = !missing[i];
+      tell(one.waiter, true);
+    }
   }
 }
 
+bool Master::is_on_disk_alone(const Pool& pool, ObjectId id) const {
+  const Replicas replicas = living(pool, pool.index[id]);
+  return replicas.count > 0 && !segments_[replicas.all[0].segment]->ranges;
+}
+
+// Begins to bring what is on disks alone to memory. False: not now.
 bool Master::promote(Pool& pool, ObjectId id, Millis now) {
-  Object& object = pool.index[id];
-  const Replicas replicas = living(pool, object);
-  if (replicas.count == 0 || segments_[replicas.all[0].segment]->ranges) return false;
-  if (object.busy != 0) return promotions_.contains({&pool, std::string(pool.index.key(id))});
-  for (const Replica& replica : replicas) {
+  const Object& object = pool.index[id];
+  if (object.busy != 0) return false;
+  for (const Replica& replica : living(pool, object)) {
     const Segment& disk = *segments_[replica.segment];
     const Node& node = node_of(disk);
-    if (node.peer == 0 || node.moves >= kMaxMoves) continue;
+    if (node.peer == 0 || node.promotions >= kMaxPromotions) continue;
     for (const SegmentId to : node.segments) {
       if (!segments_[to]->ranges) continue;
       Move move{Move::Kind::kPromote, &pool, id, object.generation, disk.id, to, 0, 0, false};
       if (start_move(move, record_bytes(pool, id), now)) return true;
+      pool.promoting_wants_room = true;
+      pool.crowded = to;
     }
   }
   return false;
+}
+
+void Master::start_promotions(Pool& pool, Millis now) {
+  pool.promoting_wants_room = false;
+  std::deque<Pool::Wanted> later;
+  while (!pool.promoting.empty() && later.size() < kMaxPromotions) {
+    Pool::Wanted one = std::move(pool.promoting.front());
+    pool.promoting.pop_front();
+    const bool same = one.id < pool.index.end() && pool.index.used(one.id) &&
+                      pool.index[one.id].generation == one.generation;
+    if (!same || !is_on_disk_alone(pool, one.id))
+      end_promotion(pool, one.key, now);
+    else if (!promote(pool, one.id, now))
+      later.push_back(std::move(one));
+  }
+  pool.promoting.insert(pool.promoting.begin(), std::make_move_iterator(later.begin()),
+                        std::make_move_iterator(later.end()));
 }
 
 // --- between nodes ---
@@ -114,7 +157,7 @@ bool Master::copy(Pool& pool, ObjectId id, SegmentId leaving, Millis now) {
   std::vector<SegmentId> taken;
   for (const Replica& replica : replicas) taken.push_back(replica.segment);
   for (const SegmentId other : pool.segments)
-    if (node_of(*segments_[other]).moves >= kMaxMoves) wanted.avoid.push_back(other);
+    if (node_of(*segments_[other]).copies >= kMaxCopies) wanted.avoid.push_back(other);
   const Segment* const to = choose(pool, wanted, taken, now);
   if (to == nullptr) return false;
   Move move{Move::Kind::kCopy, &pool, id, object.generation, source.id, to->id, 0, 0, false};
@@ -157,12 +200,13 @@ bool Master::start_move(Move move, uint64_t bytes, Millis) {
   open.command = std::move(opens[0]);
   post(node, std::move(open));
   post(node, std::move(flight));
-  ++node.moves;
+  ++(move.kind == Move::Kind::kCopy ? node.copies : node.promotions);
   return true;
 }
 
-void Master::end_move(const InFlight& flight, bool good, Millis now) {
+void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
   const Move& move = flight.move;
+  const bool good = done.outcome == Done::Outcome::kDone;
   Pool& pool = *move.pool;
   Segment& to = *segments_[move.to];
   const bool same = move.id < pool.index.end() && pool.index.used(move.id) &&
@@ -187,7 +231,17 @@ void Master::end_move(const InFlight& flight, bool good, Millis now) {
     }
     close_extent(to, move.offset);
   }
-  if (move.kind == Move::Kind::kPromote) end_promotion(pool, flight.command.keys[0], now);
+  if (move.kind == Move::Kind::kCopy) return;
+  if (same && good && usable(to)) {
+    Object& object = pool.index[move.id];
+    object.lease_end = std::max(object.lease_end, lease_tick(now + kReadMs) + 1);
+  } else if (same && !done.missing.empty() && usable(*segments_[move.from])) {
+    ++counters_.dropped;
+    kill(pool, {move.from, 0}, move.generation, flight.command.keys[0], 0);
+    drop_replica(pool, move.id, move.from);
+  }
+  end_promotion(pool, flight.command.keys[0], now);
+  start_promotions(pool, now);
 }
 
 void Master::leave_node(Pool& pool, ObjectId id, uint32_t node) {
@@ -216,7 +270,7 @@ bool Master::repair(Millis now) {
           replicas, [&](const Replica& one) { return segments_[one.segment]->ranges.has_value(); });
       if (in_memory == 0 || in_memory >= pool->index[id].wanted) continue;
       const bool busy = std::ranges::any_of(pool->segments, [&](SegmentId one) {
-        return node_of(*segments_[one]).moves >= kMaxMoves;
+        return node_of(*segments_[one]).copies >= kMaxCopies;
       });
       const bool begun = copy(*pool, id, kNoSegment, now);
       // One more copy each time; with all nodes that could take one busy, later.
@@ -273,6 +327,7 @@ bool Master::drain(Node& node, Millis now) {
       continue;
     }
     ++begun;
+    // What is on its disk alone comes to its memory first.
     const bool moves = here_in_memory ? copy(pool, id, here, now) : promote(pool, id, now);
     if (!moves) ++node.stuck_now;
   }

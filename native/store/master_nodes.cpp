@@ -19,7 +19,11 @@ Master::Result Master::answer(const Turn& turn, const Join& question) {
   Join::Answer answer;
   answer.epoch = options_.terms.epoch;
   answer.beat_ms = options_.beat_ms;
-  answer.oldest_tombstone_epoch = options_.terms.epoch - 1;
+  // What was removed while the last master reigned is on the disks of the nodes that it knew at
+  // its end.
+  const bool was_known =
+      std::ranges::find(options_.expected_nodes, question.node) != options_.expected_nodes.end();
+  answer.oldest_tombstone_epoch = options_.terms.epoch - (was_known ? 1 : 0);
   const auto refuse = [&](Join::Outcome why) {
     answer.outcome = why;
     return answer;
@@ -210,6 +214,7 @@ Master::Result Master::answer(const Turn& turn, const Beat& question) {
       if (id != kNoObject && segment->pool->index[id].generation == dropped.generation)
         drop_replica(*segment->pool, id, segment->id);
     }
+    counters_.dropped += disk.dropped.size();
   }
   if (question.hold_ms == 0) return Beat::Answer{};
   if (node->beat) late_.push_back({node->beat->peer, node->beat->ticket, Beat::Answer{}});
@@ -293,11 +298,13 @@ void Master::end_flight(Node& node, const InFlight& flight, const Done& done, Mi
     case kKill:
       return end_kill(flight, done);
     case kCopy:
+      --node.copies;
+      return end_move(flight, done, now);
     case kPromote:
-      --node.moves;
-      return end_move(flight, good, now);
+      --node.promotions;
+      return end_move(flight, done, now);
     case kDemote:
-      --node.demotions;
+      if (flight.demoted.front().waiter == 0) --node.demotions;
       return end_demote(flight, done);
   }
 }
@@ -309,13 +316,22 @@ void Master::end_kill(const InFlight& flight, const Done& done) {
     if (at < pinned.size()) pinned[at] = true;
   for (std::size_t i = 0; i < flight.killed.size(); ++i) {
     const Segment::Killed& one = flight.killed[i];
-    if (one.waiter != 0) tell(one.waiter, false);
+    if (one.waiter != 0) tell(one.waiter, !segment.ranges);
     if (!segment.ranges) continue;
     if (pinned[i]) {
       segment.pinned[flight.command.records[i].offset] = one.range;
       continue;
     }
     free_killed(segment, one.range);
+  }
+}
+
+// That nobody confirms. In memory they leave their waiters to the expiry of cached locations; the
+// node drops what is on its disk and may have changed when it comes back to a later master.
+void Master::forget_kills(const Segment& segment, const std::vector<Segment::Killed>& kills) {
+  for (const Segment::Killed& one : kills) {
+    segment.pool->leaving_bytes -= one.bytes;
+    if (one.waiter != 0 && !segment.ranges) tell(one.waiter, true);
   }
 }
 
@@ -335,10 +351,9 @@ void Master::lose(Node& node, Millis now) {
     segment.state = Segment::State::kLost;
     segment.lost_since = now;
   }
-  // Kills that nobody confirms leave their waiters to the expiry of cached locations.
   for (const auto& [id, flight] : std::exchange(node.in_flight, {})) {
     if (flight.command.kind == Command::Kind::kKill)
-      for (const Segment::Killed& one : flight.killed) pool.leaving_bytes -= one.bytes;
+      forget_kills(*segments_[flight.command.segment], flight.killed);
     else if (flight.command.kind == Command::Kind::kClose)
       for (const auto& piece : flight.freed) pool.leaving_bytes -= piece.bytes;
     else
@@ -346,7 +361,7 @@ void Master::lose(Node& node, Millis now) {
   }
   for (const SegmentId id : node.segments) {
     Segment& segment = *segments_[id];
-    for (const Segment::Killed& one : segment.killed) pool.leaving_bytes -= one.bytes;
+    forget_kills(segment, segment.killed);
     segment.kills.clear();
     segment.killed.clear();
     segment.killed_keys.clear();

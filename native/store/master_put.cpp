@@ -129,8 +129,25 @@ std::optional<Replicas> Master::take_places(const Turn& turn, const Commit& ques
   return replicas;
 }
 
-Master::CommitWork Master::commit(const Turn& turn, const Commit& question,
-                                  const Commit::Entry& entry, uint64_t waiter) {
+// Whether a disk has it. Else it is on its way to one of its nodes', where there is one.
+bool Master::is_on_disk(Pool& pool, ObjectId id, CommitWork& work) {
+  const Replicas replicas = living(pool, pool.index[id]);
+  Segment* from = nullptr;
+  for (const Replica& replica : replicas) {
+    Segment& segment = *segments_[replica.segment];
+    if (!segment.ranges) return true;
+    if (from == nullptr && disk_of(segment) != nullptr) from = &segment;
+  }
+  if (from == nullptr) return false;
+  add_demotion(*from, *disk_of(*from),
+               {id, pool.index[id].generation, 0, work.waiter,
+                static_cast<uint32_t>(work.answer.results.size())});
+  ++work.owed.disks;
+  return false;
+}
+
+Commit::Result Master::commit(const Turn& turn, const Commit& question, const Commit::Entry& entry,
+                              CommitWork& work) {
   using enum Committed;
   Pool& pool = turn.pool;
   if (entry.key.empty() || entry.key.size() > kMaxKeyBytes ||
@@ -139,22 +156,20 @@ Master::CommitWork Master::commit(const Turn& turn, const Commit& question,
       entry.num_places == 0 || entry.num_places > kMaxReplicas || entry.wanted_replicas == 0 ||
       entry.wanted_replicas > kMaxReplicas || entry.generation >= next_generation_) {
     ++counters_.refused;
-    return {{kInvalid, 0}};
+    return {kInvalid, 0};
   }
-  CommitWork work;
   ObjectId id = pool.index.find(entry.key);
-  if (id == kNoObject && missing(pool, turn.now) == Presence::kUnknown) return {{kUnknown, 0}};
+  if (id == kNoObject && missing(pool, turn.now) == Presence::kUnknown) return {kUnknown, 0};
   if (id != kNoObject && living(pool, pool.index[id]).count == 0) {
     // What was cached of it may be read for a while where its node was cut off from here only.
-    work.kills += drop_object(pool, id, waiter);
+    work.owed += drop_object(pool, id, work.waiter);
     id = kNoObject;
   }
   if (id != kNoObject && pool.index[id].generation == entry.generation)
-    return {{kStored, entry.generation}};
+    return {kStored, entry.generation, entry.on_disk && is_on_disk(pool, id, work)};
   const auto stale = [&] {
     ++counters_.stale;
-    work.result = {kStale, fresh_generation()};
-    return work;
+    return Commit::Result{kStale, fresh_generation()};
   };
   if (entry.generation == 0) return stale();
   const bool refused = id != kNoObject && entry.if_exists != IfExists::kReplace;
@@ -165,18 +180,18 @@ Master::CommitWork Master::commit(const Turn& turn, const Commit& question,
     ++counters_.kept;
     if (replicas)
       for (const Replica& replica : *replicas) kill(pool, replica, entry.generation, entry.key, 0);
-    work.result = {entry.if_exists == IfExists::kKeep ? kKept : kExists, pool.index[id].generation};
-    return work;
+    const bool keeps = entry.if_exists == IfExists::kKeep;
+    return {keeps ? kKept : kExists, pool.index[id].generation,
+            keeps && entry.on_disk && is_on_disk(pool, id, work)};
   }
   if (!replicas) {
     ++counters_.refused;
-    work.result = {kClosed, 0};
-    return work;
+    return {kClosed, 0};
   }
   if (id != kNoObject) {
     Object& object = pool.index[id];
     for (const Replica& replica : replicas_of(pool, object))
-      work.kills += kill(pool, replica, object.generation, entry.key, waiter) ? 1 : 0;
+      work.owed += kill(pool, replica, object.generation, entry.key, work.waiter);
     unrank(pool, id, false);
     set_replicas(pool, id, *replicas);
     object.busy = 0;
@@ -192,33 +207,20 @@ Master::CommitWork Master::commit(const Turn& turn, const Commit& question,
   rank(pool, id, entry.parent, entry.recompute_us, turn.now);
   ++counters_.committed;
   if (replicas->count < entry.wanted_replicas) pool.thin.emplace_back(id, entry.generation);
-  if (entry.on_disk)
-    for (const Replica& replica : *replicas) {
-      Segment& memory = *segments_[replica.segment];
-      Segment* const disk = disk_of(memory);
-      if (disk == nullptr) continue;
-      demote(memory, *disk, {{id, entry.generation, 0, waiter}});
-      work.disks = 1;
-      break;
-    }
-  work.result = {kStored, entry.generation};
-  return work;
+  return {kStored, entry.generation, entry.on_disk && is_on_disk(pool, id, work)};
 }
 
 Master::Result Master::answer(const Turn& turn, const Commit& question) {
-  Commit::Answer answer;
-  answer.results.reserve(question.entries.size());
-  const uint64_t waiter = ++last_waiter_;
-  uint32_t kills = 0;
-  uint32_t disks = 0;
+  CommitWork work{.waiter = ++last_waiter_};
+  std::vector<Commit::Result>& results = work.answer.results;
+  results.reserve(question.entries.size());
   for (const Commit::Entry& entry : question.entries) {
-    const CommitWork work = commit(turn, question, entry, waiter);
-    answer.results.push_back(work.result);
-    kills += work.kills;
-    disks += work.disks;
+    const Commit::Result result = commit(turn, question, entry, work);
+    results.push_back(result);
   }
-  make_room(turn.pool, turn.now, kVictimsOfCommit + static_cast<unsigned>(answer.results.size()));
-  return settle(turn, waiter, kills, disks, std::move(answer));
+  flush_demotions();
+  make_room(turn.pool, turn.now, kVictimsOfCommit + static_cast<unsigned>(results.size()));
+  return settle(turn, work.waiter, work.owed, std::move(work.answer));
 }
 
 }  // namespace inlay::store

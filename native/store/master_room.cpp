@@ -15,9 +15,10 @@ constexpr std::size_t kMaxPieces = 8;
 // A generation for each record of at least so many bytes, header and key included.
 constexpr uint64_t kSmallRecord = 128;
 constexpr uint64_t kMaxGenerations = 65536;
-// Victims in one demotion, and demotions of a node at a time.
-constexpr std::size_t kDemoteTogether = 64;
+// Demotions of a node at a time.
 constexpr std::size_t kMaxDemotions = 8;
+// Victims at a time for what waits on one node's disk.
+constexpr unsigned kVictimsOfPromotion = 8;
 // Between ranges that are cleared for one grant.
 constexpr Millis kStuckMs = 50;
 // Objects around which a long enough range is looked for at a time.
@@ -229,7 +230,7 @@ void Master::retry_grants(Millis now) {
 void Master::free_range(Segment& segment, RangeId range, uint64_t bytes) {
   segment.ranges->free(range);
   segment.pool->used_bytes -= bytes;
-  room_changed_ = room_changed_ || !waiting_grants_.empty();
+  room_changed_ = room_changed_ || !waiting_grants_.empty() || segment.pool->promoting_wants_room;
 }
 
 void Master::free_killed(Segment& segment, RangeId id) {
@@ -298,9 +299,7 @@ void Master::evict(Pool& pool, ObjectId id) {
     uint64_t leaving = 0;
     for (const Replica& replica : replicas) leaving += range_bytes(replica);
     pool.leaving_bytes += leaving;
-    auto& batch = demotions_[{memory->id, disk->id}];
-    batch.push_back({id, object.generation, leaving, 0});
-    if (batch.size() >= kDemoteTogether) flush_demotions();
+    add_demotion(*memory, *disk, {id, object.generation, leaving});
     return;
   }
   ++counters_.evicted;
@@ -320,11 +319,6 @@ void Master::drop_from_memory(Pool& pool, ObjectId id) {
     else if (usable(*segments_[replica.segment]))
       kept.add(replica);
   set_replicas(pool, id, kept);
-}
-
-void Master::flush_demotions() {
-  for (auto& [segments, objects] : std::exchange(demotions_, {}))
-    demote(*segments_[segments.first], *segments_[segments.second], std::move(objects));
 }
 
 Held Master::held_now(const Pool& pool, Millis now) const {
@@ -418,7 +412,8 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
       break;
     }
     // A disk that is slow holds eviction up only as long as nobody waits.
-    if (waiting_grants_.empty() && std::ranges::any_of(pool.segments, [&](SegmentId id) {
+    if (waiting_grants_.empty() && !pool.promoting_wants_room &&
+        std::ranges::any_of(pool.segments, [&](SegmentId id) {
           return node_of(*segments_[id]).demotions >= kMaxDemotions;
         }))
       break;
@@ -427,7 +422,23 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
     evict(pool, victim);
     ++done;
   }
+  if (pool.promoting_wants_room && pool.leaving_bytes == 0) evict_from(pool, pool.crowded, now);
   flush_demotions();
+}
+
+// For what comes from a node's disk the room of other nodes is of no use.
+void Master::evict_from(Pool& pool, SegmentId segment, Millis now) {
+  const Held held = [&](ObjectId id) {
+    const Object& object = pool.index[id];
+    return object.busy != 0 || leased(object, now) ||
+           std::ranges::none_of(replicas_of(pool, object),
+                                [&](const Replica& one) { return one.segment == segment; });
+  };
+  for (unsigned i = 0; i < kVictimsOfPromotion; ++i) {
+    const ObjectId victim = pool.policy->victim(static_cast<uint64_t>(now) * 1'000'000, held);
+    if (victim == kNoObject) break;
+    evict(pool, victim);
+  }
 }
 
 }  // namespace inlay::store

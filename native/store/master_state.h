@@ -65,6 +65,15 @@ struct Pool {
   // of a key grow. A client takes a fresh one then; nodes that come back are held against burials.
   std::vector<uint64_t> floors;
   Burials burials;
+  // Objects on disks alone that are wanted in memory.
+  struct Wanted {
+    ObjectId id;
+    uint64_t generation;
+    std::string key;
+  };
+  std::deque<Wanted> promoting;
+  bool promoting_wants_room = false;
+  SegmentId crowded = kNoSegment;                  // where it does
   std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
   unsigned advertising = 0;                        // segments
   bool evicting = false;
@@ -135,6 +144,20 @@ struct Demoted {
   uint64_t generation = 0;
   uint64_t leaving = 0;  // bytes of memory that it leaves afterwards
   uint64_t waiter = 0;   // else: it stays, and somebody waits
+  uint32_t result = 0;   // in the waiter's answer
+};
+
+// What an answer waits for.
+struct Owed {
+  uint32_t kills = 0;  // records that have to be dead, unless their locations expire before
+  uint32_t disks = 0;  // records that have to be on a disk, or gone from it
+
+  Owed& operator+=(Owed other) {
+    kills += other.kills;
+    disks += other.disks;
+    return *this;
+  }
+  bool nothing() const { return kills == 0 && disks == 0; }
 };
 
 struct InFlight {
@@ -165,8 +188,9 @@ struct Node {
   std::vector<uint64_t> queue;  // of in_flight, not told yet
   std::optional<HeldBeat> beat;
   std::map<uint64_t, InFlight> in_flight;  // by command, in their order
-  unsigned moves = 0;                      // to it
-  unsigned demotions = 0;                  // commands
+  unsigned copies = 0;                     // to it
+  unsigned promotions = 0;                 // from its disk
+  unsigned demotions = 0;                  // commands, of what is evicted
   ObjectId drain_cursor = 0;
   uint64_t stuck = 0;      // of the last pass of a drain
   uint64_t stuck_now = 0;  // of this one
@@ -190,8 +214,7 @@ struct Peer {
 struct Waiter {
   PeerId peer = 0;
   uint64_t ticket = 0;
-  uint32_t kills = 0;  // records that have to be dead, unless their locations expire before
-  uint32_t disks = 0;  // records that have to be on a disk
+  Owed owed;
   Answer answer;
 };
 

@@ -93,7 +93,7 @@ void fields(F& f, Commit& x) {
 }
 template <typename F>
 void fields(F& f, Commit::Result& x) {
-  f(x.outcome, x.generation);
+  f(x.outcome, x.generation, x.on_disk);
 }
 template <typename F>
 void fields(F& f, Commit::Answer& x) {
@@ -189,7 +189,7 @@ void fields(F& f, Advertise::Answer& x) {
 }
 template <typename F>
 void fields(F& f, RecordRef& x) {
-  f(x.offset, x.generation);
+  f(x.offset, x.generation, x.gone);
 }
 template <typename F>
 void fields(F& f, Command::Range& x) {

@@ -201,7 +201,7 @@ struct Commit {
     uint16_t flags = 0;         // ObjectFlag
     uint16_t wanted_replicas = 1;
     IfExists if_exists = IfExists::kKeep;
-    bool on_disk = false;      // the answer waits until a disk has it, where its nodes have disks
+    bool on_disk = false;      // the answer waits until a disk of its nodes has it, or none can
     uint32_t first_place = 0;  // in `places`
     uint32_t num_places = 0;
   };
@@ -210,6 +210,7 @@ struct Commit {
   struct Result {
     Committed outcome = Committed::kStored;
     uint64_t generation = 0;
+    bool on_disk = false;  // what has the key is on a disk, where Entry::on_disk asks for it
   };
   struct Answer {
     std::vector<Result> results;
@@ -342,8 +343,8 @@ struct Join {
   struct Answer {
     Outcome outcome = Outcome::kJoined;
     uint32_t epoch = 0;  // to be written to the segments before anything else
-    // Segments whose epoch is older have to drop their mutable records, on disks: removals of
-    // theirs may be forgotten.
+    // Disks whose epoch is older have to drop their mutable records: removals of theirs may be
+    // forgotten.
     uint32_t oldest_tombstone_epoch = 0;
     std::vector<SegmentId> ids;
     uint32_t beat_ms = 0;  // at least one Beat in each
@@ -374,6 +375,7 @@ struct Advertise {
 struct RecordRef {
   uint64_t offset = 0;
   uint64_t generation = 0;  // the record is meant only if it has this one
+  bool gone = false;        // of kKill: the object is, so that it must not get to a disk either
 };
 
 // To a node. In their order, but for those that move payload (kCopy, kDemote, kPromote), which may
@@ -395,7 +397,8 @@ struct Command {
     kCopy = 4,
     // Write records of memory `segment` to the log of `disk`. Done names those that are not there.
     kDemote = 5,
-    // Read the record of `key` from the log `disk` to `offset`, as kCopy.
+    // Read the record of `key` from the log `disk` to `offset`, as kCopy. Done says in `missing`
+    // that the disk has it no more.
     kPromote = 6,
   };
   struct Range {
@@ -426,7 +429,7 @@ struct Done {
   uint64_t command = 0;
   Outcome outcome = Outcome::kDone;
   std::vector<uint32_t> pinned;   // of kKill: positions in `records`; dead, but not free yet
-  std::vector<uint32_t> missing;  // of kDemote: positions in `records`
+  std::vector<uint32_t> missing;  // of kDemote: positions in `records`; of kPromote: 0
 };
 
 // A node's question all the time: what is to be done? It waits at the master until there is
@@ -472,7 +475,7 @@ using Answer = AnswersOf<Question>::type;
 
 // The encoding: what the structs say, in their order; little-endian integers, lists and texts
 // behind their length. kProtocolVersion changes with any of them.
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 using Bytes = std::vector<std::byte>;
 
 void encode(const Question& question, Bytes& to);  // appends

@@ -31,8 +31,12 @@ std::shared_ptr<transfer::Segment> register_memory(transfer::Engine& engine,
 }  // namespace
 
 StoreNode::StoreNode(MasterLink& link, transfer::Engine* engine, Options options,
-                     Clock::time_point until)
-    : link_(link), engine_(engine), options_(std::move(options)), sources_(link, engine, true) {
+                     Clock::time_point until, std::unique_ptr<NodeDisk> disk)
+    : link_(link),
+      engine_(engine),
+      options_(std::move(options)),
+      sources_(link, engine, true),
+      disk_(std::move(disk)) {
   open_segments();
   try {
     if (engine_ != nullptr)
@@ -96,6 +100,19 @@ void StoreNode::join(Clock::time_point until) {
         .advertises = has_records,
     });
   }
+  disk_id_.reset();
+  const bool has_disk = disk_ != nullptr && !disk_->failed();
+  if (has_disk) {
+    question.epoch_seen = std::max(question.epoch_seen, disk_->epoch());
+    question.segments.push_back({
+        .uuid = disk_->uuid(),
+        .tier = Tier::kDisk,
+        .bytes = disk_->bytes(),
+        .name = {},
+        .file = {},
+        .advertises = true,
+    });
+  }
   Join::Answer answer;
   for (;;) {
     answer = link_.ask(Join(question), until);
@@ -123,18 +140,22 @@ void StoreNode::join(Clock::time_point until) {
       throw ArgumentError("memory: the master takes no segment of such a size");
   }
   beat_ms_ = std::max<uint32_t>(answer.beat_ms, 10);
+  adopted_records_ = 0;
   for (std::size_t i = 0; i < held_.size(); ++i) {
     Held& held = held_[i];
     held.id = answer.ids.at(i);
     held.segment->follow(answer.epoch);
     if (question.segments[i].advertises) advertise(held, until);
   }
+  if (!has_disk) return;
+  disk_id_ = answer.ids.at(held_.size());
+  const bool may_be_old = !disk_->is_whole() || disk_->epoch() < answer.oldest_tombstone_epoch;
+  advertise_disk(answer.epoch, may_be_old, until);
 }
 
 void StoreNode::advertise(Held& held, Clock::time_point until) {
   std::vector<StoreSegment::Entry> entries;
   held.segment->each([&](const StoreSegment::Entry& entry) { entries.push_back(entry); });
-  adopted_records_ = 0;
   for (std::size_t from = 0; from < entries.size(); from += kAdvertised) {
     const std::size_t end = std::min(from + kAdvertised, entries.size());
     Advertise some{.segment = held.id, .records = {}, .last = end == entries.size()};
@@ -151,10 +172,27 @@ void StoreNode::advertise(Held& held, Clock::time_point until) {
           .wanted_replicas = static_cast<uint16_t>(header.replicas),
       });
     }
-    // Records that are dead for the master come back in kKill commands.
-    if (!link_.ask(std::move(some), until).known) return;  // the next beat says it, too
-    adopted_records_ += end - from;
+    ask_advertise(std::move(some), until);
   }
+}
+
+void StoreNode::advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_point until) {
+  Advertise some{.segment = *disk_id_, .records = {}, .last = false};
+  disk_->adopt(epoch, drops_mutable, [&](const Advertise::Record& record) {
+    some.records.push_back(record);
+    if (some.records.size() < kAdvertised) return;
+    ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
+    some = {.segment = *disk_id_, .records = {}, .last = false};
+  });
+  some.last = true;
+  ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
+}
+
+// Records that are dead for the master come back in kKill commands. That it does not know the
+// node, the next beat says, too.
+void StoreNode::ask_advertise(Advertise some, Clock::time_point until) {
+  const std::size_t count = some.records.size();
+  if (link_.ask(std::move(some), until).known) adopted_records_ += count;
 }
 
 StoreNode::Held* StoreNode::find(SegmentId id) {
@@ -171,9 +209,7 @@ void StoreNode::serve() {
   while (!over_.load()) {
     try {
       if (beat()) continue;
-      done_.clear();
-      released_.clear();
-      closing_.clear();
+      forget_commands();
       for (Held& held : held_) {
         held.pinned.clear();
         // What clients put there stays; what they put from now on, they put elsewhere.
@@ -189,13 +225,45 @@ void StoreNode::serve() {
   }
 }
 
-// False: the master does not know this node.
+// Of a master that does not know this node any more.
+void StoreNode::forget_commands() {
+  if (disk_ != nullptr) disk_->finish();
+  {
+    const std::lock_guard lock(told_->mutex);
+    told_->done.clear();
+    told_->demoting.clear();
+    told_->demoted.clear();
+  }
+  done_.clear();
+  released_.clear();
+  closing_.clear();
+  late_kills_.clear();
+}
+
+// False: the master does not know this node, or not as it is now.
 bool StoreNode::beat() {
   look_after_pins();
-  const bool waits = !closing_.empty() || std::ranges::any_of(held_, [](const Held& held) {
-    return !held.pinned.empty();
-  });
+  if (disk_id_ && disk_->failed()) return false;
+  const bool waits =
+      !closing_.empty() || !late_kills_.empty() ||
+      std::ranges::any_of(held_, [](const Held& held) { return !held.pinned.empty(); });
+  NodeDisk::News news;
   Beat question;
+  if (disk_id_) {
+    news = disk_->news();
+    Beat::Disk& disk = question.disks.emplace_back();
+    disk.segment = *disk_id_;
+    disk.used_bytes = news.used_bytes;
+    for (const NodeDisk::Removal& one : news.dropped)
+      disk.dropped.push_back({one.key, one.generation});
+    const std::lock_guard lock(told_->mutex);
+    done_.insert(done_.end(), told_->done.begin(), told_->done.end());
+    told_->done.clear();
+    // Here, since kills that the master wanted before it was told are executed now.
+    for (const SegmentPlace& place : std::exchange(told_->demoted, {}))
+      if (const auto found = told_->demoting.find(place); found != told_->demoting.end())
+        told_->demoting.erase(found);
+  }
   question.done = done_;
   question.released = released_;
   question.hold_ms = waits ? kPinnedBeatMs : beat_ms_;
@@ -205,6 +273,7 @@ bool StoreNode::beat() {
   done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(num_done));
   released_.erase(released_.begin(), released_.begin() + static_cast<std::ptrdiff_t>(num_released));
   if (!answer.known) return false;
+  if (disk_id_) disk_->forget_dropped(news.dropped.size());
   for (const Command& command : answer.commands) execute(command);
   return true;
 }
@@ -221,103 +290,19 @@ void StoreNode::look_after_pins() {
       if (!std::ranges::binary_search(still, offset)) released_.push_back({held.id, offset});
     held.pinned = still;
   }
+  std::erase_if(late_kills_, [this](const LateKill& late) {
+    if (!late.removed->load()) return false;
+    Done& done = done_.emplace_back();
+    done.command = late.command.id;
+    kill(*find(late.command.segment), late.command, done);
+    return true;
+  });
   std::erase_if(closing_, [this](const Closing& closing) {
     Held* held = find(closing.segment);
     if (held != nullptr && !held->segment->close(closing.offset, closing.fillers)) return false;
     done_.emplace_back().command = closing.command;
     return true;
   });
-}
-
-void StoreNode::execute(const Command& command) {
-  Done done;
-  done.command = command.id;
-  done.outcome = Done::Outcome::kFailed;
-  Held* held = find(command.segment);
-  if (held != nullptr) switch (command.kind) {
-      case Command::Kind::kOpen:
-        done.outcome = open(*held, command);
-        break;
-      case Command::Kind::kClose:
-        if (!held->segment->close(command.offset, command.ranges)) {
-          closing_.push_back({command.id, command.segment, command.offset, command.ranges});
-          return;
-        }
-        done.outcome = Done::Outcome::kDone;
-        break;
-      case Command::Kind::kKill:
-        kill(*held, command, done);
-        break;
-      case Command::Kind::kCopy:
-        done.outcome = copy(*held, command);
-        break;
-      case Command::Kind::kDemote:
-      case Command::Kind::kPromote:
-        break;
-    }
-  done_.push_back(std::move(done));
-}
-
-Done::Outcome StoreNode::open(Held& held, const Command& command) {
-  const ExtentEntry extent{command.offset, command.bytes, command.grant, command.first_generation};
-  return held.segment->open(extent, command.before, command.behind) ? Done::Outcome::kDone
-                                                                    : Done::Outcome::kFailed;
-}
-
-void StoreNode::kill(Held& held, const Command& command, Done& done) {
-  held.segment->kill(command.records);
-  std::vector<uint64_t> offsets;
-  for (const RecordRef& record : command.records) offsets.push_back(record.offset);
-  std::ranges::sort(offsets);
-  const std::vector<uint64_t> pinned = held.segment->pinned(offsets);
-  for (std::size_t i = 0; i < command.records.size(); ++i)
-    if (std::ranges::binary_search(pinned, command.records[i].offset))
-      done.pinned.push_back(static_cast<uint32_t>(i));
-  held.pinned.insert(held.pinned.end(), pinned.begin(), pinned.end());
-  std::ranges::sort(held.pinned);
-  const auto repeated = std::ranges::unique(held.pinned);
-  held.pinned.erase(repeated.begin(), repeated.end());
-  done.outcome = Done::Outcome::kDone;
-}
-
-Done::Outcome StoreNode::copy(Held& held, const Command& command) {
-  const auto until = Clock::now() + kAnswer;
-  std::vector<std::byte> record(command.bytes);
-  try {
-    const auto reaches = sources_.of_version(0, until);
-    if (command.source.segment >= reaches->size() || (*reaches)[command.source.segment] == nullptr)
-      return Done::Outcome::kFailed;
-    Reach& source = *(*reaches)[command.source.segment];
-    if (HostSegment* mapped = source.mapped()) {
-      const auto pin = mapped->pins().pin(command.source.offset);
-      if (!pin || command.bytes > mapped->memory().size() ||
-          command.source.offset > mapped->memory().size() - command.bytes)
-        return Done::Outcome::kFailed;
-      std::memcpy(record.data(), mapped->memory().data() + command.source.offset, record.size());
-    } else {
-      const auto remote = source.remote(until);
-      auto to = std::make_shared<transfer::Segment>(
-          record.data(), record.size(), true, transfer::Access::kNone, std::string(), nullptr);
-      const auto batch = engine_->submit({{.op = transfer::Op::kRead,
-                                           .local = std::move(to),
-                                           .remote = remote,
-                                           .ranges = {{0, command.source.offset, record.size()}}}},
-                                         std::chrono::duration<double>(kAnswer).count());
-      while (!batch->wait(Clock::now() + kAnswer)) {
-      }
-      if (batch->state() != transfer::State::kDone) return Done::Outcome::kFailed;
-    }
-  } catch (const std::exception&) {
-    return Done::Outcome::kFailed;
-  }
-  const auto parsed = parse_record(record, record.size());
-  if (!parsed || parsed->header.generation != command.source_generation ||
-      parsed->header.state != static_cast<uint32_t>(RecordState::kLive) ||
-      crc32c(std::span(record).subspan(parsed->header.payload_offset,
-                                       parsed->header.payload_bytes)) != parsed->header.payload_crc)
-    return Done::Outcome::kFailed;
-  std::memcpy(held.segment->memory().data() + command.offset, record.data(), record.size());
-  return Done::Outcome::kDone;
 }
 
 void StoreNode::close() {
@@ -329,6 +314,7 @@ void StoreNode::close() {
     serving_.join();
   }
   if (populating_.joinable()) populating_.join();
+  if (disk_ != nullptr) disk_->finish();
   if (held_.empty()) return;
   if (joined) {
     try {
@@ -343,6 +329,7 @@ void StoreNode::close() {
     if (!options_.keeps) held.segment->unlink_files();
   }
   held_.clear();
+  disk_.reset();
 }
 
 }  // namespace inlay::store

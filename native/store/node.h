@@ -1,18 +1,20 @@
-// A process that contributes memory: it joins the master, offers segments, and does what the master
-// wants done with them.
+// A process that contributes memory, and a disk where it has one: it joins the master, offers
+// segments, and does what the master wants done with them.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "../transfer/engine.h"
 #include "master_link.h"
+#include "node_disk.h"
 #include "reach.h"
 #include "store_segment.h"
 
@@ -32,7 +34,8 @@ class StoreNode {
   // makes a segment, and joins: when it returns, objects may be put here. Link and engine (null:
   // processes of other hosts do not reach it) outlive the node. Throws ArgumentError,
   // ResourceError, StoreFailure.
-  StoreNode(MasterLink& link, transfer::Engine* engine, Options options, Clock::time_point until);
+  StoreNode(MasterLink& link, transfer::Engine* engine, Options options, Clock::time_point until,
+            std::unique_ptr<NodeDisk> disk = nullptr);
   ~StoreNode();
   StoreNode(const StoreNode&) = delete;
   StoreNode& operator=(const StoreNode&) = delete;
@@ -51,6 +54,20 @@ class StoreNode {
     SegmentId id = 0;
     std::vector<uint64_t> pinned;  // dead, sorted, and still read by somebody
   };
+  // A kill of records that were on their way to the disk: their removals follow them there.
+  struct LateKill {
+    Command command;
+    std::shared_ptr<std::atomic<bool>> removed;
+  };
+  using SegmentPlace = std::pair<SegmentId, uint64_t>;
+  // What the disk's threads tell.
+  struct Told {
+    std::mutex mutex;
+    std::vector<Done> done;  // of which the master was not told
+    // Records on their way to the disk, until the master has been told that they are there.
+    std::multiset<SegmentPlace> demoting;
+    std::vector<SegmentPlace> demoted;  // of these, which it was told
+  };
   struct Closing {
     uint64_t command;
     SegmentId segment;
@@ -60,7 +77,10 @@ class StoreNode {
 
   void open_segments();
   void join(Clock::time_point until);
+  void forget_commands();
   void advertise(Held& held, Clock::time_point until);
+  void advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_point until);
+  void ask_advertise(Advertise some, Clock::time_point until);
   void serve();
   void populate();
   bool beat();
@@ -68,6 +88,10 @@ class StoreNode {
   Done::Outcome open(Held& held, const Command& command);
   Done::Outcome copy(Held& held, const Command& command);
   void kill(Held& held, const Command& command, Done& done);
+  bool kill_later(Held& held, const Command& command);
+  bool execute_on_disk(const Command& command, Held* held);
+  void demote(Held& held, const Command& command);
+  NodeDisk::Then tell(std::vector<SegmentPlace> places = {});
   void look_after_pins();
   Held* find(SegmentId id);
 
@@ -78,6 +102,10 @@ class StoreNode {
   uint64_t adopted_records_ = 0;
   std::vector<Held> held_;
   uint32_t beat_ms_ = 500;
+  std::unique_ptr<NodeDisk> disk_;
+  std::optional<SegmentId> disk_id_;  // where it is offered
+  const std::shared_ptr<Told> told_ = std::make_shared<Told>();
+  std::vector<LateKill> late_kills_;
   std::vector<Closing> closing_;
   std::vector<Done> done_;
   std::vector<Place> released_;

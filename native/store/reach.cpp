@@ -48,7 +48,7 @@ std::shared_ptr<transfer::RemoteSegment> Reach::remote(Clock::time_point until) 
 std::shared_ptr<const Reaches::List> Reaches::of_version(uint64_t version,
                                                          Clock::time_point until) {
   const std::lock_guard lock(mutex_);
-  if (version == version_) return list_;
+  if (version != 0 && version == version_) return list_;
   Table::Answer table = link_.ask(Table{version_}, until);
   if (!table.changed) return list_;
   auto list = std::make_shared<List>();

@@ -50,7 +50,8 @@ class Reaches {
   Reaches(MasterLink& link, transfer::Engine* engine, bool may_map)
       : link_(link), engine_(engine), may_map_(may_map) {}
 
-  // By segment id; null where there is none. Those of the version that an answer names, or later.
+  // By segment id; null where there is none. Those of the version that an answer names, or later;
+  // 0: as they are now.
   using List = std::vector<ReachPtr>;
   std::shared_ptr<const List> of_version(uint64_t version, Clock::time_point until);
 

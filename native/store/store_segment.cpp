@@ -345,6 +345,12 @@ std::vector<ExtentEntry> StoreSegment::open_extents() const {
   return open;
 }
 
+bool StoreSegment::has_open(uint64_t offset, uint64_t grant) const {
+  const std::lock_guard lock(mutex_);
+  const SegmentTable::Entry* const entry = find_open(offset);
+  return entry != nullptr && grant != 0 && entry->grant.load() == grant;
+}
+
 void StoreSegment::kill(std::span<const RecordRef> victims) {
   for (const RecordRef& victim : victims) {
     if (!contains(victim.offset, kGrain)) continue;

@@ -94,6 +94,7 @@ class StoreSegment {
   // extent are records. False: somebody writes there still; call again.
   bool close(uint64_t offset, std::span<const Command::Range> fillers);
   std::vector<ExtentEntry> open_extents() const;
+  bool has_open(uint64_t offset, uint64_t grant) const;
   // Closes all extents and keeps each record in them that is whole, up to the first that is not.
   // False: a client that was stopped while it wrote holds one.
   bool close_all();

@@ -496,7 +496,7 @@ class store:
         def made_here(self) -> bool: ...
 
     class LocalMaster:
-        def __init__(self) -> None: ...
+        def __init__(self, epoch: int, expected_nodes: list[str]) -> None: ...
 
     class MasterServer:
         def __init__(
@@ -540,21 +540,21 @@ class store:
             self,
             key: str | bytes,
             value: Any,
-            options: tuple[int, bool, str, bool, int, int, str],
+            options: tuple[int, bool, str, bool, int, int, str, bool],
             timeout_s: float,
         ) -> tuple[int, int]: ...
         def put_many(
             self,
             keys: Sequence[str | bytes],
             values: Sequence[Any],
-            options: tuple[int, bool, str, bool, int, int, str],
+            options: tuple[int, bool, str, bool, int, int, str, bool],
             timeout_s: float,
         ) -> list[tuple[int, int]]: ...
         def put_parts(
             self,
             keys: Sequence[str | bytes],
             values: Sequence[Sequence[Any]],
-            options: tuple[int, bool, str, bool, int, int, str],
+            options: tuple[int, bool, str, bool, int, int, str, bool],
             timeout_s: float,
         ) -> list[tuple[int, int]]: ...
         def get(self, key: str | bytes, timeout_s: float) -> bytes | None: ...
@@ -582,6 +582,11 @@ class store:
         def remove_prefix(self, prefix: str | bytes, timeout_s: float) -> int: ...
         def close(self) -> None: ...
 
+    class Disk:
+        def __init__(self, path: str, bytes: int, tenant: str) -> None: ...
+        @property
+        def epoch(self) -> int: ...
+
     class Node:
         def __init__(
             self,
@@ -593,6 +598,7 @@ class store:
             directory: str,
             memory_bytes: int,
             keeps: bool,
+            disk: store.Disk | None,
             timeout_s: float,
         ) -> None: ...
         @property
@@ -615,7 +621,7 @@ class store:
         keys: Sequence[str | bytes],
         values: Sequence[Any],
         in_parts: bool,
-        options: tuple[int, bool, str, bool, int, int, str],
+        options: tuple[int, bool, str, bool, int, int, str, bool],
         timeout_s: float,
     ) -> store.Call: ...
     @staticmethod

@@ -352,6 +352,7 @@ STORE_COUNTS = (
     _store("evicted_bytes", "counter", "Bytes of their records."),
     _store("demoted", "counter", "Records written to disks before their memory was taken."),
     _store("promoted", "counter", "Records read from disks into memory."),
+    _store("dropped", "counter", "Records that disks gave up for others, or found damaged."),
     _store("copied", "counter", "Records copied to other nodes."),
     _store("lost_replicas", "counter", "Replicas that ended with their node."),
     _store("lost_objects", "counter", "Objects whose last replica did."),

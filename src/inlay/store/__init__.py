@@ -7,13 +7,14 @@ engines.
 Source: what it offers follows Mooncake Store (arXiv 2407.00079).
 """
 
-from inlay.store.options import Contribution, ObjectStat, PutOptions, PutResult
+from inlay.store.options import Contribution, Disk, ObjectStat, PutOptions, PutResult
 from inlay.store.policy import EvictionPolicy, Newcomer
 from inlay.store.store import Store
 from inlay.store.view import ObjectView
 
 __all__ = [
     "Contribution",
+    "Disk",
     "EvictionPolicy",
     "Newcomer",
     "ObjectStat",

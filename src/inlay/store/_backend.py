@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     Call = native.Call
     Client = native.Client
+    Disk = native.Disk
     Link = native.Link
     LocalMaster = native.LocalMaster
     MasterServer = native.MasterServer
@@ -36,7 +37,7 @@ else:
         return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {problem}."})
 
     _NAMES = (
-        "Call", "Client", "Link", "LocalMaster", "MasterServer", "Node", "View", "drain",
+        "Call", "Client", "Disk", "Link", "LocalMaster", "MasterServer", "Node", "View", "drain",
         "explain", "keys", "local_link", "remote_link", "set_addresses", "start_ask", "start_get",
         "start_put", "start_stat", "start_view", "survey",
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """What a caller may say of an object and of what a process contributes."""
 
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -8,7 +9,9 @@ from inlay.core.errors import ArgumentError, ConfigError
 from inlay.core.units import parse_bytes
 
 IfExists = Literal["keep", "replace", "error"]
+Durability = Literal["memory", "disk"]
 _IF_EXISTS: dict[str, int] = {"keep": 0, "replace": 1, "error": 2}
+MIN_DISK_BYTES = 1 << 20
 _SOFT_PIN = 2
 _HARD_PIN = 4
 
@@ -28,6 +31,9 @@ class PutOptions:
         if_exists: what becomes of an object that is there. "keep": it stays, and `put` says so;
             what is only ever put like this never changes, so readers need no master for it.
             "replace": the new one takes its place. "error": `ObjectExists`.
+        durability: when a put returns. "memory": its nodes have it in their memory, which survives
+            the end of any process that is not a node's. "disk": the disk of one of them has it,
+            too, written and synced, which survives the machine; `StoreFull` where none can.
     """
 
     replicas: int = 1
@@ -38,12 +44,15 @@ class PutOptions:
     require_preferred: bool = False
     group: str | None = None
     if_exists: IfExists = "keep"
+    durability: Durability = "memory"
 
     def __post_init__(self) -> None:
         if self.if_exists not in _IF_EXISTS:
             raise ArgumentError(
                 f"if_exists must be 'keep', 'replace' or 'error', got {self.if_exists!r}"
             )
+        if self.durability not in ("memory", "disk"):
+            raise ArgumentError(f"durability must be 'memory' or 'disk', got {self.durability!r}")
         if not 1 <= self.replicas <= 8:
             raise ArgumentError(f"replicas must be in 1..8, got {self.replicas}")
 
@@ -63,10 +72,11 @@ class PutOptions:
             _IF_EXISTS[self.if_exists],
             _SOFT_PIN * self.soft_pin | _HARD_PIN * self.hard_pin,
             self.group or "",
+            self.durability == "disk",
         )
 
 
-PutFields = tuple[int, bool, str, bool, int, int, str]
+PutFields = tuple[int, bool, str, bool, int, int, str, bool]
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,40 @@ class ObjectStat:
     lease_left_s: float
     hits: int
 
+    @property
+    def tier(self) -> str:
+        """Where it is read from: "memory", or "disk" where it has to come from there first."""
+        return "memory" if any(tier == "memory" for _, tier in self.replicas) else "disk"
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Room on a disk for what memory has no room for. It is found again by who names it again.
+
+    Attributes:
+        path: a directory, made where it is not there; for one process at a time.
+        size: bytes, or "20GiB"; taken as they are needed, and not given back. May grow later.
+    """
+
+    path: str | os.PathLike[str]
+    size: int | str
+
+    @classmethod
+    def parse(cls, text: str) -> "Disk":
+        """Read "PATH:SIZE". Raises `ConfigError`."""
+        path, colon, size = text.rpartition(":")
+        if not colon or not path:
+            raise ConfigError(f"a disk is PATH:SIZE, such as /var/cache/inlay:20GiB, got {text!r}")
+        disk = cls(path, size)
+        if disk.size_bytes < MIN_DISK_BYTES:
+            raise ConfigError(f"a disk has at least {MIN_DISK_BYTES} bytes, got {text!r}")
+        return disk
+
+    @property
+    def size_bytes(self) -> int:
+        """As a number."""
+        return parse_bytes(self.size)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
@@ -114,6 +158,8 @@ class Contribution:
 
     Attributes:
         memory: bytes, or "4GiB"; in /dev/shm, rounded up to 2 MiB.
+        disk: behind the memory: what is evicted there, and puts with `durability="disk"`, come to
+            lie on it, and are there again for the next process that names it.
         name: of the node; None: drawn. A process that takes the name of one that ended with
             `keep=True`, or was killed, finds its objects again.
         failure_domain: replicas of one object go to different ones; None: the host.
@@ -127,6 +173,7 @@ class Contribution:
     failure_domain: str | None = None
     keep: bool = False
     tenant: str = "default"
+    disk: Disk | None = None
 
     @property
     def memory_bytes(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from inlay.core.errors import InlayError, KeyNotFound, ObjectExists
 from inlay.store import _backend
 from inlay.store.link import Link
-from inlay.store.options import Contribution, ObjectStat, PutOptions, PutResult
+from inlay.store.options import Contribution, Disk, ObjectStat, PutOptions, PutResult
 from inlay.store.view import ObjectView
 from inlay.transfer import TransferEngine
 from inlay.transfer.runtime_dir import shared_token
@@ -49,6 +49,7 @@ class Store:
         engine: TransferEngine | None,
         contribute: Contribution | None,
         *,
+        disk: _backend.Disk | None = None,
         may_map: bool = True,
         timeout_s: float = 5.0,
     ) -> None:
@@ -68,24 +69,33 @@ class Store:
                 "",
                 contribute.memory_bytes,
                 contribute.keep,
+                disk,
                 timeout_s,
             )
         self.client = _backend.Client(link, native, may_map)
 
     @classmethod
-    def embedded(cls, *, memory: int | str = "512MiB", timeout_s: float = 5.0) -> Self:
-        """A store of this process alone: no port, no other process, nothing left when it ends.
+    def embedded(
+        cls, *, memory: int | str = "512MiB", disk: Disk | None = None, timeout_s: float = 5.0
+    ) -> Self:
+        """A store of this process alone: no port, no other process, nothing left but on the disk.
 
         Args:
             memory: for values, in /dev/shm.
+            disk: for what the memory has no room for, and what is put with `durability="disk"`.
             timeout_s: of calls that name none.
 
         Raises:
-            ResourceError: /dev/shm has no room for it.
+            ResourceError: /dev/shm, or the disk, has no room for it.
+            ArgumentError: another process uses the disk, or it holds something else.
         """
-        link = _backend.local_link(_backend.LocalMaster(), "default")
         name = f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
-        return cls(link, None, Contribution(memory=memory, name=name), timeout_s=timeout_s)
+        contribution = Contribution(memory=memory, name=name, disk=disk)
+        opened = _open_disk(contribution)
+        # What is found on the disk is older than what is put now.
+        epoch = 1 if opened is None else opened.epoch + 1
+        link = _backend.local_link(_backend.LocalMaster(epoch, [name]), "default")
+        return cls(link, None, contribution, disk=opened, timeout_s=timeout_s)
 
     @classmethod
     def connect(
@@ -112,15 +122,18 @@ class Store:
 
         Raises:
             StoreUnavailable: nobody answers there, or with another token or version.
-            ArgumentError: another node has this name.
-            ResourceError: /dev/shm has no room for the contribution.
+            ArgumentError: another node has this name, or this disk.
+            ResourceError: /dev/shm, or the disk, has no room for the contribution.
+
+        Cost: reads what is in use of the disk.
         """
         token = shared_token() if token is None else token
+        disk = None if contribute is None else _open_disk(contribute)
         link = Link(master, token, timeout_s=timeout_s)
         engine = TransferEngine(listen, token=token, transports=transports)
         may_map = transports is None or "shm" in transports
         try:
-            return cls(link, engine, contribute, may_map=may_map, timeout_s=timeout_s)
+            return cls(link, engine, contribute, disk=disk, may_map=may_map, timeout_s=timeout_s)
         except BaseException:
             engine.close()
             raise
@@ -137,7 +150,8 @@ class Store:
 
         Raises:
             ObjectExists: there is one, and `if_exists="error"`.
-            StoreFull: no room, and nothing can be evicted.
+            StoreFull: no room, and nothing can be evicted; or `durability="disk"`, and no disk of
+                its nodes takes it.
 
         Cost: one write to each node, and one question to the master.
         """
@@ -365,6 +379,13 @@ class Store:
     def time_of(self, timeout_s: float | None) -> float:
         """The call's time limit, or the store's."""
         return self.timeout_s if timeout_s is None else timeout_s
+
+
+def _open_disk(contribution: Contribution) -> _backend.Disk | None:
+    disk = contribution.disk
+    if disk is None:
+        return None
+    return _backend.Disk(os.fspath(disk.path), disk.size_bytes, contribution.tenant)
 
 
 def _text(key: Key) -> str:

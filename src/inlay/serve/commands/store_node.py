@@ -1,4 +1,4 @@
-"""`inlay store node`: a process that contributes memory to a store."""
+"""`inlay store node`: a process that contributes memory, and a disk, to a store."""
 
 from typing import Annotated
 
@@ -11,6 +11,15 @@ def store_node(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Of the shared memory of this host.")
     ] = "1GiB",
+    disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH:SIZE",
+            help="A directory for what memory has no room for, and how much of it, e.g. "
+            "/var/cache/inlay:20GiB.",
+            show_default="none",
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -32,22 +41,24 @@ def store_node(
     token_file: TokenFile = None,
     timeout: Timeout = 30.0,
 ) -> None:
-    """Contribute memory to a store until Ctrl-C.
+    """Contribute memory, and a disk, to a store until Ctrl-C.
 
     What lies there stays when the process ends, and is found again when it is started with the same
-    --name and --memory; meanwhile the store does without it. After inlay store drain the process
-    ends by itself and leaves nothing.
+    --name and --memory, or the same --disk; meanwhile the store does without it. After inlay store
+    drain the process ends by itself and leaves nothing.
     """
     import socket
     from functools import partial
 
     from inlay.core.units import parse_bytes
     from inlay.serve.store.node import NodeConfig, run_node
+    from inlay.store import Disk
     from inlay.store.tenants import read_token
 
     config = NodeConfig(
         master=master,
         memory_bytes=parse_bytes(memory),
+        disk=None if disk is None else Disk.parse(disk),
         name=name or socket.gethostname(),
         keep=not forget,
         failure_domain=failure_domain,

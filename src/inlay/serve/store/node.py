@@ -11,7 +11,7 @@ from pathlib import Path
 from inlay.core.errors import ConfigError, StoreError
 from inlay.core.units import format_bytes
 from inlay.serve.doctor.store import read_store_room
-from inlay.store import Contribution, Store
+from inlay.store import Contribution, Disk, Store
 from inlay.store.administration import Administration
 
 LOOK_S = 0.5
@@ -26,6 +26,7 @@ class NodeConfig:
 
     Attributes:
         master: as `inlay.store.address.parse_masters` takes it.
+        disk: behind the memory.
         name: what the store knows it by.
         keep: what lies in its memory is there for the next process of that name.
         failure_domain: replicas of one object go to different ones; None: the host.
@@ -35,6 +36,7 @@ class NodeConfig:
 
     master: str
     memory_bytes: int
+    disk: Disk | None
     name: str
     keep: bool
     failure_domain: str | None
@@ -65,6 +67,7 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
         name=config.name,
         failure_domain=config.failure_domain,
         keep=config.keep,
+        disk=config.disk,
     )
     with (
         Store.connect(
@@ -77,13 +80,21 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
         Administration(config.master, config.token, timeout_s=2.0) as administration,
     ):
         say(
-            f"node {config.name}: {format_bytes(contribution.memory_bytes)} for the store at "
+            f"node {config.name}: {_told(contribution)} for the store at "
             f"{administration.address}, {store.adopted_objects} objects found; Ctrl-C ends it"
         )
         drained = _wait(stop, config.name, administration)
     if drained:
         shutil.rmtree(Path(read_store_room().directory) / config.name, ignore_errors=True)
     say(f"node {config.name} left" + (", drained" if drained else ""))
+
+
+def _told(contribution: Contribution) -> str:
+    memory = format_bytes(contribution.memory_bytes)
+    disk = contribution.disk
+    return (
+        memory if disk is None else f"{memory} and {format_bytes(disk.size_bytes)} of {disk.path}"
+    )
 
 
 def _wait(stop: threading.Event, name: str, administration: Administration) -> bool:
