@@ -11,8 +11,7 @@ namespace inlay::store {
 
 namespace {
 
-constexpr std::size_t kAdvertised = 2048;  // records in one question
-constexpr std::chrono::seconds kAnswer(5);
+constexpr std::size_t kAdvertised = 2048;    // records in one question
 constexpr std::chrono::seconds kReaping(1);  // between looks for readers that died
 constexpr uint32_t kPinnedBeatMs =
     2;  // while somebody reads a dead record, or writes to a closing extent

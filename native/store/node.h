@@ -48,6 +48,8 @@ class StoreNode {
   void close();
 
  private:
+  static constexpr std::chrono::seconds kAnswer{5};  // the longest wait for one
+
   struct Held {
     std::unique_ptr<StoreSegment> segment;
     std::shared_ptr<transfer::Segment> registered;

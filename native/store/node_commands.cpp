@@ -7,12 +7,6 @@
 
 namespace inlay::store {
 
-namespace {
-
-constexpr std::chrono::seconds kAnswer(5);
-
-}  // namespace
-
 void StoreNode::execute(const Command& command) {
   Done done;
   done.command = command.id;

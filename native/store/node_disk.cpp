@@ -18,8 +18,8 @@ namespace inlay::store {
 
 namespace {
 
-constexpr uint64_t kMaxExtentBytes = uint64_t{64} << 20;
-constexpr uint64_t kMinExtentBytes = uint64_t{64} << 10;
+constexpr uint64_t kLargestExtent = uint64_t{64} << 20;
+constexpr uint64_t kSmallestExtent = uint64_t{64} << 10;
 constexpr uint64_t kExtents = 16;  // at least, where those are not the smallest
 constexpr std::size_t kReaders = 4;
 constexpr std::size_t kToldTogether = 1024;  // of what was dropped
@@ -38,7 +38,7 @@ DiskLogOptions options_of(const std::string& directory, uint64_t bytes, const st
     throw ResourceError("disk: the directory " + directory +
                         " cannot be made: " + std::strerror(errno));
   return {directory + "/objects.log", bytes,
-          std::clamp(std::bit_floor(bytes / kExtents), kMinExtentBytes, kMaxExtentBytes), tenant};
+          std::clamp(std::bit_floor(bytes / kExtents), kSmallestExtent, kLargestExtent), tenant};
 }
 
 // A file that ends before its time is not whole: nobody shortens one in order.
