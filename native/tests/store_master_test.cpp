@@ -1,5 +1,6 @@
-// The master against a simple reference, over random histories: puts, replacements, removals, reads
-// under leases, pins, eviction, disks, nodes that are cut off, restart, or are lost, and time.
+// The master against a simple reference, over random histories: puts of one or two replicas,
+// replacements, removals of objects and groups, reads under leases, pins, eviction, disks, repair,
+// nodes that are cut off, restart, are lost, or are drained, and time.
 //
 // Held against the reference after each step, for what no answer is waited for:
 // - what is acknowledged and may not be evicted is found, as long as a node that holds it lives;
@@ -7,6 +8,7 @@
 // - what was removed or replaced is found no more, and lives on no node that can be read;
 // - no room is given twice (ScriptedNode checks that at each kOpen).
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -23,6 +25,7 @@ namespace {
 
 constexpr uint64_t kRecord = 4096;
 constexpr Millis kNodeTimeout = 2500;
+constexpr std::size_t kGroups = 4;
 
 struct Host {
   ScriptedNode node;
@@ -38,6 +41,23 @@ struct Expected {
   uint64_t generation = 0;
   uint16_t flags = 0;
   Millis leased_until = 0;
+};
+
+// Room that is filled from its front to its back, one extent for each replica.
+struct Lane {
+  std::vector<Extent> extents;
+  uint64_t generation = 0;  // of its first record
+  uint64_t used = 0;        // records
+
+  bool has_room() const {
+    return std::ranges::all_of(
+        extents, [&](const Extent& one) { return (used + 1) * kRecord <= one.bytes; });
+  }
+};
+struct Written {
+  Host* host;
+  SegmentId segment;
+  uint64_t offset;
 };
 
 class World {
@@ -70,7 +90,8 @@ class World {
     check();
   }
 
-  uint64_t puts = 0, losses = 0, restarts = 0, evictions = 0;
+  uint64_t puts = 0, pairs = 0, losses = 0, restarts = 0, evictions = 0, groups = 0, drains = 0;
+  uint64_t copies() const { return copied_; }
 
  private:
   static MasterOptions options(uint64_t seed) {
@@ -128,8 +149,11 @@ class World {
     host.beating = false;
     if (!answer.known) return restart(host);
     const auto all = segments();
-    for (const Command& command : answer.commands)
+    for (const Command& command : answer.commands) {
       host.done.push_back(host.node.execute(command, all));
+      copied_ +=
+          command.kind == Command::Kind::kCopy && host.done.back().outcome == Done::Outcome::kDone;
+    }
   }
 
   // The process ends and comes back with what its segment holds: uncommitted records, too.
@@ -154,15 +178,17 @@ class World {
     memory.last = true;
     for (const auto& [offset, record] : host.node.records)
       memory.records.push_back({record.key, offset, record.bytes, record.payload_bytes,
-                                record.generation, 0, flags_of_[record.generation], 1});
+                                record.generation, group_of_[record.generation],
+                                flags_of_[record.generation], wanted_[record.generation]});
     CHECK(std::get<Advertise::Answer>(*master_.handle(host.peer, 3, Question(memory), now_)).known);
     if (!host.node.has_disk) return;
     Advertise disk;
     disk.segment = host.node.disk;
     disk.last = true;
     for (const auto& [key, record] : host.node.disk_records)
-      disk.records.push_back({key, 0, record.bytes, record.payload_bytes, record.generation, 0,
-                              flags_of_[record.generation], 1});
+      disk.records.push_back({key, 0, record.bytes, record.payload_bytes, record.generation,
+                              group_of_[record.generation], flags_of_[record.generation],
+                              wanted_[record.generation]});
     CHECK(std::get<Advertise::Answer>(*master_.handle(host.peer, 3, Question(disk), now_)).known);
   }
 
@@ -232,6 +258,11 @@ class World {
       case 9:
         if (roll(10) == 0 && hosts_[0].peer != 0) restart(hosts_[roll(3)]);
         return;
+      case 10:
+        if (roll(10) == 0) remove_group(1 + roll(kGroups));
+        return;
+      case 11:
+        return drain();
       default:
         return put(some_key());
     }
@@ -245,37 +276,53 @@ class World {
     grant.wait_ms = 200;
     ask<Grant>(grant, [this](const Grant::Answer& answer) {
       if (answer.room != Room::kGranted) return;
-      for (const Extent& extent : answer.extents)
-        if (extent.copy == 0) extents_.push_back({extent, 0});
+      // Where free room is in pieces, a copy has several extents.
+      std::vector<Lane> lanes;
+      std::array<std::size_t, 2> of_copy{};
+      for (const Extent& extent : answer.extents) {
+        const std::size_t at = of_copy.at(extent.copy)++;
+        if (at == lanes.size()) lanes.emplace_back();
+        lanes[at].extents.push_back(extent);
+        lanes[at].generation = std::max(lanes[at].generation, extent.first_generation);
+      }
+      std::ranges::move(lanes, std::back_inserter(lanes_));
     });
+  }
+  void give_back(const Lane& lane) {
+    GiveBack back;
+    for (const Extent& extent : lane.extents) back.grants.push_back(extent.grant);
+    ask<GiveBack>(back, [](const GiveBack::Answer&) {});
   }
 
   void put(const std::string& key) {
     if (busy_.contains(key)) return;
-    while (!extents_.empty() && (extents_[0].second + 1) * kRecord > extents_[0].first.bytes) {
-      ask<GiveBack>(GiveBack{{extents_[0].first.grant}}, [](const GiveBack::Answer&) {});
-      extents_.erase(extents_.begin());
+    while (!lanes_.empty() && !lanes_[0].has_room()) {
+      give_back(lanes_[0]);
+      lanes_.erase(lanes_.begin());
     }
-    if (extents_.empty()) return get_room();
-    auto& [extent, used] = extents_[0];
-    const uint64_t offset = extent.offset + used * kRecord;
-    uint64_t generation = extent.first_generation + used;
-    ++used;
-    Host* host = nullptr;
-    for (Host& one : hosts_)
-      if (one.peer != 0 && one.node.segment == extent.segment &&
-          one.node.grants.contains(extent.offset) && one.node.grants[extent.offset] == extent.grant)
-        host = &one;
-    if (host == nullptr) {
-      extents_.erase(extents_.begin());
+    if (lanes_.empty()) return get_room();
+    Lane& lane = lanes_[0];
+    const uint64_t generation = lane.generation + lane.used;
+    std::vector<Written> written;
+    for (const Extent& extent : lane.extents)
+      for (Host& one : hosts_)
+        if (one.peer != 0 && one.node.segment == extent.segment &&
+            one.node.grants.contains(extent.offset) &&
+            one.node.grants[extent.offset] == extent.grant)
+          written.push_back({&one, extent.segment, extent.offset + lane.used * kRecord});
+    if (written.size() < lane.extents.size()) {
+      give_back(lane);
+      lanes_.erase(lanes_.begin());
       return;
     }
-    host->node.records[offset] = {key, generation, kRecord, 100, true, false};
-    commit(key, extent.segment, offset, generation, *host, roll(3));
+    ++lane.used;
+    for (const Written& one : written)
+      one.host->node.records[one.offset] = {key, generation, kRecord, 100, true, false};
+    commit(key, written, generation, roll(3));
   }
 
-  void commit(const std::string& key, SegmentId segment, uint64_t offset, uint64_t generation,
-              Host& host, std::size_t how) {
+  void commit(const std::string& key, const std::vector<Written>& written, uint64_t generation,
+              std::size_t how) {
     Commit commit;
     Commit::Entry entry;
     entry.key = key;
@@ -285,14 +332,17 @@ class World {
     entry.if_exists = static_cast<IfExists>(how);
     entry.flags = static_cast<uint16_t>((how == 0 ? 0 : kMutable) | (roll(4) == 0 ? kHardPin : 0));
     if (hard_pinned() > 20) entry.flags &= static_cast<uint16_t>(~kHardPin);
-    entry.wanted_replicas = 1;
-    entry.num_places = 1;
+    entry.group = roll(3) == 0 ? 1 + roll(kGroups) : 0;
+    entry.wanted_replicas = static_cast<uint16_t>(written.size());
+    entry.num_places = static_cast<uint32_t>(written.size());
     commit.entries.push_back(entry);
-    commit.places.push_back({segment, offset});
+    for (const Written& one : written) commit.places.push_back({one.segment, one.offset});
     flags_of_[generation] = entry.flags;
+    group_of_[generation] = entry.group;
+    wanted_[generation] = entry.wanted_replicas;
     busy_.insert(key);
     const uint16_t flags = entry.flags;
-    ask<Commit>(commit, [=, this, &host](const Commit::Answer& answer) {
+    ask<Commit>(commit, [=, this](const Commit::Answer& answer) {
       busy_.erase(key);
       const Commit::Result& result = answer.results[0];
       switch (result.outcome) {
@@ -305,6 +355,7 @@ class World {
           gone_.erase(key);
           newest_[key] = std::max(newest_[key], generation);
           ++puts;
+          pairs += written.size() > 1;
           return;
         }
         case Committed::kKept:
@@ -313,12 +364,15 @@ class World {
           CHECK(model_.contains(key) && model_[key].generation == result.generation);
           return;
         case Committed::kStale: {
-          // As a client does: the header gets the fresh generation, and it commits again.
-          const auto record = host.node.records.find(offset);
-          if (record == host.node.records.end() || record->second.generation != generation) return;
-          CHECK(result.generation > generation);
-          record->second.generation = result.generation;
-          return this->commit(key, segment, offset, result.generation, host, how);
+          // As a client does: the headers get the fresh generation, and it commits again.
+          for (const Written& one : written) {
+            const auto record = one.host->node.records.find(one.offset);
+            if (record == one.host->node.records.end() || record->second.generation != generation)
+              return;
+            CHECK(result.generation > generation);
+            record->second.generation = result.generation;
+          }
+          return this->commit(key, written, result.generation, how);
         }
         case Committed::kClosed:
         case Committed::kUnknown:
@@ -326,6 +380,59 @@ class World {
         case Committed::kInvalid:
           CHECK(false);
       }
+    });
+  }
+
+  void remove_group(uint64_t group) {
+    if (!busy_.empty()) return;
+    std::vector<std::string> members;
+    for (const auto& [key, expected] : model_)
+      if (group_of_[expected.generation] == group && !gone_.contains(key)) members.push_back(key);
+    busy_.insert(members.begin(), members.end());
+    // What is lost with its node and not swept yet is removed and counted, too.
+    const std::size_t most = members.size() + gone_.size();
+    ask<RemoveGroup>(RemoveGroup{{group}}, [=, this](const RemoveGroup::Answer& answer) {
+      CHECK(answer.removed <= most);
+      for (const std::string& key : members) {
+        busy_.erase(key);
+        model_.erase(key);
+      }
+      groups += answer.removed > 0;
+    });
+  }
+
+  // A node is emptied, leaves, and comes back with nothing.
+  void drain() {
+    if (draining_ == nullptr) {
+      Host& host = hosts_[roll(3)];
+      if (roll(20) > 0 || host.peer == 0) return;
+      draining_ = &host;
+      drained_from_ = step_;
+    }
+    Host& host = *draining_;
+    if (host.peer == 0 || step_ - drained_from_ > 300) {
+      draining_ = nullptr;
+      if (host.peer != 0) restart(host);
+      return;
+    }
+    ask<Drain>(Drain{host.node.name}, [this, &host](const Drain::Answer& answer) {
+      if (!answer.known || !answer.done) return;
+      const ScriptedNode emptied = host.node;
+      (void)master_.handle(host.peer, ++last_ticket_, Question(Leave{}), now_);
+      master_.disconnect(host.peer, now_);
+      host.node.records.clear();
+      host.node.disk_records.clear();
+      // Nothing was there alone, but what was never acknowledged, or may go.
+      for (const auto& [offset, record] : emptied.records) {
+        const auto found = model_.find(record.key);
+        if (!record.live || found == model_.end() || gone_.contains(record.key) ||
+            busy_.contains(record.key) || found->second.generation != record.generation)
+          continue;
+        CHECK(!lost(record.key) || may_be_evicted(record.key));
+      }
+      ++drains;
+      draining_ = nullptr;
+      restart(host);
     });
   }
 
@@ -416,7 +523,10 @@ class World {
           model_[names[i]] = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
         } else if (object.generation != expected->second.generation) {
-          CHECK(object.generation > expected->second.generation && restarts > 0);
+          // A later one, never acknowledged; or one from before what was put to stay, and was lost:
+          // of such objects it is not remembered what they came after.
+          CHECK(restarts > 0 && (object.generation > expected->second.generation ||
+                                 (expected->second.flags & kMutable) == 0));
           expected->second = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
         }
@@ -448,12 +558,17 @@ class World {
   uint64_t last_ticket_ = 0;
   std::vector<Host> hosts_;
   std::map<uint64_t, std::function<void(const Answer&)>> waiting_;
-  std::vector<std::pair<Extent, uint64_t>> extents_;
+  std::vector<Lane> lanes_;
+  Host* draining_ = nullptr;
+  int drained_from_ = 0;
+  uint64_t copied_ = 0;
   std::map<std::string, Expected> model_;
   std::set<std::string> gone_;  // in the model, and not found
   std::set<std::string> busy_;  // with an answer under way
   std::map<std::string, uint64_t> newest_;
-  std::map<uint64_t, uint16_t> flags_of_;
+  std::map<uint64_t, uint16_t> flags_of_;  // by generation, as the next two
+  std::map<uint64_t, uint64_t> group_of_;
+  std::map<uint64_t, uint16_t> wanted_;
 };
 
 }  // namespace
@@ -461,7 +576,7 @@ class World {
 int main(int argc, char** argv) {
   const uint64_t seeds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 12;
   const uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  uint64_t puts = 0, losses = 0, evictions = 0;
+  uint64_t puts = 0, losses = 0, evictions = 0, pairs = 0, groups = 0, drains = 0, copies = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
     std::fflush(stdout);
@@ -470,9 +585,19 @@ int main(int argc, char** argv) {
     puts += world.puts;
     losses += world.losses;
     evictions += world.evictions;
+    pairs += world.pairs;
+    groups += world.groups;
+    drains += world.drains;
+    copies += world.copies();
   }
-  std::printf("%llu puts, %llu cut, %llu evicted\n", static_cast<unsigned long long>(puts),
-              static_cast<unsigned long long>(losses), static_cast<unsigned long long>(evictions));
+  std::printf(
+      "%llu puts, %llu of them of two replicas, %llu cut, %llu evicted, %llu groups removed, "
+      "%llu nodes drained, %llu records copied\n",
+      static_cast<unsigned long long>(puts), static_cast<unsigned long long>(pairs),
+      static_cast<unsigned long long>(losses), static_cast<unsigned long long>(evictions),
+      static_cast<unsigned long long>(groups), static_cast<unsigned long long>(drains),
+      static_cast<unsigned long long>(copies));
   CHECK(puts > 100 * seeds && losses > 0 && evictions > 0);
+  if (seeds >= 12) CHECK(pairs > 0 && groups > 0 && drains > 0 && copies > 0);
   return 0;
 }

@@ -119,9 +119,14 @@ struct ScriptedNode {
         }
         break;
       case kCopy: {
-        ScriptedNode& from = *others.at(command.source.segment);
-        const auto found = from.records.find(command.source.offset);
         CHECK(grants.at(command.offset) == command.grant);
+        const auto source = others.find(command.source.segment);
+        if (source == others.end()) {
+          done.outcome = Done::Outcome::kFailed;  // it is not reached
+          break;
+        }
+        ScriptedNode& from = *source->second;
+        const auto found = from.records.find(command.source.offset);
         if (fails_copies || found == from.records.end() || !found->second.live ||
             found->second.generation != command.source_generation) {
           done.outcome = Done::Outcome::kFailed;
