@@ -2,8 +2,10 @@
 
 import re
 import time
+from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.server import RunningServer, running_server
 
@@ -41,21 +43,26 @@ def _tier_hits(server: RunningServer) -> dict[str, float]:
     return {tier: float(value) for tier, value in found}
 
 
-def test_a_prompt_is_loaded_from_the_host() -> None:
-    engine = {
-        "device": "cpu",
-        "cache": {"host": "64MiB"},
-        "scheduler": {"prefill_chunk": 32},
-    }
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_a_prompt_is_loaded_from(tier: str, tmp_path: Path) -> None:
+    cache = {"host": "64MiB", "disk": f"{tmp_path}/kv:1GiB"}
+    engine = {"device": "cpu", "cache": cache, "scheduler": {"prefill_chunk": 32}}
     with running_server(None, engine=engine) as server:
         first, cached, _ = _ask(server)
         assert cached == 0
         _wait_written(server, 1)
-        httpx.post(f"{server.url}/reset_prefix_cache").raise_for_status()
-        text, cached, loaded = _ask_until_loaded(server)
-        assert text == first
-        assert cached >= loaded["host"] > 0
-        assert _tier_hits(server)["host"] >= loaded["host"]
+        if tier == "host":
+            httpx.post(f"{server.url}/reset_prefix_cache").raise_for_status()
+            text, cached, loaded = _ask_until_loaded(server)
+            hits = _tier_hits(server)
+    if tier == "disk":
+        with running_server(None, engine=engine) as server:
+            text, cached, loaded = _ask_until_loaded(server)
+            hits = _tier_hits(server)
+    assert text == first
+    assert loaded[tier] > 0
+    assert cached >= loaded[tier]
+    assert hits[tier] >= loaded[tier]
 
 
 def test_a_store_that_is_not_there_is_an_error_at_start() -> None:

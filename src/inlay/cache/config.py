@@ -25,8 +25,10 @@ class CacheConfig:
         prefix: reuse the KV of equal prefixes.
         secret: enters every block's name, so that names mean nothing outside a deployment.
         host: memory of this machine for blocks that the device has no room for, such as `"8GiB"`.
+        disk: a directory and what may be taken there, such as `"/var/cache/inlay:20GiB"`; needs
+            `host`.
         store: `"host:port"` of a store's master: blocks are shared with all its clients, and
-            `host` is what this instance contributes. Without it, it is its own.
+            `host` and `disk` are what this instance contributes. Without it they are its own.
         write: when a block is copied there: `through`, as soon as it is computed; `second_hit`,
             when it is used again; `evict`, when its page is about to be given to another block.
     """
@@ -38,6 +40,7 @@ class CacheConfig:
     prefix: bool = True
     secret: str = ""
     host: str | int | None = None
+    disk: str | None = None
     store: str | None = None
     write: WriteWhen = "through"
 
@@ -54,6 +57,8 @@ class CacheConfig:
             raise ConfigError(f"cache.dtype {self.dtype!r} is not one of {', '.join(KV_DTYPES)}")
         if self.host is not None and parse_bytes(self.host) < 1:
             raise ConfigError(f"cache.host must be positive, got {self.host!r}")
+        if self.disk is not None:
+            self._check_disk(self.disk)
         if self.store is not None:
             name, _, port = self.store.rpartition(":")
             if not name or not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -65,11 +70,35 @@ class CacheConfig:
             raise ConfigError(f"cache.write {self.write!r} is not one of {', '.join(_WRITES)}")
         if self.has_tiers and not self.prefix:
             raise ConfigError(
-                "cache.host and cache.store keep blocks for reuse, which "
+                "cache.host, cache.disk and cache.store keep blocks for reuse, which "
                 "cache.prefix=false forbids: leave out one or the other"
+            )
+
+    def _check_disk(self, disk: str) -> None:
+        path, size_bytes = split_disk(disk)
+        if not path or size_bytes < 1:
+            raise ConfigError(
+                f"cache.disk is {disk!r}: write a directory and a positive size, for example "
+                "/var/cache/inlay:20GiB"
+            )
+        if self.host is None:
+            raise ConfigError(
+                "cache.disk is filled from cache.host: set that too, for example cache.host=1GiB"
             )
 
     @property
     def has_tiers(self) -> bool:
         """Whether blocks are kept anywhere besides the device."""
-        return self.host is not None or self.store is not None
+        return self.host is not None or self.disk is not None or self.store is not None
+
+
+def split_disk(disk: str) -> tuple[str, int]:
+    """Directory and bytes of `"PATH:SIZE"`.
+
+    Raises:
+        ConfigError: what follows the last colon is not a size.
+    """
+    path, colon, size = disk.rpartition(":")
+    if not colon:
+        raise ConfigError(f"cache.disk is {disk!r}: a size is missing, for example {disk}:20GiB")
+    return path, parse_bytes(size)

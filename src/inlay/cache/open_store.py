@@ -1,7 +1,32 @@
 """Makes the store that a configuration asks for."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from inlay.cache.block_store import KvStore
-from inlay.cache.config import CacheConfig
+from inlay.cache.config import CacheConfig, split_disk
+
+if TYPE_CHECKING:
+    from inlay.store import PutOptions, Store
+
+
+class _Written:
+    """A store whose puts go with the same options."""
+
+    def __init__(self, store: "Store", options: "PutOptions") -> None:
+        self._store = store
+        self._options = options
+        self.exists_many = store.exists_many
+        self.get_into_many = store.get_into_many
+        self.stat = store.stat
+        self.close = store.close
+
+    @property
+    def node(self) -> str | None:
+        return self._store.node
+
+    def put_many(self, keys: Sequence[str], values: Sequence[Any]) -> Any:
+        return self._store.put_many(keys, values, self._options)
 
 
 def open_store(config: CacheConfig) -> KvStore | None:
@@ -12,15 +37,17 @@ def open_store(config: CacheConfig) -> KvStore | None:
     their blocks along when it ends.
 
     Raises:
-        StoreError: the master cannot be reached.
-        ResourceError: there is no room for `cache.host`.
+        StoreError: the master cannot be reached, or the disk cannot be used.
     """
     if not config.has_tiers:
         return None
-    from inlay.store import Contribution, Store
+    from inlay.store import Contribution, Disk, PutOptions, Store
 
-    contribute = None if config.host is None else Contribution(memory=config.host)
+    disk = None if config.disk is None else Disk(*split_disk(config.disk))
     if config.store is None:
         assert config.host is not None
-        return Store.embedded(memory=config.host)
+        own = Store.embedded(memory=config.host, disk=disk)
+        # The memory ends with this process: what is to be found after a restart is written now.
+        return own if disk is None else _Written(own, PutOptions(durability="disk"))
+    contribute = None if config.host is None else Contribution(memory=config.host, disk=disk)
     return Store.connect(config.store, contribute=contribute)

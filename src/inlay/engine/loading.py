@@ -69,7 +69,7 @@ def load(config: EngineConfig) -> LoadedModel:
     Raises:
         ModelError: it cannot be found, read or held in memory.
         ConfigError: the page pool does not fit the configuration.
-        StoreError: `cache.store` cannot be reached.
+        StoreError: `cache.store` cannot be reached, or `cache.disk` cannot be used.
     """
     _set_threads(config.threads)
     # First: it takes memory that the pool of pages must not count on, and may fail early.

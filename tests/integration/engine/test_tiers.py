@@ -1,4 +1,4 @@
-"""Engines with a real store behind their pages: eviction, queues, cut-offs."""
+"""Engines with a real store behind their pages: eviction, restarts, cut-offs."""
 
 import random
 
@@ -62,6 +62,19 @@ def test_what_was_evicted_comes_back_from_the_host(tiny, prompts, expected):
         assert stats.tier_failures == 0
 
 
+def test_the_disk_serves_after_a_restart(tiny, prompts, expected, tmp_path):
+    tiers = {"host": "64MiB", "disk": f"{tmp_path}/kv:1GiB"}
+    with tiny.engine(tiers=tiers) as engine:
+        assert _texts(_one_by_one(engine, prompts)) == expected
+        assert engine.flush(5.0)
+    with tiny.engine(tiers=tiers) as engine:
+        prefer_loads(engine)
+        answers = _one_by_one(engine, prompts)
+        assert _texts(answers) == expected
+        assert [answer.cached_tokens for answer in answers] == [192] * len(prompts)
+        assert all(answer.trace.tier_tokens == {"disk": 192} for answer in answers)
+
+
 @pytest.mark.parametrize("write", ["second_hit", "evict"])
 def test_other_times_to_write(tiny, prompts, expected, write):
     with tiny.engine(pages=30, tiers={"host": "64MiB", "write": write}) as engine:
@@ -76,6 +89,17 @@ def test_other_times_to_write(tiny, prompts, expected, write):
         assert first[0].trace.tier_tokens["host"] > 0
         written = engine.stats().tier_written_bytes // engine.info.page_bytes
         assert written < 15 if write == "second_hit" else written > 40
+
+
+def test_other_namespaces_find_nothing(tiny, prompts, tmp_path):
+    tiers = {"host": "64MiB", "disk": f"{tmp_path}/kv:1GiB"}
+    with tiny.engine(tiers=tiers) as engine:
+        _one_by_one(engine, prompts[:1])
+        assert engine.flush(5.0)
+    with tiny.engine(tiers={**tiers, "secret": "another"}) as engine:
+        assert _one_by_one(engine, prompts[:1])[0].cached_tokens == 0
+    with tiny.engine(tiers=tiers, page_tokens=8) as engine:
+        assert _one_by_one(engine, prompts[:1])[0].cached_tokens == 0
 
 
 def test_tokens_of_an_answer_are_kept_too(tiny, prompts):
