@@ -171,7 +171,7 @@ void StoreNode::advertise(Held& held, Clock::time_point until) {
           .wanted_replicas = static_cast<uint16_t>(header.replicas),
       });
     }
-    ask_advertise(std::move(some), until);
+    ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
   }
 }
 
@@ -205,9 +205,11 @@ void StoreNode::populate() {
 }
 
 void StoreNode::serve() {
+  bool joined = true;
   while (!over_.load()) {
     try {
-      if (beat()) continue;
+      if (joined && beat()) continue;
+      joined = false;
       forget_commands();
       for (Held& held : held_) {
         held.pinned.clear();
@@ -217,6 +219,7 @@ void StoreNode::serve() {
                               options_.name + "'");
       }
       join(Clock::now() + kAnswer);
+      joined = true;
     } catch (const std::exception&) {
       // No master, or one that refuses: what is here stays, and is offered again.
       for (int i = 0; i < 10 && !over_.load(); ++i) std::this_thread::sleep_for(kJoinPause);
