@@ -126,9 +126,7 @@ Master::Result Master::answer(const Turn& turn, const Advertise& question) {
 
 void Master::advertise(Segment& segment, const Advertise::Record& record, Millis now) {
   Pool& pool = *segment.pool;
-  if (record.key.empty() || record.key.size() > kMaxKeyBytes ||
-      record.payload_bytes > kMaxPayloadBytes)
-    return;
+  if (record.key.size() > kMaxKeyBytes || record.payload_bytes > kMaxPayloadBytes) return;
   Replica replica{segment.id, static_cast<RangeId>(record.record_bytes / kGrain)};
   if (segment.ranges) {
     if (record.offset > segment.ranges->bytes() ||
@@ -139,6 +137,12 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
     if (!taken) return;  // over another record: one of them is damaged
     replica.range = taken->range.id;
     pool.used_bytes += taken->range.bytes;
+  }
+  if (record.key.empty()) {
+    if (!segment.ranges) return;
+    pool.leaving_bytes += segment.ranges->at(replica.range).bytes;
+    segment.pinned[record.offset] = replica.range;
+    return;
   }
   ObjectId id = pool.index.find(record.key);
   const auto refuse = [&] { kill(pool, replica, record.generation, record.key, 0); };

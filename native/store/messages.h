@@ -351,11 +351,12 @@ struct Join {
   };
 };
 
-// Living records of a segment, in the order of their offsets (memory). What lies between them is
-// free. Those that are dead for the master come back in kKill commands.
+// Living records of a segment, in the order of their offsets (memory), and dead ones that somebody
+// reads in place still. What lies between them is free. Those that are dead for the master come
+// back in kKill commands.
 struct Advertise {
   struct Record {
-    std::string_view key;
+    std::string_view key;  // empty: it is dead; Beat::released tells that nobody reads it any more
     uint64_t offset = 0;
     uint64_t record_bytes = 0;
     uint64_t payload_bytes = 0;

@@ -87,8 +87,6 @@ void StoreNode::join(Clock::time_point until) {
       .segments = {},
   };
   for (const Held& held : held_) {
-    bool has_records = false;
-    held.segment->each([&](const StoreSegment::Entry&) { has_records = true; });
     question.epoch_seen = std::max(question.epoch_seen, held.segment->epoch());
     question.segments.push_back({
         .uuid = held.segment->uuid(),
@@ -96,7 +94,7 @@ void StoreNode::join(Clock::time_point until) {
         .bytes = held.segment->memory().size(),
         .name = "store/" + hex(held.segment->uuid()),
         .file = held.segment->path(),
-        .advertises = has_records,
+        .advertises = !held.segment->records().empty(),
     });
   }
   disk_id_.reset();
@@ -153,16 +151,23 @@ void StoreNode::join(Clock::time_point until) {
 }
 
 void StoreNode::advertise(Held& held, Clock::time_point until) {
-  std::vector<StoreSegment::Entry> entries;
-  held.segment->each([&](const StoreSegment::Entry& entry) { entries.push_back(entry); });
-  for (std::size_t from = 0; from < entries.size(); from += kAdvertised) {
-    const std::size_t end = std::min(from + kAdvertised, entries.size());
+  const std::vector<StoreSegment::Entry> entries = held.segment->records();
+  held.pinned.clear();
+  std::size_t at = 0;
+  do {
+    const std::size_t end = std::min(at + kAdvertised, entries.size());
     Advertise some{.segment = held.id, .records = {}, .last = end == entries.size()};
-    for (std::size_t i = from; i < end; ++i) {
-      const RecordHeader& header = entries[i].header;
+    for (; at < end; ++at) {
+      const StoreSegment::Entry& entry = entries[at];
+      const RecordHeader& header = entry.header;
+      if (!entry.is_living) {
+        held.pinned.push_back(entry.offset);
+        some.records.push_back({.offset = entry.offset, .record_bytes = header.bytes});
+        continue;
+      }
       some.records.push_back({
-          .key = entries[i].key,
-          .offset = entries[i].offset,
+          .key = entry.key,
+          .offset = entry.offset,
           .record_bytes = header.bytes,
           .payload_bytes = header.payload_bytes,
           .generation = header.generation,
@@ -172,7 +177,7 @@ void StoreNode::advertise(Held& held, Clock::time_point until) {
       });
     }
     ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
-  }
+  } while (at < entries.size());
 }
 
 void StoreNode::advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_point until) {
@@ -190,8 +195,9 @@ void StoreNode::advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_p
 // Records that are dead for the master come back in kKill commands. That it does not know the
 // node, the next beat says, too.
 void StoreNode::ask_advertise(Advertise some, Clock::time_point until) {
-  const std::size_t count = some.records.size();
-  if (link_.ask(std::move(some), until).known) adopted_records_ += count;
+  const auto count = std::ranges::count_if(
+      some.records, [](const Advertise::Record& record) { return !record.key.empty(); });
+  if (link_.ask(std::move(some), until).known) adopted_records_ += static_cast<uint64_t>(count);
 }
 
 StoreNode::Held* StoreNode::find(SegmentId id) {
@@ -212,7 +218,6 @@ void StoreNode::serve() {
       joined = false;
       forget_commands();
       for (Held& held : held_) {
-        held.pinned.clear();
         // What clients put there stays; what they put from now on, they put elsewhere.
         if (!held.segment->close_all())
           throw ResourceError("a process that was stopped holds an extent of node '" +

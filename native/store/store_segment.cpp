@@ -362,20 +362,29 @@ void StoreSegment::kill(std::span<const RecordRef> victims) {
   }
 }
 
-void StoreSegment::each(const std::function<void(const Entry&)>& visit) const {
-  const auto visit_chain = [&](uint64_t from, uint64_t to) {
+std::vector<StoreSegment::Entry> StoreSegment::records() const {
+  std::vector<Entry> found;
+  std::vector<uint64_t> dead;
+  const auto walk = [&](uint64_t from, uint64_t to) {
     walk_records(memory_, from, to, [&](uint64_t offset, const ParsedRecord& record) {
-      if (load_state(memory_.data() + offset) == RecordState::kLive)
-        visit({offset, record.header, record.key});
+      const RecordState state = load_state(memory_.data() + offset);
+      if (state == RecordState::kDead) dead.push_back(offset);
+      if (state != RecordState::kFiller)
+        found.push_back({offset, record.header, record.key, state == RecordState::kLive});
       return true;
     });
   };
   uint64_t at = 0;
   for (const ExtentEntry& extent : open_extents()) {
-    visit_chain(at, extent.offset);
+    walk(at, extent.offset);
     at = extent.offset + extent.bytes;
   }
-  visit_chain(at, memory_.size());
+  walk(at, memory_.size());
+  const std::vector<uint64_t> read = pins_->pinned(dead);
+  std::erase_if(found, [&](const Entry& entry) {
+    return !entry.is_living && !std::ranges::binary_search(read, entry.offset);
+  });
+  return found;
 }
 
 // What its client wrote before it or its node ended: records that are whole, of generations that it

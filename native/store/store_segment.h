@@ -107,13 +107,15 @@ class StoreSegment {
   }
   void reap() { pins_->reap(); }
 
-  // All living records, but for those in open extents.
+  // In the order of their offsets, living records and those dead ones that somebody reads in place
+  // still; but for those in open extents.
   struct Entry {
     uint64_t offset;
     RecordHeader header;
     std::string_view key;  // in the segment
+    bool is_living;
   };
-  void each(const std::function<void(const Entry&)>& visit) const;
+  std::vector<Entry> records() const;
 
   // As Options::keeps, of a segment that was adopted.
   void set_keeps(bool keeps);

@@ -79,6 +79,29 @@ def test_a_killed_master_comes_back_with_every_object(start: Start, token: bytes
         assert second.stop() == 0
 
 
+@pytest.mark.parametrize("who", ["master", "node"])
+def test_a_view_outlasts_its_object_and_restarts(start: Start, token: bytes, who: str) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    commands = {
+        "master": ("master", "--listen", listen, "--admin", "none"),
+        "node": ("node", "--master", listen, "--name", f"held-{who}-{os.getpid()}", "--memory", "16MiB"),
+    }
+    processes = {name: start(*command) for name, command in commands.items()}
+    processes["node"].wait_for("objects found")
+    value = os.urandom(1 << 20)
+    with Store.connect(listen, token=token) as store:
+        store.put("held", value)
+        with store.view("held") as view:
+            store.remove("held")
+            processes[who].kill()
+            start(*commands[who])
+            # More than there is room for, so that all of it was used again.
+            for number in range(64):
+                other = os.urandom(1 << 20)
+                eventually(lambda n=number, o=other: store.put(f"other {n}", o, timeout_s=1))
+            assert bytes(view) == value
+
+
 def test_a_node_process_that_was_killed_finds_its_objects(start: Start, token: bytes) -> None:
     listen = f"127.0.0.1:{free_port()}"
     start("master", "--listen", listen, "--admin", "none").wait_for(MASTER)
