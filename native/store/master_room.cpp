@@ -406,7 +406,8 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
         pool.index[id].ranked != 0 && !held(id))
       evict(pool, id);
   }
-  while (pool.evicting && done < most) {
+  // What a node still tells of is used, but its memory is not counted before all is told.
+  while (pool.evicting && pool.advertising == 0 && done < most) {
     if (staying() <= low) {
       pool.evicting = false;
       break;

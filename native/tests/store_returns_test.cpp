@@ -93,6 +93,29 @@ void what_may_change_is_told_when_all_nodes_are_back() {
   CHECK(world.find("key").generation == generation(1, 12));
 }
 
+void nothing_is_evicted_while_a_node_tells() {
+  World world(options(2));
+  ScriptedNode node;
+  node.number = 1;
+  node.name = "a";
+  node.bytes = 64 * kBytes;
+  Join join = node.join();
+  for (auto& segment : join.segments) segment.advertises = true;
+  const PeerId peer = world.master.connect("t", uuid_of(100), 0);
+  node.joined(world.ask<Join>(peer, join));
+  for (const bool last : {false, true}) {
+    Advertise question;
+    question.segment = node.segment;
+    question.last = last;
+    question.records = {record(last ? "second" : "first", generation(1, 1 + last))};
+    question.records[0].offset = last ? kBytes : 0;
+    CHECK(world.ask<Advertise>(peer, question).known);
+    for (Millis now = 0; now < 500; now += 50) world.master.tick(now);
+  }
+  CHECK(world.find("first").presence == Presence::kPresent);
+  CHECK(world.find("second").presence == Presence::kPresent);
+}
+
 void removals_bury_their_key_alone() {
   World world(options(2));
   std::vector<std::string> keys;
@@ -126,6 +149,7 @@ int main() {
   the_first_of_those_that_never_change();
   the_last_of_those_that_do();
   what_may_change_is_told_when_all_nodes_are_back();
+  nothing_is_evicted_while_a_node_tells();
   removals_bury_their_key_alone();
   burials_without_end();
   return 0;
