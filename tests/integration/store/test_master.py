@@ -84,7 +84,15 @@ def test_a_view_outlasts_its_object_and_restarts(start: Start, token: bytes, who
     listen = f"127.0.0.1:{free_port()}"
     commands = {
         "master": ("master", "--listen", listen, "--admin", "none"),
-        "node": ("node", "--master", listen, "--name", f"held-{who}-{os.getpid()}", "--memory", "16MiB"),
+        "node": (
+            "node",
+            "--master",
+            listen,
+            "--name",
+            f"held-{who}-{os.getpid()}",
+            "--memory",
+            "16MiB",
+        ),
     }
     processes = {name: start(*command) for name, command in commands.items()}
     processes["node"].wait_for("objects found")

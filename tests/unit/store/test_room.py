@@ -60,7 +60,7 @@ def test_what_a_killed_store_left_is_deleted_by_the_next_one() -> None:
 
 
 def test_a_name_that_is_none_makes_no_directory() -> None:
-    link = _backend.local_link(_backend.LocalMaster(), "default")
+    link = _backend.local_link(_backend.LocalMaster(1, []), "default")
     before = set(DIRECTORY.parent.iterdir())
     with pytest.raises(ArgumentError, match="node: must have 1..127 letters"):
         Store(link, None, Contribution(memory="4MiB", name="../stray"))
@@ -69,13 +69,13 @@ def test_a_name_that_is_none_makes_no_directory() -> None:
 
 def test_what_a_node_keeps_is_not_deleted_by_others() -> None:
     name = f"kept-{os.getpid()}"
-    link = _backend.local_link(_backend.LocalMaster(), "default")
+    link = _backend.local_link(_backend.LocalMaster(1, []), "default")
     with Store(link, None, Contribution(memory="4MiB", name=name, keep=True)) as store:
         store.put("key", b"value", PutOptions(if_exists="replace"))
     with Store.embedded(memory="4MiB"):
         pass
     assert (DIRECTORY / name).is_dir()
-    link = _backend.local_link(_backend.LocalMaster(), "default")
+    link = _backend.local_link(_backend.LocalMaster(2, [name]), "default")
     with Store(link, None, Contribution(memory="4MiB", name=name, keep=False)) as store:
         assert store.adopted_objects == 1 and store.get("key") == b"value"
     assert not (DIRECTORY / name).exists()
