@@ -32,7 +32,7 @@ void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, bool streaming) {
   if (streaming)
     stream_copy(to, from, bytes);
-  else
+  else if (bytes > 0)  // pointers to nothing may be null
     std::memcpy(to, from, bytes);
 }
 

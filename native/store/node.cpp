@@ -162,7 +162,7 @@ void StoreNode::advertise(Held& held, Clock::time_point until) {
       const RecordHeader& header = entry.header;
       if (!entry.is_living) {
         held.pinned.push_back(entry.offset);
-        some.records.push_back({.offset = entry.offset, .record_bytes = header.bytes});
+        some.records.push_back({.key = {}, .offset = entry.offset, .record_bytes = header.bytes});
         continue;
       }
       some.records.push_back({
