@@ -197,7 +197,7 @@ void test_replicas() {
 }
 
 // Another host's client: all bytes go through the engine.
-void test_remote() {
+[[maybe_unused]] void test_remote() {
   Pool pool(64 << 20, 2, Client::kOverTcp);
   StoreClient& client = pool.client();
   for (const std::size_t bytes : {0ul, 1ul, 4096ul, 65'536ul, 65'537ul, 300'000ul, 5'000'000ul}) {
@@ -272,7 +272,10 @@ void test_grants() {
 
 int main() {
   test_objects();
+#if !defined(__SANITIZE_THREAD__)
+  // Messages over sockets order what nodes and clients do here, which it does not see.
   test_remote();
+#endif
   test_grants();
   test_replicas();
   test_generations();
