@@ -65,9 +65,10 @@ class Call : public std::enable_shared_from_this<Call> {
 class PutCall final : public Call {
  public:
   PutCall(std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle values, bool in_parts,
-          const PutFields& options, double timeout_s)
+          const PutFields& options, nb::handle parents, double timeout_s)
       : Call(std::move(client), KeyList::of_sequence(keys), timeout_s),
-        options_(options_of(options)) {
+        options_(options_of(options)),
+        parents_(KeyList::of_parents(parents, keys_.size())) {
     each_item(values, "values", [&](nb::handle value) {
       auto& of_one = parts_.emplace_back();
       if (!in_parts)
@@ -91,11 +92,13 @@ class PutCall final : public Call {
   bool prepare() override { return !std::exchange(begun_, true); }
   void step() override {
     std::vector<store::Value> values;
-    for (std::size_t i = 0; i < parts_.size(); ++i) values.push_back({keys_[i], parts_[i]});
+    for (std::size_t i = 0; i < parts_.size(); ++i)
+      values.push_back({keys_[i], parts_[i], parents_.parent(i)});
     results_ = client_->get().put(values, options_, until_);
   }
 
   const store::PutOptions options_;
+  const KeyList parents_;
   std::vector<std::vector<store::Part>> parts_;
   std::vector<store::Commit::Result> results_;
   bool begun_ = false;
@@ -221,11 +224,12 @@ void register_store_calls(nb::module_& m) {
   m.def(
       "start_put",
       [](std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle values, bool in_parts,
-         const PutFields& options, double timeout_s) -> std::shared_ptr<Call> {
+         const PutFields& options, nb::handle parents, double timeout_s) -> std::shared_ptr<Call> {
         return std::make_shared<PutCall>(std::move(client), keys, values, in_parts, options,
-                                         timeout_s);
+                                         parents, timeout_s);
       },
-      "client"_a, "keys"_a, "values"_a, "in_parts"_a, "options"_a, "timeout_s"_a);
+      "client"_a, "keys"_a, "values"_a, "in_parts"_a, "options"_a, "parents"_a.none(),
+      "timeout_s"_a);
   m.def(
       "start_get",
       [](std::shared_ptr<ClientHandle> client, nb::handle keys, nb::handle buffers, bool in_parts,

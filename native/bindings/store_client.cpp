@@ -102,7 +102,7 @@ uint64_t group_of(const std::string& name) {
 
 store::PutOptions options_of(const PutFields& fields) {
   const auto& [replicas, all_replicas, preferred_node, require_preferred, if_exists, flags, group,
-               on_disk] = fields;
+               on_disk, recompute_us] = fields;
   if (replicas < 1 || replicas > static_cast<int>(store::kMaxReplicas))
     fail("replicas: must be in 1..", store::kMaxReplicas, ", got ", replicas);
   return {
@@ -111,6 +111,7 @@ store::PutOptions options_of(const PutFields& fields) {
       .if_exists = static_cast<store::IfExists>(if_exists),
       .flags = static_cast<uint16_t>(flags),
       .group = group_of(group),
+      .recompute_us = recompute_us,
       .on_disk = on_disk,
   };
 }
@@ -121,46 +122,48 @@ using Outcomes = std::vector<std::tuple<int, uint64_t>>;
 
 Outcomes put(const ClientHandle& handle, const KeyList& keys,
              const std::vector<std::vector<store::Part>>& parts, const store::PutOptions& options,
-             double timeout_s) {
+             nb::handle parents, double timeout_s) {
   if (keys.size() != parts.size())
     fail("values: must be as many as keys, got ", parts.size(), " for ", keys.size(), " keys");
+  const KeyList parent_keys = KeyList::of_parents(parents, keys.size());
   const Clock::time_point until = deadline_of(timeout_s);
   store::StoreClient& client = handle.get();
   Outcomes outcomes;
   const Waiting waiting;
   std::vector<store::Value> values;
-  for (std::size_t i = 0; i < parts.size(); ++i) values.push_back({keys[i], parts[i]});
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    values.push_back({keys[i], parts[i], parent_keys.parent(i)});
   for (const auto& [outcome, generation, on_disk] : client.put(values, options, until))
     outcomes.emplace_back(static_cast<int>(outcome), generation);
   return outcomes;
 }
 
 std::tuple<int, uint64_t> put_one(const ClientHandle& handle, nb::handle key, nb::handle value,
-                                  const PutFields& options, double timeout_s) {
+                                  const PutFields& options, nb::handle parents, double timeout_s) {
   Buffers buffers;
   return put(handle, KeyList::of_one(key), {{part_of(buffers, value)}}, options_of(options),
-             timeout_s)
+             parents, timeout_s)
       .front();
 }
 
 Outcomes put_many(const ClientHandle& handle, nb::handle keys, nb::handle values,
-                  const PutFields& options, double timeout_s) {
+                  const PutFields& options, nb::handle parents, double timeout_s) {
   Buffers buffers;
   std::vector<std::vector<store::Part>> parts;
   each_item(values, "values",
             [&](nb::handle value) { parts.push_back({part_of(buffers, value)}); });
-  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), timeout_s);
+  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), parents, timeout_s);
 }
 
 Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle values,
-                   const PutFields& options, double timeout_s) {
+                   const PutFields& options, nb::handle parents, double timeout_s) {
   Buffers buffers;
   std::vector<std::vector<store::Part>> parts;
   each_item(values, "values", [&](nb::handle value) {
     auto& of_one = parts.emplace_back();
     each_item(value, "parts", [&](nb::handle part) { of_one.push_back(part_of(buffers, part)); });
   });
-  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), timeout_s);
+  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), parents, timeout_s);
 }
 
 void read_all(const ClientHandle& handle, Reading& reading) {
@@ -324,9 +327,12 @@ void register_store_client(nb::module_& m) {
   nb::class_<ClientHandle>(m, "Client")
       .def(nb::init<std::shared_ptr<LinkHandle>, std::shared_ptr<EngineHandle>, bool>(), "link"_a,
            "engine"_a.none(), "may_map"_a)
-      .def("put", put_one, "key"_a, "value"_a.none(), "options"_a, "timeout_s"_a)
-      .def("put_many", put_many, "keys"_a, "values"_a, "options"_a, "timeout_s"_a)
-      .def("put_parts", put_parts, "keys"_a, "values"_a, "options"_a, "timeout_s"_a)
+      .def("put", put_one, "key"_a, "value"_a.none(), "options"_a, "parents"_a.none(),
+           "timeout_s"_a)
+      .def("put_many", put_many, "keys"_a, "values"_a, "options"_a, "parents"_a.none(),
+           "timeout_s"_a)
+      .def("put_parts", put_parts, "keys"_a, "values"_a, "options"_a, "parents"_a.none(),
+           "timeout_s"_a)
       .def("get", get_one, "key"_a, "timeout_s"_a)
       .def("get_many", get_many, "keys"_a, "timeout_s"_a)
       .def("get_into", get_into_one, "key"_a, "buffer"_a, "offset"_a, "timeout_s"_a)

@@ -29,8 +29,9 @@ struct LinkHandle {
 };
 
 // As PutOptions of inlay.store has them: replicas, all_replicas, preferred_node, require_preferred,
-// if_exists, flags, group, on_disk. Plain values, since Python keeps some for as long as it runs.
-using PutFields = std::tuple<int, bool, std::string, bool, int, int, std::string, bool>;
+// if_exists, flags, group, on_disk, recompute_us. Plain values, since Python keeps some for as long
+// as it runs.
+using PutFields = std::tuple<int, bool, std::string, bool, int, int, std::string, bool, uint32_t>;
 store::PutOptions options_of(const PutFields& fields);
 
 class ClientHandle {

@@ -59,6 +59,27 @@ KeyList KeyList::of_sequence(nb::handle sequence) {
   return keys;
 }
 
+KeyList KeyList::of_parents(nb::handle parents, std::size_t count) {
+  KeyList keys;
+  if (parents.is_none()) return keys;
+  if (PyUnicode_Check(parents.ptr()) || PyBytes_Check(parents.ptr())) {
+    keys = of_one(parents);
+    keys.views_.assign(count, keys.views_[0]);
+    return keys;
+  }
+  keys.text_.reserve(64 + count * 40);
+  each_item(parents, "parents", [&](nb::handle parent) {
+    if (parent.is_none())
+      keys.ends_.push_back(keys.text_.size());
+    else
+      keys.add(parent);
+  });
+  keys.finish();
+  if (keys.size() != count)
+    fail("parents: must be as many as keys, got ", keys.size(), " for ", count, " keys");
+  return keys;
+}
+
 Buffers::~Buffers() {
   if (buffers_.empty() && keepers_.empty()) return;
   const nb::gil_scoped_acquire locked;  // the last to hold them may be a thread of the store

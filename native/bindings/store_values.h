@@ -24,10 +24,17 @@ class KeyList {
   // One, or a sequence of them. Throws ArgumentError.
   static KeyList of_one(nb::handle key);
   static KeyList of_sequence(nb::handle keys);
+  // What `count` objects follow: None, one key for all of them, or a sequence of keys and None.
+  // Throws ArgumentError.
+  static KeyList of_parents(nb::handle parents, std::size_t count);
 
   std::span<const std::string_view> all() const { return views_; }
   std::size_t size() const { return views_.size(); }
   std::string_view operator[](std::size_t i) const { return views_[i]; }
+  // Of parents: empty where there is none.
+  std::string_view parent(std::size_t i) const {
+    return views_.empty() ? std::string_view() : views_[i];
+  }
 
  private:
   void add(nb::handle key);

@@ -35,6 +35,7 @@ struct Part {
 struct Value {
   std::string_view key;
   std::span<const Part> parts;  // one behind the other
+  std::string_view parent{};    // key of what it is worth nothing without; empty: none
 };
 
 struct PutOptions {
@@ -42,7 +43,8 @@ struct PutOptions {
   IfExists if_exists = IfExists::kKeep;
   uint16_t flags = 0;  // kSoftPin, kHardPin
   uint64_t group = 0;
-  bool on_disk = false;  // a disk has it, too, before put() returns
+  uint32_t recompute_us = 0;  // to make a value again where its parent is there; 0: unknown
+  bool on_disk = false;       // a disk has it, too, before put() returns
 };
 
 // [from, from + bytes) of a payload, and where it is wanted.

@@ -128,6 +128,7 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
   std::vector<std::size_t> pending;
   for (std::size_t i = 0; i < values.size(); ++i) {
     require_key(values[i].key);
+    if (!values[i].parent.empty()) require_key(values[i].parent);
     pending.push_back(i);
   }
   std::vector<Commit::Result> results(values.size());
@@ -156,7 +157,8 @@ std::vector<std::size_t> StoreClient::put_in_lane(std::span<const Value> values,
                                                   std::vector<Commit::Result>& results,
                                                   Clock::time_point until) {
   const auto shape = [&](std::size_t index) {
-    return shape_of(values[index].key.size(), bytes_of(values[index]));
+    const Value& value = values[index];
+    return shape_of(value.key.size(), bytes_of(value), value.parent.size());
   };
   uint64_t bytes = 0;
   for (const std::size_t index : pending) bytes += shape(index).bytes;
@@ -174,7 +176,9 @@ std::vector<std::size_t> StoreClient::put_in_lane(std::span<const Value> values,
         .flags = static_cast<uint16_t>(options.flags |
                                        (options.if_exists == IfExists::kKeep ? 0 : kMutable)),
         .replicas = options.placement.replicas,
+        .parent_bytes = static_cast<uint16_t>(values[index].parent.size()),
         .group = options.group,
+        .recompute_us = options.recompute_us,
     };
     for (Lane::Cursor& cursor : lane.cursors) {
       const uint64_t at = aligned(cursor.at, record.shape.alignment);
@@ -221,6 +225,8 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
       copy_parts(at + record.shape.payload_offset, values[record.index],
                  record.has_crc ? nullptr : &record.fields.payload_crc);
       record.has_crc = true;
+      write_tail(at + record.shape.payload_offset + record.fields.payload_bytes,
+                 values[record.index].parent);
       copy_head(at, header_of(record), values[record.index].key);
       if (record.gaps[c] == 0) continue;
       const RecordHeader gap = make_filler(record.gaps[c]);
@@ -255,6 +261,8 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
         copy_head(head, header_of(record), value.key);
         if (gathered) {
           copy_parts(head + record.shape.payload_offset, value, nullptr);
+          write_tail(head + record.shape.payload_offset + record.fields.payload_bytes,
+                     value.parent);
           continue;
         }
         uint64_t to = at + record.shape.payload_offset;
@@ -262,6 +270,8 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
           writes.add(to, part);
           to += part.bytes;
         }
+        if (const std::size_t tail = tail_bytes(value.parent.size()); tail > 0)
+          write_tail(writes.gather(to, tail), value.parent);
       }
       writes.finish(requests);
     }
@@ -331,11 +341,12 @@ std::vector<std::size_t> StoreClient::commit(Lane& lane, std::span<const Value> 
     for (const Placed& record : placed) {
       question.entries.push_back({
           .key = values[record.index].key,
-          .parent = {},
+          .parent = values[record.index].parent,
           .payload_bytes = record.fields.payload_bytes,
           .record_bytes = record.shape.bytes,
           .generation = record.fields.generation,
           .group = record.fields.group,
+          .recompute_us = record.fields.recompute_us,
           .flags = record.fields.flags,
           .wanted_replicas = options.placement.replicas,
           .if_exists = options.if_exists,

@@ -37,6 +37,7 @@ struct Newcomer {
   uint64_t bytes = 1;
   uint64_t recompute_ns = 0;  // to compute it again when its parent is there; 0: unknown
   bool soft_pin = false;      // goes when nothing else can
+  bool wanted = false;        // somebody asked for it while it was not there
 };
 
 class EvictionPolicy {

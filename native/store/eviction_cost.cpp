@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <ranges>
 
 namespace inlay::store {
 namespace {
@@ -94,7 +95,8 @@ void CostAware::add(std::span<const Newcomer> chain, uint64_t now_ns) {
     }
     node.touched = clock_ & kAgeMask;
     node.range = range_of(newcomer.recompute_ns, newcomer.bytes) & 15;
-    node.part = newcomer.soft_pin ? kSoft : verdict == kKnown ? kMain : kNew;
+    const bool proven = newcomer.wanted || verdict == kKnown;
+    node.part = newcomer.soft_pin ? kSoft : proven ? kMain : kNew;
     node.present = 1;
     count(node, 1);
     full_[node.range] = num_[kNew][node.range] + num_[kMain][node.range];
@@ -113,7 +115,8 @@ void CostAware::promote(ObjectId id) {
 
 void CostAware::hit(std::span<const ObjectId> chain, uint64_t now_ns) {
   set_clock(now_ns);
-  for (const ObjectId id : chain) {
+  // Of a prompt whose blocks came without their parents the first is to be the hottest.
+  for (const ObjectId id : std::views::reverse(chain)) {
     if (!contains(id)) continue;
     Node& node = nodes_[id];
     if (node.part == kNew && age(id) < kSettled) continue;

@@ -246,31 +246,6 @@ void Master::join_group(Pool& pool, ObjectId id, uint64_t group) {
   if (group != 0) pool.groups.join(id, group);
 }
 
-void Master::rank(Pool& pool, ObjectId id, std::string_view parent, uint32_t recompute_us,
-                  Millis now) {
-  Object& object = pool.index[id];
-  if (object.ranked != 0 || (object.flags & kHardPin) != 0) return;
-  object.ranked = 1;
-  Newcomer one;
-  one.id = id;
-  if (!parent.empty()) one.parent = pool.index.find(parent);
-  one.hash = pool.index.hash(id);
-  one.bytes = std::max<uint64_t>(object.payload_bytes(), 1);
-  one.recompute_ns = uint64_t{recompute_us} * 1000;
-  one.soft_pin = (object.flags & kSoftPin) != 0;
-  pool.policy->add({&one, 1}, static_cast<uint64_t>(now) * 1'000'000);
-}
-
-void Master::unrank(Pool& pool, ObjectId id, bool evicted) {
-  Object& object = pool.index[id];
-  if (object.ranked == 0) return;
-  object.ranked = 0;
-  if (evicted)
-    pool.policy->evict(id, pool.index.hash(id));
-  else
-    pool.policy->remove(id);
-}
-
 uint32_t Master::lease_tick(Millis time) const {
   return static_cast<uint32_t>((time - start_) / kLeaseTickMs + 1);
 }

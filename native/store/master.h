@@ -98,6 +98,7 @@ class Master {
     uint64_t waiter = 0;
     Owed owed{};
     Commit::Answer answer{};
+    std::vector<Newcomer> newcomers{};  // not ranked yet: blocks of a chain are together
   };
   Commit::Result commit(const Turn& turn, const Commit& question, const Commit::Entry& entry,
                         CommitWork& work);
@@ -148,7 +149,13 @@ class Master {
   void set_replicas(Pool& pool, ObjectId id, const Replicas& replicas);
   void join_group(Pool& pool, ObjectId id, uint64_t group);
   void forget(Pool& pool, ObjectId id);
-  void rank(Pool& pool, ObjectId id, std::string_view parent, uint32_t recompute_us, Millis now);
+  // What the eviction policy knows (master_rank.cpp).
+  // An object as the policy is to know it; none where it does, or need not.
+  std::optional<Newcomer> newcomer(const Pool& pool, ObjectId id, std::string_view parent,
+                                   uint32_t recompute_us) const;
+  void rank(Pool& pool, std::span<const Newcomer> chain, Millis now);
+  void rank_advertised(Pool& pool, ObjectId id, const Advertise::Record& record, Millis now);
+  void rank_orphans(Pool& pool, Millis now);
   void unrank(Pool& pool, ObjectId id, bool evicted);
   ObjectId make_object(Pool& pool, std::string_view key, const Replicas& replicas);
   static constexpr Millis kLeaseTickMs = 16;

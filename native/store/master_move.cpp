@@ -222,7 +222,10 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
       if (same && replicas.count > 0 && replicas.count < kMaxReplicas) {
         replicas.add(made);
         set_replicas(pool, move.id, replicas);
-        rank(pool, move.id, {}, 0, now);
+        if (auto one = newcomer(pool, move.id, done.parent, done.recompute_us)) {
+          one->wanted = move.kind == Move::Kind::kPromote;
+          rank(pool, {&*one, 1}, now);
+        }
         ++(move.kind == Move::Kind::kCopy ? counters_.copied : counters_.promoted);
         if (move.leaves) leave_node(pool, move.id, segments_[move.from]->node);
       } else {

@@ -102,7 +102,7 @@ void Master::make_ready(Segment& segment, Millis now) {
   segment.state = Segment::State::kReady;
   segment.ready_since = now;
   Pool& pool = *segment.pool;
-  --pool.advertising;
+  if (--pool.advertising == 0) rank_orphans(pool, now);
   if (segment.ranges) pool.total_bytes += segment.ranges->bytes();
   if (std::exchange(pool.gave_up_copies, false)) sweep_.wanted = true;
   room_changed_ = true;
@@ -178,7 +178,7 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
   object.flags = record.flags & 7;
   object.wanted = std::clamp<uint16_t>(record.wanted_replicas, 1, kMaxReplicas) & 15;
   join_group(pool, id, record.group);
-  if (segment.ranges) rank(pool, id, {}, 0, now);
+  if (segment.ranges) rank_advertised(pool, id, record, now);
 }
 
 // Of two records of a key, one of which a node has just told of. What was committed in this epoch
@@ -355,13 +355,14 @@ void Master::lose(Node& node, Millis now) {
     segment.state = Segment::State::kLost;
     segment.lost_since = now;
   }
+  if (pool.advertising == 0) rank_orphans(pool, now);
   for (const auto& [id, flight] : std::exchange(node.in_flight, {})) {
     if (flight.command.kind == Command::Kind::kKill)
       forget_kills(*segments_[flight.command.segment], flight.killed);
     else if (flight.command.kind == Command::Kind::kClose)
       for (const auto& piece : flight.freed) pool.leaving_bytes -= piece.bytes;
     else
-      end_flight(node, flight, Done{0, Done::Outcome::kFailed, {}, {}}, now);
+      end_flight(node, flight, {.outcome = Done::Outcome::kFailed}, now);
   }
   for (const SegmentId id : node.segments) {
     Segment& segment = *segments_[id];

@@ -1,5 +1,6 @@
 // How objects come to a master: grants, and commits of what was written under them.
 #include <algorithm>
+#include <utility>
 
 #include "grain.h"
 #include "master.h"
@@ -160,6 +161,8 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
   }
   ObjectId id = pool.index.find(entry.key);
   if (id == kNoObject && missing(pool, turn.now) == Presence::kUnknown) return {kUnknown, 0};
+  // It may be among them, and end here.
+  if (id != kNoObject) rank(pool, std::exchange(work.newcomers, {}), turn.now);
   if (id != kNoObject && living(pool, pool.index[id]).count == 0) {
     // What was cached of it may be read for a while where its node was cut off from here only.
     work.owed += drop_object(pool, id, work.waiter);
@@ -204,7 +207,8 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
   object.flags = entry.flags & 7;
   object.wanted = entry.wanted_replicas & 15;
   join_group(pool, id, entry.group);
-  rank(pool, id, entry.parent, entry.recompute_us, turn.now);
+  if (const auto one = newcomer(pool, id, entry.parent, entry.recompute_us))
+    work.newcomers.push_back(*one);
   ++counters_.committed;
   if (replicas->count < entry.wanted_replicas) pool.thin.emplace_back(id, entry.generation);
   return {kStored, entry.generation, entry.on_disk && is_on_disk(pool, id, work)};
@@ -218,6 +222,7 @@ Master::Result Master::answer(const Turn& turn, const Commit& question) {
     const Commit::Result result = commit(turn, question, entry, work);
     results.push_back(result);
   }
+  rank(turn.pool, work.newcomers, turn.now);
   flush_demotions();
   make_room(turn.pool, turn.now, kVictimsOfCommit + static_cast<unsigned>(results.size()));
   return settle(turn, work.waiter, work.owed, std::move(work.answer));

@@ -45,6 +45,18 @@ struct Replicas {
   void add(Replica replica) { all[count++] = replica; }
 };
 
+// Objects that a node has told of before their parents, which may still come.
+struct Orphans {
+  struct Orphan {
+    ObjectId id;
+    uint32_t recompute_us;
+    uint64_t generation;
+    uint64_t end;  // of its parent's key
+  };
+  std::vector<Orphan> all;
+  std::string parents;
+};
+
 // The objects of one tenant.
 struct Pool {
   Pool(std::string tenant, const KeyHash& hash, std::unique_ptr<EvictionPolicy> policy)
@@ -76,6 +88,7 @@ struct Pool {
   SegmentId crowded = kNoSegment;                  // where it does
   std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
   unsigned advertising = 0;                        // segments
+  Orphans orphans;                                 // while some do
   bool evicting = false;
   bool gave_up_copies = false;  // for want of a node that could take them
 };

@@ -177,7 +177,7 @@ void fields(F& f, Join::Answer& x) {
 template <typename F>
 void fields(F& f, Advertise::Record& x) {
   f(x.key, x.offset, x.record_bytes, x.payload_bytes, x.generation, x.group, x.flags,
-    x.wanted_replicas);
+    x.wanted_replicas, x.parent, x.recompute_us);
 }
 template <typename F>
 void fields(F& f, Advertise& x) {
@@ -202,7 +202,7 @@ void fields(F& f, Command& x) {
 }
 template <typename F>
 void fields(F& f, Done& x) {
-  f(x.command, x.outcome, x.pinned, x.missing);
+  f(x.command, x.outcome, x.pinned, x.missing, x.parent, x.recompute_us);
 }
 template <typename F>
 void fields(F& f, Beat::Disk::Dropped& x) {

@@ -364,6 +364,8 @@ struct Advertise {
     uint64_t group = 0;
     uint16_t flags = 0;
     uint16_t wanted_replicas = 1;
+    std::string_view parent;  // of records in memory
+    uint32_t recompute_us = 0;
   };
   SegmentId segment = 0;
   std::vector<Record> records;
@@ -431,6 +433,8 @@ struct Done {
   Outcome outcome = Outcome::kDone;
   std::vector<uint32_t> pinned;   // of kKill: positions in `records`; dead, but not free yet
   std::vector<uint32_t> missing;  // of kDemote: positions in `records`; of kPromote: 0
+  std::string parent;             // of kPromote: what the record says, as Commit::Entry
+  uint32_t recompute_us = 0;
 };
 
 // A node's question all the time: what is to be done? It waits at the master until there is
@@ -476,7 +480,7 @@ using Answer = AnswersOf<Question>::type;
 
 // The encoding: what the structs say, in their order; little-endian integers, lists and texts
 // behind their length. kProtocolVersion changes with any of them.
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 using Bytes = std::vector<std::byte>;
 
 void encode(const Question& question, Bytes& to);  // appends

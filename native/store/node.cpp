@@ -173,7 +173,9 @@ void StoreNode::advertise(Held& held, Clock::time_point until) {
           .generation = header.generation,
           .group = header.group,
           .flags = header.flags,
-          .wanted_replicas = static_cast<uint16_t>(header.replicas),
+          .wanted_replicas = header.replicas,
+          .parent = parent_in(header, held.segment->memory().subspan(entry.offset, header.bytes)),
+          .recompute_us = header.recompute_us,
       });
     }
     ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));

@@ -152,7 +152,7 @@ void NodeDisk::promote(uint64_t command, std::string key, uint64_t generation,
   submit(readers_, [this, command, key = std::move(key), generation, into, done = std::move(done)] {
     Done told;
     told.command = command;
-    if (!read(key, generation, into)) {
+    if (!read(key, generation, into, told)) {
       told.outcome = Done::Outcome::kFailed;
       told.missing = {0};
     }
@@ -198,7 +198,8 @@ bool NodeDisk::write_removals(const std::vector<Removal>& removals) {
   return status == LogStatus::kOk;
 }
 
-bool NodeDisk::read(const std::string& key, uint64_t generation, std::span<std::byte> into) {
+bool NodeDisk::read(const std::string& key, uint64_t generation, std::span<std::byte> into,
+                    Done& told) {
   const auto found = log_->find(key);
   if (!found || found->generation != generation || found->bytes != into.size()) return false;
   // Whole blocks come past the page cache.
@@ -211,6 +212,9 @@ bool NodeDisk::read(const std::string& key, uint64_t generation, std::span<std::
   log_->read({&read, 1});
   if (read.status != LogStatus::kOk || !is_record(record, key, generation)) return false;
   place_record(into, record);
+  const RecordHeader header = parse_record(record, record.size())->header;
+  told.parent = parent_in(header, record);
+  told.recompute_us = header.recompute_us;
   return true;
 }
 
@@ -262,7 +266,7 @@ void NodeDisk::adopt(uint32_t epoch, bool drops_mutable, const Visit& visit) {
             .generation = header.generation,
             .group = header.group,
             .flags = header.flags,
-            .wanted_replicas = static_cast<uint16_t>(header.replicas),
+            .wanted_replicas = header.replicas,
         });
       });
   if (status != LogStatus::kOk || (!removed.empty() && !write_removals(removed)) ||

@@ -89,7 +89,7 @@ class NodeDisk {
   void submit(CallQueue& queue, std::function<void()> job);
   std::vector<uint32_t> write(const std::vector<Demotion>& records);
   bool write_removals(const std::vector<Removal>& removals);
-  bool read(const std::string& key, uint64_t generation, std::span<std::byte> into);
+  bool read(const std::string& key, uint64_t generation, std::span<std::byte> into, Done& told);
   void make_room();
   bool empty_one();
   void give_up_log();

@@ -19,6 +19,8 @@ Commit some_commit() {
     entry.record_bytes = 1152;
     entry.generation = first_generation_of(7) + static_cast<uint64_t>(i);
     entry.group = 5;
+    entry.parent = i > 0 ? "a parent" : "";
+    entry.recompute_us = 1234;
     entry.flags = kMutable | kSoftPin;
     entry.wanted_replicas = 2;
     entry.if_exists = IfExists::kReplace;
@@ -63,6 +65,8 @@ void check_fields() {
   CHECK(commit.entries[1].on_disk && commit.entries[1].if_exists == IfExists::kReplace);
   CHECK(commit.entries[2].generation == first_generation_of(7) + 2);
   CHECK(epoch_of(commit.entries[2].generation) == 7);
+  CHECK(commit.entries[0].parent.empty() && commit.entries[1].parent == "a parent");
+  CHECK(commit.entries[1].recompute_us == 1234);
   CHECK(commit.places[2] == (Place{2, 8192}));
 }
 

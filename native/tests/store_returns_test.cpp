@@ -59,7 +59,11 @@ struct World {
 };
 
 Advertise::Record record(const char* key, uint64_t generation, uint16_t flags = 0) {
-  return {key, 0, kBytes, 100, generation, 0, flags, 1};
+  return {.key = key,
+          .record_bytes = kBytes,
+          .payload_bytes = 100,
+          .generation = generation,
+          .flags = flags};
 }
 
 uint64_t generation(uint32_t epoch, uint64_t count) { return first_generation_of(epoch) + count; }
@@ -116,6 +120,42 @@ void nothing_is_evicted_while_a_node_tells() {
   CHECK(world.find("second").presence == Presence::kPresent);
 }
 
+// Whatever order they are told in: here those of odd numbers come before what they follow.
+void blocks_that_come_back_follow_each_other() {
+  World world(options(2));
+  constexpr std::size_t kBlocks = 64;
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < kBlocks; ++i) keys.push_back("block " + std::to_string(i));
+  std::vector<Advertise::Record> records;
+  for (const std::size_t first : {1U, 0U})
+    for (std::size_t i = first; i < kBlocks; i += 2) {
+      records.push_back(record(keys[i].c_str(), generation(1, i + 1)));
+      if (i > 0) records.back().parent = keys[i - 1];
+    }
+  world.bring(std::move(records));
+  for (Millis now = 0; now < 500; now += 50) world.master.tick(now);
+  std::size_t there = 0;
+  while (there < kBlocks && world.find(keys[there].c_str()).presence == Presence::kPresent) ++there;
+  CHECK(there > 0 && there < kBlocks);
+  for (std::size_t i = there; i < kBlocks; ++i)
+    CHECK(world.find(keys[i].c_str()).presence == Presence::kAbsent);
+}
+
+void what_is_dear_stays_when_it_comes_back() {
+  World world(options(2));
+  std::vector<std::string> keys;
+  for (int i = 0; i < 64; ++i) keys.push_back(std::to_string(i));
+  std::vector<Advertise::Record> records;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    records.push_back(record(keys[i].c_str(), generation(1, i + 1)));
+    records.back().recompute_us = i < 4 ? 1000 : 1;
+  }
+  world.bring(std::move(records));
+  for (Millis now = 0; now < 500; now += 50) world.master.tick(now);
+  for (std::size_t i = 0; i < 6; ++i)
+    CHECK((world.find(keys[i].c_str()).presence == Presence::kPresent) == (i < 4));
+}
+
 void removals_bury_their_key_alone() {
   World world(options(2));
   std::vector<std::string> keys;
@@ -150,6 +190,8 @@ int main() {
   the_last_of_those_that_do();
   what_may_change_is_told_when_all_nodes_are_back();
   nothing_is_evicted_while_a_node_tells();
+  blocks_that_come_back_follow_each_other();
+  what_is_dear_stays_when_it_comes_back();
   removals_bury_their_key_alone();
   burials_without_end();
   return 0;

@@ -107,6 +107,28 @@ void test_records() {
   }
 }
 
+// A parent's key lies behind the payload; where it is damaged the record is good nevertheless.
+void test_parents() {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{63}, std::size_t{kLargePayload}}) {
+    const std::string parent(kMaxKeyBytes, 'p');
+    const RecordShape shape = shape_of(5, bytes, parent.size());
+    std::vector<std::byte> memory(shape.bytes);
+    const RecordFields fields{.payload_bytes = bytes,
+                              .parent_bytes = static_cast<uint16_t>(parent.size()),
+                              .recompute_us = 77};
+    const RecordHeader header = make_record("a key", fields);
+    CHECK(header.bytes == shape.bytes && shape.bytes % kGrain == 0);
+    std::memcpy(memory.data(), &header, sizeof(header));
+    std::memcpy(memory.data() + sizeof(header), "a key", 5);
+    write_tail(memory.data() + shape.payload_offset + bytes, parent);
+    const auto record = parse_record(memory, memory.size());
+    CHECK(record && record->key == "a key" && record->header.recompute_us == 77);
+    CHECK(parent_in(record->header, memory) == parent);
+    memory[shape.payload_offset + bytes + 100] ^= std::byte{1};
+    CHECK(parse_record(memory, memory.size()) && parent_in(record->header, memory).empty());
+  }
+}
+
 void test_extents_and_kills() {
   const Directory directory;
   const auto segment = StoreSegment::make(options_of(directory, 1 << 20));
@@ -378,6 +400,7 @@ void test_refusals() {
 
 int main() {
   test_records();
+  test_parents();
   test_extents_and_kills();
   test_pins();
   test_pins_hold_bytes();

@@ -540,21 +540,24 @@ class store:
             self,
             key: str | bytes,
             value: Any,
-            options: tuple[int, bool, str, bool, int, int, str, bool],
+            options: tuple[int, bool, str, bool, int, int, str, bool, int],
+            parents: str | bytes | None,
             timeout_s: float,
         ) -> tuple[int, int]: ...
         def put_many(
             self,
             keys: Sequence[str | bytes],
             values: Sequence[Any],
-            options: tuple[int, bool, str, bool, int, int, str, bool],
+            options: tuple[int, bool, str, bool, int, int, str, bool, int],
+            parents: str | bytes | Sequence[str | bytes | None] | None,
             timeout_s: float,
         ) -> list[tuple[int, int]]: ...
         def put_parts(
             self,
             keys: Sequence[str | bytes],
             values: Sequence[Sequence[Any]],
-            options: tuple[int, bool, str, bool, int, int, str, bool],
+            options: tuple[int, bool, str, bool, int, int, str, bool, int],
+            parents: str | bytes | Sequence[str | bytes | None] | None,
             timeout_s: float,
         ) -> list[tuple[int, int]]: ...
         def get(self, key: str | bytes, timeout_s: float) -> bytes | None: ...
@@ -621,7 +624,8 @@ class store:
         keys: Sequence[str | bytes],
         values: Sequence[Any],
         in_parts: bool,
-        options: tuple[int, bool, str, bool, int, int, str, bool],
+        options: tuple[int, bool, str, bool, int, int, str, bool, int],
+        parents: str | bytes | Sequence[str | bytes | None] | None,
         timeout_s: float,
     ) -> store.Call: ...
     @staticmethod

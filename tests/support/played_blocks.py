@@ -33,8 +33,9 @@ class PlayedBlocks:
     def load(self, digests, page_ids):
         return self._add(IoJob("load", list(digests), list(page_ids)))
 
-    def save(self, digests, page_ids):
-        job = IoJob("save", list(digests), list(page_ids))
+    def save(self, digests, page_ids, parents, recompute_us=0):
+        job = IoJob("save", list(digests), list(page_ids), parents=list(parents))
+        job.recompute_us = recompute_us
         return self._add(job)
 
     def _add(self, job):
@@ -72,8 +73,11 @@ class PlayedBlocks:
             for digest, page_id, good in zip(job.digests, job.page_ids, job.good, strict=True):
                 self.pages[page_id] = self.objects[digest] if good else GARBAGE
         else:
-            for digest, page_id in zip(job.digests, job.page_ids, strict=True):
+            assert job.recompute_us > 0
+            for digest, page_id, parent in zip(job.digests, job.page_ids, job.parents, strict=True):
                 assert self.pages[page_id] not in (None, GARBAGE)
+                before = self.objects.get(parent, [])
+                assert list(self.pages[page_id][: len(before)]) == list(before), "no parent of it"
                 self.objects.setdefault(digest, self.pages[page_id])
         self.finished.append(job)
 

@@ -33,8 +33,21 @@ class KvStore(Protocol):
     def get_into_many(self, keys: Sequence[str], buffers: Sequence[Any]) -> Sequence[object]:
         """Bytes read per key; None for a miss, an exception for what could not be read."""
 
-    def put_many(self, keys: Sequence[str], values: Sequence[Any]) -> Any:
-        """Put objects; those that are there stay as they are."""
+    def put_many(
+        self,
+        keys: Sequence[str],
+        values: Sequence[Any],
+        *,
+        parents: Sequence[str | None],
+        recompute_us: int,
+    ) -> Any:
+        """Put objects; those that are there stay as they are.
+
+        Args:
+            keys, values: of the objects.
+            parents: key of the block before each; None for a first block.
+            recompute_us: to compute one of them again when the one before it is there; 0: unknown.
+        """
 
     def stat(self, key: str) -> Any:
         """Of an object: `replicas`, the node and tier ("memory" or "disk") of each."""
@@ -59,6 +72,8 @@ class IoJob:
         good: of a `load`: which pages were filled; others hold no one knows what.
         tier: of a `load`: where the first of its blocks was.
         error: why nothing of it was done.
+        parents: of a `save`: digests of the blocks before them, `ROOT` for none.
+        recompute_us: of a `save`: as `KvStore.put_many` takes it.
     """
 
     kind: Literal["find", "load", "save"]
@@ -69,6 +84,8 @@ class IoJob:
     good: Sequence[bool] = ()
     tier: Tier = "store"
     error: Exception | None = None
+    parents: Sequence[bytes] = ()
+    recompute_us: int = 0
     future: "Future[None] | None" = None
 
     def cancel(self) -> bool:
@@ -121,9 +138,22 @@ class BlockStore:
         """Fill pages. The caller keeps them from other use until the job is over."""
         return self._start(IoJob("load", digests, page_ids))
 
-    def save(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> IoJob:
-        """Copy pages. The caller keeps them as they are until the job is over."""
-        return self._start(IoJob("save", digests, page_ids))
+    def save(
+        self,
+        digests: Sequence[bytes],
+        page_ids: Sequence[int],
+        parents: Sequence[bytes],
+        recompute_us: int = 0,
+    ) -> IoJob:
+        """Copy pages. The caller keeps them as they are until the job is over.
+
+        Args:
+            digests, page_ids: of the blocks, parents before their children.
+            parents: digests of the blocks before them, `ROOT` for none.
+            recompute_us: to compute one of them again; 0: unknown.
+        """
+        job = IoJob("save", digests, page_ids, parents=parents, recompute_us=recompute_us)
+        return self._start(job)
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a job is over; False after `timeout_s`."""
@@ -189,4 +219,10 @@ class BlockStore:
         if self._settle is not None:
             self._settle()
         pages = [self._pages[page_id] for page_id in job.page_ids]
-        self._store.put_many(self._keys(job.digests), pages)
+        parents = [
+            key if any(digest) else None
+            for digest, key in zip(job.parents, self._keys(job.parents), strict=True)
+        ]
+        self._store.put_many(
+            self._keys(job.digests), pages, parents=parents, recompute_us=job.recompute_us
+        )

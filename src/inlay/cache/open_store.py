@@ -1,6 +1,7 @@
 """Makes the store that a configuration asks for."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from inlay.cache.block_store import KvStore
@@ -10,8 +11,8 @@ if TYPE_CHECKING:
     from inlay.store import PutOptions, Store
 
 
-class _Written:
-    """A store whose puts go with the same options."""
+class _Blocks:
+    """A store as a cache uses it, whose puts go with the same options but for the blocks' worth."""
 
     def __init__(self, store: "Store", options: "PutOptions") -> None:
         self._store = store
@@ -25,8 +26,16 @@ class _Written:
     def node(self) -> str | None:
         return self._store.node
 
-    def put_many(self, keys: Sequence[str], values: Sequence[Any]) -> Any:
-        return self._store.put_many(keys, values, self._options)
+    def put_many(
+        self,
+        keys: Sequence[str],
+        values: Sequence[Any],
+        *,
+        parents: Sequence[str | None],
+        recompute_us: int,
+    ) -> Any:
+        options = replace(self._options, recompute_us=recompute_us)
+        return self._store.put_many(keys, values, options, parents=parents)
 
 
 def open_store(config: CacheConfig) -> KvStore | None:
@@ -48,6 +57,6 @@ def open_store(config: CacheConfig) -> KvStore | None:
         assert config.host is not None
         own = Store.embedded(memory=config.host, disk=disk)
         # The memory ends with this process: what is to be found after a restart is written now.
-        return own if disk is None else _Written(own, PutOptions(durability="disk"))
+        return _Blocks(own, PutOptions(durability="memory" if disk is None else "disk"))
     contribute = None if config.host is None else Contribution(memory=config.host, disk=disk)
-    return Store.connect(config.store, contribute=contribute)
+    return _Blocks(Store.connect(config.store, contribute=contribute), PutOptions())

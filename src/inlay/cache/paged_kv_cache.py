@@ -122,7 +122,7 @@ class PagedKvCache(KvCache):
                 if self._events is not None:
                     self._events.append(BlockStored(digest, parent))
                 if self.write_back is not None and not copied:
-                    self.write_back.stored(mine, digest)
+                    self.write_back.stored(mine, digest, parent)
             elif indexed != mine:
                 self._swap(hold, block, indexed)
             hold.num_named = block + 1

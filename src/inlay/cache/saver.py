@@ -2,6 +2,7 @@
 
 from inlay.cache.block_store import BlockStore, IoJob
 from inlay.cache.kv_cache import KvCache
+from inlay.cache.load_costs import LoadCosts
 from inlay.cache.pause import Pause, TierCounts
 from inlay.cache.write_back import WriteBack
 from inlay.core.clock import Clock
@@ -16,6 +17,7 @@ class Saver:
         blocks: moves the bytes.
         page_bytes: of one page.
         batch: blocks of one call.
+        costs: say what the blocks are worth.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Saver:
         *,
         page_bytes: int,
         batch: int,
+        costs: LoadCosts,
         counts: TierCounts,
         clock: Clock,
     ) -> None:
@@ -34,6 +37,7 @@ class Saver:
         self._blocks = blocks
         self._page_bytes = page_bytes
         self._batch = batch
+        self._costs = costs
         self._counts = counts
         self._pause = Pause("writing to", counts, clock)
         self._job: IoJob | None = None
@@ -61,7 +65,12 @@ class Saver:
         if batch:
             page_ids = [page_id for page_id, _ in batch]
             self._cache.pin(page_ids)
-            self._job = self._blocks.save([digest for _, digest in batch], page_ids)
+            self._job = self._blocks.save(
+                [digest for _, (digest, _) in batch],
+                page_ids,
+                [parent for _, (_, parent) in batch],
+                round(1e6 * self._costs.prefill_s(self._cache.page_tokens)),
+            )
 
     def saved(self, job: IoJob) -> None:
         """A copy is over."""

@@ -56,6 +56,7 @@ class Tiers:
             blocks,
             page_bytes=page_bytes,
             batch=batch,
+            costs=self.loader.costs,
             counts=self.counts,
             clock=clock,
         )

@@ -14,7 +14,7 @@ from typing import Any
 from inlay.core.errors import InlayError, KeyNotFound
 from inlay.store import _backend
 from inlay.store.options import ObjectStat, PutOptions, PutResult
-from inlay.store.store import KEEP, Key, Ranges, Store, missing, only, result_of, stat_of
+from inlay.store.store import KEEP, Key, Parents, Ranges, Store, missing, only, result_of, stat_of
 from inlay.store.view import ObjectView
 from inlay.transfer._backend import Completions
 
@@ -99,11 +99,13 @@ async def put_many(
     values: Sequence[Any],
     options: PutOptions = KEEP,
     *,
+    parents: Parents | None = None,
     timeout_s: float | None = None,
 ) -> list[PutResult]:
     """As `Store.put_many`."""
     time = store.time_of(timeout_s)
-    call = _backend.start_put(store.client, keys, values, False, options.fields, time)
+    hint = options.parent if parents is None else parents
+    call = _backend.start_put(store.client, keys, values, False, options.fields, hint, time)
     return [
         result_of(key, *outcome) for key, outcome in zip(keys, await _finish(call), strict=True)
     ]
@@ -119,7 +121,9 @@ async def put_parts(
 ) -> PutResult:
     """As `Store.put_parts`."""
     time = store.time_of(timeout_s)
-    call = _backend.start_put(store.client, [key], [parts], True, options.fields, time)
+    call = _backend.start_put(
+        store.client, [key], [parts], True, options.fields, options.parent, time
+    )
     return result_of(key, *(await _finish(call))[0])
 
 

@@ -34,6 +34,10 @@ class PutOptions:
         durability: when a put returns. "memory": its nodes have it in their memory, which survives
             the end of any process that is not a node's. "disk": the disk of one of them has it,
             too, written and synced, which survives the machine; `StoreFull` where none can.
+        parent: key of an object without which this one is worth nothing, such as that of the block
+            before it: the policy `cost` does not evict it as long as this one is there.
+        recompute_us: to make the value again where its parent is there, 0 for unknown: the policy
+            `cost` keeps what costs twice as much per byte for twice as long.
     """
 
     replicas: int = 1
@@ -45,6 +49,8 @@ class PutOptions:
     group: str | None = None
     if_exists: IfExists = "keep"
     durability: Durability = "memory"
+    parent: str | bytes | None = None
+    recompute_us: int = 0
 
     def __post_init__(self) -> None:
         if self.if_exists not in _IF_EXISTS:
@@ -55,6 +61,8 @@ class PutOptions:
             raise ArgumentError(f"durability must be 'memory' or 'disk', got {self.durability!r}")
         if not 1 <= self.replicas <= 8:
             raise ArgumentError(f"replicas must be in 1..8, got {self.replicas}")
+        if not 0 <= self.recompute_us < 1 << 32:
+            raise ArgumentError(f"recompute_us must be in 0..2^32-1, got {self.recompute_us}")
 
     @cached_property
     def replacing(self) -> "PutOptions":
@@ -73,10 +81,11 @@ class PutOptions:
             _SOFT_PIN * self.soft_pin | _HARD_PIN * self.hard_pin,
             self.group or "",
             self.durability == "disk",
+            self.recompute_us,
         )
 
 
-PutFields = tuple[int, bool, str, bool, int, int, str, bool]
+PutFields = tuple[int, bool, str, bool, int, int, str, bool, int]
 
 
 @dataclass(frozen=True)

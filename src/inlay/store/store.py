@@ -16,6 +16,7 @@ from inlay.transfer.runtime_dir import shared_token
 
 Key = str | bytes
 Ranges = Sequence[tuple[int, int]]
+Parents = Sequence[Key | None]
 
 KEEP = PutOptions()
 _T = TypeVar("_T")
@@ -155,7 +156,8 @@ class Store:
 
         Cost: one write to each node, and one question to the master.
         """
-        outcome, generation = self.client.put(key, value, options.fields, self.time_of(timeout_s))
+        time = self.time_of(timeout_s)
+        outcome, generation = self.client.put(key, value, options.fields, options.parent, time)
         return result_of(key, outcome, generation)
 
     def upsert(
@@ -170,13 +172,19 @@ class Store:
         values: Sequence[Any],
         options: PutOptions = KEEP,
         *,
+        parents: Parents | None = None,
         timeout_s: float | None = None,
     ) -> list[PutResult]:
         """Store many, each on its own, with one question to the master for about 4096 of them.
 
+        `parents` are those of the keys, in place of `options.parent`; those that are put with
+        them come before what follows them.
+
         Raises what `put` raises, `ObjectExists` after all others are stored.
         """
-        outcomes = self.client.put_many(keys, values, options.fields, self.time_of(timeout_s))
+        time = self.time_of(timeout_s)
+        hint = options.parent if parents is None else parents
+        outcomes = self.client.put_many(keys, values, options.fields, hint, time)
         return [result_of(key, *outcome) for key, outcome in zip(keys, outcomes, strict=True)]
 
     def upsert_many(
@@ -185,10 +193,11 @@ class Store:
         values: Sequence[Any],
         options: PutOptions = KEEP,
         *,
+        parents: Parents | None = None,
         timeout_s: float | None = None,
     ) -> list[PutResult]:
         """As `put_many` with `if_exists="replace"`."""
-        return self.put_many(keys, values, options.replacing, timeout_s=timeout_s)
+        return self.put_many(keys, values, options.replacing, parents=parents, timeout_s=timeout_s)
 
     def put_parts(
         self,
@@ -207,10 +216,13 @@ class Store:
         parts: Sequence[Sequence[Any]],
         options: PutOptions = KEEP,
         *,
+        parents: Parents | None = None,
         timeout_s: float | None = None,
     ) -> list[PutResult]:
         """As `put_many`; each value is a list of buffers."""
-        outcomes = self.client.put_parts(keys, parts, options.fields, self.time_of(timeout_s))
+        time = self.time_of(timeout_s)
+        hint = options.parent if parents is None else parents
+        outcomes = self.client.put_parts(keys, parts, options.fields, hint, time)
         return [result_of(key, *outcome) for key, outcome in zip(keys, outcomes, strict=True)]
 
     def get(self, key: Key, *, timeout_s: float | None = None) -> bytes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inlay.cache import BlockStore
-from inlay.core.block_hash import store_key
+from inlay.core.block_hash import ROOT, store_key
 from inlay.core.errors import ArgumentError, KeyNotFound, StoreTimeout
 from inlay.core.kv_format import gqa_format
 
@@ -23,6 +23,7 @@ class _Objects:
     def __init__(self):
         self.values = {}
         self.nodes = {}
+        self.hints = []
         self.error = None
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -51,8 +52,9 @@ class _Objects:
                 results.append(len(value))
         return results
 
-    def put_many(self, keys, values):
+    def put_many(self, keys, values, *, parents, recompute_us):
         self._begin()
+        self.hints += zip(keys, parents, [recompute_us] * len(keys), strict=True)
         for key, value in zip(keys, values, strict=True):
             self.values.setdefault(key, value.tobytes())
 
@@ -83,6 +85,10 @@ def blocks(objects, pages):
     made.close()
 
 
+def _save(blocks, digests, page_ids):
+    return blocks.save(digests, page_ids, [ROOT] * len(digests))
+
+
 def _end(blocks, job):
     assert blocks.wait(10)
     assert blocks.finished.popleft() is job
@@ -91,7 +97,7 @@ def _end(blocks, job):
 
 def test_pages_go_and_come_back_whole(blocks, objects, pages):
     before = pages[:6].copy()
-    _end(blocks, blocks.save(DIGESTS[:3], [0, 1, 2]))
+    _end(blocks, _save(blocks, DIGESTS[:3], [0, 1, 2]))
     assert sorted(objects.values) == [store_key(digest) for digest in DIGESTS[:3]]
     assert _end(blocks, blocks.find(DIGESTS)).found == 3
     pages[:] = 0
@@ -101,14 +107,20 @@ def test_pages_go_and_come_back_whole(blocks, objects, pages):
     assert not pages[[0, 1, 2, 3, 4, 6]].any(), "no other page is touched"
 
 
+def test_the_store_is_told_what_blocks_are_worth(blocks, objects):
+    _end(blocks, blocks.save(DIGESTS[1:3], [0, 1], [ROOT, DIGESTS[1]], 400))
+    first, second = (store_key(digest) for digest in DIGESTS[1:3])
+    assert objects.hints == [(first, None, 400), (second, first, 400)]
+
+
 def test_only_the_leading_run_counts(blocks):
-    _end(blocks, blocks.save([DIGESTS[0], DIGESTS[1], DIGESTS[3]], [0, 1, 3]))
+    _end(blocks, _save(blocks, [DIGESTS[0], DIGESTS[1], DIGESTS[3]], [0, 1, 3]))
     assert _end(blocks, blocks.find(DIGESTS)).found == 2
     assert _end(blocks, blocks.find(DIGESTS[2:])).found == 0
 
 
 def test_what_is_missing_or_has_another_size_is_not_good(blocks, objects):
-    _end(blocks, blocks.save(DIGESTS[:4], [0, 1, 2, 3]))
+    _end(blocks, _save(blocks, DIGESTS[:4], [0, 1, 2, 3]))
     del objects.values[store_key(DIGESTS[1])]
     objects.values[store_key(DIGESTS[2])] = b"short"
     assert _end(blocks, blocks.load(DIGESTS[:4], [4, 5, 6, 7])).good == [True, False, False, True]
@@ -118,7 +130,7 @@ def test_what_is_missing_or_has_another_size_is_not_good(blocks, objects):
 
 
 def test_the_tier_is_that_of_the_nearest_copy(blocks, objects):
-    _end(blocks, blocks.save(DIGESTS[:1], [0]))
+    _end(blocks, _save(blocks, DIGESTS[:1], [0]))
     for replicas, tier in (
         ([("other", "memory"), ("mine", "disk"), ("mine", "memory")], "host"),
         ([("other", "memory"), ("mine", "disk")], "disk"),
@@ -130,7 +142,7 @@ def test_the_tier_is_that_of_the_nearest_copy(blocks, objects):
 
 def test_errors_are_the_jobs_and_the_thread_goes_on(blocks, objects):
     objects.error = StoreTimeout("5 s are over")
-    for job in (blocks.find(DIGESTS[:1]), blocks.save(DIGESTS[:1], [0])):
+    for job in (blocks.find(DIGESTS[:1]), _save(blocks, DIGESTS[:1], [0])):
         job.future.result(10)
     for _ in range(2):
         assert blocks.wait(10)
@@ -140,7 +152,7 @@ def test_errors_are_the_jobs_and_the_thread_goes_on(blocks, objects):
 
 
 def test_what_has_not_begun_can_be_taken_back(blocks, objects):
-    _end(blocks, blocks.save(DIGESTS[:2], [0, 1]))
+    _end(blocks, _save(blocks, DIGESTS[:2], [0, 1]))
     objects.may_go_on.clear()
     first, second = blocks.load(DIGESTS[:1], [4]), blocks.load(DIGESTS[1:2], [5])
     while not first.future.running():
@@ -155,7 +167,7 @@ def test_what_has_not_begun_can_be_taken_back(blocks, objects):
 def test_closing_ends_what_is_under_way_and_closes_the_store(objects, pages):
     woken = threading.Event()
     blocks = BlockStore(objects, kv_format=FORMAT, pages=pages, on_done=woken.set)
-    job = blocks.save(DIGESTS[:1], [0])
+    job = _save(blocks, DIGESTS[:1], [0])
     blocks.close()
     assert objects.closed
     assert woken.is_set() or job.future.cancelled()
