@@ -182,6 +182,13 @@ Replicas Master::living(const Pool& pool, const Object& object) const {
   return living;
 }
 
+// Those in lost segments among them until sweep() comes: locations of them may be cached still, for
+// which what replaces the object has to wait.
+Replicas Master::room_for_one(const Pool& pool, const Object& object) const {
+  const Replicas all = replicas_of(pool, object);
+  return all.count < kMaxReplicas ? all : living(pool, object);
+}
+
 void Master::set_replicas(Pool& pool, ObjectId id, const Replicas& replicas) {
   Object& object = pool.index[id];
   for (const Replica& replica : replicas_of(pool, object)) {

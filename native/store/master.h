@@ -146,6 +146,7 @@ class Master {
   // Objects.
   Replicas replicas_of(const Pool& pool, const Object& object) const;
   Replicas living(const Pool& pool, const Object& object) const;
+  Replicas room_for_one(const Pool& pool, const Object& object) const;
   void set_replicas(Pool& pool, ObjectId id, const Replicas& replicas);
   void join_group(Pool& pool, ObjectId id, uint64_t group);
   void forget(Pool& pool, ObjectId id);

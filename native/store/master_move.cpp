@@ -71,7 +71,7 @@ void Master::end_demote(const InFlight& flight, const Done& done) {
                       pool.index[one.id].generation == one.generation;
     if (same) {
       Object& object = pool.index[one.id];
-      Replicas replicas = living(pool, object);
+      Replicas replicas = room_for_one(pool, object);
       const bool there = std::ranges::any_of(
           replicas, [&](const Replica& replica) { return replica.segment == disk.id; });
       if (!missing[i] && !there && replicas.count < kMaxReplicas && usable(disk)) {
@@ -218,8 +218,8 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
       const Replica made{to.id, extent->second.pieces[0].range};
       extent->second.pieces.clear();
       Replicas replicas;
-      if (same) replicas = living(pool, pool.index[move.id]);
-      if (same && replicas.count > 0 && replicas.count < kMaxReplicas) {
+      if (same) replicas = room_for_one(pool, pool.index[move.id]);
+      if (same && living(pool, pool.index[move.id]).count > 0 && replicas.count < kMaxReplicas) {
         replicas.add(made);
         set_replicas(pool, move.id, replicas);
         if (auto one = newcomer(pool, move.id, done.parent, done.recompute_us)) {

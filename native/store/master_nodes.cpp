@@ -158,7 +158,7 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
     if (!same && !supersedes(record, object)) return refuse();
     Replicas replicas;
     if (same) {
-      replicas = living(pool, object);
+      replicas = room_for_one(pool, object);
       if (replicas.count == kMaxReplicas || std::ranges::any_of(replicas, [&](const Replica& one) {
             return one.segment == segment.id;
           }))
@@ -178,7 +178,10 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
   object.flags = record.flags & 7;
   object.wanted = std::clamp<uint16_t>(record.wanted_replicas, 1, kMaxReplicas) & 15;
   join_group(pool, id, record.group);
-  if (segment.ranges) rank_advertised(pool, id, record, now);
+  if (segment.ranges)
+    rank_advertised(pool, id, record, now);
+  else if (is_on_disk_alone(pool, id))  // what it had in memory is lost
+    unrank(pool, id, false);
 }
 
 // Of two records of a key, one of which a node has just told of. What was committed in this epoch

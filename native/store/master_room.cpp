@@ -316,7 +316,7 @@ void Master::drop_from_memory(Pool& pool, ObjectId id) {
   for (const Replica& replica : replicas_of(pool, object))
     if (segments_[replica.segment]->ranges && usable(*segments_[replica.segment]))
       kill(pool, replica, object.generation, {}, 0);
-    else if (usable(*segments_[replica.segment]))
+    else
       kept.add(replica);
   set_replicas(pool, id, kept);
 }

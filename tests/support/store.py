@@ -60,6 +60,11 @@ class StoreProcess:
                 self._changed.wait(min(left, 0.5))
         return found
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

@@ -11,11 +11,13 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from inlay.store import Store
+from tests.integration.store import disk_faults
 from tests.integration.store.fleet import Fleet, ReaderThread, eventually, look
 from tests.support.directories import running
 from tests.support.relay import Relay
@@ -43,7 +45,8 @@ def node(fleet: Fleet) -> Outcome:
     fleet.pause(0, 0.2)
     fleet.kill_node(index)
     killed = time.monotonic()
-    fleet.pause(0, fleet.random.choice([0.1, 0.1, 4.5]))
+    given_up_s = 1.8 * fleet.times.node_timeout_s
+    fleet.pause(0, fleet.random.choice([0.1, 0.1, given_up_s]))
     back_s = fleet.writer.wait_for_ack(killed)
     began = time.monotonic()
     fleet.start_node(index)
@@ -118,7 +121,8 @@ def cut(fleet: Fleet) -> Outcome:
 
 
 def everything(fleet: Fleet) -> Outcome:
-    """All processes are killed, and started again: memory of the host is all that is left."""
+    """All processes are killed, and started again: memory of the host is all that is left, or
+    disks, where nodes keep nothing there."""
     fleet.pause(0, 0.2)
     order: list[Callable[[], object]] = [
         fleet.kill_master,
@@ -128,6 +132,7 @@ def everything(fleet: Fleet) -> Outcome:
     fleet.random.shuffle(order)
     for kill in order:
         kill()
+    fleet.lose_memory()
     began = time.monotonic()
     fleet.start_master(0)
     for index in fleet.nodes:
@@ -158,6 +163,12 @@ def _cached_reads(fleet: Fleet) -> Iterator[Outcome]:
 
 ALONE: dict[str, Fault] = {one.__name__: one for one in (client, node, master, cut, everything)}
 ELECTED: dict[str, Fault] = {"standby": standby}
+DISKS: dict[str, Fault] = {
+    "disk-node": node,
+    "disk-everything": everything,
+    "disk-full": disk_faults.full,
+    "disk-damaged": disk_faults.damaged,
+}
 
 
 def run(fleet: Fleet, fault: Fault, seed: int) -> Outcome:
@@ -175,16 +186,16 @@ def main() -> None:
     record = Path(sys.argv[1])
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 50
     seeds = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else None)
-    only = sys.argv[4:] or [*ALONE, *ELECTED]
+    only = sys.argv[4:] or [*ALONE, *ELECTED, *DISKS]
     found: list[dict[str, object]] = []
     failed = False
-    for faults, elected in ((ALONE, False), (ELECTED, True)):
+    for faults in (ALONE, ELECTED, DISKS):
         wanted = [name for name in faults if name in only]
         if not wanted:
             continue
         with tempfile.TemporaryDirectory() as folder:
             service = None
-            if elected:
+            if faults is ELECTED:
                 service = running("etcd", Path(folder))
             try:
                 etcd = f"{service.__enter__().url}/faults" if service else None
@@ -207,14 +218,15 @@ def _repeat(
     error: str | None = None
     began = time.monotonic()
     try:
-        with Fleet(folder, seeds.getrandbits(32), etcd=etcd) as fleet:
+        disks = name in DISKS
+        with Fleet(folder, seeds.getrandbits(32), etcd=etcd, disks=disks) as fleet:
             for _ in range(runs):
                 told.append(seeds.getrandbits(32))
                 for figure, value in run(fleet, fault, told[-1]).items():
                     figures.setdefault(figure, []).append(value)
                 acknowledged = fleet.ledger.acknowledged
     except BaseException as problem:
-        error = f"{type(problem).__name__}: {problem}"
+        error = "".join(traceback.format_exception(problem, limit=-3))
     print(f"{name}: {len(told)} runs, {acknowledged} acknowledged, {error or 'passed'}", flush=True)
     return {
         "fault": name,

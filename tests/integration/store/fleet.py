@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import StoreError
 from inlay.store import PutOptions, Store
 from inlay.store.administration import Administration
+from inlay.store.master_server import MasterPolicy
 from inlay.store.survey import Survey
 from inlay.store.tenants import read_token
 from tests.integration.store.ledger import Bounds, Ledger, problem_of, value_of
@@ -28,6 +30,21 @@ MASTER = r"master at (\S+), epoch (\d+)"
 SETTLE_S = 30.0
 READ_S = 15.0
 NOTED_S = 0.3
+DISK = "64MiB"
+SMALL_DISK = "48m"  # of the file system under one, where it may be mounted
+TWICE = PutOptions(replicas=2)
+
+
+@dataclass(frozen=True)
+class Times:
+    """As of `MasterPolicy`."""
+
+    location_ttl_s: float
+    node_timeout_s: float
+
+
+REAL = Times(MasterPolicy.location_ttl_s, MasterPolicy.node_timeout_s)
+SHORT = Times(0.4, 1.5)
 
 
 def eventually(condition: Callable[[], Any], what: str, timeout_s: float = SETTLE_S) -> float:
@@ -204,9 +221,23 @@ class Fleet:
 
     Args:
         etcd: where masters are elected, two of them; None: one stands alone.
+        disks: nodes have one each, and keep no memory when they end.
+        times: that the master waits.
+
+    Attributes:
+        has_small_disk: the first node's is a file system of its own, which can be filled.
     """
 
-    def __init__(self, folder: Path, seed: int, *, etcd: str | None = None, nodes: int = 3) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        etcd: str | None = None,
+        nodes: int = 3,
+        disks: bool = False,
+        times: Times = REAL,
+    ) -> None:
         self.folder = folder
         self.random = random.Random(seed)
         self.ledger = Ledger()
@@ -218,10 +249,14 @@ class Fleet:
         self._listen = [f"127.0.0.1:{free_port()}" for _ in range(1 if etcd is None else 2)]
         self.masters = etcd or self._listen[0]
         self._tag = f"fleet-{os.getpid()}-{secrets.token_hex(3)}"
-        self._names = [f"{self._tag}-{index}" for index in range(nodes)]
+        self.names = [f"{self._tag}-{index}" for index in range(nodes)]
+        self.disks = disks
+        self.times = times
+        self.has_small_disk = False
         self._nodes: dict[int, StoreProcess] = {}
         self._masters: dict[int, StoreProcess] = {}
         self._writers = 0
+        self._lasting = 0
         self._writer: WriterProcess | None = None
         self._stores: list[Store] = []
         self.readers: list[ReaderThread] = []
@@ -232,10 +267,12 @@ class Fleet:
             raise
 
     def _start_all(self) -> None:
+        if self.disks:
+            self.has_small_disk = self._mount_small_disk()
         for index in range(len(self._listen)):
             self.start_master(index)
         self.wait_for_master()
-        for index in range(len(self._names)):
+        for index in range(len(self.names)):
             self.start_node(index, wait=False)
         self.wait_for_nodes()
         for transports in (None, ["tcp"]):
@@ -251,6 +288,8 @@ class Fleet:
         """Start it, and do not wait."""
         args = ["master", "--listen", self._listen[index], "--admin", "none"]
         args += ["--set", "client_timeout_s=1", "--token-file", str(self._token_file)]
+        args += ["--set", f"location_ttl_s={self.times.location_ttl_s}"]
+        args += ["--set", f"node_timeout_s={self.times.node_timeout_s}"]
         if self._etcd is not None:
             args += ["--etcd", self._etcd]
         self._masters[index] = StoreProcess(self.folder, *args)
@@ -282,28 +321,52 @@ class Fleet:
     @property
     def nodes(self) -> range:
         """Their indices."""
-        return range(len(self._names))
+        return range(len(self.names))
 
     def start_node(self, index: int, *, wait: bool = True) -> None:
         """Start it, and wait until it serves."""
         self._nodes[index] = StoreProcess(
-            self.folder, "node", "--master", self.masters, "--name", self._names[index],
+            self.folder, "node", "--master", self.masters, "--name", self.names[index],
             "--memory", "64MiB", "--failure-domain", f"d{index}",
-            "--token-file", str(self._token_file),
+            "--token-file", str(self._token_file), *self._disk_of(index),
         )  # fmt: skip
         if wait:
             self.wait_for_nodes()
 
+    def _disk_of(self, index: int) -> list[str]:
+        if not self.disks:
+            return []
+        return ["--disk", f"{self.disk_folder(index)}:{DISK}", "--forget"]
+
+    def disk_folder(self, index: int) -> Path:
+        """Where a node's disk is."""
+        return self.folder / f"{self.names[index]}.disk"
+
+    def _mount_small_disk(self) -> bool:
+        folder = self.disk_folder(0)
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=700", "inlay-test", folder]
+        return subprocess.run(mount, capture_output=True).returncode == 0
+
+    def pid_of(self, index: int) -> int:
+        """Of a node's process."""
+        return self._nodes[index].pid
+
     def kill_node(self, index: int) -> None:
         """kill -9."""
         self._nodes.pop(index).kill()
+
+    def lose_memory(self) -> None:
+        """All nodes were killed: what they kept in memory alone is lost where they keep nothing."""
+        if self.disks:
+            self.ledger.lose_memory()
 
     def wait_for_nodes(self) -> None:
         """Until all that were started say so, and the master knows what they hold."""
         for process in self._nodes.values():
             process.wait_for("objects found")
         with Administration(self.masters, self.token) as administration:
-            wanted = {self._names[index] for index in self._nodes}
+            wanted = {self.names[index] for index in self._nodes}
 
             def ready() -> bool:
                 found = administration.survey()
@@ -336,6 +399,7 @@ class Fleet:
             f"w{self._writers}",
             self.random.choice(["mapped", "tcp"]),
             str(replicas),
+            "disks" if self.disks else "",
         )
         self._writer.wait_for_ack()
         return self._writer
@@ -346,15 +410,35 @@ class Fleet:
         """A random while."""
         time.sleep(self.random.uniform(low_s, high_s))
 
-    def put_lasting(self, count: int) -> list[str]:
-        """Objects that nobody removes before `clear`, of two replicas; their keys."""
-        keys = [f"lasting/{self._writers}/{n}" for n in range(count)]
-        told = "put " + " ".join(f"{key}@0" for key in keys)
+    def put_lasting(self, count: int, options: PutOptions = TWICE) -> list[str]:
+        """Objects that nobody removes before `clear`; their keys."""
+        keys = [f"lasting/{self._lasting + n}" for n in range(count)]
+        self._lasting += count
+        told = "put-on-disk " if options.durability == "disk" else "put "
+        told += " ".join(f"{key}@0" for key in keys)
         self.ledger.note(f"? {told}")
         values = [value_of(key, 0) for key in keys]
-        self._stores[0].put_many(keys, values, PutOptions(replicas=2), timeout_s=READ_S)
+        try:
+            self._stores[0].put_many(keys, values, options, timeout_s=READ_S)
+        except StoreError:
+            self.ledger.note(f"x {told}")
+            raise
         self.ledger.note(f"! {told}")
         return keys
+
+    def present(self, keys: list[str]) -> list[str]:
+        """Those that one who knows no locations can read; what is read is right, and the store says
+        so of the others."""
+        with Store.connect(self.masters, token=self.token) as store:
+            read = dict(zip(keys, store.get_many(keys, timeout_s=READ_S), strict=True))
+            told = dict(zip(keys, store.exists_many(keys), strict=True))
+        wrong = [
+            f"{key}: {value!r:.80}, and there: {told[key]}"
+            for key, value in read.items()
+            if value not in (None, value_of(key, 0)) or told[key] == (value is None)
+        ]
+        assert not wrong, self.explain(wrong)
+        return [key for key, value in read.items() if value is not None]
 
     def explain(self, problems: list[str]) -> str:
         """What the master says of the keys that they begin with."""
@@ -382,22 +466,24 @@ class Fleet:
         assert self.survey().counters["evicted"] == 0, "objects were evicted: the pool is too small"
 
     def wait_for_replicas(self) -> None:
-        """Until each object has two."""
+        """Until each object has as many in memory as it is to have."""
 
         def whole(key: str) -> bool:
             if (bounds := self.ledger.bounds(key)) is None or bounds.absent:
                 return True
-            return len(self._stores[0].stat(key).replicas) >= 2
+            stat = self._stores[0].stat(key)
+            return sum(tier == "memory" for _, tier in stat.replicas) >= stat.wanted_replicas
 
         for key in self.ledger.stored_keys():
             try:
-                eventually(lambda key=key: whole(key), f"a second replica of {key}")
+                eventually(lambda key=key: whole(key), f"replicas of {key}")
             except AssertionError as error:
                 raise AssertionError(self.explain([f"{key}: {error}"])) from None
 
     def clear(self) -> None:
         """Remove all objects, and what is remembered of them."""
         keys = self.ledger.keys()
+        self.ledger.note("? rm " + " ".join(keys))
         for begin in range(0, len(keys), 256):
             self._stores[0].remove_many(keys[begin : begin + 256], timeout_s=READ_S)
         self.ledger.forget(keys)
@@ -414,7 +500,9 @@ class Fleet:
             store.close()
         with suppress(AttributeError):
             self.administration.close()
-        for name in self._names:
+        if self.has_small_disk:
+            subprocess.run(["umount", "-l", self.disk_folder(0)], check=True)
+        for name in self.names:
             shutil.rmtree(f"/dev/shm/inlay-{os.geteuid()}/store/{name}", ignore_errors=True)
 
     def __enter__(self) -> "Fleet":

@@ -39,6 +39,8 @@ def problem_of(key: str, value: bytes, low: int, high: int) -> str | None:
 class _Entry:
     asked: int = -1  # the latest version
     stored: int = -1  # the latest acknowledged
+    on_disk: int = -1  # the latest that a disk has
+    lost: bool = False  # with the memory, or the disk, that it was on, perhaps
     removing: bool = False
     removed: bool = False
 
@@ -68,7 +70,7 @@ class Ledger:
 
     def note(self, line: str) -> None:
         """Take a line of a writer: `? put KEY@VERSION...`, then `! ...`, or `x ...` with an error;
-        the same with `rm KEY...`."""
+        the same with `put-on-disk KEY@VERSION...` and `rm KEY...`."""
         sign, verb, *items = line.split()
         with self._lock:
             self.acknowledged += sign == "!"
@@ -83,6 +85,9 @@ class Ledger:
                     entry.asked = int(version)
                 elif sign == "!":
                     entry.stored = max(entry.stored, int(version))
+                    entry.lost = False
+                    if verb == "put-on-disk":
+                        entry.on_disk = entry.stored
 
     def bounds(self, key: str) -> Bounds | None:
         """What a read that begins now may find; None: it is forgotten."""
@@ -93,7 +98,7 @@ class Ledger:
             return Bounds(
                 max(entry.stored, 0),
                 entry.asked,
-                entry.stored < 0 or entry.removing,
+                entry.stored < 0 or entry.removing or entry.lost,
                 entry.removed,
             )
 
@@ -108,8 +113,20 @@ class Ledger:
             return [
                 key
                 for key, entry in self._entries.items()
-                if entry.stored >= 0 and not entry.removing
+                if entry.stored >= 0 and not entry.removing and not entry.lost
             ]
+
+    def lose_memory(self) -> None:
+        """What no disk has may be gone; nothing older may be found for it."""
+        with self._lock:
+            for entry in self._entries.values():
+                entry.lost |= entry.on_disk < entry.asked
+
+    def lose(self, keys: list[str]) -> None:
+        """These may be gone."""
+        with self._lock:
+            for key in keys:
+                self._entries[key].lost = True
 
     def forget(self, keys: list[str]) -> None:
         """Ask no more about these."""
