@@ -96,9 +96,11 @@ core_state() {
 fresh() { [[ -e .venv/stamps/$1 && $(<".venv/stamps/$1") == "$2" ]]; }
 stamp() { mkdir -p .venv/stamps && echo "$2" >".venv/stamps/$1"; }
 
-# set_up run|dev: `run` is what serving needs, `dev` adds tests and lint.
+# set_up run|dev: `run` is what serving needs, `dev` adds tests and lint. Where the C++ core was
+# built from nothing, clean_build_s is what that took of processors.
+clean_build_s=""
 set_up() {
-  local kind=$1 groups=(--group build)
+  local kind=$1 groups=(--group build) last="" from_nothing=""
   [[ $kind == dev ]] && groups=(--group dev)
   # An interrupted start may leave half a .venv; venv mends it in place.
   if ! "$python" -m pip --version >/dev/null 2>&1; then
@@ -111,18 +113,34 @@ set_up() {
   if fresh "$kind" "$dependencies" && fresh core "$core"; then return; fi
   need_compiler
   if ! fresh "$kind" "$dependencies"; then
-    step "Installing tools (1/2)" tools pip_install_tools "${groups[@]}"
-    step "Installing Inlay's dependencies and building its C++ core (2/2)" install \
-      pip install --verbose -c constraints.txt --no-build-isolation -e .
+    step "Installing tools (1/3)" tools pip_install_tools "${groups[@]}"
+    step "Installing Inlay's dependencies (2/3)" install pip_install_dependencies
     stamp "$kind" "$dependencies"
     [[ $kind == dev ]] && stamp run "$dependencies"
-  else
-    step "Building the C++ core" build pip install --verbose --no-deps --no-build-isolation -e .
+    last="(3/3)"
   fi
+  compgen -G 'build/cp*' >/dev/null || from_nothing=yes
+  step "Building Inlay's C++ core $last" build build_core
+  [[ -z $from_nothing ]] || clean_build_s=$(tail -n 1 "$logs/build.log")
   stamp core "$core"
 }
 
 pip_install_tools() {
   pip install "$(grep '^pip==' constraints.txt)" && # dependency groups need a recent pip
     pip install -c constraints.txt "$@"
+}
+
+pip_install_dependencies() {
+  local names
+  names=$("$python" -c 'import tomllib
+with open("pyproject.toml", "rb") as project:
+    print("\n".join(tomllib.load(project)["project"]["dependencies"]))') &&
+    pip install -c constraints.txt -r <(echo "$names")
+}
+
+# The processor seconds come last in the log: unlike the time on the clock they tell the same of a
+# busy machine.
+build_core() {
+  local TIMEFORMAT='%U'
+  time pip install --verbose --no-deps --no-build-isolation -e .
 }

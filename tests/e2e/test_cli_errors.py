@@ -74,6 +74,7 @@ def test_debug_shows_where() -> None:
     assert "Traceback" in result.stderr and "inlay: error: --set x:" in result.stderr
 
 
+@pytest.mark.alone
 def test_help_is_quick_and_version_known() -> None:
     start_s = time.perf_counter()
     result = inlay("--help")

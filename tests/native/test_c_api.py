@@ -18,8 +18,8 @@ from tests.support.tree import ROOT
 
 EXAMPLES = ROOT / "examples/transfer"
 HEADER = ROOT / "native/include/inlay/transfer.h"
-# Kept between runs, so that only what changed is compiled.
-BUILD = ROOT / "build/c_api"
+# Where the package was built, or else kept between runs: only what changed is compiled.
+BUILD = next(ROOT.glob("build/cp*-cp*"), ROOT / "build/c_api")
 
 
 def run(*command: str | Path) -> str:
@@ -37,8 +37,9 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if cmake is None or ninja is None:
         pytest.skip("needs cmake and ninja")
     prefix = tmp_path_factory.mktemp("prefix")
-    options = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DINLAY_PYTHON=OFF"]
-    run(cmake, "-S", ROOT, "-B", BUILD, *options)
+    if not (BUILD / "CMakeCache.txt").exists():
+        options = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DINLAY_PYTHON=OFF"]
+        run(cmake, "-S", ROOT, "-B", BUILD, *options)
     run(cmake, "--build", BUILD, "--target", "inlay_transfer_c")
     run(cmake, "--install", BUILD, "--component", "c", "--prefix", prefix)
     return prefix
