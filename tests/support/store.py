@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.pause import go_on, pause
+
 START_S = 30.0
 
 
@@ -65,9 +67,13 @@ class StoreProcess:
         """Its number."""
         return self._process.pid
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        self._process.send_signal(number)
+    def pause(self) -> None:
+        """Stop it until `go_on`."""
+        pause(self.pid)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        go_on(self.pid)
 
     def kill(self) -> None:
         """kill -9, and wait."""

@@ -30,6 +30,7 @@ from inlay.engine import client as client_module
 from inlay.engine.client import EngineClient
 from inlay.engine.config import EngineConfig, SchedulerConfig
 from tests.integration.engine.engines import request
+from tests.support.pause import go_on, pause
 
 PAGES = 400
 
@@ -136,7 +137,7 @@ async def test_an_id_can_be_used_again_at_once(client):
 
 
 async def test_an_engine_that_does_not_answer(client, monkeypatch):
-    os.kill(client.pid, signal.SIGSTOP)
+    pause(client.pid)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(client_module, "_ANSWER_S", 0.1)
@@ -144,7 +145,7 @@ async def test_an_engine_that_does_not_answer(client, monkeypatch):
                 with pytest.raises(EngineError, match=r"did not answer in 0\.1 s"):
                     await call
     finally:
-        os.kill(client.pid, signal.SIGCONT)
+        go_on(client.pid)
     await _collect(client, request("after", [5], max_tokens=2))
     assert (await client.stats()).pages_total == PAGES
 

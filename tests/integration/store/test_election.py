@@ -1,6 +1,5 @@
 """Masters elected through a real etcd."""
 
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from inlay.core.etcd import Etcd
 from inlay.store.address import Cluster, parse_cluster
 from inlay.store.election import LEASE_S, Election, boot_time, look_up_master
 from tests.support.directories import Service, free_port, missing_program, running
+from tests.support.pause import go_on, pause
 
 ROOT = Path(__file__).parents[3]
 NEVER = threading.Event()
@@ -95,10 +95,10 @@ def test_a_master_that_slept_beyond_its_lease_learns_that_it_is_none(cluster: Cl
     first = candidate(cluster, "a:1")
     try:
         assert line(first) == "1"
-        first.send_signal(signal.SIGSTOP)
+        pause(first.pid)
         reign = Election(cluster, "b:1").begin(NEVER)
         assert reign is not None and (reign.epoch, reign.nodes) == (2, ("n",))
-        first.send_signal(signal.SIGCONT)
+        go_on(first.pid)
         assert line(first) == "over"
     finally:
         end(first)

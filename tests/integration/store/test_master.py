@@ -174,11 +174,10 @@ def test_a_master_that_slept_beyond_its_lease_answers_nothing(
     ):
         store.put("key", b"old", replace)
         assert stale.get("key") == b"old"
-        sleeper.signal(signal.SIGSTOP)
-        # Its threads stop one after the other: a put that comes at once may still be its own.
+        sleeper.pause()
         other.wait_for(MASTER)
         eventually(lambda: store.put("key", b"new", replace, timeout_s=0.5))
-        sleeper.signal(signal.SIGCONT)
+        sleeper.go_on()
         # Its client asks it the moment it wakes: it may not say that "stale" is stored.
         with pytest.raises(StoreError):
             stale.put("key", b"stale", replace, timeout_s=1.5)
@@ -191,15 +190,15 @@ def test_ctrl_c_ends_a_call_that_waits_for_the_master(start: Start, token: bytes
     master = start("master", "--listen", listen, "--admin", "none")
     master.wait_for(MASTER)
     with Store.connect(listen, token=token) as store:
-        master.signal(signal.SIGSTOP)
+        master.pause()
         presser = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        presser.start()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            presser.start()
             store.exists("key", timeout_s=20)
         assert time.monotonic() - began < 5
         presser.join()
-        master.signal(signal.SIGCONT)
+        master.go_on()
         assert not store.exists("key", timeout_s=20)
 
 

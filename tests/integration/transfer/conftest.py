@@ -1,10 +1,8 @@
 """Two real processes: this one, and a target that it can stop and kill."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from inlay.kernels import native_problem
 from inlay.transfer import TransferConfig, TransferEngine
 from tests.integration.transfer.target import TOKEN
+from tests.support.pause import go_on, pause
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,15 +50,10 @@ class Target:
 
     def stop(self) -> None:
         """Returns when all its threads are stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        tasks = list(Path(f"/proc/{self.process.pid}/task").iterdir())
-        while any(
-            (task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks
-        ):
-            time.sleep(0.001)
+        pause(self.process.pid)
 
     def go_on(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        go_on(self.process.pid)
 
     def end(self) -> None:
         self.go_on()

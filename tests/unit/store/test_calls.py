@@ -30,9 +30,9 @@ def test_a_put_that_waits_for_room_ends_with_ctrl_c() -> None:
         with pytest.raises(StoreError):  # nothing may be evicted
             for number in range(100):
                 store.put(f"held {number}", bytes(100_000), HARD, timeout_s=0.2)
-        presser = press_soon()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            presser = press_soon()
             store.put("one more", bytes(1_000_000))
         presser.join()
         assert time.monotonic() - began < 5
