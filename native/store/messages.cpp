@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "../net/bytes.h"
 #include "message_fields.h"
 
 namespace inlay::store {
@@ -37,12 +38,15 @@ class Writer {
     const auto* from = static_cast<const std::byte*>(data);
     to_.insert(to_.end(), from, from + bytes);
   }
+  // Room for so many bytes at the end.
+  std::byte* room(std::size_t bytes) {
+    const std::size_t at = to_.size();
+    to_.resize(at + bytes);
+    return to_.data() + at;
+  }
   template <Number T>
   void put(T value) {
-    std::array<std::byte, sizeof(T)> bytes;
-    for (std::size_t i = 0; i < sizeof(T); ++i)
-      bytes[i] = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
-    append(bytes.data(), bytes.size());
+    net::store(room(sizeof(T)), static_cast<std::make_unsigned_t<T>>(value));
   }
   void put(bool value) { put(static_cast<uint8_t>(value)); }
   void put(double value) { put(std::bit_cast<uint64_t>(value)); }
@@ -60,6 +64,22 @@ class Writer {
   void put(std::vector<T>& list) {
     put(static_cast<uint32_t>(list.size()));
     for (T& value : list) put(value);
+  }
+  // Of most questions these are nearly all: their room is made at once.
+  void put(Keys& keys) {
+    std::size_t bytes = sizeof(uint32_t);
+    for (const std::string_view key : keys) bytes += sizeof(uint32_t) + key.size();
+    std::byte* at = room(bytes);
+    const auto number = [&at](std::size_t value) {
+      net::store(at, static_cast<uint32_t>(value));
+      at += sizeof(uint32_t);
+    };
+    number(keys.size());
+    for (const std::string_view key : keys) {
+      number(key.size());
+      std::memcpy(at, key.data(), key.size());
+      at += key.size();
+    }
   }
   template <Struct T>
   void put(T& value) {
@@ -105,11 +125,8 @@ class Reader {
   }
   template <Number T>
   void take(T& value) {
-    uint64_t sum = 0;
     const auto bytes = cut(sizeof(T));
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      sum |= static_cast<uint64_t>(bytes[i]) << (8 * i);
-    value = static_cast<T>(sum);
+    value = bytes.empty() ? T{} : static_cast<T>(net::load<std::make_unsigned_t<T>>(bytes.data()));
   }
   void take(bool& value) {
     uint8_t byte = 0;
@@ -185,7 +202,8 @@ template <typename Variant, std::size_t... kIndex>
 bool decode_any(std::size_t index, std::span<const std::byte> bytes, Variant& to,
                 std::index_sequence<kIndex...>) {
   const auto one = [&]<std::size_t kOne>(std::integral_constant<std::size_t, kOne>) {
-    auto& value = to.template emplace<kOne>();
+    // What it was before keeps its memory; each field is decoded anew.
+    auto& value = to.index() == kOne ? std::get<kOne>(to) : to.template emplace<kOne>();
     Reader reader(bytes);
     fields(reader, value);
     return reader.good() && consistent(value);

@@ -3,6 +3,8 @@
 // One connection, which is made again when it is lost, and a thread that minds it. Who waits for an
 // answer receives it itself: it takes the socket from the thread, and looks for the answer a while
 // before it sleeps, since a thread that sleeps takes longer to wake than most answers take to come.
+// The thread gets the socket back when it is next due: else it would be woken by each answer that
+// comes before its asker looks for it.
 #pragma once
 
 #include <atomic>
@@ -47,7 +49,20 @@ class RemoteLink final : public MasterLink {
   void set_addresses(std::vector<std::string> addresses);
 
  private:
-  struct Connection;
+  struct Connection {
+    net::Descriptor socket;
+    std::string address;
+    net::Loop::Id loop_id = 0;
+    uint32_t events = 0;
+    bool minded = false;  // by the thread, also while no answer is waited for but to pings
+    bool lost = false;
+    Bytes in;
+    std::size_t end = 0;
+    Bytes out;
+    std::size_t sent = 0;
+    Clock::time_point heard = Clock::now();
+    Clock::time_point pinged{};
+  };
   struct Pending {
     std::size_t kind;
     Bytes frame;
@@ -104,6 +119,7 @@ class RemoteLink final : public MasterLink {
   std::string problem_ = "no connection was made yet";
   uint64_t last_serial_ = 0;
   std::map<uint64_t, std::shared_ptr<Pending>> pending_;
+  std::size_t told_later_ = 0;  // of these, answers that the thread has to receive
   std::vector<Told> told_;
   std::shared_ptr<net::Dial> dial_;
   Clock::time_point dialled_{};

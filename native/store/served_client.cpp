@@ -170,6 +170,7 @@ bool ServedClient::take(const Frame& frame) {
     unanswered_.erase(ticket);
     put(frame.kind, frame.serial, *answer);
   }
+  if (frame.body.size() > kReceive) question_ = {};  // long ones are rare
   return true;
 }
 
