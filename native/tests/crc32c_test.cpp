@@ -135,4 +135,8 @@ int main() {
   } else {
     std::puts("this processor has no instruction for it: the table alone is tested");
   }
+  if (const Crc32c* vectors = inlay::crc32c_by_vectors())
+    check_variant(*vectors);
+  else
+    std::puts("this processor multiplies no vectors: that variant is not tested");
 }
