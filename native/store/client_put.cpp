@@ -8,6 +8,7 @@
 #include "../core/interrupt.h"
 #include "../core/stream_copy.h"
 #include "client.h"
+#include "moving.h"
 
 namespace inlay::store {
 
@@ -106,16 +107,6 @@ class RemoteWrites {
   std::vector<transfer::Range> ranges_;
   std::vector<transfer::Request> requests_;
 };
-
-void move_all(transfer::Engine& engine, std::vector<transfer::Request> requests,
-              Clock::time_point until) {
-  const double left = std::max(0.001, std::chrono::duration<double>(until - Clock::now()).count());
-  const auto batch = engine.submit(std::move(requests), left);
-  // Its own deadline ends it.
-  while (!batch->wait(Clock::now() + std::chrono::seconds(1))) {
-  }
-  if (batch->state() != transfer::State::kDone) throw batch->failure();
-}
 
 }  // namespace
 
@@ -233,12 +224,15 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
       std::memcpy(at - record.gaps[c], &gap, sizeof(gap));
     }
   }
-  std::vector<transfer::Request> requests;
-  SegmentId asked = 0;
-  try {
-    for (std::size_t c = 0; c < lane.cursors.size(); ++c) {
-      if (lane.cursors[c].reach->mapped() != nullptr) continue;
-      asked = lane.cursors[c].extent.segment;
+  // A node at a time, so that the one is known that does not take it.
+  std::vector<std::pair<SegmentId, Moving>> under_way;
+  std::optional<TransferFailure> failure;
+  SegmentId failed = 0;
+  for (std::size_t c = 0; c < lane.cursors.size() && !failure; ++c) {
+    if (lane.cursors[c].reach->mapped() != nullptr) continue;
+    const SegmentId asked = lane.cursors[c].extent.segment;
+    try {
+      std::vector<transfer::Request> requests;
       RemoteWrites writes(lane.cursors[c].reach->remote(until), lane.cursors[c].extent.grant);
       uint64_t gathered_bytes = 0;
       for (const Placed& record : placed)
@@ -274,18 +268,25 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
           write_tail(writes.gather(to, tail), value.parent);
       }
       writes.finish(requests);
+      if (!requests.empty())
+        under_way.emplace_back(asked, Moving(*engine_, std::move(requests), until));
+    } catch (const TransferFailure& problem) {
+      failure = problem;
+      failed = asked;
     }
-    if (!requests.empty()) move_all(*engine_, std::move(requests), until);
-  } catch (const TransferFailure& failure) {
-    if (failure.status == Status::kTimeout || Clock::now() >= until) throw failure_of(failure);
-    if (failure.status == Status::kGrant) return false;  // the extent is closed: another one
-    for (const Lane::Cursor& cursor : lane.cursors)
-      if (cursor.reach->mapped() == nullptr && cursor.extent.segment == asked)
-        lanes_.avoid(cursor.extent.segment);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    return false;
   }
-  return true;
+  for (auto& [segment, moving] : under_way) {
+    transfer::Batch& batch = moving.finish();
+    if (batch.state() == transfer::State::kDone || failure) continue;
+    failure = batch.failure();
+    failed = segment;
+  }
+  if (!failure) return true;
+  if (failure->status == Status::kTimeout || Clock::now() >= until) throw failure_of(*failure);
+  if (failure->status == Status::kGrant) return false;  // the extent is closed: another one
+  lanes_.avoid(failed);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return false;
 }
 
 // The headers of records that are written: with another generation, or as fillers.
@@ -322,11 +323,10 @@ bool StoreClient::write_again(Lane& lane, std::span<const Value> values,
   }
   if (requests.empty()) return true;
   try {
-    move_all(*engine_, std::move(requests), until);
+    return Moving(*engine_, std::move(requests), until).finish().state() == transfer::State::kDone;
   } catch (const TransferFailure&) {
     return false;
   }
-  return true;
 }
 
 // Returns those that are to be put again, elsewhere.

@@ -7,6 +7,7 @@
 #include "../core/errors.h"
 #include "../core/stream_copy.h"
 #include "client.h"
+#include "moving.h"
 
 namespace inlay::store {
 
@@ -93,14 +94,6 @@ void StoreClient::read_remote(std::span<const Read> reads, std::vector<Fetch>& f
     return transfer::Request{
         .op = transfer::Op::kRead, .local = to, .remote = remote, .ranges = {{0, from, to->size}}};
   };
-  const auto move_all = [&](std::vector<transfer::Request> requests) {
-    const double left =
-        std::max(0.001, std::chrono::duration<double>(until - Clock::now()).count());
-    const auto batch = engine_->submit(std::move(requests), left);
-    while (!batch->wait(Clock::now() + std::chrono::seconds(1))) {
-    }
-    return batch;
-  };
   std::vector<transfer::Request> requests;
   std::vector<transfer::Request> heads;  // again, of those of which parts were read
   std::vector<std::pair<std::size_t, std::size_t>> spans(fetches.size());
@@ -140,11 +133,13 @@ void StoreClient::read_remote(std::span<const Read> reads, std::vector<Fetch>& f
   if (requests.empty()) return;
   std::vector<transfer::Batch::Progress> moved(requests.size());
   try {
-    const auto batch = move_all(std::move(requests));
-    for (std::size_t i = 0; i < moved.size(); ++i) moved[i] = batch->progress(i);
+    Moving moving(*engine_, std::move(requests), until);
+    transfer::Batch& batch = moving.finish();
+    for (std::size_t i = 0; i < moved.size(); ++i) moved[i] = batch.progress(i);
     // Parts have no checksum of their own. Bytes are given to another record only after this one
     // was marked dead: alive afterwards, it was alive while they were read.
-    if (!heads.empty() && move_all(std::move(heads))->state() != transfer::State::kDone)
+    if (!heads.empty() &&
+        Moving(*engine_, std::move(heads), until).finish().state() != transfer::State::kDone)
       for (std::size_t f = 0; f < fetches.size(); ++f)
         if (!fetches[f].gathered && !fetches[f].whole) spans[f].second = spans[f].first;
   } catch (const TransferFailure&) {
