@@ -198,6 +198,7 @@ class Master {
   void start_promotions(Pool& pool, Millis now);
   bool start_move(Move move, uint64_t bytes, Millis now);
   void end_move(const InFlight& flight, const Done& done, Millis now);
+  void end_copy(const Move& move, bool good, Millis now);
   void leave_node(Pool& pool, ObjectId id, uint32_t node);
   void end_promotion(Pool& pool, std::string_view key, Millis now);
   bool copy(Pool& pool, ObjectId id, SegmentId leaving, Millis now);

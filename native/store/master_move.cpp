@@ -234,7 +234,7 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
     }
     close_extent(to, move.offset);
   }
-  if (move.kind == Move::Kind::kCopy) return;
+  if (move.kind == Move::Kind::kCopy) return end_copy(move, good || !same, now);
   if (same && good && usable(to)) {
     Object& object = pool.index[move.id];
     object.lease_end = std::max(object.lease_end, lease_tick(now + kReadMs) + 1);
@@ -245,6 +245,14 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
   }
   end_promotion(pool, flight.command.keys[0], now);
   start_promotions(pool, now);
+}
+
+void Master::end_copy(const Move& move, bool good, Millis now) {
+  if (segments_[move.from] == nullptr) return;
+  Pause& pause = move.leaves ? node_of(*segments_[move.from]).drains : move.pool->repairs;
+  if (good) return pause.end();
+  pause.begin(now);
+  if (!move.leaves) move.pool->thin.emplace_back(move.id, move.generation);
 }
 
 void Master::leave_node(Pool& pool, ObjectId id, uint32_t node) {
@@ -261,6 +269,7 @@ void Master::leave_node(Pool& pool, ObjectId id, uint32_t node) {
 bool Master::repair(Millis now) {
   bool more = false;
   for (auto& [name, pool] : pools_) {
+    if (!pool->repairs.over(now)) continue;
     const std::size_t count = std::min<std::size_t>(pool->thin.size(), kRepairs);
     for (std::size_t i = 0; i < count; ++i) {
       const auto [id, generation] = pool->thin.front();
@@ -306,7 +315,7 @@ bool Master::drain(Node& node, Millis now) {
   Pool& pool = *node.pool;
   uint64_t left = 0;
   for (const SegmentId id : node.segments) left += segments_[id]->objects;
-  if (left == 0) return false;
+  if (left == 0 || !node.drains.over(now)) return false;
   ObjectId id = node.drain_cursor;
   const ObjectId end = id + std::min(kSlice, pool.index.end() - std::min(id, pool.index.end()));
   for (unsigned begun = 0; id < end && begun < kRepairs; ++id) {
@@ -338,6 +347,11 @@ bool Master::drain(Node& node, Millis now) {
   if (id >= pool.index.end()) {
     node.drain_cursor = 0;
     node.stuck = std::exchange(node.stuck_now, 0);
+    // With nothing under way that could make room, only others can.
+    const bool waits = std::ranges::none_of(pool.segments, [&](SegmentId one) {
+      return node_of(*segments_[one]).copies > 0 || node_of(*segments_[one]).promotions > 0;
+    });
+    if (node.stuck > 0 && waits) node.drains.begin(now);
   }
   return true;
 }

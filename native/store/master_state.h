@@ -1,6 +1,7 @@
 // What a master knows, besides its objects: segments, nodes, clients, and what is under way.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -57,6 +58,22 @@ struct Orphans {
   std::string parents;
 };
 
+// Between tries of what fails: longer each time, until one succeeds.
+struct Pause {
+  static constexpr Millis kFirst = 20;
+  static constexpr Millis kLongest = 1000;
+
+  bool over(Millis now) const { return now >= until; }
+  void begin(Millis now) {
+    length = std::clamp(2 * length, kFirst, kLongest);
+    until = now + length;
+  }
+  void end() { length = until = 0; }
+
+  Millis length = 0;
+  Millis until = 0;
+};
+
 // The objects of one tenant.
 struct Pool {
   Pool(std::string tenant, const KeyHash& hash, std::unique_ptr<EvictionPolicy> policy)
@@ -91,6 +108,7 @@ struct Pool {
   Orphans orphans;                                 // while some do
   bool evicting = false;
   bool gave_up_copies = false;  // for want of a node that could take them
+  Pause repairs;
 };
 
 // Room in a segment that somebody fills.
@@ -205,6 +223,7 @@ struct Node {
   unsigned promotions = 0;                 // from its disk
   unsigned demotions = 0;                  // commands, of what is evicted
   ObjectId drain_cursor = 0;
+  Pause drains;
   uint64_t stuck = 0;      // of the last pass of a drain
   uint64_t stuck_now = 0;  // of this one
 };

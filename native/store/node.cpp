@@ -165,18 +165,10 @@ void StoreNode::advertise(Held& held, Clock::time_point until) {
         some.records.push_back({.key = {}, .offset = entry.offset, .record_bytes = header.bytes});
         continue;
       }
-      some.records.push_back({
-          .key = entry.key,
-          .offset = entry.offset,
-          .record_bytes = header.bytes,
-          .payload_bytes = header.payload_bytes,
-          .generation = header.generation,
-          .group = header.group,
-          .flags = header.flags,
-          .wanted_replicas = header.replicas,
-          .parent = parent_in(header, held.segment->memory().subspan(entry.offset, header.bytes)),
-          .recompute_us = header.recompute_us,
-      });
+      Advertise::Record& record = some.records.emplace_back(advertised(header, entry.key));
+      record.offset = entry.offset;
+      record.parent = parent_in(header, held.segment->memory().subspan(entry.offset, header.bytes));
+      record.recompute_us = header.recompute_us;
     }
     ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
   } while (at < entries.size());
@@ -219,12 +211,9 @@ void StoreNode::serve() {
       if (joined && beat()) continue;
       joined = false;
       forget_commands();
-      for (Held& held : held_) {
-        // What clients put there stays; what they put from now on, they put elsewhere.
-        if (!held.segment->close_all())
-          throw ResourceError("a process that was stopped holds an extent of node '" +
-                              options_.name + "'");
-      }
+      // What clients put there stays; what they put from now on, they put elsewhere. Where one was
+      // stopped while it wrote, what it writes to is taken until it goes on, or ends.
+      for (Held& held : held_) (void)held.segment->close_all();
       join(Clock::now() + kAnswer);
       joined = true;
     } catch (const std::exception&) {
@@ -242,6 +231,7 @@ void StoreNode::forget_commands() {
     told_->done.clear();
     told_->demoting.clear();
     told_->demoted.clear();
+    ++told_->joins;
   }
   done_.clear();
   released_.clear();
@@ -265,6 +255,8 @@ bool StoreNode::beat() {
     disk.used_bytes = news.used_bytes;
     for (const NodeDisk::Removal& one : news.dropped)
       disk.dropped.push_back({one.key, one.generation});
+  }
+  {
     const std::lock_guard lock(told_->mutex);
     done_.insert(done_.end(), told_->done.begin(), told_->done.end());
     told_->done.clear();
@@ -323,6 +315,7 @@ void StoreNode::close() {
     serving_.join();
   }
   if (populating_.joinable()) populating_.join();
+  copies_.reset();
   if (disk_ != nullptr) disk_->finish();
   if (held_.empty()) return;
   if (joined) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../transfer/engine.h"
+#include "call_queue.h"
 #include "master_link.h"
 #include "node_disk.h"
 #include "reach.h"
@@ -44,11 +45,18 @@ class StoreNode {
   uint64_t memory_bytes() const;
   uint64_t adopted_records() const { return adopted_records_; }
 
+  // Of its disk, as long as it has one and is not closed. Not beside close().
+  std::optional<NodeDisk::Figures> disk_figures() {
+    if (disk_ == nullptr) return {};
+    return disk_->figures();
+  }
+
   // Leaves the master. Afterwards no memory of the node is used by anybody.
   void close();
 
  private:
   static constexpr std::chrono::seconds kAnswer{5};  // the longest wait for one
+  static constexpr std::size_t kCopies = 4;          // at a time
 
   struct Held {
     std::unique_ptr<StoreSegment> segment;
@@ -62,13 +70,15 @@ class StoreNode {
     std::shared_ptr<std::atomic<bool>> removed;
   };
   using SegmentPlace = std::pair<SegmentId, uint64_t>;
-  // What the disk's threads tell.
+  // What the threads of the disk and of copies tell.
   struct Told {
     std::mutex mutex;
     std::vector<Done> done;  // of which the master was not told
     // Records on their way to the disk, until the master has been told that they are there.
     std::multiset<SegmentPlace> demoting;
     std::vector<SegmentPlace> demoted;  // of these, which it was told
+    // Grows when the node joins again: copies that were wanted before are placed no more.
+    uint64_t joins = 0;
   };
   struct Closing {
     uint64_t command;
@@ -88,7 +98,8 @@ class StoreNode {
   bool beat();
   void execute(const Command& command);
   Done::Outcome open(Held& held, const Command& command);
-  Done::Outcome copy(Held& held, const Command& command);
+  void copy(Held& held, const Command& command);
+  bool fetch(const Command& command, std::vector<std::byte>& record);
   void kill(Held& held, const Command& command, Done& done);
   bool kill_later(Held& held, const Command& command);
   bool execute_on_disk(const Command& command, Held* held);
@@ -107,6 +118,7 @@ class StoreNode {
   std::unique_ptr<NodeDisk> disk_;
   std::optional<SegmentId> disk_id_;  // where it is offered
   const std::shared_ptr<Told> told_ = std::make_shared<Told>();
+  std::unique_ptr<CallQueue> copies_ = std::make_unique<CallQueue>(kCopies);
   std::vector<LateKill> late_kills_;
   std::vector<Closing> closing_;
   std::vector<Done> done_;

@@ -28,8 +28,8 @@ void StoreNode::execute(const Command& command) {
         kill(*held, command, done);
         break;
       case Command::Kind::kCopy:
-        done.outcome = copy(*held, command);
-        break;
+        copy(*held, command);
+        return;
       case Command::Kind::kDemote:
       case Command::Kind::kPromote:
         break;
@@ -37,7 +37,7 @@ void StoreNode::execute(const Command& command) {
   done_.push_back(std::move(done));
 }
 
-// Tells the master at once what the disk's threads have done.
+// Tells the master at once what was done by other threads.
 NodeDisk::Then StoreNode::tell(std::vector<SegmentPlace> places) {
   return [told = told_, &link = link_, places = std::move(places)](const Done& done) {
     Beat beat;
@@ -145,19 +145,42 @@ void StoreNode::kill(Held& held, const Command& command, Done& done) {
   done.outcome = Done::Outcome::kDone;
 }
 
-Done::Outcome StoreNode::copy(Held& held, const Command& command) {
+// By a thread of its own: a source that does not answer holds nothing else up.
+void StoreNode::copy(Held& held, const Command& command) {
+  uint64_t joins;
+  {
+    const std::lock_guard lock(told_->mutex);
+    joins = told_->joins;
+  }
+  const std::span<std::byte> memory = held.segment->memory();
+  copies_->submit([this, command, memory, joins, then = tell()] {
+    Done done;
+    done.command = command.id;
+    done.outcome = Done::Outcome::kFailed;
+    std::vector<std::byte> record(command.bytes);
+    if (!over_.load() && fetch(command, record)) {
+      const std::lock_guard lock(told_->mutex);
+      if (told_->joins != joins) return;  // its room is somebody else's
+      place_record(memory.subspan(command.offset, record.size()), record);
+      done.outcome = Done::Outcome::kDone;
+    }
+    then(done);
+  });
+}
+
+// False: it is gone, or not reached.
+bool StoreNode::fetch(const Command& command, std::vector<std::byte>& record) {
   const auto until = Clock::now() + kAnswer;
-  std::vector<std::byte> record(command.bytes);
   try {
     const auto reaches = sources_.of_version(0, until);
     if (command.source.segment >= reaches->size() || (*reaches)[command.source.segment] == nullptr)
-      return Done::Outcome::kFailed;
+      return false;
     Reach& source = *(*reaches)[command.source.segment];
     if (HostSegment* mapped = source.mapped()) {
       const auto pin = mapped->pins().pin(command.source.offset);
       if (!pin || command.bytes > mapped->memory().size() ||
           command.source.offset > mapped->memory().size() - command.bytes)
-        return Done::Outcome::kFailed;
+        return false;
       std::memcpy(record.data(), mapped->memory().data() + command.source.offset, record.size());
     } else {
       const auto remote = source.remote(until);
@@ -170,16 +193,13 @@ Done::Outcome StoreNode::copy(Held& held, const Command& command) {
                                          std::chrono::duration<double>(kAnswer).count());
       while (!batch->wait(Clock::now() + kAnswer)) {
       }
-      if (batch->state() != transfer::State::kDone) return Done::Outcome::kFailed;
+      if (batch->state() != transfer::State::kDone) return false;
     }
   } catch (const std::exception&) {
-    return Done::Outcome::kFailed;
+    return false;
   }
-  if (command.keys.empty() || !is_record(record, command.keys[0], command.source_generation) ||
-      load_state(record.data()) != RecordState::kLive)
-    return Done::Outcome::kFailed;
-  place_record(held.segment->memory().subspan(command.offset, record.size()), record);
-  return Done::Outcome::kDone;
+  return !command.keys.empty() && is_record(record, command.keys[0], command.source_generation) &&
+         load_state(record.data()) == RecordState::kLive;
 }
 
 }  // namespace inlay::store

@@ -65,6 +65,18 @@ bool is_hard_pinned(std::span<const std::byte> record) {
 
 }  // namespace
 
+Advertise::Record advertised(const RecordHeader& header, std::string_view key) {
+  Advertise::Record record;
+  record.key = key;
+  record.record_bytes = header.bytes;
+  record.payload_bytes = header.payload_bytes;
+  record.generation = header.generation;
+  record.group = header.group;
+  record.flags = header.flags;
+  record.wanted_replicas = header.replicas;
+  return record;
+}
+
 void place_record(std::span<std::byte> to, std::span<const std::byte> record) {
   std::memcpy(to.data() + sizeof(RecordHeader), record.data() + sizeof(RecordHeader),
               record.size() - sizeof(RecordHeader));
@@ -130,9 +142,14 @@ void NodeDisk::finish() {
 
 void NodeDisk::demote(uint64_t command, std::vector<Demotion> records, Then done) {
   submit(writer_, [this, command, records = std::move(records), done = std::move(done)] {
+    const auto began = std::chrono::steady_clock::now();
     Done told;
     told.command = command;
     told.missing = write(records);
+    uint64_t bytes = 0;
+    for (const Demotion& one : records) bytes += one.record.size();
+    for (const uint32_t at : told.missing) bytes -= records[at].record.size();
+    count(written_, records.size() - told.missing.size(), bytes, told.missing.size(), began);
     done(std::move(told));
     make_room();
   });
@@ -150,9 +167,12 @@ void NodeDisk::remove(uint64_t command, std::vector<Removal> removals, Then done
 void NodeDisk::promote(uint64_t command, std::string key, uint64_t generation,
                        std::span<std::byte> into, Then done) {
   submit(readers_, [this, command, key = std::move(key), generation, into, done = std::move(done)] {
+    const auto began = std::chrono::steady_clock::now();
     Done told;
     told.command = command;
-    if (!read(key, generation, into, told)) {
+    const bool there = read(key, generation, into, told);
+    count(read_, there ? 1 : 0, there ? into.size() : 0, there ? 0 : 1, began);
+    if (!there) {
       told.outcome = Done::Outcome::kFailed;
       told.missing = {0};
     }
@@ -257,17 +277,7 @@ void NodeDisk::adopt(uint32_t epoch, bool drops_mutable, const Visit& visit) {
           removed.push_back({std::string(living.key), living.generation});
           return;
         }
-        const RecordHeader& header = record->header;
-        visit({
-            .key = living.key,
-            .offset = 0,
-            .record_bytes = header.bytes,
-            .payload_bytes = header.payload_bytes,
-            .generation = header.generation,
-            .group = header.group,
-            .flags = header.flags,
-            .wanted_replicas = header.replicas,
-        });
+        visit(advertised(record->header, living.key));
       });
   if (status != LogStatus::kOk || (!removed.empty() && !write_removals(removed)) ||
       log_->follow(epoch) != LogStatus::kOk) {
@@ -277,6 +287,28 @@ void NodeDisk::adopt(uint32_t epoch, bool drops_mutable, const Visit& visit) {
   is_whole_ = true;
   const std::lock_guard lock(mutex_);
   dropped_.clear();
+}
+
+void NodeDisk::count(Moved& moved, uint64_t records, uint64_t bytes, uint64_t missing,
+                     std::chrono::steady_clock::time_point began) {
+  const auto took = std::chrono::steady_clock::now() - began;
+  const auto us = std::chrono::ceil<std::chrono::microseconds>(took).count();
+  const auto bucket = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(us - 1, 0)));
+  const std::lock_guard lock(mutex_);
+  moved.records += records;
+  moved.bytes += bytes;
+  moved.missing += missing;
+  moved.seconds += std::chrono::duration<double>(took).count();
+  ++moved.calls[std::min<std::size_t>(static_cast<std::size_t>(bucket), Moved::kBuckets)];
+}
+
+NodeDisk::Figures NodeDisk::figures() {
+  Figures figures;
+  if (!failed_) figures.log = log_->figures();
+  const std::lock_guard lock(mutex_);
+  figures.read = read_;
+  figures.written = written_;
+  return figures;
 }
 
 NodeDisk::News NodeDisk::news() {

@@ -5,7 +5,9 @@
 // up what was written first; one that fails is given up itself, and the node goes on without it.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -77,6 +79,22 @@ class NodeDisk {
   // Waits until nothing is under way.
   void finish();
 
+  // What the log holds, and what was moved since it was opened.
+  struct Moved {
+    static constexpr std::size_t kBuckets = 25;  // up to 2^i us; one more for what takes longer
+    uint64_t records = 0;
+    uint64_t bytes = 0;
+    uint64_t missing = 0;  // that were not to be had, or not taken
+    std::array<uint64_t, kBuckets + 1> calls{};
+    double seconds = 0;  // in them
+  };
+  struct Figures {
+    DiskLog::Figures log{};  // nothing, where it failed
+    Moved read;
+    Moved written;
+  };
+  Figures figures();  // cost: iterates over the log's index
+
   // What the log holds, and the first of what it gave up since the last call of forget_dropped().
   struct News {
     uint64_t used_bytes = 0;
@@ -86,6 +104,8 @@ class NodeDisk {
   void forget_dropped(std::size_t count);
 
  private:
+  void count(Moved& moved, uint64_t records, uint64_t bytes, uint64_t missing,
+             std::chrono::steady_clock::time_point began);
   void submit(CallQueue& queue, std::function<void()> job);
   std::vector<uint32_t> write(const std::vector<Demotion>& records);
   bool write_removals(const std::vector<Removal>& removals);
@@ -98,6 +118,8 @@ class NodeDisk {
   std::condition_variable idle_;
   std::size_t under_way_ = 0;
   std::vector<Removal> dropped_;
+  Moved read_;
+  Moved written_;
   std::atomic<bool> failed_{false};
 
   const DiskLogOptions options_;
@@ -109,6 +131,8 @@ class NodeDisk {
   CallQueue readers_;
 };
 
+// What a master is told of a living record, but for its place.
+Advertise::Record advertised(const RecordHeader& header, std::string_view key);
 // Copies a record to where records are read: whoever finds its header finds all of it.
 void place_record(std::span<std::byte> to, std::span<const std::byte> record);
 // Whether that is the record, whole.

@@ -378,19 +378,35 @@ std::vector<StoreSegment::Entry> StoreSegment::records() const {
   for (const ExtentEntry& extent : open_extents()) {
     walk(at, extent.offset);
     at = extent.offset + extent.bytes;
+    if (const auto stuck = stuck_.find(extent.offset); stuck != stuck_.end())
+      walk(extent.offset, stuck->second.offset);
   }
   walk(at, memory_.size());
   const std::vector<uint64_t> read = pins_->pinned(dead);
   std::erase_if(found, [&](const Entry& entry) {
     return !entry.is_living && !std::ranges::binary_search(read, entry.offset);
   });
+  for (const auto& [extent, rest] : stuck_)
+    if (rest.bytes > 0) found.push_back({rest.offset, make_filler(rest.bytes), {}, false});
+  std::ranges::sort(found, {}, &Entry::offset);
+  return found;
+}
+
+std::vector<uint64_t> StoreSegment::pinned(const std::vector<uint64_t>& offsets) {
+  std::vector<uint64_t> found = pins_->pinned(offsets);
+  std::erase_if(stuck_, [this](const auto& one) { return close(one.first, {&one.second, 1}); });
+  for (const auto& [extent, rest] : stuck_)
+    if (std::ranges::binary_search(offsets, rest.offset)) found.push_back(rest.offset);
+  std::ranges::sort(found);
+  const auto repeated = std::ranges::unique(found);
+  found.erase(repeated.begin(), repeated.end());
   return found;
 }
 
 // What its client wrote before it or its node ended: records that are whole, of generations that it
 // was given, up to the first that is not.
-bool StoreSegment::close_whole(const ExtentEntry& extent) {
-  if (!shut(extent.offset)) return false;
+void StoreSegment::close_whole(const ExtentEntry& extent) {
+  const bool quiet = shut(extent.offset);
   const uint64_t end = extent.offset + extent.bytes;
   const auto is_whole = [&](uint64_t offset, const ParsedRecord& record) {
     const RecordHeader& header = record.header;
@@ -402,14 +418,17 @@ bool StoreSegment::close_whole(const ExtentEntry& extent) {
   };
   const uint64_t written = walk_records(memory_, extent.offset, end, is_whole);
   const Command::Range rest{written, end - written};
-  return close(extent.offset, {&rest, 1});
+  if (!quiet || !close(extent.offset, {&rest, 1})) stuck_[extent.offset] = rest;
 }
 
 bool StoreSegment::close_all() {
+  stuck_.clear();
   for (const ExtentEntry& extent : open_extents())
-    if (contains(extent.offset, extent.bytes) ? !close_whole(extent) : !close(extent.offset, {}))
-      return false;
-  return true;
+    if (contains(extent.offset, extent.bytes))
+      close_whole(extent);
+    else if (!close(extent.offset, {}))
+      stuck_[extent.offset] = {};
+  return stuck_.empty();
 }
 
 // Afterwards all is one chain. Where memory was damaged, what lies behind that is given up, up to

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -96,19 +97,18 @@ class StoreSegment {
   std::vector<ExtentEntry> open_extents() const;
   bool has_open(uint64_t offset, uint64_t grant) const;
   // Closes all extents and keeps each record in them that is whole, up to the first that is not.
-  // False: a client that was stopped while it wrote holds one.
+  // False: a client that was stopped while it wrote holds one. Nobody else writes there; records()
+  // has what is not whole of it as dead, until pinned() finds that the client let go.
   bool close_all();
 
   // Marks records dead that have these generations; no reader that begins later takes them.
   void kill(std::span<const RecordRef> victims);
   // Of records marked dead, those that somebody reads in place still. `offsets` are sorted.
-  std::vector<uint64_t> pinned(const std::vector<uint64_t>& offsets) {
-    return pins_->pinned(offsets);
-  }
+  std::vector<uint64_t> pinned(const std::vector<uint64_t>& offsets);
   void reap() { pins_->reap(); }
 
   // In the order of their offsets, living records and those dead ones that somebody reads in place
-  // still; but for those in open extents.
+  // still; but for those in open extents. A dead one that is written to has no more than its size.
   struct Entry {
     uint64_t offset;
     RecordHeader header;
@@ -131,7 +131,7 @@ class StoreSegment {
   bool shut(uint64_t offset);
   bool is_quiet(uint64_t offset) const;
   bool contains(uint64_t offset, uint64_t bytes) const;
-  bool close_whole(const ExtentEntry& extent);
+  void close_whole(const ExtentEntry& extent);
   bool mend_chain();
 
   Uuid uuid_{};
@@ -143,8 +143,9 @@ class StoreSegment {
   SegmentTable* table_ = nullptr;
   std::unique_ptr<PinPage> pins_;
   std::shared_ptr<transfer::Segment> registered_;
-  std::atomic<uint64_t> ready_{0};  // bytes from the start that the system has given
-  mutable std::mutex mutex_;        // of the table
+  std::atomic<uint64_t> ready_{0};            // bytes from the start that the system has given
+  mutable std::mutex mutex_;                  // of the table
+  std::map<uint64_t, Command::Range> stuck_;  // extents that close_all() left: what is not whole
 };
 
 }  // namespace inlay::store

@@ -323,6 +323,28 @@ void test_adoption() {
 }
 
 // A client and its node are killed together at any moment of puts and opens.
+// A writer that was stopped: what is whole is offered again, what it writes to is taken until it
+// lets go, and becomes free then, whatever was written meanwhile.
+void test_a_stopped_writer() {
+  const Directory directory;
+  const auto segment = StoreSegment::make(options_of(directory, 1 << 20));
+  CHECK(segment->open({4096, 65536, 99, 10}, 4096, (1 << 20) - 4096 - 65536));
+  PinBoard board(segment->path() + ".pins");
+  auto writing = board.pin(4096 + kWriting);
+  const uint64_t rest = 4096 + write_record(segment->memory(), 4096, "whole", "1", 10);
+  CHECK(!segment->close_all() && !segment->has_open(4096, 99));
+  CHECK((contents(*segment) == Contents{{"whole", "1"}}));
+  const std::vector<StoreSegment::Entry> found = segment->records();
+  CHECK(found.size() == 2 && found[1].offset == rest && found[1].key.empty());
+  CHECK(found[1].header.bytes == 4096 + 65536 - rest);
+  CHECK(segment->pinned({rest}) == std::vector<uint64_t>{rest});
+  write_record(segment->memory(), rest, "late", "2", 11);
+  writing.release();
+  CHECK(segment->pinned({rest}).empty() && segment->open_extents().empty());
+  CHECK((contents(*segment) == Contents{{"whole", "1"}}) && is_one_chain(*segment));
+  segment->unlink_files();
+}
+
 void test_torn_at_random() {
   std::mt19937 random(5);
   for (int round = 0; round < 30; ++round) {
@@ -405,6 +427,7 @@ int main() {
   test_pins();
   test_pins_hold_bytes();
   test_adoption();
+  test_a_stopped_writer();
   test_torn_at_random();
   test_refusals();
   return 0;
