@@ -2,6 +2,9 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <mutex>
+#include <optional>
+
 #include "../store/node.h"
 #include "array.h"
 #include "store.h"
@@ -78,14 +81,48 @@ class NodeHandle {
   void close() {
     if (!link_->made_here()) return;
     const WithoutGil unlocked;
+    const std::lock_guard lock(closing_);
     node_->close();
+  }
+  std::optional<store::NodeDisk::Figures> disk_figures() {
+    store::StoreNode& node = get();
+    const WithoutGil unlocked;
+    const std::lock_guard lock(closing_);
+    return node.disk_figures();
   }
 
  private:
   std::shared_ptr<LinkHandle> link_;
   std::shared_ptr<EngineHandle> engine_;
   store::StoreNode* node_ = nullptr;
+  std::mutex closing_;
 };
+
+nb::dict dict_of(const store::NodeDisk::Moved& moved) {
+  nb::dict told;
+  told["records"] = moved.records;
+  told["bytes"] = moved.bytes;
+  told["missing"] = moved.missing;
+  told["seconds"] = moved.seconds;
+  nb::list calls;
+  for (const uint64_t count : moved.calls) calls.append(count);
+  told["calls"] = calls;
+  return told;
+}
+
+nb::object disk_dict(NodeHandle& node) {
+  const auto figures = node.disk_figures();
+  if (!figures) return nb::none();
+  nb::dict told;
+  told["objects"] = figures->log.records;
+  told["living_bytes"] = figures->log.living_bytes;
+  told["extents"] = figures->log.extents;
+  told["free_extents"] = figures->log.free_extents;
+  told["damaged"] = figures->log.damaged;
+  told["read"] = dict_of(figures->read);
+  told["written"] = dict_of(figures->written);
+  return told;
+}
 
 std::shared_ptr<NodeHandle> make_node(std::shared_ptr<LinkHandle> link,
                                       std::shared_ptr<EngineHandle> engine, std::string name,
@@ -119,6 +156,7 @@ void register_store_node(nb::module_& m) {
       .def_prop_ro("name", [](const NodeHandle& n) { return n.get().name(); })
       .def_prop_ro("memory_bytes", [](const NodeHandle& n) { return n.get().memory_bytes(); })
       .def_prop_ro("adopted_records", [](const NodeHandle& n) { return n.get().adopted_records(); })
+      .def("disk_figures", &disk_dict)
       .def("close", &NodeHandle::close);
 }
 

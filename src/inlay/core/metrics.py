@@ -325,6 +325,36 @@ STORE_NODE_USED = _store("node_used_bytes", "gauge", "What of it is taken.", "no
 STORE_NODE_FRAGMENTATION = _store(
     "node_fragmentation", "gauge", "Free memory outside the largest free range / free.", "node"
 )
+STORE_DISK_OBJECTS = _store("disk_objects", "gauge", "Records that live in its log.", "node")
+STORE_DISK_LIVING = _store("disk_living_bytes", "gauge", "Their bytes.", "node")
+STORE_DISK_EXTENTS = _store("disk_extents", "gauge", "Pieces of its log.", "node", "state")
+STORE_DISK_DAMAGED = _store(
+    "disk_damaged", "counter", "Records and extents that were found damaged.", "node"
+)
+STORE_DISK_MOVED = _store("disk_moved", "counter", "Records read or written.", "node", "op")
+STORE_DISK_MOVED_BYTES = _store("disk_moved_bytes", "counter", "Their bytes.", "node", "op")
+STORE_DISK_MISSING = _store(
+    "disk_missing", "counter", "Records that it did not have, or did not take.", "node", "op"
+)
+STORE_DISK_SECONDS = Metric(
+    name="inlay_store_disk_seconds",
+    kind="histogram",
+    help="Of calls that read a record, or wrote and synced some.",
+    labels=("node", "op"),
+    buckets=tuple((1 << i) / 1e6 for i in range(25)),
+)
+STORE_DISK_METRICS = (
+    STORE_DISK_OBJECTS,
+    STORE_DISK_LIVING,
+    STORE_DISK_EXTENTS,
+    STORE_DISK_DAMAGED,
+    STORE_DISK_MOVED,
+    STORE_DISK_MOVED_BYTES,
+    STORE_DISK_MISSING,
+    STORE_DISK_SECONDS,
+)
+"""Metrics of the disk of a node, told by the node."""
+
 STORE_GAUGES = (
     STORE_ROLE,
     STORE_EPOCH,

@@ -1,12 +1,21 @@
-"""What a master counts as Prometheus metrics, read when they are asked for."""
+"""What masters and nodes count as Prometheus metrics, read when they are asked for."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.core import Metric as Family
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from inlay.core import metrics as names
+from inlay.store.figures import DiskFigures
 from inlay.store.survey import NodeState, Survey
 
 ROLES = ("master", "standby")
@@ -42,11 +51,64 @@ class MasterCollector(Collector):
         for metric in names.STORE_COUNTS:
             value = found.counters.get(metric.name.removeprefix("inlay_store_"), 0)
             if metric.kind == "counter":
-                counter = CounterMetricFamily(metric.name, metric.help)
-                counter.add_metric((), value)
-                yield counter
+                yield _counter(metric, {(): value})
             else:
                 yield _gauge(metric, {(): value})
+
+
+class NodeCollector(Collector):
+    """The metrics of the node `name` in this process: what its master knows of it, and its disk.
+
+    Args:
+        survey: the store's state, or None where no master tells it.
+        disk: of the node, None without one.
+
+    Cost: one question to the master and one walk over the disk's index for each scrape.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        survey: Callable[[], Survey | None],
+        disk: Callable[[], DiskFigures | None],
+    ) -> None:
+        self._name = name
+        self._survey = survey
+        self._disk = disk
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: what there is depends on the node."""
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        """The families, from the node as it is now."""
+        found = self._survey()
+        if found is not None:
+            own = [node for node in found.nodes if node.name == self._name]
+            # One that was lost is remembered for a while beside the one that took its name.
+            yield from _node_families(sorted(own, key=lambda node: node.ready)[-1:])
+        disk = self._disk()
+        if disk is not None:
+            yield from _disk_families(self._name, disk)
+
+
+def _disk_families(node: str, disk: DiskFigures) -> Iterator[Family]:
+    yield _gauge(names.STORE_DISK_OBJECTS, {(node,): disk.objects})
+    yield _gauge(names.STORE_DISK_LIVING, {(node,): disk.living_bytes})
+    states = {"free": disk.free_extents, "used": disk.extents - disk.free_extents}
+    yield _gauge(names.STORE_DISK_EXTENTS, {(node, state): n for state, n in states.items()})
+    yield _counter(names.STORE_DISK_DAMAGED, {(node,): disk.damaged})
+    ops = {(node, "read"): disk.read, (node, "write"): disk.written}
+    yield _counter(names.STORE_DISK_MOVED, {op: one.records for op, one in ops.items()})
+    yield _counter(names.STORE_DISK_MOVED_BYTES, {op: one.bytes for op, one in ops.items()})
+    yield _counter(names.STORE_DISK_MISSING, {op: one.missing for op, one in ops.items()})
+    metric = names.STORE_DISK_SECONDS
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
+    for op, one in ops.items():
+        counts = zip(bounds, accumulate(one.calls), strict=True)
+        family.add_metric(op, [(bound, float(count)) for bound, count in counts], one.seconds)
+    yield family
 
 
 def _node_families(nodes: Iterable[NodeState]) -> Iterator[Family]:
@@ -66,6 +128,13 @@ def _node_families(nodes: Iterable[NodeState]) -> Iterator[Family]:
     yield _gauge(
         names.STORE_NODE_FRAGMENTATION, {(node.name,): node.fragmentation for node in nodes}
     )
+
+
+def _counter(metric: names.Metric, values: dict[tuple[str, ...], float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
 
 
 def _gauge(metric: names.Metric, values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:

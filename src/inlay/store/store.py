@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from inlay.core.errors import InlayError, KeyNotFound, ObjectExists
 from inlay.store import _backend
+from inlay.store.figures import DiskFigures
 from inlay.store.link import Link
 from inlay.store.options import Contribution, Disk, ObjectStat, PutOptions, PutResult
 from inlay.store.view import ObjectView
@@ -364,6 +367,14 @@ class Store:
     def adopted_objects(self) -> int:
         """How many an earlier process of the node's name left, which are there again."""
         return 0 if self._node is None else self._node.adopted_records
+
+    def disk_figures(self) -> DiskFigures | None:
+        """Of the disk that this process contributes; None without one, or after `close`.
+
+        Cost: iterates over the log's index.
+        """
+        told = None if self._node is None else self._node.disk_figures()
+        return None if told is None else msgspec.convert(told, DiskFigures)
 
     def close(self) -> None:
         """Give back what is held, and leave with what was contributed."""

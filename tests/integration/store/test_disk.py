@@ -4,6 +4,7 @@ import os
 import random
 import re
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,7 +189,7 @@ def test_a_node_process_finds_what_its_disk_has(start: Start, token: bytes, tmp_
     first_master.wait_for(MASTER)
     name = f"disk-{os.getpid()}"
     node = ("node", "--master", listen, "--name", name, "--memory", "16MiB", "--forget")
-    node += ("--disk", f"{tmp_path}/d:256MiB")
+    node += ("--disk", f"{tmp_path}/d:256MiB", "--metrics", f"127.0.0.1:{free_port()}")
     first = start(*node)
     first.wait_for("0 objects found")
     objects = make(200, 100_000)
@@ -199,6 +200,12 @@ def test_a_node_process_finds_what_its_disk_has(start: Start, token: bytes, tmp_
             eventually(lambda: administration.survey().nodes[0].disk_used_bytes > 200 * 100_000)
             assert administration.survey().nodes[0].disk_bytes == 256 << 20
             assert "on its disk" in administration.explain("changes")
+        url = first.wait_for(r"metrics at (\S+)")[1]
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            told = answer.read().decode()
+        assert f'inlay_store_disk_objects{{node="{name}"}} 201.0' in told
+        assert f'inlay_store_node_ready{{node="{name}"}} 1.0' in told
+        assert f'inlay_store_disk_seconds_count{{node="{name}",op="write"}}' in told
         first.kill()
         second = start(*node)
         second.wait_for(r"[2-9]\d\d objects found")

@@ -1,13 +1,15 @@
 """A master's counts as Prometheus shows them, and the table for people."""
 
 import io
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
-from inlay.core.metrics import STORE_COUNTS
+from inlay.core.metrics import STORE_COUNTS, STORE_DISK_METRICS
 from inlay.serve.store.status import StatusTable
-from inlay.store.metrics import MasterCollector
+from inlay.store.figures import DiskFigures, Moved
+from inlay.store.metrics import MasterCollector, NodeCollector
 from inlay.store.survey import NodeState, Survey
 
 NODE = NodeState(
@@ -71,6 +73,35 @@ def test_a_standby_tells_only_that_it_is_one() -> None:
         'inlay_store_role{role="master"} 0.0',
         'inlay_store_role{role="standby"} 1.0',
     ]
+
+
+def test_a_node_tells_of_its_memory_and_disk() -> None:
+    read = Moved(records=3, bytes=300, missing=1, seconds=0.5, calls=(2, 1, *[0] * 23, 1))
+    written = Moved(records=7, bytes=700, missing=0, seconds=1.5, calls=(0,) * 26)
+    disk = DiskFigures(
+        objects=9, living_bytes=900, extents=16, free_extents=12, damaged=2, read=read,
+        written=written,
+    )  # fmt: skip
+    lost = replace(NODE, ready=False, memory_used_bytes=1)
+    survey = replace(SURVEY, nodes=(NODE, lost, replace(NODE, name="b")))
+    registry = CollectorRegistry()
+    registry.register(NodeCollector("a", lambda: survey, lambda: disk))
+    lines = generate_latest(registry).decode().splitlines()
+    for line in (
+        'inlay_store_node_ready{node="a"} 1.0',
+        'inlay_store_node_used_bytes{node="a",tier="memory"} 5.36870912e+08',
+        'inlay_store_disk_objects{node="a"} 9.0',
+        'inlay_store_disk_extents{node="a",state="used"} 4.0',
+        'inlay_store_disk_damaged_total{node="a"} 2.0',
+        'inlay_store_disk_moved_bytes_total{node="a",op="write"} 700.0',
+        'inlay_store_disk_missing_total{node="a",op="read"} 1.0',
+        'inlay_store_disk_seconds_bucket{le="2e-06",node="a",op="read"} 3.0',
+        'inlay_store_disk_seconds_bucket{le="+Inf",node="a",op="read"} 4.0',
+        'inlay_store_disk_seconds_sum{node="a",op="write"} 1.5',
+    ):
+        assert line in lines, line
+    assert not any('node="b"' in line for line in lines)
+    assert all(any(metric.name in line for line in lines) for metric in STORE_DISK_METRICS)
 
 
 def test_the_hit_rate_is_of_keys_that_were_looked_for() -> None:

@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from inlay.serve.commands.store_options import DEFAULT_MASTER, Master, Timeout, TokenFile
+from inlay.serve.commands.options import ApiKey
+from inlay.serve.commands.store_options import (
+    DEFAULT_MASTER,
+    Master,
+    Timeout,
+    TokenFile,
+    host_and_port,
+)
 
 
 def store_node(
@@ -34,6 +41,10 @@ def store_node(
         str,
         typer.Option(metavar="HOST:PORT", help="Where other hosts reach it. Port 0: any free one."),
     ] = "127.0.0.1:0",
+    metrics: Annotated[
+        str, typer.Option(metavar="HOST:PORT|none", help="Prometheus metrics over HTTP.")
+    ] = "none",
+    api_key: ApiKey = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Keep nothing in memory when it ends.")
     ] = False,
@@ -65,5 +76,7 @@ def store_node(
         listen=listen,
         token=read_token(token_file),
         timeout_s=timeout,
+        metrics=None if metrics == "none" else host_and_port(metrics, "--metrics"),
+        api_key=api_key,
     )
     run_node(config, partial(print, flush=True))

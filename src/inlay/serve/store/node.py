@@ -3,16 +3,23 @@
 import logging
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.core.errors import ConfigError, StoreError
 from inlay.core.units import format_bytes
 from inlay.serve.doctor.store import read_store_room
+from inlay.serve.http_server import bind
+from inlay.serve.store.config import is_loopback
 from inlay.store import Contribution, Disk, Store
+from inlay.store.address import join_address
 from inlay.store.administration import Administration
+from inlay.store.metrics import NodeCollector
+from inlay.store.survey import Survey
 
 LOOK_S = 0.5
 MIN_MEMORY_BYTES = 1 << 20
@@ -32,6 +39,8 @@ class NodeConfig:
         failure_domain: replicas of one object go to different ones; None: the host.
         listen: of its transfer engine.
         timeout_s: how long to wait for the master at the start.
+        metrics: host and port of `/metrics` over HTTP; None: there is none.
+        api_key: if set, `/metrics` needs `Authorization: Bearer <api_key>`.
     """
 
     master: str
@@ -43,8 +52,15 @@ class NodeConfig:
     listen: str
     token: bytes
     timeout_s: float
+    metrics: tuple[str, int] | None = None
+    api_key: str | None = None
 
     def __post_init__(self) -> None:
+        if self.metrics and self.api_key is None and not is_loopback(self.metrics[0]):
+            raise ConfigError(
+                f"metrics at {self.metrics[0]} are for whoever reaches it: give an --api-key, or "
+                "let them be at 127.0.0.1"
+            )
         if self.memory_bytes < MIN_MEMORY_BYTES:
             raise ConfigError(
                 f"--memory is {format_bytes(self.memory_bytes)}: it must be at least "
@@ -69,6 +85,9 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
         keep=config.keep,
         disk=config.disk,
     )
+    listener = None
+    if config.metrics is not None:
+        listener = bind(*config.metrics, option="--metrics HOST:{port}")
     with (
         Store.connect(
             config.master,
@@ -78,7 +97,11 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
             timeout_s=config.timeout_s,
         ) as store,
         Administration(config.master, config.token, timeout_s=2.0) as administration,
+        ExitStack() as stack,
     ):
+        if listener is not None:
+            stack.enter_context(_metrics_of(store, administration, listener, config))
+            say(f"metrics at http://{join_address(*listener.getsockname()[:2])}/metrics")
         say(
             f"node {config.name}: {_told(contribution)} for the store at "
             f"{administration.address}, {store.adopted_objects} objects found; Ctrl-C ends it"
@@ -87,6 +110,21 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
     if drained:
         shutil.rmtree(Path(read_store_room().directory) / config.name, ignore_errors=True)
     say(f"node {config.name} left" + (", drained" if drained else ""))
+
+
+def _metrics_of(
+    store: Store, administration: Administration, listener: socket.socket, config: NodeConfig
+) -> AbstractContextManager[None]:
+    from inlay.serve.store.node_metrics import serving_metrics  # it imports the web framework
+
+    def survey() -> Survey | None:
+        try:
+            return administration.survey()
+        except StoreError:  # there is no master now
+            return None
+
+    collector = NodeCollector(config.name, survey, store.disk_figures)
+    return serving_metrics(listener, collector, config.api_key)
 
 
 def _told(contribution: Contribution) -> str:
