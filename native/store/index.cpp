@@ -85,6 +85,14 @@ void Index::find(std::span<const std::string_view> keys, std::span<ObjectId> fou
   }
 }
 
+void Index::expect(std::string_view key) const {
+  const uint32_t tag = tag_of(hash_(key));
+  const Cell* const page = cells(page_of(tag));
+  // Where there is none, the search goes on for a line or two.
+  __builtin_prefetch(&page[tag % kCells]);
+  __builtin_prefetch(&page[(tag + kLineCells) % kCells]);
+}
+
 void Index::put(Cell* cells, Cell cell) {
   uint32_t at = cell.tag % kCells;
   while (cells[at].id != kNoObject) at = (at + 1) % kCells;

@@ -73,6 +73,9 @@ class Index {
   ObjectId find(std::string_view key) const;
   // The same for many, which wait for memory together. `found` is as long as `keys`.
   void find(std::span<const std::string_view> keys, std::span<ObjectId> found) const;
+  // Asks memory for where the key is, or would be: who goes through many does so some steps ahead.
+  static constexpr std::size_t kAhead = 16;
+  void expect(std::string_view key) const;
   // The key must not be there. Throws ResourceError when ids or memory are used up. Cost: constant;
   // about 3 us when a page splits.
   ObjectId insert(std::string_view key);
@@ -106,6 +109,7 @@ class Index {
     uint32_t tag;
   };
   static constexpr uint32_t kCells = 512;
+  static constexpr uint32_t kLineCells = 64 / sizeof(Cell);
   static constexpr uint32_t kMaxUsed = kCells * 7 / 8;
   struct Page {
     uint16_t used = 0;

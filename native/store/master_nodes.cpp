@@ -117,8 +117,12 @@ Master::Result Master::answer(const Turn& turn, const Advertise& question) {
   node->heard = turn.now;
   Segment& segment = *segments_[question.segment];
   if (segment.state != Segment::State::kAdvertising) return Advertise::Answer{true};
-  for (const Advertise::Record& record : question.records) advertise(segment, record, turn.now);
-  counters_.advertised += question.records.size();
+  const auto& records = question.records;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (i + Index::kAhead < records.size()) turn.pool.index.expect(records[i + Index::kAhead].key);
+    advertise(segment, records[i], turn.now);
+  }
+  counters_.advertised += records.size();
   if (question.last) make_ready(segment, turn.now);
   dirty_.push_back(node->id);
   return Advertise::Answer{true};

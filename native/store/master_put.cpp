@@ -218,8 +218,10 @@ Master::Result Master::answer(const Turn& turn, const Commit& question) {
   CommitWork work{.waiter = ++last_waiter_};
   std::vector<Commit::Result>& results = work.answer.results;
   results.reserve(question.entries.size());
-  for (const Commit::Entry& entry : question.entries) {
-    const Commit::Result result = commit(turn, question, entry, work);
+  const auto& entries = question.entries;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (i + Index::kAhead < entries.size()) turn.pool.index.expect(entries[i + Index::kAhead].key);
+    const Commit::Result result = commit(turn, question, entries[i], work);
     results.push_back(result);
   }
   rank(turn.pool, work.newcomers, turn.now);
