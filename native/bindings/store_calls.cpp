@@ -26,7 +26,10 @@ namespace {
 class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(std::shared_ptr<ClientHandle> client, KeyList keys, double timeout_s)
-      : client_(std::move(client)), keys_(std::move(keys)), until_(deadline_of(timeout_s)) {
+      : client_(std::move(client)),
+        keys_(std::move(keys)),
+        until_(deadline_of(timeout_s)),
+        buffers_(client_->devices()) {
     (void)client_->get();
   }
   virtual ~Call() = default;
@@ -91,6 +94,7 @@ class PutCall final : public Call {
  private:
   bool prepare() override { return !std::exchange(begun_, true); }
   void step() override {
+    buffers_.fetch(until_);
     std::vector<store::Value> values;
     for (std::size_t i = 0; i < parts_.size(); ++i)
       values.push_back({keys_[i], parts_[i], parents_.parent(i)});
@@ -117,7 +121,7 @@ class GetCall final : public Call {
               return made_ ? made_->room_for(i, bytes)
                            : targets_of(key, wanted_[i], bytes, in_parts_);
             },
-            timeout_s) {
+            timeout_s, &buffers_) {
     if (buffers.is_none())
       made_.emplace(keys_.size());
     else

@@ -32,6 +32,8 @@ using store::StoreStatus;
 
 // As many awaited calls are under way at once: most of their time is that of others.
 constexpr std::size_t kCallThreads = 4;
+// How long a thread that waits for a device looks before it sleeps.
+constexpr int kSpin_us = 20;
 
 LinkHandle::~LinkHandle() {
   if (!made_here()) return;
@@ -52,6 +54,7 @@ ClientHandle::ClientHandle(std::shared_ptr<LinkHandle> link, std::shared_ptr<Eng
                            bool may_map)
     : link_(std::move(link)),
       engine_(std::move(engine)),
+      devices_(std::make_shared<transfer::CudaDevices>(kSpin_us)),
       client_(new store::StoreClient(link_->get(), engine_ ? &engine_->get() : nullptr,
                                      {.may_map = may_map})),
       calls_(new store::CallQueue(kCallThreads)) {}
@@ -120,7 +123,7 @@ namespace {
 
 using Outcomes = std::vector<std::tuple<int, uint64_t>>;
 
-Outcomes put(const ClientHandle& handle, const KeyList& keys,
+Outcomes put(const ClientHandle& handle, const KeyList& keys, Buffers& buffers,
              const std::vector<std::vector<store::Part>>& parts, const store::PutOptions& options,
              nb::handle parents, double timeout_s) {
   if (keys.size() != parts.size())
@@ -130,6 +133,7 @@ Outcomes put(const ClientHandle& handle, const KeyList& keys,
   store::StoreClient& client = handle.get();
   Outcomes outcomes;
   const Waiting waiting;
+  buffers.fetch(until);
   std::vector<store::Value> values;
   for (std::size_t i = 0; i < parts.size(); ++i)
     values.push_back({keys[i], parts[i], parent_keys.parent(i)});
@@ -140,30 +144,32 @@ Outcomes put(const ClientHandle& handle, const KeyList& keys,
 
 std::tuple<int, uint64_t> put_one(const ClientHandle& handle, nb::handle key, nb::handle value,
                                   const PutFields& options, nb::handle parents, double timeout_s) {
-  Buffers buffers;
-  return put(handle, KeyList::of_one(key), {{part_of(buffers, value)}}, options_of(options),
-             parents, timeout_s)
+  Buffers buffers(handle.devices());
+  return put(handle, KeyList::of_one(key), buffers, {{part_of(buffers, value)}},
+             options_of(options), parents, timeout_s)
       .front();
 }
 
 Outcomes put_many(const ClientHandle& handle, nb::handle keys, nb::handle values,
                   const PutFields& options, nb::handle parents, double timeout_s) {
-  Buffers buffers;
+  Buffers buffers(handle.devices());
   std::vector<std::vector<store::Part>> parts;
   each_item(values, "values",
             [&](nb::handle value) { parts.push_back({part_of(buffers, value)}); });
-  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), parents, timeout_s);
+  return put(handle, KeyList::of_sequence(keys), buffers, parts, options_of(options), parents,
+             timeout_s);
 }
 
 Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle values,
                    const PutFields& options, nb::handle parents, double timeout_s) {
-  Buffers buffers;
+  Buffers buffers(handle.devices());
   std::vector<std::vector<store::Part>> parts;
   each_item(values, "values", [&](nb::handle value) {
     auto& of_one = parts.emplace_back();
     each_item(value, "parts", [&](nb::handle part) { of_one.push_back(part_of(buffers, part)); });
   });
-  return put(handle, KeyList::of_sequence(keys), parts, options_of(options), parents, timeout_s);
+  return put(handle, KeyList::of_sequence(keys), buffers, parts, options_of(options), parents,
+             timeout_s);
 }
 
 void read_all(const ClientHandle& handle, Reading& reading) {
@@ -197,7 +203,7 @@ nb::object get_one(const ClientHandle& handle, nb::handle key, double timeout_s)
 
 nb::object get_into_one(const ClientHandle& handle, nb::handle key, nb::handle buffer,
                         uint64_t offset, double timeout_s) {
-  Buffers held;
+  Buffers held(handle.devices());
   const auto memory = held.add(buffer, true, "buffer");
   if (offset > memory.size())
     fail("offset: must be in 0..", memory.size(), ", the buffer's size, got ", offset);
@@ -207,14 +213,14 @@ nb::object get_into_one(const ClientHandle& handle, nb::handle key, nb::handle b
       [&](std::size_t, std::string_view name, uint64_t bytes) {
         return targets_of(name, wanted, bytes, false);
       },
-      timeout_s);
+      timeout_s, &held);
   read_all(handle, reading);
   return reading.only([](std::size_t, int64_t bytes) { return nb::int_(bytes); });
 }
 
 nb::list get_into(const ClientHandle& handle, nb::handle keys, nb::handle buffers, bool in_parts,
                   const std::optional<ByteRanges>& ranges, double timeout_s) {
-  Buffers held;
+  Buffers held(handle.devices());
   KeyList list = KeyList::of_sequence(keys);
   const auto wanted = wanted_of(held, buffers, list.size(), in_parts, ranges);
   Reading reading(
@@ -222,7 +228,7 @@ nb::list get_into(const ClientHandle& handle, nb::handle keys, nb::handle buffer
       [&](std::size_t i, std::string_view name, uint64_t bytes) {
         return targets_of(name, wanted[i], bytes, in_parts);
       },
-      timeout_s);
+      timeout_s, &held);
   read_all(handle, reading);
   return reading.list([](std::size_t, int64_t bytes) { return nb::int_(bytes); });
 }

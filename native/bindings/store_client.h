@@ -9,6 +9,7 @@
 
 #include "../store/call_queue.h"
 #include "../store/client.h"
+#include "../transfer/cuda_devices.h"
 #include "transfer.h"
 
 namespace inlay::bindings {
@@ -45,11 +46,14 @@ class ClientHandle {
   store::StoreClient& get() const;
   // Of calls that are awaited.
   store::CallQueue& calls() const { return *calls_; }
+  // Whose memory buffers may be.
+  const std::shared_ptr<transfer::CudaDevices>& devices() const { return devices_; }
   void close();
 
  private:
   std::shared_ptr<LinkHandle> link_;
   std::shared_ptr<EngineHandle> engine_;
+  const std::shared_ptr<transfer::CudaDevices> devices_;
   store::StoreClient* client_;
   store::CallQueue* calls_;
 };

@@ -14,9 +14,10 @@ nb::object exception(const Reading::Result& result) {
 
 }  // namespace
 
-Reading::Reading(KeyList keys, RoomFor room_for, double timeout_s)
+Reading::Reading(KeyList keys, RoomFor room_for, double timeout_s, Buffers* held)
     : keys_(std::move(keys)),
       room_for_(std::move(room_for)),
+      held_(held),
       timeout_s_(timeout_s),
       until_(deadline_of(timeout_s)),
       results_(keys_.size()),
@@ -54,6 +55,11 @@ bool Reading::prepare() {
 void Reading::step(store::StoreClient& client) {
   if (!finding_) {
     done_ = client.read(reads_, until_, &damaged_);
+    if (held_ == nullptr) return;
+    std::vector<store::Target> filled;
+    for (std::size_t i = 0; i < done_.size(); ++i)
+      if (done_[i]) filled.insert(filled.end(), targets_[i].begin(), targets_[i].end());
+    held_->send(filled, until_);
     return;
   }
   std::vector<std::string_view> some;

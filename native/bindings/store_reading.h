@@ -23,7 +23,8 @@ class Reading {
   using RoomFor =
       std::function<std::vector<store::Target>(std::size_t, std::string_view, uint64_t bytes)>;
 
-  Reading(KeyList keys, RoomFor room_for, double timeout_s);
+  // `held`: the buffers that the room is in, if it is of a caller's.
+  Reading(KeyList keys, RoomFor room_for, double timeout_s, Buffers* held = nullptr);
 
   bool prepare();
   // Throws what concerns all keys.
@@ -45,6 +46,7 @@ class Reading {
 
   const KeyList keys_;
   const RoomFor room_for_;
+  Buffers* const held_;
   const double timeout_s_;
   const store::Clock::time_point until_;
   std::vector<Result> results_;

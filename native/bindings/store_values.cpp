@@ -4,7 +4,6 @@
 
 #include "array.h"
 #include "transfer.h"
-#include "transfer_memory.h"
 
 namespace inlay::bindings {
 
@@ -81,8 +80,9 @@ KeyList KeyList::of_parents(nb::handle parents, std::size_t count) {
 }
 
 Buffers::~Buffers() {
-  if (buffers_.empty() && keepers_.empty()) return;
+  if (buffers_.empty() && keepers_.empty() && !on_devices_) return;
   const nb::gil_scoped_acquire locked;  // the last to hold them may be a thread of the store
+  on_devices_.reset();
   keepers_.clear();
   for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
 }
@@ -99,15 +99,39 @@ std::span<std::byte> Buffers::add(nb::handle object, bool writable, const char* 
     buffers_.push_back(buffer);
     return {static_cast<std::byte*>(buffer.buf), static_cast<std::size_t>(buffer.len)};
   }
-  const Memory memory = memory_of(object, [name] {
-    fail(name, ": lies on a device; copy it to host memory first (tensor.cpu())");
+  const Memory memory = memory_of(object, [] {
+    const WithoutGil unlocked;
+    transfer::CudaDevices::start();
   });
-  if (memory.reached != Reached::kByHost)
-    fail(name,
-         ": lies on a device, or is not memory of this process; copy it to host memory first");
   if (writable && !memory.writable) fail(name, ": is read-only");
+  if (memory.reached != Reached::kByHost) return add_device(memory, name);
   if (memory.keeper != nullptr) keepers_.push_back(memory.keeper);
   return {memory.data, memory.size};
+}
+
+std::span<std::byte> Buffers::add_device(const Memory& memory, const char* name) {
+  const auto address = reinterpret_cast<uint64_t>(memory.data);
+  if (!on_devices_) on_devices_.emplace(devices_);
+  try {
+    const WithoutGil unlocked;
+    return on_devices_->add(address, memory.size, memory.keeper);
+  } catch (const TransferFailure& failure) {
+    if (memory.reached == Reached::kByDevice || failure.status != Status::kTransportUnavailable)
+      throw;
+    fail(name, ": ", memory.size, " bytes at address ", address,
+         " are not all memory that this process may read; were they of a device: ", failure.what());
+  }
+}
+
+void Buffers::fetch(store::Clock::time_point until) {
+  if (on_devices_) on_devices_->fetch(until);
+}
+
+void Buffers::send(std::span<const store::Target> targets, store::Clock::time_point until) {
+  if (!on_devices_) return;
+  std::vector<transfer::CudaBuffers::Piece> pieces;
+  for (const store::Target& target : targets) pieces.push_back({target.to, target.bytes});
+  on_devices_->send(pieces, until);
 }
 
 std::vector<store::Target> targets_of(std::string_view key, const std::vector<Wanted>& wanted,

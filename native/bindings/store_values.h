@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "../store/client.h"
+#include "../transfer/cuda_buffers.h"
+#include "transfer_memory.h"
 
 namespace inlay::bindings {
 
@@ -45,19 +47,30 @@ class KeyList {
   std::vector<std::string_view> views_;
 };
 
-// Memory that Python objects lend: of bytes, arrays, CPU tensors, pairs (address, length).
+// Memory that Python objects lend: of bytes, arrays, tensors, pairs (address, length). Memory of
+// the host stands for that of devices.
 class Buffers {
  public:
-  Buffers() = default;
+  explicit Buffers(std::shared_ptr<transfer::CudaDevices> devices) : devices_(std::move(devices)) {}
   ~Buffers();
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Throws ArgumentError, naming `name`, for what is not contiguous memory of the host, and for
-  // what cannot be written where that is wanted.
+  // Throws ArgumentError, naming `name`, for what is not contiguous memory, and for what cannot be
+  // written where that is wanted; TransferFailure(kTransportUnavailable) for memory of a device
+  // that is not reached.
   std::span<std::byte> add(nb::handle object, bool writable, const char* name);
 
+  // Without the GIL. Before what was added is read: what lies on devices is brought.
+  void fetch(store::Clock::time_point until);
+  // After it was written: what lies on devices is taken there. Both throw TransferFailure.
+  void send(std::span<const store::Target> targets, store::Clock::time_point until);
+
  private:
+  std::span<std::byte> add_device(const Memory& memory, const char* name);
+
+  const std::shared_ptr<transfer::CudaDevices> devices_;
+  std::optional<transfer::CudaBuffers> on_devices_;
   std::deque<Py_buffer> buffers_;
   std::vector<std::shared_ptr<const void>> keepers_;
 };

@@ -1,15 +1,24 @@
 #include "master.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../core/errors.h"
 #include "grain.h"
 
 namespace inlay::store {
 
+namespace {
+
+// Ticks are 50 ms apart, unless the process got no time.
+constexpr Millis kStall = 500;
+
+}  // namespace
+
 Master::Master(MasterOptions options, Millis now)
     : options_(std::move(options)),
       start_(now),
+      ticked_(now),
       random_(options_.seed),
       next_generation_(first_generation_of(options_.terms.epoch) + 1),
       table_version_(first_generation_of(options_.terms.epoch) + 1),
@@ -80,6 +89,10 @@ std::vector<Master::Late> Master::take_answers() { return std::exchange(late_, {
 
 Millis Master::tick(Millis now) {
   constexpr unsigned kVictims = 256;
+  // A process that was stopped, or had no processor, has not heard what nodes said meanwhile.
+  if (const Millis missed = now - std::exchange(ticked_, now); missed > kStall)
+    for (auto& node : nodes_)
+      if (node != nullptr) node->heard = std::min(now, node->heard + missed);
   while (!expiries_.empty() && expiries_.front().first <= now) {
     const auto found = waiters_.find(expiries_.front().second);
     expiries_.pop_front();

@@ -208,6 +208,7 @@ class Master {
 
   MasterOptions options_;
   const Millis start_;
+  Millis ticked_;
   std::mt19937_64 random_;
   uint64_t next_generation_;
   uint64_t table_version_;

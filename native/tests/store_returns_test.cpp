@@ -156,6 +156,18 @@ void what_is_dear_stays_when_it_comes_back() {
     CHECK((world.find(keys[i].c_str()).presence == Presence::kPresent) == (i < 4));
 }
 
+void a_master_that_was_stopped_takes_no_node_for_silent() {
+  World world(options(2));
+  world.bring({record("key", generation(1, 1))});
+  Millis now = 0;
+  for (; now < 2000; now += 50) world.master.tick(now);
+  now += 10'000;
+  world.master.tick(now);
+  CHECK(world.find("key").presence == Presence::kPresent);
+  for (const Millis end = now + 1000; now < end; now += 50) world.master.tick(now);
+  CHECK(world.find("key").presence == Presence::kAbsent);
+}
+
 void removals_bury_their_key_alone() {
   World world(options(2));
   std::vector<std::string> keys;
@@ -192,6 +204,7 @@ int main() {
   nothing_is_evicted_while_a_node_tells();
   blocks_that_come_back_follow_each_other();
   what_is_dear_stays_when_it_comes_back();
+  a_master_that_was_stopped_takes_no_node_for_silent();
   removals_bury_their_key_alone();
   burials_without_end();
   return 0;

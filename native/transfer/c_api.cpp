@@ -183,6 +183,30 @@ inlay_status inlay_segment_register(inlay_engine* engine, void* data, uint64_t b
   });
 }
 
+inlay_status inlay_segment_register_device(inlay_engine* engine, uint64_t address, uint64_t bytes,
+                                           const char* location, const char* name,
+                                           int32_t remote_access, inlay_segment** segment,
+                                           inlay_error* error) {
+  return guarded(error, [&] {
+    Engine& native = living(given(engine, "engine").engine);
+    given(segment, "segment");
+    if (address == 0 || bytes == 0)
+      throw ArgumentError("address, bytes: must be at least 1, got " + std::to_string(address) +
+                          ", " + std::to_string(bytes));
+    const transfer::Access access = checked_access(remote_access);
+    const std::string chosen = name == nullptr ? native.free_name() : name;
+    auto handle = std::make_unique<inlay_segment>();
+    handle->engine = engine->engine;
+    handle->segment = native.add_device(address, bytes, true, nullptr, chosen, access, [] {});
+    const std::string device = "cuda:" + std::to_string(handle->segment->location.index);
+    if (location != nullptr && device != location) {
+      native.remove(handle->segment, true, after(kMaxSeconds));
+      throw ArgumentError("location: these bytes are of " + device + ", got " + location);
+    }
+    *segment = handle.release();
+  });
+}
+
 void* inlay_segment_data(const inlay_segment* segment) {
   return segment == nullptr ? nullptr : segment->segment->base;
 }

@@ -13,21 +13,6 @@ namespace inlay::transfer {
 
 namespace cuda = net::cuda;
 
-namespace {
-
-// The device that an address belongs to; none when it is no device's memory.
-std::optional<int> device_of(const cuda::Driver& driver, cuda::Address address) {
-  unsigned kind = 0;
-  int number = 0;
-  if (driver.pointer_attribute(&kind, cuda::kMemoryTypeOf, address) != cuda::kSuccess ||
-      kind != cuda::kDeviceMemory ||
-      driver.pointer_attribute(&number, cuda::kDeviceNumberOf, address) != cuda::kSuccess)
-    return {};
-  return number;
-}
-
-}  // namespace
-
 CudaTransport::CudaTransport(const Site& site)
     : site_(site), devices_(std::make_shared<CudaDevices>(site.spin_us)) {
   if (site.by_name)
@@ -52,29 +37,21 @@ std::string CudaTransport::problem() const {
 }
 
 const cuda::Driver& CudaTransport::start() {
-  std::string problem;
-  const cuda::Driver* driver = cuda::start_driver(problem);
-  if (driver != nullptr) return *driver;
-  {
+  try {
+    return CudaDevices::start();
+  } catch (const TransferFailure&) {
     const std::lock_guard lock(mutex_);
-    problem_ = problem;
+    (void)cuda::start_driver(problem_);
+    throw;
   }
-  throw TransferFailure(Status::kTransportUnavailable,
-                        "device memory needs CUDA, which does not work here: " + problem);
 }
 
 CudaTransport::Found CudaTransport::open(cuda::Address address, uint64_t size,
                                          std::shared_ptr<const void> keeper) {
-  const cuda::Driver& driver = start();
-  const auto first = device_of(driver, address);
-  if (!first || size == 0 || address + size < address ||
-      device_of(driver, address + size - 1) != first)
-    throw ArgumentError("buffer: " + std::to_string(size) + " bytes at address " +
-                        std::to_string(address) +
-                        " are neither all memory that this process may read nor of one device");
-  auto memory =
-      std::make_shared<CudaMemory>(devices_->get(driver, *first), address, size, std::move(keeper));
-  return {std::move(memory), {net::Place::kDevice, static_cast<uint16_t>(*first)}};
+  (void)start();
+  auto memory = devices_->open(address, size, std::move(keeper));
+  const auto number = static_cast<uint16_t>(memory->device().number);
+  return {std::move(memory), {net::Place::kDevice, number}};
 }
 
 void CudaTransport::note(const Segment& segment, const CudaMemory& memory) {

@@ -1,6 +1,8 @@
-// The devices that an engine uses, each from its first use to the engine's end.
+// The devices that an engine, or another user of device memory, uses: each from its first use to
+// the user's end.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -9,9 +11,19 @@
 
 namespace inlay::transfer {
 
+class CudaMemory;
+
 class CudaDevices {
  public:
   explicit CudaDevices(int spin_us) : spin_us_(spin_us) {}
+
+  // Starts CUDA; at the first call of a process 0.1 s and more. Throws
+  // TransferFailure(kTransportUnavailable).
+  static const net::cuda::Driver& start();
+  // Memory at an address, which `keeper` holds, if anything does. Throws ArgumentError when it is
+  // no device's, or of several, and what start() and get() throw.
+  std::shared_ptr<CudaMemory> open(net::cuda::Address address, uint64_t size,
+                                   std::shared_ptr<const void> keeper);
 
   // Throws TransferFailure: kEngineClosed, kTransportUnavailable.
   std::shared_ptr<net::cuda::Device> get(const net::cuda::Driver& driver, int number);

@@ -113,6 +113,16 @@ INLAY_API inlay_status inlay_segment_allocate(inlay_engine* engine, uint64_t byt
 INLAY_API inlay_status inlay_segment_register(inlay_engine* engine, void* data, uint64_t bytes,
                                               const char* name, int32_t remote_access,
                                               inlay_segment** segment, inlay_error* error);
+/* Registers memory of a CUDA device, as cudaMalloc gives it; what holds for the caller's memory
+ * holds for it. `address`: its first byte; `location`: the device, such as "cuda:0", or NULL for
+ * that which it is of. What computes on the device must have written it before a batch reads it.
+ * INLAY_TRANSPORT_UNAVAILABLE: CUDA does not work here, INLAY_ARGUMENT: it is not memory of that
+ * device. CUDA is started by the first call, after which this process must not fork. */
+INLAY_API inlay_status inlay_segment_register_device(inlay_engine* engine, uint64_t address,
+                                                     uint64_t bytes, const char* location,
+                                                     const char* name, int32_t remote_access,
+                                                     inlay_segment** segment, inlay_error* error);
+/* NULL of memory that no pointer of this process reaches. */
 INLAY_API void* inlay_segment_data(const inlay_segment* segment);
 INLAY_API uint64_t inlay_segment_bytes(const inlay_segment* segment);
 /* Closed at once for new uses; INLAY_OK when nobody uses it, INLAY_WAIT_TIMEOUT: call again.

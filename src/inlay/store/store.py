@@ -33,10 +33,10 @@ class Store:
     """Objects under keys, in memory that all processes of a store share.
 
     A key is str (its UTF-8) or bytes, 1 to 1024 of them. A value is anything with the buffer
-    protocol, a CPU tensor, or (address, length); an empty one is a value. A put is all or nothing,
-    and when it has returned, no read that begins later finds an older generation. Every call ends
-    within `timeout_s`; the GIL is free while bytes move. Methods may be called by any thread. A
-    forked child opens its own store (`StoreClosed`).
+    protocol, a tensor on the CPU or a CUDA device, or (address, length); an empty one is a value. A
+    put is all or nothing, and when it has returned, no read that begins later finds an older
+    generation. Every call ends within `timeout_s`; the GIL is free while bytes move. Methods may be
+    called by any thread. A forked child opens its own store (`StoreClosed`).
 
     Use `Store.embedded` or `Store.connect`.
 
