@@ -3,6 +3,10 @@
 import contextlib
 import json
 import random
+import socket
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.serving.server import Server, run_server, serve, wait_until_ready
+from benchmarks.serving.server import Server, serve, wait_until_ready
 
 TIMEOUT_S = 120.0
 
@@ -72,9 +76,34 @@ def instance(model: Path, settings: dict[str, object]) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def store_master() -> Iterator[str]:
-    """A master of a store for several instances; its address."""
-    with run_server(["python", "-m", "inlay", "store", "master"]) as master:
-        yield master.url.removeprefix("http://")
+    """A master of a store for several instances, ready; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        command = [sys.executable, "-m", "inlay", "store", "master", "--listen", address]
+        command += ["--admin", "none", "--state", f"{folder}/epoch"]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_until_listening(address, process)
+            yield address
+        except BaseException as error:
+            log.seek(0)
+            error.add_note(f"{' '.join(command[2:])}: {log.read().decode()[-2000:]}")
+            raise
+        finally:
+            process.terminate()
+            process.wait(TIMEOUT_S)
+
+
+def _wait_until_listening(address: str, process: "subprocess.Popen[bytes]") -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"the master at {address} does not listen")
 
 
 def metric(server: Server, name: str) -> float:
