@@ -1,4 +1,5 @@
-// Connections of libfabric's tcp provider on loopback: bytes, bounds, rights, fences, a dead peer.
+// Endpoints of libfabric's tcp provider on loopback, with connections and without: bytes, bounds,
+// rights, fences, a dead peer.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -13,8 +14,9 @@
 #include <vector>
 
 #include "../core/status.h"
-#include "../net/fabric/endpoint.h"
+#include "../net/fabric/connected.h"
 #include "../net/fabric/greeting.h"
+#include "../net/fabric/unconnected.h"
 #include "check.h"
 
 namespace {
@@ -35,8 +37,8 @@ const Library& library() {
 // Also where a provider's writes complete before they land.
 bool unconfirmed = false;
 
-Info port() {
-  std::vector<Info> ports = find_ports(library(), "tcp", "127.0.0.1");
+Info port(Endpoints endpoints) {
+  std::vector<Info> ports = find_ports(library(), "tcp", endpoints, "127.0.0.1");
   CHECK(ports.size() == 1);
   CHECK((ports.front()->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0);
   if (unconfirmed) ports.front()->tx_attr->op_flags = 0;
@@ -49,9 +51,10 @@ std::vector<std::byte> bytes_of(const char* text) {
 }
 
 // A port that accepts everybody, and the endpoints there by their ids.
-struct Side : DomainSink, EndpointSink {
-  Domain domain{library(), port()};
-  std::vector<std::unique_ptr<Endpoint>> accepted;
+struct Side : ConnectionSink, EndpointSink {
+  Domain domain{library(), port(Endpoints::kConnected)};
+  ConnectionManager manager{domain};
+  std::vector<std::unique_ptr<ConnectedEndpoint>> accepted;
   std::vector<std::byte> heard;
   std::map<const fid*, std::vector<std::byte>> connected;
   std::map<const fid*, int> ended;
@@ -60,8 +63,8 @@ struct Side : DomainSink, EndpointSink {
 
   void on_request(Info info, std::span<const std::byte> greeting) override {
     heard.assign(greeting.begin(), greeting.end());
-    if (refuses) return domain.refuse(*info);
-    accepted.push_back(std::make_unique<Endpoint>(domain, *info));
+    if (refuses) return manager.refuse(*info);
+    accepted.push_back(std::make_unique<ConnectedEndpoint>(manager, *info));
     accepted.back()->accept(bytes_of("welcome"));
   }
   void on_connected(const fid* endpoint, std::span<const std::byte> greeting) override {
@@ -71,13 +74,13 @@ struct Side : DomainSink, EndpointSink {
   void on_completion(void* owner, int error) override { completions[owner] = error; }
 
   void turn() {
-    domain.read_events(*this);
+    manager.read_events(*this);
     for (const auto& endpoint : accepted) endpoint->progress(*this);
   }
 };
 
-std::unique_ptr<Endpoint> connect(Side& side, std::span<const std::byte> address) {
-  auto endpoint = std::make_unique<Endpoint>(side.domain, *side.domain.info_towards(address));
+std::unique_ptr<ConnectedEndpoint> connect(Side& side, std::span<const std::byte> address) {
+  auto endpoint = std::make_unique<ConnectedEndpoint>(side.manager, *side.manager.info_towards(address));
   endpoint->connect(address, bytes_of("hello"));
   return endpoint;
 }
@@ -94,11 +97,11 @@ void turn_until(const std::function<bool()>& done, const std::function<void()>& 
 struct Pair {
   Side a;
   Side b;
-  std::unique_ptr<Endpoint> initiator;
+  std::unique_ptr<ConnectedEndpoint> initiator;
 
   Pair() { connect(); }
   void connect() {
-    initiator = ::connect(a, b.domain.address());
+    initiator = ::connect(a, b.manager.address());
     turn_until([&] { return a.connected.contains(initiator->id()) && b.connected.size() > 0; },
                [&] { turn(); });
   }
@@ -237,7 +240,7 @@ void refused_connection_ends() {
   Side a;
   Side b;
   b.refuses = true;
-  const auto initiator = connect(a, b.domain.address());
+  const auto initiator = connect(a, b.manager.address());
   turn_until([&] { return a.ended[initiator->id()] > 0; },
              [&] {
                a.turn();
@@ -251,8 +254,8 @@ void unreachable_ends() {
   Side a;
   std::vector<std::byte> address;
   {
-    const Domain gone(library(), port());
-    address = gone.address();
+    const Side gone;
+    address = gone.manager.address();
   }
   const auto initiator = connect(a, address);
   turn_until([&] { return a.ended[initiator->id()] > 0; }, [&] { a.turn(); });
@@ -333,7 +336,7 @@ void a_killed_peer_is_noticed() {
     std::vector<std::byte> memory = pattern(64 << 20, 9);
     const Region region(side.domain, memory, {true, true, true});
     const RemoteRange range = region.at(0);
-    const std::vector<std::byte>& address = side.domain.address();
+    const std::vector<std::byte>& address = side.manager.address();
     const std::size_t size = address.size();
     CHECK(write(tell[1], &range, sizeof(range)) == sizeof(range));
     CHECK(write(tell[1], &size, sizeof(size)) == sizeof(size));
@@ -378,7 +381,7 @@ void greetings_prove() {
   const Token token(32, std::byte{9});
   const Token other(32, std::byte{8});
   const auto said = greet(meeting, token);
-  CHECK(said.size() == kGreetingBytes && said.size() <= Endpoint::kMaxGreeting);
+  CHECK(said.size() == kGreetingBytes && said.size() <= ConnectedEndpoint::kMaxGreeting);
   CHECK(read_greeting(said)->connection == 7);
   CHECK(read_greeting(said)->initiator == meeting.greeting.initiator);
   CHECK(!read_greeting(std::span(said).first(39)));

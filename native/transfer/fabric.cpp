@@ -28,7 +28,8 @@ namespace {
 constexpr auto kBeat = 100ms;
 constexpr auto kFirstRetry = 100ms;
 constexpr auto kLastRetry = 200ms;
-constexpr const char* kHardware = "verbs";
+// Providers of which it is known that closing an endpoint is a fence.
+constexpr std::array kHardware{"verbs", "efa"};
 constexpr const char* kSoftware = "tcp";
 constexpr const char* kDevices = "/sys/class/infiniband";
 constexpr const char* kNoDevice =
@@ -45,6 +46,19 @@ bool has_devices() {
   std::error_code error;
   const std::filesystem::directory_iterator devices(kDevices, error);
   return !error && devices != std::filesystem::directory_iterator();
+}
+
+// Connections are the better way where a provider has them.
+constexpr std::array kAny{fabric::Endpoints::kConnected, fabric::Endpoints::kUnconnected};
+constexpr std::array kUnconnected{fabric::Endpoints::kUnconnected};
+
+std::vector<fabric::Info> ports_of(const fabric::Library& library, const char* provider,
+                                   std::span<const fabric::Endpoints> kinds,
+                                   const std::string& host) {
+  std::vector<fabric::Info> ports;
+  for (const fabric::Endpoints kind : kinds)
+    if (ports.empty()) ports = fabric::find_ports(library, provider, kind, host);
+  return ports;
 }
 
 // Calls the transport ten times a second.
@@ -73,7 +87,8 @@ class Beat final : public net::Handler {
 
 class Fabric final : public Transport {
  public:
-  explicit Fabric(const Site& site);
+  // By preference of the kinds of endpoints.
+  Fabric(const Site& site, std::span<const fabric::Endpoints> kinds);
   ~Fabric() override { close(); }
 
   std::string_view name() const override { return "fabric"; }
@@ -108,6 +123,7 @@ class Fabric final : public Transport {
   void link_changed(const net::LinkEvent& event);
 
   const Site site_;
+  const std::span<const fabric::Endpoints> kinds_;
   net::Nonce nonce_{};
   std::string problem_;
   std::vector<std::shared_ptr<FabricPort>> ports_;
@@ -130,8 +146,8 @@ net::Nonce fresh_nonce() {
   return nonce;
 }
 
-Fabric::Fabric(const Site& site)
-    : site_(site), nonce_(fresh_nonce()), memory_(ports_), target_(site_, nonce_) {
+Fabric::Fabric(const Site& site, std::span<const fabric::Endpoints> kinds)
+    : site_(site), kinds_(kinds), nonce_(fresh_nonce()), memory_(ports_), target_(site_, nonce_, ports_) {
   problem_ = find_ports();
   if (!problem_.empty()) return;
   for (const auto& port : ports_) port->start();
@@ -149,7 +165,8 @@ Fabric::Fabric(const Site& site)
 std::string Fabric::find_ports() {
   const bool loopback = is_loopback(site_.host);
   std::vector<const char*> providers;
-  if (!loopback && has_devices()) providers.push_back(kHardware);
+  if (!loopback && has_devices())
+    providers.insert(providers.end(), kHardware.begin(), kHardware.end());
   if (site_.by_name) providers.push_back(kSoftware);
   if (providers.empty() && loopback)
     return "the engine listens on loopback only (" + site_.host +
@@ -160,8 +177,8 @@ std::string Fabric::find_ports() {
   if (library == nullptr) return why;
   for (const char* provider : providers) {
     // Devices of one machine are its own; only the provider in software binds to the host.
-    const bool all = provider == kHardware || is_any(site_.host);
-    for (fabric::Info& info : fabric::find_ports(*library, provider, all ? "" : site_.host)) {
+    const bool all = provider != kSoftware || is_any(site_.host);
+    for (fabric::Info& info : ports_of(*library, provider, kinds_, all ? "" : site_.host)) {
       try {
         ports_.push_back(std::make_shared<FabricPort>(
             site_.loop, static_cast<uint8_t>(ports_.size()), *library, std::move(info),
@@ -175,7 +192,7 @@ std::string Fabric::find_ports() {
     }
   }
   if (!ports_.empty()) return {};
-  return why.empty() ? "libfabric has no port for connected endpoints here" : why;
+  return why.empty() ? "libfabric has no port with remote memory access here" : why;
 }
 
 Bytes Fabric::attach(Segment& segment) {
@@ -205,7 +222,8 @@ std::vector<std::shared_ptr<const FabricRail>> Fabric::rails_to(
     const FabricPortOffer ours = port->offer();
     std::vector<std::size_t> theirs;
     for (std::size_t i = 0; i < offer.ports.size(); ++i)
-      if (offer.ports[i].provider == ours.provider && offer.ports[i].network == ours.network)
+      if (offer.ports[i].provider == ours.provider && offer.ports[i].network == ours.network &&
+          offer.ports[i].address.empty() == ours.address.empty())
         theirs.push_back(i);
     if (theirs.empty()) continue;
     const std::size_t nth = met[ours.provider + ' ' + ours.network]++;
@@ -218,7 +236,7 @@ std::vector<std::shared_ptr<const FabricRail>> Fabric::rails_to(
     rail->meeting.target = peer->engine_id();
     rail->meeting.nonce = offer.nonce;
     rail->peer = peer;
-    rail->info = port->domain.info_towards(rail->remote.address);
+    if (port->manager) rail->info = port->manager->info_towards(rail->remote.address);
     rails.push_back(std::move(rail));
   }
   return rails;
@@ -383,18 +401,24 @@ FabricFound find_fabric() {
   FabricFound found;
   const fabric::Library* library = fabric::load_library(found.problem);
   if (library == nullptr) return found;
-  for (const char* provider : {kHardware, kSoftware})
-    for (const fabric::Info& info : fabric::find_ports(*library, provider, "")) {
+  bool in_hardware = false;
+  for (const char* provider : {kHardware[0], kHardware[1], kSoftware})
+    for (const fabric::Info& info : ports_of(*library, provider, kAny, "")) {
       std::string name = fabric::port_name(*info);
+      in_hardware |= provider != kSoftware;
       if (std::ranges::find(found.ports, name) == found.ports.end())
         found.ports.push_back(std::move(name));
     }
-  if (std::ranges::none_of(found.ports,
-                           [](const auto& name) { return name.starts_with(kHardware); }))
-    found.problem = kNoDevice;
+  if (!in_hardware) found.problem = kNoDevice;
   return found;
 }
 
-std::unique_ptr<Transport> make_fabric(const Site& site) { return std::make_unique<Fabric>(site); }
+std::unique_ptr<Transport> make_fabric(const Site& site) {
+  return std::make_unique<Fabric>(site, kAny);
+}
+
+std::unique_ptr<Transport> make_unconnected_fabric(const Site& site) {
+  return std::make_unique<Fabric>(site, kUnconnected);
+}
 
 }  // namespace inlay::transfer

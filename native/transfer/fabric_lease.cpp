@@ -7,7 +7,6 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kRenewAfter = 500ms;
-constexpr auto kReturnAfter = 1s;
 constexpr auto kLapsedAfter = 2s;  // the target's own time
 
 }  // namespace
@@ -34,14 +33,14 @@ bool FabricLease::granted(uint64_t number, uint64_t target_time, Time now) {
   renewed_ = now;
   target_time_ = target_time;
   const bool is_new = state_ == State::kAsked;
-  if (is_new) last_write_ = now;
+  if (is_new) last_use_ = now;
   state_ = State::kHeld;
   return is_new;
 }
 
-FabricLease::Beat FabricLease::beat(Time now, bool writes_are_out) {
+FabricLease::Beat FabricLease::beat(Time now, bool some_are_out) {
   if (state_ != State::kHeld) return {};
-  if (!writes_are_out && now - last_write_ > kReturnAfter) {
+  if (!some_are_out && now - last_use_ > return_after_) {
     state_ = State::kNone;
     asking_ = false;
     FabricQuestion question{.ask = FabricAsk::kReturn};
@@ -49,7 +48,7 @@ FabricLease::Beat FabricLease::beat(Time now, bool writes_are_out) {
     return {question, false};
   }
   Beat beat;
-  beat.lapsed = writes_are_out && now - renewed_ > kLapsedAfter;
+  beat.lapsed = some_are_out && now - renewed_ > kLapsedAfter;
   if (!asking_ && now - renewed_ >= kRenewAfter) beat.question = ask();
   return beat;
 }

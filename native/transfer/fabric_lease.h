@@ -1,6 +1,6 @@
-// The initiator's side of a lease for writes; see fabric_target.h.
+// The initiator's side of a lease for writes, or for all operations; see fabric_target.h.
 //
-//   none --want()--> asked --granted()--> held --beat(), no writes for 1 s--> none
+//   none --want()--> asked --granted()--> held --beat(), none of its operations for a while--> none
 //
 // Pure: the clock is an argument. Questions lack the connection's number.
 #pragma once
@@ -17,30 +17,34 @@ class FabricLease {
  public:
   using Time = net::Clock::time_point;
 
+  // It is returned when so long nothing was posted under it.
+  explicit FabricLease(net::Clock::duration return_after) : return_after_(return_after) {}
+
   bool held() const { return state_ == State::kHeld; }
-  // A write waits for it: what to ask, unless that is asked already.
+  // An operation waits for it: what to ask, unless that is asked already.
   std::optional<FabricQuestion> want();
   // The target's answer to a question with that number. True: it is held from now on.
   bool granted(uint64_t number, uint64_t target_time, Time now);
-  // A write is complete.
-  void wrote(Time now) { last_write_ = now; }
+  // An operation under it is complete.
+  void used(Time now) { last_use_ = now; }
 
   struct Beat {
     std::optional<FabricQuestion> question;
-    bool lapsed = false;  // no answer came while writes were out; the target closes the connection
+    bool lapsed = false;  // no answer came while some were out; the target closes the connection
   };
-  Beat beat(Time now, bool writes_are_out);
+  Beat beat(Time now, bool some_are_out);
 
  private:
   enum class State : uint8_t { kNone, kAsked, kHeld };
   FabricQuestion ask();
 
+  const net::Clock::duration return_after_;
   State state_ = State::kNone;
   uint64_t number_ = 0;
   uint64_t target_time_ = 0;  // of the last answer
   bool asking_ = false;
   Time renewed_{};
-  Time last_write_{};
+  Time last_use_{};
 };
 
 }  // namespace inlay::transfer

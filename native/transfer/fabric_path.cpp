@@ -23,6 +23,11 @@ constexpr double kHardwareBase = 4e-6;
 // The manager of RDMA connections resolves routes first.
 constexpr auto kConnectTime = 2s;
 constexpr auto kSoftwareConnectTime = 300ms;
+// Targets close ends without connections of which they hear nothing for longer.
+constexpr auto kKeepAfter = 5s;
+constexpr auto kReturnAfter = 1s;
+// The target wakes for it as long as it is held.
+constexpr auto kReturnUnconnectedAfter = 200ms;
 // Without a completion for so long, and as long as the bytes would take at 100 Mbit/s, the way is
 // cut: providers in software do not notice.
 constexpr auto kStalledAfter = 1s;
@@ -43,15 +48,18 @@ FabricPath::FabricPath(const Site& site, FabricMemory& memory,
       rail_(std::move(rail)),
       meeting_(with_connection(rail_->meeting, connection)),
       changed_(std::move(changed)),
-      endpoint_(rail_->port->domain, *rail_->info) {}
+      link_(make_fabric_link(rail_, meeting_, site_.token)),
+      lease_(connected() ? kReturnAfter : kReturnUnconnectedAfter) {}
 
 void FabricPath::start() {
-  rail_->port->add(endpoint_.id(), shared_from_this());
   try {
-    endpoint_.connect(rail_->remote.address, fabric::greet(meeting_, site_.token));
-  } catch (const TransferFailure& failure) {
-    end(failure.status);
+    const std::lock_guard lock(mutex_);
+    if (const auto question = link_->begin(shared_from_this())) ask(*question, 0);
+    loop_id_ = site_.loop.add(link_->endpoint().descriptor(), EPOLLIN, shared_from_this());
+  } catch (const std::exception&) {  // the provider or the system has no more to give
+    end(Status::kTransportUnavailable);
   }
+  send_questions();
 }
 
 bool FabricPath::hand_over() {
@@ -78,14 +86,12 @@ std::optional<Reach> FabricPath::reach(const Segment& local, const RemoteSegment
 }
 
 void FabricPath::on_connected(std::span<const std::byte> greeting) {
-  if (!fabric::reply_proves(greeting, meeting_, site_.token)) return end(Status::kPeerRefused);
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kConnecting) return;
-    state_ = State::kReady;
-    loop_id_ = site_.loop.add(endpoint_.descriptor(), EPOLLIN, shared_from_this());
+    link_->hear(greeting);
   }
-  changed_(*this, State::kReady);
+  settle_state();
 }
 
 void FabricPath::on_ended() { end(Status::kPeerUnreachable); }
@@ -136,7 +142,7 @@ PostResult FabricPath::refuse() {
 }
 
 void FabricPath::enqueue(Work& work) {
-  if (work.is_read || lease_.held())
+  if (!needs_lease(work) || lease_.held())
     queue_.push_back(&work);
   else if (const auto question = lease_.want())
     ask(*question, question->lease);  // the answer enqueues it
@@ -144,6 +150,7 @@ void FabricPath::enqueue(Work& work) {
 
 void FabricPath::ask(FabricQuestion question, uint64_t about) {
   question.connection = meeting_.greeting.connection;
+  last_question_ = Clock::now();
   questions_.push_back({question, about});
 }
 
@@ -154,12 +161,12 @@ void FabricPath::kick() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kReady) {
       issue();
-      more = !endpoint_.may_sleep();
+      more = !link_->endpoint().may_sleep();
     }
     std::swap(tell, tell_again_);
   }
   send_questions();
-  end_if_broken();
+  settle_state();
   if (more) site_.loop.post([self = shared_from_this()] { self->on_events(EPOLLIN); });
   const auto owner = tell ? rail_->peer.lock() : nullptr;
   if (owner != nullptr) owner->lost(*this, over_why_);
@@ -169,25 +176,29 @@ void FabricPath::issue() {
   while (!queue_.empty() && !broken_) {
     Work& work = *queue_.front();
     const Post post = issue_next(work);
+    if (post == Post::kFull && posted_bytes_ == 0 && turned_away_ == Clock::time_point())
+      turned_away_ = Clock::now();
     if (post == Post::kFull) return;
+    turned_away_ = {};
     broken_ |= post == Post::kFailed;
     if (work.next == work.pieces.size() && !work.unconfirmed) queue_.pop_front();
   }
 }
 
 Post FabricPath::issue_next(Work& work) {
+  fabric::Endpoint& endpoint = link_->endpoint();
   Post post;
   if (work.next == work.pieces.size()) {
-    post = endpoint_.confirm(work.pieces.back().remote, &work);
+    post = endpoint.confirm(work.pieces.back().remote, &work);
     if (post == Post::kTaken) work.unconfirmed = false;
   } else {
     const FabricPiece& piece = work.pieces[work.next];
-    const uint64_t bytes = std::min<uint64_t>(piece.bytes - work.skip, endpoint_.max_message());
+    const uint64_t bytes = std::min<uint64_t>(piece.bytes - work.skip, endpoint.max_message());
     const fabric::RemoteRange remote{piece.remote.address + work.skip, piece.remote.key};
     std::byte* local = piece.local + work.skip;
     if (posted_bytes_ == 0) last_completion_ = Clock::now();
-    post = work.is_read ? endpoint_.read(local, bytes, work.descriptor, remote, &work)
-                        : endpoint_.write(local, bytes, work.descriptor, remote, &work);
+    post = work.is_read ? endpoint.read(local, bytes, work.descriptor, remote, &work)
+                        : endpoint.write(local, bytes, work.descriptor, remote, &work);
     if (post == Post::kTaken) {
       work.begun = true;
       posted_bytes_ += bytes;
@@ -204,6 +215,7 @@ Post FabricPath::issue_next(Work& work) {
 }
 
 void FabricPath::on_completion(void* owner, int error) {
+  if (owner == link_.get()) return link_->on_completion(error);
   Work& work = *static_cast<Work*>(owner);
   --work.outstanding;
   last_completion_ = Clock::now();
@@ -214,7 +226,7 @@ void FabricPath::on_completion(void* owner, int error) {
   if (broken_ || work.outstanding > 0 || work.next < work.pieces.size() || work.unconfirmed) return;
   const auto found = std::ranges::find(works_, work.id, &Work::id);
   posted_bytes_ -= work.attempt->slice.bytes;
-  if (!work.is_read) lease_.wrote(last_completion_);
+  if (needs_lease(work)) lease_.used(last_completion_);
   finish(found, Status::kOk, true);
 }
 
@@ -225,12 +237,13 @@ void FabricPath::finish(std::list<Work>::iterator work, Status status, bool sett
 }
 
 bool FabricPath::take_completions() {
+  fabric::Endpoint& endpoint = link_->endpoint();
   bool moved = false;
-  for (int i = 0; i < kMaxPumpTurns && state_ == State::kReady && !broken_; ++i) {
-    const int taken = endpoint_.progress(*this);
+  for (int i = 0; i < kMaxPumpTurns && state_ < State::kOver && !broken_; ++i) {
+    const int taken = endpoint.progress(*this);
     moved |= taken > 0;
-    if (taken > 0) issue();
-    if (taken == 0 && endpoint_.may_sleep()) return moved;
+    issue();
+    if (taken == 0 && endpoint.may_sleep()) return moved;
   }
   return true;
 }
@@ -244,7 +257,7 @@ bool FabricPath::pump() {
     more = take_completions();
     owner_ = nullptr;
   }
-  end_if_broken();
+  settle_state();
   return more;
 }
 
@@ -256,7 +269,7 @@ bool FabricPath::on_events(uint32_t) {
   bool again;
   {
     const std::lock_guard lock(mutex_);
-    again = state_ == State::kReady && !endpoint_.may_sleep();
+    again = state_ < State::kOver && !link_->endpoint().may_sleep();
   }
   if (again) site_.loop.post([self = shared_from_this()] { self->on_events(EPOLLIN); });
   return more;
@@ -265,7 +278,7 @@ bool FabricPath::on_events(uint32_t) {
 bool FabricPath::try_drive(const net::WakeUp&) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return false;
-  if (drivers_++ == 0) site_.loop.change(loop_id_, endpoint_.descriptor(), 0);
+  if (drivers_++ == 0) site_.loop.change(loop_id_, link_->endpoint().descriptor(), 0);
   return true;
 }
 
@@ -274,8 +287,8 @@ void FabricPath::stop_driving(const net::WakeUp&) {
     const std::lock_guard lock(mutex_);
     --drivers_;
     if (state_ != State::kReady || drivers_ > 0) return;
-    site_.loop.change(loop_id_, endpoint_.descriptor(), EPOLLIN);
-    if (endpoint_.may_sleep()) return;
+    site_.loop.change(loop_id_, link_->endpoint().descriptor(), EPOLLIN);
+    if (link_->endpoint().may_sleep()) return;
   }
   site_.loop.post([self = shared_from_this()] { self->on_events(EPOLLIN); });
 }
@@ -303,12 +316,21 @@ void FabricPath::take_back(const void* owner, bool reads) {
   if (must_close) end(Status::kPeerUnreachable);
 }
 
-void FabricPath::end_if_broken() {
+// What has become of it meanwhile.
+void FabricPath::settle_state() {
+  using Stage = FabricLink::Stage;
+  Stage stage = Stage::kJoining;
+  bool broken;
   {
     const std::lock_guard lock(mutex_);
-    if (!broken_) return;
+    broken = broken_;
+    if (state_ == State::kConnecting) stage = link_->look();
+    if (stage == Stage::kJoined) state_ = State::kReady;
   }
-  end(Status::kPeerUnreachable);
+  if (broken || stage == Stage::kRefused)
+    end(broken ? Status::kPeerUnreachable : Status::kPeerRefused);
+  else if (stage == Stage::kJoined)
+    changed_(*this, State::kReady);
 }
 
 void FabricPath::end(Status why, State how) {
@@ -317,11 +339,10 @@ void FabricPath::end(Status why, State how) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ >= State::kOver) return;
-    if (state_ == State::kReady) site_.loop.remove(loop_id_, endpoint_.descriptor());
+    if (loop_id_ != 0) site_.loop.remove(loop_id_, link_->endpoint().descriptor());
     state_ = how;
     over_why_ = why;
-    rail_->port->forget(endpoint_.id());
-    endpoint_.close();
+    link_->close();
     tell = owned_ && how == State::kOver;
     queue_.clear();
     questions_.clear();
@@ -365,6 +386,10 @@ void FabricPath::on_answer(FabricAsk ask, uint64_t about, Status status, const B
     on_lease(about, status, answer);
   else if (ask == FabricAsk::kSegment)
     on_segment(about, status);
+  else if (status != Status::kOk)
+    end(Status::kPeerUnreachable);
+  else if (ask == FabricAsk::kOpen)
+    on_connected(answer);
   kick();
   if (owner != nullptr) owner->fill();
 }
@@ -375,7 +400,7 @@ void FabricPath::on_lease(uint64_t lease, Status status, const Bytes& answer) {
   const std::lock_guard lock(mutex_);
   if (!lease_.granted(lease, net::load<uint64_t>(answer.data()), Clock::now())) return;
   for (Work& work : works_)
-    if (!work.is_read && !work.asked) enqueue(work);
+    if (needs_lease(work) && !work.asked) enqueue(work);
 }
 
 void FabricPath::on_segment(uint64_t id, Status status) {
@@ -393,6 +418,8 @@ void FabricPath::on_segment(uint64_t id, Status status) {
 }
 
 bool FabricPath::is_stalled(Clock::time_point now) const {
+  if (!queue_.empty() && turned_away_ != Clock::time_point() && now - turned_away_ > kStalledAfter)
+    return true;
   const std::chrono::duration<double> transit(static_cast<double>(posted_bytes_) / kSlowest);
   return posted_bytes_ > 0 && now - last_completion_ > kStalledAfter + transit;
 }
@@ -403,12 +430,15 @@ void FabricPath::beat(Clock::time_point now) {
     const std::lock_guard lock(mutex_);
     const bool software = rail_->port->domain.in_software();
     if (state_ == State::kConnecting)
-      late = now - started_ > (software ? kSoftwareConnectTime : kConnectTime);
+      late = now - started_ > (software && connected() ? kSoftwareConnectTime : kConnectTime);
     if (state_ == State::kReady) {
-      const auto is_write = [](const Work& work) { return !work.is_read; };
-      const FabricLease::Beat beat = lease_.beat(now, std::ranges::any_of(works_, is_write));
+      const auto leased = [&](const Work& work) { return needs_lease(work); };
+      const FabricLease::Beat beat = lease_.beat(now, std::ranges::any_of(works_, leased));
       late = beat.lapsed || is_stalled(now);
-      if (beat.question) ask(*beat.question, beat.question->lease);
+      if (beat.question)
+        ask(*beat.question, beat.question->lease);
+      else if (!connected() && now - last_question_ > kKeepAfter)
+        ask({.ask = FabricAsk::kKeep}, 0);
     }
   }
   if (late) return end(Status::kPeerUnreachable);

@@ -13,24 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "../net/fabric/endpoint.h"
-#include "../net/fabric/greeting.h"
 #include "fabric_lease.h"
+#include "fabric_link.h"
 #include "fabric_pieces.h"
-#include "fabric_port.h"
 #include "transport.h"
 
 namespace inlay::transfer {
-
-// One pair of ports, local and remote, of which the transport keeps a path alive.
-struct FabricRail {
-  std::shared_ptr<FabricPort> port;
-  uint8_t remote_port = 0;  // in the offer
-  FabricPortOffer remote;
-  net::fabric::Meeting meeting;  // without the connection's number
-  net::fabric::Info info;        // of endpoints towards the remote port
-  std::weak_ptr<PathOwner> peer;
-};
 
 class FabricPath final : public Path,
                          public net::Handler,
@@ -52,7 +40,7 @@ class FabricPath final : public Path,
   bool hand_over();
   // Its link is gone, which the provider takes seconds to notice.
   void link_down() { end(Status::kPeerUnreachable); }
-  // Renews and returns the lease; ends a path that does not connect or stalls. Ten times a second.
+  // Renews and returns the lease; ends a path that is not joined or stalls. Ten times a second.
   void beat(Clock::time_point now);
 
   std::string_view transport() const override { return "fabric"; }
@@ -64,7 +52,7 @@ class FabricPath final : public Path,
   bool pump() override;
   bool try_drive(const net::WakeUp& driver) override;
   void stop_driving(const net::WakeUp& driver) override;
-  pollfd sleep_on() override { return {endpoint_.descriptor().get(), POLLIN, 0}; }
+  pollfd sleep_on() override { return {link_->endpoint().descriptor().get(), POLLIN, 0}; }
   void revoke(const void* owner) override { take_back(owner, true); }
   void abandon(const void* owner) override { take_back(owner, false); }
   void close(Status why) override { end(why, State::kClosed); }
@@ -91,6 +79,10 @@ class FabricPath final : public Path,
     bool taken_back = false;   // by revoke() or abandon()
   };
 
+  bool connected() const { return rail_->port->domain.connected(); }
+  // Operations that the target has to know of.
+  bool needs_lease(const Work& work) const { return !work.is_read || !connected(); }
+
   // All locked:
   PostResult refuse();
   void enqueue(Work& work);
@@ -108,7 +100,7 @@ class FabricPath final : public Path,
   void on_lease(uint64_t lease, Status status, const Bytes& answer);
   void on_segment(uint64_t work, Status status);
   void take_back(const void* owner, bool reads);
-  void end_if_broken();
+  void settle_state();
   void end(Status why, State how = State::kOver);
 
   const Site& site_;
@@ -125,7 +117,7 @@ class FabricPath final : public Path,
   bool broken_ = false;  // to be ended as soon as the lock is free
   bool tell_again_ = false;
   int drivers_ = 0;
-  net::fabric::Endpoint endpoint_;
+  const std::unique_ptr<FabricLink> link_;
   net::Loop::Id loop_id_ = 0;
   uint64_t last_work_ = 0;
   std::list<Work> works_;
@@ -133,6 +125,8 @@ class FabricPath final : public Path,
   FabricLease lease_;
   uint64_t posted_bytes_ = 0;  // of works that are begun
   Clock::time_point last_completion_{};
+  Clock::time_point turned_away_{};  // since when the provider takes nothing, if it does not
+  Clock::time_point last_question_{};
   struct Question {
     FabricQuestion question;
     uint64_t about;  // the work or lease

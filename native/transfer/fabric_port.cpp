@@ -28,16 +28,36 @@ FabricPort::FabricPort(net::Loop& loop, uint8_t index, const fabric::Library& li
       index(index),
       interface(interface_of(domain)),
       loop_(loop),
-      on_request_(std::move(on_request)) {}
+      on_request_(std::move(on_request)) {
+  if (domain.connected()) {
+    manager.emplace(domain);
+    return;
+  }
+  net::fill_random(landmark_);
+  landmark_region_ =
+      domain.register_memory(landmark_.data(), landmark_.size(), {true, true, false});
+}
 
 FabricPortOffer FabricPort::offer() const {
-  return {domain.provider(), domain.network(), domain.address(),
+  return {domain.provider(), domain.network(),
+          manager ? manager->address() : std::vector<std::byte>(),
           static_cast<uint64_t>(domain.bandwidth())};
 }
 
-void FabricPort::start() { loop_id_ = loop_.add(domain.events(), EPOLLIN, shared_from_this()); }
+FabricWelcome FabricPort::welcome(const std::vector<std::byte>& address) const {
+  const auto base = reinterpret_cast<uintptr_t>(landmark_.data());
+  return {address,
+          {index, landmark_region_->key(), domain.addresses_are_virtual() ? base : 0},
+          landmark_};
+}
 
-void FabricPort::stop() { loop_.remove(loop_id_, domain.events()); }
+void FabricPort::start() {
+  if (manager) loop_id_ = loop_.add(manager->events(), EPOLLIN, shared_from_this());
+}
+
+void FabricPort::stop() {
+  if (manager) loop_.remove(loop_id_, manager->events());
+}
 
 void FabricPort::add(const fid* endpoint, const std::shared_ptr<FabricConnection>& connection) {
   const std::lock_guard lock(mutex_);
@@ -56,7 +76,7 @@ std::shared_ptr<FabricConnection> FabricPort::find(const fid* endpoint) {
 }
 
 bool FabricPort::on_events(uint32_t) {
-  domain.read_events(*this);
+  manager->read_events(*this);
   return false;
 }
 

@@ -6,12 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "../net/fabric/domain.h"
+#include "../net/fabric/connection_manager.h"
 #include "../net/loop.h"
 #include "fabric_words.h"
 #include "segment.h"
@@ -28,7 +29,7 @@ class FabricConnection {
 
 class FabricPort final : public net::Handler,
                          public std::enable_shared_from_this<FabricPort>,
-                         private net::fabric::DomainSink {
+                         private net::fabric::ConnectionSink {
  public:
   using Request = std::function<void(const std::shared_ptr<FabricPort>&, const fi_info&,
                                      std::span<const std::byte> greeting)>;
@@ -38,10 +39,13 @@ class FabricPort final : public net::Handler,
              net::fabric::Info info, Request on_request);
 
   net::fabric::Domain domain;
+  std::optional<net::fabric::ConnectionManager> manager;  // of a domain with connections
   const uint8_t index;          // in the offer
   const std::string interface;  // its network card; empty: it has none
 
   FabricPortOffer offer() const;
+  // What an end without a connection tells the other.
+  FabricWelcome welcome(const std::vector<std::byte>& address) const;
   // Registers with the loop, and the reverse.
   void start();
   void stop();
@@ -61,6 +65,8 @@ class FabricPort final : public net::Handler,
   net::Loop& loop_;
   net::Loop::Id loop_id_ = 0;
   const Request on_request_;
+  FabricLandmark landmark_{};
+  std::optional<net::fabric::MemoryRegion> landmark_region_;  // of a domain without connections
   std::mutex mutex_;
   std::unordered_map<const fid*, std::weak_ptr<FabricConnection>> connections_;
 };

@@ -5,6 +5,8 @@
 
 #include "../core/status.h"
 #include "../net/bytes.h"
+#include "../net/fabric/connected.h"
+#include "../net/fabric/unconnected.h"
 
 namespace inlay::transfer {
 
@@ -13,6 +15,8 @@ namespace fabric = net::fabric;
 namespace {
 
 constexpr uint64_t kLeaseNs = 2'000'000'000;
+// Initiators ask every 5 s at least.
+constexpr uint64_t kSilentNs = 20'000'000'000;
 constexpr std::size_t kMaxServed = 64;  // connections of one initiator
 constexpr std::size_t kMaxTaken = 1024;
 
@@ -30,20 +34,29 @@ class FabricTarget::Served final : public net::Handler,
                                    public std::enable_shared_from_this<Served>,
                                    private fabric::EndpointSink {
  public:
-  Served(FabricTarget& target, const std::shared_ptr<FabricPort>& port, const fi_info& info,
-         const fabric::Greeting& greeting)
-      : target_(target), port(port), greeting(greeting), endpoint(port->domain, info) {}
+  Served(FabricTarget& target, const std::shared_ptr<FabricPort>& port,
+         const fabric::Greeting& greeting, std::unique_ptr<fabric::Endpoint> endpoint)
+      : target_(target), port(port), greeting(greeting), endpoint(std::move(endpoint)) {}
 
   FabricTarget& target_;
   const std::shared_ptr<FabricPort> port;
   const fabric::Greeting greeting;
-  fabric::Endpoint endpoint;
+  const std::unique_ptr<fabric::Endpoint> endpoint;
+  fabric::UnconnectedEndpoint* unconnected = nullptr;  // the same, where it has no connection
+  const fid* connected = nullptr;                      // its id, where it has
   net::Loop::Id loop_id = 0;
   bool dropped = false;
   uint64_t lease = 0;
   uint64_t lease_end = 0;  // 0: none
+  const uint64_t opened = boot_time_ns();
+  uint64_t heard = opened;
 
-  bool is_late() const { return lease_end != 0 && boot_time_ns() > lease_end; }
+  bool is_late() const {
+    const uint64_t now = boot_time_ns();
+    return (lease_end != 0 && now > lease_end) || (unconnected && now > heard + kSilentNs);
+  }
+  // Its initiator looks for us when it opens one.
+  bool is_needed() const { return lease_end != 0 || boot_time_ns() < opened + kLeaseNs; }
 
   bool on_events(uint32_t) override {
     const std::lock_guard lock(target_.mutex_);
@@ -54,8 +67,8 @@ class FabricTarget::Served final : public net::Handler,
       return false;
     }
     for (int i = 0; i < 16; ++i) {
-      endpoint.progress(*this);
-      if (endpoint.may_sleep()) break;
+      endpoint->progress(*this);
+      if (endpoint->may_sleep()) break;
     }
     return true;
   }
@@ -83,30 +96,61 @@ void FabricTarget::on_request(const std::shared_ptr<FabricPort>& port, const fi_
   const auto claim = fabric::read_greeting(greeting);
   const fabric::Meeting meeting{claim.value_or(fabric::Greeting{}), site_.engine, nonce_};
   const std::lock_guard lock(mutex_);
-  if (!claim || !fabric::proves(greeting, meeting, site_.token)) return port->domain.refuse(info);
+  fabric::ConnectionManager& manager = *port->manager;
+  if (!claim || !fabric::proves(greeting, meeting, site_.token)) return manager.refuse(info);
   Initiator& initiator = initiators_[claim->initiator];
   if (!take_number(initiator, claim->connection) || initiator.served.size() >= kMaxServed)
-    return port->domain.refuse(info);
+    return manager.refuse(info);
   try {
-    const auto served = std::make_shared<Served>(*this, port, info, *claim);
-    port->add(served->endpoint.id(), served);
-    served->loop_id = site_.loop.add(served->endpoint.descriptor(), EPOLLIN, served);
-    initiator.served[claim->connection] = served;
-    served->endpoint.accept(fabric::reply(meeting, site_.token));
+    auto endpoint = std::make_unique<fabric::ConnectedEndpoint>(manager, info);
+    auto& connected = *endpoint;
+    const auto served = std::make_shared<Served>(*this, port, *claim, std::move(endpoint));
+    port->add(connected.id(), served);
+    served->connected = connected.id();
+    serve(initiator, served);
+    connected.accept(fabric::reply(meeting, site_.token));
   } catch (const std::exception&) {  // the system or the provider has no more to give
     if (const auto found = initiator.served.find(claim->connection);
         found != initiator.served.end())
       drop(found->second);
-    port->domain.refuse(info);
+    manager.refuse(info);
+  }
+}
+
+void FabricTarget::serve(Initiator& initiator, const std::shared_ptr<Served>& served) {
+  served->loop_id = site_.loop.add(served->endpoint->descriptor(), EPOLLIN, served);
+  initiator.served[served->greeting.connection] = served;
+}
+
+// Who asks over a lane has proved itself there.
+Transport::Answer FabricTarget::open(const net::EngineId& from, const FabricQuestion& question) {
+  if (question.port >= ports_.size()) return {Status::kProtocol, {}};
+  const std::shared_ptr<FabricPort>& port = ports_[question.port];
+  if (port->domain.connected()) return {Status::kProtocol, {}};
+  Initiator& initiator = initiators_[from];
+  if (!take_number(initiator, question.connection) || initiator.served.size() >= kMaxServed)
+    return {Status::kPeerRefused, {}};
+  try {
+    auto endpoint = std::make_unique<fabric::UnconnectedEndpoint>(port->domain);
+    auto& unconnected = *endpoint;
+    if (!unconnected.join(question.address)) return {Status::kProtocol, {}};
+    const fabric::Greeting greeting{from, question.connection};
+    const auto served = std::make_shared<Served>(*this, port, greeting, std::move(endpoint));
+    served->unconnected = &unconnected;
+    serve(initiator, served);
+    unconnected.attend(true);
+    return {Status::kOk, encode(port->welcome(unconnected.address()))};
+  } catch (const std::exception&) {
+    return {Status::kTransportUnavailable, {}};
   }
 }
 
 void FabricTarget::drop(const std::shared_ptr<Served>& served) {
   if (served->dropped) return;
   served->dropped = true;
-  site_.loop.remove(served->loop_id, served->endpoint.descriptor());
-  served->port->forget(served->endpoint.id());
-  served->endpoint.close();
+  site_.loop.remove(served->loop_id, served->endpoint->descriptor());
+  if (served->connected != nullptr) served->port->forget(served->connected);
+  served->endpoint->close();
   initiators_[served->greeting.initiator].served.erase(served->greeting.connection);
 }
 
@@ -130,6 +174,7 @@ Transport::Answer FabricTarget::lease(const net::EngineId& from, const FabricQue
   if (question.last_time == 0) {
     served->lease = question.lease;
     served->lease_end = now + kLeaseNs;
+    if (served->unconnected != nullptr) served->unconnected->attend(true);
   } else if (question.lease == served->lease && served->lease_end != 0) {
     served->lease_end = std::max(served->lease_end, std::min(question.last_time, now) + kLeaseNs);
   }
@@ -141,10 +186,14 @@ Transport::Answer FabricTarget::lease(const net::EngineId& from, const FabricQue
 Transport::Answer FabricTarget::answer(const net::EngineId& from, const FabricQuestion& question) {
   if (question.ask == FabricAsk::kSegment) return {check_segment(question), {}};
   const std::lock_guard lock(mutex_);
-  if (question.ask == FabricAsk::kLease) return lease(from, question);
+  if (question.ask == FabricAsk::kOpen) return open(from, question);
   Initiator& initiator = initiators_[from];
   const auto found = initiator.served.find(question.connection);
   const std::shared_ptr<Served> served = found == initiator.served.end() ? nullptr : found->second;
+  if (served != nullptr && !served->is_late()) served->heard = boot_time_ns();
+  if (question.ask == FabricAsk::kLease) return lease(from, question);
+  if (question.ask == FabricAsk::kKeep)
+    return {served == nullptr ? Status::kPeerUnreachable : Status::kOk, {}};
   if (question.ask == FabricAsk::kFence) {
     take_number(initiator, question.connection);
     if (served != nullptr) drop(served);
@@ -158,18 +207,20 @@ void FabricTarget::beat() {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Served>> late;
   for (const auto& [id, initiator] : initiators_)
-    for (const auto& [number, served] : initiator.served)
+    for (const auto& [number, served] : initiator.served) {
+      if (served->unconnected != nullptr) served->unconnected->attend(served->is_needed());
       if (served->is_late()) late.push_back(served);
+    }
   for (const auto& served : late) drop(served);
 }
 
 void FabricTarget::evict() {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<Served>> served_in_software;
+  std::vector<std::shared_ptr<Served>> doubtful;
   for (const auto& [id, initiator] : initiators_)
     for (const auto& [number, served] : initiator.served)
-      if (served->port->domain.in_software()) served_in_software.push_back(served);
-  for (const auto& served : served_in_software) drop(served);
+      if (!served->port->domain.regions_fence()) doubtful.push_back(served);
+  for (const auto& served : doubtful) drop(served);
 }
 
 void FabricTarget::close() {

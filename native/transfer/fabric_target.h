@@ -1,4 +1,5 @@
-// The target's side of fabrics: connections by which peers reach memory without our doing.
+// The target's side of fabrics: connections by which peers reach memory without our doing. Where
+// endpoints have none, a pair of them that know each other's address is one, opened by a question.
 //
 // A peer that can no longer tell us to fence must not land bytes later. So it writes under a lease:
 // it asks for one over a lane, asks again twice a second while writes are out, and returns it when
@@ -6,6 +7,10 @@
 // another byte. A lease lasts 2 s from the time that *we* told in our last answer that the peer had
 // when it asked, so no delay on the way makes it longer; what the peer gave up is settled 2.5 s
 // later at the latest.
+//
+// An end without a connection moves nothing while we do not call its provider, which we do as long
+// as its initiator has a lease. So there reads need one, too. Nobody tells us when its initiator
+// dies: it is closed when 20 s long nothing was asked about it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +20,6 @@
 #include <set>
 #include <vector>
 
-#include "../net/fabric/endpoint.h"
 #include "../net/fabric/greeting.h"
 #include "../net/loop.h"
 #include "fabric_port.h"
@@ -26,15 +30,17 @@ namespace inlay::transfer {
 
 class FabricTarget {
  public:
-  FabricTarget(const Site& site, const net::Nonce& nonce) : site_(site), nonce_(nonce) {}
+  using Ports = std::vector<std::shared_ptr<FabricPort>>;
+  FabricTarget(const Site& site, const net::Nonce& nonce, const Ports& ports)
+      : site_(site), nonce_(nonce), ports_(ports) {}
 
   // Somebody wants to connect; who proves to hold the token, is let in. On the loop's thread.
   void on_request(const std::shared_ptr<FabricPort>& port, const fi_info& info,
                   std::span<const std::byte> greeting);
   Transport::Answer answer(const net::EngineId& from, const FabricQuestion& question);
-  // Closes connections whose leases are over. Ten times a second.
+  // Closes connections whose leases are over, or whose initiators are silent. Ten times a second.
   void beat();
-  // Whoever had begun to touch a segment through a provider in software, touches it no more.
+  // Whoever had begun to touch a segment where closing it does not end that, touches it no more.
   void evict();
   void close();
 
@@ -50,11 +56,14 @@ class FabricTarget {
   // All locked:
   bool take_number(Initiator& initiator, uint64_t connection);
   void drop(const std::shared_ptr<Served>& served);
+  void serve(Initiator& initiator, const std::shared_ptr<Served>& served);
+  Transport::Answer open(const net::EngineId& from, const FabricQuestion& question);
   Transport::Answer lease(const net::EngineId& from, const FabricQuestion& question);
   Status check_segment(const FabricQuestion& question) const;
 
   const Site& site_;
   const net::Nonce nonce_;
+  const Ports& ports_;
   std::mutex mutex_;
   std::map<net::EngineId, Initiator> initiators_;
 };

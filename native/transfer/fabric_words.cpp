@@ -14,7 +14,6 @@ using net::store;
 constexpr uint8_t kOfferVersion = 1;
 constexpr std::size_t kMaxPorts = 64;
 constexpr std::size_t kKeyBytes = 1 + 8 + 8;
-constexpr std::size_t kQuestionBytes = 1 + 8 + 8 + 8 + 4 + 4 + 1;
 
 using Bytes = std::vector<std::byte>;
 
@@ -87,7 +86,7 @@ std::optional<FabricOffer> decode_fabric_offer(std::span<const std::byte> bytes)
     port.address.assign(address.begin(), address.end());
     port.bandwidth = reader.number<uint64_t>();
     // A provider takes the address for a structure of the size that its family has.
-    if (port.address.size() < 16) return std::nullopt;
+    if (!port.address.empty() && port.address.size() < 16) return std::nullopt;
   }
   if (!reader.sound) return std::nullopt;
   return offer;
@@ -119,16 +118,17 @@ std::vector<std::byte> encode(const FabricQuestion& question) {
   append(bytes, question.slot);
   append(bytes, question.epoch);
   append(bytes, static_cast<uint8_t>(question.write));
+  append(bytes, question.port);
+  append_short(bytes, question.address);
   return bytes;
 }
 
 std::optional<FabricQuestion> decode_fabric_question(std::span<const std::byte> bytes) {
-  if (bytes.size() != kQuestionBytes) return std::nullopt;
   WordReader reader{bytes};
   FabricQuestion question;
   const auto ask = reader.number<uint8_t>();
   if (ask < static_cast<uint8_t>(FabricAsk::kFence) ||
-      ask > static_cast<uint8_t>(FabricAsk::kSegment))
+      ask > static_cast<uint8_t>(FabricAsk::kKeep))
     return std::nullopt;
   question.ask = static_cast<FabricAsk>(ask);
   question.connection = reader.number<uint64_t>();
@@ -137,7 +137,31 @@ std::optional<FabricQuestion> decode_fabric_question(std::span<const std::byte> 
   question.slot = reader.number<uint32_t>();
   question.epoch = reader.number<uint32_t>();
   question.write = reader.number<uint8_t>() != 0;
+  question.port = reader.number<uint8_t>();
+  const auto address = reader.short_bytes();
+  question.address.assign(address.begin(), address.end());
+  if (!reader.sound || !reader.bytes.empty()) return std::nullopt;
   return question;
+}
+
+std::vector<std::byte> encode(const FabricWelcome& welcome) {
+  Bytes bytes = encode(std::span(&welcome.landmark_at, 1));
+  bytes.insert(bytes.end(), welcome.landmark.begin(), welcome.landmark.end());
+  append_short(bytes, welcome.address);
+  return bytes;
+}
+
+std::optional<FabricWelcome> decode_fabric_welcome(std::span<const std::byte> bytes) {
+  WordReader reader{bytes};
+  FabricWelcome welcome;
+  welcome.landmark_at.port = reader.number<uint8_t>();
+  welcome.landmark_at.key = reader.number<uint64_t>();
+  welcome.landmark_at.base = reader.number<uint64_t>();
+  std::ranges::copy(reader.take(welcome.landmark.size()), welcome.landmark.begin());
+  const auto address = reader.short_bytes();
+  welcome.address.assign(address.begin(), address.end());
+  if (!reader.sound || !reader.bytes.empty()) return std::nullopt;
+  return welcome;
 }
 
 }  // namespace inlay::transfer

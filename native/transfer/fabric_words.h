@@ -3,6 +3,7 @@
 // Pure. Integers are little-endian; whatever comes from a peer is checked here.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,8 +19,8 @@ namespace inlay::transfer {
 struct FabricPortOffer {
   std::string provider;
   std::string network;
-  std::vector<std::byte> address;
-  uint64_t bandwidth = 0;  // bytes per second; 0: not known
+  std::vector<std::byte> address;  // empty: its endpoints have no connections; see kOpen
+  uint64_t bandwidth = 0;          // bytes per second; 0: not known
   bool operator==(const FabricPortOffer&) const = default;
 };
 
@@ -47,6 +48,9 @@ enum class FabricAsk : uint8_t {
   kLease = 2,  // writes will be posted on a connection, or still are; answered by the target's time
   kReturn = 3,   // all writes under that lease are complete
   kSegment = 4,  // is that segment still there, to be read or written?
+  // Where endpoints have no connections:
+  kOpen = 5,  // open an end for this connection, joined with mine; answered by a FabricWelcome
+  kKeep = 6,  // is its end still open?
 };
 
 struct FabricQuestion {
@@ -57,9 +61,23 @@ struct FabricQuestion {
   uint32_t slot = 0;
   uint32_t epoch = 0;
   bool write = false;
+  uint8_t port = 0;                // of the target's offer
+  std::vector<std::byte> address = {};  // of the initiator's end
 };
 
 std::vector<std::byte> encode(const FabricQuestion& question);
 std::optional<FabricQuestion> decode_fabric_question(std::span<const std::byte> bytes);
+
+// 16 random bytes that peers read, by which they know that they have reached a port.
+using FabricLandmark = std::array<std::byte, 16>;
+
+struct FabricWelcome {
+  std::vector<std::byte> address;  // of the target's end
+  FabricKey landmark_at;
+  FabricLandmark landmark{};
+};
+
+std::vector<std::byte> encode(const FabricWelcome& welcome);
+std::optional<FabricWelcome> decode_fabric_welcome(std::span<const std::byte> bytes);
 
 }  // namespace inlay::transfer

@@ -1,19 +1,12 @@
-// One network port as libfabric gives it: memory that is registered there, who asks to connect, and
-// how connections begin and end.
+// One network port as libfabric gives it, and memory that is registered there.
 #pragma once
 
 #include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_eq.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -31,13 +24,21 @@ struct Closer {
 template <typename Object>
 using Handle = std::unique_ptr<Object, Closer>;
 
-// The ports that a provider ("verbs", "tcp") has here for connected endpoints with remote memory
+// Whether endpoints are joined in pairs by the provider (FI_EP_MSG), or reach whomever they know the
+// address of (FI_EP_RDM).
+enum class Endpoints : uint8_t { kConnected, kUnconnected };
+
+// The ports that a provider ("verbs", "tcp") has here for endpoints of that kind with remote memory
 // access. `host`: only the port with this address; empty: all that lead to other hosts. None when
 // there are none.
-std::vector<Info> find_ports(const Library& library, const char* provider, const std::string& host);
+std::vector<Info> find_ports(const Library& library, const char* provider, Endpoints endpoints,
+                             const std::string& host);
 
 // For people: "verbs mlx5_0".
 std::string port_name(const fi_info& info);
+
+// Bytes of an address of any provider, and more.
+constexpr std::size_t kMaxAddress = 64;
 
 // Memory of one domain. Once it is destroyed the hardware touches the memory no more; providers in
 // software (see Domain::in_software()) may finish an access that had begun.
@@ -58,24 +59,9 @@ struct RegionAccess {
   bool remote_write;
 };
 
-// Told on the thread that calls Domain::read_events(), without locks.
-class DomainSink {
- public:
-  // Somebody asks to connect and says `greeting`. Answered by Endpoint::accept() with this info, or
-  // by Domain::refuse().
-  virtual void on_request(Info info, std::span<const std::byte> greeting) = 0;
-  // The endpoint is connected. `greeting` is the acceptor's, empty at the acceptor.
-  virtual void on_connected(const fid* endpoint, std::span<const std::byte> greeting) = 0;
-  // It is refused or unreachable, or its connection ended. The endpoint may be closed already.
-  virtual void on_ended(const fid* endpoint) = 0;
-
- protected:
-  ~DomainSink() = default;
-};
-
 class Domain {
  public:
-  // Opens the port and listens there. Throws TransferFailure(kTransportUnavailable).
+  // Opens the port. Throws TransferFailure(kTransportUnavailable).
   Domain(const Library& library, Info info);
 
   const fi_info& info() const { return *info_; }
@@ -86,10 +72,15 @@ class Domain {
   std::string device() const { return info_->domain_attr->name; }
   // The network that the port is on; those of one network reach each other.
   std::string network() const { return info_->fabric_attr->name; }
-  // Where peers connect to.
-  const std::vector<std::byte>& address() const { return address_; }
-  // A provider that moves bytes by threads and sockets of this process.
-  bool in_software() const;
+  bool connected() const { return info_->ep_attr->type == FI_EP_MSG; }
+  // A provider without a card of its own, which moves bytes by threads and sockets of this process.
+  bool in_software() const { return info_->nic == nullptr; }
+  // Once a region is closed nobody touches its memory. Else who had begun may go on until its
+  // endpoint here is closed: so in software, and where endpoints have no connections, whose
+  // providers may carry reads and writes out themselves where a card cannot.
+  bool regions_fence() const { return connected() && !in_software(); }
+  // Endpoints serve their peers by themselves, else only while somebody calls progress().
+  bool serves_by_itself() const { return info_->domain_attr->data_progress == FI_PROGRESS_AUTO; }
   // A write completes when its bytes are in the remote memory; else a read has to follow it.
   bool confirms_writes() const { return (info_->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0; }
   // Regions are addressed by the owner's pointers, else by offsets.
@@ -100,32 +91,16 @@ class Domain {
   // Throws TransferFailure(kTransportUnavailable), e.g. where memory cannot be locked.
   MemoryRegion register_memory(std::byte* base, uint64_t size, RegionAccess access);
 
-  // Readable when read_events() has something to do.
-  const Descriptor& events() const { return events_; }
-  // One thread at a time.
-  void read_events(DomainSink& sink);
-  void refuse(const fi_info& request);
-
-  // The info of an endpoint that is to connect there.
-  Info info_towards(std::span<const std::byte> address) const;
   const Library& library() const { return library_; }
   fid_fabric* fabric() const { return fabric_.get(); }
   fid_domain* domain() const { return domain_.get(); }
-  fid_eq* event_queue() const { return event_queue_.get(); }
 
  private:
-  bool read_event(DomainSink& sink);
-
   const Library& library_;
   const Info info_;
   // In the order of making; closed the other way round.
   Handle<fid_fabric> fabric_;
-  Handle<fid_eq> event_queue_;
   Handle<fid_domain> domain_;
-  Handle<fid_pep> listener_;
-  Descriptor events_;
-  std::vector<std::byte> address_;
-  std::vector<std::byte> event_;  // the one that is read
 };
 
 // A copy of the descriptor that an object waits with. Throws TransferFailure.

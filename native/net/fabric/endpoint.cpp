@@ -1,7 +1,6 @@
 #include "endpoint.h"
 
 #include <algorithm>
-#include <array>
 
 #include "../../core/status.h"
 
@@ -14,43 +13,30 @@ constexpr std::size_t kMaxOperations = 256;
 
 }  // namespace
 
-Endpoint::Endpoint(Domain& domain, const fi_info& info) : domain_(domain) {
+Endpoint::Endpoint(Domain& domain, const fi_info& info, fi_wait_obj wait) : domain_(domain) {
   const Library& library = domain_.library();
   max_message_ = info.ep_attr->max_msg_size;
   max_operations_ = std::min(info.tx_attr->size, kMaxOperations);
   fi_cq_attr attributes{};
   attributes.size = max_operations_;
   attributes.format = FI_CQ_FORMAT_CONTEXT;
-  attributes.wait_obj = FI_WAIT_FD;
+  attributes.wait_obj = wait;
   fid_cq* completions = nullptr;
   require(library, "fi_cq_open", fi_cq_open(domain_.domain(), &attributes, &completions, nullptr));
   completions_.reset(completions);
-  descriptor_ = wait_descriptor(library, completions->fid);
   // Not changed by libfabric, which takes no pointer to const.
   fid_ep* endpoint = nullptr;
   require(library, "fi_endpoint",
           fi_endpoint(domain_.domain(), const_cast<fi_info*>(&info), &endpoint, nullptr));
   endpoint_.reset(endpoint);
-  id_ = &endpoint->fid;
-  require(library, "fi_ep_bind", fi_ep_bind(endpoint, &domain_.event_queue()->fid, 0));
-  require(library, "fi_ep_bind", fi_ep_bind(endpoint, &completions->fid, FI_TRANSMIT | FI_RECV));
-  require(library, "fi_enable", fi_enable(endpoint));
-  if (domain_.confirms_writes() || (domain_.info().domain_attr->mr_mode & FI_MR_LOCAL) == 0) return;
-  fid_mr* region = nullptr;
-  require(library, "fi_mr_reg",
-          fi_mr_reg(domain_.domain(), &confirmed_, 1, FI_READ, 0, 0, 0, &region, nullptr));
-  confirmed_region_.reset(region);
+  bind("fi_ep_bind(cq)", completions->fid, FI_TRANSMIT | FI_RECV);
 }
 
-void Endpoint::connect(std::span<const std::byte> address, std::span<const std::byte> greeting) {
-  require(domain_.library(), "fi_connect",
-          fi_connect(endpoint_.get(), address.data(), greeting.data(), greeting.size()));
+void Endpoint::bind(const char* what, fid& object, uint64_t flags) {
+  require(domain_.library(), what, fi_ep_bind(endpoint_.get(), &object, flags));
 }
 
-void Endpoint::accept(std::span<const std::byte> greeting) {
-  require(domain_.library(), "fi_accept",
-          fi_accept(endpoint_.get(), greeting.data(), greeting.size()));
-}
+void Endpoint::enable() { require(domain_.library(), "fi_enable", fi_enable(endpoint_.get())); }
 
 Endpoint::Operation* Endpoint::take_operation(void* owner) {
   if (free_.empty()) {
@@ -64,16 +50,17 @@ Endpoint::Operation* Endpoint::take_operation(void* owner) {
 }
 
 Endpoint::Post Endpoint::outcome(int64_t result, Operation* operation) {
+  turned_away_ = result == -FI_EAGAIN;
   if (result == 0) return Post::kTaken;
   free_.push_back(operation);
-  return result == -FI_EAGAIN ? Post::kFull : Post::kFailed;
+  return turned_away_ ? Post::kFull : Post::kFailed;
 }
 
 Endpoint::Post Endpoint::read(std::byte* to, std::size_t bytes, void* descriptor, RemoteRange from,
                               void* owner) {
   Operation* operation = take_operation(owner);
   if (operation == nullptr) return Post::kFull;
-  return outcome(fi_read(endpoint_.get(), to, bytes, descriptor, 0, from.address, from.key,
+  return outcome(fi_read(endpoint_.get(), to, bytes, descriptor, peer_, from.address, from.key,
                          &operation->context),
                  operation);
 }
@@ -88,6 +75,7 @@ Endpoint::Post Endpoint::write(const std::byte* from, std::size_t bytes, void* d
   message.msg_iov = &local;
   message.desc = &descriptor;
   message.iov_count = 1;
+  message.addr = peer_;
   message.rma_iov = &remote;
   message.rma_iov_count = 1;
   message.context = &operation->context;
@@ -96,9 +84,18 @@ Endpoint::Post Endpoint::write(const std::byte* from, std::size_t bytes, void* d
   return outcome(fi_writemsg(endpoint_.get(), &message, flags), operation);
 }
 
-Endpoint::Post Endpoint::confirm(RemoteRange written, void* owner) {
-  void* descriptor = confirmed_region_ == nullptr ? nullptr : fi_mr_desc(confirmed_region_.get());
-  return read(&confirmed_, 1, descriptor, written, owner);
+Endpoint::Post Endpoint::peek(RemoteRange from, std::size_t bytes, void* owner) {
+  void* descriptor = nullptr;
+  if ((domain_.info().domain_attr->mr_mode & FI_MR_LOCAL) != 0) {
+    try {
+      if (!peeked_region_)
+        peeked_region_ = domain_.register_memory(peeked_.data(), kMaxPeek, {true, false, false});
+    } catch (const TransferFailure&) {
+      return Post::kFailed;
+    }
+    descriptor = peeked_region_->descriptor();
+  }
+  return read(peeked_.data(), std::min(bytes, kMaxPeek), descriptor, from, owner);
 }
 
 int Endpoint::progress(EndpointSink& sink) {
@@ -120,16 +117,13 @@ int Endpoint::progress(EndpointSink& sink) {
       finish(error.op_context, error.err == 0 ? FI_EOTHER : error.err);
   }
   for (ssize_t i = 0; i < count; ++i) finish(entries[static_cast<std::size_t>(i)].op_context, 0);
+  on_progress(taken);
   return taken;
-}
-
-bool Endpoint::may_sleep() {
-  fid* waited = &completions_->fid;
-  return fi_trywait(domain_.fabric(), &waited, 1) == FI_SUCCESS;
 }
 
 void Endpoint::close() {
   endpoint_.reset();
+  addresses_.reset();
   completions_.reset();
 }
 
