@@ -1,5 +1,4 @@
-// Endpoints of libfabric's tcp provider on loopback, with connections and without: bytes, bounds,
-// rights, fences, a dead peer.
+// Connections of libfabric's tcp provider on loopback: bytes, bounds, rights, fences, a dead peer.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -16,7 +15,6 @@
 #include "../core/status.h"
 #include "../net/fabric/connected.h"
 #include "../net/fabric/greeting.h"
-#include "../net/fabric/unconnected.h"
 #include "check.h"
 
 namespace {
@@ -37,8 +35,8 @@ const Library& library() {
 // Also where a provider's writes complete before they land.
 bool unconfirmed = false;
 
-Info port(Endpoints endpoints) {
-  std::vector<Info> ports = find_ports(library(), "tcp", endpoints, "127.0.0.1");
+Info port() {
+  std::vector<Info> ports = find_ports(library(), "tcp", "127.0.0.1");
   CHECK(ports.size() == 1);
   CHECK((ports.front()->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0);
   if (unconfirmed) ports.front()->tx_attr->op_flags = 0;
@@ -52,7 +50,7 @@ std::vector<std::byte> bytes_of(const char* text) {
 
 // A port that accepts everybody, and the endpoints there by their ids.
 struct Side : ConnectionSink, EndpointSink {
-  Domain domain{library(), port(Endpoints::kConnected)};
+  Domain domain{library(), port()};
   ConnectionManager manager{domain};
   std::vector<std::unique_ptr<ConnectedEndpoint>> accepted;
   std::vector<std::byte> heard;

@@ -127,7 +127,11 @@ struct Owner : PathOwner, std::enable_shared_from_this<Owner> {
   void fill() override {}
   void ask(std::string_view transport, Bytes question, Then then) override {
     CHECK(transport == "fabric");
-    ++asked;
+    const auto question_of = decode_fabric_question(question);
+    CHECK(question_of);
+    // Those about leases.
+    if (question_of->ask == FabricAsk::kLease || question_of->ask == FabricAsk::kReturn) ++asked;
+    if (question_of->ask == FabricAsk::kReturn) ++returned;
     if (cut.load()) return;  // a lane that carries nothing, and does not end
     const net::EngineId from = initiator.site.engine;
     target.loop.post([this, from, question, then, self = shared_from_this()] {
@@ -179,6 +183,7 @@ struct Owner : PathOwner, std::enable_shared_from_this<Owner> {
   std::string problem;
   std::atomic<bool> cut{false};
   std::atomic<int> asked{0};
+  std::atomic<int> returned{0};
   std::mutex mutex;
   std::vector<std::shared_ptr<Path>> paths;
   std::map<const Attempt*, Outcome> outcomes;
@@ -429,9 +434,13 @@ void idle_is_idle() {
   CHECK(pair.run(read).status == Status::kOk);
   Work write = pair.work(Op::kWrite, {{0, 0, pair.ours.size()}});
   CHECK(pair.run(write).status == Status::kOk);
+  if (!connected()) wait_until([&] { return pair.owner->returned > 0; });
+  std::this_thread::sleep_for(connected() ? 0ms : 200ms);
   const double before = cpu_s();
   std::this_thread::sleep_for(1s);
-  CHECK(cpu_s() - before < 0.02);
+  const double used = cpu_s() - before;
+  if (used >= 0.02) std::fprintf(stderr, "%.3f s of a core in a second\n", used);
+  CHECK(used < 0.02);
 }
 
 // Writes wait for a lease, which is renewed while they are out and returned afterwards.
@@ -444,10 +453,10 @@ void leases_are_kept_and_returned() {
   CHECK(pair.run(second).status == Status::kOk);
   CHECK(pair.owner->asked == 1);
   // Renewals, then the return, then silence; the connection outlives the lease.
-  wait_until([&] { return pair.owner->asked >= 3; });
-  std::this_thread::sleep_for(2500ms);
+  wait_until([&] { return pair.owner->returned == 1; });
   const int asked = pair.owner->asked;
-  std::this_thread::sleep_for(1200ms);
+  CHECK(!connected() || asked >= 3);
+  std::this_thread::sleep_for(2500ms);
   CHECK(pair.owner->asked == asked && pair.owner->losses == 0);
   Work third = pair.work(Op::kWrite, {{0, 8192, 4096}});
   CHECK(pair.run(third).status == Status::kOk);
@@ -462,7 +471,25 @@ void a_lease_that_ends_is_a_fence() {
   CHECK(pair.run(first).status == Status::kOk);
   pair.owner->cut = true;
   const auto begin = Clock::now();
-  wait_until([&] { return pair.owner->losses > 0; });
+  if (connected()) {
+    wait_until([&] { return pair.owner->losses > 0; });
+  } else {
+    // Nobody tells the initiator: the target alone knows.
+    std::atomic<bool> closed{false};
+    const FabricQuestion question{.ask = FabricAsk::kKeep, .connection = 1};
+    const auto look = [&] {
+      const auto answer = pair.b.transport->answer(pair.a.site.engine, encode(question));
+      closed = answer.status == Status::kPeerUnreachable;
+    };
+    while (!closed) {
+      CHECK(Clock::now() - begin < 2500ms);
+      pair.b.loop.post(look);
+      std::this_thread::sleep_for(20ms);
+    }
+    Work second = pair.work(Op::kWrite, {{0, 4096, 4096}});
+    CHECK(pair.run(second).status == Status::kPeerUnreachable);
+    return;
+  }
   CHECK(Clock::now() - begin < 2500ms);
 }
 
@@ -488,10 +515,13 @@ void strangers_are_refused() {
   Side target{std::byte{2}};
   Side stranger{std::byte{3}, std::byte{9}};
   const auto owner = std::make_shared<Owner>(stranger, target);
-  const auto begin = Clock::now();
-  owner->connect();
-  CHECK(owner->num_paths() == 0 && !owner->problem.empty());
-  CHECK(Clock::now() - begin < 4s);
+  // Without a connection the ends of lanes prove it, which the test plays.
+  if (connected()) {
+    const auto begin = Clock::now();
+    owner->connect();
+    CHECK(owner->num_paths() == 0 && !owner->problem.empty());
+    CHECK(Clock::now() - begin < 4s);
+  }
   CHECK(!decode_fabric_offer(Bytes(10)));
   Bytes offer = target.transport->offer();
   CHECK(decode_fabric_offer(offer));

@@ -31,6 +31,8 @@ constexpr auto kLastRetry = 200ms;
 // Providers of which it is known that closing an endpoint is a fence.
 constexpr std::array kHardware{"verbs", "efa"};
 constexpr const char* kSoftware = "tcp";
+// Where reads are under way, closing the layer that the tcp provider has for this crashes (1.17).
+constexpr const char* kUnconnectedSoftware = "udp;ofi_rxd";
 constexpr const char* kDevices = "/sys/class/infiniband";
 constexpr const char* kNoDevice =
     "there is no RDMA device in /sys/class/infiniband; name the transport to use libfabric's tcp "
@@ -46,19 +48,6 @@ bool has_devices() {
   std::error_code error;
   const std::filesystem::directory_iterator devices(kDevices, error);
   return !error && devices != std::filesystem::directory_iterator();
-}
-
-// Connections are the better way where a provider has them.
-constexpr std::array kAny{fabric::Endpoints::kConnected, fabric::Endpoints::kUnconnected};
-constexpr std::array kUnconnected{fabric::Endpoints::kUnconnected};
-
-std::vector<fabric::Info> ports_of(const fabric::Library& library, const char* provider,
-                                   std::span<const fabric::Endpoints> kinds,
-                                   const std::string& host) {
-  std::vector<fabric::Info> ports;
-  for (const fabric::Endpoints kind : kinds)
-    if (ports.empty()) ports = fabric::find_ports(library, provider, kind, host);
-  return ports;
 }
 
 // Calls the transport ten times a second.
@@ -87,8 +76,7 @@ class Beat final : public net::Handler {
 
 class Fabric final : public Transport {
  public:
-  // By preference of the kinds of endpoints.
-  Fabric(const Site& site, std::span<const fabric::Endpoints> kinds);
+  Fabric(const Site& site, const char* software);
   ~Fabric() override { close(); }
 
   std::string_view name() const override { return "fabric"; }
@@ -123,7 +111,7 @@ class Fabric final : public Transport {
   void link_changed(const net::LinkEvent& event);
 
   const Site site_;
-  const std::span<const fabric::Endpoints> kinds_;
+  const char* const software_;
   net::Nonce nonce_{};
   std::string problem_;
   std::vector<std::shared_ptr<FabricPort>> ports_;
@@ -146,8 +134,8 @@ net::Nonce fresh_nonce() {
   return nonce;
 }
 
-Fabric::Fabric(const Site& site, std::span<const fabric::Endpoints> kinds)
-    : site_(site), kinds_(kinds), nonce_(fresh_nonce()), memory_(ports_), target_(site_, nonce_, ports_) {
+Fabric::Fabric(const Site& site, const char* software)
+    : site_(site), software_(software), nonce_(fresh_nonce()), memory_(ports_), target_(site_, nonce_, ports_) {
   problem_ = find_ports();
   if (!problem_.empty()) return;
   for (const auto& port : ports_) port->start();
@@ -167,7 +155,7 @@ std::string Fabric::find_ports() {
   std::vector<const char*> providers;
   if (!loopback && has_devices())
     providers.insert(providers.end(), kHardware.begin(), kHardware.end());
-  if (site_.by_name) providers.push_back(kSoftware);
+  if (site_.by_name) providers.push_back(software_);
   if (providers.empty() && loopback)
     return "the engine listens on loopback only (" + site_.host +
            "), where no RDMA device is; name the transport to use libfabric's tcp provider there";
@@ -177,8 +165,8 @@ std::string Fabric::find_ports() {
   if (library == nullptr) return why;
   for (const char* provider : providers) {
     // Devices of one machine are its own; only the provider in software binds to the host.
-    const bool all = provider != kSoftware || is_any(site_.host);
-    for (fabric::Info& info : ports_of(*library, provider, kinds_, all ? "" : site_.host)) {
+    const bool all = provider != software_ || is_any(site_.host);
+    for (fabric::Info& info : fabric::find_ports(*library, provider, all ? "" : site_.host)) {
       try {
         ports_.push_back(std::make_shared<FabricPort>(
             site_.loop, static_cast<uint8_t>(ports_.size()), *library, std::move(info),
@@ -403,7 +391,7 @@ FabricFound find_fabric() {
   if (library == nullptr) return found;
   bool in_hardware = false;
   for (const char* provider : {kHardware[0], kHardware[1], kSoftware})
-    for (const fabric::Info& info : ports_of(*library, provider, kAny, "")) {
+    for (const fabric::Info& info : fabric::find_ports(*library, provider, "")) {
       std::string name = fabric::port_name(*info);
       in_hardware |= provider != kSoftware;
       if (std::ranges::find(found.ports, name) == found.ports.end())
@@ -414,11 +402,11 @@ FabricFound find_fabric() {
 }
 
 std::unique_ptr<Transport> make_fabric(const Site& site) {
-  return std::make_unique<Fabric>(site, kAny);
+  return std::make_unique<Fabric>(site, kSoftware);
 }
 
 std::unique_ptr<Transport> make_unconnected_fabric(const Site& site) {
-  return std::make_unique<Fabric>(site, kUnconnected);
+  return std::make_unique<Fabric>(site, kUnconnectedSoftware);
 }
 
 }  // namespace inlay::transfer

@@ -25,8 +25,8 @@ FabricFound find_fabric();
 // than tcp. An engine on loopback has no others. What it cannot do here, problem() says: built
 // without libfabric's headers, no library, no port.
 std::unique_ptr<Transport> make_fabric(const Site& site);
-// The same, but by endpoints without connections even where a provider has others: so that what EFA
-// takes runs on any machine.
+// The same with another provider in software, whose endpoints have no connections as those of EFA:
+// reliable datagrams over UDP.
 std::unique_ptr<Transport> make_unconnected_fabric(const Site& site);
 
 }  // namespace inlay::transfer

@@ -19,10 +19,11 @@ FabricQuestion FabricLease::ask() {
   return question;
 }
 
-std::optional<FabricQuestion> FabricLease::want() {
+std::optional<FabricQuestion> FabricLease::want(Time now) {
   if (state_ != State::kNone) return std::nullopt;
   state_ = State::kAsked;
   target_time_ = 0;
+  asked_ = now;
   ++number_;
   return ask();
 }

@@ -22,7 +22,9 @@ class FabricLease {
 
   bool held() const { return state_ == State::kHeld; }
   // An operation waits for it: what to ask, unless that is asked already.
-  std::optional<FabricQuestion> want();
+  std::optional<FabricQuestion> want(Time now);
+  // Since when the target owes the answer to that; max() when it does not.
+  Time waiting_since() const { return state_ == State::kAsked ? asked_ : Time::max(); }
   // The target's answer to a question with that number. True: it is held from now on.
   bool granted(uint64_t number, uint64_t target_time, Time now);
   // An operation under it is complete.
@@ -43,6 +45,7 @@ class FabricLease {
   uint64_t number_ = 0;
   uint64_t target_time_ = 0;  // of the last answer
   bool asking_ = false;
+  Time asked_{};
   Time renewed_{};
   Time last_use_{};
 };

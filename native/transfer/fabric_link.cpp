@@ -68,6 +68,7 @@ class UnconnectedLink final : public FabricLink {
     const fabric::RemoteRange at{welcome_->landmark_at.base, welcome_->landmark_at.key};
     const Post post = endpoint_.peek(at, welcome_->landmark.size(), static_cast<FabricLink*>(this));
     peeking_ = post == Post::kTaken;
+    endpoint_.may_sleep();  // sets the clock
     if (post == Post::kFailed) stage_ = Stage::kRefused;
     return stage_;
   }

@@ -144,7 +144,7 @@ PostResult FabricPath::refuse() {
 void FabricPath::enqueue(Work& work) {
   if (!needs_lease(work) || lease_.held())
     queue_.push_back(&work);
-  else if (const auto question = lease_.want())
+  else if (const auto question = lease_.want(Clock::now()))
     ask(*question, question->lease);  // the answer enqueues it
 }
 
@@ -418,6 +418,8 @@ void FabricPath::on_segment(uint64_t id, Status status) {
 }
 
 bool FabricPath::is_stalled(Clock::time_point now) const {
+  // Reads do not wait for a target that stands still.
+  if (!connected() && lease_.waiting_since() < now - kStalledAfter) return true;
   if (!queue_.empty() && turned_away_ != Clock::time_point() && now - turned_away_ > kStalledAfter)
     return true;
   const std::chrono::duration<double> transit(static_cast<double>(posted_bytes_) / kSlowest);

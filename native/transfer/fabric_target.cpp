@@ -48,15 +48,14 @@ class FabricTarget::Served final : public net::Handler,
   bool dropped = false;
   uint64_t lease = 0;
   uint64_t lease_end = 0;  // 0: none
-  const uint64_t opened = boot_time_ns();
-  uint64_t heard = opened;
+  uint64_t heard = boot_time_ns();
+  uint64_t awaited_until = heard + kLeaseNs;  // its initiator looks for us first
 
   bool is_late() const {
     const uint64_t now = boot_time_ns();
     return (lease_end != 0 && now > lease_end) || (unconnected && now > heard + kSilentNs);
   }
-  // Its initiator looks for us when it opens one.
-  bool is_needed() const { return lease_end != 0 || boot_time_ns() < opened + kLeaseNs; }
+  bool is_needed() const { return lease_end != 0 || boot_time_ns() < awaited_until; }
 
   bool on_events(uint32_t) override {
     const std::lock_guard lock(target_.mutex_);
@@ -174,6 +173,7 @@ Transport::Answer FabricTarget::lease(const net::EngineId& from, const FabricQue
   if (question.last_time == 0) {
     served->lease = question.lease;
     served->lease_end = now + kLeaseNs;
+    served->awaited_until = 0;
     if (served->unconnected != nullptr) served->unconnected->attend(true);
   } else if (question.lease == served->lease && served->lease_end != 0) {
     served->lease_end = std::max(served->lease_end, std::min(question.last_time, now) + kLeaseNs);

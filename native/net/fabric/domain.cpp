@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "../../core/status.h"
 
@@ -16,12 +17,12 @@ namespace {
 // Cards of EFA read and write remote memory themselves only for who knows 1.18.
 constexpr uint32_t kUnconnectedVersion = FI_VERSION(1, 18);
 
-Info make_hints(const Library& library, const char* provider, Endpoints endpoints) {
+Info make_hints(const Library& library, const char* provider, fi_ep_type endpoints) {
   Info hints(library.dupinfo(nullptr), InfoDeleter{&library});
   if (hints == nullptr) fail(library, "fi_dupinfo", -FI_ENOMEM);
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
-  hints->ep_attr->type = endpoints == Endpoints::kConnected ? FI_EP_MSG : FI_EP_RDM;
+  hints->ep_attr->type = endpoints;
   hints->domain_attr->threading = FI_THREAD_SAFE;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   hints->fabric_attr->prov_name = strdup(provider);  // freed with the hints
@@ -34,49 +35,49 @@ bool leads_nowhere(const fi_info& info) {
   return network.starts_with("127.") || network.starts_with("::1/") || network.starts_with("fe80:");
 }
 
-// The provider itself, or one that makes its endpoints into others ("tcp;ofi_rxm").
-bool is_of(const fi_info& info, const std::string& provider, Endpoints endpoints) {
-  const std::string name = info.fabric_attr->prov_name;
-  return name == provider ||
-         (endpoints == Endpoints::kUnconnected && name.starts_with(provider + ';'));
+// As find_ports(), of one kind of endpoints, that confirm writes or do not.
+std::vector<Info> ports_with(const Library& library, const char* provider, const std::string& host,
+                             fi_ep_type endpoints, uint64_t confirm) {
+  const bool connected = endpoints == FI_EP_MSG;
+  const uint32_t version =
+      connected ? kApiVersion : std::min<uint32_t>(library.version(), kUnconnectedVersion);
+  const Info hints = make_hints(library, provider, endpoints);
+  hints->tx_attr->op_flags = confirm;
+  // Between processes of one host a provider without connections may have the initiator copy into
+  // our memory, and closing an endpoint here would not stop it.
+  if (!connected && host.empty()) hints->caps |= FI_REMOTE_COMM;
+  fi_info* found = nullptr;
+  const int error = library.getinfo(version, host.empty() ? nullptr : host.c_str(), nullptr,
+                                    host.empty() ? 0 : FI_SOURCE, hints.get(), &found);
+  if (error != 0 || found == nullptr) return {};
+  const Info list(found, InfoDeleter{&library});
+  std::vector<Info> ports;
+  for (const fi_info* info = found; info != nullptr; info = info->next) {
+    // Providers also list what they are layered under, and a port once for each of its addresses.
+    const auto same = [&](const Info& known) {
+      return std::strcmp(known->domain_attr->name, info->domain_attr->name) == 0;
+    };
+    if (std::strcmp(info->fabric_attr->prov_name, provider) != 0 ||
+        std::ranges::any_of(ports, same) || (host.empty() && leads_nowhere(*info)))
+      continue;
+    ports.emplace_back(library.dupinfo(info), InfoDeleter{&library});
+  }
+  return ports;
 }
 
 }  // namespace
 
-std::vector<Info> find_ports(const Library& library, const char* provider, Endpoints endpoints,
+std::vector<Info> find_ports(const Library& library, const char* provider,
                              const std::string& host) {
-  const bool connected = endpoints == Endpoints::kConnected;
-  const uint32_t version =
-      connected ? kApiVersion : std::min<uint32_t>(library.version(), kUnconnectedVersion);
-  // First those that confirm writes, which is the better way; then those that do not, if reads keep
-  // behind writes.
-  std::vector<uint64_t> confirming{FI_DELIVERY_COMPLETE};
-  if (connected) confirming.push_back(0);
-  for (const uint64_t confirm : confirming) {
-    const Info hints = make_hints(library, provider, endpoints);
-    hints->tx_attr->op_flags = confirm;
-    // Between processes of one host a provider without connections would have the initiator copy
-    // into our memory, and closing an endpoint here would not stop it.
-    if (!connected && host.empty()) hints->caps |= FI_REMOTE_COMM;
-    fi_info* found = nullptr;
-    const int error = library.getinfo(version, host.empty() ? nullptr : host.c_str(), nullptr,
-                                      host.empty() ? 0 : FI_SOURCE, hints.get(), &found);
-    if (error != 0 || found == nullptr) continue;
-    const Info list(found, InfoDeleter{&library});
-    std::vector<Info> ports;
-    for (const fi_info* info = found; info != nullptr; info = info->next) {
-      // Providers also list what they are layered under, and a port once for each of its addresses.
-      const auto same = [&](const Info& known) {
-        return std::strcmp(known->domain_attr->name, info->domain_attr->name) == 0;
-      };
-      if (!is_of(*info, provider, endpoints) || std::ranges::any_of(ports, same) ||
-          (host.empty() && leads_nowhere(*info)))
-        continue;
-      ports.emplace_back(library.dupinfo(info), InfoDeleter{&library});
-    }
-    if (!ports.empty()) return ports;
-  }
-  return {};
+  // Those that do not confirm writes are read from afterwards, which proves something only where
+  // reads keep behind writes: not without a connection.
+  constexpr std::array kinds{std::pair{FI_EP_MSG, uint64_t{FI_DELIVERY_COMPLETE}},
+                             std::pair{FI_EP_MSG, uint64_t{0}},
+                             std::pair{FI_EP_RDM, uint64_t{FI_DELIVERY_COMPLETE}}};
+  std::vector<Info> ports;
+  for (const auto& [endpoints, confirm] : kinds)
+    if (ports.empty()) ports = ports_with(library, provider, host, endpoints, confirm);
+  return ports;
 }
 
 Domain::Domain(const Library& library, Info info) : library_(library), info_(std::move(info)) {

@@ -24,15 +24,11 @@ struct Closer {
 template <typename Object>
 using Handle = std::unique_ptr<Object, Closer>;
 
-// Whether endpoints are joined in pairs by the provider (FI_EP_MSG), or reach whomever they know the
-// address of (FI_EP_RDM).
-enum class Endpoints : uint8_t { kConnected, kUnconnected };
-
-// The ports that a provider ("verbs", "tcp") has here for endpoints of that kind with remote memory
-// access. `host`: only the port with this address; empty: all that lead to other hosts. None when
-// there are none.
-std::vector<Info> find_ports(const Library& library, const char* provider, Endpoints endpoints,
-                             const std::string& host);
+// The ports that a provider ("verbs", "tcp") has here for remote memory access: by endpoints that it
+// connects in pairs (FI_EP_MSG); where it has none, by those that reach whomever they know the
+// address of (FI_EP_RDM) and confirm writes. `host`: only the port with this address; empty: all
+// that lead to other hosts. None when there are none.
+std::vector<Info> find_ports(const Library& library, const char* provider, const std::string& host);
 
 // For people: "verbs mlx5_0".
 std::string port_name(const fi_info& info);
@@ -72,6 +68,7 @@ class Domain {
   std::string device() const { return info_->domain_attr->name; }
   // The network that the port is on; those of one network reach each other.
   std::string network() const { return info_->fabric_attr->name; }
+  // Its endpoints have connections.
   bool connected() const { return info_->ep_attr->type == FI_EP_MSG; }
   // A provider without a card of its own, which moves bytes by threads and sockets of this process.
   bool in_software() const { return info_->nic == nullptr; }
