@@ -78,7 +78,8 @@ struct Side : ConnectionSink, EndpointSink {
 };
 
 std::unique_ptr<ConnectedEndpoint> connect(Side& side, std::span<const std::byte> address) {
-  auto endpoint = std::make_unique<ConnectedEndpoint>(side.manager, *side.manager.info_towards(address));
+  auto endpoint =
+      std::make_unique<ConnectedEndpoint>(side.manager, *side.manager.info_towards(address));
   endpoint->connect(address, bytes_of("hello"));
   return endpoint;
 }

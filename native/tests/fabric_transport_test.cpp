@@ -1,5 +1,5 @@
-// Transport fabric over libfabric's tcp provider, with connections and without: two engines' worth of transports and loops, with
-// the engines' own parts (peers, lanes) played by the test.
+// Transport fabric over libfabric's tcp provider, with connections and without: two engines' worth
+// of transports and loops, with the engines' own parts (peers, lanes) played by the test.
 #include <poll.h>
 #include <sys/resource.h>
 

@@ -104,13 +104,15 @@ std::vector<Row> rows() {
        .grants = false},
   };
 #ifdef INLAY_TEST_FABRIC
-  all.push_back({.name = "fabric",
-                 .make = [](const Site& site) { return make_fabric(site); },
-                 .from = From::kForeign,
-                 .same_process = true,  // libfabric does not outlive a fork
-                 .comes_back = true,
-                 .by_keys = true,
-                 .grants = false});
+  for (const auto& [name, make] : {std::pair{"fabric", &make_fabric},
+                                   std::pair{"fabric, unconnected", &make_unconnected_fabric}})
+    all.push_back({.name = name,
+                   .make = make,
+                   .from = From::kForeign,
+                   .same_process = true,  // libfabric does not outlive a fork
+                   .comes_back = true,
+                   .by_keys = true,
+                   .grants = false});
 #endif
   return all;
 }

@@ -135,7 +135,11 @@ net::Nonce fresh_nonce() {
 }
 
 Fabric::Fabric(const Site& site, const char* software)
-    : site_(site), software_(software), nonce_(fresh_nonce()), memory_(ports_), target_(site_, nonce_, ports_) {
+    : site_(site),
+      software_(software),
+      nonce_(fresh_nonce()),
+      memory_(ports_),
+      target_(site_, nonce_, ports_) {
   problem_ = find_ports();
   if (!problem_.empty()) return;
   for (const auto& port : ports_) port->start();

@@ -16,7 +16,10 @@ class ConnectedLink final : public FabricLink {
  public:
   ConnectedLink(const std::shared_ptr<const FabricRail>& rail, const fabric::Meeting& meeting,
                 const net::Token& token)
-      : rail_(rail), meeting_(meeting), token_(token), endpoint_(*rail->port->manager, *rail->info) {}
+      : rail_(rail),
+        meeting_(meeting),
+        token_(token),
+        endpoint_(*rail->port->manager, *rail->info) {}
 
   fabric::Endpoint& endpoint() override { return endpoint_; }
   std::optional<FabricQuestion> begin(const std::shared_ptr<FabricConnection>& path) override {
@@ -87,8 +90,7 @@ class UnconnectedLink final : public FabricLink {
 std::unique_ptr<FabricLink> make_fabric_link(const std::shared_ptr<const FabricRail>& rail,
                                              const fabric::Meeting& meeting,
                                              const net::Token& token) {
-  if (rail->port->domain.connected())
-    return std::make_unique<ConnectedLink>(rail, meeting, token);
+  if (rail->port->domain.connected()) return std::make_unique<ConnectedLink>(rail, meeting, token);
   return std::make_unique<UnconnectedLink>(rail);
 }
 

@@ -40,8 +40,8 @@ class FabricPort final : public net::Handler,
 
   net::fabric::Domain domain;
   std::optional<net::fabric::ConnectionManager> manager;  // of a domain with connections
-  const uint8_t index;          // in the offer
-  const std::string interface;  // its network card; empty: it has none
+  const uint8_t index;                                    // in the offer
+  const std::string interface;                            // its network card; empty: it has none
 
   FabricPortOffer offer() const;
   // What an end without a connection tells the other.

@@ -127,8 +127,7 @@ std::optional<FabricQuestion> decode_fabric_question(std::span<const std::byte> 
   WordReader reader{bytes};
   FabricQuestion question;
   const auto ask = reader.number<uint8_t>();
-  if (ask < static_cast<uint8_t>(FabricAsk::kFence) ||
-      ask > static_cast<uint8_t>(FabricAsk::kKeep))
+  if (ask < static_cast<uint8_t>(FabricAsk::kFence) || ask > static_cast<uint8_t>(FabricAsk::kKeep))
     return std::nullopt;
   question.ask = static_cast<FabricAsk>(ask);
   question.connection = reader.number<uint64_t>();

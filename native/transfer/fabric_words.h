@@ -61,7 +61,7 @@ struct FabricQuestion {
   uint32_t slot = 0;
   uint32_t epoch = 0;
   bool write = false;
-  uint8_t port = 0;                // of the target's offer
+  uint8_t port = 0;                     // of the target's offer
   std::vector<std::byte> address = {};  // of the initiator's end
 };
 

@@ -3,15 +3,15 @@
 
 #include <span>
 
-#include "endpoint.h"
 #include "connection_manager.h"
+#include "endpoint.h"
 
 namespace inlay::net::fabric {
 
 class ConnectedEndpoint final : public Endpoint {
  public:
-  // By ConnectionManager::info_towards() of the initiator, by a request's info at the target. Throws
-  // TransferFailure(kTransportUnavailable), as connect() and accept() do.
+  // By ConnectionManager::info_towards() of the initiator, by a request's info at the target.
+  // Throws TransferFailure(kTransportUnavailable), as connect() and accept() do.
   ConnectedEndpoint(ConnectionManager& manager, const fi_info& info);
 
   // Every provider carries so much.

@@ -17,8 +17,8 @@ namespace inlay::net::fabric {
 // Told on the thread that calls ConnectionManager::read_events(), without locks.
 class ConnectionSink {
  public:
-  // Somebody asks to connect and says `greeting`. Answered by ConnectedEndpoint::accept() with this info, or
-  // by ConnectionManager::refuse().
+  // Somebody asks to connect and says `greeting`. Answered by ConnectedEndpoint::accept() with this
+  // info, or by ConnectionManager::refuse().
   virtual void on_request(Info info, std::span<const std::byte> greeting) = 0;
   // The endpoint is connected. `greeting` is the acceptor's, empty at the acceptor.
   virtual void on_connected(const fid* endpoint, std::span<const std::byte> greeting) = 0;

@@ -24,8 +24,8 @@ struct Closer {
 template <typename Object>
 using Handle = std::unique_ptr<Object, Closer>;
 
-// The ports that a provider ("verbs", "tcp") has here for remote memory access: by endpoints that it
-// connects in pairs (FI_EP_MSG); where it has none, by those that reach whomever they know the
+// The ports that a provider ("verbs", "tcp") has here for remote memory access: by endpoints that
+// it connects in pairs (FI_EP_MSG); where it has none, by those that reach whomever they know the
 // address of (FI_EP_RDM) and confirm writes. `host`: only the port with this address; empty: all
 // that lead to other hosts. None when there are none.
 std::vector<Info> find_ports(const Library& library, const char* provider, const std::string& host);

@@ -56,8 +56,8 @@ void UnconnectedEndpoint::attend(bool attending) {
 
 bool UnconnectedEndpoint::may_sleep() {
   if (is_busy())
-    wake_in(std::min<std::chrono::nanoseconds>(kFirstPause * (1 << std::min(fruitless_, kDoublings)),
-                                               kLastPause));
+    wake_in(std::min<std::chrono::nanoseconds>(
+        kFirstPause * (1 << std::min(fruitless_, kDoublings)), kLastPause));
   else if (attending_)
     wake_in(kLastPause);
   return true;
