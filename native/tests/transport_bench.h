@@ -29,6 +29,8 @@ struct Row {
   // Segments are reached by keys that a device checks, not by slot and epoch. What is wrong with
   // one costs the connection, and the next attempt is told.
   bool by_keys = false;
+  // What it refuses it does not tell: an attempt takes a second until it is given up.
+  bool silent = false;
   // Segments of it can be mapped.
   bool maps = false;
   // It carries grants. Else it leads to no guarded segment for writing.
@@ -246,9 +248,9 @@ class Bench {
     }
     return first;
   }
-  Status move(Op op, const char* name, const std::vector<Range>& ranges) {
+  Status move(Op op, const char* name, const std::vector<Range>& ranges, int tries = 8) {
     Status status = Status::kPeerUnreachable;
-    for (uint16_t number = 0; number < 8; ++number) {
+    for (uint16_t number = 0; number < tries; ++number) {
       auto made = submission(op, name, ranges);
       for (const auto& attempt : made->attempts) attempt->number = number;
       status = run(*made);

@@ -104,14 +104,14 @@ std::vector<Row> rows() {
        .grants = false},
   };
 #ifdef INLAY_TEST_FABRIC
-  for (const auto& [name, make] : {std::pair{"fabric", &make_fabric},
-                                   std::pair{"fabric, unconnected", &make_unconnected_fabric}})
-    all.push_back({.name = name,
+  for (const auto& make : {&make_fabric, &make_unconnected_fabric})
+    all.push_back({.name = make == &make_fabric ? "fabric" : "fabric, unconnected",
                    .make = make,
                    .from = From::kForeign,
                    .same_process = true,  // libfabric does not outlive a fork
                    .comes_back = true,
                    .by_keys = true,
+                   .silent = make != &make_fabric,
                    .grants = false});
 #endif
   return all;
@@ -169,7 +169,8 @@ void test_liar(const Row& row) {
     const uint32_t source = bench.target.ask(Ask::kSum, "source");
     const uint32_t sink = bench.target.ask(Ask::kSum, "sink");
     bench.remote["sink"]->descriptor.size = 2 * kSize;
-    CHECK(bench.move(Op::kWrite, "sink", {{0, kSize - 10, length}}) != Status::kOk);
+    const int tries = row.silent ? 1 : 8;
+    CHECK(bench.move(Op::kWrite, "sink", {{0, kSize - 10, length}}, tries) != Status::kOk);
     bench.remote["source"]->descriptor.writable = true;
     CHECK(bench.move(Op::kWrite, "source", {{0, 0, length}}) != Status::kOk);
     if (!row.by_keys) {
@@ -182,6 +183,7 @@ void test_liar(const Row& row) {
     }
     CHECK(bench.target.ask(Ask::kSum, "source") == source);
     CHECK(bench.target.ask(Ask::kSum, "sink") == sink);
+    if (row.silent) return;
   }
 }
 
@@ -200,7 +202,7 @@ void test_closed_segment(const Row& row) {
 
 // Deregistered while it is written to: what its owner writes afterwards stays.
 void test_nothing_lands_after_deregistration(const Row& row) {
-  for (int round = 0; round < 8; ++round) {
+  for (int round = row.silent ? 7 : 0; round < 8; ++round) {
     Bench bench(row);
     CHECK(bench.move(Op::kWrite, "sink", {{0, 0, 1 << 20}}) == Status::kOk);  // is known now
     std::atomic<bool> stop{false};
@@ -215,7 +217,7 @@ void test_nothing_lands_after_deregistration(const Row& row) {
     while (writes.load() < round % 4) std::this_thread::yield();
     CHECK(bench.target.ask(Ask::kRemove, "sink") == 1);
     const int then = writes.load();
-    while (writes.load() < then + 3) std::this_thread::yield();
+    while (writes.load() < then + (row.silent ? 1 : 3)) std::this_thread::yield();
     CHECK(bench.target.ask(Ask::kUntouched, "sink") == 1);
     stop.store(true);
     writer.join();
@@ -344,7 +346,7 @@ void test_many_threads(const Row& row) {
     while (!stop.load())
       if (!path->pump()) std::this_thread::yield();
   });
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < (row.silent ? 5 : 30); ++i) {
     bench.clear();
     CHECK(bench.move(Op::kRead, "source", {{1, 3, kSize - 3}}) == Status::kOk);
     CHECK(std::memcmp(bench.local->base + 1, patterns().data() + 3, kSize - 3) == 0);
@@ -458,7 +460,7 @@ void test_nothing_lands_after_a_grant(const Row& row) {
     while (writes.load() < round % 4) std::this_thread::yield();
     CHECK(bench.target.ask(Ask::kTakeBack, "guarded") == 1);
     const int then = writes.load();
-    while (writes.load() < then + 3) std::this_thread::yield();
+    while (writes.load() < then + (row.silent ? 1 : 3)) std::this_thread::yield();
     CHECK(bench.target.ask(Ask::kUntouched, "guarded") == 1);
     stop.store(true);
     writer.join();

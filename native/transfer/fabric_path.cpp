@@ -25,6 +25,8 @@ constexpr auto kConnectTime = 2s;
 constexpr auto kSoftwareConnectTime = 300ms;
 // Targets close ends without connections of which they hear nothing for longer.
 constexpr auto kKeepAfter = 5s;
+// With operations out that get nowhere it is asked whether the target has closed its end.
+constexpr auto kDoubtAfter = 100ms;
 constexpr auto kReturnAfter = 1s;
 // The target wakes for it as long as it is held.
 constexpr auto kReturnUnconnectedAfter = 200ms;
@@ -426,6 +428,12 @@ bool FabricPath::is_stalled(Clock::time_point now) const {
   return posted_bytes_ > 0 && now - last_completion_ > kStalledAfter + transit;
 }
 
+bool FabricPath::is_in_doubt(Clock::time_point now) const {
+  const auto silent = now - last_question_;
+  return silent > kKeepAfter ||
+         (posted_bytes_ > 0 && now - last_completion_ > kDoubtAfter && silent > kDoubtAfter);
+}
+
 void FabricPath::beat(Clock::time_point now) {
   bool late = false;
   {
@@ -439,7 +447,7 @@ void FabricPath::beat(Clock::time_point now) {
       late = beat.lapsed || is_stalled(now);
       if (beat.question)
         ask(*beat.question, beat.question->lease);
-      else if (!connected() && now - last_question_ > kKeepAfter)
+      else if (!connected() && is_in_doubt(now))
         ask({.ask = FabricAsk::kKeep}, 0);
     }
   }

@@ -92,6 +92,7 @@ class FabricPath final : public Path,
   bool take_completions();  // true: there may be more without the descriptor telling
   void ask(FabricQuestion question, uint64_t about);
   bool is_stalled(Clock::time_point now) const;
+  bool is_in_doubt(Clock::time_point now) const;
 
   void on_completion(void* owner, int error) override;
   // Without the lock:
