@@ -1,8 +1,6 @@
 #include "fabric.h"
 
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +11,7 @@
 #include "../core/errors.h"
 #include "../core/status.h"
 #include "../net/links.h"
+#include "fabric_beat.h"
 #include "fabric_path.h"
 #include "fabric_port.h"
 #include "fabric_target.h"
@@ -25,7 +24,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kBeat = 100ms;
 constexpr auto kFirstRetry = 100ms;
 constexpr auto kLastRetry = 200ms;
 // Providers of which it is known that closing an endpoint is a fence.
@@ -49,30 +47,6 @@ bool has_devices() {
   const std::filesystem::directory_iterator devices(kDevices, error);
   return !error && devices != std::filesystem::directory_iterator();
 }
-
-// Calls the transport ten times a second.
-class Beat final : public net::Handler {
- public:
-  explicit Beat(std::function<void()> work)
-      : work_(std::move(work)),
-        timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-    itimerspec times{};
-    times.it_interval.tv_nsec = std::chrono::nanoseconds(kBeat).count();
-    times.it_value = times.it_interval;
-    timerfd_settime(timer_.get(), 0, &times, nullptr);
-  }
-
-  const net::Descriptor& timer() const { return timer_; }
-  bool on_events(uint32_t) override {
-    uint64_t count;
-    if (read(timer_.get(), &count, sizeof(count)) == sizeof(count)) work_();
-    return false;
-  }
-
- private:
-  const std::function<void()> work_;
-  const net::Descriptor timer_;
-};
 
 class Fabric final : public Transport {
  public:
@@ -117,7 +91,7 @@ class Fabric final : public Transport {
   std::vector<std::shared_ptr<FabricPort>> ports_;
   FabricMemory memory_;
   FabricTarget target_;
-  std::shared_ptr<Beat> beat_;
+  std::shared_ptr<FabricBeat> beat_;
   net::Loop::Id beat_id_ = 0;
   std::unique_ptr<net::LinkWatch> links_;  // null: links are not told of
 
@@ -143,7 +117,7 @@ Fabric::Fabric(const Site& site, const char* software)
   problem_ = find_ports();
   if (!problem_.empty()) return;
   for (const auto& port : ports_) port->start();
-  beat_ = std::make_shared<Beat>([this] { beat(); });
+  beat_ = std::make_shared<FabricBeat>([this] { beat(); });
   beat_id_ = site_.loop.add(beat_->timer(), EPOLLIN, beat_);
   if (is_loopback(site_.host)) return;
   try {
