@@ -174,6 +174,7 @@ void FabricPath::issue() {
     broken_ |= post == Post::kFailed;
     if (work.next == work.pieces.size() && !work.unconfirmed) queue_.pop_front();
   }
+  if (queue_.empty()) turned_away_ = {};
 }
 
 Post FabricPath::issue_next(Work& work) {
