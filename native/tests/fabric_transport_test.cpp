@@ -482,7 +482,7 @@ void a_lease_that_ends_is_a_fence() {
       closed = answer.status == Status::kPeerUnreachable;
     };
     while (!closed) {
-      CHECK(Clock::now() - begin < 2500ms);
+      CHECK(Clock::now() - begin < 4s);
       pair.b.loop.post(look);
       std::this_thread::sleep_for(20ms);
     }
@@ -566,13 +566,16 @@ int main(int argc, char**) {
   reads_and_writes();
   many_slices();
   idle_is_idle();
-  // These wait for leases and timeouts most of the time, so they wait together.
+  // These wait for leases and timeouts, so they wait together, and while others run.
   std::vector<std::thread> waiting;
   for (auto* const test :
-       {refused_access_is_told_at_the_second_attempt, closed_segment_is_not_touched,
-        revoked_reads_land_nothing, abandoned_writes_are_fenced, closed_path_refuses,
-        leases_are_kept_and_returned, a_lease_that_ends_is_a_fence,
+       {leases_are_kept_and_returned, a_lease_that_ends_is_a_fence,
         a_target_that_stood_still_lands_nothing, a_stalled_path_ends, strangers_are_refused})
     waiting.emplace_back(test);
+  refused_access_is_told_at_the_second_attempt();
+  closed_segment_is_not_touched();
+  revoked_reads_land_nothing();
+  abandoned_writes_are_fenced();
+  closed_path_refuses();
   for (auto& thread : waiting) thread.join();
 }
