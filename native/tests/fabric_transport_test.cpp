@@ -230,12 +230,14 @@ struct Pair {
   Work work(Op op, std::vector<Range> ranges) { return {op, local, remote, std::move(ranges)}; }
   PostResult post(Work& work) {
     const auto path = owner->path();
+    if (path == nullptr) return {Posted::kRefused, Status::kPeerUnreachable};
     const PostResult result = path->post(work.attempt);
     path->kick();
     return result;
   }
   Outcome run(Work& work) {
-    CHECK(post(work).how == Posted::kTaken);
+    // A path tells how its attempts ended before it tells that it is lost.
+    wait_until([&] { return post(work).how == Posted::kTaken; });
     return owner->outcome(work.attempt);
   }
 
