@@ -99,9 +99,7 @@ Millis Master::tick(Millis now) {
     if (found == waiters_.end() || found->second.owed.kills == 0) continue;
     ++counters_.expired_waits;
     found->second.owed.kills = 0;
-    if (found->second.owed.disks > 0) continue;
-    late_.push_back({found->second.peer, found->second.ticket, std::move(found->second.answer)});
-    waiters_.erase(found);
+    if (found->second.owed.nothing()) end_wait(found->first);
   }
   for (auto& node : nodes_) {
     if (node == nullptr || !node->alive) continue;

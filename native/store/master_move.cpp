@@ -58,7 +58,7 @@ void Master::flush_demotions() {
     demote(*segments_[segments.first], *segments_[segments.second], std::move(objects));
 }
 
-void Master::end_demote(const InFlight& flight, const Done& done) {
+void Master::end_demote(const InFlight& flight, const Done& done, Millis now) {
   Segment& disk = *segments_[flight.command.disk];
   Pool& pool = *disk.pool;
   std::vector<bool> missing(flight.demoted.size(), done.outcome != Done::Outcome::kDone);
@@ -81,12 +81,14 @@ void Master::end_demote(const InFlight& flight, const Done& done) {
       }
       if (one.waiter == 0) {
         object.busy = 0;
+        const bool on_disk = !missing[i] || there;
+        if (!on_disk && leased(object, now)) {  // somebody came to read it meanwhile
+          if (const auto again = newcomer(pool, one.id, {}, 0)) rank(pool, {&*again, 1}, now);
+          continue;
+        }
         ++counters_.evicted;
         counters_.evicted_bytes += object.payload_bytes();
-        if (missing[i] && !there)
-          drop_object(pool, one.id, 0);
-        else
-          drop_from_memory(pool, one.id);
+        let_go(pool, one.id, on_disk, now);
       }
     } else if (!missing[i] && usable(disk)) {
       // It was replaced or removed while it was written.
@@ -227,7 +229,7 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
           rank(pool, {&*one, 1}, now);
         }
         ++(move.kind == Move::Kind::kCopy ? counters_.copied : counters_.promoted);
-        if (move.leaves) leave_node(pool, move.id, segments_[move.from]->node);
+        if (move.leaves) leave_node(pool, move.id, segments_[move.from]->node, now);
       } else {
         kill(pool, made, move.generation, {}, 0);
       }
@@ -255,15 +257,18 @@ void Master::end_copy(const Move& move, bool good, Millis now) {
   if (!move.leaves) move.pool->thin.emplace_back(move.id, move.generation);
 }
 
-void Master::leave_node(Pool& pool, ObjectId id, uint32_t node) {
+void Master::leave_node(Pool& pool, ObjectId id, uint32_t node, Millis now) {
   Object& object = pool.index[id];
+  const uint64_t waiter = ++last_waiter_;
   Replicas kept;
+  Owed owed;
   for (const Replica& replica : replicas_of(pool, object))
     if (segments_[replica.segment]->node != node)
       kept.add(replica);
     else
-      kill(pool, replica, object.generation, pool.index.key(id), 0);
+      owed += kill(pool, replica, object.generation, pool.index.key(id), waiter);
   set_replicas(pool, id, kept);
+  mourn(pool, pool.index.hash(id), waiter, owed, now);
 }
 
 bool Master::repair(Millis now) {
@@ -335,7 +340,7 @@ bool Master::drain(Node& node, Millis now) {
     }
     if (here == kNoSegment) continue;
     if (elsewhere >= pool.index[id].wanted) {
-      leave_node(pool, id, node.id);
+      leave_node(pool, id, node.id, now);
       continue;
     }
     ++begun;

@@ -316,7 +316,7 @@ void Master::end_flight(Node& node, const InFlight& flight, const Done& done, Mi
       return end_move(flight, done, now);
     case kDemote:
       if (flight.demoted.front().waiter == 0) --node.demotions;
-      return end_demote(flight, done);
+      return end_demote(flight, done, now);
   }
 }
 

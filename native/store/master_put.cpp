@@ -191,6 +191,7 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
     ++counters_.refused;
     return {kClosed, 0};
   }
+  work.owed += follow(pool, entry.key, work.waiter);
   if (id != kNoObject) {
     Object& object = pool.index[id];
     for (const Replica& replica : replicas_of(pool, object))

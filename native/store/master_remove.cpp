@@ -57,9 +57,37 @@ void Master::tell(uint64_t waiter, bool disk) {
   if (found == waiters_.end()) return;
   uint32_t& left = disk ? found->second.owed.disks : found->second.owed.kills;
   if (left > 0) --left;
-  if (!found->second.owed.nothing()) return;
-  late_.push_back({found->second.peer, found->second.ticket, std::move(found->second.answer)});
-  waiters_.erase(found);
+  if (found->second.owed.nothing()) end_wait(waiter);
+}
+
+void Master::end_wait(uint64_t waiter) {
+  Waiter done = std::move(waiters_.extract(waiter).mapped());
+  if (done.pool == nullptr) {
+    late_.push_back({done.peer, done.ticket, std::move(done.answer)});
+    return;
+  }
+  const auto [begin, end] = done.pool->dying.equal_range(done.hash);
+  done.pool->dying.erase(
+      std::find_if(begin, end, [&](const auto& one) { return one.second == waiter; }));
+  for (const uint64_t follower : done.followers) tell(follower, false);
+}
+
+// Nobody asked for these deaths. Who replaces or removes what has that key meanwhile waits for
+// them.
+void Master::mourn(Pool& pool, uint64_t hash, uint64_t waiter, Owed owed, Millis now) {
+  if (owed.nothing()) return;
+  pool.dying.emplace(hash, waiter);
+  waiters_[waiter] = {.owed = owed, .pool = &pool, .hash = hash};
+  if (owed.kills > 0) expiries_.emplace_back(now + options_.terms.location_ttl_ms, waiter);
+}
+
+Owed Master::follow(Pool& pool, std::string_view key, uint64_t waiter) {
+  Owed owed;
+  if (pool.dying.empty()) return owed;
+  const auto [begin, end] = pool.dying.equal_range(pool.index.hash_of(key));
+  for (auto one = begin; one != end; ++one, ++owed.kills)
+    waiters_.at(one->second).followers.push_back(waiter);
+  return owed;
 }
 
 Master::Result Master::answer(const Turn& turn, const Remove& question) {
@@ -68,6 +96,7 @@ Master::Result Master::answer(const Turn& turn, const Remove& question) {
   Owed owed;
   for (const std::string_view key : question.keys) {
     const ObjectId id = turn.pool.index.find(key);
+    owed += follow(turn.pool, key, waiter);
     if (id == kNoObject) {
       // A lost node may have it, and come back.
       if (!key.empty() && key.size() <= kMaxKeyBytes) bury(turn.pool, key, next_generation_ - 1);

@@ -275,7 +275,7 @@ void Master::end_close(Segment& segment, const InFlight& flight) {
   }
 }
 
-void Master::evict(Pool& pool, ObjectId id) {
+void Master::evict(Pool& pool, ObjectId id, Millis now) {
   Object& object = pool.index[id];
   const Replicas replicas = living(pool, object);
   const bool on_disk = std::ranges::any_of(
@@ -304,21 +304,28 @@ void Master::evict(Pool& pool, ObjectId id) {
   }
   ++counters_.evicted;
   counters_.evicted_bytes += object.payload_bytes();
-  if (on_disk)
-    drop_from_memory(pool, id);
-  else
-    drop_object(pool, id, 0);
+  let_go(pool, id, on_disk, now);
 }
 
-void Master::drop_from_memory(Pool& pool, ObjectId id) {
+// From memory; of what is not on a disk, all.
+void Master::let_go(Pool& pool, ObjectId id, bool on_disk, Millis now) {
+  const uint64_t waiter = ++last_waiter_;
+  const uint64_t hash = pool.index.hash(id);
+  const Owed owed = on_disk ? drop_from_memory(pool, id, waiter) : drop_object(pool, id, waiter);
+  mourn(pool, hash, waiter, owed, now);
+}
+
+Owed Master::drop_from_memory(Pool& pool, ObjectId id, uint64_t waiter) {
   Object& object = pool.index[id];
   Replicas kept;
+  Owed owed;
   for (const Replica& replica : replicas_of(pool, object))
     if (segments_[replica.segment]->ranges && usable(*segments_[replica.segment]))
-      kill(pool, replica, object.generation, {}, 0);
+      owed += kill(pool, replica, object.generation, {}, waiter);
     else
       kept.add(replica);
   set_replicas(pool, id, kept);
+  return owed;
 }
 
 Held Master::held_now(const Pool& pool, Millis now) const {
@@ -343,13 +350,14 @@ void Master::clear_ranges(Pool& pool, Millis now) {
                                     std::min(pool.total_bytes / kClearedPart, kMostCleared));
     for (int tries = 0; tries < kMaxWindows; ++tries) {
       const ObjectId victim = pool.policy->victim(static_cast<uint64_t>(now) * 1'000'000, held);
-      if (victim == kNoObject || clear_around(pool, victim, bytes, held)) break;
+      if (victim == kNoObject || clear_around(pool, victim, bytes, held, now)) break;
     }
   }
 }
 
 // False: too few of its neighbours may go; it went alone.
-bool Master::clear_around(Pool& pool, ObjectId victim, uint64_t bytes, const Held& held) {
+bool Master::clear_around(Pool& pool, ObjectId victim, uint64_t bytes, const Held& held,
+                          Millis now) {
   std::vector<std::pair<ObjectId, uint64_t>> all{{victim, pool.index[victim].generation}};
   bool cleared = true;
   for (const Replica& replica : living(pool, pool.index[victim])) {
@@ -382,7 +390,7 @@ bool Master::clear_around(Pool& pool, ObjectId victim, uint64_t bytes, const Hel
   for (const auto& [id, generation] : all)
     if (pool.index.used(id) && pool.index[id].generation == generation &&
         pool.index[id].ranked != 0)
-      evict(pool, id);
+      evict(pool, id, now);
   return cleared;
 }
 
@@ -404,7 +412,7 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
     ++done;
     if (id < pool.index.end() && pool.index.used(id) && pool.index[id].generation == generation &&
         pool.index[id].ranked != 0 && !held(id))
-      evict(pool, id);
+      evict(pool, id, now);
   }
   // What a node still tells of is used, but its memory is not counted before all is told.
   while (pool.evicting && pool.advertising == 0 && done < most) {
@@ -420,7 +428,7 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
       break;
     const ObjectId victim = pool.policy->victim(static_cast<uint64_t>(now) * 1'000'000, held);
     if (victim == kNoObject) break;
-    evict(pool, victim);
+    evict(pool, victim, now);
     ++done;
   }
   if (pool.promoting_wants_room && pool.leaving_bytes == 0) evict_from(pool, pool.crowded, now);
@@ -438,7 +446,7 @@ void Master::evict_from(Pool& pool, SegmentId segment, Millis now) {
   for (unsigned i = 0; i < kVictimsOfPromotion; ++i) {
     const ObjectId victim = pool.policy->victim(static_cast<uint64_t>(now) * 1'000'000, held);
     if (victim == kNoObject) break;
-    evict(pool, victim);
+    evict(pool, victim, now);
   }
 }
 

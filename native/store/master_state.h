@@ -104,8 +104,10 @@ struct Pool {
   bool promoting_wants_room = false;
   SegmentId crowded = kNoSegment;                  // where it does
   std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
-  unsigned advertising = 0;                        // segments
-  Orphans orphans;                                 // while some do
+  // Waiters for the deaths of records that were evicted or moved away, by the hash of their keys.
+  std::unordered_multimap<uint64_t, uint64_t> dying;
+  unsigned advertising = 0;  // segments
+  Orphans orphans;           // while some do
   bool evicting = false;
   bool gave_up_copies = false;  // for want of a node that could take them
   Pause repairs;
@@ -247,7 +249,11 @@ struct Waiter {
   PeerId peer = 0;
   uint64_t ticket = 0;
   Owed owed;
-  Answer answer;
+  Answer answer{};
+  // Of a death that no answer waits for, but others may: it is in this pool's `dying`.
+  Pool* pool = nullptr;
+  uint64_t hash = 0;
+  std::vector<uint64_t> followers{};
 };
 
 // A grant that waits for room.

@@ -364,7 +364,7 @@ struct Advertise {
     uint64_t group = 0;
     uint16_t flags = 0;
     uint16_t wanted_replicas = 1;
-    std::string_view parent;  // of records in memory
+    std::string_view parent{};  // of records in memory
     uint32_t recompute_us = 0;
   };
   SegmentId segment = 0;
@@ -431,9 +431,9 @@ struct Done {
   enum class Outcome : uint8_t { kDone = 0, kFailed = 1 };
   uint64_t command = 0;
   Outcome outcome = Outcome::kDone;
-  std::vector<uint32_t> pinned;   // of kKill: positions in `records`; dead, but not free yet
-  std::vector<uint32_t> missing;  // of kDemote: positions in `records`; of kPromote: 0
-  std::string parent;             // of kPromote: what the record says, as Commit::Entry
+  std::vector<uint32_t> pinned{};   // of kKill: positions in `records`; dead, but not free yet
+  std::vector<uint32_t> missing{};  // of kDemote: positions in `records`; of kPromote: 0
+  std::string parent{};             // of kPromote: what the record says, as Commit::Entry
   uint32_t recompute_us = 0;
 };
 

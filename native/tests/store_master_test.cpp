@@ -33,6 +33,8 @@ struct Host {
   bool known = false;  // has joined, and need only resume
   bool beating = false;
   Millis cut_since = 0;
+  std::vector<Command> commands;  // not done yet
+  Millis slow_until = 0;
   std::vector<Done> done;
   std::vector<Place> released;
 };
@@ -134,7 +136,8 @@ class World {
   }
 
   void beat(Host& host) {
-    if (host.peer == 0 || host.beating) return;
+    if (host.peer == 0 || host.beating || now_ < host.slow_until) return;
+    work(host);
     Beat beat;
     beat.done = std::move(host.done);
     beat.released = std::move(host.released);
@@ -148,8 +151,13 @@ class World {
   void take_commands(Host& host, const Beat::Answer& answer) {
     host.beating = false;
     if (!answer.known) return restart(host);
+    std::ranges::copy(answer.commands, std::back_inserter(host.commands));
+    if (roll(4) == 0) host.slow_until = now_ + static_cast<Millis>(roll(60));
+    if (now_ >= host.slow_until) work(host);
+  }
+  void work(Host& host) {
     const auto all = segments();
-    for (const Command& command : answer.commands) {
+    for (const Command& command : std::exchange(host.commands, {})) {
       host.done.push_back(host.node.execute(command, all));
       copied_ +=
           command.kind == Command::Kind::kCopy && host.done.back().outcome == Done::Outcome::kDone;
@@ -160,6 +168,7 @@ class World {
   void restart(Host& host) {
     ++restarts;
     if (host.peer != 0) master_.disconnect(host.peer, now_);
+    host.commands.clear();
     host.done.clear();
     host.released.clear();
     host.node.extents.clear();
@@ -351,6 +360,7 @@ class World {
           const auto before = model_.find(key);
           CHECK(before == model_.end() || before->second.generation < generation);
           if (before != model_.end()) CHECK(how == 1 || gone_.contains(key) || lost(key));
+          check_unread(key, generation);
           model_[key] = {generation, flags, 0};
           gone_.erase(key);
           newest_[key] = std::max(newest_[key], generation);
@@ -440,14 +450,17 @@ class World {
     if (busy_.contains(key)) return;
     busy_.insert(key);
     const bool force = roll(2) == 0;
+    // The answer may come when its node is back.
+    const bool may_be_absent = model_.contains(key) && (lost(key) || may_be_evicted(key));
     ask<Remove>(Remove{{key}, force}, [=, this](const Remove::Answer& answer) {
       busy_.erase(key);
+      if (answer.outcomes[0] != Removed::kLeased) check_unread(key, ~uint64_t{0});
       if (answer.outcomes[0] == Removed::kRemoved) {
         CHECK(model_.contains(key));
         model_.erase(key);
         gone_.erase(key);
       } else if (answer.outcomes[0] == Removed::kAbsent && model_.contains(key)) {
-        CHECK(lost(key) || may_be_evicted(key));
+        CHECK(may_be_absent);
         model_.erase(key);
       } else if (answer.outcomes[0] == Removed::kLeased) {
         CHECK(!force);
@@ -463,6 +476,10 @@ class World {
       if (busy_.contains(key) || answer.found[0].presence != Presence::kPresent) return;
       const auto found = model_.find(key);
       CHECK(found != model_.end() && found->second.generation == answer.found[0].generation);
+      const Locate::Found& there = answer.found[0];
+      for (uint32_t p = 0; p < there.num_places; ++p)
+        if (const Host* host = host_of(answer.places[there.first_place + p].segment))
+          located_until_[{there.generation, host}] = now_ + master_.terms().location_ttl_ms;
       found->second.leased_until = std::max(found->second.leased_until, now_ + lease);
     });
   }
@@ -488,6 +505,23 @@ class World {
   bool may_be_evicted(const std::string& key) {
     const Expected& one = model_.at(key);
     return (one.flags & kHardPin) == 0 && now_ > one.leased_until;
+  }
+  // The number of one that was cut off for long may be another's by now.
+  const Host* host_of(SegmentId segment) const {
+    const Host* of = nullptr;
+    for (const Host& host : hosts_)
+      if (host.node.segment == segment && (of == nullptr || host.peer != 0)) of = &host;
+    return of;
+  }
+  // What a client may have located is dead, or was located too long ago: a node that is cut off
+  // from the master may still be read.
+  void check_unread(const std::string& key, uint64_t before) {
+    for (const Host& host : hosts_)
+      for (const auto& [offset, record] : host.node.records)
+        if (record.live && record.key == key && record.generation < before) {
+          const auto located = located_until_.find({record.generation, &host});
+          CHECK(located == located_until_.end() || located->second <= now_);
+        }
   }
   // No node that can be read has it.
   bool lost(const std::string& key) {
@@ -566,6 +600,7 @@ class World {
   std::set<std::string> gone_;  // in the model, and not found
   std::set<std::string> busy_;  // with an answer under way
   std::map<std::string, uint64_t> newest_;
+  std::map<std::pair<uint64_t, const Host*>, Millis> located_until_;  // by generation and place
   std::map<uint64_t, uint16_t> flags_of_;  // by generation, as the next two
   std::map<uint64_t, uint64_t> group_of_;
   std::map<uint64_t, uint16_t> wanted_;

@@ -185,6 +185,7 @@ def test_a_master_that_slept_beyond_its_lease_answers_nothing(
         sleeper.wait_for("master no more")
 
 
+@pytest.mark.alone
 def test_ctrl_c_ends_a_call_that_waits_for_the_master(start: Start, token: bytes) -> None:
     listen = f"127.0.0.1:{free_port()}"
     master = start("master", "--listen", listen, "--admin", "none")

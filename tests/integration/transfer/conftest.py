@@ -1,6 +1,7 @@
 """Two real processes: this one, and a target that it can stop and kill."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from inlay.kernels import native_problem
 from inlay.transfer import TransferConfig, TransferEngine
 from tests.integration.transfer.target import TOKEN
-from tests.support.pause import go_on, pause
+from tests.support.pause import pause
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,7 +54,7 @@ class Target:
         pause(self.process.pid)
 
     def go_on(self) -> None:
-        go_on(self.process.pid)
+        self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
         self.go_on()

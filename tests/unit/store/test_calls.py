@@ -25,6 +25,7 @@ def press_soon() -> threading.Thread:
     return presser
 
 
+@pytest.mark.alone
 def test_a_put_that_waits_for_room_ends_with_ctrl_c() -> None:
     with Store.embedded(memory="4MiB", timeout_s=30) as store:
         with pytest.raises(StoreError):  # nothing may be evicted
