@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.netns import ShapedLinks, netns_problem
+from tests.support.netns import ShapedLinks
+
+pytestmark = pytest.mark.netns
 
 MBIT = 400
 RATE = MBIT * 1e6 / 8 * 0.96  # of payload
@@ -59,13 +61,10 @@ def rate(moved: list[tuple[float, int]], begin: float, end: float) -> float:
 
 @pytest.fixture
 def card() -> Iterator[Card]:
-    if (problem := netns_problem()) is not None:
-        pytest.skip(problem)
     with ShapedLinks([MBIT]) as links:
         yield Card(links)
 
 
-@pytest.mark.netns
 @pytest.mark.parametrize(
     ("how", "other", "part"), [("write", "background", 8 / 9), ("read", "interactive", 1 / 2)]
 )
@@ -80,7 +79,6 @@ def test_shares_follow_weights(card: Card, how: str, other: str, part: float) ->
     assert second / (first + second) == pytest.approx(1 - part, rel=0.1), (first, second)
 
 
-@pytest.mark.netns
 def test_share_of_a_killed_process_returns(card: Card) -> None:
     heavy, light = card.mover("write", "interactive"), card.mover("write", "background")
     time.sleep(SETTLE_S)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.netns import ShapedLinks, netns_problem
+from tests.support.netns import ShapedLinks
+
+pytestmark = pytest.mark.netns
 
 MBITS = [1600, 800, 533, 400]
 
@@ -52,8 +54,6 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    if (problem := netns_problem()) is not None:
-        pytest.skip(problem)
     with ShapedLinks(MBITS) as links:
         yield Pair(links)
 
@@ -90,8 +90,6 @@ def test_links_are_cut_and_come_back(pair: Pair, seed: int) -> None:
 
 
 def test_the_address_to_listen_at_binds_no_lane() -> None:
-    if (problem := netns_problem()) is not None:
-        pytest.skip(problem)
     with ShapedLinks([800, 400]) as links:
         pair = Pair(links, listen=f"{links[0].left}:0", to=1)
         pair.begin("work", 3)
@@ -105,8 +103,6 @@ def test_the_address_to_listen_at_binds_no_lane() -> None:
 
 
 def test_a_machine_that_vanishes() -> None:
-    if (problem := netns_problem()) is not None:
-        pytest.skip(problem)
     with ShapedLinks([400]) as links:
         pair = Pair(links)
         pair.begin("work", 60)

@@ -11,15 +11,15 @@ import pytest
 
 from tests.integration.transfer.rails_initiator import MANY
 from tests.integration.transfer.test_rails import Pair
-from tests.support.netns import ShapedLinks, netns_problem
+from tests.support.netns import ShapedLinks
+
+pytestmark = pytest.mark.netns
 
 WATCHED_S = 3
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    if (problem := netns_problem()) is not None:
-        pytest.skip(problem)
     with ShapedLinks([800, 400, 400]) as links:
         yield Pair(links)
 
