@@ -1,6 +1,7 @@
 #include "lanes.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "../core/errors.h"
 
@@ -66,13 +67,24 @@ bool Lane::has_room(const RecordShape& shape) const {
              });
 }
 
+uint64_t Lane::room() const {
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (const Cursor& c : cursors) {
+    const uint64_t end = c.extent.offset + c.extent.bytes;
+    least = std::min(least, end - std::min(c.at, end));
+  }
+  return least;
+}
+
 Lane Lanes::take(const Placement& placement, const RecordShape& first, uint64_t bytes,
                  Clock::time_point until) {
   {
     const std::lock_guard lock(mutex_);
     std::vector<Lane>& idle = idle_[placement];
-    const auto fits =
-        std::ranges::find_if(idle, [&](const Lane& lane) { return lane.has_room(first); });
+    // The fullest: small records use up what larger ones left over.
+    auto fits = idle.end();
+    for (auto it = idle.begin(); it != idle.end(); ++it)
+      if (it->has_room(first) && (fits == idle.end() || it->room() < fits->room())) fits = it;
     if (fits != idle.end()) {
       Lane lane = std::move(*fits);
       idle.erase(fits);
@@ -147,9 +159,13 @@ void Lanes::put_back(const Placement& placement, Lane lane) {
   {
     const std::lock_guard lock(mutex_);
     std::vector<Lane>& idle = idle_[placement];
-    if (lane.has_room(shape_of(1, 1)) && idle.size() < kMaxIdle) {
+    if (lane.has_room(shape_of(1, 1))) {
       idle.push_back(std::move(lane));
-      return;
+      if (idle.size() <= kMaxIdle) return;
+      // Not the newest: what larger records leave over would keep all others out in the end.
+      const auto fullest = std::ranges::min_element(idle, {}, &Lane::room);
+      lane = std::move(*fullest);
+      idle.erase(fullest);
     }
   }
   drop(lane);

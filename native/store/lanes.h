@@ -36,6 +36,7 @@ struct Lane {
   uint64_t end_generation = 0;
 
   bool has_room(const RecordShape& shape) const;
+  uint64_t room() const;  // bytes
 };
 
 class Lanes {

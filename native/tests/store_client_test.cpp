@@ -141,6 +141,19 @@ void test_churn() {
   CHECK(found > 100 && found < 240);
 }
 
+// What is left at the ends of extents keeps no further ones out.
+void test_extents_are_used_up() {
+  Pool pool(64 << 20);
+  const std::string value = text(4096, 1);
+  constexpr uint64_t kPuts = 1000;  // over 16 extents of 256 KiB
+  for (uint64_t i = 0; i < kPuts; ++i)
+    CHECK(put(pool.client(), std::to_string(i), value).outcome == Committed::kStored);
+  const Survey::Answer survey = pool.link().ask(Survey{}, soon());
+  const auto granted =
+      std::ranges::find(survey.counters, std::string("granted"), &Survey::Counter::name);
+  CHECK(granted->value >= 16 && granted->value < 20);
+}
+
 // Readers and one writer of the same key: nobody reads an older generation than was acknowledged.
 void test_generations() {
   Pool pool(32 << 20);
@@ -280,5 +293,6 @@ int main() {
   test_replicas();
   test_generations();
   test_churn();
+  test_extents_are_used_up();
   return 0;
 }
