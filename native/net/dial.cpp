@@ -5,19 +5,28 @@
 
 #include <cerrno>
 
+#include "../core/errors.h"
+
 namespace inlay::net {
 
 std::shared_ptr<Dial> Dial::start(Loop& loop, const std::string& local_host,
                                   const std::string& address, const Hello& hello,
                                   const Token& token, Then then) {
   int error = 0;
-  Descriptor socket = begin_connect(local_host, address, error);
+  Descriptor socket;
+  std::string unknown;
+  try {
+    socket = begin_connect(local_host, address, error);
+  } catch (const ArgumentError& failure) {  // there may be a host of that name later
+    unknown = failure.what();
+  }
   auto dial = std::make_shared<Dial>(loop, std::move(socket), hello, token, std::move(then));
   if (dial->socket_.valid()) {
     dial->loop_id_ = loop.add(dial->socket_, EPOLLOUT, dial);
   } else {  // told later, so that the caller has returned
-    loop.post(
-        [dial, error] { dial->end({{}, {}, error == ECONNREFUSED, Status::kPeerUnreachable}); });
+    loop.post([dial, error, unknown = std::move(unknown)] {
+      dial->end({{}, {}, error == ECONNREFUSED, Status::kPeerUnreachable, unknown});
+    });
   }
   return dial;
 }

@@ -20,6 +20,7 @@ class Dial final : public Handler, public std::enable_shared_from_this<Dial> {
     EngineId target{};
     bool refused = false;                   // nobody listens there
     Status why = Status::kPeerUnreachable;  // it failed; as ClientHandshake::status()
+    std::string unknown{};                  // why the address names no host
   };
   using Then = std::function<void(Result)>;
 

@@ -182,7 +182,9 @@ void RemoteLink::dialled(net::Dial::Result result) {
       ++next_address_;
       pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
       dial_again_ = Clock::now() + pause_;
-      problem_ = result.refused ? "nobody listens there" : "it does not answer as a master does";
+      problem_ = !result.unknown.empty() ? result.unknown
+                 : result.refused        ? "nobody listens there"
+                                         : "it does not answer as a master does";
       if (result.why == Status::kPeerRefused || result.why == Status::kProtocolVersion) {
         refused_ =
             result.why == Status::kPeerRefused ? StoreStatus::kRefused : StoreStatus::kVersion;

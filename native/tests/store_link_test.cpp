@@ -176,6 +176,9 @@ void check_refusals(const std::string& address) {
   CHECK(failure_of(nobody, 300ms) == StoreStatus::kUnavailable);
   nobody.close();
   CHECK(failure_of(nobody, 300ms) == StoreStatus::kClosed);
+  // No label of a name is as long, so that nobody is asked for it.
+  RemoteLink unknown(link_options(std::string(64, 'x') + ":1"));
+  CHECK(failure_of(unknown, 300ms) == StoreStatus::kUnavailable);
   RemoteLinkOptions late = link_options("127.0.0.1:1");
   late.addresses.push_back(address);  // the second one answers
   RemoteLink second(late);
