@@ -1,5 +1,6 @@
 // What a master answers to who looks for objects.
 #include <algorithm>
+#include <cmath>
 
 #include "master.h"
 
@@ -317,7 +318,7 @@ Master::Result Master::answer(const Turn& turn, const Explain& question) {
                           : "the eviction policy does not know it");
   line("memory used: " + std::to_string(pool.used_bytes) + " of " +
        std::to_string(pool.total_bytes) + " bytes, eviction from " +
-       std::to_string(options_.high_watermark) + " of it on");
+       std::to_string(std::lround(options_.high_watermark * 100)) + " % on");
   return Explain::Answer{text};
 }
 

@@ -60,7 +60,7 @@ def test_objects_are_put_read_explained_and_removed(store: RunningStore, tmp_pat
     value = os.urandom(100_000)
     (tmp_path / "value").write_bytes(value)
     code, out, _ = store.run("put", "a/1", str(tmp_path / "value"))
-    assert code == 0 and out.startswith(b"a/1: 97.7 KiB, generation 0x")
+    assert code == 0 and out.startswith(b"a/1: 97.7 KiB, generation ")
     assert store.run("put", "a/2", stdin=b"from stdin")[0] == 0
     assert store.run("get", "a/2") == (0, b"from stdin", "")
     assert store.run("get", "a/1", "-o", str(tmp_path / "copy"))[0] == 0
@@ -69,6 +69,9 @@ def test_objects_are_put_read_explained_and_removed(store: RunningStore, tmp_pat
     assert store.run("get", "a/2")[1] == b"from stdin"
     assert store.run("put", "a/2", "--if-exists", "replace", stdin=b"")[0] == 0
     assert store.run("get", "a/2") == (0, b"", "")
+    assert b"on 1 of 2 nodes" in store.run("put", "a/3", "--replicas", "2", stdin=b"3")[1]
+    code, _, err = store.run("put", "a/4", "--durability", "disk", stdin=b"4")
+    assert code == 1 and "disk" in err
     code, _, err = store.run("put", "a/2", "--if-exists", "error", stdin=b"x")
     assert code == 1 and "there is an object" in err
     code, out, _ = store.run("explain", "a/1")
@@ -81,6 +84,9 @@ def test_objects_are_put_read_explained_and_removed(store: RunningStore, tmp_pat
     assert not (tmp_path / "none").exists()
     assert store.run("put", "p/1", stdin=b"1")[0] == store.run("put", "p/2", stdin=b"2")[0] == 0
     assert store.run("rm", "--prefix", "p/")[1] == b"2 removed\n"
+    code, _, err = store.run("rm", "--prefix", "")
+    assert code == 2 and "--all" in err and store.run("get", "a/3")[0] == 0
+    assert store.run("rm", "--all")[0] == 0 and store.run("get", "a/3")[0] == 1
 
 
 def test_status_in_both_forms(store: RunningStore) -> None:
@@ -110,6 +116,8 @@ def test_errors_name_the_values_and_the_remedy(store: RunningStore, tmp_path: Pa
     assert code == 2 and f"no node 'nobody'; there are: {NAME}" in err
     code, _, err = store.run("get", "x" * 1025)
     assert code == 1 and "1024" in err
+    done = inlay("store", "get", "k", "--master", f"{'x' * 64}:1", "--timeout", "1")
+    assert done.returncode == 1 and "names no host" in done.stderr.decode()
     done = inlay("store", "get", "k", "--master", "http://x/y")
     assert done.returncode == 2 and "names no etcd" in done.stderr.decode()
     done = inlay("store", "master", "--listen", store.address, "--admin", "none")
@@ -118,6 +126,8 @@ def test_errors_name_the_values_and_the_remedy(store: RunningStore, tmp_path: Pa
     assert done.returncode == 2 and "--api-key" in done.stderr.decode()
     done = inlay("store", "master", "--set", "node_timeout_s=0", "--listen", "127.0.0.1:0")
     assert done.returncode == 2 and "node_timeout_s is 0" in done.stderr.decode()
+    done = inlay("store", "master", "--set", "eviction=fifo", "--listen", "127.0.0.1:0")
+    assert done.returncode == 2 and "s3fifo" in done.stderr.decode()
     code, _, err = store.run("node", "--name", NAME, "--memory", "8MiB", "--timeout", "5")
     assert code != 0 and NAME in err
 

@@ -342,7 +342,7 @@ class StoreError(InlayError):
 
 
 class KeyNotFound(StoreError, KeyError):
-    """There is no object under this key: never put, removed, or evicted."""
+    """There is no object under this key: never put, removed, evicted, or lost."""
 
     code = "key_not_found"
     http_status = 404

@@ -7,6 +7,7 @@ from typing import Any
 from inlay.core.errors import ConfigError
 from inlay.store import _backend
 from inlay.store.address import join_address
+from inlay.store.policy import POLICIES
 from inlay.store.succession import Reign
 from inlay.store.survey import Survey, read_survey
 from inlay.store.tenants import Tenant
@@ -22,7 +23,7 @@ class MasterPolicy:
         node_timeout_s: a node that is silent for longer is lost.
         high_watermark, low_watermark: of a tenant's memory used, where eviction begins and ends.
         recover_s: how long a new master waits for the nodes that the last one knew.
-        eviction: name of the eviction policy.
+        eviction: one of `inlay.store.policy.POLICIES`.
     """
 
     location_ttl_s: float = 2.0
@@ -31,7 +32,7 @@ class MasterPolicy:
     high_watermark: float = 0.95
     low_watermark: float = 0.92
     recover_s: float = 10.0
-    eviction: str = ""
+    eviction: str = POLICIES[0]
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -42,6 +43,8 @@ class MasterPolicy:
         ):
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value:g}: it must be in {low:g}..{high:g} seconds")
+        if self.eviction not in POLICIES:
+            raise ConfigError(f"eviction is {self.eviction!r}: it must be {', '.join(POLICIES)}")
         if not 0 < self.low_watermark < self.high_watermark <= 1:
             raise ConfigError(
                 "watermarks are parts of the memory, the low one below the high one; got "
@@ -58,7 +61,7 @@ class MasterServer:
 
     Raises:
         AddressInUseError: another process listens there.
-        ArgumentError: two tenants have one token; an unknown eviction policy.
+        ArgumentError: two tenants have one token.
     """
 
     def __init__(

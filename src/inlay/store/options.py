@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Literal
 
 from inlay.core.errors import ArgumentError, ConfigError
-from inlay.core.units import parse_bytes
+from inlay.core.units import format_bytes, parse_bytes
 
 IfExists = Literal["keep", "replace", "error"]
 Durability = Literal["memory", "disk"]
@@ -113,7 +113,7 @@ class ObjectStat:
         soft_pin, hard_pin: as it was put.
         mutable: it was put with another `if_exists` than "keep".
         lease_left_s: so long it will not be evicted; 0: no lease.
-        hits: how often its place was asked for, up to 255.
+        hits: how often its place was asked for, up to 15.
     """
 
     generation: int
@@ -152,7 +152,7 @@ class Disk:
             raise ConfigError(f"a disk is PATH:SIZE, such as /var/cache/inlay:20GiB, got {text!r}")
         disk = cls(path, size)
         if disk.size_bytes < MIN_DISK_BYTES:
-            raise ConfigError(f"a disk has at least {MIN_DISK_BYTES} bytes, got {text!r}")
+            raise ConfigError(f"a disk has at least {format_bytes(MIN_DISK_BYTES)}, got {text!r}")
         return disk
 
     @property

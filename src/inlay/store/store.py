@@ -443,7 +443,7 @@ def stat_of(found: tuple[Any, ...]) -> ObjectStat:
 
 def missing(key: Key) -> KeyNotFound:
     """What a miss raises."""
-    return KeyNotFound(f"there is no object {_text(key)}: never put, removed, or evicted")
+    return KeyNotFound(f"there is no object {_text(key)}: never put, removed, evicted, or lost")
 
 
 def result_of(key: Key, outcome: int, generation: int) -> PutResult:

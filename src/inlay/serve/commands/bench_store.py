@@ -45,7 +45,8 @@ def bench_store(
 ) -> None:
     """Measure one client: puts of new keys, reads into its memory, and whether keys are there.
 
-    What it puts it removes. Ctrl-C ends it; what was measured until then is printed.
+    What it puts it removes. Ctrl-C ends it; what was measured until then is
+    printed.
     """
     from contextlib import ExitStack
 

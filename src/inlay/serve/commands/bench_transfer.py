@@ -64,8 +64,9 @@ def bench_transfer(
 ) -> None:
     """Measure transfers between two engines: on this host, or between this one and a target.
 
-    A call is submitted and awaited; each thread walks through its own part of the memory. Ctrl-C
-    ends it after the call that runs; what was measured until then is printed.
+    A call is submitted and awaited; each thread walks through its own part of
+    the memory. Ctrl-C ends it after the call that runs; what was measured until
+    then is printed.
     """
     from contextlib import ExitStack
 

@@ -24,9 +24,9 @@ def doctor(
 ) -> None:
     """Look at this machine: what Inlay will use, what holds it back, what is missing.
 
-    Measures memory bandwidth and disk speed, which takes about 2 seconds; `--topology` measures
-    nothing. The exit code is 1 if something is missing that Inlay needs, or the model's weights are
-    damaged.
+    Measures memory bandwidth and disk speed, which takes about 2 seconds;
+    `--topology` measures nothing. The exit code is 1 if something is missing that
+    Inlay needs, or the model's weights are damaged.
     """
     import json
 

@@ -51,7 +51,8 @@ def generate(
 ) -> None:
     """Answer every prompt of a file.
 
-    A line that fails is recorded as an error in its place; the exit code is then 1.
+    A line that fails is recorded as an error in its place; the exit code is then
+    1.
     """
     import uvloop
 

@@ -23,8 +23,8 @@ def store_drain(
 ) -> None:
     """Move a node's objects to others. Then it leaves: its process ends.
 
-    Ctrl-C ends only the waiting; the objects are moved nevertheless. The exit code is 1 where some
-    have no room elsewhere.
+    Ctrl-C ends only the waiting; the objects are moved nevertheless. The exit
+    code is 1 where some have no room elsewhere.
     """
     import time
 
@@ -52,11 +52,15 @@ def store_drain(
         while not state.done:
             if state.objects_left and state.objects_left == state.objects_stuck:
                 raise StoreFull(
-                    f"{state.objects_stuck} objects of {node} have no room on another node: start "
-                    "one more, or remove objects; what could be moved is elsewhere"
+                    f"no other node has room for what {node} holds, {_objects(state.objects_stuck)}"
+                    ": start one more node, or remove objects; what could be moved is elsewhere"
                 )
             time.sleep(ASK_EVERY_S)
             state = store.drain(node)
             most = max(most, state.objects_left)
             bar.update(task, total=most, completed=most - state.objects_left)
-    print(f"{node} is empty: {most} objects are elsewhere")
+    print(f"{node} is empty: {_objects(most)} moved")
+
+
+def _objects(number: int) -> str:
+    return "1 object" if number == 1 else f"{number} objects"

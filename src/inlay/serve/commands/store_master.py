@@ -67,8 +67,9 @@ def store_master(
 ) -> None:
     """Know where the objects of a store are, until Ctrl-C.
 
-    Nodes tell a master what they hold, so one that was killed is started again and loses nothing.
-    With --etcd, start two or more: one is the master, and another takes over when it ends.
+    Nodes tell a master what they hold, so one that was killed is started again
+    and loses nothing. With --etcd, start two or more: one is the master, and
+    another takes over when it ends.
     """
     from functools import partial
 

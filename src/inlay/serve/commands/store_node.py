@@ -54,9 +54,10 @@ def store_node(
 ) -> None:
     """Contribute memory, and a disk, to a store until Ctrl-C.
 
-    What lies there stays when the process ends, and is found again when it is started with the same
-    --name and --memory, or the same --disk; meanwhile the store does without it. After inlay store
-    drain the process ends by itself and leaves nothing.
+    What lies there stays when the process ends, and is found again when it is
+    started with the same --name and --memory, or the same --disk; meanwhile the
+    store does without it. After inlay store drain the process ends by itself and
+    leaves nothing.
     """
     import socket
     from functools import partial
@@ -70,7 +71,7 @@ def store_node(
         master=master,
         memory_bytes=parse_bytes(memory),
         disk=None if disk is None else Disk.parse(disk),
-        name=name or socket.gethostname(),
+        name=socket.gethostname() if name is None else name,
         keep=not forget,
         failure_domain=failure_domain,
         listen=listen,

@@ -30,7 +30,8 @@ def store_get(
 ) -> None:
     """Write an object's value to standard output or a file.
 
-    The exit code is 1 where there is no such object; a file is touched only when there is one.
+    The exit code is 1 where there is no such object; a file is touched only
+    when there is one.
     """
     with _store(master, token_file, timeout) as store:
         value = store.get(key)
@@ -54,6 +55,9 @@ def store_put(
         typer.Option(help="What an object of this key leads to."),
     ] = "keep",
     replicas: Annotated[int, typer.Option(min=1, max=8, help="On so many nodes.")] = 1,
+    durability: Annotated[
+        Literal["memory", "disk"], typer.Option(help="Where it has to be when this ends.")
+    ] = "memory",
     soft_pin: Annotated[bool, typer.Option("--soft-pin", help="Evict it last.")] = False,
     hard_pin: Annotated[bool, typer.Option("--hard-pin", help="Never evict it.")] = False,
     group: Annotated[str | None, typer.Option(help="Evicted together.", show_default=False)] = None,
@@ -69,14 +73,17 @@ def store_put(
     options = PutOptions(
         if_exists=if_exists,
         replicas=replicas,
+        durability=durability,
         soft_pin=soft_pin,
         hard_pin=hard_pin,
         group=group,
     )
     with _store(master, token_file, timeout) as store:
         result = store.put(key, content, options)
+        nodes = {node for node, _ in store.stat(key).replicas} if replicas > 1 else set()
     what = f"{key}: {format_bytes(len(content))}" if result.stored else f"{key}: kept as it was"
-    print(f"{what}, generation {result.generation:#x}")
+    where = f", on {len(nodes)} of {replicas} nodes" if nodes else ""
+    print(f"{what}{where}, generation {result.generation}")
 
 
 def store_rm(
@@ -85,6 +92,7 @@ def store_rm(
         str | None,
         typer.Option(help="Remove all objects whose keys begin so.", show_default=False),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Remove all objects.")] = False,
     master: Master = DEFAULT_MASTER,
     token_file: TokenFile = None,
     timeout: Timeout = 5.0,
@@ -92,14 +100,16 @@ def store_rm(
     """Remove objects. The exit code is 1 where one of them was not there."""
     from inlay.core.errors import ConfigError
 
-    if bool(keys) == (prefix is not None):
-        raise ConfigError("give keys, or --prefix")
+    if bool(keys) + (prefix is not None) + every != 1:
+        raise ConfigError("give keys, --prefix, or --all")
+    if prefix == "":
+        raise ConfigError("--prefix is empty: give --all to remove all objects")
     with _store(master, token_file, timeout) as store:
-        if prefix is not None:
-            print(f"{store.remove_prefix(prefix)} removed")
+        if not keys:
+            print(f"{store.remove_prefix(prefix or '')} removed")
             return
-        removed = store.remove_many(keys or [])
-    missing = [key for key, gone in zip(keys or [], removed, strict=True) if not gone]
+        removed = store.remove_many(keys)
+    missing = [key for key, gone in zip(keys, removed, strict=True) if not gone]
     for key in missing:
         typer.echo(f"inlay: {key}: there is no such object", err=True)
     if missing:

@@ -49,9 +49,10 @@ class StatusTable:
 
 
 def _nodes(nodes: tuple[NodeState, ...]) -> Table:
-    table = Table()
+    table = Table(box=None, pad_edge=False)  # so that addresses have room in 80 columns
     for name in ("node", "state", "memory", "used", "disk", "used", "fragmented", "address"):
-        table.add_column(name, justify="right" if name in ("memory", "used", "disk") else "left")
+        left = name in ("node", "state", "address")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
     for node in sorted(nodes, key=lambda one: one.name):
         table.add_row(
             node.name,
