@@ -5,8 +5,10 @@ The driver is whatever `libcuda.so.1` the process finds: a real one, or the stan
 """
 
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,19 @@ def build_standin(directory: Path) -> Path:
         timeout=300,
     )
     return directory
+
+
+def run_cases(file: str, **environment: str) -> None:
+    """Run the tests of `file` in a process of their own: CUDA survives no fork."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 class Cuda:

@@ -8,30 +8,18 @@ from pathlib import Path
 import pytest
 
 from inlay.store import Store
-from tests.support.cuda import ROOT, build_standin
+from tests.support.cuda import ROOT, build_standin, run_cases
 
 CASES = "tests/integration/store/cuda_cases.py"
 
 
-def run_cases(**environment: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", CASES],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        env={**os.environ, **environment},
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
 def test_standin(tmp_path: Path) -> None:
-    run_cases(LD_LIBRARY_PATH=str(build_standin(tmp_path)))
+    run_cases(CASES, LD_LIBRARY_PATH=str(build_standin(tmp_path)))
 
 
 @pytest.mark.gpu
 def test_device() -> None:
-    run_cases()
+    run_cases(CASES)
 
 
 @pytest.mark.gpu

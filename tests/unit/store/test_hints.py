@@ -76,7 +76,7 @@ def test_what_comes_back_from_a_disk_is_worth_what_it_was(tmp_path: Path) -> Non
     with Store.embedded(memory="4MiB", disk=Disk(tmp_path, "64MiB")) as store:
         assert {store.stat(key).tier for key in ("dear", *keys)} == {"disk"}
         for key in ("dear", *keys):
-            assert store.get(key)[1:] == store.get(key)[:-1]
+            assert store.get(key) == (b"d" if key == "dear" else b"b") * SIZE
         assert {store.stat(key).tier for key in ("dear", *keys)} == {"memory"}
         while any(store.stat(key).lease_left_s for key in ("dear", *keys)):
             time.sleep(0.01)  # what somebody has just waited for is not evicted
