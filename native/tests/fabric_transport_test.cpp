@@ -90,8 +90,7 @@ std::shared_ptr<RemoteSegment> remote_of(const Segment& segment) {
 
 // Vectors of bytes are compared byte by byte, which takes seconds with a sanitizer.
 bool same(const std::vector<std::byte>& some, const std::vector<std::byte>& others) {
-  return some.size() == others.size() &&
-         std::memcmp(some.data(), others.data(), some.size()) == 0;
+  return some.size() == others.size() && std::memcmp(some.data(), others.data(), some.size()) == 0;
 }
 
 // Bytes begin to arrive. Looking is a race, which the thread sanitizer would report.
