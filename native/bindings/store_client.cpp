@@ -309,6 +309,22 @@ nb::object stat(const ClientHandle& handle, nb::handle key, double timeout_s) {
   return stat_tuple(answer, *segments);
 }
 
+nb::dict counts_of(const ClientHandle& handle) {
+  const store::ClientCounts& counts = handle.get().counts();
+  nb::dict told;
+  told["known"] = counts.known.value();
+  told["asked"] = counts.asked.value();
+  told["absent"] = counts.absent.value();
+  told["read"] = counts.read.value();
+  told["read_bytes"] = counts.read_bytes.value();
+  told["again"] = counts.again.value();
+  told["damaged"] = counts.damaged.value();
+  told["stored"] = counts.stored.value();
+  told["stored_bytes"] = counts.stored_bytes.value();
+  told["kept"] = counts.kept.value();
+  return told;
+}
+
 }  // namespace
 
 nb::object stat_tuple(const store::Stat::Answer& answer, const store::Reaches::List& segments) {
@@ -350,6 +366,7 @@ void register_store_client(nb::module_& m) {
       .def("remove", remove, "keys"_a, "force"_a, "timeout_s"_a)
       .def("remove_group", remove_group, "group"_a, "timeout_s"_a)
       .def("remove_prefix", remove_prefix, "prefix"_a, "timeout_s"_a)
+      .def("counts", counts_of)
       .def("close", [](ClientHandle& handle) {
         const WithoutGil unlocked;
         handle.close();

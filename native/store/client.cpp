@@ -83,6 +83,8 @@ std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> key
     old[i] = std::move(known);
     any_old = true;
   }
+  counts_.known.add(keys.size() - unknown.size());
+  counts_.asked.add(unknown.size());
   if (unknown.empty()) return locations;
   std::vector<std::string_view> asked_keys;
   for (const std::size_t i : unknown) asked_keys.push_back(keys[i]);
@@ -141,6 +143,7 @@ std::vector<LocationPtr> StoreClient::find(std::span<const std::string_view> key
         left.push_back(position);
     return left;
   });
+  counts_.absent.add(static_cast<uint64_t>(std::ranges::count(locations, nullptr)));
   return locations;
 }
 

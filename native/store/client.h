@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client_counts.h"
 #include "lanes.h"
 #include "locations.h"
 #include "touches.h"
@@ -108,6 +109,9 @@ class StoreClient {
   uint64_t remove_groups(std::span<const uint64_t> groups, Clock::time_point until);
   uint64_t remove_prefix(std::string_view prefix, Clock::time_point until);
 
+  // Also when it is closed.
+  const ClientCounts& counts() const { return counts_; }
+
   // Gives back what it holds. Later calls throw kClosed.
   void close();
 
@@ -125,6 +129,7 @@ class StoreClient {
   std::vector<std::size_t> commit(Lane& lane, std::span<const Value> values,
                                   std::vector<Placed> placed, const PutOptions& options,
                                   std::vector<Commit::Result>& results, Clock::time_point until);
+  void count(std::span<const Value> values, std::span<const Commit::Result> results);
   void remember(const Lane& lane, std::string_view key, const Placed& placed,
                 Clock::time_point asked);
 
@@ -143,6 +148,7 @@ class StoreClient {
   Lanes lanes_;
   Locations locations_;
   Touches touches_;
+  ClientCounts counts_;
   std::atomic<bool> closed_{false};
 };
 

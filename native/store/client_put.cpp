@@ -132,6 +132,7 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
                              std::string(values[pending.front()].key.substr(0, 80)) + "'");
     pending = put_in_lane(values, std::move(pending), options, results, until);
   }
+  count(values, results);
   for (std::size_t i = 0; options.on_disk && i < results.size(); ++i)
     if (results[i].outcome != Committed::kExists && !results[i].on_disk)
       throw StoreFailure(
@@ -139,6 +140,19 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
           "object '" + std::string(values[i].key.substr(0, 80)) +
               "' is stored in memory alone: its nodes have no disk, or none that takes it");
   return results;
+}
+
+void StoreClient::count(std::span<const Value> values, std::span<const Commit::Result> results) {
+  uint64_t stored = 0;
+  uint64_t bytes = 0;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].outcome != Committed::kStored) continue;
+    ++stored;
+    bytes += bytes_of(values[i]);
+  }
+  counts_.stored.add(stored);
+  counts_.stored_bytes.add(bytes);
+  counts_.kept.add(results.size() - stored);
 }
 
 // Returns those that are to be put again.

@@ -198,13 +198,20 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
   }
   std::vector<int> times_damaged(reads.size());
   bool any_unreachable = false;
+  uint64_t tries = 0;
+  uint64_t good = 0;
+  uint64_t num_damaged = 0;
+  uint64_t bytes = 0;
   while (!left.empty()) {
+    tries += left.size();
     std::vector<Fetch> fetches;
     std::vector<std::size_t> again;
     const auto over = [&](std::size_t i, Outcome outcome) {
       const Read& read = reads[i];
       if (outcome == Outcome::kRead) {
         done[i] = true;
+        ++good;
+        for (const Target& target : read.targets) bytes += target.bytes;
         return;
       }
       if (outcome == Outcome::kDamaged) ++times_damaged[i];
@@ -223,7 +230,11 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
                                  " bytes, does not have its checksum on node '" +
                                  read.location->spots.front().reach->about.node +
                                  "' any more: remove it, and put it again";
-        if (damaged == nullptr) throw StoreFailure(StoreStatus::kDamaged, text);
+        ++num_damaged;
+        if (damaged == nullptr) {
+          counts_.damaged.add(num_damaged);
+          throw StoreFailure(StoreStatus::kDamaged, text);
+        }
         damaged->push_back({i, text});
         return;
       }
@@ -259,6 +270,10 @@ std::vector<bool> StoreClient::read(std::span<const Read> reads, Clock::time_poi
                          "object '" + std::string(reads[left.front()].key.substr(0, 80)) +
                              "' was not read in time");
   }
+  counts_.read.add(good);
+  counts_.read_bytes.add(bytes);
+  counts_.again.add(tries - good - num_damaged);
+  counts_.damaged.add(num_damaged);
   // The master learns of a node's end later than who asked it for bytes.
   if (any_unreachable) std::this_thread::sleep_for(kUnreachablePause);
   return done;
@@ -279,14 +294,19 @@ std::optional<ObjectView> StoreClient::view(std::string_view key, bool verify,
         if (const auto header = expected_record(bytes, key, *location)) {
           view.bytes = bytes.subspan(header->payload_offset, header->payload_bytes);
           view.reach = spot.reach;
-          if (verify && crc32c(view.bytes) != header->payload_crc)
+          if (verify && crc32c(view.bytes) != header->payload_crc) {
+            counts_.damaged.add(1);
             throw StoreFailure(StoreStatus::kDamaged,
                                "object '" + std::string(key.substr(0, 80)) +
                                    "' does not have its checksum in this host's memory any more");
+          }
+          counts_.read.add(1);
+          counts_.read_bytes.add(view.bytes.size());
           return view;
         }
       }
       locations_.forget(key, location);
+      counts_.again.add(1);
       continue;
     }
     view.copy = std::make_unique_for_overwrite<std::byte[]>(location->payload_bytes);

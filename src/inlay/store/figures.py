@@ -1,4 +1,4 @@
-"""What the disk of a node tells of itself."""
+"""What a client, and the disk of a node, tell of themselves."""
 
 from dataclasses import dataclass
 
@@ -37,3 +37,30 @@ class DiskFigures:
     damaged: int
     read: Moved
     written: Moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientFigures:
+    """What a store's client has done since it was made. A call counts when it ends without error.
+
+    Attributes:
+        known, asked: locations that reads wanted: the client had them, or asked the master.
+        absent: keys that reads wanted, and that had no object.
+        read: values, views among them, and ranges of them.
+        read_bytes: of what was asked for of them.
+        again: tries of reads after which another replica, or the master again, was asked.
+        damaged: reads of which no replica had the bytes that were put.
+        stored: values.
+        kept: puts of keys that had an object, which stayed.
+    """
+
+    known: int
+    asked: int
+    absent: int
+    read: int
+    read_bytes: int
+    again: int
+    damaged: int
+    stored: int
+    stored_bytes: int
+    kept: int

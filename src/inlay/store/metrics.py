@@ -1,6 +1,10 @@
-"""What masters and nodes count as Prometheus metrics, read when they are asked for."""
+"""What masters, nodes and clients count as Prometheus metrics, read when they are asked for."""
 
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -14,15 +18,28 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from inlay.core import metrics as names
+from inlay.core import store_metrics as names
+from inlay.core.errors import StoreError
+from inlay.core.metrics import Metric
 from inlay.store.figures import DiskFigures
+from inlay.store.store import Store
 from inlay.store.survey import NodeState, Survey
 
 ROLES = ("master", "standby")
+_CLIENT_COUNTS = {
+    names.STORE_CLIENT_ABSENT: "absent",
+    names.STORE_CLIENT_READ: "read",
+    names.STORE_CLIENT_READ_BYTES: "read_bytes",
+    names.STORE_CLIENT_AGAIN: "again",
+    names.STORE_CLIENT_DAMAGED: "damaged",
+    names.STORE_CLIENT_STORED: "stored",
+    names.STORE_CLIENT_STORED_BYTES: "stored_bytes",
+    names.STORE_CLIENT_KEPT: "kept",
+}
 
 
 class MasterCollector(Collector):
-    """The store's metrics of `inlay.core.metrics`, of the master in this process.
+    """The store's metrics of `inlay.core.store_metrics`, of the master in this process.
 
     Args:
         survey: the state now, or None while this process is no master.
@@ -92,6 +109,36 @@ class NodeCollector(Collector):
             yield from _disk_families(self._name, disk)
 
 
+class ClientCollector(Collector):
+    """The metrics of the clients of these stores, in this process, together.
+
+    A registry takes one: `registry.register(ClientCollector(store))`. Stores are not kept; what
+    one counted is no longer told when it is gone.
+
+    Cost: counts are kept in native code; Python runs when it is scraped.
+    """
+
+    def __init__(self, *stores: Store) -> None:
+        self._stores = [weakref.ref(store) for store in stores]
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing, so that registering asks no store."""
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        """The families, from the clients as they are now."""
+        total: Counter[str] = Counter()
+        for store in filter(None, (ref() for ref in self._stores)):
+            with suppress(StoreError):  # it is of the process that this one was forked from
+                total.update(asdict(store.figures()))
+        yield _counter(
+            names.STORE_CLIENT_LOCATIONS,
+            {("known",): total["known"], ("asked",): total["asked"]},
+        )
+        for metric, name in _CLIENT_COUNTS.items():
+            yield _counter(metric, {(): total[name]})
+
+
 def _disk_families(node: str, disk: DiskFigures) -> Iterator[Family]:
     yield _gauge(names.STORE_DISK_OBJECTS, {(node,): disk.objects})
     yield _gauge(names.STORE_DISK_LIVING, {(node,): disk.living_bytes})
@@ -130,14 +177,14 @@ def _node_families(nodes: Iterable[NodeState]) -> Iterator[Family]:
     )
 
 
-def _counter(metric: names.Metric, values: dict[tuple[str, ...], float]) -> CounterMetricFamily:
+def _counter(metric: Metric, values: dict[tuple[str, ...], float]) -> CounterMetricFamily:
     family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():
         family.add_metric(labels, value)
     return family
 
 
-def _gauge(metric: names.Metric, values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:
+def _gauge(metric: Metric, values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():
         family.add_metric(labels, value)

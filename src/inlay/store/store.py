@@ -10,7 +10,7 @@ import msgspec
 
 from inlay.core.errors import InlayError, KeyNotFound, ObjectExists
 from inlay.store import _backend
-from inlay.store.figures import DiskFigures
+from inlay.store.figures import ClientFigures, DiskFigures
 from inlay.store.link import Link
 from inlay.store.options import Contribution, Disk, ObjectStat, PutOptions, PutResult
 from inlay.store.view import ObjectView
@@ -375,6 +375,10 @@ class Store:
         """
         told = None if self._node is None else self._node.disk_figures()
         return None if told is None else msgspec.convert(told, DiskFigures)
+
+    def figures(self) -> ClientFigures:
+        """What this store's client has done; also after `close`."""
+        return ClientFigures(**self.client.counts())
 
     def close(self) -> None:
         """Give back what is held, and leave with what was contributed."""

@@ -37,7 +37,7 @@ class Survey:
 
     Attributes:
         recovering: the master still learns what nodes hold.
-        counters: by the names of `inlay.core.metrics.STORE_COUNTS`.
+        counters: by the names of `inlay.core.store_metrics.STORE_COUNTS`.
     """
 
     epoch: int

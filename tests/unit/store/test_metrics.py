@@ -6,10 +6,11 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
-from inlay.core.metrics import STORE_COUNTS, STORE_DISK_METRICS
+from inlay.core.store_metrics import STORE_CLIENT_METRICS, STORE_COUNTS, STORE_DISK_METRICS
 from inlay.serve.store.status import StatusTable
+from inlay.store import Store
 from inlay.store.figures import DiskFigures, Moved
-from inlay.store.metrics import MasterCollector, NodeCollector
+from inlay.store.metrics import ClientCollector, MasterCollector, NodeCollector
 from inlay.store.survey import NodeState, Survey
 
 NODE = NodeState(
@@ -102,6 +103,36 @@ def test_a_node_tells_of_its_memory_and_disk() -> None:
         assert line in lines, line
     assert not any('node="b"' in line for line in lines)
     assert all(any(metric.name in line for line in lines) for metric in STORE_DISK_METRICS)
+
+
+def test_clients_tell_what_they_did() -> None:
+    registry = CollectorRegistry()
+    with Store.embedded(memory="4MiB") as first, Store.embedded(memory="4MiB") as second:
+        registry.register(ClientCollector(first, second))
+        first.put_many(["a", "b"], [b"1" * 1000, b"2" * 500])
+        first.put("a", b"3")
+        second.upsert("a", b"4" * 100)
+        assert first.get_many(["a", "b", "none"]) == [b"1" * 1000, b"2" * 500, None]
+        assert first.get("b") == b"2" * 500
+        with first.view("a") as memory:
+            assert len(memory) == 1000
+        first.upsert("a", b"5" * 10)
+        assert first.get_or_none("a") == b"5" * 10
+        lines = generate_latest(registry).decode().splitlines()
+    for line in (
+        "inlay_store_client_stored_total 4.0",
+        "inlay_store_client_stored_bytes_total 1610.0",
+        "inlay_store_client_kept_total 1.0",
+        "inlay_store_client_read_total 5.0",
+        "inlay_store_client_read_bytes_total 3010.0",
+        "inlay_store_client_absent_total 1.0",
+        "inlay_store_client_damaged_total 0.0",
+    ):
+        assert line in lines, line
+    assert all(any(metric.name in line for line in lines) for metric in STORE_CLIENT_METRICS)
+    figures = first.figures()
+    assert figures.known + figures.asked >= 6 and figures.asked >= 1
+    assert second.figures().read == 0
 
 
 def test_the_hit_rate_is_of_keys_that_were_looked_for() -> None:
