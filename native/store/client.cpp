@@ -8,6 +8,12 @@
 
 namespace inlay::store {
 
+uint64_t Value::bytes() const {
+  uint64_t all = 0;
+  for (const Part& part : parts) all += part.bytes;
+  return all;
+}
+
 void require_key(std::string_view key) {
   if (key.empty() || key.size() > kMaxKeyBytes)
     throw ArgumentError("key: must have 1.." + std::to_string(kMaxKeyBytes) + " bytes, got " +

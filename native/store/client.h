@@ -37,6 +37,8 @@ struct Value {
   std::string_view key;
   std::span<const Part> parts;  // one behind the other
   std::string_view parent{};    // key of what it is worth nothing without; empty: none
+
+  uint64_t bytes() const;
 };
 
 struct PutOptions {
@@ -116,22 +118,25 @@ class StoreClient {
   void close();
 
  private:
-  // client_put.cpp
   struct Placed;
+
+  // client_put.cpp
   std::vector<std::size_t> put_in_lane(std::span<const Value> values,
                                        std::vector<std::size_t> pending, const PutOptions& options,
                                        std::vector<Commit::Result>& results,
                                        Clock::time_point until);
-  bool write(Lane& lane, std::span<const Value> values, std::vector<Placed>& placed,
-             Clock::time_point until);
-  bool write_again(Lane& lane, std::span<const Value> values, const std::vector<Placed>& placed,
-                   bool as_filler, Clock::time_point until);
   std::vector<std::size_t> commit(Lane& lane, std::span<const Value> values,
                                   std::vector<Placed> placed, const PutOptions& options,
                                   std::vector<Commit::Result>& results, Clock::time_point until);
   void count(std::span<const Value> values, std::span<const Commit::Result> results);
   void remember(const Lane& lane, std::string_view key, const Placed& placed,
                 Clock::time_point asked);
+
+  // client_write.cpp
+  bool write(Lane& lane, std::span<const Value> values, std::vector<Placed>& placed,
+             Clock::time_point until);
+  bool write_again(Lane& lane, std::span<const Value> values, const std::vector<Placed>& placed,
+                   bool as_filler, Clock::time_point until);
 
   // client_read.cpp
   enum class Outcome : uint8_t { kRead, kStale, kDamaged, kUnreachable };
