@@ -294,16 +294,18 @@ void Master::raise_floor(Pool& pool, std::string_view key, uint64_t generation) 
   floor = std::max(floor, generation);
 }
 
-void Master::bury(Pool& pool, std::string_view key, uint64_t generation) {
+void Master::bury(Pool& pool, std::string_view key, uint64_t generation, bool may_return) {
   raise_floor(pool, key, generation);
-  pool.burials.add(pool.index.hash_of(key), generation);
+  pool.burials.add(pool.index.hash_of(key), generation, may_return);
 }
 
-// One that never changes may come back with a node: it is as good as before.
-void Master::bury_if_mutable(Pool& pool, ObjectId id, uint64_t generation) {
+// One that never changes may come back with a node: it is as good as before. Where `may_return` is
+// set, so is one that does, as long as nobody has put the key again.
+void Master::bury_if_mutable(Pool& pool, ObjectId id, bool may_return) {
   const std::string_view key = pool.index.key(id);
+  const uint64_t generation = pool.index[id].generation - (may_return ? 1 : 0);
   if ((pool.index[id].flags & kMutable) != 0)
-    bury(pool, key, generation);
+    bury(pool, key, generation, may_return);
   else
     raise_floor(pool, key, generation);
 }

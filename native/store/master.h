@@ -143,8 +143,8 @@ class Master {
   void mourn(Pool& pool, uint64_t hash, uint64_t waiter, Owed owed, Millis now);
   Owed follow(Pool& pool, std::string_view key, uint64_t waiter);
   void raise_floor(Pool& pool, std::string_view key, uint64_t generation);
-  void bury(Pool& pool, std::string_view key, uint64_t generation);
-  void bury_if_mutable(Pool& pool, ObjectId id, uint64_t generation);
+  void bury(Pool& pool, std::string_view key, uint64_t generation, bool may_return = false);
+  void bury_if_mutable(Pool& pool, ObjectId id, bool may_return);
   uint64_t& floor_of(Pool& pool, std::string_view key);
 
   // Objects.

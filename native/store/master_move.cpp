@@ -406,7 +406,7 @@ bool Master::sweep(Millis now) {
     counters_.lost_replicas += static_cast<uint64_t>(before.count - left.count);
     if (left.count == 0) {
       ++counters_.lost_objects;
-      bury_if_mutable(pool, id, pool.index[id].generation - 1);
+      bury_if_mutable(pool, id, true);
       forget(pool, id);
       continue;
     }

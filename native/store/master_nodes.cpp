@@ -243,7 +243,7 @@ void Master::drop_replica(Pool& pool, ObjectId id, SegmentId segment) {
     set_replicas(pool, id, kept);
     return;
   }
-  bury_if_mutable(pool, id, pool.index[id].generation);
+  bury_if_mutable(pool, id, false);
   forget(pool, id);
 }
 

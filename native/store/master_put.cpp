@@ -200,6 +200,9 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
     set_replicas(pool, id, *replicas);
     object.busy = 0;
   } else {
+    // What never changes leaves no burial behind that would keep what it comes after away.
+    if ((entry.flags & kMutable) == 0 && pool.burials.may_return(pool.index.hash_of(entry.key)))
+      bury(pool, entry.key, entry.generation - 1);
     id = make_object(pool, entry.key, *replicas);
   }
   Object& object = pool.index[id];

@@ -32,7 +32,7 @@ Owed Master::drop_object(Pool& pool, ObjectId id, uint64_t waiter) {
   Owed owed;
   for (const Replica& replica : replicas_of(pool, object))
     owed += kill(pool, replica, object.generation, key, waiter);
-  bury_if_mutable(pool, id, object.generation);
+  bury_if_mutable(pool, id, false);
   forget(pool, id);
   return owed;
 }

@@ -557,10 +557,10 @@ class World {
           model_[names[i]] = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
         } else if (object.generation != expected->second.generation) {
-          // A later one, never acknowledged; or one from before what was put to stay, and was lost:
-          // of such objects it is not remembered what they came after.
+          // A later one, never acknowledged; or the first of several that were put to stay, and
+          // was lost.
           CHECK(restarts > 0 && (object.generation > expected->second.generation ||
-                                 (expected->second.flags & kMutable) == 0));
+                                 ((expected->second.flags | object.flags) & kMutable) == 0));
           expected->second = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
         }

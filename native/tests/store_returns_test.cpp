@@ -22,6 +22,8 @@ MasterOptions options(uint32_t epoch, std::vector<std::string> expected = {}) {
 }
 
 struct World {
+  static constexpr Millis kLongGone = 10'000;
+
   explicit World(MasterOptions made)
       : master(std::move(made), 0), client(master.connect("t", uuid_of(1), 0)) {}
 
@@ -33,7 +35,7 @@ struct World {
     node.bytes = 64 * kBytes;
     Join join = node.join();
     for (auto& segment : join.segments) segment.advertises = true;
-    const PeerId peer = master.connect("t", uuid_of(100 + nodes), 0);
+    const PeerId peer = master.connect("t", uuid_of(100 + nodes), now);
     node.joined(ask<Join>(peer, join));
     Advertise question;
     question.segment = node.segment;
@@ -44,9 +46,47 @@ struct World {
   }
   template <typename Q>
   typename Q::Answer ask(PeerId peer, const Q& question) {
-    auto answer = master.handle(peer, ++ticket, Question(question), 0);
+    auto answer = master.handle(peer, ++ticket, Question(question), now);
     CHECK(answer);
     return std::get<typename Q::Answer>(*answer);
+  }
+  void pass(Millis time) {
+    for (const Millis end = now + time; now < end; now += 50) master.tick(now);
+  }
+  // By a node of its own. The generation.
+  uint64_t put(const char* key, IfExists if_exists) {
+    ScriptedNode node;
+    node.number = ++nodes;
+    node.name = std::string(1, static_cast<char>('a' + nodes - 1));
+    node.bytes = 64 * kBytes;
+    const PeerId peer = master.connect("t", uuid_of(100 + nodes), now);
+    node.joined(ask<Join>(peer, node.join()));
+    Beat beat;
+    beat.hold_ms = 100;
+    CHECK(!master.handle(peer, ++ticket, Question(beat), now));
+    Grant grant;
+    grant.bytes = grant.least_bytes = kBytes;
+    CHECK(!master.handle(client, ++ticket, Question(grant), now));
+    Beat done;
+    for (const Master::Late& late : master.take_answers())
+      for (const Command& command : std::get<Beat::Answer>(late.answer).commands)
+        done.done.push_back(node.execute(command, {}));
+    (void)ask<Beat>(peer, done);
+    const auto answers = master.take_answers();
+    CHECK(answers.size() == 1);
+    const Extent extent = std::get<Grant::Answer>(answers[0].answer).extents.at(0);
+    Commit commit;
+    commit.places = {{extent.segment, extent.offset}};
+    Commit::Entry& entry = commit.entries.emplace_back();
+    entry.key = key;
+    entry.payload_bytes = 100;
+    entry.record_bytes = kBytes;
+    entry.generation = extent.first_generation;
+    entry.flags = if_exists == IfExists::kKeep ? 0 : kMutable;
+    entry.if_exists = if_exists;
+    entry.num_places = 1;
+    CHECK(ask<Commit>(client, commit).results[0].outcome == Committed::kStored);
+    return extent.first_generation;
   }
   Locate::Found find(const char* key) {
     return ask<Locate>(client, Locate{.keys = {key}}).found[0];
@@ -54,6 +94,7 @@ struct World {
 
   Master master;
   PeerId client;
+  Millis now = 0;
   uint64_t nodes = 0;
   uint64_t ticket = 0;
 };
@@ -95,6 +136,25 @@ void what_may_change_is_told_when_all_nodes_are_back() {
   CHECK(world.find("key").presence == Presence::kUnknown);
   world.bring({record("key", generation(1, 12), kMutable)});
   CHECK(world.find("key").generation == generation(1, 12));
+}
+
+// A node is lost with what may change, and returns when what was put to stay in its place is lost.
+void what_is_put_to_stay_keeps_older_records_away() {
+  for (const bool stays : {true, false}) {
+    World world(options(2));
+    const uint64_t first = world.put("key", IfExists::kReplace);
+    const uint64_t other = world.put("other", IfExists::kReplace);
+    world.pass(World::kLongGone);
+    CHECK(world.find("key").presence == Presence::kAbsent);
+    if (stays) {
+      CHECK(world.put("key", IfExists::kKeep) > first);
+      world.pass(World::kLongGone);
+      CHECK(world.find("key").presence == Presence::kAbsent);
+    }
+    world.bring({record("key", first, kMutable), record("other", other, kMutable)});
+    CHECK((world.find("key").presence == Presence::kPresent) == !stays);
+    CHECK(world.find("other").generation == other);
+  }
 }
 
 void nothing_is_evicted_while_a_node_tells() {
@@ -190,9 +250,15 @@ void removals_bury_their_key_alone() {
 void burials_without_end() {
   Burials burials;
   constexpr uint64_t kMany = 600'000;
-  for (uint64_t hash = 1; hash <= kMany; ++hash) burials.add(hash, hash);
+  constexpr uint64_t kLost = 1000;  // one in so many may return
+  for (uint64_t hash = 1; hash <= kMany; ++hash) burials.add(hash, hash, hash % kLost == 0);
   for (uint64_t hash = 1; hash <= kMany; ++hash) CHECK(burials.of(hash) >= hash);
   CHECK(burials.of(kMany + 65536 * 4) < kMany);  // an old one of its part, and no later one
+  for (uint64_t hash = kLost; hash <= kMany; hash += kLost) CHECK(burials.may_return(hash));
+  CHECK(!burials.may_return(kLost + 1));
+  // Of what is buried up to a later generation nothing returns.
+  for (uint64_t hash = kLost; hash <= kMany; hash += kLost) burials.add(hash, kMany + 1, false);
+  for (uint64_t hash = kLost; hash <= kMany; hash += kLost) CHECK(!burials.may_return(hash));
 }
 
 }  // namespace
@@ -201,6 +267,7 @@ int main() {
   the_first_of_those_that_never_change();
   the_last_of_those_that_do();
   what_may_change_is_told_when_all_nodes_are_back();
+  what_is_put_to_stay_keeps_older_records_away();
   nothing_is_evicted_while_a_node_tells();
   blocks_that_come_back_follow_each_other();
   what_is_dear_stays_when_it_comes_back();
