@@ -329,13 +329,16 @@ bool Master::drain(Node& node, Millis now) {
     SegmentId here = kNoSegment;
     bool here_in_memory = false;
     unsigned elsewhere = 0;
+    bool cut_off = false;  // one that may be lost in a moment, or come back
     for (const Replica& replica : replicas) {
       const Segment& segment = *segments_[replica.segment];
       if (segment.node == node.id) {
         here = segment.id;
         here_in_memory |= segment.ranges.has_value();
       } else if (segment.ranges && !node_of(segment).draining) {
-        ++elsewhere;
+        const bool is_cut_off = node_of(segment).peer == 0;
+        cut_off |= is_cut_off;
+        elsewhere += is_cut_off ? 0 : 1;
       }
     }
     if (here == kNoSegment) continue;
@@ -343,6 +346,7 @@ bool Master::drain(Node& node, Millis now) {
       leave_node(pool, id, node.id, now);
       continue;
     }
+    if (cut_off) continue;
     ++begun;
     // What is on its disk alone comes to its memory first.
     const bool moves = here_in_memory ? copy(pool, id, here, now) : promote(pool, id, now);

@@ -432,13 +432,14 @@ class World {
       master_.disconnect(host.peer, now_);
       host.node.records.clear();
       host.node.disk_records.clear();
-      // Nothing was there alone, but what was never acknowledged, or may go.
+      // Nothing was there alone, but what was never acknowledged, or may go. Whoever has it now may
+      // be cut off since.
       for (const auto& [offset, record] : emptied.records) {
         const auto found = model_.find(record.key);
         if (!record.live || found == model_.end() || gone_.contains(record.key) ||
             busy_.contains(record.key) || found->second.generation != record.generation)
           continue;
-        CHECK(!lost(record.key) || may_be_evicted(record.key));
+        CHECK(held(record.key) || may_be_evicted(record.key));
       }
       ++drains;
       draining_ = nullptr;
@@ -525,14 +526,18 @@ class World {
   }
   // No node that can be read has it.
   bool lost(const std::string& key) {
+    return std::ranges::none_of(
+        hosts_, [&](const Host& host) { return host.peer != 0 && holds(host, key); });
+  }
+  bool held(const std::string& key) {
+    return std::ranges::any_of(hosts_, [&](const Host& host) { return holds(host, key); });
+  }
+  bool holds(const Host& host, const std::string& key) {
     const uint64_t generation = model_.at(key).generation;
-    return std::ranges::none_of(hosts_, [&](const Host& host) {
-      if (host.peer == 0) return false;
-      for (const auto& [offset, record] : host.node.records)
-        if (record.live && record.key == key && record.generation == generation) return true;
-      const auto disk = host.node.disk_records.find(key);
-      return disk != host.node.disk_records.end() && disk->second.generation == generation;
-    });
+    for (const auto& [offset, record] : host.node.records)
+      if (record.live && record.key == key && record.generation == generation) return true;
+    const auto disk = host.node.disk_records.find(key);
+    return disk != host.node.disk_records.end() && disk->second.generation == generation;
   }
 
   void check() {
