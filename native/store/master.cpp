@@ -79,6 +79,8 @@ std::optional<Answer> Master::handle(PeerId id, uint64_t ticket, const Question&
   if (room_changed_) {
     retry_grants(now);
     start_promotions(*found->second.pool, now);
+    if (found->second.pool->promoting_wants_room)
+      make_room(*found->second.pool, now, kVictimsOfPromotion);
   }
   for (const uint32_t node : std::exchange(dirty_, {}))
     if (nodes_[node] != nullptr) flush(*nodes_[node]);

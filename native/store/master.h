@@ -200,6 +200,8 @@ class Master {
   bool is_on_disk_alone(const Pool& pool, ObjectId id) const;
   bool promote(Pool& pool, ObjectId id, Millis now);
   void start_promotions(Pool& pool, Millis now);
+  void keep_fresh(Pool& pool, ObjectId id, const Done& done, Millis now);
+  void end_fresh(Pool& pool, Millis now);
   bool start_move(Move move, uint64_t bytes, Millis now);
   void end_move(const InFlight& flight, const Done& done, Millis now);
   void end_copy(const Move& move, bool good, Millis now);

@@ -104,6 +104,7 @@ Master::Result Master::answer(const Turn& turn, const Locate& question) {
       waiting.keys.assign(question.keys.begin(), question.keys.end());
       waiting_locates_.emplace(number, std::move(waiting));
       start_promotions(pool, turn.now);
+      make_room(pool, turn.now, kVictimsOfPromotion);
       return std::nullopt;
     }
   }

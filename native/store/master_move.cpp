@@ -13,8 +13,10 @@ constexpr unsigned kMaxCopies = 8;
 constexpr unsigned kMaxPromotions = 64;
 // Objects in one demotion.
 constexpr std::size_t kDemoteTogether = 64;
-// So long what came from a disk stays for who waited for it.
+// So long what came from a disk stays for who waited for it, and no more than this part of the
+// memory for that alone.
 constexpr Millis kReadMs = 250;
+constexpr uint64_t kFreshShare = 4;
 // Repairs that one slice of a walk begins.
 constexpr unsigned kRepairs = 32;
 
@@ -146,6 +148,30 @@ void Master::start_promotions(Pool& pool, Millis now) {
                         std::make_move_iterator(later.end()));
 }
 
+void Master::keep_fresh(Pool& pool, ObjectId id, const Done& done, Millis now) {
+  pool.fresh.push_back({id, pool.index[id].generation, record_bytes(pool, id), now + kReadMs,
+                        done.parent, done.recompute_us});
+  pool.fresh_bytes += pool.fresh.back().bytes;
+  end_fresh(pool, now);
+}
+
+void Master::end_fresh(Pool& pool, Millis now) {
+  while (!pool.fresh.empty() &&
+         (pool.fresh.front().until <= now || pool.fresh_bytes > pool.total_bytes / kFreshShare)) {
+    const Pool::Fresh one = std::move(pool.fresh.front());
+    pool.fresh.pop_front();
+    pool.fresh_bytes -= one.bytes;
+    const bool same = one.id < pool.index.end() && pool.index.used(one.id) &&
+                      pool.index[one.id].generation == one.generation;
+    if (!same || living(pool, pool.index[one.id]).count == 0 || is_on_disk_alone(pool, one.id))
+      continue;
+    if (auto newcomer = this->newcomer(pool, one.id, one.parent, one.recompute_us)) {
+      newcomer->wanted = true;
+      rank(pool, {&*newcomer, 1}, now);
+    }
+  }
+}
+
 // --- between nodes ---
 
 bool Master::copy(Pool& pool, ObjectId id, SegmentId leaving, Millis now) {
@@ -224,10 +250,10 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
       if (same && living(pool, pool.index[move.id]).count > 0 && replicas.count < kMaxReplicas) {
         replicas.add(made);
         set_replicas(pool, move.id, replicas);
-        if (auto one = newcomer(pool, move.id, done.parent, done.recompute_us)) {
-          one->wanted = move.kind == Move::Kind::kPromote;
+        if (move.kind == Move::Kind::kPromote)
+          keep_fresh(pool, move.id, done, now);
+        else if (const auto one = newcomer(pool, move.id, done.parent, done.recompute_us))
           rank(pool, {&*one, 1}, now);
-        }
         ++(move.kind == Move::Kind::kCopy ? counters_.copied : counters_.promoted);
         if (move.leaves) leave_node(pool, move.id, segments_[move.from]->node, now);
       } else {
@@ -237,16 +263,14 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
     close_extent(to, move.offset);
   }
   if (move.kind == Move::Kind::kCopy) return end_copy(move, good || !same, now);
-  if (same && good && usable(to)) {
-    Object& object = pool.index[move.id];
-    object.lease_end = std::max(object.lease_end, lease_tick(now + kReadMs) + 1);
-  } else if (same && !done.missing.empty() && usable(*segments_[move.from])) {
+  if (same && !good && !done.missing.empty() && usable(*segments_[move.from])) {
     ++counters_.dropped;
     kill(pool, {move.from, 0}, move.generation, flight.command.keys[0], 0);
     drop_replica(pool, move.id, move.from);
   }
   end_promotion(pool, flight.command.keys[0], now);
   start_promotions(pool, now);
+  make_room(pool, now, kVictimsOfPromotion);
 }
 
 void Master::end_copy(const Move& move, bool good, Millis now) {

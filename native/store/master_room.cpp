@@ -17,8 +17,6 @@ constexpr uint64_t kSmallRecord = 128;
 constexpr uint64_t kMaxGenerations = 65536;
 // Demotions of a node at a time.
 constexpr std::size_t kMaxDemotions = 8;
-// Victims at a time for what waits on one node's disk.
-constexpr unsigned kVictimsOfPromotion = 8;
 // Between ranges that are cleared for one grant.
 constexpr Millis kStuckMs = 50;
 // Objects around which a long enough range is looked for at a time.
@@ -403,6 +401,7 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
     return pool.used_bytes - std::min(pool.leaving_bytes, pool.used_bytes);
   };
   if (staying() > high) pool.evicting = true;
+  end_fresh(pool, now);
   const Held held = held_now(pool, now);
   clear_ranges(pool, now);
   unsigned done = 0;
@@ -420,9 +419,8 @@ void Master::make_room(Pool& pool, Millis now, unsigned most) {
       pool.evicting = false;
       break;
     }
-    // A disk that is slow holds eviction up only as long as nobody waits.
-    if (waiting_grants_.empty() && !pool.promoting_wants_room &&
-        std::ranges::any_of(pool.segments, [&](SegmentId id) {
+    // A disk that is slow holds eviction up only as long as nobody waits to put something.
+    if (waiting_grants_.empty() && std::ranges::any_of(pool.segments, [&](SegmentId id) {
           return node_of(*segments_[id]).demotions >= kMaxDemotions;
         }))
       break;

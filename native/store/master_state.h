@@ -27,6 +27,9 @@ using PeerId = uint64_t;  // a connection
 
 // `range` is one of the segment's, or, on a disk, the record's size in grains.
 inline constexpr SegmentId kNoSegment = 65535;
+// Victims that one question about objects on disks looks for, so that its time is bounded; tick()
+// does the rest.
+inline constexpr unsigned kVictimsOfPromotion = 8;
 // Objects that one slice of a walk over the index looks at.
 inline constexpr ObjectId kSlice = 4096;
 
@@ -101,6 +104,18 @@ struct Pool {
     std::string key;
   };
   std::deque<Wanted> promoting;
+  // What came from disks lately, in its order. It stays for who waits for it, since the policy
+  // hears of it later: at `until`, or when too much of the memory is fresh.
+  struct Fresh {
+    ObjectId id;
+    uint64_t generation;
+    uint64_t bytes;
+    Millis until;
+    std::string parent;
+    uint32_t recompute_us;
+  };
+  std::deque<Fresh> fresh;
+  uint64_t fresh_bytes = 0;
   bool promoting_wants_room = false;
   SegmentId crowded = kNoSegment;                  // where it does
   std::deque<std::pair<ObjectId, uint64_t>> thin;  // with fewer replicas than wanted
