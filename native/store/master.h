@@ -134,6 +134,7 @@ class Master {
   Result answer(const Turn& turn, const RemovePrefix& question);
   Owed drop_object(Pool& pool, ObjectId id, uint64_t waiter);
   Owed remove_object(Pool& pool, ObjectId id, uint64_t waiter);
+  Owed kill_all(Pool& pool, ObjectId id, uint64_t waiter);
   // Without a key: of an object that is kept elsewhere.
   Owed kill(Pool& pool, const Replica& replica, uint64_t generation, std::string_view key,
             uint64_t waiter);

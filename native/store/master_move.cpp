@@ -257,8 +257,10 @@ void Master::end_move(const InFlight& flight, const Done& done, Millis now) {
         ++(move.kind == Move::Kind::kCopy ? counters_.copied : counters_.promoted);
         if (move.leaves) leave_node(pool, move.id, segments_[move.from]->node, now);
       } else {
-        kill(pool, made, move.generation, {}, 0);
+        kill(pool, made, move.generation, {}, move.waiter);
       }
+    } else {
+      tell(move.waiter, false);
     }
     close_extent(to, move.offset);
   }

@@ -194,8 +194,7 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
   work.owed += follow(pool, entry.key, work.waiter);
   if (id != kNoObject) {
     Object& object = pool.index[id];
-    for (const Replica& replica : replicas_of(pool, object))
-      work.owed += kill(pool, replica, object.generation, entry.key, work.waiter);
+    work.owed += kill_all(pool, id, work.waiter);
     unrank(pool, id, false);
     set_replicas(pool, id, *replicas);
     object.busy = 0;

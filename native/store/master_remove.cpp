@@ -26,12 +26,28 @@ Owed Master::kill(Pool& pool, const Replica& replica, uint64_t generation, std::
   return segment.ranges ? Owed{.kills = 1} : Owed{.disks = 1};
 }
 
-Owed Master::drop_object(Pool& pool, ObjectId id, uint64_t waiter) {
+// What a move is making of the object, too: it may begin where a replica was located a moment ago.
+Owed Master::kill_all(Pool& pool, ObjectId id, uint64_t waiter) {
   const Object& object = pool.index[id];
   const std::string_view key = pool.index.key(id);
   Owed owed;
   for (const Replica& replica : replicas_of(pool, object))
     owed += kill(pool, replica, object.generation, key, waiter);
+  if (object.busy == 0) return owed;
+  for (const auto& node : nodes_) {
+    if (node == nullptr || node->copies + node->promotions == 0) continue;
+    for (auto& [command, flight] : node->in_flight) {
+      Move& move = flight.move;
+      if (move.pool != &pool || move.id != id || move.generation != object.generation) continue;
+      move.waiter = waiter;
+      ++owed.kills;
+    }
+  }
+  return owed;
+}
+
+Owed Master::drop_object(Pool& pool, ObjectId id, uint64_t waiter) {
+  const Owed owed = kill_all(pool, id, waiter);
   bury_if_mutable(pool, id, false);
   forget(pool, id);
   return owed;

@@ -184,6 +184,7 @@ struct Move {
   uint64_t offset = 0;
   uint64_t grant = 0;
   bool leaves = false;  // the source is dropped afterwards: its node is being drained
+  uint64_t waiter = 0;  // for the death of what it makes: its object was replaced or removed
 };
 
 // An object on its way to a disk.
