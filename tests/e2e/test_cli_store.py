@@ -124,6 +124,9 @@ def test_errors_name_the_values_and_the_remedy(store: RunningStore, tmp_path: Pa
     assert done.returncode == 1 and "is in use" in done.stderr.decode()
     done = inlay("store", "master", "--admin", "0.0.0.0:0", "--listen", "127.0.0.1:0")
     assert done.returncode == 2 and "--api-key" in done.stderr.decode()
+    for process in ("master", "node"):
+        done = inlay("store", process, "--listen", "127.0.0.1:0", "--api-key", "")
+        assert done.returncode == 2 and "api_key is empty" in done.stderr.decode()
     done = inlay("store", "master", "--set", "node_timeout_s=0", "--listen", "127.0.0.1:0")
     assert done.returncode == 2 and "node_timeout_s is 0" in done.stderr.decode()
     done = inlay("store", "master", "--set", "eviction=fifo", "--listen", "127.0.0.1:0")

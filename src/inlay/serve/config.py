@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from inlay.core.errors import ConfigError
 from inlay.engine.config import EngineConfig
+from inlay.serve.api_key import check_api_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,7 @@ class ServeConfig:
             raise ConfigError("host is empty: write an address, for example 127.0.0.1")
         if any(not name for name in self.names):
             raise ConfigError("served_model_name has an empty name")
-        if self.api_key is not None and not self.api_key.isascii():
-            raise ConfigError("api_key must be ASCII text: HTTP headers carry nothing else")
-        if self.api_key == "":
-            raise ConfigError("api_key is empty: leave it out to serve without a key")
+        check_api_key(self.api_key)
         for name, low, value in (
             ("max_body_bytes", 1024, self.max_body_bytes),
             ("max_choices", 1, self.max_choices),

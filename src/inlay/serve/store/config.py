@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inlay.core.errors import ConfigError
+from inlay.serve.api_key import check_api_key
 from inlay.store.address import Cluster
 from inlay.store.master_server import MasterPolicy
 from inlay.store.tenants import Tenant
@@ -34,8 +35,7 @@ class MasterConfig:
     policy: MasterPolicy = field(default_factory=MasterPolicy)
 
     def __post_init__(self) -> None:
-        if self.api_key == "":
-            raise ConfigError("the API key is empty: leave it out to serve without a key")
+        check_api_key(self.api_key)
         if self.admin is not None and self.api_key is None and not is_loopback(self.admin[0]):
             raise ConfigError(
                 f"the administration at {self.admin[0]} shows every key to whoever reaches it: "

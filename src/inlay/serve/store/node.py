@@ -12,6 +12,7 @@ from pathlib import Path
 
 from inlay.core.errors import ConfigError, StoreError
 from inlay.core.units import format_bytes
+from inlay.serve.api_key import check_api_key
 from inlay.serve.doctor.store import read_store_room
 from inlay.serve.http_server import bind
 from inlay.serve.store.config import is_loopback
@@ -56,6 +57,7 @@ class NodeConfig:
     api_key: str | None = None
 
     def __post_init__(self) -> None:
+        check_api_key(self.api_key)
         if self.metrics and self.api_key is None and not is_loopback(self.metrics[0]):
             raise ConfigError(
                 f"metrics at {self.metrics[0]} are for whoever reaches it: give an --api-key, or "
