@@ -11,6 +11,7 @@
 #include "../store/node.h"
 #include "check.h"
 #include "engines.h"
+#include "store_running_node.h"
 
 using namespace inlay;
 using namespace inlay::store;
@@ -57,6 +58,9 @@ class Pool {
   }
   StoreClient& client() { return *client_; }
   MasterLink& link() { return *links_.back(); }
+  std::unique_ptr<LocalLink> another_link() const {
+    return std::make_unique<LocalLink>(master_, "default");
+  }
   transfer::Engine& engine() { return *client_engine_; }
 
  private:
@@ -243,6 +247,26 @@ void test_replicas() {
   CHECK(put(client, "key 1", "other").outcome == Committed::kKept);
 }
 
+// A node that the master hears of, and that nobody can write to.
+void test_a_node_that_takes_nothing_is_avoided() {
+  Pool pool(16 << 20, 1, Client::kOverTcp);
+  const auto link = pool.another_link();
+  tests::RunningNode deaf(*link, "deaf", 16 << 20);
+  for (int i = 0; i < 20; ++i) {
+    const std::string key = std::to_string(i);
+    const std::string value = text(300'000, 1);
+    const Part part{reinterpret_cast<const std::byte*>(value.data()), value.size()};
+    const std::string_view name = key;
+    const Value one{name, {&part, 1}};
+    const auto until = Clock::now() + std::chrono::seconds(2);
+    const PutOptions options{.placement = {.preferred_node = "deaf"}};
+    CHECK(pool.client().put({&one, 1}, options, until).front().outcome == Committed::kStored);
+    const auto location = pool.client().find({&name, 1}, soon()).front();
+    CHECK(location->spots.front().reach->about.node == "node-0");
+  }
+  CHECK(deaf.opened() > 0 && deaf.opened() < 5);
+}
+
 // Who was not granted an extent, or no more, writes nowhere.
 void test_grants() {
   Pool pool(16 << 20, 1, Client::kOverTcp);
@@ -290,6 +314,7 @@ int main() {
   test_remote();
 #endif
   test_grants();
+  test_a_node_that_takes_nothing_is_avoided();
   test_replicas();
   test_generations();
   test_churn();

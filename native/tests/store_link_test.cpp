@@ -11,7 +11,7 @@
 #include "../store/local_link.h"
 #include "../store/master_server.h"
 #include "../store/remote_link.h"
-#include "store_scripted_node.h"
+#include "store_running_node.h"
 
 using namespace inlay;
 using namespace inlay::tests;
@@ -35,55 +35,6 @@ RemoteLinkOptions link_options(const std::string& address, int token = 1) {
   options.token = token_of(token);
   return options;
 }
-
-// Does what the master says, on a thread of its own.
-class RunningNode {
- public:
-  RunningNode(MasterLink& link, const std::string& name, uint64_t bytes) : link_(link) {
-    node_.name = name;
-    node_.bytes = bytes;
-    node_.number = static_cast<uint64_t>(name[0]);
-    node_.joined(link_.ask(node_.join(), in(5s)));
-    thread_ = std::thread([this] { run(); });
-  }
-  ~RunningNode() {
-    stopping_ = true;
-    link_.close();
-    thread_.join();
-  }
-  // As a client's write would.
-  void write(const Extent& extent, uint64_t offset, const std::string& key, uint64_t generation) {
-    const std::lock_guard lock(mutex_);
-    CHECK(node_.grants.at(extent.offset) == extent.grant);
-    node_.records[offset] = {key, generation, 4096, 100, true, false};
-  }
-
- private:
-  void run() {
-    std::vector<Done> done;
-    while (!stopping_) {
-      Beat beat;
-      beat.done = std::move(done);
-      beat.hold_ms = 100;
-      done.clear();
-      try {
-        const Beat::Answer answer = link_.ask(beat, in(10s));
-        CHECK(answer.known);
-        const std::lock_guard lock(mutex_);
-        for (const Command& command : answer.commands)
-          done.push_back(node_.execute(command, {{node_.segment, &node_}}));
-      } catch (const StoreFailure& failure) {
-        CHECK(stopping_ && failure.status == StoreStatus::kClosed);
-      }
-    }
-  }
-
-  MasterLink& link_;
-  std::mutex mutex_;
-  ScriptedNode node_;
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
-};
 
 Commit commit_of(const std::vector<std::string>& keys, const Extent& extent, uint64_t first,
                  IfExists if_exists = IfExists::kKeep) {
