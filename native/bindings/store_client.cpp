@@ -8,7 +8,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +17,6 @@
 #include <vector>
 
 #include "../core/blake2b.h"
-#include "../core/interrupt.h"
 #include "array.h"
 #include "store.h"
 #include "store_reading.h"
@@ -76,21 +74,6 @@ void ClientHandle::close() {
 }
 
 namespace {
-
-// Without the GIL, and, in the thread that Python's signals are for, until one of them raises.
-class Waiting {
- public:
-  Waiting() : interruptible_(getpid() == gettid() ? is_signalled : nullptr) {}
-
- private:
-  static bool is_signalled() {
-    const nb::gil_scoped_acquire locked;
-    return PyErr_CheckSignals() != 0;
-  }
-
-  const WithoutGil unlocked_;
-  const Interruptible interruptible_;
-};
 
 uint64_t group_of(const std::string& name) {
   if (name.empty()) return 0;

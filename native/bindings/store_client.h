@@ -2,11 +2,13 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
 #include <tuple>
 
+#include "../core/interrupt.h"
 #include "../store/call_queue.h"
 #include "../store/client.h"
 #include "../transfer/cuda_devices.h"
@@ -56,6 +58,21 @@ class ClientHandle {
   const std::shared_ptr<transfer::CudaDevices> devices_;
   store::StoreClient* client_;
   store::CallQueue* calls_;
+};
+
+// Without the GIL, and, in the thread that Python's signals are for, until one of them raises.
+class Waiting {
+ public:
+  Waiting() : interruptible_(getpid() == gettid() ? is_signalled : nullptr) {}
+
+ private:
+  static bool is_signalled() {
+    const nb::gil_scoped_acquire locked;
+    return PyErr_CheckSignals() != 0;
+  }
+
+  const WithoutGil unlocked_;
+  const Interruptible interruptible_;
 };
 
 // What `view` returns: read-only, and in place as long as anybody has it.

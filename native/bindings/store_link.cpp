@@ -60,7 +60,7 @@ void register_store_link(nb::module_& m) {
       [](std::vector<std::string> addresses, const nb::bytes& token, double timeout_s) {
         const auto until = deadline_of(timeout_s);
         const auto* bytes = static_cast<const std::byte*>(token.data());
-        const WithoutGil unlocked;
+        const Waiting waiting;
         auto link = std::make_unique<store::RemoteLink>(store::RemoteLinkOptions{
             .addresses = std::move(addresses), .token = {bytes, bytes + token.size()}});
         // Who cannot be reached, or refuses, is told now.

@@ -77,9 +77,6 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
         StoreError: the master cannot be reached, or refuses the node.
         ResourceError: the system has not so much shared memory.
     """
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     contribution = Contribution(
         memory=config.memory_bytes,
         name=config.name,
@@ -101,6 +98,9 @@ def run_node(config: NodeConfig, say: Callable[[str], None]) -> None:
         Administration(config.master, config.token, timeout_s=2.0) as administration,
         ExitStack() as stack,
     ):
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):  # before, they end the waiting for a master
+            signal.signal(number, lambda *_: stop.set())
         if listener is not None:
             stack.enter_context(_metrics_of(store, administration, listener, config))
             say(f"metrics at http://{join_address(*listener.getsockname()[:2])}/metrics")
