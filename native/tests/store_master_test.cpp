@@ -364,6 +364,7 @@ class World {
           model_[key] = {generation, flags, 0};
           gone_.erase(key);
           newest_[key] = std::max(newest_[key], generation);
+          acknowledged_.insert(generation);
           ++puts;
           pairs += written.size() > 1;
           return;
@@ -562,9 +563,10 @@ class World {
           model_[names[i]] = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
         } else if (object.generation != expected->second.generation) {
-          // A later one, never acknowledged; or the first of several that were put to stay, and
-          // was lost.
+          // A later one, or one that was refused: never acknowledged. Or the first of several that
+          // were put to stay, and was lost.
           CHECK(restarts > 0 && (object.generation > expected->second.generation ||
+                                 !acknowledged_.contains(object.generation) ||
                                  ((expected->second.flags | object.flags) & kMutable) == 0));
           expected->second = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
@@ -605,6 +607,7 @@ class World {
   std::set<std::string> gone_;  // in the model, and not found
   std::set<std::string> busy_;  // with an answer under way
   std::map<std::string, uint64_t> newest_;
+  std::set<uint64_t> acknowledged_;                                   // generations
   std::map<std::pair<uint64_t, const Host*>, Millis> located_until_;  // by generation and place
   std::map<uint64_t, uint16_t> flags_of_;  // by generation, as the next two
   std::map<uint64_t, uint64_t> group_of_;
