@@ -121,13 +121,14 @@ Millis Master::tick(Millis now) {
   std::erase_if(clients_, [&](const auto& one) {
     return one.second.connections == 0 && one.second.extents.empty();
   });
+  // Before anything goes for who waits.
+  retry_grants(now);
   bool more = false;
   for (auto& [name, pool] : pools_) {
     make_room(*pool, now, kVictims);
     start_promotions(*pool, now);
     more |= !pool->promoting.empty();
   }
-  retry_grants(now);
   for (auto it = waiting_locates_.begin(); it != waiting_locates_.end();) {
     auto one = it++;
     if (one->second.until > now) continue;

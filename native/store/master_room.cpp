@@ -336,6 +336,8 @@ Held Master::held_now(const Pool& pool, Millis now) const {
 // Where objects have several sizes, what is free may lie in pieces that are too short for a grant:
 // then objects go that lie side by side, around the one that is worth least.
 void Master::clear_ranges(Pool& pool, Millis now) {
+  // What nodes still tell of may leave room enough.
+  if (pool.advertising > 0) return;
   const Held held = held_now(pool, now);
   for (WaitingGrant& waiting : waiting_grants_) {
     const auto peer = peers_.find(waiting.peer);

@@ -247,6 +247,41 @@ void removals_bury_their_key_alone() {
   CHECK(world.find("removed 7").presence == Presence::kAbsent);
 }
 
+// While a node tells what it holds there is no room yet: nothing goes for who waits for some.
+void a_put_waits_for_what_nodes_tell() {
+  World world(options(2));
+  ScriptedNode node;
+  node.number = ++world.nodes;
+  node.name = "a";
+  node.bytes = 64 * kBytes;
+  Join join = node.join();
+  for (auto& segment : join.segments) segment.advertises = true;
+  const PeerId peer = world.master.connect("t", uuid_of(101), world.now);
+  node.joined(world.ask<Join>(peer, join));
+  Advertise part;
+  part.segment = node.segment;
+  part.records.push_back(record("old", generation(1, 1)));
+  CHECK(world.ask<Advertise>(peer, part).known);
+  Grant grant;
+  grant.bytes = grant.least_bytes = kBytes;
+  grant.wait_ms = 10'000;
+  CHECK(!world.master.handle(world.client, ++world.ticket, Question(grant), world.now));
+  world.pass(500);
+  part.records.clear();
+  part.last = true;
+  CHECK(world.ask<Advertise>(peer, part).known);
+  world.pass(500);
+  Beat beat;
+  beat.hold_ms = 100;
+  const auto answer = world.master.handle(peer, ++world.ticket, Question(beat), world.now);
+  std::vector<Command> commands;
+  if (answer) commands = std::get<Beat::Answer>(*answer).commands;
+  for (const Master::Late& late : world.master.take_answers())
+    if (late.peer == peer) commands = std::get<Beat::Answer>(late.answer).commands;
+  CHECK(commands.size() == 1 && commands[0].kind == Command::Kind::kOpen);
+  CHECK(world.find("old").presence == Presence::kPresent);
+}
+
 void burials_without_end() {
   Burials burials;
   constexpr uint64_t kMany = 600'000;
@@ -273,6 +308,7 @@ int main() {
   what_is_dear_stays_when_it_comes_back();
   a_master_that_was_stopped_takes_no_node_for_silent();
   removals_bury_their_key_alone();
+  a_put_waits_for_what_nodes_tell();
   burials_without_end();
   return 0;
 }

@@ -426,6 +426,12 @@ class Fleet:
         self.ledger.note(f"! {told}")
         return keys
 
+    def known(self, keys: list[str]) -> list[str]:
+        """Those that the master says are there; none is read."""
+        with Store.connect(self.masters, token=self.token) as store:
+            told = store.exists_many(keys)
+        return [key for key, is_there in zip(keys, told, strict=True) if is_there]
+
     def present(self, keys: list[str]) -> list[str]:
         """Those that one who knows no locations can read; what is read is right, and the store says
         so of the others."""
