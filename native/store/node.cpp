@@ -6,12 +6,12 @@
 #include "../core/crc32c.h"
 #include "../core/errors.h"
 #include "../core/start_thread.h"
+#include "adverts.h"
 
 namespace inlay::store {
 
 namespace {
 
-constexpr std::size_t kAdvertised = 2048;    // records in one question
 constexpr std::chrono::seconds kReaping(1);  // between looks for readers that died
 constexpr uint32_t kPinnedBeatMs =
     2;  // while somebody reads a dead record, or writes to a closing extent
@@ -86,7 +86,9 @@ void StoreNode::join(Clock::time_point until) {
       .failure_domain = options_.failure_domain,
       .segments = {},
   };
+  std::vector<std::vector<StoreSegment::Entry>> records;  // of each segment
   for (const Held& held : held_) {
+    records.push_back(held.segment->records());
     question.epoch_seen = std::max(question.epoch_seen, held.segment->epoch());
     question.segments.push_back({
         .uuid = held.segment->uuid(),
@@ -94,7 +96,7 @@ void StoreNode::join(Clock::time_point until) {
         .bytes = held.segment->memory().size(),
         .name = "store/" + hex(held.segment->uuid()),
         .file = held.segment->path(),
-        .advertises = !held.segment->records().empty(),
+        .advertises = !records.back().empty(),
     });
   }
   disk_id_.reset();
@@ -142,7 +144,7 @@ void StoreNode::join(Clock::time_point until) {
     Held& held = held_[i];
     held.id = answer.ids.at(i);
     held.segment->follow(answer.epoch);
-    if (question.segments[i].advertises) advertise(held, until);
+    if (!records[i].empty()) advertise(held, records[i], until);
   }
   if (!has_disk) return;
   disk_id_ = answer.ids.at(held_.size());
@@ -150,48 +152,30 @@ void StoreNode::join(Clock::time_point until) {
   advertise_disk(answer.epoch, may_be_old, until);
 }
 
-void StoreNode::advertise(Held& held, Clock::time_point until) {
-  const std::vector<StoreSegment::Entry> entries = held.segment->records();
+void StoreNode::advertise(Held& held, std::span<const StoreSegment::Entry> records,
+                          Clock::time_point until) {
   held.pinned.clear();
-  std::size_t at = 0;
-  do {
-    const std::size_t end = std::min(at + kAdvertised, entries.size());
-    Advertise some{.segment = held.id, .records = {}, .last = end == entries.size()};
-    for (; at < end; ++at) {
-      const StoreSegment::Entry& entry = entries[at];
-      const RecordHeader& header = entry.header;
-      if (!entry.is_living) {
-        held.pinned.push_back(entry.offset);
-        some.records.push_back({.key = {}, .offset = entry.offset, .record_bytes = header.bytes});
-        continue;
-      }
-      Advertise::Record& record = some.records.emplace_back(advertised(header, entry.key));
-      record.offset = entry.offset;
-      record.parent = parent_in(header, held.segment->memory().subspan(entry.offset, header.bytes));
-      record.recompute_us = header.recompute_us;
+  Adverts adverts(link_, held.id, until, kAnswer);
+  for (const StoreSegment::Entry& entry : records) {
+    const RecordHeader& header = entry.header;
+    if (!entry.is_living) {
+      held.pinned.push_back(entry.offset);
+      adverts.add({.key = {}, .offset = entry.offset, .record_bytes = header.bytes});
+      continue;
     }
-    ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
-  } while (at < entries.size());
+    Advertise::Record record = advertised(header, entry.key);
+    record.offset = entry.offset;
+    record.parent = parent_in(header, held.segment->memory().subspan(entry.offset, header.bytes));
+    record.recompute_us = header.recompute_us;
+    adverts.add(record);
+  }
+  adopted_records_ += adverts.finish();
 }
 
 void StoreNode::advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_point until) {
-  Advertise some{.segment = *disk_id_, .records = {}, .last = false};
-  disk_->adopt(epoch, drops_mutable, [&](const Advertise::Record& record) {
-    some.records.push_back(record);
-    if (some.records.size() < kAdvertised) return;
-    ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
-    some = {.segment = *disk_id_, .records = {}, .last = false};
-  });
-  some.last = true;
-  ask_advertise(std::move(some), std::max(until, Clock::now() + kAnswer));
-}
-
-// Records that are dead for the master come back in kKill commands. That it does not know the
-// node, the next beat says, too.
-void StoreNode::ask_advertise(Advertise some, Clock::time_point until) {
-  const auto count = std::ranges::count_if(
-      some.records, [](const Advertise::Record& record) { return !record.key.empty(); });
-  if (link_.ask(std::move(some), until).known) adopted_records_ += static_cast<uint64_t>(count);
+  Adverts adverts(link_, *disk_id_, until, kAnswer);
+  disk_->adopt(epoch, drops_mutable, [&](const Advertise::Record& record) { adverts.add(record); });
+  adopted_records_ += adverts.finish();
 }
 
 StoreNode::Held* StoreNode::find(SegmentId id) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -90,9 +91,8 @@ class StoreNode {
   void open_segments();
   void join(Clock::time_point until);
   void forget_commands();
-  void advertise(Held& held, Clock::time_point until);
+  void advertise(Held& held, std::span<const StoreSegment::Entry> records, Clock::time_point until);
   void advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_point until);
-  void ask_advertise(Advertise some, Clock::time_point until);
   void serve();
   void populate();
   bool beat();
