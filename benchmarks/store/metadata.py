@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.case import Run
+from benchmarks.cores import asking_apart
 from benchmarks.store.calls import Objects
 from benchmarks.store.churn_side import KEY_BYTES, RECORD_BYTES, VALUE_BYTES
 from benchmarks.store.ours import running_store
@@ -39,6 +40,7 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
             **stack.enter_context(mooncake(run, "tcp")),
         }
         objects, _ = stack.enter_context(running_store(LOOKUP_MEMORY))
+        stack.enter_context(asking_apart(one.process.pid for one in (limit, *peers.values())))
         for name in ("exists", "exists_many"):
             for params in run.params(name):
                 yield lookups(run, name, params["batch"], objects, limit, peers)
@@ -55,7 +57,7 @@ def lookups(
     peers: Mapping[str, Driver],
 ) -> Comparison:
     """One client, one question in flight; keys per second."""
-    calls = max(20, run.workload["side_keys"] // batch)
+    calls = max(run.workload["least_calls"], run.workload["side_keys"] // batch)
 
     def side(driver: Objects | Driver, what: str, value_bytes: int, count: int) -> Side:
         def ask_once() -> float:
