@@ -317,7 +317,8 @@ uint64_t Master::memory_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [name, pool] : pools_)
     bytes += pool->index.memory_bytes() + pool->policy->memory_bytes() +
-             pool->burials.memory_bytes() + pool->lists.capacity() * sizeof(Replicas);
+             pool->burials.memory_bytes() + pool->refusals.memory_bytes() +
+             pool->lists.capacity() * sizeof(Replicas);
   for (const auto& segment : segments_)
     if (segment != nullptr && segment->ranges) bytes += segment->ranges->memory_bytes();
   return bytes;

@@ -102,6 +102,7 @@ class Master {
   };
   Commit::Result commit(const Turn& turn, const Commit& question, const Commit::Entry& entry,
                         CommitWork& work);
+  void refuse(Pool& pool, const std::optional<Replicas>& replicas, const Commit::Entry& entry);
   bool is_on_disk(Pool& pool, ObjectId id, CommitWork& work);
   std::optional<Replicas> take_places(const Turn& turn, const Commit& question,
                                       const Commit::Entry& entry);
@@ -178,7 +179,8 @@ class Master {
   Result answer(const Turn& turn, const Drain& question);
   void take_done(Node& node, const Done& done, Millis now);
   void end_kill(const InFlight& flight, const Done& done);
-  void forget_kills(const Segment& segment, const std::vector<Segment::Killed>& kills);
+  void forget_kills(const Segment& segment, const std::vector<RecordRef>& records,
+                    const std::vector<Segment::Killed>& kills);
   void end_flight(Node& node, const InFlight& flight, const Done& done, Millis now);
   void make_segment(Node& node, const Join::Segment& about, Millis now);
   void make_ready(Segment& segment, Millis now);

@@ -152,7 +152,10 @@ void Master::advertise(Segment& segment, const Advertise::Record& record, Millis
   const auto refuse = [&] { kill(pool, replica, record.generation, record.key, 0); };
   if (epoch_of(record.generation) > options_.terms.epoch) return refuse();
   if (id == kNoObject) {
-    if (record.generation <= pool.burials.of(pool.index.hash_of(record.key))) return refuse();
+    const uint64_t hash = pool.index.hash_of(record.key);
+    if (record.generation <= pool.burials.of(hash) ||
+        pool.refusals.contains(record.generation, hash))
+      return refuse();
     Replicas one;
     one.add(replica);
     id = make_object(pool, record.key, one);
@@ -339,8 +342,11 @@ void Master::end_kill(const InFlight& flight, const Done& done) {
 
 // That nobody confirms. In memory they leave their waiters to the expiry of cached locations; the
 // node drops what is on its disk and may have changed when it comes back to a later master.
-void Master::forget_kills(const Segment& segment, const std::vector<Segment::Killed>& kills) {
-  for (const Segment::Killed& one : kills) {
+void Master::forget_kills(const Segment& segment, const std::vector<RecordRef>& records,
+                          const std::vector<Segment::Killed>& kills) {
+  for (std::size_t i = 0; i < kills.size(); ++i) {
+    const Segment::Killed& one = kills[i];
+    if (one.refused != 0) segment.pool->refusals.add(records[i].generation, one.refused);
     segment.pool->leaving_bytes -= one.bytes;
     if (one.waiter != 0 && !segment.ranges) tell(one.waiter, true);
   }
@@ -365,7 +371,7 @@ void Master::lose(Node& node, Millis now) {
   if (pool.advertising == 0) rank_orphans(pool, now);
   for (const auto& [id, flight] : std::exchange(node.in_flight, {})) {
     if (flight.command.kind == Command::Kind::kKill)
-      forget_kills(*segments_[flight.command.segment], flight.killed);
+      forget_kills(*segments_[flight.command.segment], flight.command.records, flight.killed);
     else if (flight.command.kind == Command::Kind::kClose)
       for (const auto& piece : flight.freed) pool.leaving_bytes -= piece.bytes;
     else
@@ -373,7 +379,7 @@ void Master::lose(Node& node, Millis now) {
   }
   for (const SegmentId id : node.segments) {
     Segment& segment = *segments_[id];
-    forget_kills(segment, segment.killed);
+    forget_kills(segment, segment.kills, segment.killed);
     segment.kills.clear();
     segment.killed.clear();
     segment.killed_keys.clear();

@@ -147,6 +147,19 @@ bool Master::is_on_disk(Pool& pool, ObjectId id, CommitWork& work) {
   return false;
 }
 
+// The put was refused: none of its records may become an object, though a node that is cut off just
+// now brings one back when there is no other any more.
+void Master::refuse(Pool& pool, const std::optional<Replicas>& replicas,
+                    const Commit::Entry& entry) {
+  const uint64_t hash = pool.index.hash_of(entry.key);
+  // Not all nodes are there that have it.
+  if (!replicas) return pool.refusals.add(entry.generation, hash);
+  for (const Replica& replica : *replicas) {
+    kill(pool, replica, entry.generation, entry.key, 0);
+    segments_[replica.segment]->killed.back().refused = hash;
+  }
+}
+
 Commit::Result Master::commit(const Turn& turn, const Commit& question, const Commit::Entry& entry,
                               CommitWork& work) {
   using enum Committed;
@@ -181,14 +194,14 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
   const auto replicas = take_places(turn, question, entry);
   if (refused) {
     ++counters_.kept;
-    if (replicas)
-      for (const Replica& replica : *replicas) kill(pool, replica, entry.generation, entry.key, 0);
+    refuse(pool, replicas, entry);
     const bool keeps = entry.if_exists == IfExists::kKeep;
     return {keeps ? kKept : kExists, pool.index[id].generation,
             keeps && entry.on_disk && is_on_disk(pool, id, work)};
   }
   if (!replicas) {
     ++counters_.refused;
+    refuse(pool, replicas, entry);  // its client puts it again as another, which may be refused
     return {kClosed, 0};
   }
   work.owed += follow(pool, entry.key, work.waiter);

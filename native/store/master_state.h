@@ -18,6 +18,7 @@
 #include "index.h"
 #include "messages.h"
 #include "range_allocator.h"
+#include "refusals.h"
 
 namespace inlay::store {
 
@@ -97,6 +98,7 @@ struct Pool {
   // of a key grow. A client takes a fresh one then; nodes that come back are held against burials.
   std::vector<uint64_t> floors;
   Burials burials;
+  Refusals refusals;
   // Objects on disks alone that are wanted in memory.
   struct Wanted {
     ObjectId id;
@@ -162,6 +164,7 @@ struct Segment {
     RangeId range;
     uint64_t bytes;
     uint64_t waiter;
+    uint64_t refused = 0;  // the hash of its key, where its put was refused
   };
   std::vector<Killed> killed;
   std::vector<std::string> killed_keys;  // on disks

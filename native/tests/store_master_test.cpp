@@ -6,6 +6,7 @@
 // - what is acknowledged and may not be evicted is found, as long as a node that holds it lives;
 // - where it is found, a living record of that key and generation lies;
 // - what was removed or replaced is found no more, and lives on no node that can be read;
+// - what was refused is never found;
 // - no room is given twice (ScriptedNode checks that at each kOpen).
 #include <algorithm>
 #include <array>
@@ -364,7 +365,6 @@ class World {
           model_[key] = {generation, flags, 0};
           gone_.erase(key);
           newest_[key] = std::max(newest_[key], generation);
-          acknowledged_.insert(generation);
           ++puts;
           pairs += written.size() > 1;
           return;
@@ -373,6 +373,7 @@ class World {
         case Committed::kExists:
           CHECK((result.outcome == Committed::kKept) == (how == 0) && how != 1);
           CHECK(model_.contains(key) && model_[key].generation == result.generation);
+          refused_.insert(generation);
           return;
         case Committed::kStale: {
           // As a client does: the headers get the fresh generation, and it commits again.
@@ -386,6 +387,8 @@ class World {
           return this->commit(key, written, result.generation, how);
         }
         case Committed::kClosed:
+          refused_.insert(generation);
+          return;
         case Committed::kUnknown:
           return;
         case Committed::kInvalid:
@@ -555,6 +558,7 @@ class World {
       const Stat::Object& object = answer.objects[i];
       const auto expected = model_.find(names[i]);
       if (object.presence == Presence::kPresent) {
+        CHECK(!refused_.contains(object.generation));
         if (expected == model_.end()) {
           std::printf("step %d: %s is there, generation %llx\n", step_, names[i].c_str(),
                       static_cast<unsigned long long>(object.generation));
@@ -563,10 +567,9 @@ class World {
           model_[names[i]] = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
         } else if (object.generation != expected->second.generation) {
-          // A later one, or one that was refused: never acknowledged. Or the first of several that
-          // were put to stay, and was lost.
+          // A later one, whose put was never answered. Or the first of several that were put to
+          // stay, and was lost.
           CHECK(restarts > 0 && (object.generation > expected->second.generation ||
-                                 !acknowledged_.contains(object.generation) ||
                                  ((expected->second.flags | object.flags) & kMutable) == 0));
           expected->second = {object.generation, object.flags, 0};
           newest_[names[i]] = object.generation;
@@ -607,7 +610,7 @@ class World {
   std::set<std::string> gone_;  // in the model, and not found
   std::set<std::string> busy_;  // with an answer under way
   std::map<std::string, uint64_t> newest_;
-  std::set<uint64_t> acknowledged_;                                   // generations
+  std::set<uint64_t> refused_;                                        // generations
   std::map<std::pair<uint64_t, const Host*>, Millis> located_until_;  // by generation and place
   std::map<uint64_t, uint16_t> flags_of_;  // by generation, as the next two
   std::map<uint64_t, uint64_t> group_of_;

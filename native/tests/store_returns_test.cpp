@@ -5,6 +5,7 @@
 
 #include "../store/burials.h"
 #include "../store/master.h"
+#include "../store/refusals.h"
 #include "store_scripted_node.h"
 
 using namespace inlay;
@@ -54,7 +55,13 @@ struct World {
     for (const Millis end = now + time; now < end; now += 50) master.tick(now);
   }
   // By a node of its own. The generation.
-  uint64_t put(const char* key, IfExists if_exists) {
+  uint64_t put(const char* key, IfExists if_exists, Committed outcome = Committed::kStored) {
+    const Extent extent = room();
+    CHECK(commit(key, extent, if_exists) == outcome);
+    return extent.first_generation;
+  }
+  // At a node that answers nothing afterwards.
+  Extent room() {
     ScriptedNode node;
     node.number = ++nodes;
     node.name = std::string(1, static_cast<char>('a' + nodes - 1));
@@ -66,6 +73,7 @@ struct World {
     CHECK(!master.handle(peer, ++ticket, Question(beat), now));
     Grant grant;
     grant.bytes = grant.least_bytes = kBytes;
+    grant.preferred_node = node.name;
     CHECK(!master.handle(client, ++ticket, Question(grant), now));
     Beat done;
     for (const Master::Late& late : master.take_answers())
@@ -74,7 +82,9 @@ struct World {
     (void)ask<Beat>(peer, done);
     const auto answers = master.take_answers();
     CHECK(answers.size() == 1);
-    const Extent extent = std::get<Grant::Answer>(answers[0].answer).extents.at(0);
+    return std::get<Grant::Answer>(answers[0].answer).extents.at(0);
+  }
+  Committed commit(const char* key, const Extent& extent, IfExists if_exists) {
     Commit commit;
     commit.places = {{extent.segment, extent.offset}};
     Commit::Entry& entry = commit.entries.emplace_back();
@@ -85,8 +95,7 @@ struct World {
     entry.flags = if_exists == IfExists::kKeep ? 0 : kMutable;
     entry.if_exists = if_exists;
     entry.num_places = 1;
-    CHECK(ask<Commit>(client, commit).results[0].outcome == Committed::kStored);
-    return extent.first_generation;
+    return ask<Commit>(client, commit).results[0].outcome;
   }
   Locate::Found find(const char* key) {
     return ask<Locate>(client, Locate{.keys = {key}}).found[0];
@@ -155,6 +164,23 @@ void what_is_put_to_stay_keeps_older_records_away() {
     CHECK((world.find("key").presence == Presence::kPresent) == !stays);
     CHECK(world.find("other").generation == other);
   }
+}
+
+// Its node is cut off before it hears that the record is to die, and returns when the accepted one
+// is lost, which is as good as before if it returns, too.
+void what_was_refused_does_not_return() {
+  World world(options(2));
+  const uint64_t accepted = world.put("key", IfExists::kError);
+  const uint64_t refused = world.put("key", IfExists::kError, Committed::kExists);
+  const Extent closed = world.room();
+  world.pass(World::kLongGone);
+  CHECK(world.commit("key", closed, IfExists::kError) == Committed::kClosed);
+  CHECK(world.find("key").presence == Presence::kAbsent);
+  world.bring({record("key", refused, kMutable)});
+  world.bring({record("key", closed.first_generation, kMutable)});
+  CHECK(world.find("key").presence == Presence::kAbsent);
+  world.bring({record("key", accepted, kMutable)});
+  CHECK(world.find("key").generation == accepted);
 }
 
 void nothing_is_evicted_while_a_node_tells() {
@@ -296,6 +322,16 @@ void burials_without_end() {
   for (uint64_t hash = kLost; hash <= kMany; hash += kLost) CHECK(!burials.may_return(hash));
 }
 
+void refusals_end_with_the_oldest() {
+  Refusals refusals;
+  for (uint64_t i = 1; i <= Refusals::kMost + 1; ++i) refusals.add(i, 7);
+  CHECK(!refusals.contains(1, 7) && refusals.contains(2, 7));
+  CHECK(refusals.contains(Refusals::kMost + 1, 7) && !refusals.contains(2, 8));
+  const uint64_t bytes = refusals.memory_bytes();
+  refusals.add(2, 7);
+  CHECK(refusals.memory_bytes() == bytes);
+}
+
 }  // namespace
 
 int main() {
@@ -303,6 +339,7 @@ int main() {
   the_last_of_those_that_do();
   what_may_change_is_told_when_all_nodes_are_back();
   what_is_put_to_stay_keeps_older_records_away();
+  what_was_refused_does_not_return();
   nothing_is_evicted_while_a_node_tells();
   blocks_that_come_back_follow_each_other();
   what_is_dear_stays_when_it_comes_back();
@@ -310,5 +347,6 @@ int main() {
   removals_bury_their_key_alone();
   a_put_waits_for_what_nodes_tell();
   burials_without_end();
+  refusals_end_with_the_oldest();
   return 0;
 }
