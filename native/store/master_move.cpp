@@ -50,6 +50,7 @@ void Master::demote(Segment& from, Segment& disk, std::vector<Demoted> objects) 
 }
 
 void Master::add_demotion(Segment& from, Segment& disk, const Demoted& object) {
+  ++from.pool->demoting[object.generation].count;
   auto& batch = demotions_[{from.id, disk.id}];
   batch.push_back(object);
   if (batch.size() >= kDemoteTogether) flush_demotions();
@@ -69,6 +70,9 @@ void Master::end_demote(const InFlight& flight, const Done& done, Millis now) {
   for (std::size_t i = 0; i < flight.demoted.size(); ++i) {
     const Demoted& one = flight.demoted[i];
     pool.leaving_bytes -= one.leaving;
+    const auto demoting = pool.demoting.find(one.generation);
+    const uint64_t killer = demoting->second.waiter;
+    if (--demoting->second.count == 0) pool.demoting.erase(demoting);
     const bool same = one.id < pool.index.end() && pool.index.used(one.id) &&
                       pool.index[one.id].generation == one.generation;
     if (same) {
@@ -95,9 +99,11 @@ void Master::end_demote(const InFlight& flight, const Done& done, Millis now) {
     } else if (!missing[i] && usable(disk)) {
       // It was replaced or removed while it was written.
       disk.kills.push_back({Place::kSomewhere, one.generation, true});
-      disk.killed.push_back({0, 0, 0});
+      disk.killed.push_back({0, 0, killer});
       disk.killed_keys.push_back(flight.command.keys[i]);
       dirty_.push_back(disk.node);
+    } else {
+      tell(killer, true);
     }
     if (const auto waiter = waiters_.find(one.waiter); waiter != waiters_.end()) {
       auto& answer = std::get<Commit::Answer>(waiter->second.answer);

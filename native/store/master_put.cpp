@@ -58,6 +58,7 @@ Master::Result Master::answer(const Turn& turn, const Grant& question) {
   if (question.wait_ms > 0) {
     waiting_grants_.push_back(std::move(waiting));
     clear_ranges(turn.pool, turn.now);
+    flush_demotions();
     return std::nullopt;
   }
   ++counters_.full;

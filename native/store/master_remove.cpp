@@ -33,6 +33,11 @@ Owed Master::kill_all(Pool& pool, ObjectId id, uint64_t waiter) {
   Owed owed;
   for (const Replica& replica : replicas_of(pool, object))
     owed += kill(pool, replica, object.generation, key, waiter);
+  if (const auto demoting = pool.demoting.find(object.generation);
+      demoting != pool.demoting.end()) {
+    demoting->second.waiter = waiter;
+    owed.disks += demoting->second.count;
+  }
   if (object.busy == 0) return owed;
   for (const auto& node : nodes_) {
     if (node == nullptr || node->copies + node->promotions == 0) continue;

@@ -99,6 +99,13 @@ struct Pool {
   std::vector<uint64_t> floors;
   Burials burials;
   Refusals refusals;
+  // Demotions under way, by generation. Who replaces or removes the object meanwhile waits until
+  // what they write is gone from the disk again.
+  struct Demoting {
+    uint32_t count = 0;
+    uint64_t waiter = 0;
+  };
+  std::unordered_map<uint64_t, Demoting> demoting;
   // Objects on disks alone that are wanted in memory.
   struct Wanted {
     ObjectId id;

@@ -7,6 +7,7 @@
 // - where it is found, a living record of that key and generation lies;
 // - what was removed or replaced is found no more, and lives on no node that can be read;
 // - what was refused is never found;
+// - what was removed or replaced is on no disk of a node that was there all the time;
 // - no room is given twice (ScriptedNode checks that at each kOpen).
 #include <algorithm>
 #include <array>
@@ -32,6 +33,7 @@ struct Host {
   ScriptedNode node;
   PeerId peer = 0;     // 0: cut off
   bool known = false;  // has joined, and need only resume
+  Millis joined_at = 0;
   bool beating = false;
   Millis cut_since = 0;
   std::vector<Command> commands;  // not done yet
@@ -126,6 +128,7 @@ class World {
     const auto answer = master_.handle(host.peer, 1, Question(host.node.join()), now_);
     host.node.joined(std::get<Join::Answer>(*answer));
     host.known = true;
+    host.joined_at = now_;
     host.beating = false;
   }
 
@@ -182,6 +185,7 @@ class World {
     for (auto& segment : join.segments) segment.advertises = true;
     const auto answer = master_.handle(host.peer, 1, Question(join), now_);
     host.node.joined(std::get<Join::Answer>(*answer));
+    host.joined_at = now_;
     host.beating = false;
     Advertise memory;
     memory.segment = host.node.segment;
@@ -352,6 +356,8 @@ class World {
     wanted_[generation] = entry.wanted_replicas;
     busy_.insert(key);
     const uint16_t flags = entry.flags;
+    const uint64_t former = model_.contains(key) ? model_[key].generation : 0;
+    const Millis asked = now_;
     ask<Commit>(commit, [=, this](const Commit::Answer& answer) {
       busy_.erase(key);
       const Commit::Result& result = answer.results[0];
@@ -362,6 +368,7 @@ class World {
           CHECK(before == model_.end() || before->second.generation < generation);
           if (before != model_.end()) CHECK(how == 1 || gone_.contains(key) || lost(key));
           check_unread(key, generation);
+          check_unwritten(key, former, asked);
           model_[key] = {generation, flags, 0};
           gone_.erase(key);
           newest_[key] = std::max(newest_[key], generation);
@@ -457,11 +464,14 @@ class World {
     const bool force = roll(2) == 0;
     // The answer may come when its node is back.
     const bool may_be_absent = model_.contains(key) && (lost(key) || may_be_evicted(key));
+    const uint64_t before = model_.contains(key) ? model_[key].generation : 0;
+    const Millis asked = now_;
     ask<Remove>(Remove{{key}, force}, [=, this](const Remove::Answer& answer) {
       busy_.erase(key);
       if (answer.outcomes[0] != Removed::kLeased) check_unread(key, ~uint64_t{0});
       if (answer.outcomes[0] == Removed::kRemoved) {
         CHECK(model_.contains(key));
+        check_unwritten(key, before, asked);
         model_.erase(key);
         gone_.erase(key);
       } else if (answer.outcomes[0] == Removed::kAbsent && model_.contains(key)) {
@@ -527,6 +537,15 @@ class World {
           const auto located = located_until_.find({record.generation, &host});
           CHECK(located == located_until_.end() || located->second <= now_);
         }
+  }
+  // A disk outlives its node and the master: what was acknowledged as gone is not there, but where
+  // its node was lost meanwhile.
+  void check_unwritten(const std::string& key, uint64_t generation, Millis since) {
+    for (const Host& host : hosts_) {
+      const auto record = host.node.disk_records.find(key);
+      CHECK(host.peer == 0 || host.joined_at >= since || record == host.node.disk_records.end() ||
+            record->second.generation != generation);
+    }
   }
   // No node that can be read has it.
   bool lost(const std::string& key) {
