@@ -2,6 +2,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <functional>
 #include <mutex>
 #include <optional>
 
@@ -54,7 +55,8 @@ class DiskHandle {
 class NodeHandle {
  public:
   NodeHandle(std::shared_ptr<LinkHandle> link, std::shared_ptr<EngineHandle> engine,
-             store::StoreNode::Options options, DiskHandle* disk, double timeout_s)
+             store::StoreNode::Options options, DiskHandle* disk, double timeout_s,
+             const nb::object& on_name_taken)
       : link_(std::move(link)), engine_(std::move(engine)) {
     const auto until = deadline_of(timeout_s);
     if (options.directory.empty())
@@ -62,9 +64,16 @@ class NodeHandle {
     store::MasterLink& link_used = link_->get();
     transfer::Engine* native = engine_ ? &engine_->get() : nullptr;
     auto taken = disk == nullptr ? nullptr : disk->take();
+    std::function<void()> tell;
+    if (!on_name_taken.is_none())
+      tell = [&on_name_taken, &link_used] {
+        const nb::gil_scoped_acquire locked;
+        on_name_taken(link_used.address());
+      };
     const WithoutGil unlocked;
     store::StoreSegment::clear_abandoned();
-    node_ = new store::StoreNode(link_used, native, std::move(options), until, std::move(taken));
+    node_ =
+        new store::StoreNode(link_used, native, std::move(options), until, std::move(taken), tell);
   }
   NodeHandle(const NodeHandle&) = delete;
   NodeHandle& operator=(const NodeHandle&) = delete;
@@ -128,7 +137,8 @@ std::shared_ptr<NodeHandle> make_node(std::shared_ptr<LinkHandle> link,
                                       std::shared_ptr<EngineHandle> engine, std::string name,
                                       std::string tenant, std::string failure_domain,
                                       std::string directory, int64_t memory_bytes, bool keeps,
-                                      DiskHandle* disk, double timeout_s) {
+                                      DiskHandle* disk, double timeout_s,
+                                      const nb::object& on_name_taken) {
   if (memory_bytes < 1) fail("memory: must be at least 1 byte, got ", memory_bytes);
   return std::make_shared<NodeHandle>(std::move(link), std::move(engine),
                                       store::StoreNode::Options{
@@ -139,7 +149,7 @@ std::shared_ptr<NodeHandle> make_node(std::shared_ptr<LinkHandle> link,
                                           .memory_bytes = static_cast<uint64_t>(memory_bytes),
                                           .keeps = keeps,
                                       },
-                                      disk, timeout_s);
+                                      disk, timeout_s, on_name_taken);
 }
 
 }  // namespace
@@ -152,7 +162,7 @@ void register_store_node(nb::module_& m) {
   nb::class_<NodeHandle>(m, "Node")
       .def(nb::new_(&make_node), "link"_a, "engine"_a.none(), "name"_a, "tenant"_a,
            "failure_domain"_a, "directory"_a, "memory_bytes"_a, "keeps"_a, "disk"_a.none(),
-           "timeout_s"_a)
+           "timeout_s"_a, "on_name_taken"_a.none() = nb::none())
       .def_prop_ro("name", [](const NodeHandle& n) { return n.get().name(); })
       .def_prop_ro("memory_bytes", [](const NodeHandle& n) { return n.get().memory_bytes(); })
       .def_prop_ro("adopted_records", [](const NodeHandle& n) { return n.get().adopted_records(); })

@@ -16,6 +16,7 @@ constexpr std::chrono::seconds kReaping(1);  // between looks for readers that d
 constexpr uint32_t kPinnedBeatMs =
     2;  // while somebody reads a dead record, or writes to a closing extent
 constexpr std::chrono::milliseconds kJoinPause(20);
+constexpr std::chrono::seconds kTakenPatience(1);  // until who waits for a name is told
 
 std::shared_ptr<transfer::Segment> register_memory(transfer::Engine& engine,
                                                    StoreSegment& segment) {
@@ -30,7 +31,8 @@ std::shared_ptr<transfer::Segment> register_memory(transfer::Engine& engine,
 }  // namespace
 
 StoreNode::StoreNode(MasterLink& link, transfer::Engine* engine, Options options,
-                     Clock::time_point until, std::unique_ptr<NodeDisk> disk)
+                     Clock::time_point until, std::unique_ptr<NodeDisk> disk,
+                     const std::function<void()>& on_name_taken)
     : link_(link),
       engine_(engine),
       options_(std::move(options)),
@@ -40,7 +42,7 @@ StoreNode::StoreNode(MasterLink& link, transfer::Engine* engine, Options options
   try {
     if (engine_ != nullptr)
       for (Held& held : held_) held.registered = register_memory(*engine_, *held.segment);
-    join(until);
+    join(until, on_name_taken);
     serving_ = start_thread([this] { serve(); });
     populating_ = start_thread([this] { populate(); });
   } catch (...) {
@@ -78,7 +80,7 @@ void StoreNode::open_segments() {
                             options_.memory_bytes, 0, options_.keeps});
 }
 
-void StoreNode::join(Clock::time_point until) {
+void StoreNode::join(Clock::time_point until, const std::function<void()>& on_name_taken) {
   Join question{
       .node = options_.name,
       .host = this_host(),
@@ -113,10 +115,15 @@ void StoreNode::join(Clock::time_point until) {
     });
   }
   Join::Answer answer;
-  for (;;) {
+  const Clock::time_point telling = Clock::now() + kTakenPatience;
+  for (bool told = !on_name_taken;;) {
     answer = link_.ask(Join(question), until);
     // The master may not have noticed yet that the former process of this name ended.
     if (answer.outcome != Join::Outcome::kNameTaken || Clock::now() + kJoinPause >= until) break;
+    if (!told && Clock::now() >= telling) {
+      told = true;
+      on_name_taken();
+    }
     std::this_thread::sleep_for(kJoinPause);
   }
   switch (answer.outcome) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,10 +35,12 @@ class StoreNode {
   };
   // Takes what an earlier process of that name left, as far as it is of that size and tenant, else
   // makes a segment, and joins: when it returns, objects may be put here. Link and engine (null:
-  // processes of other hosts do not reach it) outlive the node. Throws ArgumentError,
+  // processes of other hosts do not reach it) outlive the node. `on_name_taken` is called once
+  // where a living node keeps the name for a second and longer. Throws ArgumentError,
   // ResourceError, StoreFailure.
   StoreNode(MasterLink& link, transfer::Engine* engine, Options options, Clock::time_point until,
-            std::unique_ptr<NodeDisk> disk = nullptr);
+            std::unique_ptr<NodeDisk> disk = nullptr,
+            const std::function<void()>& on_name_taken = {});
   ~StoreNode();
   StoreNode(const StoreNode&) = delete;
   StoreNode& operator=(const StoreNode&) = delete;
@@ -89,7 +92,7 @@ class StoreNode {
   };
 
   void open_segments();
-  void join(Clock::time_point until);
+  void join(Clock::time_point until, const std::function<void()>& on_name_taken = {});
   void forget_commands();
   void advertise(Held& held, std::span<const StoreSegment::Entry> records, Clock::time_point until);
   void advertise_disk(uint32_t epoch, bool drops_mutable, Clock::time_point until);

@@ -604,6 +604,7 @@ class store:
             keeps: bool,
             disk: store.Disk | None,
             timeout_s: float,
+            on_name_taken: Callable[[str], None] | None = None,
         ) -> None: ...
         @property
         def name(self) -> str: ...

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from inlay.serve.commands import store_objects
+from inlay.store import ObjectStat, Store
 from tests.support.directories import free_port
 from tests.support.store import StoreProcess, close_all, inlay
 
@@ -99,6 +101,23 @@ def test_status_in_both_forms(store: RunningStore) -> None:
     assert code == 0 and NAME in out.decode() and "epoch 1" in out.decode()
 
 
+class _Removing(Store):
+    """Somebody removes what was put before it is asked about."""
+
+    def stat(self, key: str | bytes, *, timeout_s: float | None = None) -> ObjectStat:
+        self.remove(key)
+        return super().stat(key, timeout_s=timeout_s)
+
+
+def test_a_put_whose_object_is_gone_at_once_was_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "value").write_bytes(b"value")
+    monkeypatch.setattr(store_objects, "_store", lambda *_: _Removing.embedded(memory="2MiB"))
+    store_objects.store_put("k", str(tmp_path / "value"), replicas=2)
+    assert "k: 5 B, evicted or removed since, generation " in capsys.readouterr().out
+
+
 def test_errors_name_the_values_and_the_remedy(store: RunningStore, tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
@@ -131,8 +150,12 @@ def test_errors_name_the_values_and_the_remedy(store: RunningStore, tmp_path: Pa
     assert done.returncode == 2 and "node_timeout_s is 0" in done.stderr.decode()
     done = inlay("store", "master", "--set", "eviction=fifo", "--listen", "127.0.0.1:0")
     assert done.returncode == 2 and "s3fifo" in done.stderr.decode()
-    code, _, err = store.run("node", "--name", NAME, "--memory", "8MiB", "--timeout", "5")
-    assert code != 0 and NAME in err
+    code, _, err = store.run("node", "--name", NAME, "--memory", "8MiB", "--timeout", "2")
+    assert code == 1 and "another name" in err.splitlines()[-1]
+    assert f"node '{NAME}' waits: the master at {store.address}" in err.splitlines()[0]
+    for name in ("", "a/b", ".a"):
+        done = inlay("store", "node", "--name", name, "--master", nobody)
+        assert done.returncode == 2 and f"--name is {name!r}" in done.stderr.decode()
 
 
 def test_a_node_leaves_when_it_is_told_to(store: RunningStore, tmp_path: Path) -> None:

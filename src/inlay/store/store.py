@@ -1,5 +1,6 @@
 """The store as Python sees it: a client, and what the process contributes."""
 
+import logging
 import os
 import secrets
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ _EXISTS = 2  # the outcome of a put that found an object and was to fail then
 _STORED = 0
 _REMOVED = 0
 _TIERS = ("memory", "disk")
+
+logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -64,10 +67,21 @@ class Store:
         native = None if engine is None else engine._native
         self._node: _backend.Node | None = None
         if contribute is not None:
+            name = contribute.name or f"node-{secrets.token_hex(6)}"
+
+            def tell(address: str) -> None:
+                logger.warning(
+                    "node '%s' waits: the master at %s has a node of this name, which has to end "
+                    "within %g s; else give this one another name",
+                    name,
+                    address,
+                    timeout_s,
+                )
+
             self._node = _backend.Node(
                 link,
                 native,
-                contribute.name or f"node-{secrets.token_hex(6)}",
+                name,
                 contribute.tenant,
                 contribute.failure_domain or "",
                 "",
@@ -75,6 +89,7 @@ class Store:
                 contribute.keep,
                 disk,
                 timeout_s,
+                tell,
             )
         self.client = _backend.Client(link, native, may_map)
 

@@ -66,6 +66,7 @@ def store_put(
     timeout: Timeout = 5.0,
 ) -> None:
     """Put a file, or what comes on standard input, under a key."""
+    from inlay.core.errors import KeyNotFound
     from inlay.core.units import format_bytes
     from inlay.store import PutOptions
 
@@ -80,9 +81,14 @@ def store_put(
     )
     with _store(master, token_file, timeout) as store:
         result = store.put(key, content, options)
-        nodes = {node for node, _ in store.stat(key).replicas} if replicas > 1 else set()
+        where = ""
+        if replicas > 1:
+            try:
+                nodes = {node for node, _ in store.stat(key).replicas}
+                where = f", on {len(nodes)} of {replicas} nodes"
+            except KeyNotFound:  # the put was good
+                where = ", evicted or removed since"
     what = f"{key}: {format_bytes(len(content))}" if result.stored else f"{key}: kept as it was"
-    where = f", on {len(nodes)} of {replicas} nodes" if nodes else ""
     print(f"{what}{where}, generation {result.generation}")
 
 

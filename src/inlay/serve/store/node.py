@@ -1,6 +1,7 @@
 """Runs a node: joins the master, serves, and leaves when told to or when it is drained."""
 
 import logging
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from inlay.store.survey import Survey
 
 LOOK_S = 0.5
 MIN_MEMORY_BYTES = 1 << 20
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}")
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,11 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         check_api_key(self.api_key)
+        if NAME.fullmatch(self.name) is None:
+            raise ConfigError(
+                f"--name is {self.name!r}: it must have 1 to 127 letters, digits, '-', '_' or '.', "
+                "and not begin with '.'; leave it out to take the host's name"
+            )
         if self.metrics and self.api_key is None and not is_loopback(self.metrics[0]):
             raise ConfigError(
                 f"metrics at {self.metrics[0]} are for whoever reaches it: give an --api-key, or "
