@@ -177,7 +177,8 @@ bool StoreClient::write(Lane& lane, std::span<const Value> values, std::vector<P
   return false;
 }
 
-// The headers of records that are written: with another generation, or as fillers.
+// The headers of records that are written: with another generation, or as fillers. False: not all
+// nodes took it; those that do not answer keep it from no other.
 bool StoreClient::write_again(Lane& lane, std::span<const Value> values,
                               const std::vector<Placed>& placed, bool as_filler,
                               Clock::time_point until) {
@@ -185,13 +186,15 @@ bool StoreClient::write_again(Lane& lane, std::span<const Value> values,
     return as_filler ? make_filler(record.shape.bytes)
                      : make_record(values[record.index].key, record.fields);
   };
-  std::vector<transfer::Request> requests;
+  bool written = true;
+  std::vector<Moving> under_way;
   for (std::size_t c = 0; c < lane.cursors.size(); ++c) {
     const Lane::Cursor& cursor = lane.cursors[c];
     if (HostSegment* mapped = cursor.reach->mapped()) {
       const auto writing = mapped->write(cursor.extent);
-      if (!writing) return false;
+      written &= writing.has_value();
       for (const Placed& record : placed) {
+        if (!writing) break;
         const RecordHeader header = header_of(record);
         std::memcpy(writing->bytes.data() + (record.offsets[c] - cursor.extent.offset), &header,
                     sizeof(header));
@@ -204,17 +207,15 @@ bool StoreClient::write_again(Lane& lane, std::span<const Value> values,
         const RecordHeader header = header_of(record);
         std::memcpy(writes.gather(record.offsets[c], sizeof(header)), &header, sizeof(header));
       }
+      std::vector<transfer::Request> requests;
       writes.finish(requests);
+      under_way.emplace_back(*engine_, std::move(requests), until);
     } catch (const TransferFailure&) {
-      return false;
+      written = false;
     }
   }
-  if (requests.empty()) return true;
-  try {
-    return Moving(*engine_, std::move(requests), until).finish().state() == transfer::State::kDone;
-  } catch (const TransferFailure&) {
-    return false;
-  }
+  for (Moving& moving : under_way) written &= moving.finish().state() == transfer::State::kDone;
+  return written;
 }
 
 }  // namespace inlay::store

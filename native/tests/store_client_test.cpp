@@ -1,5 +1,6 @@
 // Objects from put to get in one process: a master, nodes and clients without a port.
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -62,6 +63,21 @@ class Pool {
     return std::make_unique<LocalLink>(master_, "default");
   }
   transfer::Engine& engine() { return *client_engine_; }
+  // Of the record there. Segments are numbered as their nodes are.
+  RecordState state_at(Place place) const {
+    const std::string node = directory_ + "/node-" + std::to_string(place.segment);
+    for (const auto& file : std::filesystem::directory_iterator(node)) {
+      if (file.path().extension() != ".segment") continue;
+      RecordHeader header{};
+      std::ifstream bytes(file.path(), std::ios::binary);
+      bytes.seekg(static_cast<std::streamoff>(place.offset));
+      bytes.read(reinterpret_cast<char*>(&header), sizeof(header));
+      CHECK(bytes && header.magic == RecordHeader::kMagic);
+      return static_cast<RecordState>(header.state);
+    }
+    CHECK(false);
+    return RecordState::kFiller;
+  }
 
  private:
   std::string directory_;
@@ -267,6 +283,72 @@ void test_a_node_that_takes_nothing_is_avoided() {
   CHECK(deaf.opened() > 0 && deaf.opened() < 5);
 }
 
+// Before it tells the master of a put, the first of its replicas has closed the extent.
+class ClosingLink final : public MasterLink {
+ public:
+  ClosingLink(MasterLink& link, Pool& pool) : link_(link), pool_(pool) {}
+  void tell(const Touch& touch) override { link_.tell(touch); }
+  Terms terms() const override { return link_.terms(); }
+  bool connected() const override { return link_.connected(); }
+  std::string address() const override { return link_.address(); }
+  void close() override { link_.close(); }
+
+  std::vector<Place> places;  // of the last put
+
+ private:
+  Answer wait(const Question& question, Clock::time_point until, bool) override {
+    return std::visit(
+        [&](const auto& one) -> Answer {
+          using Q = std::decay_t<decltype(one)>;
+          if constexpr (std::is_same_v<Q, Commit>) close_first(one);
+          auto answer = link_.ask(Q(one), until);
+          if constexpr (std::is_same_v<Q, Grant>) extents_ = answer.extents;
+          return answer;
+        },
+        question);
+  }
+  // Questions that nobody waits for.
+  void start(const Question& question, Clock::time_point until, Then then) override {
+    std::visit(
+        [&](const auto& one) {
+          using Q = std::decay_t<decltype(one)>;
+          link_.ask<Q>(Q(one), until, [then](StoreStatus status, auto answer) {
+            then(status, Answer(std::move(answer)));
+          });
+        },
+        question);
+  }
+  void close_first(const Commit& commit) {
+    places.assign(commit.places.begin(), commit.places.end());
+    for (const Extent& extent : extents_)
+      if (extent.segment == places[0].segment) link_.ask(GiveBack{{extent.grant}}, soon());
+    const auto end = soon();
+    while (pool_.state_at(places[0]) == RecordState::kLive) {
+      CHECK(Clock::now() < end);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  MasterLink& link_;
+  Pool& pool_;
+  std::vector<Extent> extents_;
+};
+
+// A replica that cannot be reached any more keeps no other from losing what was refused.
+void test_what_was_refused_is_taken_back() {
+  Pool pool(16 << 20, 2);
+  CHECK(put(pool.client(), "k", "first").outcome == Committed::kStored);
+  const auto link = pool.another_link();
+  ClosingLink closing(*link, pool);
+  StoreClient client(closing, nullptr, {});
+  CHECK(put(client, "k", "second",
+            {.placement = {.replicas = 2, .all_replicas = true}, .if_exists = IfExists::kError})
+            .outcome == Committed::kExists);
+  CHECK(closing.places.size() == 2);
+  CHECK(pool.state_at(closing.places[1]) == RecordState::kFiller);
+  CHECK(get(pool.client(), "k") == "first");
+}
+
 // Who was not granted an extent, or no more, writes nowhere.
 void test_grants() {
   Pool pool(16 << 20, 1, Client::kOverTcp);
@@ -316,6 +398,7 @@ int main() {
   test_grants();
   test_a_node_that_takes_nothing_is_avoided();
   test_replicas();
+  test_what_was_refused_is_taken_back();
   test_generations();
   test_churn();
   test_extents_are_used_up();
