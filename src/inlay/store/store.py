@@ -67,7 +67,8 @@ class Store:
         native = None if engine is None else engine._native
         self._node: _backend.Node | None = None
         if contribute is not None:
-            name = contribute.name or f"node-{secrets.token_hex(6)}"
+            own = contribute.name
+            name = f"node-{secrets.token_hex(6)}" if own is None else own
 
             def tell(address: str) -> None:
                 logger.warning(

@@ -62,8 +62,9 @@ def test_what_a_killed_store_left_is_deleted_by_the_next_one() -> None:
 def test_a_name_that_is_none_makes_no_directory() -> None:
     link = _backend.local_link(_backend.LocalMaster(1, []), "default")
     before = set(DIRECTORY.parent.iterdir())
-    with pytest.raises(ArgumentError, match="node: must have 1..127 letters"):
-        Store(link, None, Contribution(memory="4MiB", name="../stray"))
+    for name in ("../stray", ""):
+        with pytest.raises(ArgumentError, match="node: must have 1..127 letters"):
+            Store(link, None, Contribution(memory="4MiB", name=name))
     assert set(DIRECTORY.parent.iterdir()) == before
 
 
