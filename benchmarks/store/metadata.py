@@ -27,6 +27,7 @@ from inlay.store import Store
 Params = Mapping[str, Any]
 LOOKUP_BYTES = 64
 LOOKUP_MEMORY = 64 << 20
+LIMIT_TIMES = 10
 # A node evicts ahead of demand: so much of its memory holds objects.
 FULL = 0.85
 
@@ -59,7 +60,9 @@ def lookups(
     """One client, one question in flight; keys per second."""
     calls = max(run.workload["least_calls"], run.workload["side_keys"] // batch)
 
-    def side(driver: Objects | Driver, what: str, value_bytes: int, count: int) -> Side:
+    def side(
+        driver: Objects | Driver, what: str, value_bytes: int, count: int, calls: int = calls
+    ) -> Side:
         def ask_once() -> float:
             total_s, _ = driver.ask(what, value_bytes, count, calls)
             return batch * calls / total_s
@@ -72,7 +75,8 @@ def lookups(
         ours=side(objects, "exists", LOOKUP_BYTES, batch),
         limit=Limit(
             name="raw request and answer over TCP",
-            measure=side(limit, "read", LOOKUP_BYTES, 1),  # of as many keys
+            # Of as many keys; and for as long as the peers take, or it tells of another moment.
+            measure=side(limit, "read", LOOKUP_BYTES, 1, LIMIT_TIMES * calls),
         ),
         peers={
             label: side(driver, "exists", LOOKUP_BYTES, batch) for label, driver in peers.items()
