@@ -64,7 +64,7 @@ using transfer::Engine;
 
 namespace {
 
-constexpr int kDefaultSpin_us = 20;
+constexpr int kDefaultSpin_us = 50;
 
 // Kept by every handle. In a forked child it is left behind as it is: its thread is not there.
 std::shared_ptr<Engine> hold(Engine* engine) {

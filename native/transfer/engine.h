@@ -28,7 +28,7 @@ namespace inlay::transfer {
 struct EngineOptions {
   std::string listen;
   net::Token token;
-  int spin_us = 20;
+  int spin_us = 50;
   std::vector<std::string> transports = {};           // names; empty: all that work here
   std::string runtime_dir = {};                       // of mode 0700, for what processes here share
   uint32_t weight = 8;                                // its part of network cards that it shares

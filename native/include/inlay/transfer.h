@@ -81,7 +81,7 @@ typedef struct inlay_engine_options {
   const char* listen; /* "host:port", port 0 for any; NULL: "127.0.0.1:0" */
   const void* token;  /* 16 to 64 bytes that both ends hold */
   size_t token_bytes;
-  int32_t spin_us; /* how long a thread looks for more before it sleeps; 0: 20, negative: not */
+  int32_t spin_us; /* how long a thread looks for more before it sleeps; 0: 50, negative: not */
   /* Absolute paths of libraries with more transports (transport.h). One that does not work here
    * makes the call fail with INLAY_TRANSPORT_UNAVAILABLE. */
   const char* const* plugins;

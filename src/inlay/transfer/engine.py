@@ -38,7 +38,7 @@ class TransferConfig:
 
     Attributes:
         spin_us: how long a waiting thread, or the engine's after an answer, looks for more bytes
-            before it sleeps: 0 to 10^6. Waking a sleeping core takes about 40 us, most answers 10.
+            before it sleeps: 0 to 10^6. Waking a sleeping core takes about 40 us, most answers 10 to 50.
             Where only one core is usable nobody spins.
         traffic_class: what it gets of a network card that other engines of this user want, too,
             over tcp: "interactive" 8 parts, "background" 1. An engine that is alone gets all.
@@ -46,7 +46,7 @@ class TransferConfig:
             learned for others, which takes up to a second of load.
     """
 
-    spin_us: int = 20
+    spin_us: int = 50
     traffic_class: TrafficClass = "interactive"
     nic_bandwidths: Mapping[str, float] = field(default_factory=dict)
 
