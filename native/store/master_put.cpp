@@ -182,12 +182,20 @@ Commit::Result Master::commit(const Turn& turn, const Commit& question, const Co
     work.owed += drop_object(pool, id, work.waiter);
     id = kNoObject;
   }
-  if (id != kNoObject && pool.index[id].generation == entry.generation)
-    return {kStored, entry.generation, entry.on_disk && is_on_disk(pool, id, work)};
   const auto stale = [&] {
     ++counters_.stale;
     return Commit::Result{kStale, fresh_generation()};
   };
+  if (id != kNoObject && pool.index[id].generation == entry.generation) {
+    // Written under the last master, which may have committed a later one of the key before it:
+    // generations are given when room is, not in the order of commits.
+    if ((pool.index[id].flags & kMutable) != 0 &&
+        epoch_of(entry.generation) < options_.terms.epoch) {
+      if (entry.if_exists == IfExists::kReplace) return stale();
+      if (missing(pool, turn.now) == Presence::kUnknown) return {kUnknown, 0};
+    }
+    return {kStored, entry.generation, entry.on_disk && is_on_disk(pool, id, work)};
+  }
   if (entry.generation == 0) return stale();
   const bool refused = id != kNoObject && entry.if_exists != IfExists::kReplace;
   if (!refused && entry.generation <= floor_of(pool, entry.key)) return stale();

@@ -147,6 +147,29 @@ void what_may_change_is_told_when_all_nodes_are_back() {
   CHECK(world.find("key").generation == generation(1, 12));
 }
 
+// The last master died before it heard that the first of two records, the one with the lower
+// generation, was to replace the other.
+void what_was_not_committed_yet_is_held_against_all_nodes() {
+  for (const auto if_exists : {IfExists::kReplace, IfExists::kError}) {
+    World world(options(2, {"a", "b"}));
+    world.bring({record("key", generation(1, 10), kMutable)});
+    const Extent written{.segment = 0, .offset = 0, .first_generation = generation(1, 10)};
+    const bool replaces = if_exists == IfExists::kReplace;
+    const auto commit = [&] { return world.commit("key", written, if_exists); };
+    CHECK(commit() == (replaces ? Committed::kStale : Committed::kUnknown));
+    world.bring({record("key", generation(1, 20), kMutable)});
+    CHECK(commit() == (replaces ? Committed::kStale : Committed::kExists));
+    CHECK(world.find("key").generation == generation(1, 20));
+  }
+  // Of those that never change it is as good as another, and of those that do where all are back.
+  World world(options(2, {"a"}));
+  world.bring({record("fixed", generation(1, 9)), record("key", generation(1, 10), kMutable)});
+  const Extent fixed{.segment = 0, .offset = 0, .first_generation = generation(1, 9)};
+  CHECK(world.commit("fixed", fixed, IfExists::kKeep) == Committed::kStored);
+  const Extent changes{.segment = 0, .offset = kBytes, .first_generation = generation(1, 10)};
+  CHECK(world.commit("key", changes, IfExists::kError) == Committed::kStored);
+}
+
 // A node is lost with what may change, and returns when what was put to stay in its place is lost.
 void what_is_put_to_stay_keeps_older_records_away() {
   for (const bool stays : {true, false}) {
@@ -338,6 +361,7 @@ int main() {
   the_first_of_those_that_never_change();
   the_last_of_those_that_do();
   what_may_change_is_told_when_all_nodes_are_back();
+  what_was_not_committed_yet_is_held_against_all_nodes();
   what_is_put_to_stay_keeps_older_records_away();
   what_was_refused_does_not_return();
   nothing_is_evicted_while_a_node_tells();
