@@ -38,8 +38,8 @@ class TransferConfig:
 
     Attributes:
         spin_us: how long a waiting thread, or the engine's after an answer, looks for more bytes
-            before it sleeps: 0 to 10^6. Waking a sleeping core takes about 40 us, most answers 10 to 50.
-            Where only one core is usable nobody spins.
+            before it sleeps: 0 to 10^6. Waking a sleeping core takes about 40 us, most answers 10
+            to 50. Where only one core is usable nobody spins.
         traffic_class: what it gets of a network card that other engines of this user want, too,
             over tcp: "interactive" 8 parts, "background" 1. An engine that is alone gets all.
         nic_bandwidths: bytes per second that network cards carry, by name, e.g. {"eth0": 12.5e9};
