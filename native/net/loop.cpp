@@ -15,7 +15,8 @@ namespace {
 constexpr Loop::Id kWakeId = 0;
 // After so many spins in vain it sleeps at once, until work comes again soon after work.
 constexpr int kMaxFruitless = 8;
-constexpr std::chrono::microseconds kSoon(30);
+// That is: as soon as a spin would have lasted, by a thread that takes so long to wake.
+constexpr std::chrono::microseconds kWaking(50);
 
 constexpr Clock::rep kNever = Clock::time_point::max().time_since_epoch().count();
 
@@ -93,6 +94,7 @@ void Loop::wake_by(Clock::time_point time) {
 }
 
 void Loop::run() {
+  const std::chrono::microseconds spin(spin_us_);
   std::array<epoll_event, 64> events;
   while (!stopping_.load()) {
     const Clock::rep next = next_tick_.load();
@@ -112,10 +114,12 @@ void Loop::run() {
                          events[static_cast<std::size_t>(i)].events);
     const Clock::time_point now = Clock::now();
     if (worked) {
-      if (now < hot_until_ + kSoon) fruitless_spins_ = 0;
-      hot_until_ = now + std::chrono::microseconds(fruitless_spins_ < kMaxFruitless ? spin_us_ : 0);
-    } else if (timeout_ms == 0 && count == 0 && now >= hot_until_) {
-      ++fruitless_spins_;
+      if (now < hot_until_ + spin + kWaking) fruitless_spins_ = 0;
+      hot_until_ = fruitless_spins_ < kMaxFruitless ? now + spin : now;
+    } else if (timeout_ms == 0 && count == 0) {
+      if (now >= hot_until_) ++fruitless_spins_;
+      // Who is to send the next work may share this core.
+      std::this_thread::yield();
     }
     if (now.time_since_epoch().count() >= next_tick_.load()) {
       next_tick_.store(kNever);

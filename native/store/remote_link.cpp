@@ -202,7 +202,9 @@ Answer RemoteLink::wait(const Question& question, Clock::time_point until, bool 
       const bool unsent = mine->sent < mine->out.size();
       // Others who ask get the lock in between.
       lock.unlock();
-      if (time >= spin_end) {
+      if (time < spin_end) {
+        std::this_thread::yield();  // to who is to answer, where they share this core
+      } else {
         pollfd waiting{mine->socket.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN),
                        0};
         const auto left = std::chrono::ceil<milliseconds>(until - time).count();

@@ -210,7 +210,11 @@ bool Batch::wait(Clock::time_point until) {
       const Clock::time_point check = check_time(now);  // may end the batch
       if (over() || now >= until) break;
       if (moved) spin_end = now + std::chrono::microseconds(spin_us_);
-      if (moved || (!driving.empty() && now < spin_end)) continue;
+      if (moved) continue;
+      if (!driving.empty() && now < spin_end) {
+        std::this_thread::yield();  // to who is to answer, where they share this core
+        continue;
+      }
       // At least a little, so that a time that is due but not yet past does not spin.
       driving.sleep(
           std::max<Clock::duration>(std::min(until, check) - now, std::chrono::microseconds(50)));
