@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.kernels.random_model import Size
 from benchmarks.kernels.random_tensors import RandomTensors, config
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_config import read_shape
 from inlay.models.formats import full_name, part_formats
 from inlay.models.native_ops import NativeOps
 from inlay.models.packed import PACKED_FILE, write_packed
@@ -21,7 +21,7 @@ def write_packed_model(folder: Path, size: Size, seed: int, weight_format: str) 
     (folder / "config.json").write_text(json.dumps(config(size), indent=2), "utf-8")
     write_tokenizer(folder)
     weight_format = full_name(weight_format)
-    shape = ModelShape.from_directory(folder)
+    shape = read_shape(folder)
     weights = TensorWeights(
         RandomTensors(size, seed),
         shape,

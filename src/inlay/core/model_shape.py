@@ -1,72 +1,13 @@
-"""What config.json says about a model: its shapes, read once, checked, without torch.
+"""The sizes and options of a model, and what follows from them: weights, memory, without torch.
 
-Owns the rows of supported architectures (`ARCHITECTURES`) and the reading of their config
-keys. Knows nothing of weights or their names (`inlay.models.weight_names`).
-
-    shape = ModelShape.from_directory(directory)
-
-A row differs from another only by data: default values, and which optional parts it has.
+Knows neither config.json (`inlay.core.model_config` reads it) nor the names of weights
+(`inlay.models.weight_names`).
 """
 
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
-
-from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-
-# More than any model has; a list per layer of a damaged file's number would fill the memory.
-_MAX_LAYERS = 10_000
+from dataclasses import dataclass
+from typing import Literal
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """One supported `model_type`.
-
-    Attributes:
-        defaults: values that config.json may leave out.
-        qk_norm: q and k of each head are RMS-normalised before the rotation.
-        experts: layers may be mixtures of experts.
-        window_key: config key that switches `sliding_window` on; empty: it is always on; None:
-            it is ignored.
-        window_start_key: config key with the number of leading layers that have no window.
-        output_bias: `attention_bias` covers the output projection too.
-    """
-
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    qk_norm: bool = False
-    experts: bool = False
-    window_key: str | None = None
-    window_start_key: str = ""
-    output_bias: bool = True
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(),
-    "mistral": Architecture(defaults={"num_key_value_heads": 8}, window_key=""),
-    "qwen3": Architecture(
-        defaults={"head_dim": 128, "max_window_layers": 28},
-        qk_norm=True,
-        window_key="use_sliding_window",
-        window_start_key="max_window_layers",
-    ),
-    "qwen3_moe": Architecture(
-        defaults={"num_key_value_heads": 4},
-        qk_norm=True,
-        experts=True,
-        window_key="use_sliding_window",
-    ),
-}
-
-# Other spellings of a key, tried in this order (transformers 4 and 5, older publishers).
-_SPELLINGS: dict[str, tuple[str, ...]] = {
-    "num_experts": ("num_experts", "num_local_experts"),
-    "dtype": ("dtype", "torch_dtype"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +23,9 @@ class RopeShape:
         low_freq_factor, high_freq_factor: bounds of the blend (llama3).
         beta_fast, beta_slow, truncate: bounds of the blend (yarn).
         attention_factor: multiplies cos and sin (yarn), else 1.
+        score_factor: multiplies the scores of attention (DeepSeek's yarn), else 1.
+        interleaved: a rotated pair are neighbours; else an element and the one half the rotated
+            ones on.
     """
 
     kind: RopeKind = "default"
@@ -95,6 +39,68 @@ class RopeShape:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    score_factor: float = 1.0
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlaShape:
+    """Multi-head latent attention: one latent per token stands for all heads' keys and values.
+
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
+
+    Attributes:
+        q_rank: width of the queries' latent; 0: they have none.
+        kv_rank: width of the latent of keys and values.
+        nope_dim, rope_dim: elements of a query and a key that are not rotated, and those that are;
+            the rotated ones of the key are the same for all heads.
+        value_dim: elements of a value.
+    """
+
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterShape:
+    """How a token's experts are chosen and weighted.
+
+    Attributes:
+        score: what makes logits comparable: softmax over all experts, or a sigmoid each.
+        bias: the matrix has a bias.
+        correction: a bias per expert is added to scores for the choice alone.
+        groups, groups_per_token: experts are taken from so many of so many groups, alike in size.
+        group_score: what a group counts: its best expert, or the sum of its best two.
+        normalize: the weights of the chosen are scaled to sum 1.
+        scale: multiplies the weights then.
+        exact: logits are computed in float32, whatever the weights are.
+    """
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
+    group_score: Literal["best", "best_two"] = "best"
+    normalize: bool = False
+    scale: float = 1.0
+    exact: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation:
+    """What stands between gate, up and down.
+
+    `silu`: silu(gate) * up. `clamped_swiglu`: with gate at most `limit` and up between `-limit` and
+    `limit`, (up + 1) * gate * sigmoid(alpha * gate), as gpt-oss has it.
+    """
+
+    kind: Literal["silu", "clamped_swiglu"] = "silu"
+    alpha: float = 1.0
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +108,21 @@ class ModelShape:
     """The sizes and options of one decoder model.
 
     Attributes:
-        architecture: key of `ARCHITECTURES`.
+        architecture: its `model_type`.
         hidden: width of the residual stream.
         intermediate: width of a dense MLP.
         sparse_layers: numbers of the layers that are mixtures of experts.
         experts, experts_per_token, moe_intermediate: 0 without experts.
-        normalize_expert_weights: weights of the chosen experts are scaled to sum 1.
+        shared_intermediate: width of the experts that all tokens pass, all together; 0: none.
+        router: how experts are chosen.
+        expert_bias: routed experts have biases.
+        interleaved_experts: gate and up rows of fused tensors alternate.
         sliding_windows: per layer, the number of tokens a query sees; 0 is all of them.
         max_context_tokens: positions the model was made for (after yarn).
+        mla: multi-head latent attention; then `kv_heads` is `heads`, and `head_dim` what a query
+            has. None: grouped-query attention.
+        sinks: each head has a learned score that takes its share of the softmax.
+        activation: of MLPs and experts.
         dtype: of the weights as config.json names it.
     """
 
@@ -125,25 +138,42 @@ class ModelShape:
     experts: int = 0
     experts_per_token: int = 0
     moe_intermediate: int = 0
-    normalize_expert_weights: bool = False
+    shared_intermediate: int = 0
+    router: RouterShape = RouterShape()
+    expert_bias: bool = False
+    interleaved_experts: bool = False
     max_context_tokens: int
     tie_embeddings: bool = False
     norm_eps: float = 1e-6
+    mla: MlaShape | None = None
     qk_norm: bool = False
+    sinks: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     sliding_windows: tuple[int, ...] = ()
+    activation: Activation = Activation()
     rope: RopeShape
     dtype: str = "bfloat16"
 
     @property
     def attention_parameters(self) -> int:
         """Weights of one attention part, biases and norms included."""
+        if self.mla:
+            return self._mla_parameters(self.mla)
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
         count = self.hidden * (2 * q_rows + 2 * kv_rows)
         count += (q_rows + 2 * kv_rows) * self.qkv_bias + self.hidden * self.output_bias
-        return count + 2 * self.head_dim * self.qk_norm
+        return count + 2 * self.head_dim * self.qk_norm + self.heads * self.sinks
+
+    def _mla_parameters(self, mla: MlaShape) -> int:
+        q_rows = self.heads * (mla.nope_dim + mla.rope_dim)
+        latent = mla.kv_rank + mla.rope_dim
+        count = mla.q_rank * (self.hidden + 1 + q_rows) if mla.q_rank else self.hidden * q_rows
+        count += self.hidden * latent + mla.kv_rank
+        count += mla.kv_rank * self.heads * (mla.nope_dim + mla.value_dim)
+        count += self.heads * mla.value_dim * self.hidden
+        return count + (mla.q_rank + latent) * self.qkv_bias + self.hidden * self.output_bias
 
     @property
     def mlp_parameters(self) -> int:
@@ -154,7 +184,18 @@ class ModelShape:
     @property
     def expert_parameters(self) -> int:
         """Weights of one routed expert."""
-        return 3 * self.hidden * self.moe_intermediate
+        bias = (2 * self.moe_intermediate + self.hidden) * self.expert_bias
+        return 3 * self.hidden * self.moe_intermediate + bias
+
+    @property
+    def shared_parameters(self) -> int:
+        """Weights of the experts of one layer that all tokens pass."""
+        return 3 * self.hidden * self.shared_intermediate
+
+    @property
+    def router_parameters(self) -> int:
+        """Weights of one router."""
+        return self.experts * (self.hidden + self.router.bias + self.router.correction)
 
     @property
     def parameters(self) -> int:
@@ -170,283 +211,21 @@ class ModelShape:
 
     def _parameters(self, experts: int) -> int:
         sparse = len(self.sparse_layers)
-        per_layer = self.attention_parameters + 2 * self.hidden
+        per_sparse = self.router_parameters + self.shared_parameters
         return (
-            self.layers * per_layer
+            self.layers * (self.attention_parameters + 2 * self.hidden)
             + (self.layers - sparse) * self.mlp_parameters
-            + sparse * (self.hidden * self.experts + experts * self.expert_parameters)
+            + sparse * (per_sparse + experts * self.expert_parameters)
             + self.hidden
         )
 
+    @property
+    def kv_width(self) -> int:
+        """Elements that a token leaves in the cache of one layer."""
+        if self.mla:
+            return self.mla.kv_rank + self.mla.rope_dim
+        return 2 * self.kv_heads * self.head_dim
+
     def kv_token_bytes(self, dtype_bytes: int = 2) -> int:
-        """Bytes of keys and values per token, all layers together."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * dtype_bytes
-
-    @classmethod
-    def from_directory(cls, directory: Path) -> "ModelShape":
-        """Read `directory/config.json`.
-
-        Raises:
-            ModelNotFoundError: no such directory or no config.json in it.
-            ModelFileError: not JSON, or a value is missing or impossible.
-            UnsupportedModelError: the architecture or an option is not supported.
-        """
-        return cls.from_config(read_config(directory))
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "ModelShape":
-        """Read the content of a config.json. Raises as `from_directory`."""
-        return _read_shape(config)
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """The content of config.json as it is.
-
-    Raises:
-        ModelNotFoundError: no such directory or no config.json in it.
-        ModelFileError: not a JSON object.
-    """
-    file = directory / "config.json"
-    if not directory.is_dir():
-        raise ModelNotFoundError(
-            f"there is no model directory {directory}: give the path of a directory with "
-            "config.json, or a hub name such as Qwen/Qwen3-0.6B"
-        )
-    if not file.is_file():
-        raise ModelNotFoundError(
-            f"{directory} has no config.json, so it is not a Hugging Face model directory: name "
-            "the directory that holds config.json, tokenizer.json and *.safetensors"
-        )
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
-    if not isinstance(config, dict):
-        raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
-    return config
-
-
-class _Reader:
-    """Typed access to the keys of a config, with one message per kind of mistake."""
-
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], name: str) -> None:
-        self._config, self._defaults, self._name = config, defaults, name
-
-    def raw(self, key: str, default: Any = None) -> Any:
-        for spelling in _SPELLINGS.get(key, (key,)):
-            if self._config.get(spelling) is not None:
-                return self._config[spelling]
-        return self._defaults.get(key, default)
-
-    def integer(
-        self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
-    ) -> int:
-        value = self.raw(key, default)
-        if value is None:
-            raise ModelFileError(f"{self._name} lacks {key!r}: download it again")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ModelFileError(
-                f"{self._name}: {key} is {value!r}, not a whole number in {least}..{most}"
-            )
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.raw(key, default)
-        if value is None:
-            raise ModelFileError(f"{self._name} lacks {key!r}: download it again")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e18:
-            raise ModelFileError(f"{self._name}: {key} is {value!r}, not a finite number above 0")
-        return float(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.raw(key, default)
-        if not isinstance(value, bool):
-            raise ModelFileError(f"{self._name}: {key} is {value!r}, not true or false")
-        return value
-
-
-def _read_shape(config: Mapping[str, Any]) -> ModelShape:
-    name = config.get("model_type")
-    row = ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if row is None or not isinstance(name, str):
-        raise UnsupportedModelError(
-            f"config.json: model_type {name!r} is not supported; supported are "
-            f"{', '.join(sorted(ARCHITECTURES))}"
-        )
-    _refuse_unsupported(config)
-    read = _Reader(config, row.defaults, "config.json")
-    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
-    kv_heads = read.integer("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise ModelFileError(
-            f"config.json: num_attention_heads {heads} is not a multiple of "
-            f"num_key_value_heads {kv_heads}"
-        )
-    if read.raw("head_dim") is None and hidden % heads:
-        raise ModelFileError(
-            f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads} "
-            "and there is no head_dim"
-        )
-    head_dim = read.integer("head_dim", hidden // heads)
-    layers = read.integer("num_hidden_layers", most=_MAX_LAYERS)
-    context = read.integer("max_position_embeddings")
-    rope = _read_rope(config, read, head_dim, context)
-    if rope.kind == "yarn":
-        context = max(context, int(rope.original_max_tokens * rope.factor))
-    attention_bias = read.flag("attention_bias")
-    return ModelShape(
-        architecture=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab=read.integer("vocab_size"),
-        intermediate=read.integer("intermediate_size"),
-        **(_read_experts(read, layers) if row.experts else {}),
-        max_context_tokens=context,
-        tie_embeddings=read.flag("tie_word_embeddings"),
-        norm_eps=read.number("rms_norm_eps", 1e-6),
-        qk_norm=row.qk_norm,
-        qkv_bias=attention_bias,
-        output_bias=attention_bias and row.output_bias,
-        mlp_bias=read.flag("mlp_bias"),
-        sliding_windows=_read_windows(row, read, layers),
-        rope=rope,
-        dtype=str(read.raw("dtype", "bfloat16")),
-    )
-
-
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise UnsupportedModelError(
-            f"config.json: weights quantised with {method or quantization!r} are not supported; "
-            "supported are float32, bfloat16 and float16 weights: take the model's unquantised "
-            "variant"
-        )
-    activation = config.get("hidden_act") or config.get("hidden_activation") or "silu"
-    if activation not in ("silu", "swish"):
-        raise UnsupportedModelError(
-            f"config.json: hidden_act {activation!r} is not supported; supported is silu"
-        )
-
-
-def _read_experts(read: _Reader, layers: int) -> dict[str, Any]:
-    experts = read.integer("num_experts", least=0)
-    step = read.integer("decoder_sparse_step", 1)
-    dense = read.raw("mlp_only_layers", [])
-    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
-        raise ModelFileError(f"config.json: mlp_only_layers is {dense!r}, not a list of integers")
-    sparse = [i for i in range(layers) if i not in dense and (i + 1) % step == 0]
-    if not experts or not sparse:
-        return {}
-    chosen = read.integer("num_experts_per_tok")
-    if chosen > experts:
-        raise ModelFileError(
-            f"config.json: num_experts_per_tok {chosen} is above num_experts {experts}"
-        )
-    return {
-        "sparse_layers": tuple(sparse),
-        "experts": experts,
-        "experts_per_token": chosen,
-        "moe_intermediate": read.integer("moe_intermediate_size"),
-        "normalize_expert_weights": read.flag("norm_topk_prob"),
-    }
-
-
-def _read_windows(row: Architecture, read: _Reader, layers: int) -> tuple[int, ...]:
-    none = (0,) * layers
-    if row.window_key is None or read.raw("sliding_window") is None:
-        return none
-    if row.window_key and not read.flag(row.window_key):
-        return none
-    window = read.integer("sliding_window")
-    kinds = read.raw("layer_types")
-    if kinds is None:
-        start_key = row.window_start_key
-        first = read.integer(start_key, 0, least=0) if start_key else 0
-        return tuple(window if i >= first else 0 for i in range(layers))
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(kinds, list) or len(kinds) != layers or any(k not in known for k in kinds):
-        raise UnsupportedModelError(
-            f"config.json: layer_types must name {layers} layers, each one of {', '.join(known)}"
-        )
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-
-
-def _read_rope(config: Mapping[str, Any], read: _Reader, head_dim: int, context: int) -> RopeShape:
-    """Both spellings: `rope_scaling` beside `rope_theta`, and `rope_parameters` with all."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
-        raise UnsupportedModelError(
-            f"config.json: rope parameters {given!r} are not one flat table, which is not supported"
-        )
-    kind: RopeKind = given.get("rope_type") or given.get("type") or "default"
-    if kind not in ("default", "linear", "llama3", "yarn"):
-        raise UnsupportedModelError(
-            f"config.json: rope type {kind!r} is not supported; supported are default, linear, "
-            "llama3, yarn"
-        )
-    rope = _Reader(given, {}, "config.json: rope parameters")
-    partial = rope.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0))
-    rotary_dim = int(head_dim * partial)
-    if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
-        raise UnsupportedModelError(
-            f"config.json: {rotary_dim} of {head_dim} elements of a head would be rotated; "
-            "supported is an even number of at least 2"
-        )
-    theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
-    if kind == "default":
-        return RopeShape(theta=theta, rotary_dim=rotary_dim)
-    if kind == "linear":
-        return RopeShape(
-            kind=kind, theta=theta, rotary_dim=rotary_dim, factor=rope.number("factor")
-        )
-    top = config.get("original_max_position_embeddings")
-    original = (
-        read.integer("original_max_position_embeddings")
-        if top is not None
-        else rope.integer("original_max_position_embeddings", context)
-    )
-    if kind == "llama3":
-        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-        if low == high:
-            raise ModelFileError(
-                f"config.json: rope low_freq_factor and high_freq_factor are both {low}"
-            )
-        return RopeShape(
-            kind=kind,
-            theta=theta,
-            rotary_dim=rotary_dim,
-            factor=rope.number("factor"),
-            original_max_tokens=original,
-            low_freq_factor=low,
-            high_freq_factor=high,
-        )
-    factor = rope.number("factor", context / original)
-    return RopeShape(
-        kind="yarn",
-        theta=theta,
-        rotary_dim=rotary_dim,
-        factor=factor,
-        original_max_tokens=original,
-        beta_fast=rope.number("beta_fast", 32.0),
-        beta_slow=rope.number("beta_slow", 1.0),
-        truncate=rope.flag("truncate", True),
-        attention_factor=_yarn_attention_factor(rope, factor),
-    )
-
-
-def _yarn_attention_factor(rope: _Reader, factor: float) -> float:
-    """The scale of cos and sin. Source: YaRN (arXiv 2309.00071), section 3.4; DeepSeek's mscale."""
-    if rope.raw("attention_factor") is not None:
-        return rope.number("attention_factor")
-
-    def scale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
-    if rope.raw("mscale") and rope.raw("mscale_all_dim"):
-        return scale(rope.number("mscale")) / scale(rope.number("mscale_all_dim"))
-    return scale(1.0)
+        """Bytes in the cache per token, all layers together."""
+        return self.layers * self.kv_width * dtype_bytes

@@ -123,7 +123,7 @@ class Decoder:
     def _mix(self, layer: LayerWeights, work: _Views) -> None:
         ops = self._ops
         ops.linear(work.normed_TM, layer.router, work.router_TE)
-        normalize = self._shape.normalize_expert_weights
+        normalize = self._shape.router.normalize
         ids_TK, weights_TK = work.expert_ids_TK, work.expert_weights_TK
         ops.route(work.router_TE, normalize, ids_TK, weights_TK)
         ops.moe(work.normed_TM, layer.experts, ids_TK, weights_TK, work.hidden_TM)

@@ -34,7 +34,7 @@ from inlay.core.errors import (
     ResourceError,
     UnsupportedModelError,
 )
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_config import shape_of
 from inlay.core.units import format_bytes
 from inlay.models.download import (
     HubFile,
@@ -46,6 +46,7 @@ from inlay.models.download import (
 )
 from inlay.models.formats import held_bytes
 from inlay.models.memory import total_memory_bytes
+from inlay.models.weight_names import require_loadable
 
 # Everything but weights that a model needs.
 SMALL_FILES = (
@@ -131,7 +132,8 @@ def _download(
     sizes: dict[str, int],
     progress: Progress | None,
 ) -> Path:
-    shape = ModelShape.from_config(_small_json(repository, "config.json", sizes))
+    shape = shape_of(_small_json(repository, "config.json", sizes))
+    require_loadable(shape)
     weights = _weight_files(repository, sizes)
     small = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SMALL_FILES)]
     files = [HubFile(name, sizes[name]) for name in [*small, *weights]]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
 from inlay.core.kv_format import KvFormat, gqa_format
+from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
@@ -26,6 +27,7 @@ from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
 from inlay.models.packed import PACKED_FILE, open_packed
 from inlay.models.torch_ops import TorchOps
+from inlay.models.weight_names import require_loadable
 from inlay.models.weights import load_weights, open_checkpoint
 
 
@@ -147,7 +149,8 @@ def load_model(
     """
     torch_device = _device(device)
     directory = Path(directory)
-    shape = ModelShape.from_directory(directory)
+    shape = read_shape(directory)
+    require_loadable(shape)
     ops = _backend(backend, torch_device)
     packed = directory / PACKED_FILE
     if packed.is_file():

@@ -1,12 +1,13 @@
 """Under which names the weights of each architecture lie in its files. Data, and its expansion.
 
 A row maps a part of the generic decoder to a name pattern. Adding an architecture that the
-decoder can already express is a row here and one in `core/model_shape.py`.
+decoder can already express is a row here and one in `core/architectures.py`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 
 _LAYER = "model.layers.{layer}"
@@ -46,6 +47,16 @@ DECODER_NAMES: dict[str, str] = {
 WEIGHT_NAMES: dict[str, Mapping[str, str]] = dict.fromkeys(
     ("llama", "mistral", "qwen3", "qwen3_moe"), DECODER_NAMES
 )
+
+
+def require_loadable(shape: ModelShape) -> None:
+    """Raise UnsupportedModelError where config.json is understood, and the decoder lacks parts."""
+    if shape.architecture not in WEIGHT_NAMES:
+        raise UnsupportedModelError(
+            f"config.json: models of model_type {shape.architecture!r} cannot be loaded yet; those "
+            f"of {', '.join(sorted(WEIGHT_NAMES))} can"
+        )
+
 
 # Tensors that old checkpoints hold and that are computed here.
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.kernels.random_model import ROLLED_COLUMNS, Size, matrices, stacks
 from benchmarks.kernels.random_tensors import RandomTensors, config
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_config import shape_of
 from inlay.models.weight_names import expected_tensors
 
 SMALL = Size(
@@ -47,7 +47,7 @@ def group_maxima(array_RK: np.ndarray, group: int) -> np.ndarray:
 
 
 def test_tensors_are_those_of_a_checkpoint() -> None:
-    shape = ModelShape.from_config(config(SMALL))
+    shape = shape_of(config(SMALL))
     tensors = RandomTensors(SMALL, 0)
     for expected in expected_tensors(shape, fused_experts=False):
         tensor = tensors.get(expected.name)

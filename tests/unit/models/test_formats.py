@@ -3,7 +3,7 @@
 import pytest
 
 from inlay.core.errors import UnsupportedModelError
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_config import shape_of
 from inlay.models.formats import (
     BYTES_PER_WEIGHT,
     WEIGHT_FORMATS,
@@ -55,18 +55,18 @@ def test_floats_are_for_all() -> None:
 
 
 def test_rows_too_long_for_int8_are_refused() -> None:
-    long = ModelShape.from_config(CONFIG | {"hidden_size": 65568, "head_dim": 2048})
+    long = shape_of(CONFIG | {"hidden_size": 65568, "head_dim": 2048})
     for name in ("int8:g32", "bfloat16"):
         check_row_lengths(long, part_formats(name, "bfloat16"))
     for name in ("int8", "int4"):
         with pytest.raises(UnsupportedModelError, match="attention have 65568: use 'int8:g32'"):
             check_row_lengths(long, part_formats(name, "bfloat16"))
-    check_row_lengths(ModelShape.from_config(CONFIG), part_formats("int8", "bfloat16"))
+    check_row_lengths(shape_of(CONFIG), part_formats("int8", "bfloat16"))
 
 
 def test_memory_of_a_large_model() -> None:
     """Qwen3-30B-A3B: 57 GiB in bf16, and a third of a byte over half a byte each in int4."""
-    shape = ModelShape.from_config(CONFIG)
+    shape = shape_of(CONFIG)
     gib = {name: packed_bytes(shape, name) / 2**30 for name in BYTES_PER_WEIGHT}
     assert gib["bfloat16"] == pytest.approx(56.3, abs=0.1)
     assert gib["float32"] == 2 * gib["bfloat16"]

@@ -19,7 +19,7 @@ from inlay.core.errors import (
     ResourceError,
     UnsupportedModelError,
 )
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_config import read_shape, shape_of
 from inlay.kernels import _backend
 from inlay.models import model as model_module
 from inlay.models.batch import ForwardBatch
@@ -333,30 +333,30 @@ def config_of(architecture: str = "qwen3_moe", **changes: Any) -> dict[str, Any]
 )  # fmt: skip
 def test_bad_config(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        ModelShape.from_config(config_of(**changes))
+        shape_of(config_of(**changes))
 
 
 def test_kv_heads_that_a_config_leaves_out() -> None:
     """As in `transformers`, whose default differs by architecture."""
     for architecture, expected in (("qwen3_moe", 4), ("mistral", 8), ("llama", 16)):
         config = config_of(architecture, num_attention_heads=16, num_key_value_heads=...)
-        assert ModelShape.from_config(config).kv_heads == expected
+        assert shape_of(config).kv_heads == expected
 
 
 def test_bad_config_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no model directory"):
-        ModelShape.from_directory(tmp_path / "nowhere")
+        read_shape(tmp_path / "nowhere")
     with pytest.raises(ModelNotFoundError, match=r"has no config\.json"):
-        ModelShape.from_directory(tmp_path)
+        read_shape(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelFileError, match="not valid JSON"):
-        ModelShape.from_directory(tmp_path)
+        read_shape(tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelFileError, match="not valid JSON"):
-        ModelShape.from_directory(tmp_path)
+        read_shape(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelFileError, match="not a JSON object"):
-        ModelShape.from_directory(tmp_path)
+        read_shape(tmp_path)
 
 
 def test_counts(tmp_path: Path) -> None:
@@ -367,17 +367,17 @@ def test_counts(tmp_path: Path) -> None:
         "bias": {"architecture": "llama", "mlp_bias": True},
     }.items():
         directory = tiny(tmp_path / name, **options)
-        shape = ModelShape.from_directory(directory)
+        shape = read_shape(directory)
         tensors = load_file(directory / SHARD)
         assert shape.parameters == sum(tensor.numel() for tensor in tensors.values()), name
-    shape = ModelShape.from_config(config_of())
+    shape = shape_of(config_of())
     assert shape.parameters - shape.active_parameters == 64 * 512 + 4 * 6 * 3 * 64 * 32
     assert shape.kv_token_bytes() == 2 * 4 * 2 * 16 * 2
 
 
 def test_context_after_stretching() -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
-    shape = ModelShape.from_config(config_of("qwen3", rope_scaling=yarn))
+    shape = shape_of(config_of("qwen3", rope_scaling=yarn))
     assert shape.max_context_tokens == 2048
     assert shape.head_dim == 128  # the default of this architecture
     assert shape.rope.attention_factor == pytest.approx(0.1 * math.log(4) + 1)

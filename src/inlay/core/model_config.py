@@ -1,0 +1,397 @@
+"""Reading config.json into a `ModelShape`: every value checked, with what to do in the message.
+
+shape = read_shape(directory)
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inlay.core.architectures import ARCHITECTURES, Architecture, ExpertRow
+from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_shape import (
+    Activation,
+    MlaShape,
+    ModelShape,
+    RopeKind,
+    RopeShape,
+    RouterShape,
+)
+
+# More than any model has; a list per layer of a damaged file's number would fill the memory.
+_MAX_LAYERS = 10_000
+
+# Other spellings of a key, tried in this order (transformers 4 and 5, older publishers).
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "dtype": ("dtype", "torch_dtype"),
+}
+
+
+def read_shape(directory: Path) -> ModelShape:
+    """The shape that `directory/config.json` gives.
+
+    Raises:
+        ModelNotFoundError: no such directory or no config.json in it.
+        ModelFileError: not JSON, or a value is missing or impossible.
+        UnsupportedModelError: the architecture or an option is not supported.
+    """
+    return shape_of(read_config(directory))
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The content of config.json as it is.
+
+    Raises:
+        ModelNotFoundError: no such directory or no config.json in it.
+        ModelFileError: not a JSON object.
+    """
+    file = directory / "config.json"
+    if not directory.is_dir():
+        raise ModelNotFoundError(
+            f"there is no model directory {directory}: give the path of a directory with "
+            "config.json, or a hub name such as Qwen/Qwen3-0.6B"
+        )
+    if not file.is_file():
+        raise ModelNotFoundError(
+            f"{directory} has no config.json, so it is not a Hugging Face model directory: name "
+            "the directory that holds config.json, tokenizer.json and *.safetensors"
+        )
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
+    if not isinstance(config, dict):
+        raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
+    return config
+
+
+class _Reader:
+    """Typed access to the keys of a config, with one message per kind of mistake."""
+
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], name: str) -> None:
+        self._config, self._defaults, self._name = config, defaults, name
+
+    def raw(self, key: str, default: Any = None) -> Any:
+        for spelling in _SPELLINGS.get(key, (key,)):
+            if self._config.get(spelling) is not None:
+                return self._config[spelling]
+        return self._defaults.get(key, default)
+
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
+    ) -> int:
+        value = self.raw(key, default)
+        if value is None:
+            raise ModelFileError(f"{self._name} lacks {key!r}: download it again")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ModelFileError(
+                f"{self._name}: {key} is {value!r}, not a whole number in {least}..{most}"
+            )
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.raw(key, default)
+        if value is None:
+            raise ModelFileError(f"{self._name} lacks {key!r}: download it again")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e18:
+            raise ModelFileError(f"{self._name}: {key} is {value!r}, not a finite number above 0")
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.raw(key, default)
+        if not isinstance(value, bool):
+            raise ModelFileError(f"{self._name}: {key} is {value!r}, not true or false")
+        return value
+
+
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """The shape that the content of a config.json gives. Raises as `read_shape`."""
+    name = config.get("model_type")
+    row = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if row is None or not isinstance(name, str):
+        raise UnsupportedModelError(
+            f"config.json: model_type {name!r} is not supported; supported are "
+            f"{', '.join(sorted(ARCHITECTURES))}"
+        )
+    _refuse_unsupported(config)
+    read = _Reader(config, row.defaults, "config.json")
+    hidden = read.integer("hidden_size")
+    layers = read.integer("num_hidden_layers", most=_MAX_LAYERS)
+    context = read.integer("max_position_embeddings")
+    attention = _read_attention(row, read, hidden)
+    rope = _read_rope(config, row, read, attention, context)
+    if rope.kind == "yarn":
+        context = max(context, int(rope.original_max_tokens * rope.factor))
+    attention_bias = read.flag("attention_bias")
+    return ModelShape(
+        architecture=name,
+        layers=layers,
+        hidden=hidden,
+        **attention,
+        vocab=read.integer("vocab_size"),
+        intermediate=read.integer("intermediate_size"),
+        **(_read_experts(row.experts, read, layers) if row.experts else {}),
+        max_context_tokens=context,
+        tie_embeddings=read.flag("tie_word_embeddings"),
+        norm_eps=read.number("rms_norm_eps", 1e-6),
+        qk_norm=_read_option(row.qk_norm, read),
+        sinks=row.sinks,
+        qkv_bias=attention_bias,
+        output_bias=attention_bias and row.output_bias,
+        mlp_bias=read.flag("mlp_bias"),
+        sliding_windows=_read_windows(row, read, layers),
+        activation=_read_activation(row, read),
+        rope=rope,
+        dtype=str(read.raw("dtype", "bfloat16")),
+    )
+
+
+def _read_option(option: bool | str, read: _Reader) -> bool:
+    """What a row says itself, or by a key."""
+    return read.flag(option) if isinstance(option, str) else option
+
+
+def _read_attention(row: Architecture, read: _Reader, hidden: int) -> dict[str, Any]:
+    heads = read.integer("num_attention_heads")
+    if row.attention == "mla":
+        mla = MlaShape(
+            q_rank=read.integer("q_lora_rank", 0, least=0),
+            kv_rank=read.integer("kv_lora_rank"),
+            nope_dim=read.integer("qk_nope_head_dim"),
+            rope_dim=read.integer("qk_rope_head_dim"),
+            value_dim=read.integer("v_head_dim"),
+        )
+        return {
+            "heads": heads,
+            "kv_heads": heads,
+            "head_dim": mla.nope_dim + mla.rope_dim,
+            "mla": mla,
+        }
+    kv_heads = read.integer("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelFileError(
+            f"config.json: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
+        )
+    if read.raw("head_dim") is None and hidden % heads:
+        raise ModelFileError(
+            f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads} "
+            "and there is no head_dim"
+        )
+    head_dim = read.integer("head_dim", hidden // heads)
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+
+
+def _read_activation(row: Architecture, read: _Reader) -> Activation:
+    if row.activation == "silu":
+        return Activation()
+    return Activation(
+        kind=row.activation, alpha=read.number("swiglu_alpha"), limit=read.number("swiglu_limit")
+    )
+
+
+def _refuse_unsupported(config: Mapping[str, Any]) -> None:
+    quantization = config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+        raise UnsupportedModelError(
+            f"config.json: weights quantised with {method or quantization!r} are not supported; "
+            "supported are float32, bfloat16 and float16 weights: take the model's unquantised "
+            "variant"
+        )
+    activation = config.get("hidden_act") or config.get("hidden_activation") or "silu"
+    if activation not in ("silu", "swish"):
+        raise UnsupportedModelError(
+            f"config.json: hidden_act {activation!r} is not supported; supported is silu"
+        )
+
+
+def _read_experts(row: ExpertRow, read: _Reader, layers: int) -> dict[str, Any]:
+    experts = read.integer("num_experts", least=0)
+    sparse = _read_sparse_layers(read, layers)
+    if not experts or not sparse:
+        return {}
+    chosen = read.integer("num_experts_per_tok")
+    if chosen > experts:
+        raise ModelFileError(
+            f"config.json: num_experts_per_tok {chosen} is above num_experts {experts}"
+        )
+    width = read.integer(row.width_key)
+    return {
+        "sparse_layers": sparse,
+        "experts": experts,
+        "experts_per_token": chosen,
+        "moe_intermediate": width,
+        "shared_intermediate": width * read.integer("n_shared_experts", 0, least=0),
+        "router": _read_router(row, read, experts, chosen),
+        "expert_bias": row.biases,
+        "interleaved_experts": row.interleaved,
+    }
+
+
+def _read_sparse_layers(read: _Reader, layers: int) -> tuple[int, ...]:
+    """Those that are not dense: by their number, the first ones, or named."""
+    step = read.integer("decoder_sparse_step", 1)
+    first = read.integer("first_k_dense_replace", 0, least=0)
+    frequency = read.integer("moe_layer_freq", 1)
+    dense = read.raw("mlp_only_layers", [])
+    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
+        raise ModelFileError(f"config.json: mlp_only_layers is {dense!r}, not a list of integers")
+    return tuple(
+        i
+        for i in range(first, layers)
+        if i not in dense and (i + 1) % step == 0 and i % frequency == 0
+    )
+
+
+def _read_router(row: ExpertRow, read: _Reader, experts: int, chosen: int) -> RouterShape:
+    groups, per_token = 1, 1
+    if read.raw("topk_method", "group") != "greedy":
+        groups = read.integer("n_group", 1)
+        per_token = read.integer("topk_group", 1)
+    if experts % groups or per_token > groups or chosen > per_token * (experts // groups):
+        raise ModelFileError(
+            f"config.json: {chosen} of {experts} experts cannot be chosen from topk_group "
+            f"{per_token} of n_group {groups}"
+        )
+    if row.group_score == "best_two" and groups > 1 and experts < 2 * groups:
+        raise ModelFileError(
+            f"config.json: n_group {groups} leaves groups of fewer than two of {experts} experts"
+        )
+    return RouterShape(
+        score=row.score,
+        bias=row.router_bias,
+        correction=row.correction,
+        groups=groups,
+        groups_per_token=per_token,
+        group_score=row.group_score,
+        normalize=_read_option(row.normalize, read),
+        scale=read.number("routed_scaling_factor", 1.0),
+        exact=row.exact_router,
+    )
+
+
+def _read_windows(row: Architecture, read: _Reader, layers: int) -> tuple[int, ...]:
+    none = (0,) * layers
+    if row.window_key is None or read.raw("sliding_window") is None:
+        return none
+    if row.window_key and not read.flag(row.window_key):
+        return none
+    window = read.integer("sliding_window")
+    kinds = read.raw("layer_types")
+    if kinds is None and row.alternating_windows:
+        return tuple(window if i % 2 == 0 else 0 for i in range(layers))
+    if kinds is None:
+        start_key = row.window_start_key
+        first = read.integer(start_key, 0, least=0) if start_key else 0
+        return tuple(window if i >= first else 0 for i in range(layers))
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or any(k not in known for k in kinds):
+        raise UnsupportedModelError(
+            f"config.json: layer_types must name {layers} layers, each one of {', '.join(known)}"
+        )
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def _read_rope(
+    config: Mapping[str, Any],
+    row: Architecture,
+    read: _Reader,
+    attention: Mapping[str, Any],
+    context: int,
+) -> RopeShape:
+    """Both spellings: `rope_scaling` beside `rope_theta`, and `rope_parameters` with all."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
+        raise UnsupportedModelError(
+            f"config.json: rope parameters {given!r} are not one flat table, which is not supported"
+        )
+    kind: RopeKind = given.get("rope_type") or given.get("type") or "default"
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise UnsupportedModelError(
+            f"config.json: rope type {kind!r} is not supported; supported are default, linear, "
+            "llama3, yarn"
+        )
+    rope = _Reader(given, {}, "config.json: rope parameters")
+    common = {
+        "kind": kind,
+        "theta": rope.number("rope_theta", read.number("rope_theta", 10000.0)),
+        "rotary_dim": _read_rotary_dim(rope, read, attention),
+        "interleaved": _read_option(row.interleaved_rope, read),
+    }
+    if kind == "default":
+        return RopeShape(**common)
+    if kind == "linear":
+        return RopeShape(**common, factor=rope.number("factor"))
+    top = config.get("original_max_position_embeddings")
+    original = (
+        read.integer("original_max_position_embeddings")
+        if top is not None
+        else rope.integer("original_max_position_embeddings", context)
+    )
+    if kind == "llama3":
+        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        if low == high:
+            raise ModelFileError(
+                f"config.json: rope low_freq_factor and high_freq_factor are both {low}"
+            )
+        return RopeShape(
+            **common,
+            factor=rope.number("factor"),
+            original_max_tokens=original,
+            low_freq_factor=low,
+            high_freq_factor=high,
+        )
+    factor = rope.number("factor", context / original)
+    return RopeShape(
+        **common,
+        factor=factor,
+        original_max_tokens=original,
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", True),
+        attention_factor=_yarn_attention_factor(rope, factor),
+        score_factor=_yarn_score_factor(rope, factor) if row.attention == "mla" else 1.0,
+    )
+
+
+def _read_rotary_dim(rope: _Reader, read: _Reader, attention: Mapping[str, Any]) -> int:
+    mla: MlaShape | None = attention.get("mla")
+    if mla:
+        of, rotary_dim = mla.rope_dim, mla.rope_dim
+    else:
+        partial = rope.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0))
+        of = attention["head_dim"]
+        rotary_dim = int(of * partial)
+    if rotary_dim % 2 or not 2 <= rotary_dim <= of:
+        raise UnsupportedModelError(
+            f"config.json: {rotary_dim} of {of} elements of a head would be rotated; "
+            "supported is an even number of at least 2"
+        )
+    return rotary_dim
+
+
+def _yarn_scale(factor: float, weight: float) -> float:
+    """YaRN (arXiv 2309.00071), section 3.4, with DeepSeek's `mscale` as the weight."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _yarn_attention_factor(rope: _Reader, factor: float) -> float:
+    """The scale of cos and sin."""
+    if rope.raw("attention_factor") is not None:
+        return rope.number("attention_factor")
+    if rope.raw("mscale") and rope.raw("mscale_all_dim"):
+        return _yarn_scale(factor, rope.number("mscale")) / _yarn_scale(
+            factor, rope.number("mscale_all_dim")
+        )
+    return _yarn_scale(factor, 1.0)
+
+
+def _yarn_score_factor(rope: _Reader, factor: float) -> float:
+    """DeepSeek's scale of what is not rotated, too: of query and of key."""
+    if not rope.raw("mscale_all_dim"):
+        return 1.0
+    return _yarn_scale(factor, rope.number("mscale_all_dim")) ** 2
