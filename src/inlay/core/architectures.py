@@ -23,7 +23,6 @@ class ExpertRow:
         exact_router: logits are computed in float32, whatever the weights are.
         width_key: config key of an expert's width.
         biases: experts have biases.
-        interleaved: gate and up rows of fused tensors alternate.
     """
 
     score: Literal["softmax", "sigmoid"] = "softmax"
@@ -34,7 +33,6 @@ class ExpertRow:
     exact_router: bool = False
     width_key: str = "moe_intermediate_size"
     biases: bool = False
-    interleaved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +139,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             normalize=True,  # softmax over the chosen ones alone is the same
             width_key="intermediate_size",
             biases=True,
-            interleaved=True,
         ),
         activation="clamped_swiglu",
         sinks=True,

@@ -96,3 +96,10 @@ def gqa_format(
         planes=(Plane("k", width), Plane("v", width)),
         layers=layers,
     )
+
+
+def mla_format(*, layers: int, width: int, dtype: str, page_tokens: int = 16) -> KvFormat:
+    """The format of a model with latent attention; `width` is latent and rotated key together."""
+    return KvFormat(
+        page_tokens=page_tokens, dtype=dtype, planes=(Plane("latent", width),), layers=layers
+    )

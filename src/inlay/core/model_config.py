@@ -228,7 +228,6 @@ def _read_experts(row: ExpertRow, read: _Reader, layers: int) -> dict[str, Any]:
         "shared_intermediate": width * read.integer("n_shared_experts", 0, least=0),
         "router": _read_router(row, read, experts, chosen),
         "expert_bias": row.biases,
-        "interleaved_experts": row.interleaved,
     }
 
 

@@ -116,7 +116,6 @@ class ModelShape:
         shared_intermediate: width of the experts that all tokens pass, all together; 0: none.
         router: how experts are chosen.
         expert_bias: routed experts have biases.
-        interleaved_experts: gate and up rows of fused tensors alternate.
         sliding_windows: per layer, the number of tokens a query sees; 0 is all of them.
         max_context_tokens: positions the model was made for (after yarn).
         mla: multi-head latent attention; then `kv_heads` is `heads`, and `head_dim` what a query
@@ -141,7 +140,6 @@ class ModelShape:
     shared_intermediate: int = 0
     router: RouterShape = RouterShape()
     expert_bias: bool = False
-    interleaved_experts: bool = False
     max_context_tokens: int
     tie_embeddings: bool = False
     norm_eps: float = 1e-6
@@ -218,6 +216,11 @@ class ModelShape:
             + sparse * (per_sparse + experts * self.expert_parameters)
             + self.hidden
         )
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a head's value."""
+        return self.mla.value_dim if self.mla else self.head_dim
 
     @property
     def kv_width(self) -> int:

@@ -17,9 +17,15 @@ from torch import Tensor
 from inlay.core.model_shape import ModelShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, Ops, Step
+from inlay.models.ops import AttentionSpec, MlaSpec, Ops, Step
 from inlay.models.rope import rope_tables
-from inlay.models.weights import LayerWeights, Weights
+from inlay.models.weights import (
+    DenseWeights,
+    GqaWeights,
+    MixtureWeights,
+    MlaWeights,
+    Weights,
+)
 
 _FIRST_ROPE_POSITIONS = 2048
 _KEPT_VIEWS = 256
@@ -30,13 +36,19 @@ class _Workspace:
 
     def __init__(self, shape: ModelShape, ops: Ops, rows: int) -> None:
         q_width = shape.heads * shape.head_dim
+        mla = shape.mla
+        if mla:
+            down_width = (mla.q_rank or q_width) + mla.kv_rank + mla.rope_dim
+        else:
+            down_width = q_width + 2 * shape.kv_heads * shape.head_dim
         dense = shape.layers > len(shape.sparse_layers)
         self.rows = rows
         self.arrays: dict[str, Any] = {
             "hidden_TM": ops.empty(rows, shape.hidden),
             "normed_TM": ops.empty(rows, shape.hidden),
-            "qkv_TN": ops.empty(rows, q_width + 2 * shape.kv_heads * shape.head_dim),
-            "attended_TQ": ops.empty(rows, q_width),
+            "down_TN": ops.empty(rows, down_width),
+            "q_TQ": ops.empty(rows, q_width if mla and mla.q_rank else 0),
+            "attended_TQ": ops.empty(rows, shape.heads * shape.value_dim),
             "gate_up_T2F": ops.empty(rows, 2 * shape.intermediate if dense else 0),
             "gated_TF": ops.empty(rows, shape.intermediate if dense else 0),
             "router_TE": ops.empty(rows, shape.experts),
@@ -50,13 +62,19 @@ class _Views:
 
     def __init__(self, memory: _Workspace, shape: ModelShape, rows: int) -> None:
         part = {name: array[:rows] for name, array in memory.arrays.items()}
-        heads = (rows, shape.heads, shape.head_dim)
+        q_width = shape.heads * shape.head_dim
+        mla = shape.mla
         self.hidden_TM = part["hidden_TM"]
         self.normed_TM = part["normed_TM"]
-        self.qkv_TN = part["qkv_TN"]
-        self.q_THD = part["qkv_TN"][:, : shape.heads * shape.head_dim].reshape(heads)
+        # Fused rows: queries of all heads and k and v, or what stands for them in latent attention.
+        self.down_TN = part["down_TN"]
+        self.q_TQ = part["q_TQ"] if mla and mla.q_rank else part["down_TN"][:, :q_width]
+        self.q_THD = self.q_TQ.reshape((rows, shape.heads, shape.head_dim))
+        if mla:
+            self.q_latent_TL = part["down_TN"][:, : mla.q_rank]
+            self.kv_latent_TL = part["down_TN"][:, mla.q_rank or q_width :]
         self.attended_TQ = part["attended_TQ"]
-        self.attended_THD = part["attended_TQ"].reshape(heads)
+        self.attended_THD = part["attended_TQ"].reshape((rows, shape.heads, shape.value_dim))
         self.gate_up_T2F = part["gate_up_T2F"]
         self.gated_TF = part["gated_TF"]
         self.router_TE = part["router_TE"]
@@ -75,18 +93,7 @@ class Decoder:
         self._cos_SC: Any = None
         self._sin_SC: Any = None
         self._specs = [
-            AttentionSpec(
-                layer=i,
-                heads=shape.heads,
-                kv_heads=shape.kv_heads,
-                head_dim=shape.head_dim,
-                window=shape.sliding_windows[i] if shape.sliding_windows else 0,
-                scale=shape.head_dim**-0.5,
-                eps=shape.norm_eps,
-                q_norm_D=layer.q_norm_D,
-                k_norm_D=layer.k_norm_D,
-            )
-            for i, layer in enumerate(weights.layers)
+            _spec(shape, number, layer.attention) for number, layer in enumerate(weights.layers)
         ]
 
     @torch.no_grad()
@@ -99,34 +106,55 @@ class Decoder:
         ops.embed(weights.embedding_VM, step, work.hidden_TM)
         sparse = 0
         for layer, spec in zip(weights.layers, self._specs, strict=True):
-            self._attend(layer, spec, step, work)
+            ops.rms_norm(work.hidden_TM, layer.attention_norm_M, eps, work.normed_TM)
+            if isinstance(spec, MlaSpec):
+                self._attend_latent(layer.attention, spec, step, work)
+            else:
+                self._attend(layer.attention, spec, step, work)
             ops.rms_norm(work.hidden_TM, layer.mlp_norm_M, eps, work.normed_TM)
-            if layer.experts is None:
-                ops.linear(work.normed_TM, layer.gate_up, work.gate_up_T2F)
+            if isinstance(layer.mlp, DenseWeights):
+                ops.linear(work.normed_TM, layer.mlp.gate_up, work.gate_up_T2F)
                 ops.silu_mul(work.gate_up_T2F, work.gated_TF)
-                ops.linear(work.gated_TF, layer.down, work.hidden_TM, accumulate=True)
+                ops.linear(work.gated_TF, layer.mlp.down, work.hidden_TM, accumulate=True)
                 continue
-            self._mix(layer, work)
+            self._mix(layer.mlp, work)
             if batch.expert_ids_LTK is not None:
                 batch.expert_ids_LTK[sparse] = ops.to_numpy(work.expert_ids_TK)
             sparse += 1
         return self._logits(step, len(batch.logit_rows_R), work)
 
-    def _attend(self, layer: LayerWeights, spec: AttentionSpec, step: Step, work: _Views) -> None:
+    def _attend(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
         ops = self._ops
-        ops.rms_norm(work.hidden_TM, layer.attention_norm_M, spec.eps, work.normed_TM)
-        ops.linear(work.normed_TM, layer.qkv, work.qkv_TN)
-        ops.rope_and_store(work.qkv_TN, spec, step)
+        ops.linear(work.normed_TM, weights.qkv, work.down_TN)
+        ops.rope_and_store(work.down_TN, spec, step)
         ops.attention(work.q_THD, spec, step, work.attended_THD)
-        ops.linear(work.attended_TQ, layer.output, work.hidden_TM, accumulate=True)
+        ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
 
-    def _mix(self, layer: LayerWeights, work: _Views) -> None:
+    def _attend_latent(self, weights: Any, spec: MlaSpec, step: Step, work: _Views) -> None:
         ops = self._ops
-        ops.linear(work.normed_TM, layer.router, work.router_TE)
-        normalize = self._shape.router.normalize
+        ops.linear(work.normed_TM, weights.down, work.down_TN)
+        if weights.q_up is not None:
+            latent_TL = work.q_latent_TL
+            ops.rms_norm(latent_TL, weights.q_latent_norm_L, spec.eps, latent_TL)
+            ops.linear(latent_TL, weights.q_up, work.q_TQ)
+        ops.store_latent(work.q_THD, work.kv_latent_TL, spec, step)
+        ops.latent_attention(work.q_THD, spec, step, work.attended_THD)
+        ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
+
+    def _mix(self, weights: MixtureWeights, work: _Views) -> None:
+        ops, shape = self._ops, self._shape
+        ops.linear(work.normed_TM, weights.router, work.router_TE)
         ids_TK, weights_TK = work.expert_ids_TK, work.expert_weights_TK
-        ops.route(work.router_TE, normalize, ids_TK, weights_TK)
-        ops.moe(work.normed_TM, layer.experts, ids_TK, weights_TK, work.hidden_TM)
+        ops.route(work.router_TE, shape.router, weights.correction_E, ids_TK, weights_TK)
+        ops.moe(
+            work.normed_TM,
+            weights.experts,
+            ids_TK,
+            weights_TK,
+            work.hidden_TM,
+            activation=shape.activation,
+            shared=weights.shared,
+        )
 
     def _logits(self, step: Step, rows: int, work: _Views) -> Tensor:
         ops, weights = self._ops, self._weights
@@ -155,3 +183,32 @@ class Decoder:
         cos, sin = rope_tables(self._shape.rope, positions)
         self._cos_SC, self._sin_SC = self._ops.array(cos), self._ops.array(sin)
         self._rope_positions = positions
+
+
+def _spec(
+    shape: ModelShape, number: int, weights: GqaWeights | MlaWeights
+) -> AttentionSpec | MlaSpec:
+    scale = shape.head_dim**-0.5 * shape.rope.score_factor
+    if isinstance(weights, MlaWeights):
+        assert shape.mla is not None
+        return MlaSpec(
+            layer=number,
+            heads=shape.heads,
+            mla=shape.mla,
+            scale=scale,
+            eps=shape.norm_eps,
+            latent_norm_L=weights.kv_latent_norm_L,
+            expand=weights.expand,
+        )
+    return AttentionSpec(
+        layer=number,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        window=shape.sliding_windows[number] if shape.sliding_windows else 0,
+        scale=scale,
+        eps=shape.norm_eps,
+        q_norm_D=weights.q_norm_D,
+        k_norm_D=weights.k_norm_D,
+        sinks_H=weights.sinks_H,
+    )

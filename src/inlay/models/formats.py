@@ -42,7 +42,7 @@ class PartFormats:
     head: str
 
 
-def part_formats(weight_format: str, float_dtype: str) -> PartFormats:
+def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> PartFormats:
     """Which part is held how, when a user asks for `weight_format`.
 
     int4 is for the many weights of experts and MLPs; attention and head, few and more sensitive,
@@ -51,10 +51,12 @@ def part_formats(weight_format: str, float_dtype: str) -> PartFormats:
     Args:
         float_dtype: dtype of the floats that are kept as they are.
     """
-    if weight_format in FLOAT_FORMATS:
-        return PartFormats(*[weight_format] * 4)
+    is_float = weight_format in FLOAT_FORMATS
     other = "int8" if weight_format.startswith("int4") else weight_format
-    return PartFormats(mlp=weight_format, attention=other, router=float_dtype, head=other)
+    router = weight_format if is_float else float_dtype
+    if shape.router.exact:
+        router = "float32"
+    return PartFormats(mlp=weight_format, attention=other, router=router, head=other)
 
 
 def check_row_lengths(shape: ModelShape, formats: PartFormats) -> None:
@@ -74,9 +76,9 @@ def check_row_lengths(shape: ModelShape, formats: PartFormats) -> None:
 
 def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bfloat16") -> int:
     """Memory that the packed weights take; the mapped embedding is not part of it."""
-    formats = part_formats(full_name(weight_format), float_dtype)
+    formats = part_formats(shape, full_name(weight_format), float_dtype)
     sparse = len(shape.sparse_layers)
-    mlp = sparse * shape.experts * shape.expert_parameters
+    mlp = sparse * (shape.experts * shape.expert_parameters + shape.shared_parameters)
     mlp += (shape.layers - sparse) * shape.mlp_parameters
     parts = (  # norms and biases, a thousandth of all, are left out
         (formats.mlp, mlp),

@@ -46,7 +46,6 @@ from inlay.models.download import (
 )
 from inlay.models.formats import held_bytes
 from inlay.models.memory import total_memory_bytes
-from inlay.models.weight_names import require_loadable
 
 # Everything but weights that a model needs.
 SMALL_FILES = (
@@ -133,7 +132,6 @@ def _download(
     progress: Progress | None,
 ) -> Path:
     shape = shape_of(_small_json(repository, "config.json", sizes))
-    require_loadable(shape)
     weights = _weight_files(repository, sizes)
     small = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SMALL_FILES)]
     files = [HubFile(name, sizes[name]) for name in [*small, *weights]]

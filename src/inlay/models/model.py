@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
-from inlay.core.kv_format import KvFormat, gqa_format
+from inlay.core.kv_format import KvFormat, gqa_format, mla_format
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
@@ -27,7 +27,6 @@ from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
 from inlay.models.packed import PACKED_FILE, open_packed
 from inlay.models.torch_ops import TorchOps
-from inlay.models.weight_names import require_loadable
 from inlay.models.weights import load_weights, open_checkpoint
 
 
@@ -73,6 +72,13 @@ class Model:
             raise ConfigError(
                 f"kv dtype {dtype!r} is not supported on {self.device}; supported are auto, "
                 f"{', '.join(self._kv_dtypes)}"
+            )
+        if self.shape.mla:
+            return mla_format(
+                layers=self.shape.layers,
+                width=self.shape.kv_width,
+                dtype=dtype,
+                page_tokens=page_tokens,
             )
         return gqa_format(
             layers=self.shape.layers,
@@ -150,7 +156,6 @@ def load_model(
     torch_device = _device(device)
     directory = Path(directory)
     shape = read_shape(directory)
-    require_loadable(shape)
     ops = _backend(backend, torch_device)
     packed = directory / PACKED_FILE
     if packed.is_file():

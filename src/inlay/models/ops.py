@@ -6,17 +6,19 @@ PyTorch for any device, and the second implementation that the tests compare the
 All activations are float32 rows, in the backend's own arrays, whose first rows are taken with
 `array[:rows]`. Shapes: T tokens, B requests, P pages per request, M model width, N output width,
 F MLP or expert width, H heads, G key/value heads, D head width, E experts, K experts per token,
-C rotated pairs, S positions, V vocabulary.
+C rotated pairs, S positions, V vocabulary; in latent attention L the latent's width, D a query's, W
+a value's.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay.core.model_shape import Activation, MlaShape, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
 
@@ -24,7 +26,18 @@ Array = Any  # numpy.ndarray or torch.Tensor, of one backend
 Linear = Any  # a backend's packed matrix with its bias
 Experts = Any  # a backend's packed experts of one layer
 Step = Any  # what a backend prepares once per step
-ExpertSource = Callable[[int], tuple[Tensor, Tensor, Tensor]]
+
+
+class ExpertTensors(NamedTuple):
+    """One expert as its files have it: gate and up `[F, M]`, down `[M, F]`, and their biases."""
+
+    gate_FM: Tensor
+    up_FM: Tensor
+    down_MF: Tensor
+    biases: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+ExpertSource = Callable[[int], ExpertTensors]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +50,7 @@ class AttentionSpec:
         scale: of the scores.
         eps: of the norms of q and k.
         q_norm_D, k_norm_D: norm weights of heads, or None.
+        sinks_H: a score per head that takes part in the softmax alone, or None.
     """
 
     layer: int
@@ -48,6 +62,28 @@ class AttentionSpec:
     eps: float
     q_norm_D: Array | None
     k_norm_D: Array | None
+    sinks_H: Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlaSpec:
+    """What one layer's latent attention does besides its matrices.
+
+    Attributes:
+        layer: number of the layer, its place in a page.
+        scale: of the scores.
+        eps: of the latent's norm.
+        latent_norm_L: its weights.
+        expand: keys and values of all heads from a latent, as `pack_expand` made it.
+    """
+
+    layer: int
+    heads: int
+    mla: MlaShape
+    scale: float
+    eps: float
+    latent_norm_L: Array
+    expand: Array
 
 
 class Ops(Protocol):
@@ -97,7 +133,13 @@ class Ops(Protocol):
     def pack_experts(
         self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
     ) -> Experts:
-        """Pack all experts of a layer; `source(e)` gives gate and up `[F, M]`, down `[M, F]`."""
+        """Pack all experts of a layer, which `source(e)` gives."""
+        ...
+
+    def pack_expand(self, kv_b_NL: Tensor, heads: int, weight_format: str) -> Array:
+        """What makes keys `[D without rotation]` and values `[W]` of each head from a latent: N are
+        the rows of key and value of the first head, then of the next one.
+        """
         ...
 
     def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Array, sin_SC: Array) -> Step:
@@ -126,16 +168,39 @@ class Ops(Protocol):
         """Causal attention of the new queries over the pool's keys and values."""
         ...
 
+    def store_latent(self, q_THD: Array, latent_TL: Array, spec: MlaSpec, step: Step) -> None:
+        """Rotate the ends of queries in place; normalise and rotate latents, and write them to the
+        pool. A row of `latent` has what is rotated behind the latent.
+        """
+        ...
+
+    def latent_attention(self, q_THD: Array, spec: MlaSpec, step: Step, out_THW: Array) -> None:
+        """Causal attention of the new queries over the pool's latents."""
+        ...
+
     def route(
-        self, logits_TE: Array, normalize: bool, out_ids_TK: Array, out_weights_TK: Array
+        self,
+        logits_TE: Array,
+        router: RouterShape,
+        correction_E: Array | None,
+        out_ids_TK: Array,
+        out_weights_TK: Array,
     ) -> None:
-        """Softmax, then the K largest; their weights scaled to sum 1 if `normalize`."""
+        """Choose K experts for each token, and weigh them, as `RouterShape` says."""
         ...
 
     def moe(
-        self, x_TM: Array, experts: Experts, ids_TK: Array, weights_TK: Array, out_TM: Array
+        self,
+        x_TM: Array,
+        experts: Experts,
+        ids_TK: Array,
+        weights_TK: Array,
+        out_TM: Array,
+        *,
+        activation: Activation,
+        shared: Experts | None,
     ) -> None:
-        """Add the weighted outputs of the chosen experts to `out`."""
+        """Add the weighted outputs of the chosen experts to `out`, and those of shared ones."""
         ...
 
     def silu_mul(self, gate_up_T2F: Array, out_TF: Array) -> None:

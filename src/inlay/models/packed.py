@@ -32,7 +32,6 @@ from inlay.core.units import format_bytes
 from inlay.models.formats import full_name
 from inlay.models.native_ops import NativeLinear, NativeOps
 from inlay.models.ops import Ops
-from inlay.models.weight_names import require_loadable
 from inlay.models.weights import LayerWeights, OpenWeights, open_checkpoint
 
 _Entry = TypeVar("_Entry")
@@ -59,7 +58,6 @@ def pack(source: Path, target: Path, *, weight_format: str = "auto") -> None:
     Cost: one layer in memory at a time; quantising reads 0.5 to 4 GB/s of source per core.
     """
     shape = read_shape(source)
-    require_loadable(shape)
     opened = open_checkpoint(source, shape, NativeOps(), weight_format)
     target.mkdir(parents=True, exist_ok=True)
     if target.samefile(source):

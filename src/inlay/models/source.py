@@ -16,7 +16,6 @@ from inlay.core.model_config import read_shape
 from inlay.models.download import Progress
 from inlay.models.formats import held_bytes
 from inlay.models.hub import SMALL_FILES, check_space, fetch
-from inlay.models.weight_names import require_loadable
 
 DEMO_NAME = "inlay-demo"
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
@@ -139,7 +138,6 @@ def _from_modelscope(
         # What config.json says is known before the weights are fetched.
         directory = snapshot(*SMALL_FILES)
         shape = read_shape(directory)
-        require_loadable(shape)
         file_bytes = shape.parameters * _STORED_BYTES
         there = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
         missing = max(0, file_bytes - there)

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+from inlay.models.ops import AttentionSpec, ExpertSource, MlaSpec, slots_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class _Experts:
     gate_up_E2FM: Tensor
     down_EMF: Tensor
     dtype: torch.dtype
+    gate_up_bias_E2F: Tensor | None
+    down_bias_EM: Tensor | None
 
 
 class TorchOps:
@@ -110,17 +113,30 @@ class TorchOps:
         self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
     ) -> _Experts:
         """Two tensors for all experts."""
-        packed = _Experts(
-            self._empty((experts, 2 * width, hidden), weight_format),
-            self._empty((experts, hidden, width), weight_format),
+        gate_up = self._empty((experts, 2 * width, hidden), weight_format)
+        down = self._empty((experts, hidden, width), weight_format)
+        gate_up_biases, down_biases = [], []
+        for number in range(experts):
+            one = source(number)
+            gate_up[number, :width].copy_(one.gate_FM)
+            gate_up[number, width:].copy_(one.up_FM)
+            down[number].copy_(one.down_MF)
+            if one.biases:
+                gate_up_biases.append(torch.cat(one.biases[:2]))
+                down_biases.append(one.biases[2])
+        return _Experts(
+            gate_up,
+            down,
             getattr(torch, weight_format),
+            self.vector(torch.stack(gate_up_biases)) if gate_up_biases else None,
+            self.vector(torch.stack(down_biases)) if down_biases else None,
         )
-        for expert in range(experts):
-            gate, up, down = source(expert)
-            packed.gate_up_E2FM[expert, :width].copy_(gate)
-            packed.gate_up_E2FM[expert, width:].copy_(up)
-            packed.down_EMF[expert].copy_(down)
-        return packed
+
+    def pack_expand(self, kv_b_NL: Tensor, heads: int, weight_format: str) -> Tensor:
+        """`[H, N / H, L]`."""
+        rows, latent = kv_b_NL.shape
+        packed = self._empty((heads, rows // heads, latent), weight_format)
+        return packed.copy_(kv_b_NL.view(packed.shape))
 
     def _empty(self, size: tuple[int, ...], weight_format: str) -> Tensor:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
@@ -179,9 +195,7 @@ class TorchOps:
         ):
             if norm is not None:
                 part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
-            low, high = part[..., :half].clone(), part[..., half : 2 * half].clone()
-            part[..., :half] = low * step.cos_T1C - high * step.sin_T1C
-            part[..., half : 2 * half] = high * step.cos_T1C + low * step.sin_T1C
+            _rotate(part[..., :half], part[..., half : 2 * half], step)
         data = step.pool.data
         k, v = heads_THD[:, spec.heads : last_k], heads_THD[:, last_k:]
         data[step.page_T, spec.layer, 0, step.offset_T] = k.to(data.dtype)
@@ -240,27 +254,87 @@ class TorchOps:
     ) -> Tensor:
         """Masked attention; float32 on the CPU, the pool's dtype on CUDA."""
         dtype = torch.float32 if self._device.type == "cpu" else k.dtype
-        return F.scaled_dot_product_attention(
-            q_BHTD.to(dtype),
-            k.to(dtype),
-            v.to(dtype),
-            attn_mask=seen,
-            scale=spec.scale,
-            enable_gqa=True,
-        ).to(q_BHTD.dtype)
+        q, k, v = q_BHTD.to(dtype), k.to(dtype), v.to(dtype)
+        if spec.sinks_H is not None:
+            return _softmax_with_sinks(q, k, v, seen, spec).to(q_BHTD.dtype)
+        result = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, scale=spec.scale, enable_gqa=True
+        )
+        return result.to(q_BHTD.dtype)
+
+    def store_latent(self, q_THD: Tensor, latent_TL: Tensor, spec: MlaSpec, step: _Step) -> None:
+        """As the protocol says; pairs of neighbours, which come to lie apart."""
+        mla = spec.mla
+        rotated = latent_TL[:, mla.kv_rank :]
+        for part in (q_THD[..., mla.nope_dim :], rotated[:, None]):
+            even, odd = part[..., ::2].clone(), part[..., 1::2].clone()
+            _rotate(even, odd, step)
+            part.copy_(torch.cat((even, odd), dim=-1))
+        latent = latent_TL[:, : mla.kv_rank]
+        latent.copy_(F.rms_norm(latent, spec.latent_norm_L.shape, spec.latent_norm_L, spec.eps))
+        data = step.pool.data
+        data[step.page_T, spec.layer, step.offset_T] = latent_TL.to(data.dtype)
+
+    def latent_attention(self, q_THD: Tensor, spec: MlaSpec, step: _Step, out_THW: Tensor) -> None:
+        """Absorbed: queries become latents, and so are the results until the end. One request
+        after the other.
+
+        Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.2.
+        """
+        mla, pool = spec.mla, step.pool
+        dtype = torch.float32 if self._device.type == "cpu" else pool.data.dtype
+        keys_HNL, values_HWL = spec.expand.to(dtype).split((mla.nope_dim, mla.value_dim), dim=1)
+        starts = step.batch.query_starts_B1.tolist()
+        for b, length in enumerate(step.batch.context_lens_B.tolist()):
+            q = q_THD[starts[b] : starts[b + 1]].to(dtype)
+            used = -(-length // pool.format.page_tokens)
+            pages = step.page_table_BP[b, :used].long()
+            stored_SL = pool.data[pages, spec.layer].flatten(0, 1)[:length].to(dtype)
+            latent_SL = stored_SL[:, : mla.kv_rank]
+            absorbed_THL = torch.einsum("thn,hnl->thl", q[..., : mla.nope_dim], keys_HNL)
+            whole_THL = torch.cat((absorbed_THL, q[..., mla.nope_dim :]), dim=-1)
+            scores_THS = torch.einsum("thl,sl->ths", whole_THL, stored_SL).float() * spec.scale
+            positions = torch.arange(length, device=self._device)
+            seen_TS = positions[-len(q) :, None] >= positions
+            scores_THS = scores_THS.masked_fill(~seen_TS[:, None], -torch.inf)
+            weights_THS = scores_THS.softmax(-1).to(dtype)
+            attended_THL = torch.einsum("ths,sl->thl", weights_THS, latent_SL)
+            out_THW[starts[b] : starts[b + 1]] = torch.einsum(
+                "thl,hwl->thw", attended_THL, values_HWL
+            )
 
     def route(
-        self, logits_TE: Tensor, normalize: bool, out_ids_TK: Tensor, out_weights_TK: Tensor
+        self,
+        logits_TE: Tensor,
+        router: RouterShape,
+        correction_E: Tensor | None,
+        out_ids_TK: Tensor,
+        out_weights_TK: Tensor,
     ) -> None:
         """As the protocol says."""
-        weights, ids = logits_TE.softmax(-1).topk(out_ids_TK.shape[1], dim=-1)
-        if normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
-        out_ids_TK.copy_(ids)
-        out_weights_TK.copy_(weights)
+        sigmoid = router.score == "sigmoid"
+        scores_TE = logits_TE.sigmoid() if sigmoid else logits_TE.softmax(-1)
+        wanted_TE = scores_TE if correction_E is None else scores_TE + correction_E
+        if router.groups > 1:
+            wanted_TE = _in_best_groups(wanted_TE, router)
+        ids_TK = wanted_TE.topk(out_ids_TK.shape[1], dim=-1).indices
+        weights_TK = scores_TE.gather(1, ids_TK)
+        if router.normalize:
+            # All sigmoids may be 0.
+            weights_TK = weights_TK / (weights_TK.sum(-1, keepdim=True) + (1e-20 if sigmoid else 0))
+        out_ids_TK.copy_(ids_TK)
+        out_weights_TK.copy_(weights_TK * router.scale)
 
     def moe(
-        self, x_TM: Tensor, experts: _Experts, ids_TK: Tensor, weights_TK: Tensor, out_TM: Tensor
+        self,
+        x_TM: Tensor,
+        experts: _Experts,
+        ids_TK: Tensor,
+        weights_TK: Tensor,
+        out_TM: Tensor,
+        *,
+        activation: Activation,
+        shared: _Experts | None,
     ) -> None:
         """One expert after the other, each on the rows that chose it."""
         chosen = ids_TK.flatten()
@@ -268,16 +342,15 @@ class TorchOps:
         rows = order // ids_TK.shape[1]
         weights = weights_TK.flatten()[order]
         counts = torch.bincount(chosen, minlength=len(experts.down_EMF)).tolist()
-        dtype, stored = experts.dtype, experts.down_EMF.dtype
-        x = x_TM.to(dtype).to(stored)
+        for expert in range(len(shared.down_EMF) if shared else 0):
+            out_TM += _one_expert(x_TM, shared, expert, activation)
         start = 0
         for expert, count in enumerate(counts):
             if not count:
                 continue
             part = slice(start, start + count)
-            gate, up = (x[rows[part]] @ experts.gate_up_E2FM[expert].t()).chunk(2, dim=-1)
-            down = (F.silu(gate) * up).to(dtype).to(stored) @ experts.down_EMF[expert].t()
-            out_TM.index_add_(0, rows[part], down.float() * weights[part, None])
+            result = _one_expert(x_TM[rows[part]], experts, expert, activation)
+            out_TM.index_add_(0, rows[part], result * weights[part, None])
             start += count
 
     def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
@@ -297,3 +370,54 @@ class TorchOps:
     def to_tensor(self, array: Tensor) -> Tensor:
         """The tensor itself."""
         return array
+
+
+def _rotate(low: Tensor, high: Tensor, step: _Step) -> None:
+    """Turn each pair by its token's position, in place."""
+    turned = low * step.cos_T1C - high * step.sin_T1C
+    high.copy_(high * step.cos_T1C + low * step.sin_T1C)
+    low.copy_(turned)
+
+
+def _softmax_with_sinks(
+    q_BHTD: Tensor, k: Tensor, v: Tensor, seen: Tensor, spec: AttentionSpec
+) -> Tensor:
+    """A sink takes its share, and gives nothing."""
+    shared_by = spec.heads // spec.kv_heads
+    k, v = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
+    scores = (q_BHTD @ k.transpose(-1, -2)).float() * spec.scale
+    scores = scores.masked_fill(~seen, -torch.inf)
+    assert spec.sinks_H is not None
+    sinks = spec.sinks_H.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+    return weights.to(v.dtype) @ v
+
+
+def _in_best_groups(wanted_TE: Tensor, router: RouterShape) -> Tensor:
+    """What experts of other groups are wanted for is minus infinity."""
+    grouped_TGE = wanted_TE.view(len(wanted_TE), router.groups, -1)
+    best = grouped_TGE.topk(2 if router.group_score == "best_two" else 1, dim=-1).values
+    chosen = best.sum(-1).topk(router.groups_per_token, dim=-1).indices
+    closed_TG = torch.ones(best.shape[:2], dtype=torch.bool, device=wanted_TE.device)
+    closed_TG.scatter_(1, chosen, value=False)
+    return grouped_TGE.masked_fill(closed_TG[..., None], -torch.inf).flatten(1)
+
+
+def _one_expert(x_TM: Tensor, experts: _Experts, expert: int, activation: Activation) -> Tensor:
+    dtype, stored = experts.dtype, experts.down_EMF.dtype
+    gate_up = x_TM.to(dtype).to(stored) @ experts.gate_up_E2FM[expert].t()
+    if experts.gate_up_bias_E2F is not None:
+        gate_up = gate_up + experts.gate_up_bias_E2F[expert]
+    gate, up = gate_up.chunk(2, dim=-1)
+    down = _activated(gate, up, activation).to(dtype).to(stored) @ experts.down_EMF[expert].t()
+    if experts.down_bias_EM is not None:
+        down = down + experts.down_bias_EM[expert]
+    return down.float()
+
+
+def _activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    if activation.kind == "silu":
+        return F.silu(gate) * up
+    gate = gate.clamp(max=activation.limit)
+    up = up.clamp(-activation.limit, activation.limit)
+    return (up + 1) * gate * torch.sigmoid(activation.alpha * gate)

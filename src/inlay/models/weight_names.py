@@ -8,55 +8,96 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from inlay.core.errors import UnsupportedModelError
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_shape import MlaShape, ModelShape
 
 _LAYER = "model.layers.{layer}"
+_ATTENTION = f"{_LAYER}.self_attn"
+_MLP = f"{_LAYER}.mlp"
 
 DECODER_NAMES: dict[str, str] = {
     "embedding": "model.embed_tokens.weight",
     "final_norm": "model.norm.weight",
     "head": "lm_head.weight",
     "attention_norm": f"{_LAYER}.input_layernorm.weight",
-    "q": f"{_LAYER}.self_attn.q_proj.weight",
-    "k": f"{_LAYER}.self_attn.k_proj.weight",
-    "v": f"{_LAYER}.self_attn.v_proj.weight",
-    "output": f"{_LAYER}.self_attn.o_proj.weight",
-    "q_bias": f"{_LAYER}.self_attn.q_proj.bias",
-    "k_bias": f"{_LAYER}.self_attn.k_proj.bias",
-    "v_bias": f"{_LAYER}.self_attn.v_proj.bias",
-    "output_bias": f"{_LAYER}.self_attn.o_proj.bias",
-    "q_norm": f"{_LAYER}.self_attn.q_norm.weight",
-    "k_norm": f"{_LAYER}.self_attn.k_norm.weight",
+    "q": f"{_ATTENTION}.q_proj.weight",
+    "k": f"{_ATTENTION}.k_proj.weight",
+    "v": f"{_ATTENTION}.v_proj.weight",
+    "output": f"{_ATTENTION}.o_proj.weight",
+    "q_bias": f"{_ATTENTION}.q_proj.bias",
+    "k_bias": f"{_ATTENTION}.k_proj.bias",
+    "v_bias": f"{_ATTENTION}.v_proj.bias",
+    "output_bias": f"{_ATTENTION}.o_proj.bias",
+    "q_norm": f"{_ATTENTION}.q_norm.weight",
+    "k_norm": f"{_ATTENTION}.k_norm.weight",
+    "sinks": f"{_ATTENTION}.sinks",
+    # Latent attention.
+    "q_down": f"{_ATTENTION}.q_a_proj.weight",
+    "q_down_bias": f"{_ATTENTION}.q_a_proj.bias",
+    "q_latent_norm": f"{_ATTENTION}.q_a_layernorm.weight",
+    "q_up": f"{_ATTENTION}.q_b_proj.weight",
+    "kv_down": f"{_ATTENTION}.kv_a_proj_with_mqa.weight",
+    "kv_down_bias": f"{_ATTENTION}.kv_a_proj_with_mqa.bias",
+    "kv_latent_norm": f"{_ATTENTION}.kv_a_layernorm.weight",
+    "kv_up": f"{_ATTENTION}.kv_b_proj.weight",
     "mlp_norm": f"{_LAYER}.post_attention_layernorm.weight",
-    "gate": f"{_LAYER}.mlp.gate_proj.weight",
-    "up": f"{_LAYER}.mlp.up_proj.weight",
-    "down": f"{_LAYER}.mlp.down_proj.weight",
-    "gate_bias": f"{_LAYER}.mlp.gate_proj.bias",
-    "up_bias": f"{_LAYER}.mlp.up_proj.bias",
-    "down_bias": f"{_LAYER}.mlp.down_proj.bias",
-    "router": f"{_LAYER}.mlp.gate.weight",
+    "gate": f"{_MLP}.gate_proj.weight",
+    "up": f"{_MLP}.up_proj.weight",
+    "down": f"{_MLP}.down_proj.weight",
+    "gate_bias": f"{_MLP}.gate_proj.bias",
+    "up_bias": f"{_MLP}.up_proj.bias",
+    "down_bias": f"{_MLP}.down_proj.bias",
+    "router": f"{_MLP}.gate.weight",
+    "router_bias": f"{_MLP}.gate.bias",
+    "correction": f"{_MLP}.gate.e_score_correction_bias",
+    "shared_gate": f"{_MLP}.shared_experts.gate_proj.weight",
+    "shared_up": f"{_MLP}.shared_experts.up_proj.weight",
+    "shared_down": f"{_MLP}.shared_experts.down_proj.weight",
     # One tensor per expert, as models are published,
-    "expert_gate": f"{_LAYER}.mlp.experts.{{expert}}.gate_proj.weight",
-    "expert_up": f"{_LAYER}.mlp.experts.{{expert}}.up_proj.weight",
-    "expert_down": f"{_LAYER}.mlp.experts.{{expert}}.down_proj.weight",
+    "expert_gate": f"{_MLP}.experts.{{expert}}.gate_proj.weight",
+    "expert_up": f"{_MLP}.experts.{{expert}}.up_proj.weight",
+    "expert_down": f"{_MLP}.experts.{{expert}}.down_proj.weight",
     # or one for all experts of a layer, as transformers 5 holds them: [E, 2F, M] and [E, M, F].
-    "experts_gate_up": f"{_LAYER}.mlp.experts.gate_up_proj",
-    "experts_down": f"{_LAYER}.mlp.experts.down_proj",
+    "experts_gate_up": f"{_MLP}.experts.gate_up_proj",
+    "experts_down": f"{_MLP}.experts.down_proj",
+    "experts_gate_up_bias": f"{_MLP}.experts.gate_up_proj_bias",
+    "experts_down_bias": f"{_MLP}.experts.down_proj_bias",
 }
 
-WEIGHT_NAMES: dict[str, Mapping[str, str]] = dict.fromkeys(
-    ("llama", "mistral", "qwen3", "qwen3_moe"), DECODER_NAMES
-)
+
+@dataclass(frozen=True)
+class NameRow:
+    """The names of one architecture.
+
+    Attributes:
+        names: by part of the decoder; `{layer}` and `{expert}` are numbers.
+        columns_first: fused experts are [E, M, 2F] and [E, F, M], and gate and up alternate.
+    """
+
+    names: Mapping[str, str]
+    columns_first: bool = False
 
 
-def require_loadable(shape: ModelShape) -> None:
-    """Raise UnsupportedModelError where config.json is understood, and the decoder lacks parts."""
-    if shape.architecture not in WEIGHT_NAMES:
-        raise UnsupportedModelError(
-            f"config.json: models of model_type {shape.architecture!r} cannot be loaded yet; those "
-            f"of {', '.join(sorted(WEIGHT_NAMES))} can"
-        )
+_ROUTER_NAMES = {
+    "router": f"{_MLP}.router.weight",
+    "router_bias": f"{_MLP}.router.bias",
+}
 
+WEIGHT_NAMES: dict[str, NameRow] = {
+    **dict.fromkeys(
+        (
+            "deepseek_v2",
+            "deepseek_v3",
+            "glm4_moe",
+            "kimi_k2",
+            "llama",
+            "mistral",
+            "qwen3",
+            "qwen3_moe",
+        ),
+        NameRow(DECODER_NAMES),
+    ),
+    "gpt_oss": NameRow(DECODER_NAMES | _ROUTER_NAMES, columns_first=True),
+}
 
 # Tensors that old checkpoints hold and that are computed here.
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
@@ -72,24 +113,19 @@ class Expected:
 
 def layer_parts(shape: ModelShape, layer: int) -> dict[str, tuple[int, ...]]:
     """Parts of one layer and their shapes, the routed experts left out."""
-    hidden, width = shape.hidden, shape.intermediate
-    q_rows, kv_rows = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    parts: dict[str, tuple[int, ...]] = {
-        "attention_norm": (hidden,),
-        "q": (q_rows, hidden),
-        "k": (kv_rows, hidden),
-        "v": (kv_rows, hidden),
-        "output": (hidden, q_rows),
-        "mlp_norm": (hidden,),
-    }
-    if shape.qkv_bias:
-        parts |= {"q_bias": (q_rows,), "k_bias": (kv_rows,), "v_bias": (kv_rows,)}
-    if shape.output_bias:
-        parts["output_bias"] = (hidden,)
-    if shape.qk_norm:
-        parts |= {"q_norm": (shape.head_dim,), "k_norm": (shape.head_dim,)}
+    hidden, width, shared = shape.hidden, shape.intermediate, shape.shared_intermediate
+    parts: dict[str, tuple[int, ...]] = {"attention_norm": (hidden,)}
+    parts |= _mla_parts(shape, shape.mla) if shape.mla else _gqa_parts(shape)
+    parts["mlp_norm"] = (hidden,)
     if layer in shape.sparse_layers:
         parts["router"] = (shape.experts, hidden)
+        if shape.router.bias:
+            parts["router_bias"] = (shape.experts,)
+        if shape.router.correction:
+            parts["correction"] = (shape.experts,)
+        if shared:
+            parts |= {"shared_gate": (shared, hidden), "shared_up": (shared, hidden)}
+            parts["shared_down"] = (hidden, shared)
         return parts
     parts |= {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
     if shape.mlp_bias:
@@ -97,28 +133,78 @@ def layer_parts(shape: ModelShape, layer: int) -> dict[str, tuple[int, ...]]:
     return parts
 
 
+def _gqa_parts(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    hidden = shape.hidden
+    q_rows, kv_rows = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    parts: dict[str, tuple[int, ...]] = {
+        "q": (q_rows, hidden),
+        "k": (kv_rows, hidden),
+        "v": (kv_rows, hidden),
+        "output": (hidden, q_rows),
+    }
+    if shape.qkv_bias:
+        parts |= {"q_bias": (q_rows,), "k_bias": (kv_rows,), "v_bias": (kv_rows,)}
+    if shape.output_bias:
+        parts["output_bias"] = (hidden,)
+    if shape.qk_norm:
+        parts |= {"q_norm": (shape.head_dim,), "k_norm": (shape.head_dim,)}
+    if shape.sinks:
+        parts["sinks"] = (shape.heads,)
+    return parts
+
+
+def _mla_parts(shape: ModelShape, mla: MlaShape) -> dict[str, tuple[int, ...]]:
+    hidden, latent = shape.hidden, mla.kv_rank + mla.rope_dim
+    q_rows = shape.heads * shape.head_dim
+    parts: dict[str, tuple[int, ...]] = {"q": (q_rows, hidden)}
+    if mla.q_rank:
+        parts = {"q_down": (mla.q_rank, hidden), "q_latent_norm": (mla.q_rank,)}
+        parts["q_up"] = (q_rows, mla.q_rank)
+    parts |= {
+        "kv_down": (latent, hidden),
+        "kv_latent_norm": (mla.kv_rank,),
+        "kv_up": (shape.heads * (mla.nope_dim + mla.value_dim), mla.kv_rank),
+        "output": (hidden, shape.heads * mla.value_dim),
+    }
+    if shape.qkv_bias:
+        parts["kv_down_bias"] = (latent,)
+        if mla.q_rank:
+            parts["q_down_bias"] = (mla.q_rank,)
+    if shape.output_bias:
+        parts["output_bias"] = (hidden,)
+    return parts
+
+
 def expected_tensors(shape: ModelShape, *, fused_experts: bool) -> Iterator[Expected]:
     """All tensors of a model, in the order in which they are used."""
-    names = WEIGHT_NAMES[shape.architecture]
+    row = names_of(shape)
+    names = row.names
     yield Expected(names["embedding"], (shape.vocab, shape.hidden))
     for layer in range(shape.layers):
         for part, size in layer_parts(shape, layer).items():
             yield Expected(names[part].format(layer=layer), size)
         if layer in shape.sparse_layers:
-            yield from _expected_experts(shape, names, layer, fused_experts)
+            yield from _expected_experts(shape, row, layer, fused_experts)
     yield Expected(names["final_norm"], (shape.hidden,))
     if not shape.tie_embeddings:
         yield Expected(names["head"], (shape.vocab, shape.hidden))
 
 
 def _expected_experts(
-    shape: ModelShape, names: Mapping[str, str], layer: int, fused: bool
+    shape: ModelShape, row: NameRow, layer: int, fused: bool
 ) -> Iterator[Expected]:
-    hidden, width, experts = shape.hidden, shape.moe_intermediate, shape.experts
+    names, experts = row.names, shape.experts
+    hidden, width = shape.hidden, shape.moe_intermediate
     if fused:
-        gate_up = names["experts_gate_up"].format(layer=layer)
-        yield Expected(gate_up, (experts, 2 * width, hidden))
-        yield Expected(names["experts_down"].format(layer=layer), (experts, hidden, width))
+        gate_up, down = (2 * width, hidden), (hidden, width)
+        if row.columns_first:
+            gate_up, down = gate_up[::-1], down[::-1]
+        yield Expected(names["experts_gate_up"].format(layer=layer), (experts, *gate_up))
+        yield Expected(names["experts_down"].format(layer=layer), (experts, *down))
+        if shape.expert_bias:
+            gate_up_bias = names["experts_gate_up_bias"].format(layer=layer)
+            yield Expected(gate_up_bias, (experts, 2 * width))
+            yield Expected(names["experts_down_bias"].format(layer=layer), (experts, hidden))
         return
     for expert in range(experts):
         for part, size in (
@@ -127,3 +213,13 @@ def _expected_experts(
             ("expert_down", (hidden, width)),
         ):
             yield Expected(names[part].format(layer=layer, expert=expert), size)
+
+
+def names_of(shape: ModelShape) -> NameRow:
+    """The row of a shape's architecture."""
+    if shape.architecture not in WEIGHT_NAMES:
+        raise UnsupportedModelError(
+            f"weights of model_type {shape.architecture!r} have no names: add its row to "
+            "inlay/models/weight_names.py"
+        )
+    return WEIGHT_NAMES[shape.architecture]

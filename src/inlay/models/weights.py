@@ -5,7 +5,7 @@ files themselves are mapped, their pages belong to the system's cache. The embed
 of its file, because a step reads only a few of its rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,25 +24,67 @@ from inlay.models.formats import (
     packed_bytes,
     part_formats,
 )
-from inlay.models.ops import Array, Experts, Linear, Ops
+from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.weight_files import WeightFiles
-from inlay.models.weight_names import WEIGHT_NAMES, expected_tensors
+from inlay.models.weight_names import expected_tensors, layer_parts, names_of
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    """One layer. Either `gate_up` and `down`, or `router` and `experts`, are set."""
+class GqaWeights:
+    """Grouped-query attention."""
 
-    attention_norm_M: Array
     qkv: Linear
     output: Linear
     q_norm_D: Array | None
     k_norm_D: Array | None
+    sinks_H: Array | None
+
+
+@dataclass(frozen=True)
+class MlaWeights:
+    """Latent attention.
+
+    Attributes:
+        down: from the model's width: queries (of all heads, or their latent), then the latent of
+            keys and values with what is rotated.
+        q_latent_norm_L, q_up: from the queries' latent to the queries; None where they have none.
+        expand: see `Ops.pack_expand`.
+    """
+
+    down: Linear
+    q_latent_norm_L: Array | None
+    q_up: Linear | None
+    kv_latent_norm_L: Array
+    expand: Array
+    output: Linear
+
+
+@dataclass(frozen=True)
+class DenseWeights:
+    """An MLP that all tokens pass."""
+
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True)
+class MixtureWeights:
+    """A mixture of experts."""
+
+    router: Linear
+    correction_E: Array | None
+    experts: Experts
+    shared: Experts | None
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer."""
+
+    attention_norm_M: Array
+    attention: GqaWeights | MlaWeights
     mlp_norm_M: Array
-    gate_up: Linear | None
-    down: Linear | None
-    router: Linear | None
-    experts: Experts | None
+    mlp: DenseWeights | MixtureWeights
 
 
 @dataclass(frozen=True)
@@ -131,14 +173,14 @@ def open_checkpoint(
             cannot sum such long rows.
     """
     files = WeightFiles(directory)
-    names = WEIGHT_NAMES[shape.architecture]
+    names = names_of(shape).names
     first_sparse = shape.sparse_layers[0] if shape.sparse_layers else 0
     fused = names["experts_gate_up"].format(layer=first_sparse) in files.tensors
     expected = expected_tensors(shape, fused_experts=fused)
     files.check(expected, optional=(names["head"],))
-    q = files.tensors[names["q"].format(layer=0)]
+    first = files.tensors[names["output"].format(layer=0)]
     # float32 holds float16 exactly, too.
-    float_dtype = "bfloat16" if q.dtype == torch.bfloat16 else "float32"
+    float_dtype = "bfloat16" if first.dtype == torch.bfloat16 else "float32"
     if weight_format == "auto":
         weight_format = ops.auto_format(float_dtype)
     weight_format = full_name(weight_format)
@@ -147,7 +189,7 @@ def open_checkpoint(
             f"weight_format {weight_format!r} is not supported with {ops.name}; supported are "
             f"auto, {', '.join(ops.weight_formats)}"
         )
-    formats = part_formats(weight_format, float_dtype)
+    formats = part_formats(shape, weight_format, float_dtype)
     check_row_lengths(shape, formats)
     return OpenWeights(
         source=TensorWeights(files, shape, ops, formats, fused_experts=fused),
@@ -177,7 +219,7 @@ class TensorWeights:
         fused_experts: bool,
     ) -> None:
         self._tensors, self._shape, self._ops, self._formats = tensors, shape, ops, formats
-        self._names: Mapping[str, str] = WEIGHT_NAMES[shape.architecture]
+        self._row = names_of(shape)
         self._fused = fused_experts
 
     def embedding(self) -> Array:
@@ -195,28 +237,62 @@ class TensorWeights:
 
     def layer(self, layer: int) -> LayerWeights:
         """As the protocol says."""
-        shape, formats = self._shape, self._formats
-        sparse = layer in shape.sparse_layers
+        there = layer_parts(self._shape, layer)
         return LayerWeights(
             attention_norm_M=self._vector("attention_norm", layer),
-            qkv=self._linear(("q", "k", "v"), layer, formats.attention, shape.qkv_bias),
-            output=self._linear(("output",), layer, formats.attention, shape.output_bias),
-            q_norm_D=self._vector("q_norm", layer) if shape.qk_norm else None,
-            k_norm_D=self._vector("k_norm", layer) if shape.qk_norm else None,
+            attention=self._mla(layer, there) if self._shape.mla else self._gqa(layer, there),
             mlp_norm_M=self._vector("mlp_norm", layer),
-            gate_up=None
-            if sparse
-            else self._linear(("gate", "up"), layer, formats.mlp, shape.mlp_bias),
-            down=None if sparse else self._linear(("down",), layer, formats.mlp, shape.mlp_bias),
-            router=self._linear(("router",), layer, formats.router) if sparse else None,
-            experts=self._experts(layer) if sparse else None,
+            mlp=self._mixture(layer, there) if "router" in there else self._dense(layer, there),
+        )
+
+    def _gqa(self, layer: int, there: Container[str]) -> GqaWeights:
+        shape, attention = self._shape, self._formats.attention
+        return GqaWeights(
+            qkv=self._linear(("q", "k", "v"), layer, attention, shape.qkv_bias),
+            output=self._linear(("output",), layer, attention, shape.output_bias),
+            q_norm_D=self._optional("q_norm", layer, there),
+            k_norm_D=self._optional("k_norm", layer, there),
+            sinks_H=self._optional("sinks", layer, there),
+        )
+
+    def _mla(self, layer: int, there: Container[str]) -> MlaWeights:
+        shape, attention = self._shape, self._formats.attention
+        q = "q_down" if "q_down" in there else "q"
+        with _damage(f"kv_up of layer {layer}"):
+            expand = self._ops.pack_expand(self._get("kv_up", layer), shape.heads, attention)
+        return MlaWeights(
+            down=self._linear((q, "kv_down"), layer, attention, shape.qkv_bias),
+            q_latent_norm_L=self._optional("q_latent_norm", layer, there),
+            q_up=self._linear(("q_up",), layer, attention) if "q_up" in there else None,
+            kv_latent_norm_L=self._vector("kv_latent_norm", layer),
+            expand=expand,
+            output=self._linear(("output",), layer, attention, shape.output_bias),
+        )
+
+    def _dense(self, layer: int, there: Container[str]) -> DenseWeights:
+        bias, mlp = self._shape.mlp_bias, self._formats.mlp
+        return DenseWeights(
+            gate_up=self._linear(("gate", "up"), layer, mlp, bias),
+            down=self._linear(("down",), layer, mlp, bias),
+        )
+
+    def _mixture(self, layer: int, there: Container[str]) -> MixtureWeights:
+        router = self._linear(("router",), layer, self._formats.router, "router_bias" in there)
+        return MixtureWeights(
+            router=router,
+            correction_E=self._optional("correction", layer, there),
+            experts=self._experts(layer),
+            shared=self._shared(layer) if "shared_gate" in there else None,
         )
 
     def _get(self, part: str, layer: int, **more: int) -> Tensor:
-        return self._tensors.get(self._names[part].format(layer=layer, **more))
+        return self._tensors.get(self._row.names[part].format(layer=layer, **more))
 
     def _vector(self, part: str, layer: int = 0) -> Array:
         return self._ops.vector(self._get(part, layer))
+
+    def _optional(self, part: str, layer: int, there: Container[str]) -> Array | None:
+        return self._vector(part, layer) if part in there else None
 
     def _linear(
         self, parts: tuple[str, ...], layer: int, weight_format: str, bias: bool = False
@@ -224,20 +300,34 @@ class TensorWeights:
         with _damage(f"{', '.join(parts)} of layer {layer}"):
             return self._ops.pack_linear(
                 [self._get(part, layer) for part in parts],
-                [self._get(f"{part}_bias", layer) for part in parts] if bias else [],
+                [self._bias(part, layer) for part in parts] if bias else [],
                 weight_format,
             )
 
-    def _expert(self, layer: int, expert: int) -> tuple[Tensor, Tensor, Tensor]:
-        if self._fused:
-            gate_up = self._get("experts_gate_up", layer)[expert]
+    def _bias(self, part: str, layer: int) -> Tensor:
+        """Zeros for what has none beside one that has."""
+        if part == "q" and self._shape.mla:
+            return torch.zeros(self._shape.heads * self._shape.head_dim)
+        return self._get(f"{part}_bias", layer)
+
+    def _expert(self, layer: int, expert: int) -> ExpertTensors:
+        if not self._fused:
+            gate, up, down = (
+                self._get(part, layer, expert=expert)
+                for part in ("expert_gate", "expert_up", "expert_down")
+            )
+            return ExpertTensors(gate, up, down)
+        gate_up = self._get("experts_gate_up", layer)[expert]
+        down = self._get("experts_down", layer)[expert]
+        if not self._row.columns_first:
             gate, up = gate_up.chunk(2)
-            return gate, up, self._get("experts_down", layer)[expert]
-        gate, up, down = (
-            self._get(part, layer, expert=expert)
-            for part in ("expert_gate", "expert_up", "expert_down")
-        )
-        return gate, up, down
+            return ExpertTensors(gate, up, down)
+        biases = None
+        if self._shape.expert_bias:
+            gate_up_bias = self._get("experts_gate_up_bias", layer)[expert]
+            down_bias = self._get("experts_down_bias", layer)[expert]
+            biases = (gate_up_bias[::2], gate_up_bias[1::2], down_bias)
+        return ExpertTensors(gate_up[:, ::2].t(), gate_up[:, 1::2].t(), down.t(), biases)
 
     def _experts(self, layer: int) -> Experts:
         shape = self._shape
@@ -248,6 +338,16 @@ class TensorWeights:
                 shape.moe_intermediate,
                 partial(self._expert, layer),
                 self._formats.mlp,
+            )
+
+    def _shared(self, layer: int) -> Experts:
+        """As one expert."""
+        shape = self._shape
+        parts = (self._get(f"shared_{part}", layer) for part in ("gate", "up", "down"))
+        one = ExpertTensors(*parts)
+        with _damage(f"the shared experts of layer {layer}"):
+            return self._ops.pack_experts(
+                1, shape.hidden, shape.shared_intermediate, lambda _: one, self._formats.mlp
             )
 
 

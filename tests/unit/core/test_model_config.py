@@ -1,4 +1,4 @@
-"""What config.json says, beside what `transformers` makes of it, in the sizes of published models."""
+"""What config.json says, beside what `transformers` makes of it, in sizes of published models."""
 
 from typing import Any
 
