@@ -42,12 +42,23 @@ void silu_mul(nb::handle gate_up_T2F, nb::handle out_TF) {
 }
 
 void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle out_ids_TK,
-                 nb::handle out_weights_TK) {
+                 nb::handle out_weights_TK, bool sigmoid, nb::handle correction_E, int64_t groups,
+                 int64_t groups_per_token, bool best_two, float scale) {
   const Array logits(logits_TE, "logits_TE", 2);
   const Array ids(out_ids_TK, "out_ids_TK", 2, Access::kWrite);
   const Array weights(out_weights_TK, "out_weights_TK", 2, Access::kWrite);
-  if (top_k < 1 || top_k > logits.size(1))
-    fail("top_k: must be in 1..", logits.size(1), " (the experts of logits_TE), got ", top_k);
+  const int64_t experts = logits.size(1);
+  const OptionalVector correction(correction_E, "correction_E", experts);
+  if (groups < 1 || groups > experts || experts % groups != 0)
+    fail("groups: must divide the ", experts, " experts of logits_TE, got ", groups);
+  if (groups_per_token < 1 || groups_per_token > groups)
+    fail("groups_per_token: must be in 1..", groups, " (groups), got ", groups_per_token);
+  if (best_two && groups > groups_per_token && experts < 2 * groups)
+    fail("groups: ", groups, " of ", experts, " experts leave groups of one, whose best two count");
+  const int64_t open = experts / groups * groups_per_token;
+  if (top_k < 1 || top_k > open)
+    fail("top_k: must be in 1..", open, " (the experts of groups_per_token), got ", top_k);
+  if (!std::isfinite(scale)) fail("scale: must be finite, got ", scale);
   for (const Array* out : {&ids, &weights}) {
     out->require_size(0, logits.size(0), "tokens of logits_TE");
     out->require_size(1, top_k, "top_k");
@@ -56,15 +67,25 @@ void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle
   const kernels::ConstRows in_rows = const_rows(logits);
   int32_t* id = ids.as<int32_t>(Kind::kI32);
   float* weight = weights.as<float>(Kind::kF32);
-  require_apart(ids.extent(), {logits.extent(), weights.extent()});
-  require_apart(weights.extent(), {logits.extent()});
+  require_apart(ids.extent(), {logits.extent(), weights.extent(), correction.extent()});
+  require_apart(weights.extent(), {logits.extent(), correction.extent()});
+  kernels::RouterRules rules;
+  rules.sigmoid = sigmoid;
+  rules.normalize = normalize;
+  rules.best_two = best_two;
+  rules.groups = groups;
+  rules.groups_per_token = groups_per_token;
+  rules.scale = scale;
+  rules.correction = correction.data();
   bool good = true;
   {
     const nb::gil_scoped_release unlocked;
-    good = kernels::router_topk(in_rows, top_k, normalize, id, weight);
+    good = kernels::router_topk(in_rows, top_k, rules, id, weight);
   }
   if (!good)
-    fail("logits_TE: a row has no softmax: it holds a NaN or +infinity, or -infinity alone");
+    fail(sigmoid ? "logits_TE: a row holds a NaN"
+                 : "logits_TE: a row has no softmax: it holds a NaN or +infinity, or -infinity "
+                   "alone");
 }
 
 }  // namespace
@@ -73,7 +94,9 @@ void register_rows(nb::module_& m) {
   m.def("rms_norm", rms_norm, "x_TM"_a.none(), "weight_M"_a.none(), "eps"_a, "out_TM"_a.none());
   m.def("silu_mul", silu_mul, "gate_up_T2F"_a.none(), "out_TF"_a.none());
   m.def("router_topk", router_topk, "logits_TE"_a.none(), "top_k"_a, "normalize"_a,
-        "out_ids_TK"_a.none(), "out_weights_TK"_a.none());
+        "out_ids_TK"_a.none(), "out_weights_TK"_a.none(), "sigmoid"_a = false,
+        "correction_E"_a.none() = nb::none(), "groups"_a = 1, "groups_per_token"_a = 1,
+        "best_two"_a = false, "scale"_a = 1.0f);
 }
 
 }  // namespace inlay::bindings

@@ -149,18 +149,34 @@ struct RopeRows {
   DType dtype;
 };
 
-// Softmax over all experts, then the top_k largest, ties to the lower id, in descending order.
+// How experts are chosen and weighted. A score is the softmax over all experts, or the sigmoid of
+// its logit; the correction is added for the choice alone. Of `groups` alike, which count their best
+// expert or the sum of their best two, experts are chosen from `groups_per_token`.
+struct RouterRules {
+  bool sigmoid = false;
+  bool normalize = false;      // to sum 1
+  bool best_two = false;       // each group has two, then
+  int64_t groups = 1;          // divides the experts
+  int64_t groups_per_token = 1;
+  float scale = 1;
+  const float* correction = nullptr;  // [experts]
+};
+
+// Floats: scores, what is wanted, and what groups count.
+static constexpr int64_t router_scratch(int64_t experts) { return 3 * round_up(experts, 16); }
+
+// Scores of all experts, then the top_k most wanted, ties to the lower id, in descending order.
 struct RouterRows {
   const float* logits;
   int64_t logits_stride;
   int64_t rows;
   int64_t experts;
   int64_t top_k;
-  bool normalize;
+  RouterRules rules;
   int32_t* out_ids;
   float* out_weights;
-  float* scratch;  // experts rounded up to 16, floats
-  bool undefined;  // out: a row whose softmax is not a number
+  float* scratch;  // router_scratch(experts) floats
+  bool undefined;  // out: a row whose scores are not numbers
 };
 
 struct KernelTable {

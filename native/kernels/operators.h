@@ -52,9 +52,9 @@ void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM);
 // out = silu(gate) * up, gate and up being the halves of a row.
 void silu_mul(ConstRows gate_up_T2F, Rows out_TF);
 
-// False when a row has no softmax: it holds a NaN or +infinity, or -infinity alone; the outputs are
-// then meaningless.
-[[nodiscard]] bool router_topk(ConstRows logits_TE, int64_t top_k, bool normalize,
+// False when a row has no scores: it holds a NaN, and for a softmax +infinity, or -infinity alone;
+// the outputs are then meaningless.
+[[nodiscard]] bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules,
                                int32_t* out_ids_TK, float* out_weights_TK);
 
 // A page-first KV pool: [num_pages][layers][k, v][page_tokens][kv_heads][head_dim].

@@ -42,11 +42,11 @@ void silu_mul(ConstRows gate_up_T2F, Rows out_TF) {
   });
 }
 
-bool router_topk(ConstRows logits_TE, int64_t top_k, bool normalize, int32_t* out_ids_TK,
+bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules, int32_t* out_ids_TK,
                  float* out_weights_TK) {
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
-  session.prepare_thread_scratch(logits_TE.cols + 16);
+  session.prepare_thread_scratch(router_scratch(logits_TE.cols));
   std::atomic<bool> undefined{false};
   over_rows(session, logits_TE.rows, 8 * logits_TE.cols, [&](int64_t first, int64_t rows, int t) {
     RouterRows call = {logits_TE.row(first),
@@ -54,7 +54,7 @@ bool router_topk(ConstRows logits_TE, int64_t top_k, bool normalize, int32_t* ou
                        rows,
                        logits_TE.cols,
                        top_k,
-                       normalize,
+                       rules,
                        out_ids_TK + first * top_k,
                        out_weights_TK + first * top_k,
                        session.thread_scratch(t),

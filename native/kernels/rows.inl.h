@@ -184,44 +184,100 @@ void rope_rows(const RopeRows& p) {
   }
 }
 
-void router_rows(RouterRows& p) {
+// Softmax of a row, or sigmoids. False: they are not numbers.
+inline bool scores_of(const float* logits, int64_t experts, bool sigmoid, float* scores) {
   constexpr int64_t kWidth = Vec::kWidth;
+  float largest = 0;
+  if (!sigmoid) {
+    largest = logits[0];
+    for (int64_t e = 1; e < experts; ++e)
+      if (logits[e] > largest) largest = logits[e];
+  }
+  Vec::F sums = Vec::zero();
+  for (int64_t e = 0; e < experts; e += kWidth) {
+    const int64_t n = experts - e;
+    // Lanes past the end hold exp(0) after load_first, so they are cut off before the sum.
+    Vec::F value = n >= kWidth ? Vec::load(logits + e) : Vec::load_first(logits + e, n);
+    value = sigmoid ? Vec::sub(Vec::zero(), value) : Vec::sub(value, Vec::set(largest));
+    value = vec_exp(value);
+    Vec::store(scores + e, value);
+    if (n < kWidth) value = Vec::load_first(scores + e, n);
+    sums = Vec::add(sums, value);
+  }
+  if (sigmoid) {
+    bool good = true;
+    for (int64_t e = 0; e < experts; ++e) {
+      scores[e] = 1 / (1 + scores[e]);
+      good &= logits[e] == logits[e];
+    }
+    return good;
+  }
+  // At least exp(0); NaN after a NaN, an infinity, or a row of nothing but -infinity.
+  const float total = Vec::sum(sums);
+  for (int64_t e = 0; e < experts; ++e) scores[e] /= total;
+  return total >= 1;
+}
+
+// Shuts out the experts of all groups but the best, ties to the lower one.
+inline void keep_best_groups(const RouterRules& rules, int64_t experts, float* wanted,
+                             float* counts) {
+  const int64_t size = experts / rules.groups;
+  for (int64_t g = 0; g < rules.groups; ++g) {
+    const float* group = wanted + g * size;
+    float best = group[0], second = -__builtin_inff();
+    for (int64_t e = 1; e < size; ++e) {
+      if (group[e] > best) {
+        second = best;
+        best = group[e];
+      } else if (group[e] > second) {
+        second = group[e];
+      }
+    }
+    counts[g] = rules.best_two ? best + second : best;
+  }
+  for (int64_t g = 0; g < rules.groups; ++g) {
+    int64_t better = 0;
+    for (int64_t other = 0; other < rules.groups; ++other)
+      better += counts[other] > counts[g] || (counts[other] == counts[g] && other < g);
+    if (better < rules.groups_per_token) continue;
+    for (int64_t e = 0; e < size; ++e) wanted[g * size + e] = -__builtin_inff();
+  }
+}
+
+void router_rows(RouterRows& p) {
+  const RouterRules& rules = p.rules;
+  const int64_t stride = round_up(p.experts, 16);
+  float* const scores = p.scratch;
+  float* const wanted = scores + stride;
   p.undefined = false;
   for (int64_t r = 0; r < p.rows; ++r) {
-    const float* logits = p.logits + r * p.logits_stride;
-    float largest = logits[0];
-    for (int64_t e = 1; e < p.experts; ++e)
-      if (logits[e] > largest) largest = logits[e];
-    Vec::F sums = Vec::zero();
-    for (int64_t e = 0; e < p.experts; e += kWidth) {
-      const int64_t n = p.experts - e;
-      // Lanes past the end hold exp(0) after load_first, so they are cut off before the sum.
-      Vec::F value = n >= kWidth ? Vec::load(logits + e) : Vec::load_first(logits + e, n);
-      value = vec_exp(Vec::sub(value, Vec::set(largest)));
-      Vec::store(p.scratch + e, value);
-      if (n < kWidth) value = Vec::load_first(p.scratch + e, n);
-      sums = Vec::add(sums, value);
-    }
-    // At least exp(0); NaN after a NaN, an infinity, or a row of nothing but -infinity.
-    const float total = Vec::sum(sums);
-    if (!(total >= 1)) p.undefined = true;
+    if (!scores_of(p.logits + r * p.logits_stride, p.experts, rules.sigmoid, scores))
+      p.undefined = true;
+    for (int64_t e = 0; e < p.experts; ++e)
+      wanted[e] = rules.correction == nullptr ? scores[e] : scores[e] + rules.correction[e];
+    if (rules.groups > rules.groups_per_token)
+      keep_best_groups(rules, p.experts, wanted, wanted + stride);
     int32_t* ids = p.out_ids + r * p.top_k;
     float* weights = p.out_weights + r * p.top_k;
     int64_t found = 0;
     for (int64_t e = 0; e < p.experts; ++e) {
-      const float weight = p.scratch[e] / total;
-      if (found == p.top_k && !(weight > weights[found - 1])) continue;
+      if (found == p.top_k && !(wanted[e] > weights[found - 1])) continue;
       int64_t place = found < p.top_k ? found++ : found - 1;
-      for (; place > 0 && weight > weights[place - 1]; --place) {
+      for (; place > 0 && wanted[e] > weights[place - 1]; --place) {
         weights[place] = weights[place - 1];
         ids[place] = ids[place - 1];
       }
-      weights[place] = weight;
+      weights[place] = wanted[e];
       ids[place] = static_cast<int32_t>(e);
     }
-    if (!p.normalize) continue;
-    float sum = 0;
-    for (int64_t i = 0; i < p.top_k; ++i) sum += weights[i];
-    for (int64_t i = 0; i < p.top_k; ++i) weights[i] /= sum;
+    float sum = rules.sigmoid ? 1e-20f : 0;  // all sigmoids may be 0
+    for (int64_t i = 0; i < p.top_k; ++i) {
+      weights[i] = scores[ids[i]];
+      sum += weights[i];
+    }
+    for (int64_t i = 0; i < p.top_k; ++i) {
+      if (rules.normalize) weights[i] /= sum;
+      weights[i] *= rules.scale;
+    }
   }
 }

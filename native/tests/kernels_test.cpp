@@ -235,7 +235,9 @@ void test_rows() {
 
   std::vector<int32_t> ids(static_cast<std::size_t>(t * 4));
   Floats chosen(ids.size());
-  CHECK(router_topk(const_rows(x, t, m), 4, true, ids.data(), chosen.data()));
+  RouterRules rules;
+  rules.normalize = true;
+  CHECK(router_topk(const_rows(x, t, m), 4, rules, ids.data(), chosen.data()));
   for (std::size_t row = 0; row < static_cast<std::size_t>(t); ++row) {
     float sum = 0;
     for (std::size_t i = 0; i < 4; ++i) {
@@ -248,7 +250,7 @@ void test_rows() {
   }
   Floats bad = x;
   bad[100] = std::nanf("");
-  CHECK(!router_topk(const_rows(bad, t, m), 4, true, ids.data(), chosen.data()));
+  CHECK(!router_topk(const_rows(bad, t, m), 4, rules, ids.data(), chosen.data()));
 }
 
 // Fused rows go through rope_and_store into a pool and are attended to, in one chunk and one by

@@ -142,7 +142,17 @@ class kernels:
     ) -> Pending: ...
     @staticmethod
     def router_topk(
-        logits_TE: Any, top_k: int, normalize: bool, out_ids_TK: Any, out_weights_TK: Any
+        logits_TE: Any,
+        top_k: int,
+        normalize: bool,
+        out_ids_TK: Any,
+        out_weights_TK: Any,
+        sigmoid: bool = False,
+        correction_E: Any = None,
+        groups: int = 1,
+        groups_per_token: int = 1,
+        best_two: bool = False,
+        scale: float = 1.0,
     ) -> None: ...
     @staticmethod
     def rms_norm(x_TM: Any, weight_M: Any, eps: float, out_TM: Any) -> None: ...

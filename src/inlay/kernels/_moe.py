@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from inlay.core.errors import ArgumentError
 from inlay.kernels import _backend
@@ -168,21 +168,46 @@ def router_topk(
     normalize: bool,
     out_ids_TK: Array,
     out_weights_TK: Array,
+    *,
+    score: Literal["softmax", "sigmoid"] = "softmax",
+    correction_E: Array | None = None,
+    groups: int = 1,
+    groups_per_token: int = 1,
+    group_score: Literal["best", "best_two"] = "best",
+    scale: float = 1.0,
 ) -> None:
-    """Softmax over all experts, then the `top_k` largest in descending order, as in Qwen3-MoE.
+    """Choose the `top_k` experts with the largest scores, in descending order, and weigh them.
 
     Args:
-        logits_TE: float32, any row stride, contiguous columns. -infinity shuts an expert out: its
-            weight is 0.
-        top_k: experts per token, 1 to E.
-        normalize: divide the chosen weights by their sum.
-        out_ids_TK: int32, contiguous; of equal weights the lower id comes first.
+        logits_TE: float32, any row stride, contiguous columns. -infinity shuts an expert out of a
+            softmax: its weight is 0.
+        top_k: experts per token, 1 to those of `groups_per_token` groups.
+        normalize: divide the chosen scores by their sum; of sigmoids, 1e-20 is added to it.
+        out_ids_TK: int32, contiguous; of equal scores the lower id comes first.
         out_weights_TK: float32, contiguous.
+        score: softmax over all experts, as in Qwen3-MoE, or the sigmoid of each, as in DeepSeek-V3.
+        correction_E: float32, added to scores for the choice alone.
+        groups, groups_per_token: experts are chosen from so many of so many groups of neighbours,
+            those that count most (of equal ones the lower). Source: DeepSeek-V2 (arXiv 2405.04434).
+        group_score: what a group counts: its best expert, or the sum of its best two.
+        scale: factor of the weights, at the end.
 
     Raises:
-        ArgumentError: a shape or dtype is wrong, or a row has no softmax (a NaN, +infinity, or
-            nothing but -infinity); the message names the argument.
+        ArgumentError: a shape, dtype or number is wrong, or a row has no scores (a NaN; for a
+            softmax +infinity, or nothing but -infinity); the message names the argument.
 
     Tolerance: 1e-6 relative on the weights.
     """
-    _backend.ops.router_topk(logits_TE, top_k, normalize, out_ids_TK, out_weights_TK)
+    _backend.ops.router_topk(
+        logits_TE,
+        top_k,
+        normalize,
+        out_ids_TK,
+        out_weights_TK,
+        score == "sigmoid",
+        correction_E,
+        groups,
+        groups_per_token,
+        group_score == "best_two",
+        scale,
+    )

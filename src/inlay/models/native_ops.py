@@ -14,9 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay import kernels
+from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+from inlay.models.ops import AttentionSpec, ExpertSource, MlaSpec, slots_of
+
+_ACTIVATIONS = {
+    "silu": lambda _: kernels.SILU,
+    "clamped_swiglu": lambda of: kernels.Activation(of.alpha, of.limit, up_offset=1),
+}
 
 
 @dataclass(frozen=True)
@@ -106,13 +112,21 @@ class NativeOps:
         return NativeLinear(weight, bias)
 
     def pack_experts(
-        self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        source: ExpertSource,
+        weight_format: str,
+        *,
+        biases: bool = False,
     ) -> kernels.ExpertWeights:
         """Packs expert by expert."""
-        packed = kernels.ExpertWeights(experts, hidden, width, weight_format)
+        packed = kernels.ExpertWeights(experts, hidden, width, weight_format, biases)
         for expert in range(experts):
-            gate, up, down = source(expert)
-            packed.set(expert, _readable(gate), _readable(up), _readable(down))
+            one = source(expert)
+            parts = (_readable(part) for part in (one.gate_FM, one.up_FM, one.down_MF))
+            packed.set(expert, *parts, *map(self.vector, one.biases or ()))
         return packed
 
     def begin(
@@ -193,18 +207,47 @@ class NativeOps:
             spec.scale,
             out_THD,
             sliding_window=spec.window,
+            sinks_H=spec.sinks_H,
         )
+
+    def store_latent(
+        self, q_THD: NDArray[np.float32], latent_TL: Any, spec: MlaSpec, step: _Step
+    ) -> None:
+        """As the protocol says."""
+        raise NotImplementedError
+
+    def latent_attention(
+        self,
+        q_THD: NDArray[np.float32],
+        spec: MlaSpec,
+        step: _Step,
+        out_THW: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        raise NotImplementedError
 
     def route(
         self,
         logits_TE: NDArray[np.float32],
-        normalize: bool,
+        router: RouterShape,
+        correction_E: NDArray[np.float32] | None,
         out_ids_TK: NDArray[np.int32],
         out_weights_TK: NDArray[np.float32],
     ) -> None:
         """As the protocol says."""
-        top_k = out_ids_TK.shape[1]
-        kernels.router_topk(logits_TE, top_k, normalize, out_ids_TK, out_weights_TK)
+        kernels.router_topk(
+            logits_TE,
+            out_ids_TK.shape[1],
+            router.normalize,
+            out_ids_TK,
+            out_weights_TK,
+            score=router.score,
+            correction_E=correction_E,
+            groups=router.groups,
+            groups_per_token=router.groups_per_token,
+            group_score=router.group_score,
+            scale=router.scale,
+        )
 
     def moe(
         self,
@@ -213,9 +256,21 @@ class NativeOps:
         ids_TK: NDArray[np.int32],
         weights_TK: NDArray[np.float32],
         out_TM: NDArray[np.float32],
+        *,
+        activation: Activation,
+        shared: kernels.ExpertWeights | None,
     ) -> None:
         """As the protocol says."""
-        kernels.moe(x_TM, experts, ids_TK, weights_TK, out_TM, accumulate=True)
+        kernels.moe(
+            x_TM,
+            experts,
+            ids_TK,
+            weights_TK,
+            out_TM,
+            accumulate=True,
+            activation=_ACTIVATIONS[activation.kind](activation),
+            shared=shared,
+        )
 
     def silu_mul(self, gate_up_T2F: NDArray[np.float32], out_TF: NDArray[np.float32]) -> None:
         """As the protocol says."""

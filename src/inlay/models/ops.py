@@ -131,9 +131,16 @@ class Ops(Protocol):
         ...
 
     def pack_experts(
-        self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        source: ExpertSource,
+        weight_format: str,
+        *,
+        biases: bool = False,
     ) -> Experts:
-        """Pack all experts of a layer, which `source(e)` gives."""
+        """Pack all experts of a layer, which `source(e)` gives, with biases or without."""
         ...
 
     def pack_expand(self, kv_b_NL: Tensor, heads: int, weight_format: str) -> Array:

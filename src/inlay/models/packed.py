@@ -32,7 +32,15 @@ from inlay.core.units import format_bytes
 from inlay.models.formats import full_name
 from inlay.models.native_ops import NativeLinear, NativeOps
 from inlay.models.ops import Ops
-from inlay.models.weights import LayerWeights, OpenWeights, open_checkpoint
+from inlay.models.weights import (
+    DenseWeights,
+    GqaWeights,
+    LayerWeights,
+    MixtureWeights,
+    MlaWeights,
+    OpenWeights,
+    open_checkpoint,
+)
 
 _Entry = TypeVar("_Entry")
 
@@ -111,6 +119,9 @@ def _add(writer: kernels.PackedWriter, name: str, value: Any) -> None:
                 writer.add_array(f"{name}.bias", bias_N)
         case np.ndarray():
             writer.add_array(name, value)
+        case GqaWeights() | MlaWeights() | DenseWeights() | MixtureWeights():
+            for part, held in vars(value).items():
+                _add(writer, f"{name}.{part}", held)
         case _:
             writer.add_experts(name, value)
 
@@ -179,23 +190,46 @@ class PackedWeights:
     def layer(self, layer: int) -> LayerWeights:
         """As the protocol says."""
         shape, at = self._shape, f"layers.{layer}"
-        hidden, width, heads_width = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
-        qkv_width = heads_width + 2 * shape.kv_heads * shape.head_dim
+        if shape.mla:
+            raise UnsupportedModelError(f"{self._file.path}: latent attention is not packed yet")
         sparse = layer in shape.sparse_layers
+        return LayerWeights(
+            attention_norm_M=self._array(f"{at}.attention_norm_M", shape.hidden),
+            attention=self._gqa(f"{at}.attention"),
+            mlp_norm_M=self._array(f"{at}.mlp_norm_M", shape.hidden),
+            mlp=self._mixture(f"{at}.mlp") if sparse else self._dense(f"{at}.mlp"),
+        )
+
+    def _gqa(self, at: str) -> GqaWeights:
+        shape = self._shape
+        q_width = shape.heads * shape.head_dim
+        qkv_width = q_width + 2 * shape.kv_heads * shape.head_dim
         norm_D = {
             name: self._array(f"{at}.{name}", shape.head_dim) if shape.qk_norm else None
             for name in ("q_norm_D", "k_norm_D")
         }
-        return LayerWeights(
-            attention_norm_M=self._array(f"{at}.attention_norm_M", hidden),
-            qkv=self._linear(f"{at}.qkv", qkv_width, hidden),
-            output=self._linear(f"{at}.output", hidden, heads_width),
+        return GqaWeights(
+            qkv=self._linear(f"{at}.qkv", qkv_width, shape.hidden),
+            output=self._linear(f"{at}.output", shape.hidden, q_width),
             **norm_D,
-            mlp_norm_M=self._array(f"{at}.mlp_norm_M", hidden),
-            gate_up=None if sparse else self._linear(f"{at}.gate_up", 2 * width, hidden),
-            down=None if sparse else self._linear(f"{at}.down", hidden, width),
-            router=self._linear(f"{at}.router", shape.experts, hidden) if sparse else None,
-            experts=self._experts(f"{at}.experts") if sparse else None,
+            sinks_H=self._array(f"{at}.sinks_H", shape.heads) if shape.sinks else None,
+        )
+
+    def _dense(self, at: str) -> DenseWeights:
+        hidden, width = self._shape.hidden, self._shape.intermediate
+        return DenseWeights(
+            gate_up=self._linear(f"{at}.gate_up", 2 * width, hidden),
+            down=self._linear(f"{at}.down", hidden, width),
+        )
+
+    def _mixture(self, at: str) -> MixtureWeights:
+        shape = self._shape
+        corrected, shared = shape.router.correction, shape.shared_intermediate
+        return MixtureWeights(
+            router=self._linear(f"{at}.router", shape.experts, shape.hidden),
+            correction_E=self._array(f"{at}.correction_E", shape.experts) if corrected else None,
+            experts=self._experts(f"{at}.experts", shape.experts, shape.moe_intermediate),
+            shared=self._experts(f"{at}.shared", 1, shared) if shared else None,
         )
 
     def _array(self, name: str, *size: int) -> NDArray[Any]:
@@ -209,11 +243,10 @@ class PackedWeights:
         bias = f"{name}.bias"
         return NativeLinear(weight, self._array(bias, size[0]) if bias in self._names else None)
 
-    def _experts(self, name: str) -> kernels.ExpertWeights:
+    def _experts(self, name: str, count: int, width: int) -> kernels.ExpertWeights:
         experts = self._entry(name, self._file.experts)
         found = (experts.num_experts, experts.hidden, experts.intermediate)
-        shape = self._shape
-        self._check(name, found, (shape.experts, shape.hidden, shape.moe_intermediate))
+        self._check(name, found, (count, self._shape.hidden, width))
         return experts
 
     def _entry(self, name: str, get: Callable[[str], _Entry]) -> _Entry:

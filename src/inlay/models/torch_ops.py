@@ -110,27 +110,29 @@ class TorchOps:
         return _Linear(weight, bias, getattr(torch, weight_format))
 
     def pack_experts(
-        self, experts: int, hidden: int, width: int, source: ExpertSource, weight_format: str
+        self,
+        experts: int,
+        hidden: int,
+        width: int,
+        source: ExpertSource,
+        weight_format: str,
+        *,
+        biases: bool = False,
     ) -> _Experts:
         """Two tensors for all experts."""
         gate_up = self._empty((experts, 2 * width, hidden), weight_format)
         down = self._empty((experts, hidden, width), weight_format)
-        gate_up_biases, down_biases = [], []
+        gate_up_bias = torch.zeros((experts, 2 * width), device=self._device) if biases else None
+        down_bias = torch.zeros((experts, hidden), device=self._device) if biases else None
         for number in range(experts):
             one = source(number)
             gate_up[number, :width].copy_(one.gate_FM)
             gate_up[number, width:].copy_(one.up_FM)
             down[number].copy_(one.down_MF)
-            if one.biases:
-                gate_up_biases.append(torch.cat(one.biases[:2]))
-                down_biases.append(one.biases[2])
-        return _Experts(
-            gate_up,
-            down,
-            getattr(torch, weight_format),
-            self.vector(torch.stack(gate_up_biases)) if gate_up_biases else None,
-            self.vector(torch.stack(down_biases)) if down_biases else None,
-        )
+            if gate_up_bias is not None and down_bias is not None and one.biases:
+                gate_up_bias[number] = torch.cat(one.biases[:2])
+                down_bias[number] = one.biases[2]
+        return _Experts(gate_up, down, getattr(torch, weight_format), gate_up_bias, down_bias)
 
     def pack_expand(self, kv_b_NL: Tensor, heads: int, weight_format: str) -> Tensor:
         """`[H, N / H, L]`."""

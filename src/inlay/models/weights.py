@@ -338,6 +338,7 @@ class TensorWeights:
                 shape.moe_intermediate,
                 partial(self._expert, layer),
                 self._formats.mlp,
+                biases=shape.expert_bias,
             )
 
     def _shared(self, layer: int) -> Experts:

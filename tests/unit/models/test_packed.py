@@ -92,12 +92,12 @@ def test_damaged_weights_are_found_when_asked_for(target: Path) -> None:
     load_model(target, verify=True)
     file = target / PACKED_FILE
     data = bytearray(file.read_bytes())
-    panels = kernels.PackedFile(file).linear("layers.1.qkv").panels().tobytes()
+    panels = kernels.PackedFile(file).linear("layers.1.attention.qkv").panels().tobytes()
     data[data.index(panels) + len(panels) // 2] ^= 1
     file.write_bytes(data)
     load_model(target)
     with pytest.raises(
-        ModelFileError, match=r"'layers.1.qkv' \(panels\) do not fit their checksum"
+        ModelFileError, match=r"'layers.1.attention.qkv' \(panels\) do not fit their checksum"
     ):
         load_model(target, verify=True)
     check = check_weights(target)
@@ -123,9 +123,9 @@ def test_entries_that_do_not_fit_are_refused(target: Path) -> None:
     file = target / PACKED_FILE
     good = kernels.PackedFile(file)
     for left_out, replaced, message in (
-        ("layers.1.qkv", None, "nothing under 'layers.1.qkv': pack the model again"),
+        ("layers.1.attention.qkv", None, "nothing under 'layers.1.attention.qkv': pack the model again"),
         ("head", (512, 32), r"head is \[512, 32\] instead of \[512, 64\]"),
-        ("layers.0.router", (9, 64), r"router is \[9, 64\] instead of \[8, 64\]"),
+        ("layers.0.mlp.router", (9, 64), r"router is \[9, 64\] instead of \[8, 64\]"),
     ):
         with kernels.PackedWriter(target / "new", good.metadata) as writer:
             for name in good.names:
