@@ -18,7 +18,7 @@ constexpr int64_t kMaxSize = int64_t{1} << 20;
 constexpr int64_t kMaxPageBytes = int64_t{1} << 47;
 
 KvGeometry* new_geometry(int64_t layers, int64_t page_tokens, int64_t kv_heads, int64_t head_dim,
-                         const std::string& dtype) {
+                         const std::string& dtype, bool latent) {
   const auto check = [](const char* name, int64_t value, int64_t max) {
     if (value < 1 || value > max) fail(name, ": must be in 1..", max, ", got ", value);
   };
@@ -27,12 +27,13 @@ KvGeometry* new_geometry(int64_t layers, int64_t page_tokens, int64_t kv_heads, 
   check("kv_heads", kv_heads, 65536);
   check("head_dim", head_dim, 1024);
   if (head_dim % 2 != 0) fail("head_dim: must be even, got ", head_dim);
+  if (latent && kv_heads != 1) fail("kv_heads: latents have 1, got ", kv_heads);
   const DType parsed = parse_dtype(dtype);
   // Exact: at most 2^49 for one layer.
-  const int64_t layer_bytes = KvGeometry{1, page_tokens, kv_heads, head_dim, parsed}.page_bytes();
+  const int64_t layer_bytes = KvGeometry{1, page_tokens, kv_heads, head_dim, parsed, latent}.page_bytes();
   if (layers > kMaxPageBytes / layer_bytes)
     fail("layers: ", layers, " of ", layer_bytes, " bytes make a page of more than 2^47 bytes");
-  return new KvGeometry{layers, page_tokens, kv_heads, head_dim, parsed};
+  return new KvGeometry{layers, page_tokens, kv_heads, head_dim, parsed, latent};
 }
 
 // The pool as bytes, checked against the geometry.
@@ -83,10 +84,10 @@ void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR
   const Array cos(cos_PR, "cos_PR", 2), sin(sin_PR, "sin_PR", 2);
   const Pool pool(kv_pool, geometry, layer, Access::kWrite);
   const int64_t d = geometry.head_dim;
-  const int64_t q_heads = qkv.size(1) / d - 2 * geometry.kv_heads;
+  const int64_t q_heads = qkv.size(1) / d - geometry.planes() * geometry.kv_heads;
   if (qkv.size(1) % d != 0 || q_heads < 1)
-    fail("qkv_TX: its rows have ", qkv.size(1),
-         " elements, expected (q_heads + 2 * kv_heads) * head_dim with ", geometry.kv_heads,
+    fail("qkv_TX: its rows have ", qkv.size(1), " elements, expected (q_heads + ",
+         geometry.planes(), " * kv_heads) * head_dim with ", geometry.kv_heads,
          " kv_heads and head_dim ", d);
   positions.require_size(0, qkv.size(0), "tokens of qkv_TX");
   slots.require_size(0, qkv.size(0), "tokens of qkv_TX");
@@ -114,6 +115,7 @@ void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR
                                   q_heads,
                                   geometry.kv_heads,
                                   d,
+                                  geometry.latent ? d - 2 * cos.size(1) : 0,
                                   2 * cos.size(1),
                                   cos.as<const float>(Kind::kF32),
                                   sin.as<const float>(Kind::kF32),
@@ -124,7 +126,7 @@ void rope_and_store(nb::handle qkv_TX, nb::handle positions_T, nb::handle cos_PR
                                   geometry.page_tokens,
                                   geometry.page_bytes(),
                                   geometry.k_plane(pool.data(), layer),
-                                  geometry.v_plane(pool.data(), layer),
+                                  geometry.latent ? nullptr : geometry.v_plane(pool.data(), layer),
                                   geometry.dtype};
   const nb::gil_scoped_release unlocked;
   kernels::rope_and_store(call);
@@ -177,12 +179,17 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
   const Array context_lens(context_lens_B, "context_lens_B", 1);
   const Pool pool(kv_pool, geometry, layer, Access::kRead);
   const int64_t q_heads = q.size(1);
-  if (q_heads < 1 || q_heads % geometry.kv_heads != 0 ||
-      q_heads / geometry.kv_heads > kernels::kMaxAttentionRows)
+  const bool fits = geometry.latent || q_heads / geometry.kv_heads <= kernels::kMaxAttentionRows;
+  if (q_heads < 1 || q_heads % geometry.kv_heads != 0 || !fits)
     fail("q_THD: has ", q_heads, " heads, expected 1 to ", kernels::kMaxAttentionRows,
          " per each of the ", geometry.kv_heads, " kv_heads");
   q.require_size(2, geometry.head_dim, "head_dim");
-  for (int i = 0; i < 3; ++i) out.require_size(i, q.size(i), "the shape of q_THD");
+  for (int i = 0; i < 2; ++i) out.require_size(i, q.size(i), "the shape of q_THD");
+  const int64_t value_dim = out.size(2);
+  if (!geometry.latent) out.require_size(2, q.size(2), "the shape of q_THD");
+  if (value_dim < 2 || value_dim > geometry.head_dim || value_dim % 2 != 0)
+    fail("out_THD: has ", value_dim, " elements per head, expected an even number up to ",
+         geometry.head_dim, ", the geometry's head_dim");
   if (q.stride(2) != 1) fail("q_THD: the last dimension must be contiguous");
   if (out.stride(2) != 1) fail("out_THD: the last dimension must be contiguous");
   if (out.stride(1) < out.size(2) || out.stride(0) < out.size(1) * out.stride(1))
@@ -214,7 +221,8 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
                                         sinks.data(),
                                         out.as<float>(Kind::kF32),
                                         out.stride(0),
-                                        out.stride(1)};
+                                        out.stride(1),
+                                        value_dim};
   require_apart(out.extent(), {q.extent(), pool.extent(), page_table.extent(),
                                query_starts.extent(), context_lens.extent(), sinks.extent()});
   check_sequences(call, q.size(0), pool.pages(), page_table.size(1));
@@ -227,11 +235,12 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
 void register_attention(nb::module_& m) {
   nb::class_<KvGeometry>(m, "KvGeometry")
       .def(nb::new_(&new_geometry), "layers"_a, "page_tokens"_a, "kv_heads"_a, "head_dim"_a,
-           "dtype"_a)
+           "dtype"_a, "latent"_a = false)
       .def_ro("layers", &KvGeometry::layers)
       .def_ro("page_tokens", &KvGeometry::page_tokens)
       .def_ro("kv_heads", &KvGeometry::kv_heads)
       .def_ro("head_dim", &KvGeometry::head_dim)
+      .def_ro("latent", &KvGeometry::latent)
       .def_prop_ro("dtype", [](const KvGeometry& self) { return dtype_name(self.dtype); })
       .def_prop_ro("page_bytes", &KvGeometry::page_bytes);
   m.def("rope_and_store", rope_and_store, "qkv_TX"_a.none(), "positions_T"_a.none(),

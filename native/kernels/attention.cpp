@@ -63,11 +63,20 @@ void each_tile(const PagedAttention& p, int64_t group, const Body& body) {
   }
 }
 
+// Heads of keys and values as tiles have them. Those of latents are one, and as many query heads
+// share it as a tile has rows for.
+int64_t tile_heads(const PagedAttention& p) {
+  if (!p.geometry.latent) return p.geometry.kv_heads;
+  int64_t heads = parts(p.q_heads, kMaxAttentionRows);
+  while (p.q_heads % heads != 0) ++heads;
+  return heads;
+}
+
 // Calls body(HeadRun) for all work: first heads are dealt out, as many to an item as fit, then
 // segments. How the work is cut changes no bit of the result.
 template <typename Body>
 void each_head_run(const PagedAttention& p, int64_t group, int threads, const Body& body) {
-  const int64_t kv_heads = p.geometry.kv_heads;
+  const int64_t kv_heads = tile_heads(p);
   int64_t cost = 0;
   each_tile(p, group, [&](const Tile& tile) { cost += tile.cost * kv_heads; });
   const int64_t item_cost = std::max<int64_t>(1, cost / (threads * kSharesPerThread));
@@ -86,7 +95,7 @@ void each_head_run(const PagedAttention& p, int64_t group, int threads, const Bo
 
 // Of one segment, when there are several pieces.
 int64_t state_floats(const PagedAttention& p, int64_t group, const HeadRun& run) {
-  return run.heads * run.tile.queries * group * attention_state_floats(p.geometry.head_dim);
+  return run.heads * run.tile.queries * group * attention_state_floats(p.value_dim);
 }
 
 AttentionTile attention_tile(const PagedAttention& p, int64_t group, const HeadRun& run,
@@ -95,7 +104,8 @@ AttentionTile attention_tile(const PagedAttention& p, int64_t group, const HeadR
   const Tile& tile = run.tile;
   const int64_t token = p.query_starts[tile.sequence] + tile.first_query;
   const int64_t head = run.first_head * group;
-  const int64_t head_bytes = run.first_head * g.head_dim * g.element_bytes();
+  const int64_t head_stride = g.latent ? 0 : g.head_dim;
+  const int64_t head_bytes = run.first_head * head_stride * g.element_bytes();
   const int64_t segments = tile.last_segment - tile.first_segment;
   AttentionTile t;
   t.q = p.q + token * p.q_token_stride + head * p.q_head_stride;
@@ -108,6 +118,8 @@ AttentionTile attention_tile(const PagedAttention& p, int64_t group, const HeadR
   t.queries = tile.queries;
   t.group = group;
   t.head_dim = g.head_dim;
+  t.value_dim = p.value_dim;
+  t.head_stride = head_stride;
   t.first_position = tile.first_position;
   t.window = p.window;
   t.scale = p.scale;
@@ -134,7 +146,7 @@ AttentionTile attention_tile(const PagedAttention& p, int64_t group, const HeadR
 void paged_attention(const PagedAttention& p) {
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
-  const int64_t group = p.q_heads / p.geometry.kv_heads;
+  const int64_t group = p.q_heads / tile_heads(p);
 
   int64_t num_runs = 0, num_items = 0, num_split = 0, floats = 0;
   each_head_run(p, group, session.num_threads(), [&](const HeadRun& run) {

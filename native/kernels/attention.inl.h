@@ -164,7 +164,8 @@ inline void score_group(const AttentionTile& p, const AttentionScratch& s, const
     const float* queries = s.queries + head * rows * s.query_stride;
     float* scores = s.scores + head * rows * kKeyStep + group.begin;
     ahead.allow(share, tiles);
-    transpose_keys(group.step->at + group.begin, head * words * 4, group.skip - group.begin, count,
+    transpose_keys(group.step->at + group.begin,
+                   head * p.head_stride * static_cast<int64_t>(sizeof(Element)), group.skip - group.begin, count,
                    words, s.keys, ahead);
     for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
       constexpr int kRows = decltype(tile)::kValue;
@@ -205,7 +206,7 @@ template <typename Element>
 inline void add_values(const AttentionTile& p, const AttentionScratch& s, const TokenGroup& group,
                        Ahead ahead) {
   const int64_t rows = p.queries * p.group;
-  const int64_t words = p.head_dim / Words<Element>::kDims;
+  const int64_t words = p.value_dim / Words<Element>::kDims;
   const KeyStep& step = *group.step;
   const Visible seeing = seeing_rows(p, step, group.begin, group.end);
   const bool copied = seeing.end - seeing.begin >= kRowsOfCopy;
@@ -213,7 +214,8 @@ inline void add_values(const AttentionTile& p, const AttentionScratch& s, const 
   const int64_t tiles = (seeing.end - seeing.begin + Vec::kTileRows - 1) / Vec::kTileRows;
   const uint8_t* copies[kKeyStep];
   for (int64_t head = 0; head < p.heads; ++head) {
-    int64_t offset = head * words * 4 + (p.v_plane - p.k_plane);
+    int64_t offset =
+        head * p.head_stride * static_cast<int64_t>(sizeof(Element)) + (p.v_plane - p.k_plane);
     const uint8_t* const* tokens_at = step.at;
     ahead.allow(share, tiles);
     if (copied) {
@@ -322,11 +324,11 @@ inline void write_results(const AttentionTile& p, const AttentionScratch& s) {
     const int64_t head = r / rows * p.group + r % rows % p.group;
     float* out = p.out + r % rows / p.group * p.out_token_stride + head * p.out_head_stride;
     if (p.dtype == DType::kF32) {
-      for (int64_t d = 0; d < p.head_dim; ++d) out[d] = sums[d];
+      for (int64_t d = 0; d < p.value_dim; ++d) out[d] = sums[d];
       continue;
     }
-    for (int64_t d = 0; d < p.head_dim; d += 2 * kWidth, sums += 2 * kWidth) {
-      const int64_t pairs = p.head_dim - d < 2 * kWidth ? (p.head_dim - d) / 2 : kWidth;
+    for (int64_t d = 0; d < p.value_dim; d += 2 * kWidth, sums += 2 * kWidth) {
+      const int64_t pairs = p.value_dim - d < 2 * kWidth ? (p.value_dim - d) / 2 : kWidth;
       for (int64_t i = 0; i < pairs; ++i) {
         out[d + 2 * i] = sums[i];
         out[d + 2 * i + 1] = sums[kWidth + i];
@@ -339,7 +341,7 @@ inline AttentionScratch attention_scratch(const AttentionTile& p) {
   const int64_t rows = p.heads * p.queries * p.group;
   AttentionScratch s;
   s.query_stride = (p.head_dim + 15) / 16 * 16;
-  s.state_stride = attention_state_floats(p.head_dim);
+  s.state_stride = attention_state_floats(p.value_dim);
   s.states = p.scratch;
   s.merged = s.states + rows * s.state_stride;
   s.totals = s.merged + rows * s.state_stride;
@@ -360,7 +362,8 @@ inline void attend(const AttentionTile& p) {
   }
   if (p.partials == nullptr) begin_merge(p, s);
 
-  const int64_t token_bytes = p.heads * p.head_dim * static_cast<int64_t>(sizeof(Element));
+  const int64_t token_bytes =
+      (p.head_stride == 0 ? 1 : p.heads) * p.head_dim * static_cast<int64_t>(sizeof(Element));
   const auto ahead = [&](const KeyStep& step, int64_t begin, int64_t offset) {
     const TokenGroup group = token_group(step, begin);
     return Ahead(step.at, offset, group.skip, group.end, token_bytes);

@@ -44,6 +44,8 @@ struct AttentionTile {
   int64_t queries;
   int64_t group;     // query heads per key/value head; heads * queries * group <= kMaxAttentionRows
   int64_t head_dim;  // even
+  int64_t value_dim;
+  int64_t head_stride;  // elements of a plane from a key/value head to the next; 0: one for all
   int64_t first_position;
   int64_t window;  // 0: unlimited
   float scale;

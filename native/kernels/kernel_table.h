@@ -135,6 +135,7 @@ struct RopeRows {
   int64_t q_heads;
   int64_t kv_heads;
   int64_t head_dim;
+  int64_t rotary_start;  // of a head: what lies before it is not rotated
   int64_t rotary_dim;
   const float* cos;  // [max_positions][rotary_dim / 2]
   const float* sin;
@@ -145,7 +146,7 @@ struct RopeRows {
   int64_t page_tokens;
   int64_t page_bytes;
   uint8_t* k_plane;  // plane of this layer in page 0
-  uint8_t* v_plane;
+  uint8_t* v_plane;  // null: rows have no v
   DType dtype;
 };
 

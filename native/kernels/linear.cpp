@@ -90,4 +90,50 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
     session.parallel_for(items, item_body);
 }
 
+void linear_heads(const LinearHeads& p) {
+  const int64_t tokens = p.x_RK.rows / p.heads;
+  if (tokens == 0) return;
+  const LinearWeight& weight = *p.weight;
+  const KernelTable& table = selected();
+  ThreadPool::Session session(ThreadPool::instance());
+  const int64_t panels = weight.panels() / p.heads;
+  const int64_t blocks = (tokens + kMaxRows - 1) / kMaxRows;
+  const int64_t block_rows = (tokens + blocks - 1) / blocks;
+  session.prepare_thread_scratch(ProductScratch::kFloats);
+  const PackedRows rows_RK =
+      pack(session, table, p.x_RK, weight.format(),
+           session.shared_scratch<std::byte>(
+               packed_bytes(weight.format(), p.x_RK.rows, p.x_RK.cols)));
+  const int64_t most_panels = std::min(panels_at_once(weight.layout()), panels);
+  // The blocks of one head follow each other, so that its panels are still in a cache.
+  session.parallel_for(p.heads * blocks, [&](int64_t item, int thread) {
+    const int64_t head = item / blocks, first = item % blocks * block_rows;
+    const int64_t rows = std::min(block_rows, tokens - first);
+    const ProductScratch scratch(session, thread);
+    const std::byte* x_rows[kMaxRows];
+    for (int64_t r = 0; r < rows; ++r) x_rows[r] = rows_RK.row((first + r) * p.heads + head);
+    for (int64_t panel = 0; panel < panels; panel += most_panels) {
+      const int64_t count = std::min(most_panels, panels - panel);
+      const int64_t last_cols = std::min(kPanel, p.out_features - (panel + count - 1) * kPanel);
+      table.panel_product({x_rows,
+                           rows,
+                           weight.panel(head * panels + panel),
+                           count,
+                           weight.format(),
+                           p.x_RK.cols,
+                           last_cols,
+                           scratch.c,
+                           scratch.layout,
+                           {},
+                           fetch_window(weight.layout(), rows)});
+      for (int64_t i = 0; i < count; ++i)
+        table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == count ? last_cols : kPanel,
+                          nullptr, false,
+                          p.out + first * p.out_token_stride + head * p.out_head_stride +
+                              (panel + i) * kPanel,
+                          p.out_token_stride});
+    }
+  });
+}
+
 }  // namespace inlay::kernels

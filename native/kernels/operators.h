@@ -30,6 +30,19 @@ struct Rows {
 void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, bool accumulate,
             Rows out_TN);
 
+// out = x W^T with a matrix for each head: x has a row for each token and head, and the matrix of
+// head h begins at panel h * panels of the weight.
+struct LinearHeads {
+  ConstRows x_RK;
+  const LinearWeight* weight;
+  int64_t heads;
+  int64_t out_features;  // of a head
+  float* out;
+  int64_t out_token_stride;
+  int64_t out_head_stride;
+};
+void linear_heads(const LinearHeads& p);
+
 // Routed experts. expert_ids and routing are [T][top_k]; a negative id is skipped, and so is an
 // expert whose mask is 0 (null: all run). Each token's shared experts are added first, then its
 // routed ones in ascending id order, after what out already holds when accumulating.
@@ -57,20 +70,25 @@ void silu_mul(ConstRows gate_up_T2F, Rows out_TF);
 [[nodiscard]] bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules,
                                int32_t* out_ids_TK, float* out_weights_TK);
 
-// A page-first KV pool: [num_pages][layers][k, v][page_tokens][kv_heads][head_dim].
+// A page-first KV pool: [num_pages][layers][k, v][page_tokens][kv_heads][head_dim]. A latent one has
+// k alone, of one head: its leading elements are the value.
 struct KvGeometry {
   int64_t layers;
   int64_t page_tokens;
   int64_t kv_heads;
   int64_t head_dim;
   DType dtype;
+  bool latent = false;
 
   int64_t element_bytes() const { return dtype == DType::kF32 ? 4 : 2; }
   int64_t plane_bytes() const { return page_tokens * kv_heads * head_dim * element_bytes(); }
-  int64_t page_bytes() const { return 2 * layers * plane_bytes(); }
-  uint8_t* k_plane(uint8_t* pool, int64_t layer) const { return pool + 2 * layer * plane_bytes(); }
+  int64_t planes() const { return latent ? 1 : 2; }
+  int64_t page_bytes() const { return planes() * layers * plane_bytes(); }
+  uint8_t* k_plane(uint8_t* pool, int64_t layer) const {
+    return pool + planes() * layer * plane_bytes();
+  }
   uint8_t* v_plane(uint8_t* pool, int64_t layer) const {
-    return k_plane(pool, layer) + plane_bytes();
+    return k_plane(pool, layer) + (latent ? 0 : plane_bytes());
   }
 };
 
@@ -93,9 +111,10 @@ struct PagedAttention {
   float scale;
   int64_t window;
   const float* sinks;  // [q_heads] or null
-  float* out;          // [T][q_heads][head_dim]
+  float* out;          // [T][q_heads][value_dim]
   int64_t out_token_stride;
   int64_t out_head_stride;
+  int64_t value_dim;  // head_dim, or of a latent geometry at most that
 };
 
 void paged_attention(const PagedAttention& p);

@@ -175,12 +175,12 @@ void rope_rows(const RopeRows& p) {
       float* head = row + h * p.head_dim;
       const float* norm = h < p.q_heads ? p.q_norm : p.k_norm;
       if (norm != nullptr) norm_row(head, norm, p.eps, p.head_dim, head);
-      rotate_head(head, cos, sin, half);
+      rotate_head(head + p.rotary_start, cos, sin, half);
     }
     if (p.slots[r] < 0) continue;
     const float* k = row + p.q_heads * p.head_dim;
     store_token(k, p.k_plane, p.slots[r], p);
-    store_token(k + p.kv_heads * p.head_dim, p.v_plane, p.slots[r], p);
+    if (p.v_plane != nullptr) store_token(k + p.kv_heads * p.head_dim, p.v_plane, p.slots[r], p);
   }
 }
 

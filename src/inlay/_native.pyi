@@ -62,7 +62,13 @@ class kernels:
 
     class KvGeometry:
         def __init__(
-            self, layers: int, page_tokens: int, kv_heads: int, head_dim: int, dtype: str
+            self,
+            layers: int,
+            page_tokens: int,
+            kv_heads: int,
+            head_dim: int,
+            dtype: str,
+            latent: bool = False,
         ) -> None: ...
         @property
         def layers(self) -> int: ...
@@ -72,6 +78,8 @@ class kernels:
         def kv_heads(self) -> int: ...
         @property
         def head_dim(self) -> int: ...
+        @property
+        def latent(self) -> bool: ...
         @property
         def dtype(self) -> str: ...
         @property
@@ -154,6 +162,8 @@ class kernels:
         best_two: bool = False,
         scale: float = 1.0,
     ) -> None: ...
+    @staticmethod
+    def linear_heads(x_THK: Any, weight: kernels.LinearWeight, out_THN: Any) -> None: ...
     @staticmethod
     def rms_norm(x_TM: Any, weight_M: Any, eps: float, out_TM: Any) -> None: ...
     @staticmethod

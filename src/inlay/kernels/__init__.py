@@ -16,7 +16,7 @@ from inlay.core.weight_format import FORMATS
 from inlay.kernels._arrays import Array
 from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, rope_and_store
 from inlay.kernels._block_hash import block_hash_chain
-from inlay.kernels._linear import LinearWeight, linear, pack_linear
+from inlay.kernels._linear import LinearWeight, head_rows, linear, linear_heads, pack_linear
 from inlay.kernels._moe import (
     SILU,
     Activation,
@@ -66,8 +66,10 @@ __all__ = [
     "compiled_isas",
     "cpu_features",
     "force_isa",
+    "head_rows",
     "kv_geometry",
     "linear",
+    "linear_heads",
     "measure_peak",
     "measure_read_gbs",
     "moe",

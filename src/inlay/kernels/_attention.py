@@ -16,12 +16,17 @@ else:
 
 
 def kv_geometry(kv_format: KvFormat, head_dim: int) -> KvGeometry:
-    """The geometry of a grouped-query format, as the kernels take it.
+    """The geometry of a format, as the kernels take it.
 
     Raises:
-        ArgumentError: not two equal planes of whole heads, or a dtype without kernels.
+        ArgumentError: neither two equal planes of whole heads nor one of latents, or a dtype
+            without kernels.
     """
     widths = {plane.name: plane.width for plane in kv_format.planes}
+    if widths == {"latent": head_dim}:
+        return KvGeometry(
+            kv_format.layers, kv_format.page_tokens, 1, head_dim, kv_format.dtype, True
+        )
     width = widths.get("k", 0)
     if list(widths) != ["k", "v"] or widths["v"] != width or width % head_dim != 0:
         raise ArgumentError(
@@ -49,11 +54,13 @@ def rope_and_store(
     """Normalise and rotate q and k in place, and write k and v into the pool.
 
     Args:
-        qkv_TX: float32 rows of `(q_heads + 2 * kv_heads) * head_dim`: q heads, k heads, v heads.
-            Changed in place (q and k); any row stride, apart from the other arrays.
+        qkv_TX: float32 rows of `(q_heads + 2 * kv_heads) * head_dim`: q heads, k heads, v heads; of
+            a latent geometry `(q_heads + 1) * head_dim`, there is no v. Changed in place (q and k);
+            any row stride, apart from the other arrays.
         positions_T: int32, below the P rows of the tables.
         cos_PR, sin_PR: float32, contiguous, `[max_positions, rotary_dim / 2]`; dimension j is
-            rotated with dimension j + rotary_dim / 2, those past rotary_dim are left alone.
+            rotated with dimension j + rotary_dim / 2, those past rotary_dim are left alone. Of a
+            latent geometry the last rotary_dim ones are rotated so.
         kv_pool: `[num_pages, page_bytes]` uint8, or as the geometry's dtype; contiguous, apart from
             the other arrays.
         geometry: layout of a page.
@@ -101,7 +108,8 @@ def paged_attention(
         context_lens_B: int32, contiguous; tokens of each sequence in the pool, the new ones
             (its last) included.
         scale: factor of the scores, usually `head_dim ** -0.5`.
-        out_THD: float32, writable, contiguous in D, apart from the other arrays.
+        out_THD: float32, writable, contiguous in D, apart from the other arrays. With a latent
+            geometry it may have fewer elements than a key, whose leading ones are the value then.
         sliding_window: a query sees itself and that many tokens less one before; 0: all.
         sinks_H: float32, a logit per query head that joins the denominator of its softmax, as a
             token whose value is zero would; -inf: none.

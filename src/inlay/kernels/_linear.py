@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from inlay.kernels import _backend
 from inlay.kernels._arrays import Array
 
+PANEL = 64
+
 if TYPE_CHECKING:
     from inlay._native import kernels
 
@@ -34,6 +36,28 @@ def pack_linear(weight_NK: Array, format: str | None = None) -> LinearWeight:
     """
     weight: LinearWeight = _backend.ops.pack_linear(weight_NK, format)
     return weight
+
+
+def head_rows(rows: int) -> int:
+    """Rows of a weight from one head to the next one, for `linear_heads`: whole panels."""
+    return -(-rows // PANEL) * PANEL
+
+
+def linear_heads(x_THK: Array, weight: LinearWeight, out_THN: Array) -> None:
+    """Write `x W^T` to `out`, where each of H heads has a matrix of its own.
+
+    Args:
+        x_THK: float32, contiguous in K; from a token to the next it is H times as far as from a
+            head to the next.
+        weight: `H * head_rows(N)` rows, those of head h from row `h * head_rows(N)` on.
+        out_THN: float32, writable, contiguous in N, apart from x.
+
+    Raises:
+        ArgumentError: a shape, dtype, stride or overlap is wrong; the message names the argument.
+
+    Tolerance: as `linear`.
+    """
+    _backend.ops.linear_heads(x_THK, weight, out_THN)
 
 
 def linear(

@@ -17,7 +17,7 @@ from torch import Tensor
 from inlay.core.model_shape import ModelShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, MlaSpec, Ops, Step
+from inlay.models.ops import AttentionSpec, Ops, Step
 from inlay.models.rope import rope_tables
 from inlay.models.weights import (
     DenseWeights,
@@ -48,6 +48,8 @@ class _Workspace:
             "normed_TM": ops.empty(rows, shape.hidden),
             "down_TN": ops.empty(rows, down_width),
             "q_TQ": ops.empty(rows, q_width if mla and mla.q_rank else 0),
+            "latents_TN": ops.empty(rows, (shape.heads + 1) * shape.kv_width if mla else 0),
+            "latent_TQ": ops.empty(rows, shape.heads * mla.kv_rank if mla else 0),
             "attended_TQ": ops.empty(rows, shape.heads * shape.value_dim),
             "gate_up_T2F": ops.empty(rows, 2 * shape.intermediate if dense else 0),
             "gated_TF": ops.empty(rows, shape.intermediate if dense else 0),
@@ -66,13 +68,16 @@ class _Views:
         mla = shape.mla
         self.hidden_TM = part["hidden_TM"]
         self.normed_TM = part["normed_TM"]
-        # Fused rows: queries of all heads and k and v, or what stands for them in latent attention.
-        self.down_TN = part["down_TN"]
+        self.down_TN = part["down_TN"]  # queries of all heads, k and v; or what they come from
         self.q_TQ = part["q_TQ"] if mla and mla.q_rank else part["down_TN"][:, :q_width]
         self.q_THD = self.q_TQ.reshape((rows, shape.heads, shape.head_dim))
         if mla:
             self.q_latent_TL = part["down_TN"][:, : mla.q_rank]
-            self.kv_latent_TL = part["down_TN"][:, mla.q_rank or q_width :]
+            self.kv_TL = part["down_TN"][:, mla.q_rank or q_width :]
+            self.latents_TN = part["latents_TN"]
+            # Queries of latents, and the one key.
+            self.latents_THL = part["latents_TN"].reshape((rows, shape.heads + 1, shape.kv_width))
+            self.latent_THL = part["latent_TQ"].reshape((rows, shape.heads, mla.kv_rank))
         self.attended_TQ = part["attended_TQ"]
         self.attended_THD = part["attended_TQ"].reshape((rows, shape.heads, shape.value_dim))
         self.gate_up_T2F = part["gate_up_T2F"]
@@ -107,7 +112,7 @@ class Decoder:
         sparse = 0
         for layer, spec in zip(weights.layers, self._specs, strict=True):
             ops.rms_norm(work.hidden_TM, layer.attention_norm_M, eps, work.normed_TM)
-            if isinstance(spec, MlaSpec):
+            if spec.value_dim:
                 self._attend_latent(layer.attention, spec, step, work)
             else:
                 self._attend(layer.attention, spec, step, work)
@@ -130,15 +135,22 @@ class Decoder:
         ops.attention(work.q_THD, spec, step, work.attended_THD)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
 
-    def _attend_latent(self, weights: Any, spec: MlaSpec, step: Step, work: _Views) -> None:
-        ops = self._ops
+    def _attend_latent(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
+        ops, rank = self._ops, spec.value_dim
         ops.linear(work.normed_TM, weights.down, work.down_TN)
         if weights.q_up is not None:
             latent_TL = work.q_latent_TL
             ops.rms_norm(latent_TL, weights.q_latent_norm_L, spec.eps, latent_TL)
             ops.linear(latent_TL, weights.q_up, work.q_TQ)
-        ops.store_latent(work.q_THD, work.kv_latent_TL, spec, step)
-        ops.latent_attention(work.q_THD, spec, step, work.attended_THD)
+        queries_THL, key_TL = work.latents_THL[:, :-1], work.latents_THL[:, -1]
+        rotated = spec.head_dim - rank
+        ops.linear_heads(work.q_THD[..., :-rotated], weights.absorb, queries_THL[..., :rank])
+        queries_THL[..., rank:] = work.q_THD[..., -rotated:]
+        ops.rms_norm(work.kv_TL[:, :rank], weights.kv_latent_norm_L, spec.eps, key_TL[:, :rank])
+        key_TL[:, rank:] = work.kv_TL[:, rank:]
+        ops.rope_and_store(work.latents_TN, spec, step)
+        ops.attention(queries_THL, spec, step, work.latent_THL)
+        ops.linear_heads(work.latent_THL, weights.expand, work.attended_THD)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
 
     def _mix(self, weights: MixtureWeights, work: _Views) -> None:
@@ -185,27 +197,29 @@ class Decoder:
         self._rope_positions = positions
 
 
-def _spec(
-    shape: ModelShape, number: int, weights: GqaWeights | MlaWeights
-) -> AttentionSpec | MlaSpec:
+def _spec(shape: ModelShape, number: int, weights: GqaWeights | MlaWeights) -> AttentionSpec:
     scale = shape.head_dim**-0.5 * shape.rope.score_factor
+    window = shape.sliding_windows[number] if shape.sliding_windows else 0
     if isinstance(weights, MlaWeights):
         assert shape.mla is not None
-        return MlaSpec(
+        return AttentionSpec(
             layer=number,
             heads=shape.heads,
-            mla=shape.mla,
+            kv_heads=1,
+            head_dim=shape.kv_width,
+            window=window,
             scale=scale,
             eps=shape.norm_eps,
-            latent_norm_L=weights.kv_latent_norm_L,
-            expand=weights.expand,
+            q_norm_D=None,
+            k_norm_D=None,
+            value_dim=shape.mla.kv_rank,
         )
     return AttentionSpec(
         layer=number,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        window=shape.sliding_windows[number] if shape.sliding_windows else 0,
+        window=window,
         scale=scale,
         eps=shape.norm_eps,
         q_norm_D=weights.q_norm_D,

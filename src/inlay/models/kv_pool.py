@@ -1,8 +1,8 @@
 """The memory that holds the keys and values of all pages, on the model's device.
 
-Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, and with latent attention
-`[num_pages, layers, page_tokens, latent + rope]`: the bytes that `core.KvFormat` describes. Who
-owns which page is the engine's business.
+Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, the bytes that `core.KvFormat`
+describes. With latent attention there are keys alone, of one head: their leading elements are the
+values. Who owns which page is the engine's business.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ class KvPool:
 
     Attributes:
         format: layout of one page.
-        data: the tensor above; of its axis of two, index 0 is k, 1 is v.
+        data: the tensor above; index 0 of its third axis is k, 1 is v.
     """
 
     def __init__(
@@ -36,11 +36,9 @@ class KvPool:
             raise ConfigError(f"num_pages must be at least 1, got {num_pages}")
         self.format = kv_format
         self.num_pages = num_pages
-        tokens = kv_format.page_tokens
-        planes = (2, tokens, shape.kv_heads, shape.head_dim)
-        if shape.mla:
-            planes = (tokens, shape.kv_width)
-        size = (num_pages, kv_format.layers, *planes)
+        heads = (1, shape.kv_width) if shape.mla else (shape.kv_heads, shape.head_dim)
+        planes = len(kv_format.planes)
+        size = (num_pages, kv_format.layers, planes, kv_format.page_tokens, *heads)
         try:
             self.data = torch.zeros(size, dtype=getattr(torch, kv_format.dtype), device=device)
         except RuntimeError as error:

@@ -17,7 +17,7 @@ from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, MlaSpec, slots_of
+from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
 
 _ACTIVATIONS = {
     "silu": lambda _: kernels.SILU,
@@ -129,6 +129,15 @@ class NativeOps:
             packed.set(expert, *parts, *map(self.vector, one.biases or ()))
         return packed
 
+    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> kernels.LinearWeight:
+        """One matrix, in which each head begins with a panel of its own."""
+        rows, columns = parts_HNK[0].shape
+        stride = kernels.head_rows(rows)
+        weight = kernels.LinearWeight(len(parts_HNK) * stride, columns, weight_format)
+        for head, part in enumerate(parts_HNK):
+            weight.set_rows(head * stride, _readable(part.contiguous()))
+        return weight
+
     def begin(
         self,
         batch: ForwardBatch,
@@ -172,6 +181,15 @@ class NativeOps:
         """As the protocol says."""
         kernels.linear(x_TM, weight.weight, out_TN, bias_N=weight.bias_N, accumulate=accumulate)
 
+    def linear_heads(
+        self,
+        x_THK: NDArray[np.float32],
+        weight: kernels.LinearWeight,
+        out_THN: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        kernels.linear_heads(x_THK, weight, out_THN)
+
     def rope_and_store(self, qkv_TN: NDArray[np.float32], spec: AttentionSpec, step: _Step) -> None:
         """As the protocol says."""
         kernels.rope_and_store(
@@ -209,22 +227,6 @@ class NativeOps:
             sliding_window=spec.window,
             sinks_H=spec.sinks_H,
         )
-
-    def store_latent(
-        self, q_THD: NDArray[np.float32], latent_TL: Any, spec: MlaSpec, step: _Step
-    ) -> None:
-        """As the protocol says."""
-        raise NotImplementedError
-
-    def latent_attention(
-        self,
-        q_THD: NDArray[np.float32],
-        spec: MlaSpec,
-        step: _Step,
-        out_THW: NDArray[np.float32],
-    ) -> None:
-        """As the protocol says."""
-        raise NotImplementedError
 
     def route(
         self,

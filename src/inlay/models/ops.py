@@ -6,8 +6,7 @@ PyTorch for any device, and the second implementation that the tests compare the
 All activations are float32 rows, in the backend's own arrays, whose first rows are taken with
 `array[:rows]`. Shapes: T tokens, B requests, P pages per request, M model width, N output width,
 F MLP or expert width, H heads, G key/value heads, D head width, E experts, K experts per token,
-C rotated pairs, S positions, V vocabulary; in latent attention L the latent's width, D a query's, W
-a value's.
+C rotated pairs, S positions, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inlay.core.model_shape import Activation, MlaShape, RouterShape
+from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
 
@@ -51,6 +50,8 @@ class AttentionSpec:
         eps: of the norms of q and k.
         q_norm_D, k_norm_D: norm weights of heads, or None.
         sinks_H: a score per head that takes part in the softmax alone, or None.
+        value_dim: in latent attention the leading elements of a key that are its value, and what is
+            rotated are its last; 0: values are stored beside keys.
     """
 
     layer: int
@@ -63,27 +64,7 @@ class AttentionSpec:
     q_norm_D: Array | None
     k_norm_D: Array | None
     sinks_H: Array | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MlaSpec:
-    """What one layer's latent attention does besides its matrices.
-
-    Attributes:
-        layer: number of the layer, its place in a page.
-        scale: of the scores.
-        eps: of the latent's norm.
-        latent_norm_L: its weights.
-        expand: keys and values of all heads from a latent, as `pack_expand` made it.
-    """
-
-    layer: int
-    heads: int
-    mla: MlaShape
-    scale: float
-    eps: float
-    latent_norm_L: Array
-    expand: Array
+    value_dim: int = 0
 
 
 class Ops(Protocol):
@@ -143,10 +124,8 @@ class Ops(Protocol):
         """Pack all experts of a layer, which `source(e)` gives, with biases or without."""
         ...
 
-    def pack_expand(self, kv_b_NL: Tensor, heads: int, weight_format: str) -> Array:
-        """What makes keys `[D without rotation]` and values `[W]` of each head from a latent: N are
-        the rows of key and value of the first head, then of the next one.
-        """
+    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> Linear:
+        """A matrix for each head."""
         ...
 
     def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Array, sin_SC: Array) -> Step:
@@ -167,22 +146,18 @@ class Ops(Protocol):
         """`x W^T + bias`, added to what `out` holds if `accumulate`."""
         ...
 
+    def linear_heads(self, x_THK: Array, weight: Linear, out_THN: Array) -> None:
+        """`x W^T` with the matrix of each head."""
+        ...
+
     def rope_and_store(self, qkv_TN: Array, spec: AttentionSpec, step: Step) -> None:
-        """Normalise and rotate q and k of fused rows in place; write k and v to the pool."""
+        """Normalise and rotate q and k of fused rows in place; write k and v to the pool. In latent
+        attention there is one k, and no v.
+        """
         ...
 
     def attention(self, q_THD: Array, spec: AttentionSpec, step: Step, out_THD: Array) -> None:
         """Causal attention of the new queries over the pool's keys and values."""
-        ...
-
-    def store_latent(self, q_THD: Array, latent_TL: Array, spec: MlaSpec, step: Step) -> None:
-        """Rotate the ends of queries in place; normalise and rotate latents, and write them to the
-        pool. A row of `latent` has what is rotated behind the latent.
-        """
-        ...
-
-    def latent_attention(self, q_THD: Array, spec: MlaSpec, step: Step, out_THW: Array) -> None:
-        """Causal attention of the new queries over the pool's latents."""
         ...
 
     def route(

@@ -19,7 +19,7 @@ from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, MlaSpec, slots_of
+from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,13 @@ class TorchOps:
                 down_bias[number] = one.biases[2]
         return _Experts(gate_up, down, getattr(torch, weight_format), gate_up_bias, down_bias)
 
-    def pack_expand(self, kv_b_NL: Tensor, heads: int, weight_format: str) -> Tensor:
-        """`[H, N / H, L]`."""
-        rows, latent = kv_b_NL.shape
-        packed = self._empty((heads, rows // heads, latent), weight_format)
-        return packed.copy_(kv_b_NL.view(packed.shape))
+    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> _Linear:
+        """`[H, N, K]`."""
+        size = (len(parts_HNK), *parts_HNK[0].shape)
+        weight = self._empty(size, weight_format)
+        for head, part in enumerate(parts_HNK):
+            weight[head].copy_(part)
+        return _Linear(weight, None, getattr(torch, weight_format))
 
     def _empty(self, size: tuple[int, ...], weight_format: str) -> Tensor:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
@@ -186,22 +188,31 @@ class TorchOps:
         if weight.bias_N is not None:
             out_TN.add_(weight.bias_N)
 
+    def linear_heads(self, x_THK: Tensor, weight: _Linear, out_THN: Tensor) -> None:
+        """In the weight's dtype, given in float32."""
+        x = x_THK.to(weight.dtype).to(weight.weight_NM.dtype)
+        out_THN.copy_(torch.einsum("thk,hnk->thn", x, weight.weight_NM))
+
     def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: _Step) -> None:
         """As the protocol says."""
         heads_THD = qkv_TN.view(len(qkv_TN), -1, spec.head_dim)
         last_k = spec.heads + spec.kv_heads
         half = step.cos_T1C.shape[-1]
+        first = spec.head_dim - 2 * half if spec.value_dim else 0
         for part, norm in (
             (heads_THD[:, : spec.heads], spec.q_norm_D),
             (heads_THD[:, spec.heads : last_k], spec.k_norm_D),
         ):
             if norm is not None:
                 part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
-            _rotate(part[..., :half], part[..., half : 2 * half], step)
+            rotated = part[..., first : first + 2 * half]
+            low, high = rotated[..., :half].clone(), rotated[..., half:].clone()
+            rotated[..., :half] = low * step.cos_T1C - high * step.sin_T1C
+            rotated[..., half:] = high * step.cos_T1C + low * step.sin_T1C
         data = step.pool.data
-        k, v = heads_THD[:, spec.heads : last_k], heads_THD[:, last_k:]
-        data[step.page_T, spec.layer, 0, step.offset_T] = k.to(data.dtype)
-        data[step.page_T, spec.layer, 1, step.offset_T] = v.to(data.dtype)
+        for plane, at in enumerate(range(spec.heads, heads_THD.shape[1], spec.kv_heads)):
+            part = heads_THD[:, at : at + spec.kv_heads]
+            data[step.page_T, spec.layer, plane, step.offset_T] = part.to(data.dtype)
 
     def attention(self, q_THD: Tensor, spec: AttentionSpec, step: _Step, out_THD: Tensor) -> None:
         """Requests with one new token go together, padded; the others one by one."""
@@ -215,7 +226,7 @@ class TorchOps:
             count = rows.stop - rows.start
             if count < 2:
                 continue
-            k, v = self._gather(step.pool, spec.layer, step.page_table_BP[b : b + 1], length)
+            k, v = self._gather(step.pool, spec, step.page_table_BP[b : b + 1], length)
             keys = torch.arange(length, device=self._device)
             behind = keys[-count:, None] - keys
             seen = behind >= 0
@@ -230,7 +241,7 @@ class TorchOps:
         requests = torch.tensor(single, device=self._device)
         rows = step.query_starts_B1[requests].long()
         longest = int(step.batch.context_lens_B[single].max())
-        k, v = self._gather(step.pool, spec.layer, step.page_table_BP[requests], longest)
+        k, v = self._gather(step.pool, spec, step.page_table_BP[requests], longest)
         keys = torch.arange(longest, device=self._device)
         behind = step.context_lens_B[requests][:, None] - 1 - keys
         seen = behind >= 0
@@ -240,16 +251,15 @@ class TorchOps:
         out_THD[rows] = result[:, :, 0]
 
     def _gather(
-        self, pool: KvPool, layer: int, pages_BP: Tensor, length: int
+        self, pool: KvPool, spec: AttentionSpec, pages_BP: Tensor, length: int
     ) -> tuple[Tensor, Tensor]:
         """Keys and values `[B, G, length, D]` of the requests with these pages."""
         used = -(-length // pool.format.page_tokens)
-        planes = pool.data[pages_BP[:, :used].long(), layer]
-        k, v = planes.unbind(2)
-        return (
-            k.flatten(1, 2)[:, :length].transpose(1, 2),
-            v.flatten(1, 2)[:, :length].transpose(1, 2),
-        )
+        planes = pool.data[pages_BP[:, :used].long(), spec.layer]
+        k = planes[:, :, 0].flatten(1, 2)[:, :length].transpose(1, 2)
+        if spec.value_dim:
+            return k, k[..., : spec.value_dim]
+        return k, planes[:, :, 1].flatten(1, 2)[:, :length].transpose(1, 2)
 
     def _softmax(
         self, q_BHTD: Tensor, k: Tensor, v: Tensor, seen: Tensor, spec: AttentionSpec
@@ -263,47 +273,6 @@ class TorchOps:
             q, k, v, attn_mask=seen, scale=spec.scale, enable_gqa=True
         )
         return result.to(q_BHTD.dtype)
-
-    def store_latent(self, q_THD: Tensor, latent_TL: Tensor, spec: MlaSpec, step: _Step) -> None:
-        """As the protocol says; pairs of neighbours, which come to lie apart."""
-        mla = spec.mla
-        rotated = latent_TL[:, mla.kv_rank :]
-        for part in (q_THD[..., mla.nope_dim :], rotated[:, None]):
-            even, odd = part[..., ::2].clone(), part[..., 1::2].clone()
-            _rotate(even, odd, step)
-            part.copy_(torch.cat((even, odd), dim=-1))
-        latent = latent_TL[:, : mla.kv_rank]
-        latent.copy_(F.rms_norm(latent, spec.latent_norm_L.shape, spec.latent_norm_L, spec.eps))
-        data = step.pool.data
-        data[step.page_T, spec.layer, step.offset_T] = latent_TL.to(data.dtype)
-
-    def latent_attention(self, q_THD: Tensor, spec: MlaSpec, step: _Step, out_THW: Tensor) -> None:
-        """Absorbed: queries become latents, and so are the results until the end. One request
-        after the other.
-
-        Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.2.
-        """
-        mla, pool = spec.mla, step.pool
-        dtype = torch.float32 if self._device.type == "cpu" else pool.data.dtype
-        keys_HNL, values_HWL = spec.expand.to(dtype).split((mla.nope_dim, mla.value_dim), dim=1)
-        starts = step.batch.query_starts_B1.tolist()
-        for b, length in enumerate(step.batch.context_lens_B.tolist()):
-            q = q_THD[starts[b] : starts[b + 1]].to(dtype)
-            used = -(-length // pool.format.page_tokens)
-            pages = step.page_table_BP[b, :used].long()
-            stored_SL = pool.data[pages, spec.layer].flatten(0, 1)[:length].to(dtype)
-            latent_SL = stored_SL[:, : mla.kv_rank]
-            absorbed_THL = torch.einsum("thn,hnl->thl", q[..., : mla.nope_dim], keys_HNL)
-            whole_THL = torch.cat((absorbed_THL, q[..., mla.nope_dim :]), dim=-1)
-            scores_THS = torch.einsum("thl,sl->ths", whole_THL, stored_SL).float() * spec.scale
-            positions = torch.arange(length, device=self._device)
-            seen_TS = positions[-len(q) :, None] >= positions
-            scores_THS = scores_THS.masked_fill(~seen_TS[:, None], -torch.inf)
-            weights_THS = scores_THS.softmax(-1).to(dtype)
-            attended_THL = torch.einsum("ths,sl->thl", weights_THS, latent_SL)
-            out_THW[starts[b] : starts[b + 1]] = torch.einsum(
-                "thl,hwl->thw", attended_THL, values_HWL
-            )
 
     def route(
         self,
@@ -372,13 +341,6 @@ class TorchOps:
     def to_tensor(self, array: Tensor) -> Tensor:
         """The tensor itself."""
         return array
-
-
-def _rotate(low: Tensor, high: Tensor, step: _Step) -> None:
-    """Turn each pair by its token's position, in place."""
-    turned = low * step.cos_T1C - high * step.sin_T1C
-    high.copy_(high * step.cos_T1C + low * step.sin_T1C)
-    low.copy_(turned)
 
 
 def _softmax_with_sinks(

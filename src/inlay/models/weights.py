@@ -42,20 +42,24 @@ class GqaWeights:
 
 @dataclass(frozen=True)
 class MlaWeights:
-    """Latent attention.
+    """Latent attention, in the form that attends to latents.
+
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.2.
 
     Attributes:
         down: from the model's width: queries (of all heads, or their latent), then the latent of
             keys and values with what is rotated.
         q_latent_norm_L, q_up: from the queries' latent to the queries; None where they have none.
-        expand: see `Ops.pack_expand`.
+        absorb: for each head, from what is not rotated of a query to a query of latents.
+        expand: for each head, from a latent to a value.
     """
 
     down: Linear
     q_latent_norm_L: Array | None
     q_up: Linear | None
     kv_latent_norm_L: Array
-    expand: Array
+    absorb: Linear
+    expand: Linear
     output: Linear
 
 
@@ -256,15 +260,20 @@ class TensorWeights:
         )
 
     def _mla(self, layer: int, there: Container[str]) -> MlaWeights:
-        shape, attention = self._shape, self._formats.attention
+        shape, attention, mla = self._shape, self._formats.attention, self._shape.mla
+        assert mla is not None
         q = "q_down" if "q_down" in there else "q"
+        kv_up = self._get("kv_up", layer).view(shape.heads, -1, mla.kv_rank)
+        keys, values = kv_up.split((mla.nope_dim, mla.value_dim), dim=1)
         with _damage(f"kv_up of layer {layer}"):
-            expand = self._ops.pack_expand(self._get("kv_up", layer), shape.heads, attention)
+            absorb = self._ops.pack_heads([head.t() for head in keys], attention)
+            expand = self._ops.pack_heads(list(values), attention)
         return MlaWeights(
             down=self._linear((q, "kv_down"), layer, attention, shape.qkv_bias),
             q_latent_norm_L=self._optional("q_latent_norm", layer, there),
             q_up=self._linear(("q_up",), layer, attention) if "q_up" in there else None,
             kv_latent_norm_L=self._vector("kv_latent_norm", layer),
+            absorb=absorb,
             expand=expand,
             output=self._linear(("output",), layer, attention, shape.output_bias),
         )
@@ -299,7 +308,7 @@ class TensorWeights:
     ) -> Linear:
         with _damage(f"{', '.join(parts)} of layer {layer}"):
             return self._ops.pack_linear(
-                [self._get(part, layer) for part in parts],
+                [self._rows(part, layer) for part in parts],
                 [self._bias(part, layer) for part in parts] if bias else [],
                 weight_format,
             )
@@ -308,7 +317,22 @@ class TensorWeights:
         """Zeros for what has none beside one that has."""
         if part == "q" and self._shape.mla:
             return torch.zeros(self._shape.heads * self._shape.head_dim)
-        return self._get(f"{part}_bias", layer)
+        return self._apart(part, self._get(f"{part}_bias", layer))
+
+    def _rows(self, part: str, layer: int) -> Tensor:
+        return self._apart(part, self._get(part, layer))
+
+    def _apart(self, part: str, rows: Tensor) -> Tensor:
+        """Where rotated pairs are neighbours: the first of each, then the second of each, as the
+        decoder rotates them. Scores are the same.
+        """
+        shape, mla = self._shape, self._shape.mla
+        if not shape.rope.interleaved or mla is None or part not in ("q", "q_up", "kv_down"):
+            return rows
+        heads = rows.view(1 if part == "kv_down" else shape.heads, -1, *rows.shape[1:])
+        rotated = heads[:, -mla.rope_dim :]
+        parts = (heads[:, : -mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
+        return torch.cat(parts, dim=1).view(rows.shape)
 
     def _expert(self, layer: int, expert: int) -> ExpertTensors:
         if not self._fused:

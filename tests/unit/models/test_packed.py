@@ -123,7 +123,11 @@ def test_entries_that_do_not_fit_are_refused(target: Path) -> None:
     file = target / PACKED_FILE
     good = kernels.PackedFile(file)
     for left_out, replaced, message in (
-        ("layers.1.attention.qkv", None, "nothing under 'layers.1.attention.qkv': pack the model again"),
+        (
+            "layers.1.attention.qkv",
+            None,
+            "nothing under 'layers.1.attention.qkv': pack the model again",
+        ),
         ("head", (512, 32), r"head is \[512, 32\] instead of \[512, 64\]"),
         ("layers.0.mlp.router", (9, 64), r"router is \[9, 64\] instead of \[8, 64\]"),
     ):

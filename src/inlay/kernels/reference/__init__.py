@@ -19,7 +19,13 @@ from inlay.kernels.reference.experts import (
     submit_moe,
 )
 from inlay.kernels.reference.formats import quantize
-from inlay.kernels.reference.linear import LinearWeight, linear, map_linear, pack_linear
+from inlay.kernels.reference.linear import (
+    LinearWeight,
+    linear,
+    linear_heads,
+    map_linear,
+    pack_linear,
+)
 from inlay.kernels.reference.pending import Pending
 from inlay.kernels.reference.rows import rms_norm, silu_mul
 
@@ -31,6 +37,7 @@ __all__ = [
     "Pending",
     "block_hash_chain",
     "linear",
+    "linear_heads",
     "map_experts",
     "map_linear",
     "moe",

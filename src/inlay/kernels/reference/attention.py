@@ -27,13 +27,16 @@ MAX_GROUP = 96
 
 @dataclass(frozen=True)
 class KvGeometry:
-    """A page-first pool: `[num_pages][layers][k, v][page_tokens][kv_heads][head_dim]`."""
+    """A page-first pool: `[num_pages][layers][k, v][page_tokens][kv_heads][head_dim]`, of latents
+    with k alone.
+    """
 
     layers: int
     page_tokens: int
     kv_heads: int
     head_dim: int
     dtype: str
+    latent: bool = False
 
     def __post_init__(self) -> None:
         limits = {"layers": 1 << 20, "page_tokens": 1 << 20, "kv_heads": 65536, "head_dim": 1024}
@@ -41,6 +44,7 @@ class KvGeometry:
             value = getattr(self, name)
             check(1 <= value <= limit, f"{name}: must be in 1..{limit}, got {value}")
         check(self.head_dim % 2 == 0, f"head_dim: must be even, got {self.head_dim}")
+        check(not self.latent or self.kv_heads == 1, f"kv_heads: must be 1, got {self.kv_heads}")
         dtype_name(self.dtype)
         check(
             self.page_bytes <= MAX_BYTES,
@@ -48,13 +52,18 @@ class KvGeometry:
         )
 
     @property
+    def num_planes(self) -> int:
+        """Of a layer."""
+        return 1 if self.latent else 2
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page."""
-        elements = 2 * self.layers * self.page_tokens * self.kv_heads * self.head_dim
+        elements = self.num_planes * self.layers * self.page_tokens * self.kv_heads * self.head_dim
         return elements * np.dtype(DTYPES[self.dtype]).itemsize
 
     def planes(self, kv_pool: Any, layer: int, writable: bool = False) -> npt.NDArray[Any]:
-        """A view `[num_pages][k, v][page_tokens][kv_heads][head_dim]` of one layer."""
+        """A view `[num_pages][planes][page_tokens][kv_heads][head_dim]` of one layer."""
         dtype = DTYPES[self.dtype]
         pool = array_of(kv_pool, "kv_pool", 2, (np.uint8, dtype), writable)
         check(
@@ -63,8 +72,8 @@ class KvGeometry:
             f"has {self.page_bytes}",
         )
         check(0 <= layer < self.layers, f"layer: must be in 0..{self.layers - 1}, got {layer}")
-        shape = (len(pool), self.layers, 2, self.page_tokens, self.kv_heads, self.head_dim)
-        return pool.view(dtype).reshape(shape)[:, layer]
+        planes = (self.num_planes, self.page_tokens, self.kv_heads, self.head_dim)
+        return pool.view(dtype).reshape(len(pool), self.layers, *planes)[:, layer]
 
 
 def _rotate(x_THD: F32, cos_TR: F32, sin_TR: F32) -> None:
@@ -95,11 +104,11 @@ def rope_and_store(
     slots = array_of(slots_T, "slots_T", 1, np.int64)
     cos, sin = array_of(cos_PR, "cos_PR", 2), array_of(sin_PR, "sin_PR", 2)
     planes = g.planes(kv_pool, layer, writable=True)
-    q_heads = qkv.shape[1] // g.head_dim - 2 * g.kv_heads
+    q_heads = qkv.shape[1] // g.head_dim - g.num_planes * g.kv_heads
     check(
         qkv.shape[1] % g.head_dim == 0 and q_heads >= 1,
-        f"qkv_TX: its rows have {qkv.shape[1]} elements, expected (q_heads + 2 * kv_heads) * "
-        f"head_dim with {g.kv_heads} kv_heads and head_dim {g.head_dim}",
+        f"qkv_TX: its rows have {qkv.shape[1]} elements, expected (q_heads + {g.num_planes} * "
+        f"kv_heads) * head_dim with {g.kv_heads} kv_heads and head_dim {g.head_dim}",
     )
     check_size(positions, "positions_T", 0, len(qkv), "tokens of qkv_TX")
     check_size(slots, "slots_T", 0, len(qkv), "tokens of qkv_TX")
@@ -123,17 +132,18 @@ def rope_and_store(
     check_apart("qkv_TX", qkv, kv_pool=planes, **inputs, **weights)
     check_apart("kv_pool", planes, **inputs, **weights)
 
-    heads = qkv.reshape(len(qkv), q_heads + 2 * g.kv_heads, g.head_dim).copy()
+    heads = qkv.reshape(len(qkv), q_heads + g.num_planes * g.kv_heads, g.head_dim).copy()
+    start = g.head_dim - 2 * cos.shape[1] if g.latent else 0
     split = (slice(0, q_heads), slice(q_heads, q_heads + g.kv_heads))
     for part, norm in zip(split, norms, strict=True):
         if norm is not None:
             heads[:, part] = normalised(heads[:, part], norm, norm_eps)
-        _rotate(heads[:, part], cos[positions], sin[positions])
+        _rotate(heads[:, part, start:], cos[positions], sin[positions])
     qkv[:] = heads.reshape(qkv.shape)
     stored = slots >= 0
     page_ids, offsets = np.divmod(slots[stored], g.page_tokens)
-    kv = heads[stored, q_heads:].reshape(-1, 2, g.kv_heads, g.head_dim)
-    for plane in range(2):
+    kv = heads[stored, q_heads:].reshape(-1, g.num_planes, g.kv_heads, g.head_dim)
+    for plane in range(g.num_planes):
         planes[page_ids, plane, offsets] = converted(kv[:, plane], g.dtype)
 
 
@@ -159,13 +169,19 @@ def paged_attention(
     planes = g.planes(kv_pool, layer)
     group, rest = divmod(q.shape[1], g.kv_heads)
     check(
-        rest == 0 and 1 <= group <= MAX_GROUP,
+        rest == 0 and 1 <= group and (g.latent or group <= MAX_GROUP),
         f"q_THD: has {q.shape[1]} heads, expected 1 to {MAX_GROUP} per each of the "
         f"{g.kv_heads} kv_heads",
     )
     check_size(q, "q_THD", 2, g.head_dim, "head_dim")
-    for dim in range(3):
+    for dim in range(2 if g.latent else 3):
         check_size(out, "out_THD", dim, q.shape[dim], "the shape of q_THD")
+    value_dim = out.shape[2]
+    check(
+        2 <= value_dim <= g.head_dim and value_dim % 2 == 0,
+        f"out_THD: has {value_dim} elements per head, expected an even number up to {g.head_dim}, "
+        "the geometry's head_dim",
+    )
     check_size(starts, "query_starts_B1", 0, len(contexts) + 1, "one more than context_lens_B")
     check_size(table, "page_table_BP", 0, len(contexts), "sequences of context_lens_B")
     check(math.isfinite(scale), f"scale: must be finite, got {scale}")
@@ -204,7 +220,8 @@ def paged_attention(
             f"page_table_BP: a page of sequence {b} is not in 0..{len(planes) - 1}",
         )
         kv = as_f32(planes[page_ids, :, keys % g.page_tokens])
-        k, v = (np.repeat(kv[:, plane], group, axis=1) for plane in range(2))
+        k, v = (np.repeat(kv[:, plane], group, axis=1) for plane in (0, -1))
+        v = v[..., :value_dim]
         # Query by query: a weight of 0 for what one does not see would pass on its NaN.
         for token, position in zip(range(begin, end), positions.tolist(), strict=True):
             seen = slice(

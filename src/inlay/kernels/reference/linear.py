@@ -139,6 +139,24 @@ def bytes_of(value: Any, name: str, size: int) -> npt.NDArray[np.uint8]:
     return flat
 
 
+def linear_heads(x_THK: Any, weight: LinearWeight, out_THN: Any) -> None:
+    """`out = x W^T` with the rows of each head."""
+    x, out = array_of(x_THK, "x_THK", 3), array_of(out_THN, "out_THN", 3, writable=True)
+    heads, columns = x.shape[1], out.shape[2]
+    check_size(x, "x_THK", 2, weight.shape[1], "the weight's inner size")
+    for dim in range(2):
+        check_size(out, "out_THN", dim, x.shape[dim], "the shape of x_THK")
+    rows = -(-columns // PANEL) * PANEL
+    check(
+        heads >= 1 and weight.shape[0] == heads * rows,
+        f"weight: has {weight.shape[0]} rows, expected {heads} heads of {rows}",
+    )
+    check_apart("out_THN", out, x_THK=x)
+    for head in range(heads):
+        first = head * rows
+        out[:, head] = weight.rows.times(x[:, head])[:, first : first + columns]
+
+
 def linear(
     x_TK: Any, weight: LinearWeight, out_TN: Any, bias_N: Any = None, accumulate: bool = False
 ) -> None:
