@@ -29,9 +29,6 @@ void linear_heads(nb::handle x_THK, const kernels::LinearWeight& weight, nb::han
   x.require_size(2, weight.in_features(), "the weight's inner size");
   for (int i = 0; i < 2; ++i) out.require_size(i, x.size(i), "the shape of x_THK");
   if (x.stride(2) != 1) fail("x_THK: the last dimension must be contiguous");
-  if (x.size(0) > 1 && x.stride(0) != heads * x.stride(1))
-    fail("x_THK: its tokens must lie ", heads, " heads apart, they lie ", x.stride(0),
-         " elements apart, heads ", x.stride(1));
   if (out.stride(2) != 1) fail("out_THN: the last dimension must be contiguous");
   if (out.stride(1) < out.size(2) || out.stride(0) < heads * out.stride(1))
     fail("out_THN: its heads or tokens overlap");
@@ -40,7 +37,8 @@ void linear_heads(nb::handle x_THK, const kernels::LinearWeight& weight, nb::han
     fail("weight: has ", weight.out_features(), " rows, expected ", heads, " heads of ", rows);
   require_apart(out.extent(), {x.extent()});
   const kernels::LinearHeads call = {
-      {x.as<const float>(Kind::kF32), x.size(0) * heads, x.size(2), x.stride(1)},
+      {x.as<const float>(Kind::kF32), x.size(0), x.size(2), x.stride(0)},
+      x.stride(1),
       &weight,
       heads,
       out.size(2),

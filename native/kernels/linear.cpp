@@ -91,19 +91,25 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
 }
 
 void linear_heads(const LinearHeads& p) {
-  const int64_t tokens = p.x_RK.rows / p.heads;
+  const int64_t tokens = p.x_TK.rows;
   if (tokens == 0) return;
   const LinearWeight& weight = *p.weight;
+  const Format format = weight.format();
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
   const int64_t panels = weight.panels() / p.heads;
   const int64_t blocks = (tokens + kMaxRows - 1) / kMaxRows;
   const int64_t block_rows = (tokens + blocks - 1) / blocks;
   session.prepare_thread_scratch(ProductScratch::kFloats);
-  const PackedRows rows_RK =
-      pack(session, table, p.x_RK, weight.format(),
-           session.shared_scratch<std::byte>(
-               packed_bytes(weight.format(), p.x_RK.rows, p.x_RK.cols)));
+  const int64_t head_bytes = packed_bytes(format, tokens, p.x_TK.cols);
+  std::byte* const memory = session.shared_scratch<std::byte>(p.heads * head_bytes);
+  const auto rows_of = [&](int64_t head) {
+    return ConstRows{p.x_TK.data + head * p.x_head_stride, tokens, p.x_TK.cols, p.x_TK.stride};
+  };
+  if (head_bytes > 0)
+    session.parallel_for(p.heads, [&](int64_t head, int) {
+      pack_some(table, rows_of(head), format, 0, tokens, memory + head * head_bytes);
+    });
   const int64_t most_panels = std::min(panels_at_once(weight.layout()), panels);
   // The blocks of one head follow each other, so that its panels are still in a cache.
   session.parallel_for(p.heads * blocks, [&](int64_t item, int thread) {
@@ -111,7 +117,11 @@ void linear_heads(const LinearHeads& p) {
     const int64_t rows = std::min(block_rows, tokens - first);
     const ProductScratch scratch(session, thread);
     const std::byte* x_rows[kMaxRows];
-    for (int64_t r = 0; r < rows; ++r) x_rows[r] = rows_RK.row((first + r) * p.heads + head);
+    const PackedRows packed = {memory + head * head_bytes, head_bytes / tokens};
+    for (int64_t r = 0; r < rows; ++r)
+      x_rows[r] = head_bytes > 0
+                      ? packed.row(first + r)
+                      : reinterpret_cast<const std::byte*>(rows_of(head).row(first + r));
     for (int64_t panel = 0; panel < panels; panel += most_panels) {
       const int64_t count = std::min(most_panels, panels - panel);
       const int64_t last_cols = std::min(kPanel, p.out_features - (panel + count - 1) * kPanel);
@@ -119,8 +129,8 @@ void linear_heads(const LinearHeads& p) {
                            rows,
                            weight.panel(head * panels + panel),
                            count,
-                           weight.format(),
-                           p.x_RK.cols,
+                           format,
+                           p.x_TK.cols,
                            last_cols,
                            scratch.c,
                            scratch.layout,

@@ -30,10 +30,10 @@ struct Rows {
 void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, bool accumulate,
             Rows out_TN);
 
-// out = x W^T with a matrix for each head: x has a row for each token and head, and the matrix of
-// head h begins at panel h * panels of the weight.
+// out = x W^T with a matrix for each head. The weight has as many panels for each of them.
 struct LinearHeads {
-  ConstRows x_RK;
+  ConstRows x_TK;  // of the first head
+  int64_t x_head_stride;
   const LinearWeight* weight;
   int64_t heads;
   int64_t out_features;  // of a head

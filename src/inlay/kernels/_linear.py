@@ -47,8 +47,7 @@ def linear_heads(x_THK: Array, weight: LinearWeight, out_THN: Array) -> None:
     """Write `x W^T` to `out`, where each of H heads has a matrix of its own.
 
     Args:
-        x_THK: float32, contiguous in K; from a token to the next it is H times as far as from a
-            head to the next.
+        x_THK: float32, contiguous in K.
         weight: `H * head_rows(N)` rows, those of head h from row `h * head_rows(N)` on.
         out_THN: float32, writable, contiguous in N, apart from x.
 
