@@ -85,7 +85,60 @@ CHAT_TEMPLATE = r"""
 {%- endif %}
 """.strip()
 
+_LATENT: dict[str, Any] = {
+    "attention_bias": False,
+    "rope_theta": 10000.0,
+    "num_key_value_heads": 4,
+    "head_dim": ...,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+}
 _CONFIGS: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _LATENT
+    | {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "n_shared_experts": 2,
+        "topk_method": "greedy",
+        "q_lora_rank": None,
+    },
+    "deepseek_v3": _LATENT
+    | {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+    },
+    "glm4_moe": {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "rope_theta": 10000.0,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 3,
+        "use_qk_norm": True,
+        "rms_norm_eps": 1e-5,
+    },
+    "gpt_oss": {
+        "architectures": ["GptOssForCausalLM"],
+        "attention_bias": True,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "sliding_window": 12,
+        "rope_theta": 150000.0,
+        "rms_norm_eps": 1e-5,
+    },
     "llama": {
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
@@ -150,7 +203,8 @@ def make_tiny_model(
 
     Args:
         directory: made if missing.
-        architecture: `llama`, `mistral`, `qwen3` or `qwen3_moe`.
+        architecture: `deepseek_v2`, `deepseek_v3`, `glm4_moe`, `gpt_oss`, `llama`, `mistral`,
+            `qwen3` or `qwen3_moe`.
         seed: of the weights.
         dtype: of the weights: `float32`, `bfloat16` or `float16`.
         tokenizer: `byte_level` (Qwen, Llama 3), `sentencepiece` (Llama 2: byte fallback, a
@@ -175,7 +229,7 @@ def make_tiny_model(
     tensors = {}
     for name, shape in tensor_shapes(settings, expert_names):
         tensor = torch.randn(shape, generator=generator) * settings["initializer_range"]
-        if name.endswith("norm.weight"):
+        if name.endswith(("norm.weight", "layernorm.weight")):
             # Wide q and k norms make attention sharp enough that text depends on its past.
             wide = name.endswith(("q_norm.weight", "k_norm.weight"))
             tensor = (2 if wide else 1) + 0.5 * tensor
@@ -189,57 +243,118 @@ def tensor_shapes(
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors that a checkpoint of this config holds."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or hidden // heads
-    q_rows, kv_rows = heads * head_dim, config["num_key_value_heads"] * head_dim
-    qwen = config["model_type"].startswith("qwen3")
     yield "model.embed_tokens.weight", (vocab, hidden)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
-        attention = f"{layer}.self_attn"
         yield f"{layer}.input_layernorm.weight", (hidden,)
-        for part, shape in {
-            "q": (q_rows, hidden),
-            "k": (kv_rows, hidden),
-            "v": (kv_rows, hidden),
-            "o": (hidden, q_rows),
-        }.items():
-            yield f"{attention}.{part}_proj.weight", shape
-            if config.get("attention_bias"):
-                yield f"{attention}.{part}_proj.bias", shape[:1]
-        if qwen:
-            yield f"{attention}.q_norm.weight", (head_dim,)
-            yield f"{attention}.k_norm.weight", (head_dim,)
+        attention = _latent_attention if "kv_lora_rank" in config else _attention
+        for name, shape in attention(config):
+            yield f"{layer}.self_attn.{name}", shape
         yield f"{layer}.post_attention_layernorm.weight", (hidden,)
-        sparse = (
-            config["model_type"] == "qwen3_moe"
-            and i not in (config.get("mlp_only_layers") or [])
-            and (i + 1) % config.get("decoder_sparse_step", 1) == 0
-        )
-        if not sparse:
-            width = config["intermediate_size"]
-            for part, shape in {
-                "gate": (width, hidden),
-                "up": (width, hidden),
-                "down": (hidden, width),
-            }.items():
-                yield f"{layer}.mlp.{part}_proj.weight", shape
-                if config.get("mlp_bias"):
-                    yield f"{layer}.mlp.{part}_proj.bias", shape[:1]
-            continue
-        experts, width = config["num_experts"], config["moe_intermediate_size"]
-        yield f"{layer}.mlp.gate.weight", (experts, hidden)
-        if expert_names == "fused":
-            yield f"{layer}.mlp.experts.gate_up_proj", (experts, 2 * width, hidden)
-            yield f"{layer}.mlp.experts.down_proj", (experts, hidden, width)
-            continue
-        for e in range(experts):
-            yield f"{layer}.mlp.experts.{e}.gate_proj.weight", (width, hidden)
-            yield f"{layer}.mlp.experts.{e}.up_proj.weight", (width, hidden)
-            yield f"{layer}.mlp.experts.{e}.down_proj.weight", (hidden, width)
+        mixture = _mixture(config, expert_names) if _is_sparse(config, i) else _mlp(config)
+        for name, shape in mixture:
+            yield f"{layer}.mlp.{name}", shape
     yield "model.norm.weight", (hidden,)
     if not config.get("tie_word_embeddings"):
         yield "lm_head.weight", (vocab, hidden)
+
+
+def _attention(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    head_dim = config.get("head_dim") or hidden // heads
+    q_rows, kv_rows = heads * head_dim, config["num_key_value_heads"] * head_dim
+    for part, shape in {
+        "q": (q_rows, hidden),
+        "k": (kv_rows, hidden),
+        "v": (kv_rows, hidden),
+        "o": (hidden, q_rows),
+    }.items():
+        yield f"{part}_proj.weight", shape
+        if config.get("attention_bias") and not (part == "o" and config["model_type"] == "glm4_moe"):
+            yield f"{part}_proj.bias", shape[:1]
+    if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):
+        yield "q_norm.weight", (head_dim,)
+        yield "k_norm.weight", (head_dim,)
+    if config["model_type"] == "gpt_oss":
+        yield "sinks", (heads,)
+
+
+def _latent_attention(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads, bias = (
+        config[key] for key in ("hidden_size", "num_attention_heads", "attention_bias")
+    )
+    nope, rope, value = (
+        config[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    )
+    q_rank, kv_rank = config["q_lora_rank"], config["kv_lora_rank"]
+    q_rows = heads * (nope + rope)
+    if q_rank is None:
+        yield "q_proj.weight", (q_rows, hidden)
+    else:
+        yield "q_a_proj.weight", (q_rank, hidden)
+        if bias:
+            yield "q_a_proj.bias", (q_rank,)
+        yield "q_a_layernorm.weight", (q_rank,)
+        yield "q_b_proj.weight", (q_rows, q_rank)
+    yield "kv_a_proj_with_mqa.weight", (kv_rank + rope, hidden)
+    if bias:
+        yield "kv_a_proj_with_mqa.bias", (kv_rank + rope,)
+    yield "kv_a_layernorm.weight", (kv_rank,)
+    yield "kv_b_proj.weight", (heads * (nope + value), kv_rank)
+    yield "o_proj.weight", (hidden, heads * value)
+    if bias:
+        yield "o_proj.bias", (hidden,)
+
+
+def _is_sparse(config: dict[str, Any], layer: int) -> bool:
+    if config["model_type"] == "qwen3_moe":
+        step = config.get("decoder_sparse_step", 1)
+        return layer not in (config.get("mlp_only_layers") or []) and (layer + 1) % step == 0
+    if config["model_type"] == "gpt_oss":
+        return True
+    return layer >= config.get("first_k_dense_replace", config["num_hidden_layers"])
+
+
+def _mlp(
+    config: dict[str, Any], name: str = "", width: int = 0
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, width = config["hidden_size"], width or config["intermediate_size"]
+    for part, shape in {
+        "gate": (width, hidden),
+        "up": (width, hidden),
+        "down": (hidden, width),
+    }.items():
+        yield f"{name}{part}_proj.weight", shape
+        if config.get("mlp_bias"):
+            yield f"{name}{part}_proj.bias", shape[:1]
+
+
+def _mixture(
+    config: dict[str, Any], expert_names: str
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden = config["hidden_size"]
+    if config["model_type"] == "gpt_oss":
+        experts, width = config["num_local_experts"], config["intermediate_size"]
+        yield "router.weight", (experts, hidden)
+        yield "router.bias", (experts,)
+        yield "experts.gate_up_proj", (experts, hidden, 2 * width)
+        yield "experts.gate_up_proj_bias", (experts, 2 * width)
+        yield "experts.down_proj", (experts, width, hidden)
+        yield "experts.down_proj_bias", (experts, hidden)
+        return
+    experts = config.get("n_routed_experts") or config["num_experts"]
+    width = config["moe_intermediate_size"]
+    yield "gate.weight", (experts, hidden)
+    if config["model_type"] in ("deepseek_v3", "glm4_moe"):
+        yield "gate.e_score_correction_bias", (experts,)
+    if config.get("n_shared_experts"):
+        yield from _mlp(config, "shared_experts.", config["n_shared_experts"] * width)
+    if expert_names == "fused":
+        yield "experts.gate_up_proj", (experts, 2 * width, hidden)
+        yield "experts.down_proj", (experts, hidden, width)
+        return
+    for e in range(experts):
+        yield from _mlp(config, f"experts.{e}.", width)
 
 
 def write_shards(directory: Path, tensors: dict[str, torch.Tensor], shards: int = 1) -> None:

@@ -28,7 +28,81 @@ LLAMA3_ROPE = {
 }
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
+DEEPSEEK_YARN = YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
+
 CASES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"architecture": "deepseek_v2"},
+    "deepseek_v2_groups": {
+        "architecture": "deepseek_v2",
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 3.0,
+        "q_lora_rank": 20,
+        "rope_scaling": DEEPSEEK_YARN,
+        "expert_names": "fused",
+    },
+    "deepseek_v2_odd_heads": {
+        "architecture": "deepseek_v2",
+        "num_attention_heads": 7,
+        "num_key_value_heads": 7,
+        "hidden_size": 70,
+        "tie_word_embeddings": False,
+    },
+    "deepseek_v3": {"architecture": "deepseek_v3"},
+    "deepseek_v3_odd_heads": {
+        "architecture": "deepseek_v3",
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "hidden_size": 65,
+        "attention_bias": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_hidden_layers": 3,
+        "shards": 2,
+    },
+    "deepseek_v3_yarn": {
+        "architecture": "deepseek_v3",
+        "q_lora_rank": None,
+        "rope_scaling": DEEPSEEK_YARN,
+        "first_k_dense_replace": 0,
+        "norm_topk_prob": False,
+    },
+    "glm4_moe": {"architecture": "glm4_moe"},
+    "glm4_moe_plain": {
+        "architecture": "glm4_moe",
+        "attention_bias": False,
+        "use_qk_norm": False,
+        "routed_scaling_factor": 1.5,
+        "n_group": 2,
+        "topk_group": 1,
+        "tie_word_embeddings": False,
+    },
+    "glm4_moe_odd_heads": {
+        "architecture": "glm4_moe",
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "hidden_size": 72,
+        "first_k_dense_replace": 0,
+        "expert_names": "fused",
+    },
+    "gpt_oss": {"architecture": "gpt_oss"},
+    "gpt_oss_odd_heads": {
+        "architecture": "gpt_oss",
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "hidden_size": 42,
+        "tie_word_embeddings": False,
+        "rope_scaling": YARN_ROPE | {"truncate": False},
+    },
+    "gpt_oss_layers": {
+        "architecture": "gpt_oss",
+        "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "sliding_window": 5,
+        "intermediate_size": 23,
+        "swiglu_limit": 1.5,
+    },
     "llama": {"architecture": "llama"},
     "llama_untied_bias": {
         "architecture": "llama",
