@@ -20,6 +20,7 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
 from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+from inlay.models.torch_experts import TorchExperts, route
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,6 @@ class _Linear:
     weight_NM: Tensor
     bias_N: Tensor | None
     dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class _Experts:
-    gate_up_E2FM: Tensor
-    down_EMF: Tensor
-    dtype: torch.dtype
-    gate_up_bias_E2F: Tensor | None
-    down_bias_EM: Tensor | None
 
 
 class TorchOps:
@@ -118,21 +110,14 @@ class TorchOps:
         weight_format: str,
         *,
         biases: bool = False,
-    ) -> _Experts:
-        """Two tensors for all experts."""
+    ) -> TorchExperts:
+        """Two tensors for all experts, and two for their biases."""
         gate_up = self._empty((experts, 2 * width, hidden), weight_format)
         down = self._empty((experts, hidden, width), weight_format)
-        gate_up_bias = torch.zeros((experts, 2 * width), device=self._device) if biases else None
-        down_bias = torch.zeros((experts, hidden), device=self._device) if biases else None
+        packed = TorchExperts(gate_up, down, getattr(torch, weight_format), biases=biases)
         for number in range(experts):
-            one = source(number)
-            gate_up[number, :width].copy_(one.gate_FM)
-            gate_up[number, width:].copy_(one.up_FM)
-            down[number].copy_(one.down_MF)
-            if gate_up_bias is not None and down_bias is not None and one.biases:
-                gate_up_bias[number] = torch.cat(one.biases[:2])
-                down_bias[number] = one.biases[2]
-        return _Experts(gate_up, down, getattr(torch, weight_format), gate_up_bias, down_bias)
+            packed.set(number, source(number))
+        return packed
 
     def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> _Linear:
         """`[H, N, K]`."""
@@ -283,44 +268,34 @@ class TorchOps:
         out_weights_TK: Tensor,
     ) -> None:
         """As the protocol says."""
-        sigmoid = router.score == "sigmoid"
-        scores_TE = logits_TE.sigmoid() if sigmoid else logits_TE.softmax(-1)
-        wanted_TE = scores_TE if correction_E is None else scores_TE + correction_E
-        if router.groups > 1:
-            wanted_TE = _in_best_groups(wanted_TE, router)
-        ids_TK = wanted_TE.topk(out_ids_TK.shape[1], dim=-1).indices
-        weights_TK = scores_TE.gather(1, ids_TK)
-        if router.normalize:
-            # All sigmoids may be 0.
-            weights_TK = weights_TK / (weights_TK.sum(-1, keepdim=True) + (1e-20 if sigmoid else 0))
-        out_ids_TK.copy_(ids_TK)
-        out_weights_TK.copy_(weights_TK * router.scale)
+        route(logits_TE, router, correction_E, out_ids_TK, out_weights_TK)
 
     def moe(
         self,
         x_TM: Tensor,
-        experts: _Experts,
+        experts: TorchExperts,
         ids_TK: Tensor,
         weights_TK: Tensor,
         out_TM: Tensor,
         *,
         activation: Activation,
-        shared: _Experts | None,
+        shared: TorchExperts | None,
     ) -> None:
         """One expert after the other, each on the rows that chose it."""
+        if shared:
+            for expert in range(len(shared.down_EMF)):
+                out_TM += shared.one(expert, x_TM, activation)
         chosen = ids_TK.flatten()
         order = torch.argsort(chosen, stable=True)
         rows = order // ids_TK.shape[1]
         weights = weights_TK.flatten()[order]
         counts = torch.bincount(chosen, minlength=len(experts.down_EMF)).tolist()
-        for expert in range(len(shared.down_EMF) if shared else 0):
-            out_TM += _one_expert(x_TM, shared, expert, activation)
         start = 0
         for expert, count in enumerate(counts):
             if not count:
                 continue
             part = slice(start, start + count)
-            result = _one_expert(x_TM[rows[part]], experts, expert, activation)
+            result = experts.one(expert, x_TM[rows[part]], activation)
             out_TM.index_add_(0, rows[part], result * weights[part, None])
             start += count
 
@@ -355,33 +330,3 @@ def _softmax_with_sinks(
     sinks = spec.sinks_H.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
     weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
     return weights.to(v.dtype) @ v
-
-
-def _in_best_groups(wanted_TE: Tensor, router: RouterShape) -> Tensor:
-    """What experts of other groups are wanted for is minus infinity."""
-    grouped_TGE = wanted_TE.view(len(wanted_TE), router.groups, -1)
-    best = grouped_TGE.topk(2 if router.group_score == "best_two" else 1, dim=-1).values
-    chosen = best.sum(-1).topk(router.groups_per_token, dim=-1).indices
-    closed_TG = torch.ones(best.shape[:2], dtype=torch.bool, device=wanted_TE.device)
-    closed_TG.scatter_(1, chosen, value=False)
-    return grouped_TGE.masked_fill(closed_TG[..., None], -torch.inf).flatten(1)
-
-
-def _one_expert(x_TM: Tensor, experts: _Experts, expert: int, activation: Activation) -> Tensor:
-    dtype, stored = experts.dtype, experts.down_EMF.dtype
-    gate_up = x_TM.to(dtype).to(stored) @ experts.gate_up_E2FM[expert].t()
-    if experts.gate_up_bias_E2F is not None:
-        gate_up = gate_up + experts.gate_up_bias_E2F[expert]
-    gate, up = gate_up.chunk(2, dim=-1)
-    down = _activated(gate, up, activation).to(dtype).to(stored) @ experts.down_EMF[expert].t()
-    if experts.down_bias_EM is not None:
-        down = down + experts.down_bias_EM[expert]
-    return down.float()
-
-
-def _activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
-    if activation.kind == "silu":
-        return F.silu(gate) * up
-    gate = gate.clamp(max=activation.limit)
-    up = up.clamp(-activation.limit, activation.limit)
-    return (up + 1) * gate * torch.sigmoid(activation.alpha * gate)
