@@ -219,6 +219,14 @@ kernels::Rows rows(const Array& array) {
   return {array.as<float>(Kind::kF32), array.size(0), array.size(1), array.stride(0)};
 }
 
+void require_heads_apart(const Array& out) {
+  if (out.stride(2) != 1) fail(out.name(), ": the last dimension must be contiguous");
+  const bool heads_meet = out.size(1) > 1 && out.stride(1) < out.size(2);
+  const bool tokens_meet =
+      out.size(0) > 1 && out.stride(0) < (out.size(1) - 1) * out.stride(1) + out.size(2);
+  if (heads_meet || tokens_meet) fail(out.name(), ": its heads or tokens overlap");
+}
+
 kernels::SourceMatrix source_matrix(const Array& array) {
   if (array.kind() != Kind::kF32 && array.kind() != Kind::kBf16)
     fail(array.name(), ": must be float32 or bfloat16 (or its bits as uint16)");

@@ -102,6 +102,10 @@ class Array {
 kernels::ConstRows const_rows(const Array& array);
 kernels::Rows rows(const Array& array);
 
+// Throws unless no two of the heads that are written, `[tokens][heads][elements]`, share memory and
+// each is contiguous.
+void require_heads_apart(const Array& out);
+
 // A weight matrix, fp32 or bf16, with contiguous columns.
 kernels::SourceMatrix source_matrix(const Array& array);
 

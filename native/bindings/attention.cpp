@@ -191,9 +191,7 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
     fail("out_THD: has ", value_dim, " elements per head, expected an even number up to ",
          geometry.head_dim, ", the geometry's head_dim");
   if (q.stride(2) != 1) fail("q_THD: the last dimension must be contiguous");
-  if (out.stride(2) != 1) fail("out_THD: the last dimension must be contiguous");
-  if (out.stride(1) < out.size(2) || out.stride(0) < out.size(1) * out.stride(1))
-    fail("out_THD: its heads or tokens overlap");
+  require_heads_apart(out);
   query_starts.require_contiguous();
   context_lens.require_contiguous();
   query_starts.require_size(0, context_lens.size(0) + 1, "one more than context_lens_B");

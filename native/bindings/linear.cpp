@@ -29,9 +29,7 @@ void linear_heads(nb::handle x_THK, const kernels::LinearWeight& weight, nb::han
   x.require_size(2, weight.in_features(), "the weight's inner size");
   for (int i = 0; i < 2; ++i) out.require_size(i, x.size(i), "the shape of x_THK");
   if (x.stride(2) != 1) fail("x_THK: the last dimension must be contiguous");
-  if (out.stride(2) != 1) fail("out_THN: the last dimension must be contiguous");
-  if (out.stride(1) < out.size(2) || out.stride(0) < heads * out.stride(1))
-    fail("out_THN: its heads or tokens overlap");
+  require_heads_apart(out);
   const int64_t rows = kernels::round_up(out.size(2), kernels::kPanel);
   if (heads < 1 || weight.out_features() != heads * rows)
     fail("weight: has ", weight.out_features(), " rows, expected ", heads, " heads of ", rows);

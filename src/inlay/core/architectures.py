@@ -129,6 +129,12 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_key_value_heads": 8,
             "attention_bias": True,
             "rope_theta": 150000.0,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "original_max_position_embeddings": 4096,
+                "truncate": False,
+            },
             "rms_norm_eps": 1e-5,
             "sliding_window": 128,
             "swiglu_alpha": 1.702,

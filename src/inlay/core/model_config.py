@@ -303,7 +303,8 @@ def _read_rope(
     context: int,
 ) -> RopeShape:
     """Both spellings: `rope_scaling` beside `rope_theta`, and `rope_parameters` with all."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    given = config.get("rope_parameters") or config.get("rope_scaling")
+    given = given or row.defaults.get("rope_scaling", {})
     if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
         raise UnsupportedModelError(
             f"config.json: rope parameters {given!r} are not one flat table, which is not supported"

@@ -135,7 +135,7 @@ class NativeOps:
         stride = kernels.head_rows(rows)
         weight = kernels.LinearWeight(len(parts_HNK) * stride, columns, weight_format)
         for head, part in enumerate(parts_HNK):
-            weight.set_rows(head * stride, _readable(part.contiguous()))
+            weight.set_rows(head * stride, _readable(part))
         return weight
 
     def begin(
@@ -292,5 +292,5 @@ class NativeOps:
 
 
 def _readable(part: Tensor) -> Tensor:
-    """Float16 is widened, which is exact; the kernels read the other two as they are."""
-    return part.float() if part.dtype == torch.float16 else part
+    """Float16 is widened, which is exact; the kernels read the other two as they are, by rows."""
+    return (part.float() if part.dtype == torch.float16 else part).contiguous()

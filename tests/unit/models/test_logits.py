@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
         "hidden_size": 70,
         "tie_word_embeddings": False,
     },
-    "deepseek_v3": {"architecture": "deepseek_v3"},
+    "deepseek_v3": {"architecture": "deepseek_v3", "seed": 1},
     "deepseek_v3_odd_heads": {
         "architecture": "deepseek_v3",
         "num_attention_heads": 5,
