@@ -18,9 +18,11 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.case import Run
 from benchmarks.kernels.random_model import Size
+from benchmarks.kernels.random_tensors import config
 from benchmarks.kernels.write_packed import write_packed_model
 from benchmarks.triples import Samples
 from inlay import kernels
+from inlay.core.model_config import shape_of
 from inlay.models.formats import BYTES_PER_WEIGHT, part_formats
 
 HERE = Path(__file__).parent
@@ -104,7 +106,7 @@ def touched_bytes(size: Size, weight_format: str, batch: int) -> float:
     `batch` tokens that choose at random touch a share of `1 - (1 - top_k / experts) ^ batch` of a
     layer's experts; random weights come near that. The KV cache and norms are left out.
     """
-    formats = part_formats(weight_format, "bfloat16")
+    formats = part_formats(shape_of(config(size)), weight_format, "bfloat16")
     touched = size.experts * (1 - (1 - size.top_k / size.experts) ** batch)
     attention = 2 * (size.heads + size.kv_heads) * size.head_dim * size.hidden
     layer = (

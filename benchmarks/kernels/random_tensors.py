@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from benchmarks.kernels.random_model import Array, Size, Stack, draw_stack, matrices, vectors
-from inlay.models.weight_names import WEIGHT_NAMES
+from inlay.core.model_config import shape_of
+from inlay.models.weight_names import names_of
 
 # The matrices of one layer: experts are asked for one by one, with gate, up and down in turn.
 KEPT_STACKS = 8
@@ -16,7 +17,7 @@ class RandomTensors:
     """Named bf16 tensors of the model that belongs to a size and a seed."""
 
     def __init__(self, size: Size, seed: int) -> None:
-        names = WEIGHT_NAMES["qwen3_moe"]
+        names = names_of(shape_of(config(size))).names
         self._vectors = {names[part].format(layer=layer): n for part, layer, n in vectors(size)}
         self._places: dict[str, tuple[int, int | None]] = {}
         for index, (part, layer, _, copies) in enumerate(matrices(size)):

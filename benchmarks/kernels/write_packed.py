@@ -26,7 +26,7 @@ def write_packed_model(folder: Path, size: Size, seed: int, weight_format: str) 
         RandomTensors(size, seed),
         shape,
         NativeOps(),
-        part_formats(weight_format, FLOAT_DTYPE),
+        part_formats(shape, weight_format, FLOAT_DTYPE),
         fused_experts=False,
     )
     opened = OpenWeights(weights, weight_format, FLOAT_DTYPE, 0, f"random {seed}")

@@ -270,7 +270,9 @@ def _attention(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         "o": (hidden, q_rows),
     }.items():
         yield f"{part}_proj.weight", shape
-        if config.get("attention_bias") and not (part == "o" and config["model_type"] == "glm4_moe"):
+        if config.get("attention_bias") and not (
+            part == "o" and config["model_type"] == "glm4_moe"
+        ):
             yield f"{part}_proj.bias", shape[:1]
     if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):
         yield "q_norm.weight", (head_dim,)
@@ -329,9 +331,7 @@ def _mlp(
             yield f"{name}{part}_proj.bias", shape[:1]
 
 
-def _mixture(
-    config: dict[str, Any], expert_names: str
-) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _mixture(config: dict[str, Any], expert_names: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden = config["hidden_size"]
     if config["model_type"] == "gpt_oss":
         experts, width = config["num_local_experts"], config["intermediate_size"]

@@ -1,8 +1,8 @@
 """The memory that holds the keys and values of all pages, on the model's device.
 
-Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, the bytes that `core.KvFormat`
-describes. With latent attention there are keys alone, of one head: their leading elements are the
-values. Who owns which page is the engine's business.
+Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, the bytes that
+`core.KvFormat` describes. With latent attention there are keys alone, of one head: their leading
+elements are the values. Who owns which page is the engine's business.
 """
 
 import numpy as np

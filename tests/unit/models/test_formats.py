@@ -28,6 +28,7 @@ CONFIG = {
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 768,
 }
+SHAPE = shape_of(CONFIG)
 
 
 def test_int4_is_an_alias() -> None:
@@ -38,38 +39,43 @@ def test_int4_is_an_alias() -> None:
 
 @pytest.mark.parametrize("name", ["int4:g128", "int4:g64", "int4:g32"])
 def test_int4_is_for_experts_and_mlps(name: str) -> None:
-    assert part_formats(name, "bfloat16") == PartFormats(
+    assert part_formats(SHAPE, name, "bfloat16") == PartFormats(
         mlp=name, attention="int8", router="bfloat16", head="int8"
     )
 
 
 @pytest.mark.parametrize("name", ["int8", "int8:g32"])
 def test_int8_spares_the_router(name: str) -> None:
-    assert part_formats(name, "float32") == PartFormats(
+    assert part_formats(SHAPE, name, "float32") == PartFormats(
         mlp=name, attention=name, router="float32", head=name
     )
 
 
+def test_routers_that_are_exact_stay_so() -> None:
+    shape = shape_of(CONFIG | {"model_type": "glm4_moe", "n_routed_experts": 128})
+    for name in ("bfloat16", "int8", "float32"):
+        assert part_formats(shape, name, "bfloat16").router == "float32"
+
+
 def test_floats_are_for_all() -> None:
-    assert set(vars(part_formats("float32", "bfloat16")).values()) == {"float32"}
+    assert set(vars(part_formats(SHAPE, "float32", "bfloat16")).values()) == {"float32"}
 
 
 def test_rows_too_long_for_int8_are_refused() -> None:
     long = shape_of(CONFIG | {"hidden_size": 65568, "head_dim": 2048})
     for name in ("int8:g32", "bfloat16"):
-        check_row_lengths(long, part_formats(name, "bfloat16"))
+        check_row_lengths(long, part_formats(long, name, "bfloat16"))
     for name in ("int8", "int4"):
         with pytest.raises(UnsupportedModelError, match="attention have 65568: use 'int8:g32'"):
-            check_row_lengths(long, part_formats(name, "bfloat16"))
-    check_row_lengths(shape_of(CONFIG), part_formats("int8", "bfloat16"))
+            check_row_lengths(long, part_formats(long, name, "bfloat16"))
+    check_row_lengths(SHAPE, part_formats(SHAPE, "int8", "bfloat16"))
 
 
 def test_memory_of_a_large_model() -> None:
     """Qwen3-30B-A3B: 57 GiB in bf16, and a third of a byte over half a byte each in int4."""
-    shape = shape_of(CONFIG)
-    gib = {name: packed_bytes(shape, name) / 2**30 for name in BYTES_PER_WEIGHT}
+    gib = {name: packed_bytes(SHAPE, name) / 2**30 for name in BYTES_PER_WEIGHT}
     assert gib["bfloat16"] == pytest.approx(56.3, abs=0.1)
     assert gib["float32"] == 2 * gib["bfloat16"]
     assert gib["int8"] == pytest.approx(28.2, abs=0.1)
     assert gib["int4:g32"] == pytest.approx(16.4, abs=0.1)
-    assert packed_bytes(shape, "int4") == packed_bytes(shape, "int4:g32")
+    assert packed_bytes(SHAPE, "int4") == packed_bytes(SHAPE, "int4:g32")

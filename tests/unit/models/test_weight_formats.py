@@ -52,9 +52,9 @@ def test_each_part_is_held_as_said(tmp_path: Path, weight_format: str, dtype: st
     weights = model._decoder._weights
     attention, mlp = "model.layers.{}.self_attn.{}_proj", "model.layers.{}.mlp.{}"
     for i, layer in enumerate(weights.layers):
-        check(layer.qkv, other, *(attention.format(i, part) for part in "qkv"))
-        check(layer.output, other, attention.format(i, "o"))
-    dense, sparse = weights.layers
+        check(layer.attention.qkv, other, *(attention.format(i, part) for part in "qkv"))
+        check(layer.attention.output, other, attention.format(i, "o"))
+    dense, sparse = (layer.mlp for layer in weights.layers)
     check(dense.gate_up, weight_format, *(mlp.format(0, f"{p}_proj") for p in ("gate", "up")))
     check(dense.down, weight_format, mlp.format(0, "down_proj"))
     check(sparse.router, held, mlp.format(1, "gate"))
@@ -89,7 +89,9 @@ def test_estimated_memory(tmp_path: Path) -> None:
     for name in kernels.FORMATS:
         model = load_model(directory, weight_format=name)
         weights = model._decoder._weights
-        matrices = [weights.head, *(m for x in weights.layers for m in (x.qkv, x.output, x.router))]
+        matrices = [weights.head]
+        for layer in weights.layers:
+            matrices += [layer.attention.qkv, layer.attention.output, layer.mlp.router]
         held = sum(matrix.weight.nbytes for matrix in matrices)
-        held += sum(layer.experts.nbytes for layer in weights.layers)
+        held += sum(layer.mlp.experts.nbytes for layer in weights.layers)
         assert packed_bytes(model.shape, name) == pytest.approx(held, rel=0.03)
