@@ -49,7 +49,10 @@ def routing(
 
 @dataclass
 class Paged:
-    """A pool with random KV on shuffled pages, and new tokens of several sequences."""
+    """A pool with random KV on shuffled pages, and new tokens of several sequences.
+
+    With `value_dim` it holds latents, whose leading elements are the values.
+    """
 
     rng: np.random.Generator
     queries: Sequence[int]
@@ -63,16 +66,18 @@ class Paged:
     layer: int = 1
     window: int = 0
     sinks: F32 | None = None
+    value_dim: int = 0
     scale: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.scale = self.head_dim**-0.5
-        sizes = (self.layers, self.page_tokens, self.kv_heads, self.head_dim, self.dtype)
+        latent = self.value_dim > 0
+        sizes = (self.layers, self.page_tokens, self.kv_heads, self.head_dim, self.dtype, latent)
         self.geometry = kernels.KvGeometry(*sizes)
         self.plain_geometry = reference.KvGeometry(*sizes)
         columns = max((-(-c // self.page_tokens) for c in self.contexts), default=1)
         num_pages = len(self.contexts) * columns + 2
-        elements = floats(self.rng, num_pages, 2 * np.prod(sizes[:4]))
+        elements = floats(self.rng, num_pages, (1 if latent else 2) * np.prod(sizes[:4]))
         pool = elements if self.dtype == "float32" else to_bf16(elements)
         self.pool: npt.NDArray[Any] = pool.view(np.uint8)
         pages = self.rng.permutation(num_pages)[: len(self.contexts) * columns]
@@ -92,7 +97,7 @@ class Paged:
         starts = np.concatenate([[0], np.cumsum(self.queries)])
         q = np.concatenate([self.q[starts[b] + i : starts[b] + j] for b, i, j in runs])
         lengths = [j - i for _, i, j in runs]
-        out = np.full_like(q, np.nan)
+        out = np.full((*q.shape[:2], self.value_dim or self.head_dim), np.nan, np.float32)
         kernels.paged_attention(
             q,
             self.pool,
@@ -110,7 +115,7 @@ class Paged:
 
     def reference(self) -> F32:
         """All sequences, by the reference."""
-        out = np.full_like(self.q, np.nan)
+        out = np.full((*self.q.shape[:2], self.value_dim or self.head_dim), np.nan, np.float32)
         starts = np.concatenate([[0], np.cumsum(self.queries)]).astype(np.int32)
         reference.paged_attention(
             self.q,

@@ -26,6 +26,14 @@ CASES: list[dict[str, Any]] = [
     {"queries": [4, 40], "contexts": [2600, 1100], "kv_heads": 1, "window": 1200},
     {"queries": [1, 1], "contexts": [100, 33], "page_tokens": 64, "group": 16, "layers": 1,
      "layer": 0},
+    {"queries": [1, 20], "contexts": [70, 31], "kv_heads": 1, "group": 5, "head_dim": 40,
+     "value_dim": 32},
+    {"queries": [2, 1, 30], "contexts": [1100, 3000, 30], "kv_heads": 1, "group": 128,
+     "head_dim": 72, "value_dim": 64, "layers": 1, "layer": 0},
+    {"queries": [3], "contexts": [90], "kv_heads": 1, "group": 97, "head_dim": 10,
+     "value_dim": 2, "window": 40, "page_tokens": 64},
+    {"queries": [1, 3], "contexts": [300, 3], "kv_heads": 1, "group": 16, "head_dim": 576,
+     "value_dim": 512},
     {"queries": [], "contexts": []},
 ]  # fmt: skip
 
@@ -62,12 +70,21 @@ def test_sinks_equal_reference(
     assert same.tolist() == [False, True, False, False]
 
 
+LATENT = {"kv_heads": 1, "group": 14, "head_dim": 40, "value_dim": 32}
+
+
+@pytest.mark.parametrize("heads", [{"group": 3}, LATENT], ids=["heads", "latents"])
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_query_alone_has_the_same_bits(
-    isa: str, rng: np.random.Generator, dtype: str, window: int, threads: None
+    isa: str,
+    rng: np.random.Generator,
+    dtype: str,
+    window: int,
+    heads: dict[str, int],
+    threads: None,
 ) -> None:
-    paged = Paged(rng, [150, 1, 9], [170, 90, 9], dtype=dtype, group=3, window=window)
+    paged = Paged(rng, [150, 1, 9], [170, 90, 9], dtype=dtype, window=window, **heads)
     together = paged.native()
     for num_threads in (1, 3):
         kernels.set_num_threads(num_threads)
@@ -80,13 +97,19 @@ def test_a_query_alone_has_the_same_bits(
             assert np.array_equal(np.concatenate(pieces), together)
 
 
+@pytest.mark.parametrize("heads", [{"group": 3}, LATENT], ids=["heads", "latents"])
 @pytest.mark.parametrize("window", [0, 1500])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_segments_on_any_number_of_threads_give_the_same_bits(
-    isa: str, rng: np.random.Generator, dtype: str, window: int, threads: None
+    isa: str,
+    rng: np.random.Generator,
+    dtype: str,
+    window: int,
+    heads: dict[str, int],
+    threads: None,
 ) -> None:
-    sinks = floats(rng, 6)
-    paged = Paged(rng, [40, 1], [3100, 5000], dtype=dtype, group=3, window=window, sinks=sinks)
+    sinks = floats(rng, heads.get("kv_heads", 2) * heads["group"])
+    paged = Paged(rng, [40, 1], [3100, 5000], dtype=dtype, window=window, sinks=sinks, **heads)
     kernels.set_num_threads(1)
     together = paged.native()
     for num_threads in (2, 5, 16):
@@ -215,6 +238,38 @@ def test_rope_and_store_equals_reference(
             else:  # one step of bf16 where the roundings differ
                 got, want = pool.view(np.uint16), expected_pool.view(np.uint16)
                 assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("head_dim,rotary", [(40, 8), (72, 64), (6, 2)])
+def test_rope_of_latents_turns_the_end(
+    isa: str, rng: np.random.Generator, head_dim: int, rotary: int, dtype: str
+) -> None:
+    sizes = (2, 16, 1, head_dim, dtype, True)
+    geometry, plain = kernels.KvGeometry(*sizes), reference.KvGeometry(*sizes)
+    cos, sin = floats(rng, 50, rotary // 2), floats(rng, 50, rotary // 2)
+    qkv = floats(rng, 30, 6 * head_dim)
+    before, expected_qkv = qkv.copy(), qkv.copy()
+    arguments = (rng.integers(0, 50, 30).astype(np.int32), cos, sin)
+    slots = rng.permutation(4 * 16)[:30].astype(np.int64)
+    pool = rng.integers(0, 255, (4, geometry.page_bytes)).astype(np.uint8)
+    expected_pool = pool.copy()
+    kernels.rope_and_store(qkv, *arguments, pool, geometry, 1, slots)
+    reference.rope_and_store(expected_qkv, *arguments, expected_pool, plain, 1, slots)
+    assert np.allclose(qkv, expected_qkv, atol=4e-6)
+    heads, heads_before = (x.reshape(30, 6, head_dim) for x in (qkv, before))
+    assert np.array_equal(heads[..., :-rotary], heads_before[..., :-rotary])
+    kind = np.float32 if dtype == "float32" else np.uint16
+    got, want = (x.view(kind).reshape(4, 2, 16, head_dim) for x in (pool, expected_pool))
+    untouched = np.ones((4, 16), bool)
+    untouched.flat[slots] = False
+    bits = [x.view(np.uint8) for x in (got, want)]
+    assert np.array_equal(*(x[:, 0] for x in bits))
+    assert np.array_equal(*(x[:, 1][untouched] for x in bits))
+    if dtype == "float32":
+        assert np.allclose(got[:, 1][~untouched], want[:, 1][~untouched], atol=4e-6)
+    else:
+        assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
 
 
 def test_rope_of_a_token_alone_has_the_same_bits(isa: str, rng: np.random.Generator) -> None:

@@ -35,6 +35,21 @@ def linear(k: Any, **changed: Any) -> None:
     k.linear(given["x_TK"], k.pack_linear(f(4, 8)), given["out_TN"], bias_N=given["bias_N"])
 
 
+def linear_heads(k: Any, **changed: Any) -> None:
+    given = {"x_THK": f(2, 3, 8), "weight": 192, "out_THN": f(2, 3, 4), **changed}
+    weight = k.LinearWeight(given["weight"], 8, "float32")
+    k.linear_heads(given["x_THK"], weight, given["out_THN"])
+
+
+def latents(k: Any, **changed: Any) -> None:
+    given = {"q_THD": f(1, 2, 8), "out_THD": f(1, 2, 6), "kv_pool": f(3, 4 * 8), **changed}
+    k.paged_attention(
+        given["q_THD"], given["kv_pool"], k.KvGeometry(1, 4, 1, 8, "float32", True), 0,
+        np.zeros((1, 1), np.int32), np.array([0, 1], np.int32), np.array([3], np.int32), 1.0,
+        given["out_THD"],
+    )  # fmt: skip
+
+
 def moe(k: Any, **changed: Any) -> None:
     given = {
         "x_TM": f(2, 8),
@@ -82,11 +97,17 @@ def router(k: Any, **changed: Any) -> None:
         "top_k": 2,
         "out_ids_TK": np.zeros((2, 2), np.int32),
         "out_weights_TK": f(2, 2),
+        "correction_E": None,
+        "groups": 1,
+        "groups_per_token": 1,
+        "scale": 1.0,
         **changed,
     }
     k.router_topk(
-        given["logits_TE"], given["top_k"], True, given["out_ids_TK"], given["out_weights_TK"]
-    )
+        given["logits_TE"], given["top_k"], True, given["out_ids_TK"], given["out_weights_TK"],
+        correction_E=given["correction_E"], groups=given["groups"],
+        groups_per_token=given["groups_per_token"], scale=given["scale"],
+    )  # fmt: skip
 
 
 def norm(k: Any, **changed: Any) -> None:
@@ -155,6 +176,19 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (linear, "out_TN", f(4, 2).T),
     (linear, "bias_N", f(5)),
     (linear, "bias_N", f(1, 4)),
+    (linear_heads, "x_THK", f(2, 3, 9)),
+    (linear_heads, "x_THK", f(2, 24)),
+    (linear_heads, "x_THK", f(2, 3, 16)[..., ::2]),
+    (linear_heads, "weight", 64),
+    (linear_heads, "out_THN", f(2, 2, 4)),
+    (linear_heads, "out_THN", f(2, 3, 8)[..., ::2]),
+    (linear_heads, "out_THN", read_only(f(2, 3, 4))),
+    (latents, "q_THD", f(1, 2, 6)),
+    (latents, "out_THD", f(1, 2, 5)),
+    (latents, "out_THD", f(1, 2, 10)),
+    (latents, "out_THD", f(1, 2, 0)),
+    (latents, "out_THD", f(1, 3, 6)),
+    (latents, "kv_pool", f(3, 2 * 4 * 8)),
     (moe, "x_TM", f(2, 9)),
     (moe, "expert_ids_TK", np.zeros((2, 2), np.int64)),
     (moe, "expert_ids_TK", np.array([[0, 1], [2, 3]], i32)),
@@ -198,6 +232,13 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (router, "logits_TE", np.array([[1, 1, 1, 1, 1], [-np.inf] * 5], np.float32)),
     (router, "out_ids_TK", np.zeros((2, 3), i32)),
     (router, "out_weights_TK", f(1, 2)),
+    (router, "groups", 0),
+    (router, "groups", 2),
+    (router, "groups", 6),
+    (router, "groups_per_token", 0),
+    (router, "groups_per_token", 2),
+    (router, "scale", float("inf")),
+    (router, "correction_E", f(4)),
     (norm, "x_TM", f(2, 0)),
     (norm, "weight_M", f(7)),
     (norm, "weight_M", None),
@@ -266,7 +307,21 @@ class Native:
 
 
 @pytest.mark.parametrize(
-    "call", [linear, moe, quantised_rows, expert, quantised, router, norm, silu, rope, attention]
+    "call",
+    [
+        linear,
+        linear_heads,
+        moe,
+        quantised_rows,
+        expert,
+        quantised,
+        router,
+        norm,
+        silu,
+        rope,
+        attention,
+        latents,
+    ],  # fmt: skip
 )
 def test_the_unchanged_call_is_good(call: Callable[..., None]) -> None:
     call(Native())
@@ -284,6 +339,9 @@ def test_only_the_kernels_can_see_these() -> None:
     overlapping = np.lib.stride_tricks.as_strided(f(8), (2, 4), (4, 4))
     with pytest.raises(ArgumentError, match="^out_TN: its rows overlap"):
         linear(Native(), out_TN=overlapping)
+    meeting = np.lib.stride_tricks.as_strided(f(24), (2, 3, 4), (16, 16, 4))
+    with pytest.raises(ArgumentError, match="^out_THN: its heads or tokens overlap"):
+        linear_heads(Native(), out_THN=meeting)
     for nothing in (np.zeros((2, 8), "V0"), np.zeros((2, 8), [])):
         with pytest.raises(ArgumentError, match="^x_TK: its dtype"):
             linear(Native(), x_TK=nothing)

@@ -129,3 +129,28 @@ def test_any_shape(t: int, k: int, n: int, format: str, seed: int) -> None:
         with kernels.force_isa(isa):
             kernels.linear(x, kernels.pack_linear(w, format), out)
         assert np.allclose(out, expected, atol=3e-5)
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
+@pytest.mark.parametrize("heads,k,n", [(1, 17, 3), (5, 64, 130), (3, 96, 64), (7, 40, 1)])
+def test_a_matrix_for_each_head(
+    isa: str, rng: np.random.Generator, heads: int, k: int, n: int, format: str
+) -> None:
+    matrices = floats(rng, heads, n, k)
+    stride = kernels.head_rows(n)
+    packed = kernels.LinearWeight(heads * stride, k, format)
+    for head, matrix in enumerate(matrices):
+        packed.set_rows(head * stride, matrix)
+    for tokens in (0, 1, 5, 70):
+        x = floats(rng, tokens, heads + 1, k + 3)[:, 1:, 3:]
+        wide = np.full((tokens, heads, n + 2), np.nan, np.float32)
+        kernels.linear_heads(x, packed, wide[..., :n])
+        for head, matrix in enumerate(matrices):
+            alone = np.empty((tokens, n), np.float32)
+            kernels.linear(x[:, head], kernels.pack_linear(matrix, format), alone)
+            assert np.array_equal(wide[:, head, :n], alone)
+        assert np.isnan(wide[..., n:]).all()
+        one = np.empty((1, heads, n), np.float32)
+        for token in range(tokens):
+            kernels.linear_heads(x[token : token + 1], packed, one)
+            assert np.array_equal(one[0], wide[token, :, :n])

@@ -281,35 +281,3 @@ def test_pack_experts_equals_one_by_one(rng: np.random.Generator) -> None:
         results.append(out)
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("num_experts", [1, 5, 16, 60, 128])
-def test_router_equals_reference(
-    isa: str, rng: np.random.Generator, num_experts: int, normalize: bool
-) -> None:
-    for tokens in (0, 1, 33):
-        for top_k in {1, min(6, num_experts), num_experts}:
-            logits = floats(rng, tokens, num_experts + 3)[:, :num_experts] * 4
-            ids, weights = (
-                np.empty((tokens, top_k), np.int32),
-                np.empty((tokens, top_k), np.float32),
-            )
-            expected_ids, expected = ids.copy(), weights.copy()
-            kernels.router_topk(logits, top_k, normalize, ids, weights)
-            reference.router_topk(logits, top_k, normalize, expected_ids, expected)
-            assert np.array_equal(ids, expected_ids)
-            assert np.allclose(weights, expected, rtol=2e-6, atol=1e-9)
-
-
-def test_router_gives_ties_to_the_lower_id(isa: str) -> None:
-    ids, weights = np.empty((1, 3), np.int32), np.empty((1, 3), np.float32)
-    kernels.router_topk(np.array([[1, 5, 5, 1, 5]], np.float32), 3, True, ids, weights)
-    assert ids.tolist() == [[1, 2, 4]]
-
-
-def test_router_takes_infinite_logits(isa: str) -> None:
-    ids, weights = np.empty((1, 2), np.int32), np.empty((1, 2), np.float32)
-    kernels.router_topk(np.array([[-np.inf, 0, -np.inf]], np.float32), 2, False, ids, weights)
-    assert ids.tolist() == [[1, 0]]
-    assert weights.tolist() == [[1, 0]]
