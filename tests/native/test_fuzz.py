@@ -393,11 +393,18 @@ def test_rows(data: st.DataObject, t: int, m: int, seed: int) -> None:
 def test_router(data: st.DataObject, t: int, experts: int, top_k: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
 
-    def call(module: Any, logits: Any, ids: Any, out: Any) -> None:
-        module.router_topk(logits, top_k, True, ids, out)
+    groups = {
+        "groups": data.draw(st.integers(0, 4), "groups"),
+        "groups_per_token": data.draw(st.integers(0, 4), "groups per token"),
+    }
 
+    def call(module: Any, logits: Any, correction: Any, ids: Any, out: Any) -> None:
+        module.router_topk(logits, top_k, True, ids, out, correction_E=correction, **groups)
+
+    correction = floats(rng, data.draw(st.sampled_from([experts, experts, 3]), "its length"))
     arguments = {
         "logits": floats(rng, t, experts),
+        "correction": data.draw(st.sampled_from([None, correction]), "correction"),
         "ids": np.zeros((t, top_k), np.int32),
         "out": np.zeros((t, top_k), np.float32),
     }
@@ -409,15 +416,21 @@ def test_router(data: st.DataObject, t: int, experts: int, top_k: int, seed: int
     st.data(),
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 70)), max_size=3),
     st.sampled_from([2, 8, 34, 64]),
+    st.sampled_from([{}, {"kv_heads": 1, "group": 5, "value_dim": 2}]),
     st.sampled_from(["float32", "bfloat16"]),
     SEEDS,
 )
 def test_attention(
-    data: st.DataObject, sequences: list[tuple[int, int]], d: int, dtype: str, seed: int
+    data: st.DataObject,
+    sequences: list[tuple[int, int]],
+    d: int,
+    heads: dict[str, int],
+    dtype: str,
+    seed: int,
 ) -> None:
     queries = [min(pair) for pair in sequences]
     contexts = [max(pair) for pair in sequences]
-    paged = Paged(np.random.default_rng(seed), queries, contexts, head_dim=d, dtype=dtype)
+    paged = Paged(np.random.default_rng(seed), queries, contexts, head_dim=d, dtype=dtype, **heads)
     starts = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
     window = data.draw(st.sampled_from([0, 1, 20]), "window")
     table = paged.page_table.copy()
@@ -447,7 +460,7 @@ def test_attention(
         "starts": starts,
         "lens": np.array(contexts, np.int32),
         "sinks": sinks if sinks is None else np.full(paged.q.shape[1], sinks, np.float32),
-        "out": np.full(paged.q.shape, 0, np.float32),
+        "out": np.zeros((*paged.q.shape[:2], paged.value_dim or d), np.float32),
     }
     with kernels.force_isa(data.draw(st.sampled_from(kernels.available_isas()), "isa")):
         check(data, call, arguments, "out", 1e-4, {"geometry": paged.plain_geometry})
