@@ -27,7 +27,7 @@ from inlay.core.errors import (
     UnsupportedModelError,
 )
 from inlay.core.model_config import read_shape
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_shape import MlaShape, ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.formats import full_name
 from inlay.models.native_ops import NativeLinear, NativeOps
@@ -117,6 +117,8 @@ def _add(writer: kernels.PackedWriter, name: str, value: Any) -> None:
             writer.add_linear(name, weight)
             if bias_N is not None:
                 writer.add_array(f"{name}.bias", bias_N)
+        case kernels.LinearWeight():
+            writer.add_linear(name, value)
         case np.ndarray():
             writer.add_array(name, value)
         case GqaWeights() | MlaWeights() | DenseWeights() | MixtureWeights():
@@ -190,12 +192,11 @@ class PackedWeights:
     def layer(self, layer: int) -> LayerWeights:
         """As the protocol says."""
         shape, at = self._shape, f"layers.{layer}"
-        if shape.mla:
-            raise UnsupportedModelError(f"{self._file.path}: latent attention is not packed yet")
+        attention = f"{at}.attention"
         sparse = layer in shape.sparse_layers
         return LayerWeights(
             attention_norm_M=self._array(f"{at}.attention_norm_M", shape.hidden),
-            attention=self._gqa(f"{at}.attention"),
+            attention=self._mla(attention, shape.mla) if shape.mla else self._gqa(attention),
             mlp_norm_M=self._array(f"{at}.mlp_norm_M", shape.hidden),
             mlp=self._mixture(f"{at}.mlp") if sparse else self._dense(f"{at}.mlp"),
         )
@@ -214,6 +215,27 @@ class PackedWeights:
             **norm_D,
             sinks_H=self._array(f"{at}.sinks_H", shape.heads) if shape.sinks else None,
         )
+
+    def _mla(self, at: str, mla: MlaShape) -> MlaWeights:
+        shape = self._shape
+        q_width, q_rank = shape.heads * shape.head_dim, mla.q_rank
+        down_width = (q_rank or q_width) + mla.kv_rank + mla.rope_dim
+        return MlaWeights(
+            down=self._linear(f"{at}.down", down_width, shape.hidden),
+            q_latent_norm_L=self._array(f"{at}.q_latent_norm_L", q_rank) if q_rank else None,
+            q_up=self._linear(f"{at}.q_up", q_width, q_rank) if q_rank else None,
+            kv_latent_norm_L=self._array(f"{at}.kv_latent_norm_L", mla.kv_rank),
+            absorb=self._heads(f"{at}.absorb", mla.kv_rank, mla.nope_dim),
+            expand=self._heads(f"{at}.expand", mla.value_dim, mla.kv_rank),
+            output=self._linear(f"{at}.output", shape.hidden, shape.heads * mla.value_dim),
+        )
+
+    def _heads(self, name: str, rows: int, columns: int) -> kernels.LinearWeight:
+        weight = self._entry(name, self._file.linear)
+        self._check(
+            name, tuple(weight.shape), (self._shape.heads * kernels.head_rows(rows), columns)
+        )
+        return weight
 
     def _dense(self, at: str) -> DenseWeights:
         hidden, width = self._shape.hidden, self._shape.intermediate

@@ -26,6 +26,10 @@ CASES: dict[str, dict[str, Any]] = {
     "moe": {"architecture": "qwen3_moe", "dtype": "bfloat16"},
     "mixed": {"architecture": "qwen3_moe", "decoder_sparse_step": 2, "tie_word_embeddings": False},
     "bias": {"architecture": "llama", "attention_bias": True, "mlp_bias": True, "dtype": "float16"},
+    "latents": {"architecture": "deepseek_v3", "dtype": "bfloat16"},
+    "latents_bias": {"architecture": "deepseek_v2", "q_lora_rank": 20, "attention_bias": True},
+    "partial": {"architecture": "glm4_moe", "dtype": "bfloat16"},
+    "sinks": {"architecture": "gpt_oss"},
 }
 
 
