@@ -170,6 +170,8 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
     },
 }
+# Where files have other names than the rest: pieces of names, and what they are there.
+_RENAMED: dict[str, dict[str, str]] = {}
 _COMMON: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -203,8 +205,7 @@ def make_tiny_model(
 
     Args:
         directory: made if missing.
-        architecture: `deepseek_v2`, `deepseek_v3`, `glm4_moe`, `gpt_oss`, `llama`, `mistral`,
-            `qwen3` or `qwen3_moe`.
+        architecture: a key of `_CONFIGS`, such as `qwen3_moe`.
         seed: of the weights.
         dtype: of the weights: `float32`, `bfloat16` or `float16`.
         tokenizer: `byte_level` (Qwen, Llama 3), `sentencepiece` (Llama 2: byte fallback, a
@@ -253,10 +254,16 @@ def tensor_shapes(
         yield f"{layer}.post_attention_layernorm.weight", (hidden,)
         mixture = _mixture(config, expert_names) if _is_sparse(config, i) else _mlp(config)
         for name, shape in mixture:
-            yield f"{layer}.mlp.{name}", shape
+            yield _renamed(f"{layer}.mlp.{name}", config["model_type"]), shape
     yield "model.norm.weight", (hidden,)
     if not config.get("tie_word_embeddings"):
         yield "lm_head.weight", (vocab, hidden)
+
+
+def _renamed(name: str, architecture: str) -> str:
+    for old, new in _RENAMED.get(architecture, {}).items():
+        name = name.replace(old, new)
+    return name
 
 
 def _attention(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -312,7 +319,7 @@ def _is_sparse(config: dict[str, Any], layer: int) -> bool:
     if config["model_type"] == "qwen3_moe":
         step = config.get("decoder_sparse_step", 1)
         return layer not in (config.get("mlp_only_layers") or []) and (layer + 1) % step == 0
-    if config["model_type"] == "gpt_oss":
+    if "num_local_experts" in config:
         return True
     return layer >= config.get("first_k_dense_replace", config["num_hidden_layers"])
 
@@ -342,8 +349,9 @@ def _mixture(config: dict[str, Any], expert_names: str) -> Iterator[tuple[str, t
         yield "experts.down_proj", (experts, width, hidden)
         yield "experts.down_proj_bias", (experts, hidden)
         return
-    experts = config.get("n_routed_experts") or config["num_experts"]
-    width = config["moe_intermediate_size"]
+    keys = ("n_routed_experts", "num_local_experts", "num_experts")
+    experts = next(config[key] for key in keys if key in config)
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
     yield "gate.weight", (experts, hidden)
     if config["model_type"] in ("deepseek_v3", "glm4_moe"):
         yield "gate.e_score_correction_bias", (experts,)
