@@ -151,6 +151,14 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "rope_theta": 10000.0,
         "sliding_window": None,
     },
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "rms_norm_eps": 1e-5,
+    },
     "qwen3": {
         "architectures": ["Qwen3ForCausalLM"],
         "attention_bias": False,
@@ -171,7 +179,14 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 # Where files have other names than the rest: pieces of names, and what they are there.
-_RENAMED: dict[str, dict[str, str]] = {}
+_RENAMED: dict[str, dict[str, str]] = {
+    "mixtral": {
+        ".mlp.": ".block_sparse_moe.",
+        "gate_proj": "w1",
+        "up_proj": "w3",
+        "down_proj": "w2",
+    }
+}
 _COMMON: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,

@@ -154,6 +154,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "kimi_k2": _DEEPSEEK_V3,
     "llama": Architecture(),
     "mistral": Architecture(defaults={"num_key_value_heads": 8}, window_key=""),
+    "mixtral": Architecture(
+        defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+        experts=ExpertRow(normalize=True, width_key="intermediate_size"),
+        window_key="",
+    ),
     "qwen3": Architecture(
         defaults={"head_dim": 128, "max_window_layers": 28},
         qk_norm=True,

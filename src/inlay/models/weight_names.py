@@ -82,6 +82,14 @@ _ROUTER_NAMES = {
     "router_bias": f"{_MLP}.router.bias",
 }
 
+_BLOCK_SPARSE = f"{_LAYER}.block_sparse_moe"
+_MIXTRAL_NAMES = {
+    "router": f"{_BLOCK_SPARSE}.gate.weight",
+    "expert_gate": f"{_BLOCK_SPARSE}.experts.{{expert}}.w1.weight",
+    "expert_up": f"{_BLOCK_SPARSE}.experts.{{expert}}.w3.weight",
+    "expert_down": f"{_BLOCK_SPARSE}.experts.{{expert}}.w2.weight",
+}
+
 WEIGHT_NAMES: dict[str, NameRow] = {
     **dict.fromkeys(
         (
@@ -97,6 +105,7 @@ WEIGHT_NAMES: dict[str, NameRow] = {
         NameRow(DECODER_NAMES),
     ),
     "gpt_oss": NameRow(DECODER_NAMES | _ROUTER_NAMES, columns_first=True),
+    "mixtral": NameRow(DECODER_NAMES | _MIXTRAL_NAMES),
 }
 
 # Tensors that old checkpoints hold and that are computed here.

@@ -52,6 +52,7 @@ def config_of(architecture: str, **changes: Any) -> dict[str, Any]:
         ("deepseek_v3", {"q_lora_rank": None, "attention_bias": True}, None),
         ("glm4_moe", {"use_qk_norm": True, "attention_bias": True, "head_dim": 128}, 106e9),
         ("gpt_oss", {}, 116.8e9),
+        ("mixtral", {}, 46.7e9),
         ("qwen3_moe", QWEN3_30B, 30.5e9),
     ],
 )

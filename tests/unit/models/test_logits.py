@@ -147,6 +147,23 @@ CASES: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
         "num_hidden_layers": 3,
     },
+    "mixtral": {"architecture": "mixtral"},
+    "mixtral_odd_heads": {
+        "architecture": "mixtral",
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "hidden_size": 80,
+        "intermediate_size": 37,
+        "num_hidden_layers": 3,
+        "tie_word_embeddings": False,
+    },
+    "mixtral_window": {
+        "architecture": "mixtral",
+        "sliding_window": 11,
+        "num_local_experts": 2,
+        "head_dim": ...,
+        "shards": 3,
+    },
     "qwen3_moe": {"architecture": "qwen3_moe"},
     "qwen3_moe_mixed": {
         "architecture": "qwen3_moe",
