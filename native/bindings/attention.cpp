@@ -30,7 +30,8 @@ KvGeometry* new_geometry(int64_t layers, int64_t page_tokens, int64_t kv_heads, 
   if (latent && kv_heads != 1) fail("kv_heads: latents have 1, got ", kv_heads);
   const DType parsed = parse_dtype(dtype);
   // Exact: at most 2^49 for one layer.
-  const int64_t layer_bytes = KvGeometry{1, page_tokens, kv_heads, head_dim, parsed, latent}.page_bytes();
+  const int64_t layer_bytes =
+      KvGeometry{1, page_tokens, kv_heads, head_dim, parsed, latent}.page_bytes();
   if (layers > kMaxPageBytes / layer_bytes)
     fail("layers: ", layers, " of ", layer_bytes, " bytes make a page of more than 2^47 bytes");
   return new KvGeometry{layers, page_tokens, kv_heads, head_dim, parsed, latent};

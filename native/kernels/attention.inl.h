@@ -165,8 +165,8 @@ inline void score_group(const AttentionTile& p, const AttentionScratch& s, const
     float* scores = s.scores + head * rows * kKeyStep + group.begin;
     ahead.allow(share, tiles);
     transpose_keys(group.step->at + group.begin,
-                   head * p.head_stride * static_cast<int64_t>(sizeof(Element)), group.skip - group.begin, count,
-                   words, s.keys, ahead);
+                   head * p.head_stride * static_cast<int64_t>(sizeof(Element)),
+                   group.skip - group.begin, count, words, s.keys, ahead);
     for_row_tiles(seeing.begin, seeing.end, [&](auto tile, int64_t row) {
       constexpr int kRows = decltype(tile)::kValue;
       constexpr int kAll = static_cast<int>(kKeyGroup) / Vec::kWidth;

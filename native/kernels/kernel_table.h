@@ -151,13 +151,13 @@ struct RopeRows {
 };
 
 // How experts are chosen and weighted. A score is the softmax over all experts, or the sigmoid of
-// its logit; the correction is added for the choice alone. Of `groups` alike, which count their best
-// expert or the sum of their best two, experts are chosen from `groups_per_token`.
+// its logit; the correction is added for the choice alone. Of `groups` alike, which count their
+// best expert or the sum of their best two, experts are chosen from `groups_per_token`.
 struct RouterRules {
   bool sigmoid = false;
-  bool normalize = false;      // to sum 1
-  bool best_two = false;       // each group has two, then
-  int64_t groups = 1;          // divides the experts
+  bool normalize = false;  // to sum 1
+  bool best_two = false;   // each group has two, then
+  int64_t groups = 1;      // divides the experts
   int64_t groups_per_token = 1;
   float scale = 1;
   const float* correction = nullptr;  // [experts]

@@ -119,9 +119,8 @@ void linear_heads(const LinearHeads& p) {
     const std::byte* x_rows[kMaxRows];
     const PackedRows packed = {memory + head * head_bytes, head_bytes / tokens};
     for (int64_t r = 0; r < rows; ++r)
-      x_rows[r] = head_bytes > 0
-                      ? packed.row(first + r)
-                      : reinterpret_cast<const std::byte*>(rows_of(head).row(first + r));
+      x_rows[r] = head_bytes > 0 ? packed.row(first + r)
+                                 : reinterpret_cast<const std::byte*>(rows_of(head).row(first + r));
     for (int64_t panel = 0; panel < panels; panel += most_panels) {
       const int64_t count = std::min(most_panels, panels - panel);
       const int64_t last_cols = std::min(kPanel, p.out_features - (panel + count - 1) * kPanel);
@@ -137,11 +136,11 @@ void linear_heads(const LinearHeads& p) {
                            {},
                            fetch_window(weight.layout(), rows)});
       for (int64_t i = 0; i < count; ++i)
-        table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == count ? last_cols : kPanel,
-                          nullptr, false,
-                          p.out + first * p.out_token_stride + head * p.out_head_stride +
-                              (panel + i) * kPanel,
-                          p.out_token_stride});
+        table.store_rows(
+            {scratch.c + i * rows * kPanel, rows, i + 1 == count ? last_cols : kPanel, nullptr,
+             false,
+             p.out + first * p.out_token_stride + head * p.out_head_stride + (panel + i) * kPanel,
+             p.out_token_stride});
     }
   });
 }

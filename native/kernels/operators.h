@@ -70,8 +70,8 @@ void silu_mul(ConstRows gate_up_T2F, Rows out_TF);
 [[nodiscard]] bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules,
                                int32_t* out_ids_TK, float* out_weights_TK);
 
-// A page-first KV pool: [num_pages][layers][k, v][page_tokens][kv_heads][head_dim]. A latent one has
-// k alone, of one head: its leading elements are the value.
+// A page-first KV pool: [num_pages][layers][k, v][page_tokens][kv_heads][head_dim]. A latent one
+// has k alone, of one head: its leading elements are the value.
 struct KvGeometry {
   int64_t layers;
   int64_t page_tokens;

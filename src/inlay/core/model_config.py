@@ -19,6 +19,7 @@ from inlay.core.model_shape import (
     RopeShape,
     RouterShape,
 )
+from inlay.core.quantization import read_quantization
 
 # More than any model has; a list per layer of a damaged file's number would fill the memory.
 _MAX_LAYERS = 10_000
@@ -116,7 +117,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             f"config.json: model_type {name!r} is not supported; supported are "
             f"{', '.join(sorted(ARCHITECTURES))}"
         )
-    _refuse_unsupported(config)
+    _require_silu(config)
     read = _Reader(config, row.defaults, "config.json")
     hidden = read.integer("hidden_size")
     layers = read.integer("num_hidden_layers", most=_MAX_LAYERS)
@@ -146,6 +147,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         activation=_read_activation(row, read),
         rope=rope,
         dtype=str(read.raw("dtype", "bfloat16")),
+        quantization=read_quantization(config),
     )
 
 
@@ -193,15 +195,7 @@ def _read_activation(row: Architecture, read: _Reader) -> Activation:
     )
 
 
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise UnsupportedModelError(
-            f"config.json: weights quantised with {method or quantization!r} are not supported; "
-            "supported are float32, bfloat16 and float16 weights: take the model's unquantised "
-            "variant"
-        )
+def _require_silu(config: Mapping[str, Any]) -> None:
     activation = config.get("hidden_act") or config.get("hidden_activation") or "silu"
     if activation not in ("silu", "swish"):
         raise UnsupportedModelError(
@@ -316,7 +310,7 @@ def _read_rope(
             "llama3, yarn"
         )
     rope = _Reader(given, {}, "config.json: rope parameters")
-    common = {
+    common: dict[str, Any] = {
         "kind": kind,
         "theta": rope.number("rope_theta", read.number("rope_theta", 10000.0)),
         "rotary_dim": _read_rotary_dim(rope, read, attention),

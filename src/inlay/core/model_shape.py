@@ -7,6 +7,8 @@ Knows neither config.json (`inlay.core.model_config` reads it) nor the names of 
 from dataclasses import dataclass
 from typing import Literal
 
+from inlay.core.quantization import Quantization
+
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 
@@ -123,6 +125,7 @@ class ModelShape:
         sinks: each head has a learned score that takes its share of the softmax.
         activation: of MLPs and experts.
         dtype: of the weights as config.json names it.
+        quantization: of the weights in the files; None: they are floats.
     """
 
     architecture: str
@@ -153,6 +156,7 @@ class ModelShape:
     activation: Activation = Activation()
     rope: RopeShape
     dtype: str = "bfloat16"
+    quantization: Quantization | None = None
 
     @property
     def attention_parameters(self) -> int:

@@ -30,14 +30,18 @@ class PartFormats:
     """Formats of a model's matrices.
 
     Attributes:
-        mlp: routed and shared experts, and dense MLPs.
+        experts: those that are routed to.
+        mlp: shared experts, and dense MLPs.
         attention: q, k, v and output.
+        latent: what latent attention has for each head.
         router: the gate in front of the experts.
         head: the output matrix.
     """
 
+    experts: str
     mlp: str
     attention: str
+    latent: str
     router: str
     head: str
 
@@ -46,24 +50,44 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
     """Which part is held how, when a user asks for `weight_format`.
 
     int4 is for the many weights of experts and MLPs; attention and head, few and more sensitive,
-    are int8 then. A router decides, and is small: integers are not worth a wrong decision.
+    are int8 then. A router decides, and is small: integers are not worth a wrong decision. What
+    files hold in the format already stays as it is, and the rest stays floats.
 
     Args:
         float_dtype: dtype of the floats that are kept as they are.
     """
     is_float = weight_format in FLOAT_FORMATS
-    other = "int8" if weight_format.startswith("int4") else weight_format
     router = weight_format if is_float else float_dtype
     if shape.router.exact:
         router = "float32"
-    return PartFormats(mlp=weight_format, attention=other, router=router, head=other)
+    stored = shape.quantization
+    if stored is not None and weight_format == stored.weight_format:
+        other = float_dtype if stored.experts_only else weight_format
+        return PartFormats(
+            experts=weight_format,
+            mlp=other,
+            attention=other,
+            latent=float_dtype,  # transposed, codes and scales would not fit each other
+            router=router,
+            head=float_dtype,
+        )
+    other = "int8" if weight_format.startswith("int4") else weight_format
+    return PartFormats(
+        experts=weight_format,
+        mlp=weight_format,
+        attention=other,
+        latent=other,
+        router=router,
+        head=other,
+    )
 
 
 def check_row_lengths(shape: ModelShape, formats: PartFormats) -> None:
     """Raise UnsupportedModelError where rows are too long for the sums of `int8`."""
     lengths = {
         "attention": (formats.attention, max(shape.hidden, shape.heads * shape.head_dim)),
-        "MLPs": (formats.mlp, max(shape.hidden, shape.intermediate, shape.moe_intermediate)),
+        "MLPs": (formats.mlp, max(shape.hidden, shape.intermediate, shape.shared_intermediate)),
+        "experts": (formats.experts, max(shape.hidden, shape.moe_intermediate)),
         "output matrix": (formats.head, shape.hidden),
     }
     for part, (weight_format, length) in lengths.items():
@@ -78,9 +102,9 @@ def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bflo
     """Memory that the packed weights take; the mapped embedding is not part of it."""
     formats = part_formats(shape, full_name(weight_format), float_dtype)
     sparse = len(shape.sparse_layers)
-    mlp = sparse * (shape.experts * shape.expert_parameters + shape.shared_parameters)
-    mlp += (shape.layers - sparse) * shape.mlp_parameters
+    mlp = sparse * shape.shared_parameters + (shape.layers - sparse) * shape.mlp_parameters
     parts = (  # norms and biases, a thousandth of all, are left out
+        (formats.experts, sparse * shape.experts * shape.expert_parameters),
         (formats.mlp, mlp),
         (formats.attention, shape.layers * shape.attention_parameters),
         (formats.router, sparse * shape.experts * shape.hidden),

@@ -18,11 +18,7 @@ from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
 from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
-
-_ACTIVATIONS = {
-    "silu": lambda _: kernels.SILU,
-    "clamped_swiglu": lambda of: kernels.Activation(of.alpha, of.limit, up_offset=1),
-}
+from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 
 
 @dataclass(frozen=True)
@@ -95,14 +91,14 @@ class NativeOps:
         return table
 
     def pack_linear(
-        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
     ) -> NativeLinear:
         """Packs part by part."""
         rows = sum(len(part) for part in parts_NM)
         weight = kernels.LinearWeight(rows, parts_NM[0].shape[1], weight_format)
         start = 0
         for part in parts_NM:
-            weight.set_rows(start, _readable(part))
+            _set_rows(weight, start, part)
             start += len(part)
         bias = (
             self.vector(torch.cat([part.float() for part in bias_parts_N]))
@@ -125,7 +121,7 @@ class NativeOps:
         packed = kernels.ExpertWeights(experts, hidden, width, weight_format, biases)
         for expert in range(experts):
             one = source(expert)
-            parts = (_readable(part) for part in (one.gate_FM, one.up_FM, one.down_MF))
+            parts = (_readable(floats_of(part)) for part in (one.gate_FM, one.up_FM, one.down_MF))
             packed.set(expert, *parts, *map(self.vector, one.biases or ()))
         return packed
 
@@ -270,7 +266,7 @@ class NativeOps:
             weights_TK,
             out_TM,
             accumulate=True,
-            activation=_ACTIVATIONS[activation.kind](activation),
+            activation=_activation_of(activation),
             shared=shared,
         )
 
@@ -289,6 +285,20 @@ class NativeOps:
     def to_tensor(self, array: NDArray[Any]) -> Tensor:
         """As the protocol says."""
         return torch.from_numpy(array)
+
+
+def _activation_of(activation: Activation) -> kernels.Activation:
+    if activation.kind == "silu":
+        return kernels.SILU
+    return kernels.Activation(activation.alpha, activation.limit, up_offset=1)
+
+
+def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
+    """What is held in the weight's own format is taken as it is."""
+    if isinstance(part, QuantizedRows) and part.weight_format == weight.format:
+        weight.set_rows_quantized(start, part.kernel_codes(), part.scales.float())
+    else:
+        weight.set_rows(start, _readable(floats_of(part)))
 
 
 def _readable(part: Tensor) -> Tensor:

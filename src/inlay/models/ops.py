@@ -20,6 +20,7 @@ from torch import Tensor
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
+from inlay.models.quantized import Matrix
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
 Linear = Any  # a backend's packed matrix with its bias
@@ -30,9 +31,9 @@ Step = Any  # what a backend prepares once per step
 class ExpertTensors(NamedTuple):
     """One expert as its files have it: gate and up `[F, M]`, down `[M, F]`, and their biases."""
 
-    gate_FM: Tensor
-    up_FM: Tensor
-    down_MF: Tensor
+    gate_FM: Matrix
+    up_FM: Matrix
+    down_MF: Matrix
     biases: tuple[Tensor, Tensor, Tensor] | None = None
 
 
@@ -106,7 +107,7 @@ class Ops(Protocol):
         ...
 
     def pack_linear(
-        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
     ) -> Linear:
         """Stack matrices by rows into one weight; copies, the parts may go."""
         ...

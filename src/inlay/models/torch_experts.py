@@ -6,6 +6,7 @@ from torch import Tensor
 
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.ops import ExpertTensors
+from inlay.models.quantized import floats_of
 
 
 class TorchExperts:
@@ -29,9 +30,9 @@ class TorchExperts:
     def set(self, expert: int, tensors: ExpertTensors) -> None:
         """Copy one expert."""
         width = self.down_EMF.shape[2]
-        self.gate_up_E2FM[expert, :width].copy_(tensors.gate_FM)
-        self.gate_up_E2FM[expert, width:].copy_(tensors.up_FM)
-        self.down_EMF[expert].copy_(tensors.down_MF)
+        self.gate_up_E2FM[expert, :width].copy_(floats_of(tensors.gate_FM))
+        self.gate_up_E2FM[expert, width:].copy_(floats_of(tensors.up_FM))
+        self.down_EMF[expert].copy_(floats_of(tensors.down_MF))
         if self._biases and tensors.biases:
             self._biases[0][expert] = torch.cat(tensors.biases[:2])
             self._biases[1][expert] = tensors.biases[2]

@@ -20,6 +20,7 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
 from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+from inlay.models.quantized import Matrix, floats_of
 from inlay.models.torch_experts import TorchExperts, route
 
 
@@ -89,14 +90,14 @@ class TorchOps:
         return table_VM.to(self._device, getattr(torch, weight_format))
 
     def pack_linear(
-        self, parts_NM: Sequence[Tensor], bias_parts_N: Sequence[Tensor], weight_format: str
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
     ) -> _Linear:
         """One matrix of all parts."""
         rows = sum(len(part) for part in parts_NM)
         weight = self._empty((rows, parts_NM[0].shape[1]), weight_format)
         start = 0
         for part in parts_NM:
-            weight[start : start + len(part)].copy_(part)
+            weight[start : start + len(part)].copy_(floats_of(part))
             start += len(part)
         bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
         return _Linear(weight, bias, getattr(torch, weight_format))
@@ -176,7 +177,7 @@ class TorchOps:
     def linear_heads(self, x_THK: Tensor, weight: _Linear, out_THN: Tensor) -> None:
         """In the weight's dtype, given in float32."""
         x = x_THK.to(weight.dtype).to(weight.weight_NM.dtype)
-        out_THN.copy_(torch.einsum("thk,hnk->thn", x, weight.weight_NM))
+        out_THN.copy_(torch.einsum("ahk,hbk->ahb", x, weight.weight_NM))
 
     def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: _Step) -> None:
         """As the protocol says."""

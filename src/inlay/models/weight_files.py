@@ -18,7 +18,14 @@ from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedMod
 from inlay.core.model_shape import ModelShape
 from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
 
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# What quantised weights are made of besides.
+_CODES = {
+    "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
 _HASH_WHOLE_BYTES = 32 << 20
 _HASH_SAMPLES = 4096
 _HASH_SAMPLE_BYTES = 4096
@@ -48,15 +55,19 @@ class WeightFiles:
         tensors: what each name is.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, quantized: bool = False) -> None:
         """Open and check every shard's header.
+
+        Args:
+            quantized: codes are expected, too, not floats alone.
 
         Raises:
             ModelNotFoundError: no weights in the directory, or a shard of the index is missing.
             ModelFileError: a file is cut off or damaged, or contradicts the index.
-            UnsupportedModelError: a tensor has a dtype other than float32, bfloat16, float16.
+            UnsupportedModelError: a tensor has a dtype that is not expected.
         """
         self.directory = directory
+        known = _FLOATS | _CODES if quantized else _FLOATS
         self.files, index = _find_files(directory)
         self._open: dict[Path, Any] = {file: _open_shard(file) for file in self.files}
         self.tensors: dict[str, TensorInfo] = {}
@@ -64,18 +75,26 @@ class WeightFiles:
             for name in shard.keys():
                 part = shard.get_slice(name)
                 dtype = part.get_dtype()
-                if dtype not in _DTYPES:
+                if dtype not in known:
                     raise UnsupportedModelError(
-                        f"{file.name}: tensor {name} has dtype {dtype}; supported are float32, "
-                        "bfloat16 and float16 weights"
+                        f"{file.name}: tensor {name} has dtype {dtype}; supported with this "
+                        f"config.json are {', '.join(known)}"
                     )
-                self.tensors[name] = TensorInfo(file, tuple(part.get_shape()), _DTYPES[dtype])
+                self.tensors[name] = TensorInfo(file, tuple(part.get_shape()), known[dtype])
         lost = [name for name, file in index.items() if name not in self.tensors]
         if lost:
             raise ModelFileError(
                 f"{directory}: the index places {_some(lost)} in files that do not hold them: "
                 "download the model again"
             )
+
+    def holds(self, name: str) -> bool:
+        """Whether it is there."""
+        return name in self.tensors
+
+    def stored(self, expected: Expected) -> tuple[Expected, ...]:
+        """What the files hold of it: itself."""
+        return (expected,)
 
     def get(self, name: str) -> torch.Tensor:
         """The tensor as a view of the mapped file; do not write to it."""

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from inlay.models.formats import (
     part_formats,
 )
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
+from inlay.models.quantized import Matrix, QuantizedFiles, floats_of
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weight_names import expected_tensors, layer_parts, names_of
 
@@ -127,9 +129,9 @@ class WeightSource(Protocol):
 
 
 class Tensors(Protocol):
-    """Tensors by their names in a checkpoint; `WeightFiles` are such."""
+    """Tensors by their names in a checkpoint; `WeightFiles` and `QuantizedFiles` are such."""
 
-    def get(self, name: str) -> Tensor:
+    def get(self, name: str) -> Matrix:
         """The tensor, to be read only."""
         ...
 
@@ -176,17 +178,22 @@ def open_checkpoint(
         UnsupportedModelError: a dtype, or a weight format that the backend does not have or that
             cannot sum such long rows.
     """
-    files = WeightFiles(directory)
+    stored = shape.quantization
+    files = WeightFiles(directory, quantized=stored is not None)
+    tensors = files if stored is None else QuantizedFiles(files, stored)
     names = names_of(shape).names
     first_sparse = shape.sparse_layers[0] if shape.sparse_layers else 0
-    fused = names["experts_gate_up"].format(layer=first_sparse) in files.tensors
+    fused = tensors.holds(names["experts_gate_up"].format(layer=first_sparse))
     expected = expected_tensors(shape, fused_experts=fused)
-    files.check(expected, optional=(names["head"],))
-    first = files.tensors[names["output"].format(layer=0)]
+    needed = chain.from_iterable(map(tensors.stored, expected))
+    files.check(needed, optional=(names["head"],))
     # float32 holds float16 exactly, too.
-    float_dtype = "bfloat16" if first.dtype == torch.bfloat16 else "float32"
+    is_bf16 = files.tensors[names["embedding"]].dtype == torch.bfloat16
+    float_dtype = "bfloat16" if is_bf16 else "float32"
     if weight_format == "auto":
         weight_format = ops.auto_format(float_dtype)
+        if stored is not None and stored.weight_format in ops.weight_formats:
+            weight_format = stored.weight_format
     weight_format = full_name(weight_format)
     if weight_format not in ops.weight_formats:
         raise UnsupportedModelError(
@@ -196,7 +203,7 @@ def open_checkpoint(
     formats = part_formats(shape, weight_format, float_dtype)
     check_row_lengths(shape, formats)
     return OpenWeights(
-        source=TensorWeights(files, shape, ops, formats, fused_experts=fused),
+        source=TensorWeights(tensors, shape, ops, formats, fused_experts=fused),
         weight_format=weight_format,
         float_dtype=float_dtype,
         held_bytes=packed_bytes(shape, weight_format, float_dtype),
@@ -228,7 +235,7 @@ class TensorWeights:
 
     def embedding(self) -> Array:
         """As the protocol says."""
-        return self._ops.table(self._get("embedding", 0), self._formats.head)
+        return self._ops.table(floats_of(self._get("embedding", 0)), self._formats.head)
 
     def final_norm(self) -> Array:
         """As the protocol says."""
@@ -263,11 +270,12 @@ class TensorWeights:
         shape, attention, mla = self._shape, self._formats.attention, self._shape.mla
         assert mla is not None
         q = "q_down" if "q_down" in there else "q"
-        kv_up = self._get("kv_up", layer).view(shape.heads, -1, mla.kv_rank)
-        keys, values = kv_up.split((mla.nope_dim, mla.value_dim), dim=1)
+        latent = self._formats.latent
+        kv_up = floats_of(self._get("kv_up", layer)).view(shape.heads, -1, mla.kv_rank)
+        keys, values = kv_up[:, : mla.nope_dim], kv_up[:, mla.nope_dim :]
         with _damage(f"kv_up of layer {layer}"):
-            absorb = self._ops.pack_heads([head.t() for head in keys], attention)
-            expand = self._ops.pack_heads(list(values), attention)
+            absorb = self._ops.pack_heads([head.t() for head in keys], latent)
+            expand = self._ops.pack_heads(list(values), latent)
         return MlaWeights(
             down=self._linear((q, "kv_down"), layer, attention, shape.qkv_bias),
             q_latent_norm_L=self._optional("q_latent_norm", layer, there),
@@ -294,11 +302,11 @@ class TensorWeights:
             shared=self._shared(layer) if "shared_gate" in there else None,
         )
 
-    def _get(self, part: str, layer: int, **more: int) -> Tensor:
+    def _get(self, part: str, layer: int, **more: int) -> Matrix:
         return self._tensors.get(self._row.names[part].format(layer=layer, **more))
 
     def _vector(self, part: str, layer: int = 0) -> Array:
-        return self._ops.vector(self._get(part, layer))
+        return self._ops.vector(floats_of(self._get(part, layer)))
 
     def _optional(self, part: str, layer: int, there: Container[str]) -> Array | None:
         return self._vector(part, layer) if part in there else None
@@ -317,22 +325,22 @@ class TensorWeights:
         """Zeros for what has none beside one that has."""
         if part == "q" and self._shape.mla:
             return torch.zeros(self._shape.heads * self._shape.head_dim)
-        return self._apart(part, self._get(f"{part}_bias", layer))
+        return floats_of(self._apart(part, self._get(f"{part}_bias", layer)))
 
-    def _rows(self, part: str, layer: int) -> Tensor:
+    def _rows(self, part: str, layer: int) -> Matrix:
         return self._apart(part, self._get(part, layer))
 
-    def _apart(self, part: str, rows: Tensor) -> Tensor:
+    def _apart(self, part: str, rows: Matrix) -> Matrix:
         """Where rotated pairs are neighbours: the first of each, then the second of each, as the
         decoder rotates them. Scores are the same.
         """
         shape, mla = self._shape, self._shape.mla
         if not shape.rope.interleaved or mla is None or part not in ("q", "q_up", "kv_down"):
             return rows
-        heads = rows.view(1 if part == "kv_down" else shape.heads, -1, *rows.shape[1:])
-        rotated = heads[:, -mla.rope_dim :]
-        parts = (heads[:, : -mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
-        return torch.cat(parts, dim=1).view(rows.shape)
+        numbers = torch.arange(len(rows)).view(1 if part == "kv_down" else shape.heads, -1)
+        rotated = numbers[:, -mla.rope_dim :]
+        order = (numbers[:, : -mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
+        return rows[torch.cat(order, dim=1).flatten()]
 
     def _expert(self, layer: int, expert: int) -> ExpertTensors:
         if not self._fused:
@@ -344,14 +352,16 @@ class TensorWeights:
         gate_up = self._get("experts_gate_up", layer)[expert]
         down = self._get("experts_down", layer)[expert]
         if not self._row.columns_first:
-            gate, up = gate_up.chunk(2)
-            return ExpertTensors(gate, up, down)
+            half = len(gate_up) // 2
+            return ExpertTensors(gate_up[:half], gate_up[half:], down)
         biases = None
         if self._shape.expert_bias:
-            gate_up_bias = self._get("experts_gate_up_bias", layer)[expert]
-            down_bias = self._get("experts_down_bias", layer)[expert]
+            gate_up_bias = floats_of(self._get("experts_gate_up_bias", layer)[expert])
+            down_bias = floats_of(self._get("experts_down_bias", layer)[expert])
             biases = (gate_up_bias[::2], gate_up_bias[1::2], down_bias)
-        return ExpertTensors(gate_up[:, ::2].t(), gate_up[:, 1::2].t(), down.t(), biases)
+        if isinstance(gate_up, Tensor):  # quantised ones have rows first
+            gate_up, down = gate_up.t(), floats_of(down).t()
+        return ExpertTensors(gate_up[::2], gate_up[1::2], down, biases)
 
     def _experts(self, layer: int) -> Experts:
         shape = self._shape
@@ -361,15 +371,15 @@ class TensorWeights:
                 shape.hidden,
                 shape.moe_intermediate,
                 partial(self._expert, layer),
-                self._formats.mlp,
+                self._formats.experts,
                 biases=shape.expert_bias,
             )
 
     def _shared(self, layer: int) -> Experts:
         """As one expert."""
         shape = self._shape
-        parts = (self._get(f"shared_{part}", layer) for part in ("gate", "up", "down"))
-        one = ExpertTensors(*parts)
+        gate, up, down = (self._get(f"shared_{part}", layer) for part in ("gate", "up", "down"))
+        one = ExpertTensors(gate, up, down)
         with _damage(f"the shared experts of layer {layer}"):
             return self._ops.pack_experts(
                 1, shape.hidden, shape.shared_intermediate, lambda _: one, self._formats.mlp

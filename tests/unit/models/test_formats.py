@@ -40,15 +40,29 @@ def test_int4_is_an_alias() -> None:
 @pytest.mark.parametrize("name", ["int4:g128", "int4:g64", "int4:g32"])
 def test_int4_is_for_experts_and_mlps(name: str) -> None:
     assert part_formats(SHAPE, name, "bfloat16") == PartFormats(
-        mlp=name, attention="int8", router="bfloat16", head="int8"
+        experts=name, mlp=name, attention="int8", latent="int8", router="bfloat16", head="int8"
     )
 
 
 @pytest.mark.parametrize("name", ["int8", "int8:g32"])
 def test_int8_spares_the_router(name: str) -> None:
     assert part_formats(SHAPE, name, "float32") == PartFormats(
-        mlp=name, attention=name, router="float32", head=name
+        experts=name, mlp=name, attention=name, latent=name, router="float32", head=name
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "rest"),
+    [("mxfp4", "mxfp4", "bfloat16"), ("fp8", "fp8:g128", "fp8:g128")],
+)
+def test_what_files_hold_stays_as_it_is(method: str, name: str, rest: str) -> None:
+    quantization = {"quant_method": method, "weight_block_size": [128, 128]}
+    shape = shape_of(CONFIG | {"quantization_config": quantization})
+    assert part_formats(shape, name, "bfloat16") == PartFormats(
+        experts=name, mlp=rest, attention=rest, latent="bfloat16", router="bfloat16",
+        head="bfloat16",
+    )  # fmt: skip
+    assert part_formats(shape, "int4:g32", "bfloat16").attention == "int8"
 
 
 def test_routers_that_are_exact_stay_so() -> None:

@@ -353,5 +353,5 @@ def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _sigmoids(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     check(not np.isnan(logits).any(), "logits_TE: a row holds a NaN")
     with np.errstate(over="ignore"):
-        result: npt.NDArray[np.float32] = 1 / (1 + np.exp(-logits))
+        result: npt.NDArray[np.float32] = np.float32(1) / (np.float32(1) + np.exp(-logits))
     return result

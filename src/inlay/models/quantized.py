@@ -1,0 +1,202 @@
+"""Quantised matrices as checkpoints hold them: their tensors' names, and what they mean.
+
+Nothing here makes a float copy of more than the rows that are asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.core.errors import ModelFileError
+from inlay.core.quantization import Quantization
+from inlay.models.weight_files import WeightFiles
+from inlay.models.weight_names import Expected
+
+# e2m1 by its code: a sign, two bits of exponent, one of mantissa. Source: OCP Microscaling
+# Formats (MX) specification 1.0.
+_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+@dataclass(frozen=True)
+class QuantizedRows:
+    """Rows of a matrix, or of some matrices of one size: `[..., N, K]`.
+
+    Attributes:
+        weight_format: of the kernels, which holds the same.
+        codes: what is stored of the weights, `[..., N, *]`.
+        scales: `[..., N, K / group]`.
+        group: weights of a row that share a scale.
+        columns: K.
+    """
+
+    weight_format: str
+    codes: Tensor
+    scales: Tensor
+    group: int
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[..., N, K]`."""
+        return (*self.scales.shape[:-1], self.columns)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, index: Any) -> "QuantizedRows":
+        """Some rows, or one of the matrices."""
+        return replace(self, codes=self.codes[index], scales=self.scales[index])
+
+    def kernel_codes(self) -> Tensor:
+        """As `set_rows_quantized` of the kernels takes them: integers, or the bytes as they are."""
+        if self.weight_format.startswith("int4"):
+            return nibbles(self.codes).to(torch.int8) - 8
+        return self.codes.contiguous().view(torch.uint8)
+
+    def float(self) -> Tensor:
+        """The weights in float32. Cost: four bytes for each."""
+        return _MEANING[self.weight_format.partition(":")[0]](self)
+
+
+Matrix = Tensor | QuantizedRows
+
+
+def floats_of(matrix: Matrix) -> Tensor:
+    """The matrix as its file has it, or what its codes mean."""
+    return matrix.float() if isinstance(matrix, QuantizedRows) else matrix
+
+
+def nibbles(packed: Tensor) -> Tensor:
+    """The two codes of each byte, the low one first."""
+    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
+
+
+def _scaled(rows: QuantizedRows, values: Tensor) -> Tensor:
+    wide = rows.scales.float().repeat_interleave(rows.group, dim=-1)
+    return values * wide[..., : rows.columns]
+
+
+def _fp8_floats(rows: QuantizedRows) -> Tensor:
+    return _scaled(rows, rows.codes.float())
+
+
+def _int4_floats(rows: QuantizedRows) -> Tensor:
+    return _scaled(rows, nibbles(rows.codes).float() - 8)
+
+
+def _mxfp4_floats(rows: QuantizedRows) -> Tensor:
+    values = _E2M1[nibbles(rows.codes).int()].view(*rows.scales.shape, rows.group)
+    return torch.ldexp(values, rows.scales.int()[..., None] - 127).flatten(-2)
+
+
+_MEANING: dict[str, Callable[[QuantizedRows], Tensor]] = {
+    "fp8": _fp8_floats,
+    "int4": _int4_floats,
+    "mxfp4": _mxfp4_floats,
+}
+
+
+class QuantizedFiles:
+    """`Tensors` of a checkpoint whose matrices are quantised, some or all."""
+
+    def __init__(self, files: WeightFiles, quantization: Quantization) -> None:
+        self._files, self._quantization = files, quantization
+        self._layout = _LAYOUTS[quantization.method]
+
+    def stored(self, expected: Expected) -> tuple[Expected, ...]:
+        """What the files hold of it."""
+        if not self._is_quantized(expected.name):
+            return (expected,)
+        return self._layout.tensors(expected, self._quantization.group)
+
+    def holds(self, name: str) -> bool:
+        """Whether it is there, as floats or quantised."""
+        return name in self._files.tensors or self._is_quantized(name)
+
+    def get(self, name: str) -> Matrix:
+        """The tensor, or its quantised rows."""
+        if not self._is_quantized(name):
+            return self._files.get(name)
+        codes_name, scales_name = self._layout.codes(name), self._layout.scales(name)
+        codes, scales = self._files.get(codes_name), self._files.get(scales_name)
+        if codes.dtype != self._layout.dtype:
+            raise ModelFileError(
+                f"{self._files.directory}: {codes_name} has dtype {codes.dtype} instead of "
+                f"{self._layout.dtype}: config.json names another quantisation than the files have"
+            )
+        return self._layout.rows(self._quantization, codes, scales)
+
+    def _is_quantized(self, name: str) -> bool:
+        return self._layout.scales(name) in self._files.tensors
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How one method names and shapes what belongs to a matrix.
+
+    Attributes:
+        codes, scales: names of its tensors, by its own.
+        dtype: of the codes.
+        tensors: all that there is for a matrix, by the group of its scales.
+        rows: what is read, as rows.
+    """
+
+    codes: Callable[[str], str]
+    scales: Callable[[str], str]
+    dtype: torch.dtype
+    tensors: Callable[[Expected, int], tuple[Expected, ...]]
+    rows: Callable[[Quantization, Tensor, Tensor], QuantizedRows]
+
+
+def _fp8_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
+    blocks = tuple(-(-size // group) for size in matrix.shape)
+    return (matrix, Expected(f"{matrix.name}_scale_inv", blocks))
+
+
+def _fp8_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
+    by_row = scales.repeat_interleave(of.group, dim=0)[: len(codes)]
+    return QuantizedRows(of.weight_format, codes, by_row, of.group, codes.shape[1])
+
+
+def _int4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
+    rows, columns = matrix.shape
+    return (
+        Expected(f"{matrix.name}_packed", (rows, columns // 8)),
+        Expected(f"{matrix.name}_scale", (rows, columns // group)),
+        Expected(f"{matrix.name}_shape", (2,)),
+    )
+
+
+def _int4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
+    # Eight to a word, the first one lowest: as bytes, two to each.
+    return QuantizedRows(
+        of.weight_format, codes.view(torch.uint8), scales, of.group, 8 * codes.shape[1]
+    )
+
+
+def _mxfp4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
+    experts, columns, rows = matrix.shape  # files with floats have columns first, these do not
+    scales = (experts, rows, columns // group)
+    return (
+        Expected(f"{matrix.name}_blocks", (*scales, group // 2)),
+        Expected(f"{matrix.name}_scales", scales),
+    )
+
+
+def _mxfp4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
+    columns = of.group * scales.shape[2]
+    return QuantizedRows(of.weight_format, codes.flatten(-2), scales, of.group, columns)
+
+
+_LAYOUTS = {
+    "fp8": _Layout(str, "{}_scale_inv".format, torch.float8_e4m3fn, _fp8_tensors, _fp8_rows),
+    "compressed-tensors": _Layout(
+        "{}_packed".format, "{}_scale".format, torch.int32, _int4_tensors, _int4_rows
+    ),
+    "mxfp4": _Layout(
+        "{}_blocks".format, "{}_scales".format, torch.uint8, _mxfp4_tensors, _mxfp4_rows
+    ),
+}
