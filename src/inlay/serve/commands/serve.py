@@ -1,7 +1,7 @@
 """`inlay serve`: an OpenAI-compatible server and the chat page."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from inlay.serve.commands.options import (
     with_assignments,
     with_engine_options,
 )
+
+if TYPE_CHECKING:
+    from inlay.serve.config import ServeConfig
 
 
 def serve(
@@ -38,7 +41,39 @@ def serve(
     assignments: Set = None,
 ) -> None:
     """Serve a model over HTTP: the OpenAI API under /v1, a chat page at /."""
+    config = make_config(
+        model=model,
+        host=host,
+        port=port,
+        served_model_name=served_model_name,
+        api_key=api_key,
+        device=device,
+        weight_format=weight_format,
+        context=context,
+        threads=threads,
+        assignments=assignments,
+    )
 
+    from inlay.serve.server import run_server  # after the checks: it imports the web framework
+
+    code = run_server(config)
+    raise typer.Exit(code or 0)
+
+
+def make_config(
+    *,
+    model: str | None,
+    host: str,
+    port: int,
+    served_model_name: str | None,
+    api_key: str | None,
+    device: str,
+    weight_format: str,
+    context: int | None,
+    threads: int | None,
+    assignments: list[str] | None,
+) -> "ServeConfig":
+    """The configuration that the command's arguments say. Raises ConfigError."""
     from inlay.serve.config import ServeConfig
 
     config = ServeConfig()
@@ -56,9 +91,4 @@ def serve(
         config = replace(config, served_model_name=names)
     if api_key is not None:
         config = replace(config, api_key=api_key)
-    config = with_assignments(config, assignments)
-
-    from inlay.serve.server import run_server  # after the checks: it imports the web framework
-
-    code = run_server(config)
-    raise typer.Exit(code or 0)
+    return with_assignments(config, assignments)

@@ -1,0 +1,265 @@
+"""llama.cpp and its fork ik_llama.cpp. Source: the options of `llama-server` as of 2026."""
+
+import re
+
+from inlay.serve.migrate import shared
+from inlay.serve.migrate.program import Program, listens
+from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
+from inlay.serve.migrate.values import (
+    LEFT_TO_INLAY,
+    kv_dtype,
+    names,
+    switch,
+    text,
+    whole,
+)
+
+_ALL_LAYERS = Aside(Fate.NEEDLESS, "a GPU takes all layers, where it has room for them")
+_SOME_LAYERS = Aside(
+    Fate.NOT_YET,
+    "a model is not split between devices: the CPU computes all of it; where a GPU has room for "
+    "the whole, --device cuda",
+    shared.BEYOND_GPU,
+)
+_EXPERTS = (
+    "the CPU computes the experts, and the rest of the model, too: no splitting between devices"
+)
+_GPUS = "a model is not split over several GPUs: one takes it, or the CPU"
+_MORE_THAN_ALL = 99  # people write 99 or 999 for all layers; no model here has as many
+
+
+def _layers(value: str) -> str | Aside:
+    """`-ngl`: none, all, or some."""
+    if value in ("all", "auto"):
+        return _ALL_LAYERS
+    if re.fullmatch(r"-?\d+", value) is None:
+        raise ValueError("a whole number, all or auto")
+    number = int(value)
+    if number == 0:
+        return "cpu"
+    return _ALL_LAYERS if number < 0 or number >= _MORE_THAN_ALL else _SOME_LAYERS
+
+
+def _device(value: str) -> str | Aside:
+    """`--device`: `none`, `CUDA0`, or a list."""
+    if value.lower() == "none":
+        return "cpu"
+    found = re.fullmatch(r"cuda(\d*)", value.lower())
+    if found is None:
+        return Aside(Fate.NOT_YET, _GPUS if "," in value else "Inlay runs on CPUs and CUDA")
+    return f"cuda:{found[1]}" if found[1] else "cuda"
+
+
+def _mebibytes(value: str) -> str | Aside:
+    """`--cache-ram`: MiB, 0 for none, -1 for no limit."""
+    if re.fullmatch(r"-?\d+", value) is None:
+        raise ValueError("a number of MiB")
+    return f"{value}MiB" if int(value) > 0 else LEFT_TO_INLAY
+
+
+_ALL = Aside(Fate.NEEDLESS, "the model's context is the limit unless --context is set")
+_MODEL = (
+    to("-m --model LLAMA_ARG_MODEL= FILE", "GGUF", "the model", text),
+    to(
+        "-hf -hfr --hf-repo LLAMA_ARG_HF_REPO= NAME:QUANT",
+        "GGUF",
+        "the model",
+        text,
+    ),
+    needless("-hff --hf-file LLAMA_ARG_HF_FILE= FILE", "all files of a model are fetched"),
+    to("-mu --model-url LLAMA_ARG_MODEL_URL= URL", "GGUF", "the model", text),
+    to("-a --alias LLAMA_ARG_ALIAS= NAME", "--served-model-name", "what clients call it", names),
+    to("-hft --hf-token TOKEN", "env:HF_TOKEN", "the hub's own variable says it", text),
+    not_yet("--mmproj -mm --mmproj-url FILE", shared.IMAGES),
+    not_yet("--lora --lora-scaled --control-vector FILE", shared.ADAPTERS),
+    not_yet("-md --model-draft -hfd --hf-repo-draft --spec-type FILE", shared.DRAFTS),
+    not_yet("--draft-max --draft --draft-min --draft-p-min -ngld -cd -devd N", shared.DRAFTS),
+    not_yet(
+        "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-* N", shared.RULES
+    ),
+    not_yet("--override-kv TEXT", shared.RULES),
+)
+_DEVICES = (
+    to("-dev --device LLAMA_ARG_DEVICE= NAME", "--device", "where the model runs", _device),
+    to(
+        "-ngl --gpu-layers --n-gpu-layers LLAMA_ARG_N_GPU_LAYERS= N",
+        "--device",
+        "no layer on a GPU",
+        _layers,
+    ),
+    not_yet(
+        "-ot --override-tensor LLAMA_ARG_OVERRIDE_TENSOR= PATTERN=DEVICE",
+        _EXPERTS,
+        target=shared.BEYOND_GPU,
+    ),
+    not_yet("-cmoe --cpu-moe", _EXPERTS, target=shared.BEYOND_GPU),
+    not_yet(
+        "-ncmoe --n-cpu-moe LLAMA_ARG_N_CPU_MOE= N",
+        _EXPERTS,
+        unless={"0": "no layer's experts are kept from the GPU"},
+        target=shared.BEYOND_GPU,
+    ),
+    not_yet("-sm --split-mode -ts --tensor-split -mg --main-gpu MODE", _GPUS),
+    needless("-fit --fit [on|off]", shared.NO_FRACTION),
+    needless("-fitt --fit-target -fitc --fit-ctx N", shared.NO_FRACTION),
+    needless("-kvo --kv-offload -nkvo --no-kv-offload", "keys and values are where the model is"),
+    needless(
+        "--numa LLAMA_ARG_NUMA= MODE", "Inlay finds the NUMA nodes and spreads weights over them"
+    ),
+    to(
+        "-t --threads LLAMA_ARG_THREADS= N",
+        "--threads",
+        shared.THREADS,
+        whole(1, 1024, below=LEFT_TO_INLAY),
+    ),
+    needless("-tb --threads-batch N", "one pool of threads computes prefill and decode"),
+    needless(
+        "-C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll --cpu-mask-batch MASK",
+        "Inlay's threads stay on their NUMA nodes; `taskset` in front of the line limits them",
+    ),
+    needless(
+        "--mlock",
+        "weights that were quantised while loading are no file pages that the system could drop; "
+        "against swapping there is no setting",
+    ),
+    needless("--no-mmap --mmap --direct-io -dio", "weights are packed into memory as they load"),
+    needless("-rtr --run-time-repack --no-repack -nr", "weights are packed for the CPU's kernels"),
+)
+_CACHE = (
+    to(
+        "-c --ctx-size LLAMA_ARG_CTX_SIZE= N",
+        "shared_context",
+        "llama.cpp divides it among the slots of -np; Inlay counts per request, and holds the "
+        "keys and values of all slots in one pool",
+        whole(1, below=_ALL),
+    ),
+    to(
+        "-np --parallel LLAMA_ARG_N_PARALLEL= N",
+        "scheduler.max_running",
+        shared.RUNNING,
+        whole(1, below=LEFT_TO_INLAY),
+    ),
+    to(
+        "-kvu --kv-unified",
+        "undivided",
+        "every request may use the whole context, as always in Inlay",
+        switch(on="true"),
+    ),
+    to(
+        "-b --batch-size LLAMA_ARG_BATCH= N",
+        "scheduler.max_batch_tokens",
+        shared.STEP,
+        whole(),
+    ),
+    to("-ub --ubatch-size LLAMA_ARG_UBATCH= N", "scheduler.prefill_chunk", shared.CHUNK, whole()),
+    to(
+        "-ctk --cache-type-k LLAMA_ARG_CACHE_TYPE_K= TYPE",
+        "cache.dtype",
+        "of keys and values",
+        kv_dtype,
+    ),
+    to(
+        "-ctv --cache-type-v LLAMA_ARG_CACHE_TYPE_V= TYPE",
+        "cache.dtype",
+        "of keys and values",
+        kv_dtype,
+    ),
+    needless("-fa --flash-attn LLAMA_ARG_FLASH_ATTN= [on|off|auto]", shared.KERNELS),
+    needless("-cb --cont-batching -nocb --no-cont-batching", "requests always join and leave"),
+    needless(
+        "--cache-reuse --keep --slot-prompt-similarity -sps N",
+        "equal beginnings of prompts are reused in blocks, whichever request had them",
+    ),
+    to("--no-cache-prompt", "cache.prefix", "nothing is reused", switch(on="false")),
+    needless("--cache-prompt", shared.ALWAYS),
+    to(
+        "-cram --cache-ram MIB",
+        "cache.host",
+        "memory behind the device's pages",
+        _mebibytes,
+    ),
+    needless("--swa-full", "pages hold all tokens"),
+    needless("--ctx-checkpoints --swa-checkpoints N", "pages hold all tokens"),
+    needless("--context-shift --no-context-shift", "a full context ends the answer"),
+    not_yet("--slot-save-path DIR", "`--set cache.disk=DIR:SIZE` keeps blocks over a restart"),
+    needless(
+        "-mla --mla-use -amb --attention-max-batch -ser --smart-expert-reduction N",
+        "every expert that the router chooses is computed, and attention by one kernel",
+    ),
+    needless("-fmoe --fused-moe -no-fmoe", "gate, up and down of experts are one call"),
+)
+_SERVER = (
+    shared.HOST,
+    shared.PORT,
+    to("--api-key LLAMA_API_KEY= KEY", "--api-key", "requests must carry it", text),
+    not_yet("--api-key-file FILE", "the key itself is given: --api-key"),
+    not_yet("--ssl-key-file --ssl-cert-file FILE", "HTTP only: put a proxy before it"),
+    to("--no-webui", "page", "no chat page at /", switch(on="false")),
+    needless(
+        "--webui --metrics --props --slots --no-slots", "the page, /metrics and /v1 are there"
+    ),
+    needless("--path --api-prefix DIR", "Inlay brings its own page"),
+    needless("--jinja --no-jinja", "the model's own chat template is always used"),
+    not_yet("--chat-template --chat-template-file NAME", "the model's own chat template is used"),
+    elsewhere("--chat-template-kwargs JSON", "requests say it: chat_template_kwargs"),
+    needless("--reasoning-format NAME", "Inlay knows the notation from the model's chat template"),
+    elsewhere("--reasoning-budget N", "requests say it: chat_template_kwargs"),
+    not_yet("--embedding --embeddings --reranking --rerank", "only models that generate text"),
+    not_yet("--pooling NAME", "only models that generate text"),
+    to(
+        "-n --predict --n-predict LLAMA_ARG_N_PREDICT= N",
+        "max_completion_tokens",
+        "most tokens of an answer",
+        whole(1, below=LEFT_TO_INLAY),
+    ),
+    to(
+        "-s --seed N",
+        "seed",
+        "of the seeds that the engine chooses for requests",
+        whole(0, below=LEFT_TO_INLAY),
+    ),
+    elsewhere(
+        "--temp --temperature --top-k --top-p --min-p --typical --top-n-sigma --repeat-penalty "
+        "--repeat-last-n --presence-penalty --frequency-penalty --samplers --mirostat --dry-* "
+        "--xtc-* --logit-bias -l --grammar --grammar-file -j --json-schema N",
+        shared.IN_REQUESTS,
+    ),
+    needless("--ignore-eos", "requests say it: ignore_eos"),
+    needless("-to --timeout --threads-http N", "connections stay open while their client is there"),
+    needless(
+        "--warmup --no-warmup --no-perf --perf", "there is no such run; requests are timed anyway"
+    ),
+    needless("--check-tensors", "values that are not finite are refused while loading"),
+    to("--offline LLAMA_OFFLINE=", "offline", "no model is fetched", switch(on="true")),
+    to("-v --verbose --log-verbose", "env:INLAY_LOG", "the level of the log", switch(on="debug")),
+    needless("-lv --verbosity --log-verbosity --log-file N", "INLAY_LOG says the level; stderr"),
+    needless("--log-disable --log-timestamps --log-prefix --log-colors", "one log, on stderr"),
+    needless("GGML_*= LLAMA_*= VALUE", shared.KERNELS),
+)
+_TALK = (
+    elsewhere("-p --prompt -f --file -sys --system-prompt TEXT", "it is given to `inlay chat`"),
+    needless(
+        "-cnv --conversation -no-cnv -i --interactive -if --color -st --single-turn -mli -e "
+        "--simple-io --special -co",
+        "`inlay chat` and `inlay generate` are for the terminal",
+    ),
+    needless("-r --reverse-prompt --in-prefix --in-suffix TEXT", "the chat template says it"),
+)
+_ROWS = (*_MODEL, *_DEVICES, *_CACHE, *_SERVER)
+
+
+SERVER = Program(
+    name="llama.cpp",
+    starts=("llama-server", "llama serve"),
+    images=("*llama.cpp:server*",),
+    implied=(shared.SPLIT, listens(8080)),
+    rows=(*_ROWS, *shared.KEPT),
+)
+TERMINAL = Program(
+    name="llama.cpp (terminal)",
+    starts=("llama-cli", "llama cli"),
+    images=("*llama.cpp:light*",),
+    implied=(shared.SPLIT,),
+    rows=(*_TALK, *_ROWS, *shared.KEPT),
+    note="llama-cli talks in the terminal: `inlay chat` does that with the same MODEL and options.",
+)

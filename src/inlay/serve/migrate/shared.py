@@ -1,0 +1,107 @@
+"""Rows that several programs share: what HTTP servers and Hugging Face models have in common."""
+
+from inlay.serve.migrate.program import Implied
+from inlay.serve.migrate.rows import elsewhere, needless, not_yet, to
+from inlay.serve.migrate.values import text, whole
+
+HOST = to("--host LLAMA_ARG_HOST= ADDRESS", "--host", "the address to listen on", text)
+PORT = to("--port LLAMA_ARG_PORT= PORT", "--port", "the port to listen on", whole(0, 65535))
+
+RUNNING = "requests that decode at the same time"
+STEP = "tokens of one step, prefill and decode together"
+CHUNK = "prompt tokens of one request in one step"
+CONTEXT = "most tokens of prompt and answer together"
+PAGE = "tokens of a page, which is the unit of reuse, too"
+POOL = "tokens whose keys and values are held at the same time, in pages"
+THREADS = "threads of the CPU kernels; without it Inlay takes the physical cores that it may use"
+NO_FRACTION = (
+    "Inlay measures what is free when the weights are loaded, and takes pages from that; "
+    "`--set cache.memory=SIZE` says how much"
+)
+ALWAYS = "Inlay always does that"
+ONE_DEVICE = (
+    "one engine runs on one device; on CPUs the threads of all NUMA nodes share every layer"
+)
+GRAPHS = "there is nothing to capture or compile before serving"
+KERNELS = "Inlay has one kernel of each kind for every CPU, and chooses it by itself"
+BEYOND_GPU = "beyond_gpu"  # the target of flags that split a model because a GPU is too small
+SPLIT = Implied(
+    target="--device",
+    value="cpu",
+    reason="what had to be split is larger than the GPU; a part of it there is to come",
+    when=BEYOND_GPU,
+)
+IN_REQUESTS = "requests say it; what they leave out comes from the model's generation_config.json"
+DRAFTS = "no draft model or head: every token is the model's own"
+ADAPTERS = "adapters cannot be loaded: merge them into the weights"
+IMAGES = "requests are text: images, audio and video are refused"
+ONE = {"1": "that is what Inlay does"}
+INSTANCES = (
+    "one process is one instance; instances share their KV through `inlay store master` and "
+    "`--set cache.store=HOST:PORT`"
+)
+LOGGING = "what a request was; `--set access_log=true` logs a line per request"
+RULES = "the model's config.json says it, and cannot be overridden"
+
+# Variables that mean the same to Inlay, or to a library that it uses too.
+KEPT = (
+    to("CUDA_VISIBLE_DEVICES= IDS", "env", "PyTorch and Inlay see only these GPUs"),
+    to(
+        "HF_HOME= HF_HUB_CACHE= HUGGINGFACE_HUB_CACHE= HF_ENDPOINT= HF_HUB_OFFLINE= DIR",
+        "env",
+        "Inlay uses the hub's own cache and variables",
+    ),
+    to("HF_TOKEN= HUGGING_FACE_HUB_TOKEN= TOKEN", "env", "Inlay uses the hub's own variables"),
+    to("MODELSCOPE_CACHE= DIR", "env", "Inlay uses ModelScope's own cache"),
+    to(
+        "HTTP_PROXY= HTTPS_PROXY= NO_PROXY= http_proxy= https_proxy= no_proxy= URL",
+        "env",
+        "downloads of models go through it",
+    ),
+    to("PYTORCH_CUDA_ALLOC_CONF= PYTORCH_ALLOC_CONF= TEXT", "env", "PyTorch reads it"),
+    to("OMP_NUM_THREADS= N", "--threads", THREADS, whole(1, 1024)),
+    needless(
+        "OMP_*= KMP_*= GOMP_*= MKL_*= VALUE",
+        "Inlay's threads are its own, and know the NUMA nodes",
+    ),
+    needless(
+        "NCCL_*= GLOO_*= TORCH_NCCL_*= TP_SOCKET_IFNAME= MASTER_ADDR= MASTER_PORT= VALUE",
+        "one engine is one process on one device",
+    ),
+    needless("PYTHONUNBUFFERED= PYTHONPATH= LD_PRELOAD= TOKENIZERS_PARALLELISM= VALUE", "not used"),
+)
+
+# Flags that mean the same to vLLM and SGLang.
+ENGINE = (
+    HOST,
+    PORT,
+    needless("--trust-remote-code", "Inlay never runs code from a model's directory"),
+    to("--revision NAME", "revision", "written after the model's name"),
+    not_yet("--tokenizer-mode --tokenizer-revision NAME", "the model's own tokenizer.json is read"),
+    needless("--load-format NAME", "what the files hold is seen from them"),
+    not_yet("--chat-template FILE", "the model's own chat template is used"),
+    not_yet(
+        "--tensor-parallel-size --tp-size --tp -tp --pipeline-parallel-size --pp-size --pp -pp N",
+        ONE_DEVICE,
+        unless=ONE,
+    ),
+    not_yet(
+        "--data-parallel-size --dp-size --dp -dp --expert-parallel-size --ep-size --ep "
+        "--moe-dense-tp-size --nnodes N",
+        INSTANCES,
+        unless=ONE,
+    ),
+    not_yet("--lora-paths --lora-modules --lora-target-modules NAME...", ADAPTERS),
+    not_yet("--enable-lora", ADAPTERS),
+    not_yet("--max-loras --max-lora-rank --max-loras-per-batch N", ADAPTERS),
+    needless("--reasoning-parser NAME", "Inlay knows the notation from the model's chat template"),
+    needless("--tool-call-parser NAME", "Inlay knows the notation from the model's chat template"),
+    not_yet("--speculative-* NAME", DRAFTS),
+    not_yet("--ssl-keyfile --ssl-certfile --ssl-ca-certs FILE", "HTTP only: put a proxy before it"),
+    not_yet("--config FILE", "the file is not read: write what it says as flags and migrate those"),
+    elsewhere("--download-dir DIR", "HF_HOME, HF_HUB_CACHE or MODELSCOPE_CACHE in front say it"),
+    needless(
+        "--disable-custom-all-reduce --enable-expert-parallel --enable-eplb --enable-dp-attention",
+        "one engine runs on one device",
+    ),
+)

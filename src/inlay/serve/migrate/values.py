@@ -1,0 +1,192 @@
+"""Conversions of values, as the rows of several programs need them."""
+
+import json
+import math
+from collections.abc import Mapping
+
+from inlay.core.errors import ConfigError
+from inlay.core.units import parse_bytes
+from inlay.serve.migrate.rows import Aside, Convert, Fate
+
+_ON = frozenset({"", "true", "on", "yes", "1"})
+_OFF = frozenset({"false", "off", "no", "0"})
+
+LEFT_TO_INLAY = Aside(Fate.NEEDLESS, "that value leaves the choice to the program, as Inlay does")
+
+INT4, INT8, INT8_GROUPS = "int4", "int8", "int8:g32"
+"""Weight formats: 4 bits in groups of 32; 8 bits with a scale per row, or per group of 32."""
+
+
+def whole(least: int = 1, most: int | None = None, below: Aside | None = None) -> Convert:
+    """A whole number of a range.
+
+    Args:
+        below: what a smaller one means; without it, it is an error.
+    """
+    wanted = f"a whole number of at least {least}"
+    if most is not None:
+        wanted = f"a whole number in {least}..{most}"
+
+    def convert(value: str) -> str | Aside:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(wanted) from None
+        if number < least and below is not None:
+            return below
+        if number < least or (most is not None and number > most):
+            raise ValueError(wanted)
+        return str(number)
+
+    return convert
+
+
+def tokens(least: int = 1) -> Convert:
+    """A number of tokens as vLLM takes them: `8192`, `8k` (8000), `8K` (8192), `auto`, -1."""
+
+    def convert(value: str) -> str | Aside:
+        if value.lower() == "auto":
+            return LEFT_TO_INLAY
+        factors = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+        try:
+            factor = factors.get(value[-1:], 1)
+            number = int(float(value[:-1]) * factor) if factor > 1 else int(value)
+        except (ValueError, OverflowError):
+            raise ValueError("a number of tokens, such as 8192 or 8k") from None
+        if number < 0:
+            return LEFT_TO_INLAY
+        if number < least:
+            raise ValueError(f"a number of tokens of at least {least}")
+        return str(number)
+
+    return convert
+
+
+def choice(table: Mapping[str, str | Aside], otherwise: str | Aside | None = None) -> Convert:
+    """What stands for the value in a table, whatever its case."""
+    folded = {name.lower(): value for name, value in table.items()}
+
+    def convert(value: str) -> str | Aside:
+        found = folded.get(value.lower(), otherwise)
+        if found is None:
+            raise ValueError("one of " + ", ".join(table))
+        return found
+
+    return convert
+
+
+def switch(on: str | Aside, off: str | Aside = LEFT_TO_INLAY) -> Convert:
+    """What a switch stands for, when it is on and when it is off."""
+
+    def convert(value: str) -> str | Aside:
+        if value.lower() not in _ON | _OFF:
+            raise ValueError("on or off")
+        return on if value.lower() in _ON else off
+
+    return convert
+
+
+def is_switch_word(word: str, *, digits: bool) -> bool:
+    """Whether it may follow a switch: `on`, `false`, and 0 and 1 where digits may."""
+    return word.lower() in (_ON | _OFF | {"auto"}) - {""} - (set() if digits else {"0", "1"})
+
+
+def gibibytes(value: str) -> str | Aside:
+    """A number of GiB as a size."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError("a number of GiB")
+    if number == 0:
+        return LEFT_TO_INLAY
+    return f"{number:g}GiB" if number >= 0.001 else f"{int(number * 2**30)}"
+
+
+def size(value: str) -> str:
+    """Bytes, with or without a unit; a bare `K`, `M`, `G` counts in 1024."""
+    if value[-1:] in "KMGT" and value[:-1]:
+        value += "iB"
+    try:
+        if parse_bytes(value) >= 1:
+            return value
+    except ConfigError:
+        pass
+    raise ValueError("a size such as 8GiB")
+
+
+def names(value: str) -> str:
+    """Names with commas between them, none of them empty."""
+    found = [name.strip() for name in value.split(",")]
+    if not all(found):
+        raise ValueError("names with commas between them")
+    return ",".join(found)
+
+
+def origins(value: str) -> str:
+    """A JSON list of web origins, or one origin."""
+    if not value.startswith("["):
+        return text(value)
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError("a JSON list of origins")
+    return ",".join(found)
+
+
+def text(value: str) -> str:
+    """Any text but none."""
+    if not value:
+        raise ValueError("not empty")
+    return value
+
+
+_FLOATS = {
+    "auto": LEFT_TO_INLAY,
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+    "float32": "float32",
+    "float": "float32",
+    "fp32": "float32",
+    "f32": "float32",
+}
+weight_dtype = choice(
+    {
+        **_FLOATS,
+        **dict.fromkeys(
+            ("float16", "half", "fp16"),
+            Aside(Fate.NEEDLESS, "float16 files are read as they are; CPUs widen them to float32"),
+        ),
+    }
+)
+"""`--dtype` of the model."""
+
+_KV_8_BITS = Aside(Fate.NOT_YET, "keys and values stay in the dtype of the model's files")
+kv_dtype = choice(
+    {
+        **_FLOATS,
+        **dict.fromkeys(
+            ("float16", "half", "fp16", "f16"),
+            Aside(Fate.NEEDLESS, "keys and values have the dtype of the files: the same 2 bytes"),
+        ),
+    },
+    otherwise=_KV_8_BITS,
+)
+"""The dtype of keys and values."""
+
+_UNQUANTISED = "Inlay quantises float weights itself; files that hold {} are not read"
+quantization = choice(
+    {
+        **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "bitsandbytes"), INT4),
+        **dict.fromkeys(("w4afp8", "moe_wna16", "auto-round", "int4", "torchao_int4"), INT4),
+        **dict.fromkeys(("fp8", "w8a8_fp8", "fbgemm_fp8", "ptpc_fp8", "int8"), INT8_GROUPS),
+        **dict.fromkeys(("w8a8_int8", "experts_int8", "blockwise_int8"), INT8_GROUPS),
+        "compressed-tensors": Aside(Fate.NOT_YET, _UNQUANTISED.format("compressed tensors")),
+        "none": LEFT_TO_INLAY,
+    },
+    otherwise=Aside(Fate.NOT_YET, _UNQUANTISED.format("this format") + ": see --weight-format"),
+)
+"""`--quantization` of vLLM and SGLang."""

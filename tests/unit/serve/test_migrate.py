@@ -1,0 +1,172 @@
+"""Real launch commands to lines that today's command line accepts."""
+
+import json
+import shlex
+
+import pytest
+
+from inlay.core.errors import ConfigError
+from inlay.serve.cli import run
+from inlay.serve.migrate.rows import Fate
+from inlay.serve.migrate.translate import translate
+from tests.unit.serve.migrate_line import assert_accepted
+
+TALK = """python -m sglang.launch_server --host 0.0.0.0 --port 8000 --model M \\
+  --kt-weight-path W --kt-method AMXINT8 --kt-cpuinfer 64 --kt-threadpool-count 2 \\
+  --kt-num-gpu-experts 1 --kt-max-deferred-experts-per-token 2 --mem-fraction-static 0.92 \\
+  --chunked-prefill-size 2048 --served-model-name N --enable-mixed-chunk \\
+  --max-running-requests 4 --max-total-tokens 512 --tensor-parallel-size 2 \\
+  --enable-p2p-check --disable-shared-experts-fusion"""
+
+COMMANDS = {
+    TALK: (
+        "M --host 0.0.0.0 --port 8000 --served-model-name N --device cpu --weight-format int8 "
+        "--threads 64 --set cache.pages=32 --set scheduler.max_batch_tokens=2048 "
+        "--set scheduler.max_running=4 --set scheduler.prefill_chunk=2048"
+    ),
+    # The method that SGLang takes unless told, and its port.
+    "python3 -m sglang.launch_server --model-path /m/DS --kt-weight-path /m/W --kt-cpuinfer 60": (
+        "/m/DS --port 30000 --device cpu --weight-format int4 --threads 60"
+    ),
+    "sglang serve Qwen/Qwen3-8B --context-length 8192 --disable-radix-cache --random-seed 7 "
+    "--trust-remote-code --attention-backend torch_native --disable-cuda-graph --tp 1": (
+        "Qwen/Qwen3-8B --port 30000 --context 8192 --set cache.prefix=false --set seed=7"
+    ),
+    "python -m sglang.launch_server --model-path DIR --device cpu --mem-fraction-static 0.2 "
+    "--host 127.0.0.1 --port 18201 --page-size 64 --max-total-tokens 4096 --context-length 8192 "
+    "--enable-hierarchical-cache --hicache-size 30 --hicache-write-policy write_back": (
+        "DIR --host 127.0.0.1 --port 18201 --device cpu --context 4096 --set cache.host=30GiB "
+        "--set cache.page_tokens=64 --set cache.pages=64 --set cache.write=evict"
+    ),
+    "kt run /models/K2 --gpu-experts 8 --cpu-threads 60 --numa-nodes 2 --kt-method RAWINT4 "
+    "--kt-gpu-prefill-threshold 4096 --max-running-requests 4 --dry-run": (
+        "/models/K2 --port 30000 --device cpu --threads 60 --set scheduler.max_running=4"
+    ),
+    "python ktransformers/server/main.py --model_path /m/V3 --gguf_path /m/gguf --cpu_infer 33 "
+    "--cache_lens 32768 --chunk_size 256 --max_batch_size 4 --backend_type balance_serve "
+    "--optimize_config_path rules.yaml --port 10002": (
+        "/m/V3 --port 10002 --threads 33 --set cache.pages=2048 "
+        "--set scheduler.max_batch_tokens=256 --set scheduler.max_running=4 "
+        "--set scheduler.prefill_chunk=256"
+    ),
+    "CUDA_VISIBLE_DEVICES=0 numactl --interleave=all ./build/bin/llama-server "
+    "-hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 32768 -np 4 -ngl 99 -ot '.ffn_.*_exps.=CPU' "
+    "-fa on -t 16 -b 4096 -ub 512 -ctk q8_0 -ctv q8_0 --jinja --mlock --no-mmap --api-key k": (
+        "MODEL --port 8080 --api-key k --device cpu --weight-format int4 --context 8192 "
+        "--threads 16 --set cache.pages=2048 --set scheduler.max_batch_tokens=4096 "
+        "--set scheduler.max_running=4 --set scheduler.prefill_chunk=512"
+    ),
+    "llama-server -m /m/gpt-oss-120b-F16.gguf --n-cpu-moe 36 -c 0 -fa --no-webui": (
+        "MODEL --port 8080 --device cpu --set page=false"
+    ),
+    "llama-cli -m m/Qwen3-8B-Q8_0.gguf -p 'Hello' -n 64 -c 4096 -ngl 0 --temp 0.6": (
+        "MODEL --device cpu --weight-format int8:g32 --context 4096 --set max_completion_tokens=64"
+    ),
+    "vllm serve Qwen/Qwen3-8B --max-model-len 32k --max-num-seqs 2048 --tensor-parallel-size=2 "
+    "--gpu-memory-utilization 0.9 --kv-cache-dtype fp8 --enable-prefix-caching "
+    "--served-model-name a b --dtype bfloat16 --cpu-offload-gb 0 --api-key secret": (
+        "Qwen/Qwen3-8B --served-model-name a,b --api-key secret --weight-format bfloat16 "
+        "--context 32000 --set scheduler.max_batch_tokens=2048 --set scheduler.max_running=2048"
+    ),
+    "V/bin/python -m vllm.entrypoints.openai.api_server --model DIR --host 127.0.0.1 --port 18101 "
+    "--max-model-len 2048 --enforce-eager --dtype bfloat16 --served-model-name tiny "
+    "--block-size 32 --enable-prompt-tokens-details --max-num-batched-tokens 4096 "
+    "--no-enable-prefix-caching --kv-offloading-size 8 --revision main": (
+        "DIR --host 127.0.0.1 --port 18101 --served-model-name tiny --weight-format bfloat16 "
+        "--context 2048 --set cache.page_tokens=32 --set cache.prefix=false "
+        "--set scheduler.max_batch_tokens=4096 --set scheduler.prefill_chunk=4096"
+    ),
+    "docker run --gpus all --rm -it -v ~/.cache/huggingface:/root/.cache/huggingface "
+    "-v /data/models:/models -e OMP_NUM_THREADS=8 -p 9000:8000 --ipc=host "
+    "vllm/vllm-openai:latest --model /models/Qwen3-8B-AWQ -q awq": (
+        "/data/models/Qwen3-8B-AWQ --host 0.0.0.0 --port 9000 --device cpu --weight-format int4 "
+        "--threads 8"
+    ),
+    "podman run -d -p 127.0.0.1:30000:30000 lmsysorg/sglang:latest "
+    "python3 -m sglang.launch_server --model-path org/name --revision v2 --host 0.0.0.0": (
+        "org/name@v2 --host 127.0.0.1 --port 30000"
+    ),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_lines_of_real_commands(command: str) -> None:
+    migration = translate([command])
+    assert " ".join(migration.line.arguments) == f"serve {COMMANDS[command]}"
+    assert_accepted(migration)
+    unknown = [finding.flag for finding in migration.findings if finding.fate is Fate.UNKNOWN]
+    assert not unknown
+    assert all(finding.reason for finding in migration.findings)
+
+
+def test_the_talk_says_what_happens_to_each_flag() -> None:
+    fates: dict[Fate, set[str]] = {}
+    for finding in translate([TALK]).findings:
+        fates.setdefault(finding.fate, set()).add(finding.flag.partition(" ")[0])
+    assert fates[Fate.NEEDLESS] == {
+        "--kt-weight-path",
+        "--kt-threadpool-count",
+        "--mem-fraction-static",
+        "--enable-mixed-chunk",
+        "--enable-p2p-check",
+        "--disable-shared-experts-fusion",
+    }
+    assert fates[Fate.NOT_YET] == {
+        "--kt-num-gpu-experts",
+        "--kt-max-deferred-experts-per-token",
+        "--tensor-parallel-size",
+    }
+    written = {word for word in TALK.split() if word.startswith("--")}
+    assert set.union(*fates.values()) - {""} == written
+
+
+def test_the_config_means_what_the_talk_asked_for() -> None:
+    config = assert_accepted(translate([TALK]))
+    engine = config.engine
+    assert (config.host, config.port, config.names) == ("0.0.0.0", 8000, ("N",))
+    assert (engine.model, engine.device, engine.weight_format) == ("M", "cpu", "int8")
+    assert engine.cache.pages is not None
+    assert engine.cache.pages * engine.cache.page_tokens == 512
+    assert (engine.scheduler.max_running, engine.scheduler.prefill_chunk) == (4, 2048)
+
+
+def test_unknown_flags_are_named() -> None:
+    migration = translate(["vllm serve M --new-thing 3 --other --port 1 UNKNOWN_X"])
+    unknown = [finding.flag for finding in migration.findings if finding.fate is Fate.UNKNOWN]
+    assert unknown == ["--new-thing 3", "--other", "UNKNOWN_X"]
+    variables = translate(["FOO_BAR=1 vllm serve M"]).findings
+    assert [f.flag for f in variables if f.fate is Fate.UNKNOWN] == ["FOO_BAR=1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("nginx -c nginx.conf", "'nginx -c nginx.conf' starts no program.*SGLang.*vLLM"),
+        ("vllm bench serve", "starts no program"),
+        ("", "the command' starts no program"),
+        ("vllm serve 'M", "No closing quotation"),
+        ("vllm serve M --port", "--port needs a value"),
+        ("vllm serve M --port --dtype auto", "--port needs a value"),
+        ("vllm serve M --port $PORT", "--port .PORT: must be a whole number.*variables are not"),
+        ("vllm serve M --max-num-seqs 0", "--max-num-seqs 0: must be .* at least 1"),
+        ("docker run -p 1:1", "names no image"),
+    ],
+)
+def test_what_cannot_be_translated(command: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        translate([command])
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", TALK]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("inlay serve M --host 0.0.0.0 --port 8000 ")
+    assert "Not yet, and what Inlay does instead" in text
+    assert run(["migrate", "--json", "--", *shlex.split(TALK.replace("\\\n", " "))]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["line"] == translate([TALK]).line.text()
+    assert found["program"] == "SGLang"
+    methods = [flag for flag in found["flags"] if flag["flag"] == "--kt-method AMXINT8"]
+    assert methods[0]["becomes"] == ["--weight-format int8"]
+    assert run(["migrate", "nginx -g x"]) == 2
+    assert "starts no program that inlay migrate knows" in capsys.readouterr().err
