@@ -1,5 +1,6 @@
 """Sizes in bytes, as people write them."""
 
+import math
 import re
 
 from inlay.core.errors import ConfigError
@@ -39,3 +40,13 @@ def format_bytes(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
+
+
+def size_to_set(size_bytes: float, *, up: bool) -> str:
+    """Write bytes as `parse_bytes` reads them: a whole number, at most 2 % up or down."""
+    unit, factor = "", 1
+    for name in ("KiB", "MiB", "GiB", "TiB"):
+        if size_bytes / _FACTORS[name.upper()] < 64:
+            break
+        unit, factor = name, _FACTORS[name.upper()]
+    return f"{math.ceil(size_bytes / factor) if up else math.floor(size_bytes / factor)}{unit}"

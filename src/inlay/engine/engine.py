@@ -32,6 +32,7 @@ from inlay.core.messages import (
 from inlay.engine.completion import Completion
 from inlay.engine.config import EngineConfig
 from inlay.engine.draws import derive_seed
+from inlay.engine.failures import step_failure
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.loading import LoadedModel, hash_chain, load
 from inlay.engine.outputs import StepOutputs, advance, end_without_token, impossible
@@ -436,7 +437,11 @@ class Engine:
         except Exception as error:
             if len(chunks) == 1:
                 log.exception("a step failed; the request in it is dropped")
-                self._fail(chunks[0].choice.request, EngineError(f"a step failed: {error!r}"))
+                (chunk,) = chunks
+                pool_bytes = self.info.num_pages * self.info.page_bytes
+                tokens = chunk.stop - chunk.start
+                failure = step_failure(error, tokens=tokens, pool_bytes=pool_bytes)
+                self._fail(chunk.choice.request, failure)
                 return []
             log.warning("a step of %d chunks failed, each runs alone: %r", len(chunks), error)
         done = []

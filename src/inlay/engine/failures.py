@@ -1,9 +1,11 @@
-"""Errors as messages between processes, and back."""
+"""Errors as messages between processes, and back; and what a failed step says."""
 
+import re
 from collections.abc import Iterator
 
 from inlay.core.errors import EngineError, InlayError, RequestError
 from inlay.core.messages import EngineFailure, RequestOutput
+from inlay.core.units import format_bytes, size_to_set
 
 
 def failure_output(request_id: str, error: InlayError) -> RequestOutput:
@@ -32,6 +34,31 @@ def restore(code: str, message: str, param: str | None = None) -> InlayError:
     return kind(message)
 
 
+def step_failure(error: Exception, *, tokens: int, pool_bytes: int) -> EngineError:
+    """Why a request's step failed; where memory ran out, with the settings to try.
+
+    Args:
+        tokens: that the step computed.
+        pool_bytes: of all KV pages.
+    """
+    lacking = _ASKED.search(str(error))
+    if lacking is None and not isinstance(error, MemoryError):
+        return EngineError(f"a step failed: {error!r}")
+    advice = []
+    if tokens > 1:
+        half = tokens // 2
+        advice.append(f"scheduler.prefill_chunk={half}, which halves what a step takes")
+    if lacking is not None:
+        lacking_bytes = int(float(lacking[1]) * _UNITS[lacking[2].lower()])
+        if lacking_bytes < pool_bytes:
+            size = size_to_set(pool_bytes - lacking_bytes, up=False)
+            what = format_bytes(lacking_bytes)
+            advice.append(f"cache.memory={size}, which leaves the {what} that were lacking")
+    advice.append("a weight_format of fewer bits")
+    what = f"a step of {tokens} tokens ran out of memory"
+    return EngineError(f"{what}: set {', or '.join(advice)} ({error})")
+
+
 def failure_message(error: InlayError) -> EngineFailure:
     """Why an engine cannot start."""
     return EngineFailure(error.code, str(error))
@@ -43,4 +70,8 @@ def _kinds(base: type[InlayError]) -> Iterator[type[InlayError]]:
         yield from _kinds(kind)
 
 
+# What PyTorch and NumPy say of memory that they did not get.
+_ASKED = re.compile(r"(?i)(?:tried|unable) to allocate ([\d.]+) (bytes|[KMGTPE]iB)")
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_UNITS |= {"pib": 2**50, "eib": 2**60}
 _KINDS = {kind.code: kind for kind in _kinds(InlayError)}

@@ -13,7 +13,7 @@ from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
 from inlay.engine.config import EngineConfig
 from inlay.engine.pool_size import choose_pool_size
-from inlay.models.memory import free_memory_bytes
+from inlay.models.memory import device_free_bytes
 from inlay.models.model import Model, load_model
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def load(config: EngineConfig) -> LoadedModel:
     Raises:
         ModelError: it cannot be found, read or held in memory.
         ConfigError: the page pool does not fit the configuration.
+        ResourceError: the page pool does not fit the memory that is free.
         StoreError: `cache.store` cannot be reached, or `cache.disk` cannot be used.
     """
     _set_threads(config.threads)
@@ -106,7 +107,7 @@ def prepare(
         config,
         kv_format,
         model_context_tokens=model.shape.max_context_tokens,
-        free_bytes=_free_bytes(model.device),
+        free_bytes=device_free_bytes(model.device),
         device=model.device,
     )
     return LoadedModel(
@@ -124,12 +125,6 @@ def _device(name: str) -> str:
     if name != "auto":
         return name
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _free_bytes(device: str) -> int:
-    if device == "cpu":
-        return free_memory_bytes()
-    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _set_threads(threads: int | None) -> None:

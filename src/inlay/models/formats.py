@@ -3,10 +3,12 @@
 Knows no files and no kernels, and loads no torch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
 from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW, format_named
 
 # Those of the CPU kernels, and what only a CUDA backend holds.
@@ -111,6 +113,23 @@ def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bflo
         (formats.head, shape.vocab * shape.hidden),
     )
     return int(sum(count * BYTES_PER_WEIGHT[part] for part, count in parts))
+
+
+def format_that_fits(shape: ModelShape, room_bytes: int, formats: Iterable[str] = FORMATS) -> str:
+    """What to say where a model is too large: the weight format to try, and what it needs.
+
+    Args:
+        formats: those that the backend has; the one of most bits that fits is named.
+    """
+    sizes = {name: packed_bytes(shape, name) for name in formats}
+    fitting = [name for name, size in sizes.items() if size <= room_bytes]
+    if fitting:
+        best = max(fitting, key=sizes.__getitem__)
+        return f"weight_format {best} would need {format_bytes(sizes[best])}"
+    least = min(sizes, key=sizes.__getitem__)
+    return (
+        f"even weight_format {least} would need {format_bytes(sizes[least])}: take a smaller model"
+    )
 
 
 def held_bytes(shape: ModelShape, weight_format: str, file_bytes: int) -> int:

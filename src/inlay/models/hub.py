@@ -44,7 +44,7 @@ from inlay.models.download import (
     fetch_blobs,
     missing_bytes,
 )
-from inlay.models.formats import held_bytes
+from inlay.models.formats import format_that_fits, held_bytes
 from inlay.models.memory import total_memory_bytes
 
 # Everything but weights that a model needs.
@@ -136,7 +136,7 @@ def _download(
     small = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SMALL_FILES)]
     files = [HubFile(name, sizes[name]) for name in [*small, *weights]]
     held = held_bytes(shape, weight_format, sum(sizes[name] for name in weights))
-    _check_resources(repository, files, held)
+    _check_resources(repository, files, shape, held)
     counter = ProgressCounter(sum(file.size_bytes for file in files), progress)
     large = [file for file in files if file.size_bytes >= _LARGE_BYTES]
     fetch_blobs(repository, large, counter)
@@ -218,14 +218,21 @@ def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
     return names
 
 
-def _check_resources(repository: Repository, files: Sequence[HubFile], weight_bytes: int) -> None:
+def _check_resources(
+    repository: Repository, files: Sequence[HubFile], shape: ModelShape, weight_bytes: int
+) -> None:
     repository.cache_dir.mkdir(parents=True, exist_ok=True)
     needed = missing_bytes(repository, files)
-    check_space(repository.name, repository.cache_dir, needed, weight_bytes, "HF_HOME")
+    check_space(repository.name, repository.cache_dir, needed, shape, weight_bytes, "HF_HOME")
 
 
 def check_space(
-    name: str, folder: Path, missing: int, weight_bytes: int, cache_variable: str
+    name: str,
+    folder: Path,
+    missing: int,
+    shape: ModelShape,
+    weight_bytes: int,
+    cache_variable: str,
 ) -> None:
     """Refuse a download that the disk, or a model that the memory, cannot hold.
 
@@ -248,8 +255,7 @@ def check_space(
     if weight_bytes > memory:
         raise ResourceError(
             f"the weights of {name} need {format_bytes(weight_bytes)}, and this machine has "
-            f"{format_bytes(memory)} of memory: take a smaller model, or a weight_format of fewer "
-            "bits (int8, int4)"
+            f"{format_bytes(memory)} of memory: {format_that_fits(shape, memory)}"
         )
 
 

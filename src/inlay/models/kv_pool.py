@@ -13,6 +13,7 @@ from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.kv_format import KvFormat
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
+from inlay.models.memory import POOL_SHARE, device_free_bytes, pages_that_fit
 
 
 class KvPool:
@@ -42,9 +43,13 @@ class KvPool:
         try:
             self.data = torch.zeros(size, dtype=getattr(torch, kv_format.dtype), device=device)
         except RuntimeError as error:
+            free_bytes = device_free_bytes(str(device))
+            # Where enough is free, a limit of the process or holes in a GPU's memory refused it.
+            fit = min(int(free_bytes * POOL_SHARE) // kv_format.page_bytes, num_pages // 2)
             raise ResourceError(
                 f"no memory for {num_pages} KV pages of {format_bytes(kv_format.page_bytes)} on "
-                f"{device}: set fewer pages, or a shorter context"
+                f"{device}, where {format_bytes(free_bytes)} are free: "
+                + pages_that_fit(kv_format, fit)
             ) from error
 
     def as_bytes(self) -> NDArray[np.uint8]:

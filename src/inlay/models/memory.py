@@ -1,8 +1,16 @@
-"""How much memory this process may use: the machine's, or its control group's if that is less."""
+"""How much memory this process may use: the machine's, or its control group's if that is less.
+
+Loads no torch, but for the memory of a GPU.
+"""
 
 import psutil
 
 from inlay.core.cgroup import read_limits
+from inlay.core.kv_format import KvFormat
+from inlay.core.units import parse_bytes, size_to_set
+
+POOL_SHARE = 0.85
+"""Of free memory that pages may take; the rest is for what a step computes."""
 
 
 def total_memory_bytes() -> int:
@@ -17,3 +25,23 @@ def free_memory_bytes() -> int:
     left = read_limits().memory_left_bytes
     free = int(psutil.virtual_memory().available)
     return free if left is None else min(free, left)
+
+
+def device_free_bytes(device: str) -> int:
+    """Memory of `cpu`, `cuda` or `cuda:<n>` that can still be taken."""
+    if device == "cpu":
+        return free_memory_bytes()
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def pages_that_fit(kv_format: KvFormat, num_pages: int) -> str:
+    """What to say where pages do not fit, but `num_pages` of them would."""
+    if num_pages < 1:
+        return "not one page fits: take a weight_format of fewer bits, or a smaller model"
+    size = size_to_set(num_pages * kv_format.page_bytes, up=False)
+    if parse_bytes(size) < kv_format.page_bytes:
+        size = str(num_pages * kv_format.page_bytes)
+    tokens = num_pages * kv_format.page_tokens
+    return f"set cache.memory={size}, or cache.pages={num_pages} for {tokens} tokens"

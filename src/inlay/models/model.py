@@ -20,9 +20,9 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
-from inlay.models.formats import FLOAT_FORMATS
+from inlay.models.formats import FLOAT_FORMATS, format_that_fits
 from inlay.models.kv_pool import KvPool
-from inlay.models.memory import free_memory_bytes
+from inlay.models.memory import device_free_bytes, free_memory_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
 from inlay.models.packed import PACKED_FILE, open_packed
@@ -162,7 +162,7 @@ def load_model(
         opened = open_packed(packed, shape, ops, weight_format, verify=verify)
     else:
         opened = open_checkpoint(directory, shape, ops, weight_format)
-    _check_memory(opened.held_bytes, torch_device, directory)
+    _check_memory(directory, opened.held_bytes, shape, str(torch_device), ops, packed.is_file())
     weights = load_weights(opened.source, shape.layers)
     is_float = opened.weight_format in FLOAT_FORMATS
     return Model(
@@ -202,14 +202,21 @@ def _backend(name: str, device: torch.device) -> Ops:
     return NativeOps()
 
 
-def _check_memory(needed_bytes: int, device: torch.device, directory: Path) -> None:
-    if device.type == "cuda":
-        free_bytes = torch.cuda.mem_get_info(device)[0]
-    else:
-        free_bytes = free_memory_bytes()
-    if needed_bytes > free_bytes:
-        raise ResourceError(
-            f"the weights of {directory} need {format_bytes(needed_bytes)} of memory on {device}, "
-            f"and {format_bytes(free_bytes)} are free: close other programs, take a smaller "
-            "model, or a weight_format of fewer bits (int8, int4)"
-        )
+def _check_memory(
+    directory: Path, needed_bytes: int, shape: ModelShape, device: str, ops: Ops, packed: bool
+) -> None:
+    """Refuse weights that do not fit, and name a format that would."""
+    free_bytes = device_free_bytes(device)
+    if needed_bytes <= free_bytes:
+        return
+    advice = format_that_fits(shape, free_bytes, ops.weight_formats)
+    if packed:
+        advice = f"pack it again, {advice}"
+    if device != "cpu":
+        here = free_memory_bytes()
+        advice += f"; on device cpu, where {format_bytes(here)} are free, "
+        advice += format_that_fits(shape, here)
+    raise ResourceError(
+        f"the weights of {directory} need {format_bytes(needed_bytes)} of memory on {device}, "
+        f"and {format_bytes(free_bytes)} are free: close other programs, or {advice}"
+    )

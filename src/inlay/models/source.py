@@ -142,5 +142,5 @@ def _from_modelscope(
         there = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
         missing = max(0, file_bytes - there)
         held = held_bytes(shape, weight_format, file_bytes)
-        check_space(name, directory, missing, held, "MODELSCOPE_CACHE")
+        check_space(name, directory, missing, shape, held, "MODELSCOPE_CACHE")
     return snapshot(*SMALL_FILES, "*.safetensors")

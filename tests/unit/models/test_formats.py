@@ -9,6 +9,7 @@ from inlay.models.formats import (
     WEIGHT_FORMATS,
     PartFormats,
     check_row_lengths,
+    format_that_fits,
     full_name,
     packed_bytes,
     part_formats,
@@ -93,3 +94,15 @@ def test_memory_of_a_large_model() -> None:
     assert gib["int8"] == pytest.approx(28.2, abs=0.1)
     assert gib["int4:g32"] == pytest.approx(16.4, abs=0.1)
     assert packed_bytes(SHAPE, "int4") == packed_bytes(SHAPE, "int4:g32")
+
+
+def test_what_fits_is_named() -> None:
+    for name in BYTES_PER_WEIGHT:
+        if name == "float16":  # as many bytes as bfloat16, and for GPUs only
+            continue
+        room = packed_bytes(SHAPE, name)
+        assert format_that_fits(SHAPE, room).startswith(f"weight_format {name} would need ")
+        assert not format_that_fits(SHAPE, room - 1).startswith(f"weight_format {name} ")
+    least = format_that_fits(SHAPE, 1000)
+    assert "even weight_format int4:g128 would need 15.1 GiB" in least and "smaller model" in least
+    assert "even weight_format bfloat16" in format_that_fits(SHAPE, 1000, ("float32", "bfloat16"))

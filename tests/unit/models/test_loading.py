@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from inlay.core.model_config import read_shape, shape_of
 from inlay.kernels import _backend
 from inlay.models import model as model_module
 from inlay.models.batch import ForwardBatch
+from inlay.models.formats import packed_bytes
+from inlay.models.memory import device_free_bytes
 from inlay.models.model import Model, load_model
 from inlay.models.weight_files import WeightFiles
 from tests.support.model_driver import ModelDriver
@@ -198,9 +201,15 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert narrow.weight_format == "bfloat16" and narrow.kv_format().dtype == "bfloat16"
     with pytest.raises(ConfigError, match="kv dtype 'float16' is not supported on cpu"):
         narrow.kv_format(dtype="float16")
-    monkeypatch.setattr(model_module, "free_memory_bytes", lambda: 1000)
-    with pytest.raises(ResourceError, match="need .* of memory on cpu, and 1000 B are free"):
+    monkeypatch.setattr(model_module, "device_free_bytes", lambda device: 1000)
+    with pytest.raises(ResourceError, match="need .* of memory on cpu, and 1000 B are free") as no:
         load_model(directory)
+    assert "even weight_format int4:g128 would need" in str(no.value)
+    needed = packed_bytes(narrow.shape, "int8")
+    monkeypatch.setattr(model_module, "device_free_bytes", lambda device: needed)
+    with pytest.raises(ResourceError, match="or weight_format int8 would need"):
+        load_model(directory)
+    assert load_model(directory, weight_format="int8").weight_format == "int8"
 
 
 def test_fingerprint(tmp_path: Path) -> None:
@@ -225,8 +234,10 @@ def test_pool(tmp_path: Path) -> None:
     other = load_model(tiny(tmp_path / "other", num_hidden_layers=3))
     with pytest.raises(ConfigError, match="does not fit this model"):
         other.new_kv_pool(kv_format, 1)
-    with pytest.raises(ResourceError, match="no memory for"):
+    with pytest.raises(ResourceError, match="no memory for .* set cache.memory=") as no:
         model.new_kv_pool(kv_format, 1 << 50)
+    named = re.search(r"cache\.pages=(\d+)", str(no.value))
+    assert named and 0 < int(named[1]) * kv_format.page_bytes < device_free_bytes("cpu") * 1.1
 
 
 def test_bad_batches(tmp_path: Path) -> None:
