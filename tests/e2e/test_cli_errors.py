@@ -48,6 +48,7 @@ def assert_one_line(result: "subprocess.CompletedProcess[str]", code: int, messa
         (["serve", "--set", "engine.scheduler.max_running=0"], "max_running must be >= 1, got 0"),
         (["serve", "--device", "tpu"], "'tpu'"),
         (["serve", "--weight-format", "int3"], "'int3'"),
+        (["migrate", "nginx -g x"], "'nginx -g x' starts no program that inlay migrate knows"),
         (["chat", "--set", "engine.cache.pages=0"], "cache.pages must be at least 1, got 0"),
         (["generate", "--prompts", "/not/there"], "--prompts /not/there: No such file"),
         (["generate", "--prompts", "/dev/null", "--output", "/not/there/x"], "--output"),

@@ -1,14 +1,19 @@
 """Real launch commands to lines that today's command line accepts."""
 
 import json
+import re
 import shlex
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from inlay.core.errors import ConfigError
 from inlay.serve.cli import run
+from inlay.serve.migrate.report import print_report
 from inlay.serve.migrate.rows import Fate
 from inlay.serve.migrate.translate import translate
+from tests.support.tree import ROOT
 from tests.unit.serve.migrate_line import assert_accepted
 
 TALK = """python -m sglang.launch_server --host 0.0.0.0 --port 8000 --model M \\
@@ -76,7 +81,7 @@ COMMANDS = {
         "--context 2048 --set cache.page_tokens=32 --set cache.prefix=false "
         "--set scheduler.max_batch_tokens=4096 --set scheduler.prefill_chunk=4096"
     ),
-    "docker run --gpus all --rm -it -v ~/.cache/huggingface:/root/.cache/huggingface "
+    "docker run --gpus all --rm -it -v ~/.cache/huggingface:/hf "
     "-v /data/models:/models -e OMP_NUM_THREADS=8 -p 9000:8000 --ipc=host "
     "vllm/vllm-openai:latest --model /models/Qwen3-8B-AWQ -q awq": (
         "/data/models/Qwen3-8B-AWQ --host 0.0.0.0 --port 9000 --device cpu --weight-format int4 "
@@ -170,3 +175,64 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert methods[0]["becomes"] == ["--weight-format int8"]
     assert run(["migrate", "nginx -g x"]) == 2
     assert "starts no program that inlay migrate knows" in capsys.readouterr().err
+
+
+def test_the_guide_shows_what_is_printed() -> None:
+    guide = (ROOT / "docs" / "guides" / "migrate.md").read_text()
+    shown = re.search(r"```console\n\$ inlay migrate '(python.*?)'\n(.*?)```", guide, re.DOTALL)
+    assert shown
+    console = Console(file=StringIO(), width=120)
+    print_report(console, translate([shown[1]]))
+    printed = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert printed == shown[2].splitlines()
+    assert shlex.split(shown[1].replace("\\\n", "")) == shlex.split(TALK.replace("\\\n", ""))
+
+
+def test_what_a_shell_would_do_to_a_command() -> None:
+    plain = translate(["vllm serve M --port 1 --max-num-seqs 8"]).line.arguments
+    for text in (
+        "$ vllm serve M \\ \n  --port 1 \\\n --max-num-seqs 8 > log.txt 2>&1 &",
+        "cd /tmp && source venv/bin/activate\nnohup vllm serve M --port=1 --max_num_seqs=8 | tee x",
+        "vllm serve M \\ --port 1 \\  --max-num-seqs 8 \\",
+        "sudo env A=1 bash -c 'vllm serve M --port 1 --max-num-seqs 8'",
+        "vllm serve \u201cM\u201d \u2013port 1 \u2014max-num-seqs 8",
+        "uv run --with vllm vllm serve M --port 1 --max-num-seqs 8",
+    ):
+        assert translate([text]).line.arguments == plain, text
+    others = [finding.flag for finding in translate(["cd /tmp && vllm serve M"]).findings]
+    assert "cd /tmp" in others
+
+
+def test_words_around_the_program_that_stay() -> None:
+    line = translate(
+        ["export HF_TOKEN=t; CUDA_VISIBLE_DEVICES=1 taskset -c 0-7 vllm serve '$HOME/a b'"]
+    ).line
+    assert line.text() == (
+        'CUDA_VISIBLE_DEVICES=1 HF_TOKEN=t taskset -c 0-7 inlay serve "$HOME/a b"'
+    )
+    assert line.text(literal=True).endswith("inlay serve '$HOME/a b'")
+    cores = translate(["llama-server -m x.gguf -t $(nproc) -c 4096"]).findings
+    assert [one.fate for one in cores if one.flag == "-t $(nproc)"] == [Fate.NEEDLESS]
+    numa = translate(["numactl --cpunodebind 0 -l llama-server -m x.gguf"]).line
+    assert numa.before == ("numactl", "--cpunodebind", "0", "-l")
+
+
+def test_two_flags_for_one_thing() -> None:
+    found = {
+        finding.flag: finding
+        for finding in translate(
+            ["OMP_NUM_THREADS=2 llama-server -m m.gguf -t 4 -t 8 -ctk bf16 -ctv bf16 -c 4096"]
+        ).findings
+    }
+    assert found["-t 8"].becomes == ("--threads 8",)
+    assert found["-t 4"].reason == "the last -t counts"
+    assert found["OMP_NUM_THREADS=2"].reason == "gives way to -t 8"
+    assert found["-ctv bf16"].reason == "says the same as -ctk bf16"
+    overridden = translate(
+        [
+            "python -m sglang.launch_server --model-path M --device cuda "
+            "--kt-weight-path W --kt-method AMXINT8"
+        ]
+    )
+    reasons = {finding.flag: finding.reason for finding in overridden.findings}
+    assert reasons["--device cuda"].startswith("instead --device cpu: int8 weights are for CPUs")

@@ -3,6 +3,7 @@
 from inlay.engine.config import EngineConfig
 from inlay.serve.config import ServeConfig
 from inlay.serve.migrate.model_name import (
+    GGUF_FILE,
     MODEL,
     gguf_quant,
     is_hub_name,
@@ -30,8 +31,11 @@ def choose_model(plan: Plan) -> None:
         _choose_for_gguf(plan, "GGUF")
     else:
         plan.note(Fate.LINE, MODEL, "the command names no model: put its name here")
+    plan.take(GGUF_FILE)
     for target in ("revision", "modelscope"):
-        plan.take(target)
+        ask = plan.take(target)
+        if ask is not None:
+            plan.note(Fate.NEEDLESS, "", "only names on a hub have it", ask.flag)
 
 
 def _complete(plan: Plan, name: str) -> None:
@@ -68,7 +72,8 @@ def _choose_for_gguf(plan: Plan, target: str) -> None:
         "the model as *.safetensors, from which the file was made",
         ask.flag,
     )
-    quant = gguf_quant(ask.value)
+    file = plan.take(GGUF_FILE)
+    quant = gguf_quant(ask.value if file is None else file.value)
     if quant is None:
         reason = "the file's name does not say its format; int4 and int8:g32 are the usual ones"
         plan.note(Fate.NOT_YET, "", f"{reason}: add --weight-format", "its format")
@@ -115,8 +120,8 @@ def _divide_context(plan: Plan) -> None:
         return
     total = int(ask.value)
     slots = plan.number("scheduler.max_running", 1)
-    each = total if undivided is not None else max(2, total // slots)
-    plan.credit(ask, "--context", str(each))
+    each = total if undivided is not None else total // slots
+    plan.credit(ask, "--context", str(max(2, each)))
     if "scheduler.max_running" in plan:
         plan.credit(ask, "pool_tokens", str(total))
 
@@ -157,7 +162,7 @@ def leave_container(plan: Plan, container: Container) -> None:
     """Ports and paths as the machine outside the container has them."""
     port = plan.value("--port") or str(_DEFAULT_PORT)
     for address, outside, inside in container.ports:
-        if inside == port or len(container.ports) == 1:
+        if outside.isdigit() and (inside == port or len(container.ports) == 1):
             plan.follow("--host", address or "0.0.0.0", "where the container's port is published")
             if outside != port:
                 plan.follow("--port", outside, "the container's port as it is published")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from inlay.serve.migrate import shared
 from inlay.serve.migrate.program import Implied, Program, listens
 from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
-from inlay.serve.migrate.values import INT4, INT8, choice, text, whole
+from inlay.serve.migrate.values import INT4, INT8, choice, text, threads, whole
 
 _UNREAD = Aside(
     Fate.NOT_YET,
@@ -17,17 +17,13 @@ _UNREAD = Aside(
     "--weight-format",
     "auto",
 )
+# All others (FP8, RAWINT4, MXFP4, LLAMAFILE, ...) read files that Inlay does not.
 _METHODS = {
     "AMXINT8": INT8,
     "MOE_INT8": INT8,
     "AMXINT4": INT4,
     "MOE_INT4": INT4,
     "BF16": "bfloat16",
-    **dict.fromkeys(
-        ("RAWINT4", "FP8", "FP8_PERCHANNEL", "MXFP4", "MXFP8", "NVFP4", "GPTQ_INT4"), _UNREAD
-    ),
-    "SYCL_GPTQ_INT4": _UNREAD,
-    "LLAMAFILE": _UNREAD,
 }
 _METHOD_REASON = (
     "as many bits, on any CPU, AMX or not. int8 has a scale per row, as AMXINT8 has (int8:g32 is "
@@ -47,14 +43,16 @@ IMPLIED = (
     replace(shared.SPLIT, when=KT),
 )
 EXPERTS = (
-    to("--kt-method METHOD", "--weight-format", _METHOD_REASON, choice(_METHODS)),
+    to(
+        "--kt-method METHOD", "--weight-format", _METHOD_REASON, choice(_METHODS, otherwise=_UNREAD)
+    ),
     needless(
         "--kt-weight-path DIR",
         "nothing is converted beforehand: experts are packed from the model's own files while "
         "they load",
         target=KT,
     ),
-    to("--kt-cpuinfer --cpu-threads N", "--threads", shared.THREADS, whole(1, 1024)),
+    to("--kt-cpuinfer --cpu-threads N", "--threads", shared.THREADS, threads),
     needless(
         "--kt-threadpool-count --numa-nodes N",
         "Inlay finds the NUMA nodes; every matrix is spread over them, beside the threads that "
@@ -109,7 +107,7 @@ OLD_SERVER = Program(
             "hold *.safetensors, too",
         ),
         to("--model-name NAME", "--served-model-name", "the name that clients use"),
-        to("--cpu-infer N", "--threads", shared.THREADS, whole(1, 1024)),
+        to("--cpu-infer N", "--threads", shared.THREADS, threads),
         not_yet("--optimize-config-path --optimize-rule-path FILE", _RULES),
         to("--cache-lens N", "pool_tokens", shared.POOL, whole()),
         to("--max-batch-size N", "scheduler.max_running", shared.RUNNING, whole()),

@@ -3,6 +3,7 @@
 import re
 
 from inlay.serve.migrate import shared
+from inlay.serve.migrate.model_name import GGUF_FILE
 from inlay.serve.migrate.program import Program, listens
 from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
 from inlay.serve.migrate.values import (
@@ -11,6 +12,7 @@ from inlay.serve.migrate.values import (
     names,
     switch,
     text,
+    threads,
     whole,
 )
 
@@ -66,7 +68,11 @@ _MODEL = (
         "the model",
         text,
     ),
-    needless("-hff --hf-file LLAMA_ARG_HF_FILE= FILE", "all files of a model are fetched"),
+    needless(
+        "-hff --hf-file LLAMA_ARG_HF_FILE= FILE",
+        "all files of a model are fetched; the file's name says the format",
+        target=GGUF_FILE,
+    ),
     to("-mu --model-url LLAMA_ARG_MODEL_URL= URL", "GGUF", "the model", text),
     to("-a --alias LLAMA_ARG_ALIAS= NAME", "--served-model-name", "what clients call it", names),
     to("-hft --hf-token TOKEN", "env:HF_TOKEN", "the hub's own variable says it", text),
@@ -80,13 +86,13 @@ _MODEL = (
     not_yet("--override-kv TEXT", shared.RULES),
 )
 _DEVICES = (
-    to("-dev --device LLAMA_ARG_DEVICE= NAME", "--device", "where the model runs", _device),
     to(
         "-ngl --gpu-layers --n-gpu-layers LLAMA_ARG_N_GPU_LAYERS= N",
         "--device",
         "no layer on a GPU",
         _layers,
     ),
+    to("-dev --device LLAMA_ARG_DEVICE= NAME", "--device", "where the model runs", _device),
     not_yet(
         "-ot --override-tensor LLAMA_ARG_OVERRIDE_TENSOR= PATTERN=DEVICE",
         _EXPERTS,
@@ -110,7 +116,7 @@ _DEVICES = (
         "-t --threads LLAMA_ARG_THREADS= N",
         "--threads",
         shared.THREADS,
-        whole(1, 1024, below=LEFT_TO_INLAY),
+        threads,
     ),
     needless("-tb --threads-batch N", "one pool of threads computes prefill and decode"),
     needless(

@@ -5,6 +5,9 @@ import re
 MODEL = "MODEL"
 """Stands on the line where the command names no model that Inlay can read."""
 
+GGUF_FILE = "gguf_file"
+"""The target of a flag that says which file of a repository it is."""
+
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _UNREAD = re.compile(
     r"(?i)(?:^|[-_.])(awq|gptq|fp8|nvfp4|mxfp4|bnb|w4a16|w8a8|w8a16|int4|int8|4bit|8bit|exl2)"

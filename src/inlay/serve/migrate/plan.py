@@ -122,6 +122,9 @@ class Plan:
 
     def _why_not(self, ask: Ask) -> str:
         """Why a flag that asked for something is not on the line."""
+        followed = self._followed.get(ask.target)
+        if followed is not None:
+            return f"instead {followed.becomes[0]}: {followed.reason}"
         winner = next(other for other in self._asks if other.target == ask.target)
         if winner.flag == ask.flag:
             return "that is what Inlay does unless told"

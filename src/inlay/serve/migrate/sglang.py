@@ -8,8 +8,10 @@ from inlay.serve.migrate.program import Program, listens
 from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
 from inlay.serve.migrate.values import (
     choice,
+    device,
     gibibytes,
     kv_dtype,
+    log_level,
     names,
     quantization,
     switch,
@@ -37,7 +39,7 @@ _MODEL = (
         "--device NAME",
         "--device",
         "where the model runs",
-        choice({"cuda": "cuda", "cpu": "cpu"}, Aside(Fate.NOT_YET, "Inlay runs on CPUs and CUDA")),
+        device,
     ),
     to(
         "--quantization NAME",
@@ -129,7 +131,7 @@ _REST = (
         "--log-level NAME",
         "env:INLAY_LOG",
         "the level of the log",
-        choice({**{n: n for n in ("debug", "info", "warning", "error")}, "critical": "error"}),
+        log_level,
     ),
     needless("--log-level-http --log-requests-level --decode-log-interval NAME", "one log level"),
     needless("--watchdog-timeout SECONDS", "the server notices by itself when its engine dies"),

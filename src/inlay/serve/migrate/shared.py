@@ -1,8 +1,8 @@
 """Rows that several programs share: what HTTP servers and Hugging Face models have in common."""
 
 from inlay.serve.migrate.program import Implied
-from inlay.serve.migrate.rows import elsewhere, needless, not_yet, to
-from inlay.serve.migrate.values import text, whole
+from inlay.serve.migrate.rows import needless, not_yet, to
+from inlay.serve.migrate.values import text, threads, whole
 
 HOST = to("--host LLAMA_ARG_HOST= ADDRESS", "--host", "the address to listen on", text)
 PORT = to("--port LLAMA_ARG_PORT= PORT", "--port", "the port to listen on", whole(0, 65535))
@@ -28,7 +28,7 @@ BEYOND_GPU = "beyond_gpu"  # the target of flags that split a model because a GP
 SPLIT = Implied(
     target="--device",
     value="cpu",
-    reason="what had to be split is larger than the GPU; a part of it there is to come",
+    reason="what has to be split is larger than the GPU; a part of the model there is to come",
     when=BEYOND_GPU,
 )
 IN_REQUESTS = "requests say it; what they leave out comes from the model's generation_config.json"
@@ -40,7 +40,7 @@ INSTANCES = (
     "one process is one instance; instances share their KV through `inlay store master` and "
     "`--set cache.store=HOST:PORT`"
 )
-LOGGING = "what a request was; `--set access_log=true` logs a line per request"
+LOGGING = "a line per request in the log"
 RULES = "the model's config.json says it, and cannot be overridden"
 
 # Variables that mean the same to Inlay, or to a library that it uses too.
@@ -59,7 +59,7 @@ KEPT = (
         "downloads of models go through it",
     ),
     to("PYTORCH_CUDA_ALLOC_CONF= PYTORCH_ALLOC_CONF= TEXT", "env", "PyTorch reads it"),
-    to("OMP_NUM_THREADS= N", "--threads", THREADS, whole(1, 1024)),
+    to("OMP_NUM_THREADS= N", "--threads", THREADS, threads),
     needless(
         "OMP_*= KMP_*= GOMP_*= MKL_*= VALUE",
         "Inlay's threads are its own, and know the NUMA nodes",
@@ -99,7 +99,7 @@ ENGINE = (
     not_yet("--speculative-* NAME", DRAFTS),
     not_yet("--ssl-keyfile --ssl-certfile --ssl-ca-certs FILE", "HTTP only: put a proxy before it"),
     not_yet("--config FILE", "the file is not read: write what it says as flags and migrate those"),
-    elsewhere("--download-dir DIR", "HF_HOME, HF_HUB_CACHE or MODELSCOPE_CACHE in front say it"),
+    to("--download-dir DIR", "env:HF_HUB_CACHE", "the hub's own variable says it", text),
     needless(
         "--disable-custom-all-reduce --enable-expert-parallel --enable-eplb --enable-dp-attention",
         "one engine runs on one device",

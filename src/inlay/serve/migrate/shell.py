@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 
 from inlay.core.errors import ConfigError
 
-_CONTINUED = re.compile(r"[\\^`][ \t]*\r?\n")
+# Also of a copy that lost its line breaks, or the line behind the last one.
+_CONTINUED = re.compile(r"[\\^`][ \t]*\r?\n|\\[ \t]+(?=-)|\\\s*\Z")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_QUOTES = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")  # as slides and web pages have them
 _STREAM = re.compile(r"(?<=\s)[0-2](?=>)")  # of `2> file`
-_OPERATORS = ";&|<>()\n"
+_OPERATORS = ";&|<>\n"  # no parentheses: $(nproc) is a word
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*(?:\.exe)?|py(?:\.exe)?")
+_SHELLS = ("bash", "sh", "zsh")
 _ENGINES = ("docker", "podman", "nerdctl")
 # Wrappers that only start something, with their options that take a value.
-_DROPPED = {
+_DROPPED: dict[str, set[str]] = {
     "env": {"-u", "-C"},
     "sudo": {"-u", "-g"},
     "nohup": set(),
@@ -29,13 +32,16 @@ _DROPPED = {
 }
 _RUNNERS = {"uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "srun"}
 # Wrappers that limit processors or memory; Inlay goes by what they leave, so they stay.
-_KEPT = {
+_KEPT: dict[str, set[str]] = {
     "taskset": {"-c", "--cpu-list"},
-    "numactl": {"-N", "-m", "-C", "-i", "-l", "-p", "-P", "-w"},
+    "numactl": {
+        "-N", "-m", "-C", "-i", "-p", "-P", "-w", "--cpunodebind", "--membind", "--physcpubind",
+        "--interleave", "--preferred",
+    },
     "nice": {"-n"},
     "ionice": {"-c", "-n"},
     "chrt": set(),
-}
+}  # fmt: skip
 # Options of `docker run` without a value.
 _DOCKER_SWITCHES = {
     "-d", "-i", "-t", "-P", "-q", "-it", "-ti", "-dit", "-itd", "-id", "-dt", "-td", "--detach",
@@ -85,7 +91,7 @@ def split_text(text: str) -> list[list[str]]:
     Raises:
         ConfigError: a quotation is not closed.
     """
-    text = _STREAM.sub("", _CONTINUED.sub(" ", text))
+    text = _STREAM.sub("", _CONTINUED.sub(" ", text.translate(_QUOTES)))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -109,7 +115,7 @@ def split_text(text: str) -> list[list[str]]:
 
 def take_apart(words: Sequence[str]) -> Command:
     """Look through variables, wrappers, containers and Python at one simple command."""
-    command = Command(words=[word for word in words])
+    command = Command(words=list(words))
     if command.words and command.words[0] in ("$", "#", "%", ">"):
         command.words.pop(0)  # a prompt, copied along
     while command.words and _peel(command):
@@ -131,17 +137,21 @@ def _peel(command: Command) -> bool:
         return bool(words) and _ASSIGNMENT.match(words[0]) is not None
     if first in _DROPPED or first in _KEPT:
         count = 1 + _options(words[1:], _DROPPED.get(first) or _KEPT.get(first) or set())
-        if first in ("taskset", "chrt") and "-c" not in words[:count] and len(words) > count:
-            count += 1  # the mask
+        if first in ("taskset", "chrt") and not {"-c", "--cpu-list"} & set(words[:count]):
+            count += 1  # the mask, or the priority
         (command.before if first in _KEPT else command.dropped).extend(words[:count])
         del words[:count]
         return True
     if first in _RUNNERS and (first == "srun" or words[1:2] == ["run"]):
         count = 1 if first == "srun" else 2
-        valued = {"-n", "-p", "-N", "-c", "--name", "--prefix", "--with", "--python", "--extra"}
+        valued = {"-n", "-p", "-N", "-c", "--name", "--prefix", "--with", "--python", "--project"}
         count += _options(words[count:], valued)
         command.dropped += words[:count]
         del words[:count]
+        return True
+    if first in _SHELLS and words[1:2] in (["-c"], ["-lc"]):
+        inner = split_text(" ".join(words[2:3]))
+        command.words = inner[-1] if inner else []
         return True
     if first in _ENGINES and "run" in words[1:3] and command.container is None:
         _open_container(command)
@@ -191,9 +201,6 @@ def _open_container(command: Command) -> None:
         image=words[at], ports=tuple(ports), volumes=tuple(volumes), options=tuple(other)
     )
     command.words = [*entry, *words[at + 1 :]]
-    if command.words[:2] in (["bash", "-c"], ["sh", "-c"], ["bash", "-lc"]):
-        inner = split_text(" ".join(command.words[2:3]))
-        command.words = inner[-1] if inner else []
 
 
 def _look_into_python(command: Command) -> None:

@@ -41,6 +41,13 @@ def whole(least: int = 1, most: int | None = None, below: Aside | None = None) -
     return convert
 
 
+def threads(value: str) -> str | Aside:
+    """A number of threads; less than one, or `$(nproc)`, is all."""
+    if value.strip("$()`{}").startswith("nproc"):
+        return Aside(Fate.NEEDLESS, "Inlay takes all physical cores that it may use by itself")
+    return whole(1, 1024, below=LEFT_TO_INLAY)(value)
+
+
 def tokens(least: int = 1) -> Convert:
     """A number of tokens as vLLM takes them: `8192`, `8k` (8000), `8K` (8192), `auto`, -1."""
 
@@ -105,9 +112,9 @@ def gibibytes(value: str) -> str | Aside:
 
 
 def size(value: str) -> str:
-    """Bytes, with or without a unit; a bare `K`, `M`, `G` counts in 1024."""
-    if value[-1:] in "KMGT" and value[:-1]:
-        value += "iB"
+    """Bytes, with or without a unit; of bare letters `G` counts in 1024, `g` in 1000."""
+    if value[-1:].isalpha() and value[-2:-1].isdigit():
+        value += "iB" if value[-1:].isupper() else "B"
     try:
         if parse_bytes(value) >= 1:
             return value
@@ -122,6 +129,11 @@ def names(value: str) -> str:
     if not all(found):
         raise ValueError("names with commas between them")
     return ",".join(found)
+
+
+def first(value: str) -> str:
+    """The first of several values."""
+    return text(value.partition(",")[0])
 
 
 def origins(value: str) -> str:
@@ -144,7 +156,19 @@ def text(value: str) -> str:
     return value
 
 
-_FLOATS = {
+device = choice(
+    {"auto": "auto", "cuda": "cuda", "cpu": "cpu"},
+    otherwise=Aside(Fate.NOT_YET, "Inlay runs on CPUs, and on GPUs with CUDA"),
+)
+"""`--device` of vLLM and SGLang."""
+
+log_level = choice(
+    {name: name for name in ("debug", "info", "warning", "error")},
+    otherwise=Aside(Fate.NEEDLESS, "the levels of INLAY_LOG are debug, info, warning and error"),
+)
+"""A level of the log."""
+
+_FLOATS: dict[str, str | Aside] = {
     "auto": LEFT_TO_INLAY,
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",

@@ -5,9 +5,11 @@ from inlay.serve.migrate.program import Program
 from inlay.serve.migrate.rows import elsewhere, needless, not_yet, to
 from inlay.serve.migrate.values import (
     LEFT_TO_INLAY,
-    choice,
+    device,
+    first,
     gibibytes,
     kv_dtype,
+    log_level,
     names,
     origins,
     quantization,
@@ -27,7 +29,7 @@ _CONNECTORS = (
 _MODEL = (
     to("--model NAME", "MODEL", "a directory, or a name on the hub", text),
     to("--served-model-name NAME...", "--served-model-name", "the names that clients use", names),
-    to("--api-key VLLM_API_KEY= KEY...", "--api-key", "requests must carry it: one key", text),
+    to("--api-key VLLM_API_KEY= KEY...", "--api-key", "requests must carry it: one key", first),
     to(
         "--quantization -q NAME",
         "--weight-format",
@@ -40,7 +42,7 @@ _MODEL = (
         "--device VLLM_TARGET_DEVICE= NAME",
         "--device",
         "where the model runs",
-        choice({"auto": "auto", "cuda": "cuda", "cpu": "cpu"}),
+        device,
     ),
     not_yet("--tokenizer PATH", "the model's own tokenizer.json is read"),
     not_yet("--hf-overrides --rope-scaling --rope-theta --hf-config-path JSON", shared.RULES),
@@ -146,7 +148,7 @@ _REST = (
         "VLLM_LOGGING_LEVEL= NAME",
         "env:INLAY_LOG",
         "the level of the log",
-        choice({name: name for name in ("debug", "info", "warning", "error")}),
+        log_level,
     ),
     to(
         "--allowed-origins JSON",
