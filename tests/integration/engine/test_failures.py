@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import inlay.engine.outputs
@@ -155,6 +156,27 @@ def test_an_error_that_repeats_does_not_spin(tiny, monkeypatch, caplog):
             engine.step()
         assert not engine.has_work
         assert engine.num_live == 0
+
+
+def test_a_step_without_memory_names_the_settings_to_try(tiny, monkeypatch, caplog):
+    forward = tiny.model.forward
+
+    def needs_much(batch, pool):
+        if len(batch.token_ids_T) > 4:
+            torch.empty(1 << 60, dtype=torch.uint8)
+        return forward(batch, pool)
+
+    with tiny.engine() as engine:
+        monkeypatch.setattr(tiny.model, "forward", needs_much)
+        engine.add(request("long", [5] * 9, max_tokens=4, ignore_eos=True))
+        engine.add(request("short", [6], max_tokens=4, ignore_eos=True))
+        outputs = drain(engine)
+        assert "a step of 9 tokens ran out of memory" in outputs["long"][-1].error
+        assert "scheduler.prefill_chunk=4," in outputs["long"][-1].error
+        assert outputs["short"][-1].error is None
+    with tiny.engine(prefill_chunk=4) as engine:
+        engine.add(request("long", [5] * 9, max_tokens=4, ignore_eos=True))
+        assert drain(engine)["long"][-1].error is None
 
 
 def test_a_bug_in_scheduling_drops_all_and_goes_on(tiny, monkeypatch, caplog):

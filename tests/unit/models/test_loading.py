@@ -27,6 +27,7 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.formats import packed_bytes
 from inlay.models.memory import device_free_bytes
 from inlay.models.model import Model, load_model
+from inlay.models.torch_ops import TorchOps
 from inlay.models.weight_files import WeightFiles
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
@@ -210,6 +211,21 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ResourceError, match="or weight_format int8 would need"):
         load_model(directory)
     assert load_model(directory, weight_format="int8").weight_format == "int8"
+
+
+def test_what_a_gpu_cannot_hold_a_cpu_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = load_model(tiny(tmp_path)).shape
+    monkeypatch.setattr(model_module, "device_free_bytes", lambda device: 1000)
+    here = packed_bytes(shape, "int4:g32")
+    monkeypatch.setattr(model_module, "free_memory_bytes", lambda: here)
+    ops = TorchOps(torch.device("cuda:0"))
+    with pytest.raises(ResourceError, match="on cuda:0, and 1000 B are free") as no:
+        model_module._check_memory(tmp_path, 2000, shape, "cuda:0", ops, False)
+    assert re.search(
+        r"even weight_format \w*float16 would need .*; on device cpu, where .* are free, "
+        "weight_format int4:g32 would need",
+        str(no.value),
+    )
 
 
 def test_fingerprint(tmp_path: Path) -> None:

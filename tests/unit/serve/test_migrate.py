@@ -33,6 +33,13 @@ COMMANDS = {
     "python3 -m sglang.launch_server --model-path /m/DS --kt-weight-path /m/W --kt-cpuinfer 60": (
         "/m/DS --port 30000 --device cpu --weight-format int4 --threads 60"
     ),
+    "python -m sglang.launch_server --model /m/K2 --kt-weight-path /m/K2 --kt-method RAWINT4 "
+    "--kt-cpuinfer 96 --kt-threadpool-count 2 --kt-num-gpu-experts 8 "
+    "--kt-gpu-prefill-token-threshold 400 --kt-enable-dynamic-expert-update "
+    "--kt-expert-placement-strategy uniform --max-total-tokens 50000 --tensor-parallel-size 4 "
+    "--attention-backend flashinfer --fp8-gemm-backend cutlass --trust-remote-code": (
+        "/m/K2 --port 30000 --device cpu --threads 96 --set cache.pages=3125"
+    ),
     "sglang serve Qwen/Qwen3-8B --context-length 8192 --disable-radix-cache --random-seed 7 "
     "--trust-remote-code --attention-backend torch_native --disable-cuda-graph --tp 1": (
         "Qwen/Qwen3-8B --port 30000 --context 8192 --set cache.prefix=false --set seed=7"

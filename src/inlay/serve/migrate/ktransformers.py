@@ -66,11 +66,8 @@ EXPERTS = (
         "--kt-num-gpu-experts --gpu-experts N", _ON_CPU, unless={"0": "the CPU computes them all"}
     ),
     not_yet("--kt-gpu-experts-ratio SHARE", _ON_CPU, unless={"0": "the CPU computes them all"}),
-    not_yet(
-        "--kt-expert-placement-strategy --init-expert-location --kt-enable-dynamic-expert-update "
-        "NAME",
-        _ON_CPU,
-    ),
+    not_yet("--kt-expert-placement-strategy --init-expert-location NAME", _ON_CPU),
+    not_yet("--kt-enable-dynamic-expert-update", _ON_CPU),
     not_yet(
         "--kt-max-deferred-experts-per-token N",
         "each expert's output is added in its own layer, which is exact; deferral pays where a "

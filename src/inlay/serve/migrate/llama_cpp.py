@@ -240,6 +240,16 @@ _SERVER = (
     to("-v --verbose --log-verbose", "env:INLAY_LOG", "the level of the log", switch(on="debug")),
     needless("-lv --verbosity --log-verbosity --log-file N", "INLAY_LOG says the level; stderr"),
     needless("--log-disable --log-timestamps --log-prefix --log-colors", "one log, on stderr"),
+    not_yet("--models-dir --models-preset --models-max FILE", "one server serves one model"),
+    not_yet("--spec-* -td -tbd -ctkd -ctvd -otd -cmoed -ncmoed -lcs -lcd N", shared.DRAFTS),
+    needless("--no-op-offload --no-host --no-extra-bufts --repack", "Inlay places by itself"),
+    not_yet("--no-mmproj --mmproj-auto --no-mmproj-auto", shared.IMAGES),
+    not_yet("--media-path --image-min-tokens --image-max-tokens NAME", shared.IMAGES),
+    elsewhere("--prefill-assistant --no-prefill-assistant", "requests say it"),
+    needless("--escape --no-escape", "the line holds no prompt"),
+    needless("--ui", "the chat page is always at /"),
+    to("--no-ui", "page", "no chat page at /", switch(on="false")),
+    needless("-dt --defrag-thold N", "pages leave no holes"),
     needless("GGML_*= LLAMA_*= VALUE", shared.KERNELS),
 )
 _TALK = (

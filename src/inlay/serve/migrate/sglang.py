@@ -134,6 +134,23 @@ _REST = (
         log_level,
     ),
     needless("--log-level-http --log-requests-level --decode-log-interval NAME", "one log level"),
+    needless(
+        "--deepep-mode --deepep-config --ep-num-redundant-experts --eplb-* --ep-dispatch-algorithm "
+        "--dist-timeout NAME",
+        "one engine runs on one device",
+    ),
+    needless("--enable-dp-lm-head --enable-deepep-moe --enable-memory-saver", "one process"),
+    needless("--nsa-* --mamba-* --triton-attention-* --flashinfer-* NAME", shared.KERNELS),
+    needless("--model-loader-extra-config NAME", shared.FILES),
+    needless("--tokenizer-worker-num N", "the server tokenizes beside the engine's process"),
+    needless("--weight-loader-disable-mmap --delete-ckpt-after-loading", "files are only read"),
+    needless(
+        "--warmups --sampling-defaults --constrained-json-whitespace-pattern NAME", "built in"
+    ),
+    elsewhere("--preferred-sampling-params JSON", shared.IN_REQUESTS),
+    needless("--allow-auto-truncate", "a request that does not fit is refused, with both numbers"),
+    not_yet("--skip-tokenizer-init", "the server always has its tokenizer; requests may send ids"),
+    not_yet("--fastapi-root-path --file-storage-path PATH", "a proxy can do that"),
     needless("--watchdog-timeout SECONDS", "the server notices by itself when its engine dies"),
     needless("--node-rank --dist-init-addr --nccl-port --base-gpu-id N", "one process, one device"),
     not_yet(

@@ -41,6 +41,9 @@ INSTANCES = (
     "`--set cache.store=HOST:PORT`"
 )
 LOGGING = "a line per request in the log"
+TEXT = "texts in, texts out, as long as the server runs"
+TEMPLATE = "Inlay knows the notation from the model's chat template"
+FILES = "what the files hold is seen from them"
 RULES = "the model's config.json says it, and cannot be overridden"
 
 # Variables that mean the same to Inlay, or to a library that it uses too.
@@ -78,7 +81,7 @@ ENGINE = (
     needless("--trust-remote-code", "Inlay never runs code from a model's directory"),
     to("--revision NAME", "revision", "written after the model's name"),
     not_yet("--tokenizer-mode --tokenizer-revision NAME", "the model's own tokenizer.json is read"),
-    needless("--load-format NAME", "what the files hold is seen from them"),
+    needless("--load-format NAME", FILES),
     not_yet("--chat-template FILE", "the model's own chat template is used"),
     not_yet(
         "--tensor-parallel-size --tp-size --tp -tp --pipeline-parallel-size --pp-size --pp -pp N",
@@ -94,8 +97,7 @@ ENGINE = (
     not_yet("--lora-paths --lora-modules --lora-target-modules NAME...", ADAPTERS),
     not_yet("--enable-lora", ADAPTERS),
     not_yet("--max-loras --max-lora-rank --max-loras-per-batch N", ADAPTERS),
-    needless("--reasoning-parser NAME", "Inlay knows the notation from the model's chat template"),
-    needless("--tool-call-parser NAME", "Inlay knows the notation from the model's chat template"),
+    needless("--reasoning-parser --tool-call-parser NAME", TEMPLATE),
     not_yet("--speculative-* NAME", DRAFTS),
     not_yet("--ssl-keyfile --ssl-certfile --ssl-ca-certs FILE", "HTTP only: put a proxy before it"),
     not_yet("--config FILE", "the file is not read: write what it says as flags and migrate those"),

@@ -157,6 +157,37 @@ _REST = (
         origins,
     ),
     not_yet("--allowed-methods --allowed-headers --root-path NAME", "a proxy can do that"),
+    not_yet("--allow-credentials --enable-ssl-refresh --headless", "a proxy can do that"),
+    not_yet(
+        "--uds --middleware --h11-* --api-server-count -asc NAME", "one process listens on TCP"
+    ),
+    needless("--node-rank -r --master-addr --master-port -n NAME", "one engine is one process"),
+    needless(
+        "--decode-context-parallel-size -dcp --prefill-context-parallel-size -pcp "
+        "--all2all-backend --max-parallel-loading-workers N",
+        "one engine runs on one device",
+    ),
+    needless("--cudagraph-capture-sizes --cuda-graph-sizes N...", shared.GRAPHS),
+    needless("--max-cudagraph-capture-size --optimization-level -cc N", shared.GRAPHS),
+    needless("--moe-backend --linear-backend --performance-mode NAME", shared.KERNELS),
+    needless("--disable-hybrid-kv-cache-manager --disable-cascade-attn", shared.KERNELS),
+    not_yet("--disable-sliding-window", shared.RULES),
+    not_yet("--enable-sleep-mode --enable-prompt-embeds --language-model-only", shared.TEXT),
+    not_yet("--logits-processors NAME...", "requests have logit_bias, no code of their own"),
+    needless("--logprobs-mode --stream-interval --max-log-len NAME", "one way, for every client"),
+    needless(
+        "--enable-log-outputs --enable-request-id-headers --enable-server-load-tracking "
+        "--enable-force-include-usage --enable-tokenizer-info-endpoint --disable-fastapi-docs "
+        "--disable-uvicorn-access-log --kv-cache-metrics",
+        "/metrics tells what goes on, usage what a request was",
+    ),
+    not_yet("--otlp-traces-endpoint URL", "/metrics is for Prometheus; no traces are sent"),
+    needless("--chat-template-content-format --tool-parser-plugin NAME", shared.TEMPLATE),
+    needless("--return-tokens-as-token-ids", "requests say it"),
+    needless(
+        "--ignore-patterns --model-loader-extra-config --pt-load-map-location NAME", shared.FILES
+    ),
+    needless("--safetensors-load-strategy --code-revision NAME", shared.FILES),
     not_yet("--model-impl NAME", "Inlay has its own implementation of each architecture"),
 )
 
