@@ -57,9 +57,14 @@ COMMANDS = {
     "python ktransformers/server/main.py --model_path /m/V3 --gguf_path /m/gguf --cpu_infer 33 "
     "--cache_lens 32768 --chunk_size 256 --max_batch_size 4 --backend_type balance_serve "
     "--optimize_config_path rules.yaml --port 10002": (
-        "/m/V3 --port 10002 --threads 33 --set cache.pages=2048 "
+        "/m/V3 --port 10002 --device cpu --threads 33 --set cache.pages=2048 "
         "--set scheduler.max_batch_tokens=256 --set scheduler.max_running=4 "
         "--set scheduler.prefill_chunk=256"
+    ),
+    "python -m ktransformers.local_chat --model_path deepseek-ai/DeepSeek-V3 --gguf_path ./gguf "
+    "--cpu_infer 33 --max_new_tokens 1000 --cache_lens 1500 --force_think true --use_cuda_graph": (
+        "deepseek-ai/DeepSeek-V3 --device cpu --threads 33 --set cache.pages=94 "
+        "--set max_completion_tokens=1000"
     ),
     "CUDA_VISIBLE_DEVICES=0 numactl --interleave=all ./build/bin/llama-server "
     "-hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 32768 -np 4 -ngl 99 -ot '.ffn_.*_exps.=CPU' "
@@ -67,6 +72,19 @@ COMMANDS = {
         "MODEL --port 8080 --api-key k --device cpu --weight-format int4 --context 8192 "
         "--threads 16 --set cache.pages=2048 --set scheduler.max_batch_tokens=4096 "
         "--set scheduler.max_running=4 --set scheduler.prefill_chunk=512"
+    ),
+    "./build/bin/llama-server --model /m/Kimi-K2-IQ4_KS.gguf --alias K2 --ctx-size 32768 -fmoe "
+    "-mla 3 -ger --n-gpu-layers 99 --override-tensor exps=CPU --parallel 1 --threads 48 "
+    "--threads-batch 64 --host 127.0.0.1 --port 8080 -amb 512 -rtr": (
+        "MODEL --host 127.0.0.1 --port 8080 --served-model-name K2 --device cpu "
+        "--weight-format int4 --context 32768 --threads 48 --set cache.pages=2048 "
+        "--set scheduler.max_running=1"
+    ),
+    "docker run -p 8080:8080 -v /path/to/models:/models --gpus all "
+    "ghcr.io/ggml-org/llama.cpp:server-cuda -m /models/7B/ggml-model-q8_0.gguf --port 8000 "
+    "--host 0.0.0.0 -n 512 --n-gpu-layers 99": (
+        "MODEL --host 0.0.0.0 --port 8080 --device cpu --weight-format int8:g32 "
+        "--set max_completion_tokens=512"
     ),
     "llama-server -m /m/gpt-oss-120b-F16.gguf --n-cpu-moe 36 -c 0 -fa --no-webui": (
         "MODEL --port 8080 --device cpu --set page=false"
@@ -87,6 +105,11 @@ COMMANDS = {
         "DIR --host 127.0.0.1 --port 18101 --served-model-name tiny --weight-format bfloat16 "
         "--context 2048 --set cache.page_tokens=32 --set cache.prefix=false "
         "--set scheduler.max_batch_tokens=4096 --set scheduler.prefill_chunk=4096"
+    ),
+    "VLLM_USE_V1=1 VLLM_CPU_KVCACHE_SPACE=40 VLLM_CPU_OMP_THREADS_BIND=0-31 vllm serve org/name "
+    "--dtype=bfloat16 -tp=2 --distributed-executor-backend mp --max_num_batched_tokens 2048": (
+        "org/name --weight-format bfloat16 --set cache.memory=40GiB "
+        "--set scheduler.max_batch_tokens=2048 --set scheduler.prefill_chunk=2048"
     ),
     "docker run --gpus all --rm -it -v ~/.cache/huggingface:/hf "
     "-v /data/models:/models -e OMP_NUM_THREADS=8 -p 9000:8000 --ipc=host "

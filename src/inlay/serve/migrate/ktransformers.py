@@ -33,6 +33,7 @@ _ON_CPU = "the CPU computes all experts; that takes no GPU memory, and no placem
 _RULES = "no rules for placement: all of the model runs on one device"
 
 KT = "kt"  # wanted where experts are KTransformers', whatever else is said of them
+ON_CPU = replace(shared.SPLIT, when="")
 IMPLIED = (
     Implied(
         target="--weight-format",
@@ -40,7 +41,7 @@ IMPLIED = (
         reason="AMXINT4 is the method unless --kt-method says another",
         when=KT,
     ),
-    replace(shared.SPLIT, when=KT),
+    replace(ON_CPU, when=KT),
 )
 EXPERTS = (
     to(
@@ -89,13 +90,11 @@ EXPERTS = (
 OLD_SERVER = Program(
     name="KTransformers 0.4",
     starts=(
-        "-m ktransformers.local_chat",
         "-m ktransformers.server.main",
-        "*ktransformers/local_chat.py",
         "*ktransformers/server/main.py",
         "ktransformers",
     ),
-    implied=(listens(10002),),
+    implied=(ON_CPU, listens(10002)),
     rows=(
         to("--model-path --model-dir DIR", "MODEL", "the model's files", text),
         not_yet(
@@ -128,6 +127,11 @@ OLD_SERVER = Program(
         elsewhere("--prompt-file FILE", "`inlay chat` and `inlay generate` take prompts"),
         *shared.KEPT,
     ),
-    note="`inlay chat` takes the same MODEL and options and talks in the terminal, as local_chat "
-    "does.",
+)
+LOCAL_CHAT = replace(
+    OLD_SERVER,
+    name="KTransformers 0.4 (terminal)",
+    starts=("-m ktransformers.local_chat", "*ktransformers/local_chat.py"),
+    implied=(ON_CPU,),
+    note="local_chat is for the terminal: `inlay chat` takes the same MODEL and options.",
 )

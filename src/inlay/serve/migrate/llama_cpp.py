@@ -192,7 +192,10 @@ _CACHE = (
         "-mla --mla-use -amb --attention-max-batch -ser --smart-expert-reduction N",
         "every expert that the router chooses is computed, and attention by one kernel",
     ),
-    needless("-fmoe --fused-moe -no-fmoe", "gate, up and down of experts are one call"),
+    needless(
+        "-fmoe --fused-moe -no-fmoe -ger --grouped-expert-routing",
+        "gate, up and down of experts are one call",
+    ),
 )
 _SERVER = (
     shared.HOST,

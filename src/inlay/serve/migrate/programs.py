@@ -10,6 +10,7 @@ PROGRAMS = (
     sglang.SGLANG,
     sglang.KT,
     ktransformers.OLD_SERVER,
+    ktransformers.LOCAL_CHAT,
     llama_cpp.SERVER,
     llama_cpp.TERMINAL,
     vllm.VLLM,

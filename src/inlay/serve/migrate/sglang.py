@@ -1,9 +1,7 @@
 """SGLang, and `kt run`, which starts it. Source: SGLang 0.5, and KTransformers' fork of it."""
 
-from dataclasses import replace
-
 from inlay.serve.migrate import shared
-from inlay.serve.migrate.ktransformers import EXPERTS, IMPLIED
+from inlay.serve.migrate.ktransformers import EXPERTS, IMPLIED, ON_CPU
 from inlay.serve.migrate.program import Program, listens
 from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
 from inlay.serve.migrate.values import (
@@ -184,7 +182,7 @@ SGLANG = Program(
 KT = Program(
     name="KTransformers",
     starts=("kt run",),
-    implied=(replace(shared.SPLIT, when=""), listens(30000)),
+    implied=(ON_CPU, listens(30000)),
     positional="MODEL",
     rows=(
         needless("--quantize", "experts are packed while the model loads"),
