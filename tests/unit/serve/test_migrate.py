@@ -185,6 +185,7 @@ def test_unknown_flags_are_named() -> None:
         ("vllm serve M --port $PORT", "--port .PORT: must be a whole number.*variables are not"),
         ("vllm serve M --max-num-seqs 0", "--max-num-seqs 0: must be .* at least 1"),
         ("docker run -p 1:1", "names no image"),
+        ("vllm serve -1", "-1 is no name of a model"),
     ],
 )
 def test_what_cannot_be_translated(command: str, message: str) -> None:

@@ -1,9 +1,12 @@
 """The tables of flags as a whole: the order of flags, and every row."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inlay.core.errors import ConfigError
 from inlay.serve.migrate.program import Program
 from inlay.serve.migrate.programs import PROGRAMS
 from inlay.serve.migrate.rows import Fate, Takes
@@ -70,17 +73,51 @@ FLAGS = {
 }
 
 
+def start(program: Program) -> list[str]:
+    """The first words of its commands."""
+    words = program.starts[0].split()
+    return ["python", *words] if words[0] == "-m" else words
+
+
 @given(data=st.data())
 def test_the_order_of_flags_changes_nothing(data: st.DataObject) -> None:
-    start = data.draw(st.sampled_from(sorted(FLAGS)))
-    flags = data.draw(st.lists(st.sampled_from(FLAGS[start]), unique=True))
+    command = data.draw(st.sampled_from(sorted(FLAGS)))
+    flags = data.draw(st.lists(st.sampled_from(FLAGS[command]), unique=True))
     shuffled = data.draw(st.permutations(flags))
-    first, second = (translate([" ".join((start, *order))]) for order in (flags, shuffled))
+    first, second = (translate([" ".join((command, *order))]) for order in (flags, shuffled))
     assert first.line == second.line
     assert_accepted(first)
     said = {finding.flag for finding in first.findings}
     assert said == {finding.flag for finding in second.findings}
     assert {flag.replace("=", " ") for flag in flags} <= said
+
+
+VALUES = (
+    "1", "0", "-1", "8", "4096", "100000000", "0.5", "8G", "32k", "on", "auto", "cpu", "debug",
+    "a b", "x-Q4_0.gguf", "org/name", "/m", "bfloat16", "float32", "fp8", "awq", "AMXINT8", "write_back",
+)  # fmt: skip
+
+
+@given(data=st.data())
+def test_any_flags_give_a_line_that_is_accepted_or_an_error_with_a_reason(
+    data: st.DataObject,
+) -> None:
+    program = data.draw(st.sampled_from(PROGRAMS))
+    words = start(program)
+    for row in data.draw(st.lists(st.sampled_from(program.rows), max_size=12)):
+        flag = data.draw(st.sampled_from(row.spellings)).replace("*", "x")
+        value = data.draw(st.sampled_from(VALUES))
+        if flag.endswith("="):
+            words.insert(0, flag + value)
+        else:
+            words += [flag, value] if row.takes in (Takes.ONE, Takes.MANY) else [flag]
+    try:
+        migration = translate(words)
+    except ConfigError as error:
+        assert re.search("must be|needs a value|no name of a model", str(error))
+    else:
+        assert_accepted(migration)
+        assert not [one for one in migration.findings if one.fate is Fate.UNKNOWN]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
@@ -98,8 +135,6 @@ def test_every_row_that_asks_for_nothing_is_read(program: Program) -> None:
             if row.fate is Fate.LINE or spelling.endswith("="):
                 continue
             values = [] if row.takes in (Takes.SWITCH, Takes.MAYBE) else ["1234"]
-            words = [*program.starts[0].split(), spelling.replace("*", "x"), *values]
-            if words[0] == "-m":
-                words.insert(0, "python")
+            words = [*start(program), spelling.replace("*", "x"), *values]
             findings = {finding.flag: finding.fate for finding in translate(words).findings}
             assert findings[" ".join([spelling.replace("*", "x"), *values])] is row.fate

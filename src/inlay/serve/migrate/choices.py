@@ -1,5 +1,6 @@
 """What depends on several flags: the model's name, the device, sizes that must fit each other."""
 
+from inlay.core.errors import ConfigError
 from inlay.engine.config import EngineConfig
 from inlay.serve.config import ServeConfig
 from inlay.serve.migrate.model_name import (
@@ -27,12 +28,12 @@ def choose_model(plan: Plan) -> None:
         _choose_for_gguf(plan, "MODEL")
     elif name is not None:
         _complete(plan, name)
-    elif "GGUF" in plan:
-        _choose_for_gguf(plan, "GGUF")
+    elif "#gguf" in plan:
+        _choose_for_gguf(plan, "#gguf")
     else:
         plan.note(Fate.LINE, MODEL, "the command names no model: put its name here")
     plan.take(GGUF_FILE)
-    for target in ("revision", "modelscope"):
+    for target in ("#revision", "#modelscope"):
         ask = plan.take(target)
         if ask is not None:
             plan.note(Fate.NEEDLESS, "", "only names on a hub have it", ask.flag)
@@ -40,12 +41,14 @@ def choose_model(plan: Plan) -> None:
 
 def _complete(plan: Plan, name: str) -> None:
     """Add the revision and the hub to a name."""
+    if name.startswith("-"):
+        raise ConfigError(f"{name} is no name of a model: it begins with -")
     if is_hub_name(name):
-        revision = plan.take("revision")
+        revision = plan.take("#revision")
         if revision is not None:
             plan.change("MODEL", f"{plan.value('MODEL')}@{revision.value}")
             plan.note(Fate.LINE, f"@{revision.value}", revision.reason, revision.flag)
-        hub = plan.take("modelscope")
+        hub = plan.take("#modelscope")
         if hub is not None:
             plan.change("MODEL", f"modelscope:{plan.value('MODEL')}")
             plan.note(Fate.LINE, "modelscope:", hub.reason, hub.flag)
@@ -114,8 +117,8 @@ def fit_sizes(plan: Plan) -> None:
 
 def _divide_context(plan: Plan) -> None:
     """llama.cpp's context is that of all slots together."""
-    undivided = plan.take("undivided")
-    ask = plan.take("shared_context")
+    undivided = plan.take("#undivided")
+    ask = plan.take("#shared_context")
     if ask is None:
         return
     total = int(ask.value)
@@ -123,14 +126,14 @@ def _divide_context(plan: Plan) -> None:
     each = total if undivided is not None else total // slots
     plan.credit(ask, "--context", str(max(2, each)))
     if "scheduler.max_running" in plan:
-        plan.credit(ask, "pool_tokens", str(total))
+        plan.credit(ask, "#pool_tokens", str(total))
 
 
 def _count_pages(plan: Plan) -> None:
     """Tokens of the pool to pages, and a context that they hold."""
     page_tokens = plan.number("cache.page_tokens", _DEFAULTS.cache.page_tokens)
-    held = plan.value("pool_tokens")
-    ask = plan.take("pool_tokens")
+    held = plan.value("#pool_tokens")
+    ask = plan.take("#pool_tokens")
     if held is not None and ask is not None and "cache.pages" not in plan:
         plan.credit(ask, "cache.pages", str(-(-int(held) // page_tokens)))
     if "cache.pages" not in plan:

@@ -32,7 +32,7 @@ _METHOD_REASON = (
 _ON_CPU = "the CPU computes all experts; that takes no GPU memory, and no placement to choose"
 _RULES = "no rules for placement: all of the model runs on one device"
 
-KT = "kt"  # wanted where experts are KTransformers', whatever else is said of them
+KT = "#kt"  # wanted where experts are KTransformers', whatever else is said of them
 ON_CPU = replace(shared.SPLIT, when="")
 IMPLIED = (
     Implied(
@@ -105,7 +105,7 @@ OLD_SERVER = Program(
         to("--model-name NAME", "--served-model-name", "the name that clients use"),
         to("--cpu-infer N", "--threads", shared.THREADS, threads),
         not_yet("--optimize-config-path --optimize-rule-path FILE", _RULES),
-        to("--cache-lens N", "pool_tokens", shared.POOL, whole()),
+        to("--cache-lens N", "#pool_tokens", shared.POOL, whole()),
         to("--max-batch-size N", "scheduler.max_running", shared.RUNNING, whole()),
         to(
             "--chunk-size N",

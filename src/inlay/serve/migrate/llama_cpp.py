@@ -61,10 +61,10 @@ def _mebibytes(value: str) -> str | Aside:
 
 _ALL = Aside(Fate.NEEDLESS, "the model's context is the limit unless --context is set")
 _MODEL = (
-    to("-m --model LLAMA_ARG_MODEL= FILE", "GGUF", "the model", text),
+    to("-m --model LLAMA_ARG_MODEL= FILE", "#gguf", "the model", text),
     to(
         "-hf -hfr --hf-repo LLAMA_ARG_HF_REPO= NAME:QUANT",
-        "GGUF",
+        "#gguf",
         "the model",
         text,
     ),
@@ -73,7 +73,7 @@ _MODEL = (
         "all files of a model are fetched; the file's name says the format",
         target=GGUF_FILE,
     ),
-    to("-mu --model-url LLAMA_ARG_MODEL_URL= URL", "GGUF", "the model", text),
+    to("-mu --model-url LLAMA_ARG_MODEL_URL= URL", "#gguf", "the model", text),
     to("-a --alias LLAMA_ARG_ALIAS= NAME", "--served-model-name", "what clients call it", names),
     to("-hft --hf-token TOKEN", "env:HF_TOKEN", "the hub's own variable says it", text),
     not_yet("--mmproj -mm --mmproj-url FILE", shared.IMAGES),
@@ -134,7 +134,7 @@ _DEVICES = (
 _CACHE = (
     to(
         "-c --ctx-size LLAMA_ARG_CTX_SIZE= N",
-        "shared_context",
+        "#shared_context",
         "llama.cpp divides it among the slots of -np; Inlay counts per request, and holds the "
         "keys and values of all slots in one pool",
         whole(1, below=_ALL),
@@ -147,7 +147,7 @@ _CACHE = (
     ),
     to(
         "-kvu --kv-unified",
-        "undivided",
+        "#undivided",
         "every request may use the whole context, as always in Inlay",
         switch(on="true"),
     ),

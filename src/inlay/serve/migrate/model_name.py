@@ -5,7 +5,7 @@ import re
 MODEL = "MODEL"
 """Stands on the line where the command names no model that Inlay can read."""
 
-GGUF_FILE = "gguf_file"
+GGUF_FILE = "#gguf_file"
 """The target of a flag that says which file of a repository it is."""
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

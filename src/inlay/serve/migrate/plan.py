@@ -20,6 +20,9 @@ OPTIONS = (
 ENV = "env:"
 """Begins the targets that are variables in front of the line."""
 
+QUANTITY = "#"
+"""Begins the targets that say something about the command; `choices` goes by them."""
+
 
 @dataclass
 class _Wanted:
@@ -89,11 +92,11 @@ class Plan:
 
     def settings(self) -> list[str]:
         """Targets that are paths of settings, sorted."""
-        special = {*OPTIONS, "MODEL"}
+        others = {*OPTIONS, "MODEL"}
         return sorted(
             target
             for target in self._wanted
-            if target not in special and not target.startswith(ENV)
+            if target not in others and not target.startswith((ENV, QUANTITY))
         )
 
     def environment(self) -> dict[str, str]:

@@ -34,7 +34,7 @@ class Aside:
     """What becomes of a flag that, with this value, puts nothing on the line.
 
     Attributes:
-        target: takes a value nevertheless: a quantity that `line` goes by.
+        target: takes a value nevertheless; see `Row`.
         value: that value, where it is not the flag's.
     """
 
@@ -57,8 +57,9 @@ class Row:
             letters.
         takes: what follows it.
         fate: with an ordinary value.
-        targets: what takes its value: an option of `inlay serve`, the path of a setting, `env`
-            for a variable that is kept, or a quantity that `line` turns into these.
+        targets: what takes its value: MODEL, an option of `inlay serve`, the path of a setting,
+            `env` for a variable that is kept, or a quantity (`#name`), of which `choices` makes
+            these.
         convert: the value for them.
         reason: for people.
     """

@@ -72,7 +72,7 @@ _SCHEDULER = (
 )
 _MEMORY = (
     needless("--mem-fraction-static SHARE", shared.NO_FRACTION),
-    to("--max-total-tokens N", "pool_tokens", shared.POOL, whole()),
+    to("--max-total-tokens N", "#pool_tokens", shared.POOL, whole()),
     to("--page-size N", "cache.page_tokens", shared.PAGE, whole(1, 1024)),
     to("--kv-cache-dtype NAME", "cache.dtype", "of keys and values", kv_dtype),
     to(
@@ -159,7 +159,7 @@ _REST = (
     ),
     to(
         "SGLANG_USE_MODELSCOPE= BOOL",
-        "modelscope",
+        "#modelscope",
         "the model comes from ModelScope",
         switch(on="true"),
     ),

@@ -24,7 +24,7 @@ ONE_DEVICE = (
 )
 GRAPHS = "there is nothing to capture or compile before serving"
 KERNELS = "Inlay has one kernel of each kind for every CPU, and chooses it by itself"
-BEYOND_GPU = "beyond_gpu"  # the target of flags that split a model because a GPU is too small
+BEYOND_GPU = "#beyond_gpu"  # the target of flags that split a model because a GPU is too small
 SPLIT = Implied(
     target="--device",
     value="cpu",
@@ -79,7 +79,7 @@ ENGINE = (
     HOST,
     PORT,
     needless("--trust-remote-code", "Inlay never runs code from a model's directory"),
-    to("--revision NAME", "revision", "written after the model's name"),
+    to("--revision NAME", "#revision", "written after the model's name"),
     not_yet("--tokenizer-mode --tokenizer-revision NAME", "the model's own tokenizer.json is read"),
     needless("--load-format NAME", FILES),
     not_yet("--chat-template FILE", "the model's own chat template is used"),

@@ -106,9 +106,8 @@ def gibibytes(value: str) -> str | Aside:
         number = math.nan
     if not 0 <= number < math.inf:
         raise ValueError("a number of GiB")
-    if number == 0:
-        return LEFT_TO_INLAY
-    return f"{number:g}GiB" if number >= 0.001 else f"{int(number * 2**30)}"
+    written = f"{number:.3f}".rstrip("0").rstrip(".")
+    return LEFT_TO_INLAY if written == "0" else f"{written}GiB"
 
 
 def size(value: str) -> str:

@@ -54,7 +54,7 @@ _MODEL = (
     ),
     to(
         "VLLM_USE_MODELSCOPE= BOOL",
-        "modelscope",
+        "#modelscope",
         "the model comes from ModelScope",
         switch(on="true"),
     ),
