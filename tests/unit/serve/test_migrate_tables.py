@@ -94,7 +94,8 @@ def test_the_order_of_flags_changes_nothing(data: st.DataObject) -> None:
 
 VALUES = (
     "1", "0", "-1", "8", "4096", "100000000", "0.5", "8G", "32k", "on", "auto", "cpu", "debug",
-    "a b", "x-Q4_0.gguf", "org/name", "/m", "bfloat16", "float32", "fp8", "awq", "AMXINT8", "write_back",
+    "a b", "x-Q4_0.gguf", "org/name", "/m", "bfloat16", "float32", "fp8", "awq", "AMXINT8",
+    "write_back",
 )  # fmt: skip
 
 
