@@ -35,6 +35,7 @@ from inlay.core.errors import (
     UnsupportedModelError,
 )
 from inlay.core.model_config import shape_of
+from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.download import (
     HubFile,
