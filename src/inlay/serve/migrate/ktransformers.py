@@ -17,8 +17,17 @@ _UNREAD = Aside(
     "--weight-format",
     "auto",
 )
-# All others (FP8, RAWINT4, MXFP4, LLAMAFILE, ...) read files that Inlay does not.
+_READ = Aside(
+    Fate.NEEDLESS,
+    "what the model's files hold is read, as their config.json says",
+    "--weight-format",
+    "auto",
+)
+# All others (LLAMAFILE, FP8_PERCHANNEL, ...) read files that Inlay does not.
 _METHODS = {
+    "FP8": _READ,
+    "RAWINT4": _READ,
+    "MXFP4": _READ,
     "AMXINT8": INT8,
     "MOE_INT8": INT8,
     "AMXINT4": INT4,

@@ -10,7 +10,7 @@ GGUF_FILE = "#gguf_file"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _UNREAD = re.compile(
-    r"(?i)(?:^|[-_.])(awq|gptq|fp8|nvfp4|mxfp4|bnb|w4a16|w8a8|w8a16|int4|int8|4bit|8bit|exl2)"
+    r"(?i)(?:^|[-_.])(awq|gptq|nvfp4|bnb|w8a8|w8a16|int4|int8|4bit|8bit|exl2)"
     r"(?=$|[-_.])"
 )
 _QUANT = re.compile(r"(?i)(?:^|[-_.:/])((?:I?Q|TQ)\d\w*|BF16|F16|FP16|F32|MXFP4\w*)(?=$|[-.])")

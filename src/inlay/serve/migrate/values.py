@@ -207,7 +207,10 @@ quantization = choice(
         **dict.fromkeys(("w4afp8", "moe_wna16", "auto-round", "int4", "torchao_int4"), INT4),
         **dict.fromkeys(("fp8", "w8a8_fp8", "fbgemm_fp8", "ptpc_fp8", "int8"), INT8_GROUPS),
         **dict.fromkeys(("w8a8_int8", "experts_int8", "blockwise_int8"), INT8_GROUPS),
-        "compressed-tensors": Aside(Fate.NOT_YET, _UNQUANTISED.format("compressed tensors")),
+        **dict.fromkeys(
+            ("compressed-tensors", "mxfp4"),
+            Aside(Fate.NEEDLESS, "what the files hold is read, as their config.json says"),
+        ),
         "none": LEFT_TO_INLAY,
     },
     otherwise=Aside(Fate.NOT_YET, _UNQUANTISED.format("this format") + ": see --weight-format"),
