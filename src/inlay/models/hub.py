@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
     IncompleteSnapshotError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -34,7 +35,7 @@ from inlay.core.errors import (
     ResourceError,
     UnsupportedModelError,
 )
-from inlay.core.model_config import shape_of
+from inlay.core.model_config import read_config, shape_of
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.download import (
@@ -123,6 +124,26 @@ def fetch(
         )
         sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
         return _download(repository, revision, weight_format, sizes, progress)
+
+
+def fetch_config(name: str, *, revision: str | None = None) -> dict[str, Any]:
+    """Bring a model's config.json alone into the cache, and read it.
+
+    Raises:
+        ModelNotFoundError: no such model, revision or file, no access to it, or not in the
+            cache while offline.
+        ModelFileError: it is damaged.
+        ModelError: the hub cannot be reached or fails.
+    """
+    with _clear_errors(name, revision, constants.ENDPOINT):
+        try:
+            file = hf_hub_download(name, "config.json", revision=revision, tqdm_class=_Silent)
+        except RemoteEntryNotFoundError as error:
+            raise ModelNotFoundError(
+                f"{name} on {constants.ENDPOINT} has no config.json, so it is not a model that can "
+                "be served"
+            ) from error
+    return read_config(Path(file).parent)
 
 
 def _download(

@@ -1,4 +1,4 @@
-"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `migrate`, `store`, `bench`.
+"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `plan`, `migrate`, `store`, `bench`.
 
 Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
 130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
@@ -24,6 +24,7 @@ from inlay.serve.commands.chat import chat
 from inlay.serve.commands.doctor import doctor
 from inlay.serve.commands.generate import generate
 from inlay.serve.commands.migrate import migrate
+from inlay.serve.commands.plan import plan
 from inlay.serve.commands.serve import serve
 from inlay.serve.commands.store_drain import store_drain
 from inlay.serve.commands.store_master import store_master
@@ -69,6 +70,7 @@ def build_app() -> typer.Typer:
     app.command("generate")(generate)
     app.command("doctor")(doctor)
     app.command("migrate")(migrate)
+    app.command("plan")(plan)
     store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")
     store.callback()(lambda: None)
     store.command("master")(store_master)

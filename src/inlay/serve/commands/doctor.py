@@ -21,6 +21,15 @@ def doctor(
         bool,
         typer.Option("--topology", help="Draw only how memory, GPUs and network ports connect."),
     ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Write what was measured for `inlay plan --machine FILE.toml`; plans take "
+            "machine.toml in the cache directory without being told.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Look at this machine: what Inlay will use, what holds it back, what is missing.
 
@@ -33,9 +42,10 @@ def doctor(
     from rich.console import Console
 
     if topology:
-        if model is not None:
+        if model is not None or save is not None:
             raise typer.BadParameter(
-                "looks at no model: leave DIRECTORY out", param_hint="--topology"
+                "looks at no model and measures nothing: leave DIRECTORY and --save out",
+                param_hint="--topology",
             )
         from inlay.serve.doctor.topology import print_topology, topology_as_dict
         from inlay.transfer.topology import read_topology
@@ -55,6 +65,13 @@ def doctor(
     errors = Console(stderr=True)
     with errors.status("measuring memory and disk ..."):
         facts = examine(read_settings(), model)
+    if save is not None:
+        from inlay.core.hardware import write_machine
+        from inlay.serve.plan.machine import machine_of
+
+        measured = machine_of(facts.cpu, facts.memory, facts.bandwidth, facts.gpus.devices)
+        write_machine(measured, save)
+        errors.print(f"wrote {save}", markup=False)
     plan, findings = make_plan(facts), find(facts)
     if as_json:
         print(json.dumps(as_dict(facts, plan, findings), indent=2))

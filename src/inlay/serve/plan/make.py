@@ -1,0 +1,250 @@
+"""A plan: placement, memory and speed of a model on a machine, and what would help most."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inlay.core.errors import ConfigError, ResourceError
+from inlay.core.hardware import Machine
+from inlay.core.model_shape import ModelShape
+from inlay.core.offload import GroupSize, Placement, group_sizes, longest_context, place
+from inlay.core.roofline import (
+    Formats,
+    Group,
+    Kind,
+    Limit,
+    Part,
+    Prediction,
+    Step,
+    parts_of,
+    predict,
+)
+from inlay.serve.plan.model import PlannedModel, choose_formats
+
+USUAL_CONTEXT_TOKENS = 8192
+PROMPTS = (512, 2048, 8192)
+REQUESTS = (1, 4, 16)
+
+# Formats to name where a model does not fit, the most exact first.
+_SMALLER = ("bfloat16", "int8:g32", "int4:g32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """What takes the largest part of the time: a group, where, and of what there is too little."""
+
+    group: Group
+    device: Kind
+    limit: Limit
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Of a prompt, or of decoding.
+
+    Attributes:
+        tokens: of the prompt, or in the context of each request.
+        requests: at the same time.
+        seconds: of the prompt, or of a step.
+        tokens_per_s: of all requests.
+    """
+
+    tokens: int
+    requests: int
+    seconds: float
+    tokens_per_s: float
+    bound: Bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is known beforehand.
+
+    Attributes:
+        origin: where the machine's figures come from.
+        weight_format: as the user named it; `formats` is what it means for each part.
+        groups: the first keeps its place on the GPU longest.
+        kv_token_bytes: of one token in the cache.
+        prefill: of some prompts, one at a time.
+        decode: of some numbers of requests with `context_tokens` each.
+    """
+
+    model: PlannedModel
+    machine: Machine
+    origin: str
+    weight_format: str
+    formats: Formats
+    context_tokens: int
+    prefill_chunk: int
+    groups: tuple[GroupSize, ...]
+    placement: Placement
+    kv_token_bytes: float
+    prefill: tuple[Speed, ...]
+    decode: tuple[Speed, ...]
+
+
+def choose_context(shape: ModelShape, context: int | None) -> int:
+    """The context to plan for.
+
+    Raises:
+        ConfigError: it is beyond what the model was made for.
+    """
+    most = shape.max_context_tokens
+    if context is None:
+        return min(USUAL_CONTEXT_TOKENS, most)
+    if not 1 <= context <= most:
+        raise ConfigError(f"--context {context}: must be in 1..{most}, what the model was made for")
+    return context
+
+
+def make_plan(
+    model: PlannedModel,
+    machine: Machine,
+    *,
+    origin: str,
+    weight_format: str = "auto",
+    context: int | None = None,
+    prefill_chunk: int = 512,
+) -> Plan:
+    """Plan a model on a machine.
+
+    Raises:
+        ConfigError: no such format, or a context that the model does not have.
+        ResourceError: the machine has too little memory; the message says what would fit.
+        UnsupportedModelError: see `choose_formats`.
+    """
+    formats = choose_formats(model, weight_format)
+    shape, parts = model.shape, parts_of(model.shape, formats)
+    context_tokens = choose_context(shape, context)
+    try:
+        placement = place(shape, parts, machine, kv_tokens=context_tokens)
+    except ResourceError as error:
+        raise ResourceError(
+            f"{error}. {_what_fits(model, machine, parts, context_tokens)}"
+        ) from None
+    return Plan(
+        model=model,
+        machine=machine,
+        origin=origin,
+        weight_format=weight_format,
+        formats=formats,
+        context_tokens=context_tokens,
+        prefill_chunk=prefill_chunk,
+        groups=group_sizes(shape, parts, context_tokens),
+        placement=placement,
+        kv_token_bytes=sum(part.stored_bytes for part in parts if part.group == "attention"),
+        prefill=tuple(
+            prefill_speed(shape, parts, machine, placement, tokens, prefill_chunk)
+            for tokens in prompts(context_tokens)
+        ),
+        decode=tuple(_decode_speeds(shape, parts, machine, context_tokens)),
+    )
+
+
+def prompts(context_tokens: int) -> tuple[int, ...]:
+    """Lengths of prompts to plan for: those of `PROMPTS` that leave room, or else the context."""
+    return tuple(tokens for tokens in PROMPTS if tokens <= context_tokens) or (context_tokens,)
+
+
+def prefill_speed(
+    shape: ModelShape,
+    parts: Sequence[Part],
+    machine: Machine,
+    placement: Placement,
+    prompt_tokens: int,
+    chunk_tokens: int,
+) -> Speed:
+    """A prompt in chunks, with nothing cached before."""
+    steps = [
+        predict(
+            shape,
+            parts,
+            machine,
+            placement.gpu_share,
+            Step(new_tokens=min(chunk_tokens, prompt_tokens - start), cached_tokens=start),
+        )
+        for start in range(0, prompt_tokens, chunk_tokens)
+    ]
+    seconds = sum(step.seconds for step in steps)
+    return Speed(
+        tokens=prompt_tokens,
+        requests=1,
+        seconds=seconds,
+        tokens_per_s=prompt_tokens / seconds,
+        bound=_bound(steps),
+    )
+
+
+def decode_speed(
+    shape: ModelShape,
+    parts: Sequence[Part],
+    machine: Machine,
+    placement: Placement,
+    context_tokens: int,
+    requests: int = 1,
+) -> Speed:
+    """A step in which each of some requests with a full context gets one token."""
+    step = Step(new_tokens=1, cached_tokens=context_tokens - 1, requests=requests)
+    prediction = predict(shape, parts, machine, placement.gpu_share, step)
+    return Speed(
+        tokens=context_tokens,
+        requests=requests,
+        seconds=prediction.seconds,
+        tokens_per_s=prediction.tokens_per_s,
+        bound=_bound([prediction]),
+    )
+
+
+def _decode_speeds(
+    shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int
+) -> list[Speed]:
+    """As many requests as the memory has room for; each number is placed anew."""
+    found = []
+    for requests in REQUESTS:
+        try:
+            placement = place(shape, parts, machine, kv_tokens=context_tokens * requests)
+        except ResourceError:
+            break
+        found.append(decode_speed(shape, parts, machine, placement, context_tokens, requests))
+    return found
+
+
+def _bound(steps: Sequence[Prediction]) -> Bound:
+    sums: dict[tuple[Group, Kind, Limit], float] = defaultdict(float)
+    for step in steps:
+        for time in step.times:
+            if not time.hidden:
+                sums[time.group, time.device, time.limit] += time.seconds
+    (group, device, limit), most = max(sums.items(), key=lambda item: item[1])
+    return Bound(group=group, device=device, limit=limit, share=most / sum(sums.values()))
+
+
+def _what_fits(
+    model: PlannedModel, machine: Machine, parts: Sequence[Part], context_tokens: int
+) -> str:
+    """A shorter context, or a smaller format; or what memory the smallest one needs."""
+    shape = model.shape
+    ways = []
+    shorter = longest_context(shape, parts, machine, context_tokens)
+    if shorter:
+        ways.append(f"--context {shorter}")
+    for weight_format in _SMALLER:
+        smaller = parts_of(shape, choose_formats(model, weight_format))
+        if _stored(smaller) >= _stored(parts):
+            continue
+        longest = longest_context(shape, smaller, machine, context_tokens)
+        if longest:
+            shortened = "" if longest == context_tokens else f" --context {longest}"
+            ways.append(f"--weight-format {weight_format}{shortened}")
+    if ways:
+        return f"What fits: {'; or '.join(ways)}"
+    smallest = parts_of(shape, choose_formats(model, _SMALLER[-1]))
+    return (
+        f"No format fits: with {_SMALLER[-1]} the weights alone take {_stored(smallest) / 1e9:.1f} "
+        "GB; take a smaller model or a machine with more memory"
+    )
+
+
+def _stored(parts: Sequence[Part]) -> float:
+    return sum(part.stored_bytes for part in parts if part.group != "attention")

@@ -1,0 +1,266 @@
+"""A plan for people, and as JSON with stable names."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from inlay.core.hardware import Device, Machine
+from inlay.core.offload import GroupSize, MemoryUse
+from inlay.core.roofline import Group, Kind
+from inlay.serve.plan.changes import Change
+from inlay.serve.plan.make import Bound, Plan, Speed
+
+# Raised when a field changes its meaning or goes; new fields do not raise it.
+SCHEMA = 1
+
+_GROUPS: dict[Group, str] = {
+    "attention": "attention core",
+    "linears": "linears",
+    "experts": "routed experts",
+}
+_DEVICES: dict[Kind, str] = {"cpu": "processors", "gpu": "GPU"}
+
+
+def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
+    """The whole plan. Sizes are bytes, bandwidths 10^9 bytes/s, rates tokens/s."""
+    model = plan.model
+    return {
+        "schema": SCHEMA,
+        "model": {
+            "name": model.name,
+            "origin": model.origin,
+            "architecture": model.shape.architecture,
+            "parameters": model.shape.parameters,
+            "active_parameters": model.shape.active_parameters,
+            "published": model.published,
+        },
+        "machine": asdict(plan.machine),
+        "origin": plan.origin,
+        "simulated": plan.machine.origin != "measured",
+        "weight_format": plan.weight_format,
+        "formats": asdict(plan.formats),
+        "context_tokens": plan.context_tokens,
+        "kv_token_bytes": plan.kv_token_bytes,
+        "kv_bytes": plan.kv_token_bytes * plan.context_tokens,
+        "groups": [
+            asdict(group) | {"intensity": group.intensity, "per_stored_byte": group.per_stored_byte}
+            for group in plan.groups
+        ],
+        "offload_order": [group.group for group in reversed(plan.groups)],
+        "placement": asdict(plan.placement),
+        "memory": [asdict(use) | {"total_bytes": use.total_bytes} for use in plan.placement.uses],
+        "prefill": [asdict(speed) for speed in plan.prefill],
+        "decode": [asdict(speed) for speed in plan.decode],
+        "changes": [asdict(change) for change in changes],
+        "notes": notes(plan),
+    }
+
+
+def notes(plan: Plan) -> list[str]:
+    """What is assumed, and what this version does not do yet."""
+    machine, found = plan.machine, []
+    if machine.origin != "measured":
+        found.append("simulated: nobody has run this on that machine for Inlay")
+    for kind, device in (("processors", machine.host), ("GPU", machine.gpu)):
+        if device is not None:
+            told = device.efficiency.measured or "not measured, taken as 1"
+            found.append(f"share of peak that kernels reach on {kind}: {told}")
+    on_gpu = any(plan.placement.gpu_share.values())
+    if on_gpu and any(
+        share < 1 for name, share in plan.placement.gpu_share.items() if name != "embedding"
+    ):
+        found.append(
+            "this version runs a model wholly on the processors or wholly on a GPU; a plan that "
+            "uses both is a prediction"
+        )
+    formats = {plan.formats.experts, plan.formats.mlp, plan.formats.attention}
+    if on_gpu and any(name.startswith("int") for name in formats):
+        found.append("this version holds only floats on a GPU; integers there are a prediction")
+    if plan.prefill_chunk < plan.prefill[-1].tokens:
+        found.append(
+            f"prompts in steps of {plan.prefill_chunk} tokens, as the engine does by default"
+        )
+    if plan.weight_format == "auto" and plan.model.published is not None:
+        found.append(f"auto: as published, {plan.model.published}")
+    return found
+
+
+def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
+    """Write the plan for people."""
+    for title, rows in (
+        ("Model", _model(plan)),
+        ("Machine", _machine(plan)),
+    ):
+        _print_rows(console, title, rows)
+    _print_table(
+        console,
+        "Operators, in the order in which they leave the GPU: least work per byte held first",
+        ("", "elements", "held", "work", "/read", "/held", "where"),
+        [_group(plan, group) for group in reversed(plan.groups)],
+    )
+    _print_table(
+        console,
+        "Memory (GB)",
+        ("device", "weights", "keys, values", "other", "all", "of"),
+        [_memory(use) for use in plan.placement.uses],
+    )
+    _print_table(
+        console,
+        "Expected speed",
+        ("", "tokens", "at once", "time", "tokens/s", "bound by (share of the time)"),
+        [
+            *(_speed("prefill", speed) for speed in plan.prefill),
+            *(_speed("decode", speed) for speed in plan.decode),
+        ],
+    )
+    _print_table(
+        console,
+        "What would help most",
+        ("change", "decode", "prefill"),
+        [
+            (
+                change.what,
+                f"{change.decode_tps:.1f}/s ({change.decode_times:.2f}x)",
+                f"{change.prefill_tps:.0f}/s ({change.prefill_times:.2f}x)",
+            )
+            for change in changes
+        ]
+        or [("none of what was tried", "", "")],
+    )
+    console.print(Text("Notes", style="bold"))
+    for note in notes(plan):
+        console.print(Text(f"  {note}"), soft_wrap=True)
+
+
+def _model(plan: Plan) -> list[tuple[str, str]]:
+    shape = plan.model.shape
+    formats = plan.formats
+    held = f"experts {formats.experts}, " if shape.experts else ""
+    return [
+        (
+            "model",
+            f"{plan.model.name} ({shape.architecture}, {plan.model.origin}): "
+            f"{shape.parameters / 1e9:.1f} billion parameters, "
+            f"{shape.active_parameters / 1e9:.1f} per token",
+        ),
+        (
+            "formats",
+            f"{held}attention {formats.attention}, MLPs {formats.mlp}, output {formats.head}, "
+            f"keys and values {formats.kv}",
+        ),
+        (
+            "context",
+            f"{plan.context_tokens} tokens: {plan.kv_token_bytes / 1e3:.1f} kB each, "
+            f"{plan.kv_token_bytes * plan.context_tokens / 1e9:.2f} GB",
+        ),
+    ]
+
+
+def _machine(plan: Plan) -> list[tuple[str, str]]:
+    machine = plan.machine
+    rows = [("machine", plan.origin), ("processors", _device(machine.host))]
+    if machine.gpu is not None:
+        rows.append(("GPU", _device(machine.gpu) + f", link {machine.gpu.link_gbs:g} GB/s"))
+    price = _price(machine)
+    if price is not None:
+        rows.append(("price", f"about ${price:,.0f} (hardware.toml says where each comes from)"))
+    return rows
+
+
+def _price(machine: Machine) -> float | None:
+    prices = [device.price_usd for device in (*machine.nodes, *machine.gpus)]
+    return None if None in prices else sum(price or 0 for price in prices)
+
+
+def _device(device: Device) -> str:
+    rates = ", ".join(
+        f"{name} {rate:.0f}" if rate >= 100 else f"{name} {rate:.2g}"
+        for name, rate in device.tflops.items()
+    )
+    return (
+        f"{device.title}: {device.memory_gb:.0f} GB at {device.bandwidth_gbs:.0f} GB/s; "
+        f"TFLOPS {rates}"
+    )
+
+
+def _group(plan: Plan, group: GroupSize) -> tuple[str, ...]:
+    return (
+        _GROUPS[group.group],
+        f"{group.elements / 1e9:.2f} B",
+        f"{group.stored_bytes / 1e9:.1f} GB",
+        f"{group.flops / 1e9:.1f} G",
+        f"{group.intensity:.1f}",
+        f"{group.per_stored_byte:.2f}",
+        _where(plan, group.group),
+    )
+
+
+def _where(plan: Plan, group: Group) -> str:
+    placement, shape = plan.placement, plan.model.shape
+    if not plan.machine.gpus:
+        return "processors"
+    if group == "experts":
+        if not placement.gpu_experts:
+            return "processors"
+        if placement.gpu_experts == shape.experts:
+            return "GPU"
+        return f"{placement.gpu_experts} of {shape.experts} on the GPU"
+    if placement.gpu_layers == shape.layers:
+        return "GPU"
+    return f"{placement.gpu_layers} of {shape.layers} layers on the GPU"
+
+
+def _memory(use: MemoryUse) -> tuple[str, ...]:
+    sizes = (use.weights_bytes, use.kv_bytes, use.working_bytes, use.total_bytes)
+    return (
+        _DEVICES[use.device],
+        *(f"{size / 1e9:.2f}" for size in sizes),
+        f"{use.capacity_bytes / 1e9:.1f}",
+    )
+
+
+def _speed(what: str, speed: Speed) -> tuple[str, ...]:
+    time = f"{speed.seconds:.2f} s" if speed.seconds >= 1 else f"{speed.seconds * 1e3:.1f} ms"
+    return (
+        what,
+        str(speed.tokens),
+        str(speed.requests),
+        time,
+        f"{speed.tokens_per_s:.1f}",
+        _bound(speed.bound),
+    )
+
+
+def _bound(bound: Bound) -> str:
+    if bound.limit == "link":
+        what = "link to the GPU"
+    else:
+        what = f"{_DEVICES[bound.device]}, {bound.limit}"
+    return f"{what} ({_GROUPS[bound.group]} {bound.share:.0%})"
+
+
+def _print_rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
+    console.print(Text(title, style="bold"))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", min_width=12)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(f"  {name}", Text(value))
+    console.print(grid)
+
+
+def _print_table(
+    console: Console, title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> None:
+    console.print(Text(title, style="bold"))
+    table = Table(box=None, padding=(0, 1), header_style="dim", pad_edge=True)
+    last = len(headings) - 1
+    for index, heading in enumerate(headings):
+        numbers = 0 < index < last or heading in ("of", "prefill")
+        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
