@@ -126,8 +126,17 @@ def fetch(
         return _download(repository, revision, weight_format, sizes, progress)
 
 
-def fetch_config(name: str, *, revision: str | None = None) -> dict[str, Any]:
+def fetch_config(
+    name: str,
+    *,
+    revision: str | None = None,
+    cache_dir: Path | None = None,
+    endpoint: str | None = None,
+) -> dict[str, Any]:
     """Bring a model's config.json alone into the cache, and read it.
+
+    Args:
+        name, revision, cache_dir, endpoint: as of `fetch`.
 
     Raises:
         ModelNotFoundError: no such model, revision or file, no access to it, or not in the
@@ -135,13 +144,20 @@ def fetch_config(name: str, *, revision: str | None = None) -> dict[str, Any]:
         ModelFileError: it is damaged.
         ModelError: the hub cannot be reached or fails.
     """
-    with _clear_errors(name, revision, constants.ENDPOINT):
+    endpoint = endpoint or constants.ENDPOINT
+    with _clear_errors(name, revision, endpoint):
         try:
-            file = hf_hub_download(name, "config.json", revision=revision, tqdm_class=_Silent)
+            file = hf_hub_download(
+                name,
+                "config.json",
+                revision=revision,
+                cache_dir=cache_dir,
+                endpoint=endpoint,
+                tqdm_class=_Silent,
+            )
         except RemoteEntryNotFoundError as error:
             raise ModelNotFoundError(
-                f"{name} on {constants.ENDPOINT} has no config.json, so it is not a model that can "
-                "be served"
+                f"{name} on {endpoint} has no config.json, so it is not a model that can be served"
             ) from error
     return read_config(Path(file).parent)
 

@@ -1,5 +1,6 @@
 """Hub names against a local hub: what is fetched, resumed, refused, and said."""
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from inlay.core.errors import (
 )
 from inlay.models import hub as hub_module
 from inlay.models import source
-from inlay.models.hub import fetch
+from inlay.models.hub import fetch, fetch_config
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from tests.support.hub_server import HubServer
@@ -88,6 +89,18 @@ def test_only_needed_files(hub: HubServer, small_model: Path, tmp_path: Path) ->
     transfers = len(hub.gets)
     again = fetch("org/tiny", revision="main", endpoint=hub.url, cache_dir=tmp_path)
     assert again == directory and len(hub.gets) == transfers
+
+
+def test_a_plan_needs_config_json_alone(hub: HubServer, small_model: Path, tmp_path: Path) -> None:
+    repo = hub.add("org/tiny", small_model)
+    config = fetch_config("org/tiny", endpoint=hub.url, cache_dir=tmp_path)
+    assert config == json.loads((small_model / "config.json").read_text())
+    assert [file.name for file in tmp_path.rglob("*") if file.is_symlink()] == ["config.json"]
+    repo.files.pop("config.json")
+    with pytest.raises(ModelNotFoundError, match="org/tiny on .* has no config.json"):
+        fetch_config("org/tiny", endpoint=hub.url, cache_dir=tmp_path / "other")
+    with pytest.raises(ModelNotFoundError, match="no model org/none"):
+        fetch_config("org/none", endpoint=hub.url, cache_dir=tmp_path)
 
 
 @pytest.mark.usefixtures("small_chunks")

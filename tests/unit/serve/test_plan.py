@@ -1,0 +1,221 @@
+"""`inlay plan` as a user calls it, and its parts where a machine is made up."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from inlay.core.errors import ConfigError, ResourceError, UnsupportedModelError
+from inlay.core.hardware import Device, Machine, machine_named, read_machine, write_machine
+from inlay.core.known_models import known_config
+from inlay.core.settings import Settings
+from inlay.kernels import isa
+from inlay.serve import cli
+from inlay.serve.plan.changes import find_changes
+from inlay.serve.plan.machine import find_machine, machine_of
+from inlay.serve.plan.make import Plan, make_plan
+from inlay.serve.plan.model import choose_formats, find_model
+from inlay.serve.plan.report import as_dict, print_plan
+from tests.unit.serve.doctor.machines import GPU, HEALTHY
+
+NODE = Device(
+    title="Example",
+    memory_gb=64,
+    bandwidth_gbs=50,
+    tflops={"fp32": 1, "bf16": 2, "int8": 4},
+    cores=8,
+)
+HOST = Machine(name="host", nodes=(NODE,), origin="measured")
+
+
+def plan(name: str, machine: Machine | str = HOST, **options: Any) -> Plan:
+    hardware = machine_named(machine) if isinstance(machine, str) else machine
+    return make_plan(find_model(name), hardware, origin="for a test", **options)
+
+
+def text_of(made: Plan) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    print_plan(console, made, find_changes(made))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.run(["plan", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_large_model_on_a_machine_of_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ["--machine", "xeon-spr-2s+h800", "--weight-format", "int4", "--json"]
+    code, out, _ = run("deepseek-v3", *machine, "--context", "131072", capsys=capsys)
+    found = json.loads(out)
+    assert code == 0
+    assert found["simulated"] is True
+    assert found["offload_order"] == ["experts", "linears", "attention"]
+    assert found["kv_bytes"] == 131072 * 61 * 576 * 2
+    host, gpu = found["memory"]
+    assert gpu["total_bytes"] <= 80e9
+    experts = 0.5625 * 653_908_770_816
+    on_gpu = found["placement"]["gpu_experts"] / 256
+    embedding = 129280 * 7168 * 2
+    assert host["weights_bytes"] == pytest.approx((1 - on_gpu) * experts + embedding)
+    (one, *_) = found["decode"]
+    assert one["bound"]["device"] == "cpu" and one["bound"]["limit"] == "bandwidth"
+    # Experts in DRAM: 8 of 256 in each of 58 layers, less the GPU's, at 94 % of 440 GB/s.
+    least = (1 - on_gpu) * experts * 8 / 256 / (0.94 * 440e9)
+    assert least < one["seconds"] < 1.5 * least
+
+
+def test_a_directory_a_file_and_a_known_name_are_one_model(tmp_path: Path) -> None:
+    config = known_config("gpt-oss-20b")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shapes = [
+        find_model(name).shape
+        for name in (str(tmp_path), str(tmp_path / "config.json"), "openai/GPT-OSS-20b")
+    ]
+    assert shapes == [find_model("gpt-oss-20b").shape] * 3
+
+
+def test_the_demo_is_planned_without_a_name() -> None:
+    made = make_plan(find_model(None), HOST, origin="for a test")
+    assert made.decode[0].tokens_per_s > 0
+    assert made.context_tokens <= made.model.shape.max_context_tokens
+
+
+def test_auto_is_what_the_makers_publish() -> None:
+    for name, experts, attention in (
+        ("deepseek-v3", "fp8", "fp8"),
+        ("gpt-oss-120b", "mxfp4", "bfloat16"),
+        ("qwen3-30b-a3b", "bfloat16", "bfloat16"),
+    ):
+        formats = choose_formats(find_model(name), "auto")
+        assert (formats.experts, formats.attention) == (experts, attention)
+    four = choose_formats(find_model("gpt-oss-120b"), "int4")
+    assert (four.experts, four.attention, four.router) == ("int4:g32", "int8", "bfloat16")
+    awq = replace(find_model("qwen3-8b"), published="awq")
+    with pytest.raises(UnsupportedModelError, match="'awq' are not known"):
+        choose_formats(awq, "auto")
+    assert choose_formats(awq, "int4").mlp == "int4:g32"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "options", "ways"),
+    [
+        ("qwen3-8b", 16, {}, "What fits: --weight-format int8:g32; or --weight-format int4:g32$"),
+        ("qwen3-8b", 12, {}, r"What fits: --weight-format int8:g32 --context \d+; or"),
+        ("qwen3-8b", 20, {"context": 40960}, r"What fits: --context 9\d\d\d; or"),
+        ("qwen3-30b-a3b", 22, {}, "What fits: --weight-format int4:g32$"),
+        ("deepseek-v3", 24, {}, "No format fits: with int4:g32 the weights alone take 384"),
+    ],
+)
+def test_what_would_fit(name: str, memory_gb: float, options: dict[str, Any], ways: str) -> None:
+    small = replace(HOST, nodes=(replace(NODE, memory_gb=memory_gb),))
+    with pytest.raises(ResourceError, match=ways) as refusal:
+        plan(name, small, **options)
+    _, _, offer = str(refusal.value).partition("What fits: ")
+    words = offer.split(";")[0].split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    if given:  # what is offered first does fit
+        context = given.get("--context") or options.get("context")
+        weight_format = given.get("--weight-format", "auto")
+        plan(name, small, weight_format=weight_format, context=context and int(context))
+
+
+def test_changes_are_what_a_plan_with_them_says() -> None:
+    made = plan("qwen3-30b-a3b", replace(HOST, nodes=(replace(NODE, memory_gb=80),)))
+    changes = {change.what: change for change in find_changes(made)}
+    four = plan("qwen3-30b-a3b", made.machine, weight_format="int4:g32")
+    change = changes["--weight-format int4:g32"]
+    assert change.decode_tps == pytest.approx(four.decode[0].tokens_per_s)
+    assert change.decode_times == pytest.approx(
+        four.decode[0].tokens_per_s / made.decode[0].tokens_per_s
+    )
+    channels = changes["half as many memory channels again (8 to 12)"]
+    assert 1.02 < channels.decode_times <= 1.5 + 1e-9
+    products = [change.decode_times * change.prefill_times for change in changes.values()]
+    assert products == sorted(products, reverse=True)
+    assert not any("--weight-format" in change.what for change in find_changes(four))
+
+
+def test_a_report_says_what_is_simulated() -> None:
+    simulated = text_of(plan("deepseek-v3", "xeon-spr-2s+h800", weight_format="int4"))
+    for part in (
+        "simulated: nobody has run this",
+        "653.91 B",
+        "of 256 on the GPU",
+        "What would help most",
+        "a plan that uses both is a prediction",
+        "KTransformers",
+    ):
+        assert part in simulated
+    measured = text_of(plan("qwen3-8b"))
+    assert "simulated" not in measured
+    assert json.dumps(as_dict(plan("qwen3-8b"), []))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nosuch"], 1, "there is no model nosuch: give a directory"),
+        (["/not/there"], 1, "or one of deepseek-r1, deepseek-v2"),
+        (["qwen3-8b", "--machine", "h101"], 2, "no processor 'h101'"),
+        (["qwen3-8b", "--machine", "xeon-spr+h101"], 2, "did you mean h100?"),
+        (["qwen3-8b", "--context", "50000"], 2, "must be in 1..40960"),
+        (["qwen3-8b", "--context", "0"], 2, "context"),
+        (["qwen3-8b", "--weight-format", "int3"], 2, "--weight-format int3: must be one of auto"),
+        (["kimi-k2", "--machine", "xeon-spr"], 1, "No format fits: with int4:g32"),
+    ],
+)
+def test_what_cannot_be_planned(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--machine" not in arguments:
+        arguments = [*arguments, "--machine", "xeon-spr"]
+    found, out, err = run(*arguments, capsys=capsys)
+    assert (found, out) == (code, "")
+    assert message in err and err.count("inlay: error: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "not valid JSON"), ("[]", "holds a list"), ('{"model_type": "gpt9"}', "'gpt9'")],
+)
+def test_config_files_that_are_none(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    for name in (tmp_path, tmp_path / "config.json"):
+        code, _, err = run(str(name), "--machine", "xeon-spr", capsys=capsys)
+        assert code == 1 and message in err
+
+
+def test_a_saved_measurement_is_taken(tmp_path: Path) -> None:
+    settings = Settings(log="info", isa=None, cache_dir=tmp_path, native=True)
+    write_machine(HOST, tmp_path / "machine.toml")
+    machine, origin = find_machine(None, settings)
+    assert (machine, origin.split(" (")[0]) == (HOST, "this machine, as measured before")
+    other, origin = find_machine(str(tmp_path / "machine.toml"), settings)
+    assert other == machine and str(tmp_path) in origin
+    _, origin = find_machine("epyc-genoa", settings)
+    assert "simulated" in origin
+
+
+def test_a_machine_of_what_the_doctor_found(tmp_path: Path) -> None:
+    if isa.native_problem() is not None:
+        with pytest.raises(ConfigError, match="without the compiled kernels"):
+            machine_of(HEALTHY.cpu, HEALTHY.memory, None, ())
+        return
+    gpus = (replace(GPU, name="NVIDIA H200"), replace(GPU, name="Unheard-of 1"))
+    machine = machine_of(HEALTHY.cpu, HEALTHY.memory, HEALTHY.bandwidth, gpus)
+    assert machine.host.bandwidth_gbs == pytest.approx(40)
+    assert machine.host.memory_gb == pytest.approx(64 * 1.073741824)
+    assert all(rate > 0 for rate in machine.host.tflops.values())
+    (gpu,) = machine.gpus
+    assert (gpu.title, gpu.bandwidth_gbs) == ("NVIDIA H200", 4800)
+    assert gpu.memory_gb == pytest.approx(80 * 1.073741824)
+    write_machine(machine, tmp_path / "m.toml")
+    assert read_machine(tmp_path / "m.toml") == machine
