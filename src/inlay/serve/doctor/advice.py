@@ -9,7 +9,7 @@ from typing import Literal
 
 from inlay.core.units import format_bytes
 from inlay.serve.doctor.bandwidth import Bandwidth
-from inlay.serve.doctor.cpu import Cpu
+from inlay.serve.doctor.cpu import Cpu, is_busy
 from inlay.serve.doctor.disk import Disk
 from inlay.serve.doctor.gpu import Gpus
 from inlay.serve.doctor.kernels import Kernels
@@ -187,7 +187,7 @@ def _cores(cpu: Cpu) -> Iterator[Finding]:
             "thread per core is often as fast",
             fix=f"inlay serve --threads {cpu.physical_cores}",
         )
-    if cpu.load_1m > max(1.0, cpu.usable_cores / 2):
+    if is_busy(cpu):
         yield Finding(
             level="note",
             topic="cores",

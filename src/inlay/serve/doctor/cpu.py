@@ -73,6 +73,11 @@ def read_cpu(limits: Limits, root: Path = Path("/")) -> Cpu:
     )
 
 
+def is_busy(cpu: Cpu) -> bool:
+    """Whether other work takes so much that what is measured says less than the machine can do."""
+    return cpu.load_1m > max(1.0, cpu.usable_cores / 2)
+
+
 def _physical_cores(system: Path, allowed: list[int]) -> int | None:
     """Distinct (package, core) pairs."""
     pairs = {

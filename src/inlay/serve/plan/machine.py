@@ -16,7 +16,7 @@ from inlay.core.hardware import (
 )
 from inlay.core.settings import Settings
 from inlay.serve.doctor.bandwidth import Bandwidth, measure_bandwidth
-from inlay.serve.doctor.cpu import Cpu, read_cpu
+from inlay.serve.doctor.cpu import Cpu, is_busy, read_cpu
 from inlay.serve.doctor.gpu import Gpu, read_gpus
 from inlay.serve.doctor.memory import Memory, read_memory
 
@@ -47,22 +47,26 @@ def find_machine(name: str | None, settings: Settings) -> tuple[Machine, str]:
     saved = saved_machine_file(settings)
     if saved.is_file():
         return read_machine(saved), f"this machine, as measured before ({saved})"
-    return measure_machine(), (
-        f"this machine, measured just now; `inlay doctor --save {saved}` keeps a measurement"
+    machine, busy = measure_machine()
+    low = "; other programs are running, so it can do more" if busy else ""
+    return machine, (
+        f"this machine, measured just now{low}; `inlay doctor --save {saved}` keeps a measurement"
     )
 
 
-def measure_machine() -> Machine:
-    """Measure memory bandwidth and peaks, in about a second; other load lowers both.
+def measure_machine() -> tuple[Machine, bool]:
+    """Measure memory bandwidth and peaks, in about a second.
+
+    Returns:
+        The machine, and whether other programs were running, which lowers both.
 
     Raises:
         ConfigError: there are no compiled kernels, or too little memory is free.
     """
     limits = read_limits()
-    memory = read_memory(limits)
-    return machine_of(
-        read_cpu(limits), memory, measure_bandwidth(memory.available_bytes), read_gpus().devices
-    )
+    cpu, memory = read_cpu(limits), read_memory(limits)
+    bandwidth = measure_bandwidth(memory.available_bytes)
+    return machine_of(cpu, memory, bandwidth, read_gpus().devices), is_busy(cpu)
 
 
 def machine_of(
