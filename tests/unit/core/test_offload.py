@@ -9,7 +9,7 @@ from inlay.core.hardware import Device, Machine, machine_named
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.model_shape import ModelShape
-from inlay.core.offload import group_sizes, longest_context, place
+from inlay.core.offload import activation_bytes, group_sizes, longest_context, place
 from inlay.core.roofline import Formats, parts_of
 
 INT4 = Formats(experts="int4:g32", mlp="int4:g32", attention="int8", head="int8")
@@ -81,6 +81,21 @@ def test_several_gpus_hold_more() -> None:
         place(shape, parts, machine(512, *gpus), kv_tokens=8192) for gpus in ((24,), (24,) * 4)
     )
     assert 0 < one.gpu_experts < four.gpu_experts == 128
+
+
+def test_activations_of_a_step_take_room_on_the_gpu() -> None:
+    """Four rows of the residual, two of queries against latents, two of experts, in float32."""
+    shape = known("deepseek-v3")
+    assert activation_bytes(shape, 10) == 40 * (4 * 7168 + 2 * 128 * 576 + 2 * 9 * 2048)
+    parts = parts_of(shape, INT4)
+    few, many = (
+        place(shape, parts, machine(512, 40), kv_tokens=8192, step_tokens=tokens)
+        for tokens in (1024, 8192)
+    )
+    for placement, tokens in ((few, 1024), (many, 8192)):
+        for use, reserve in zip(placement.uses, (2e9, 1e9), strict=True):
+            assert use.working_bytes == pytest.approx(activation_bytes(shape, tokens) + reserve)
+    assert few.gpu_experts > many.gpu_experts
 
 
 def test_a_gpu_smaller_than_its_own_needs_is_left_alone() -> None:

@@ -131,6 +131,9 @@ def test_attention_within_a_window(new: int, cached: int) -> None:
     seen = [position + 1 for position in range(cached, cached + new)]
     pairs = sum(seen) + sum(min(3, one) for one in seen)
     assert work.flops == pairs * 4 * 2 * 4
+    read = {key for position in range(cached, cached + new) for key in range(position + 1)}
+    near = {key for key in read if key > cached - 3}  # what the first of the new tokens sees
+    assert work.read_bytes == (len(read) + len(near)) * 8 * 2
 
 
 def test_latent_attention_reads_one_latent_for_all_heads() -> None:
@@ -198,6 +201,19 @@ def test_with_many_tokens_experts_come_to_the_gpu() -> None:
     many = predict(shape, parts, BOTH, {}, Step(new_tokens=1000))
     assert (many.bound.device, many.bound.limit) == ("gpu", "link")
     assert many.seconds == pytest.approx(4 * 3 * 8 * 10**6 * 2 / 50e9)
+    more = predict(shape, parts, BOTH, {}, Step(new_tokens=100_000))
+    assert (more.bound.device, more.bound.limit) == ("gpu", "compute")
+    assert more.seconds == pytest.approx(2 * 2 * 10**5 * 3 * 8 * 10**6 / 400e12)
+
+
+def test_processors_widen_what_is_cached() -> None:
+    shape = dense(heads=2**20)
+    parts = [part(shape, "attention core")]
+    step = Step(new_tokens=512)
+    flops = work_of(shape, parts[0], step).flops
+    assert predict(shape, parts, HOST_ONLY, {}, step).seconds == pytest.approx(flops / 1e12)
+    on_gpu = predict(shape, parts, BOTH, {"attention core": 1.0}, step)
+    assert on_gpu.seconds == pytest.approx(flops / 400e12)
 
 
 def test_activations_cross_the_link_once_each_way_per_sparse_layer() -> None:

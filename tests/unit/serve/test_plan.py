@@ -141,6 +141,13 @@ def test_changes_are_what_a_plan_with_them_says() -> None:
     assert not any("--weight-format" in change.what for change in find_changes(four))
 
 
+def test_longer_steps_need_more_memory_for_themselves() -> None:
+    made = plan("deepseek-v3", "xeon-spr-2s+4090", weight_format="int4")
+    (longest,) = [one for one in find_changes(made) if one.what.startswith("steps of 8192 ")]
+    assert longest.prefill_times > 1.5
+    assert longest.decode_times < 1  # fewer experts stay on the GPU
+
+
 def test_a_report_says_what_is_simulated() -> None:
     simulated = text_of(plan("deepseek-v3", "xeon-spr-2s+h800", weight_format="int4"))
     for part in (
