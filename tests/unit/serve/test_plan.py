@@ -12,6 +12,7 @@ from rich.console import Console
 from inlay.core.errors import ConfigError, ResourceError, UnsupportedModelError
 from inlay.core.hardware import Device, Machine, machine_named, read_machine, write_machine
 from inlay.core.known_models import known_config
+from inlay.core.roofline import parts_of
 from inlay.core.settings import Settings
 from inlay.kernels import isa
 from inlay.serve import cli
@@ -139,6 +140,25 @@ def test_changes_are_what_a_plan_with_them_says() -> None:
     products = [change.decode_times * change.prefill_times for change in changes.values()]
     assert products == sorted(products, reverse=True)
     assert not any("--weight-format" in change.what for change in find_changes(four))
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "context"),
+    [("qwen3-8b", HOST, 8192), ("deepseek-v3", "xeon-spr-2s+h800", 131072)],
+)
+def test_as_many_requests_as_have_room(name: str, machine: Machine | str, context: int) -> None:
+    """With all their keys and values where those of one are."""
+    made = plan(name, machine, weight_format="int4", context=context)
+    use = max(made.placement.uses, key=lambda one: one.kv_bytes)
+    movable = 0.0  # routed experts give way
+    for part in parts_of(made.model.shape, made.formats):
+        if part.name == "routed experts":
+            movable = part.stored_bytes * made.placement.gpu_share[part.name]
+    room = use.capacity_bytes - (use.total_bytes - use.kv_bytes - movable)
+    assert made.most_requests == int(room / (context * made.kv_token_bytes))
+    assert [speed.requests for speed in made.decode] == [
+        count for count in (1, 4, 16) if count <= made.most_requests
+    ]
 
 
 def test_longer_steps_need_more_memory_for_themselves() -> None:

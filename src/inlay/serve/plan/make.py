@@ -24,6 +24,7 @@ from inlay.serve.plan.model import PlannedModel, choose_formats
 USUAL_CONTEXT_TOKENS = 8192
 PROMPTS = (512, 2048, 8192)
 REQUESTS = (1, 4, 16)
+MOST_REQUESTS = 1024
 
 # Formats to name where a model does not fit, the most exact first.
 _SMALLER = ("bfloat16", "int8:g32", "int4:g32")
@@ -66,8 +67,10 @@ class Plan:
         weight_format: as the user named it; `formats` is what it means for each part.
         groups: the first keeps its place on the GPU longest.
         kv_token_bytes: of one token in the cache.
+        most_requests: that have room at once with `context_tokens` each, up to `MOST_REQUESTS`;
+            more would push layers from the GPU.
         prefill: of some prompts, one at a time.
-        decode: of some numbers of requests with `context_tokens` each.
+        decode: of those `REQUESTS` that have room, with `context_tokens` each.
     """
 
     model: PlannedModel
@@ -80,6 +83,7 @@ class Plan:
     groups: tuple[GroupSize, ...]
     placement: Placement
     kv_token_bytes: float
+    most_requests: int
     prefill: tuple[Speed, ...]
     decode: tuple[Speed, ...]
 
@@ -134,6 +138,7 @@ def make_plan(
         groups=group_sizes(shape, parts, context_tokens),
         placement=placement,
         kv_token_bytes=sum(part.stored_bytes for part in parts if part.group == "attention"),
+        most_requests=_most_requests(shape, parts, machine, context_tokens),
         prefill=tuple(
             prefill_speed(shape, parts, machine, placement, tokens, prefill_chunk)
             for tokens in prompts(context_tokens)
@@ -199,15 +204,40 @@ def decode_speed(
 def _decode_speeds(
     shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int
 ) -> list[Speed]:
-    """As many requests as the memory has room for; each number is placed anew."""
-    found = []
-    for requests in REQUESTS:
-        try:
-            placement = place(shape, parts, machine, kv_tokens=context_tokens * requests)
-        except ResourceError:
-            break
-        found.append(decode_speed(shape, parts, machine, placement, context_tokens, requests))
-    return found
+    """Those numbers of requests that have room; each is placed anew."""
+    return [
+        decode_speed(shape, parts, machine, placement, context_tokens, requests)
+        for requests in REQUESTS
+        if (placement := _place_requests(shape, parts, machine, context_tokens, requests))
+    ]
+
+
+def _place_requests(
+    shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int, requests: int
+) -> Placement | None:
+    """None without room, also where layers would leave the GPU that stay there for one request."""
+    try:
+        one, many = (
+            place(shape, parts, machine, kv_tokens=context_tokens * count)
+            for count in (1, requests)
+        )
+    except ResourceError:
+        return None
+    return many if many.gpu_layers == one.gpu_layers else None
+
+
+def _most_requests(
+    shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int
+) -> int:
+    """How many requests have room at once, up to `MOST_REQUESTS`."""
+    fits, too_many = 1, MOST_REQUESTS + 1
+    while fits + 1 < too_many:
+        middle = (fits + too_many) // 2
+        if _place_requests(shape, parts, machine, context_tokens, middle):
+            fits = middle
+        else:
+            too_many = middle
+    return fits
 
 
 def _bound(steps: Sequence[Prediction]) -> Bound:

@@ -11,7 +11,7 @@ from inlay.core.hardware import Device, Machine
 from inlay.core.offload import GroupSize, MemoryUse
 from inlay.core.roofline import Group, Kind
 from inlay.serve.plan.changes import Change
-from inlay.serve.plan.make import Bound, Plan, Speed
+from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
 SCHEMA = 1
@@ -44,6 +44,7 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
         "formats": asdict(plan.formats),
         "context_tokens": plan.context_tokens,
         "kv_token_bytes": plan.kv_token_bytes,
+        "most_requests": plan.most_requests,
         "kv_bytes": plan.kv_token_bytes * plan.context_tokens,
         "groups": [
             asdict(group) | {"intensity": group.intensity, "per_stored_byte": group.per_stored_byte}
@@ -154,9 +155,15 @@ def _model(plan: Plan) -> list[tuple[str, str]]:
         (
             "context",
             f"{plan.context_tokens} tokens: {plan.kv_token_bytes / 1e3:.1f} kB each, "
-            f"{plan.kv_token_bytes * plan.context_tokens / 1e9:.2f} GB",
+            f"{plan.kv_token_bytes * plan.context_tokens / 1e9:.2f} GB; {_requests(plan)} at once",
         ),
     ]
+
+
+def _requests(plan: Plan) -> str:
+    count = plan.most_requests
+    more = "at least " if count == MOST_REQUESTS else "room for "
+    return f"{more}{count} request{'s' if count > 1 else ''}"
 
 
 def _machine(plan: Plan) -> list[tuple[str, str]]:
