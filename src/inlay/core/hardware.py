@@ -157,11 +157,6 @@ def _devices(section: str) -> dict[str, Device]:
     }
 
 
-def known_machines() -> tuple[str, ...]:
-    """Some names that `machine_named` takes; the catalogue's processors and GPUs combine freely."""
-    return (*catalogue_cpus(), "xeon-spr-2s+h800", "xeon-spr-2s+4090", "epyc-genoa-2s+5090")
-
-
 def machine_named(name: str) -> Machine:
     """A machine of the catalogue: CPU, CPU-Ns (sockets), and `+GPU` or `+NxGPU` behind it.
 
@@ -250,7 +245,7 @@ def _device(
     """A device of a table; what it leaves out is taken from `base`."""
     given = dict(entry)
     number = functools.partial(_number, given, where=where)
-    bandwidth = number("bandwidth_gbs", base and base.bandwidth_gbs)
+    bandwidth = number("bandwidth_gbs", base.bandwidth_gbs if base else None)
     read = number("read_gbs", bandwidth)
     tflops = given.pop("tflops", base.tflops if base else None)
     if not isinstance(tflops, Mapping) or not tflops or set(tflops) - set(OPERANDS):
@@ -259,7 +254,7 @@ def _device(
     price = given.pop("price_usd", base.price_usd if base else None)
     device = Device(
         title=str(given.pop("title", base.title if base else "unnamed")),
-        memory_gb=number("memory_gb", base and base.memory_gb),
+        memory_gb=number("memory_gb", base.memory_gb if base else None),
         bandwidth_gbs=read,
         tflops={key: _positive(tflops[key], f"{where}: tflops.{key}") for key in tflops},
         cores=int(number("cores", base.cores if base else 0, least=0)),

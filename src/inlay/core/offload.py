@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from inlay.core.errors import ResourceError
 from inlay.core.hardware import Machine
 from inlay.core.model_shape import ModelShape
-from inlay.core.roofline import Group, Kind, Part, Step, work_of
+from inlay.core.roofline import Kind, Operator, Part, Step, work_of
 
 HOST_RESERVE_BYTES = 2e9
 """For the system and for Inlay's processes, an assumption."""
@@ -24,12 +24,12 @@ GPU_RESERVE_BYTES = 1e9
 STEP_TOKENS = 1024
 """Most tokens of a step, as an engine has it by default."""
 
-_GROUPS: tuple[Group, ...] = ("attention", "linears", "experts")
+_OPERATORS: tuple[Operator, ...] = ("attention", "linears", "experts")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSize:
-    """What a group of parts is, and does when a request decodes one token.
+class OperatorSize:
+    """What an operator is, and what it does when a request decodes one token.
 
     Attributes:
         elements: weights; of the attention core, cached elements of the whole context.
@@ -37,7 +37,7 @@ class GroupSize:
         flops, read_bytes: of one token.
     """
 
-    group: Group
+    operator: Operator
     elements: int
     stored_bytes: float
     flops: float
@@ -91,20 +91,20 @@ class Placement:
     uses: tuple[MemoryUse, ...]
 
 
-def group_sizes(
+def operator_sizes(
     shape: ModelShape, parts: Sequence[Part], context_tokens: int
-) -> tuple[GroupSize, ...]:
-    """All groups that the model has, the one that keeps its place on the GPU longest first."""
+) -> tuple[OperatorSize, ...]:
+    """All operators that the model has, the one that keeps its place on the GPU longest first."""
     step = Step(new_tokens=1, cached_tokens=max(0, context_tokens - 1))
     found = []
-    for group in _GROUPS:
-        own = [part for part in parts if part.group == group]
-        times = context_tokens if group == "attention" else 1
+    for operator in _OPERATORS:
+        own = [part for part in parts if part.operator == operator]
+        times = context_tokens if operator == "attention" else 1
         work = [work_of(shape, part, step) for part in own]
         if own:
             found.append(
-                GroupSize(
-                    group=group,
+                OperatorSize(
+                    operator=operator,
                     elements=times * sum(part.elements for part in own),
                     stored_bytes=times * sum(part.stored_bytes for part in own),
                     flops=sum(one.flops for one in work),
@@ -141,13 +141,13 @@ def place(
         ResourceError: it does not fit; the message says what is needed and what is there.
     """
     stored = {
-        part.name: part.stored_bytes * (kv_tokens if part.group == "attention" else 1)
+        part.name: part.stored_bytes * (kv_tokens if part.operator == "attention" else 1)
         for part in parts
     }
-    group_of = {part.name: part.group for part in parts}
+    operator_of = {part.name: part.operator for part in parts}
     activations = activation_bytes(shape, step_tokens)
     # Rows of the embedding are looked up, never multiplied: they stay with the host.
-    layered = [name for name in stored if group_of[name] != "experts" and name != "embedding"]
+    layered = [name for name in stored if operator_of[name] != "experts" and name != "embedding"]
     layered_bytes = sum(stored[name] for name in layered)
     share = dict.fromkeys(stored, 0.0)
     gpu_layers = gpu_experts = 0

@@ -22,7 +22,7 @@ from inlay.core.hardware import Device, Machine
 from inlay.core.model_shape import ModelShape
 from inlay.core.weight_format import FORMATS, format_named
 
-Group = Literal["attention", "linears", "experts"]
+Operator = Literal["attention", "linears", "experts"]
 """Parts that are placed together: the attention core (queries against cached keys and values, no
 weights); norms, matrices that all tokens pass, and shared experts; routed experts."""
 
@@ -81,7 +81,7 @@ class Part:
     """
 
     name: str
-    group: Group
+    operator: Operator
     elements: int
     format: str
 
@@ -133,7 +133,7 @@ class PartTime:
     """
 
     name: str
-    group: Group
+    operator: Operator
     device: Kind
     seconds: float
     limit: Limit
@@ -163,7 +163,7 @@ def parts_of(shape: ModelShape, formats: Formats) -> tuple[Part, ...]:
     """All parts of a model, in the order in which a token passes them."""
     sparse = len(shape.sparse_layers)
     dense = shape.layers - sparse
-    matrices: tuple[tuple[str, Group, int, str], ...] = (
+    matrices: tuple[tuple[str, Operator, int, str], ...] = (
         ("embedding", "linears", shape.vocab * shape.hidden, formats.embedding),
         ("norms", "linears", (2 * shape.layers + 1) * shape.hidden, "float32"),
         (
@@ -185,8 +185,8 @@ def parts_of(shape: ModelShape, formats: Formats) -> tuple[Part, ...]:
         ("output matrix", "linears", shape.vocab * shape.hidden, formats.head),
     )
     return tuple(
-        Part(name=name, group=group, elements=elements, format=held)
-        for name, group, elements, held in matrices
+        Part(name=name, operator=operator, elements=elements, format=held)
+        for name, operator, elements, held in matrices
         if elements and not (name == "embedding" and shape.tie_embeddings)
     )
 
@@ -338,7 +338,7 @@ def _times(
 
     def on(device: Kind, seconds: float, limit: Limit) -> PartTime:
         return PartTime(
-            name=part.name, group=part.group, device=device, seconds=seconds, limit=limit
+            name=part.name, operator=part.operator, device=device, seconds=seconds, limit=limit
         )
 
     if share and gpu:
@@ -361,5 +361,5 @@ def _hand_over(shape: ModelShape, gpu: Device, share: float, step: Step) -> Part
     elements = 2 * len(shape.sparse_layers) * step.tokens * shape.hidden * share
     seconds = elements * _ACTIVATION_BYTES / (gpu.link_gbs * 1e9) if gpu.link_gbs else 0.0
     return PartTime(
-        name="activations", group="experts", device="gpu", seconds=seconds, limit="link"
+        name="activations", operator="experts", device="gpu", seconds=seconds, limit="link"
     )

@@ -6,7 +6,6 @@ from inlay.core.errors import ConfigError
 from inlay.core.hardware import (
     catalogue_cpus,
     catalogue_gpus,
-    known_machines,
     machine_named,
     read_machine,
     write_machine,
@@ -53,8 +52,13 @@ def test_gpus_hold_layers_together_and_work_one_after_the_other() -> None:
 
 
 def test_machines_that_messages_name_exist() -> None:
-    for name in known_machines():
-        assert machine_named(name).nodes
+    with pytest.raises(ConfigError) as refusal:
+        machine_named("abacus")
+    _, _, examples = str(refusal.value).partition("Write for example ")
+    names = [word.strip(",") for word in examples.split() if "+" in word]
+    assert len(names) == 2
+    for name in names:
+        assert machine_named(name).gpus
 
 
 @pytest.mark.parametrize(

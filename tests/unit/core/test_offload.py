@@ -9,7 +9,7 @@ from inlay.core.hardware import Device, Machine, machine_named
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.model_shape import ModelShape
-from inlay.core.offload import activation_bytes, group_sizes, longest_context, place
+from inlay.core.offload import activation_bytes, longest_context, operator_sizes, place
 from inlay.core.roofline import Formats, parts_of
 
 INT4 = Formats(experts="int4:g32", mlp="int4:g32", attention="int8", head="int8")
@@ -33,8 +33,8 @@ def machine(host_gb: float, *gpus_gb: float) -> Machine:
 def test_operators_of_a_model_of_671_billion() -> None:
     """The talk: attention about 5 B with 128k of context, linears about 17 B, experts 654 B."""
     shape = known("deepseek-v3")
-    sizes = group_sizes(shape, parts_of(shape, INT4), 128 * 1024)
-    assert [size.group for size in sizes] == ["attention", "linears", "experts"]
+    sizes = operator_sizes(shape, parts_of(shape, INT4), 128 * 1024)
+    assert [size.operator for size in sizes] == ["attention", "linears", "experts"]
     attention, linears, experts = (size.elements / 1e9 for size in sizes)
     assert attention == pytest.approx(4.605, abs=0.001)
     assert linears == pytest.approx(17.12, abs=0.01)
@@ -60,7 +60,7 @@ def test_without_a_gpu_everything_lies_with_the_host() -> None:
     placement = place(shape, parts, machine(64), kv_tokens=4096)
     (host,) = placement.uses
     assert not any(placement.gpu_share.values())
-    weights = sum(part.stored_bytes for part in parts if part.group != "attention")
+    weights = sum(part.stored_bytes for part in parts if part.operator != "attention")
     assert host.weights_bytes == pytest.approx(weights)
     assert host.kv_bytes == 4096 * 48 * 2 * 4 * 128 * 2
 
@@ -138,9 +138,9 @@ def test_nothing_is_lost_or_beyond_a_memory(name: str, gpus: list[float], kv_tok
         assert use.device == "gpu" or use.total_bytes <= use.capacity_bytes
         if use.device == "gpu" and use.weights_bytes:
             assert use.total_bytes <= use.capacity_bytes * (1 + 1e-9)
-    weights = sum(part.stored_bytes for part in parts if part.group != "attention")
+    weights = sum(part.stored_bytes for part in parts if part.operator != "attention")
     assert sum(use.weights_bytes for use in placement.uses) == pytest.approx(weights)
-    (core,) = [part for part in parts if part.group == "attention"]
+    (core,) = [part for part in parts if part.operator == "attention"]
     held = sum(use.kv_bytes for use in placement.uses)
     assert held == pytest.approx(core.stored_bytes * kv_tokens)
 

@@ -86,10 +86,10 @@ def seconds(prediction: Prediction, name: str, device: str) -> float:
 def test_parts_hold_every_weight_once() -> None:
     for name in ("deepseek-v3", "gpt-oss-20b", "llama-3.1-8b", "qwen3-30b-a3b"):
         shape = known(name)
-        weights = sum(one.elements for one in parts_of(shape, BF16) if one.group != "attention")
+        weights = sum(one.elements for one in parts_of(shape, BF16) if one.operator != "attention")
         assert weights == shape.parameters
     tied = dense(tie_embeddings=True)
-    weights = sum(one.elements for one in parts_of(tied, BF16) if one.group != "attention")
+    weights = sum(one.elements for one in parts_of(tied, BF16) if one.operator != "attention")
     assert weights == tied.parameters
 
 

@@ -66,6 +66,7 @@ def test_a_large_model_on_a_machine_of_the_catalogue(capsys: pytest.CaptureFixtu
     assert host["weights_bytes"] == pytest.approx((1 - on_gpu) * experts + embedding)
     (one, *_) = found["decode"]
     assert one["bound"]["device"] == "cpu" and one["bound"]["limit"] == "bandwidth"
+    assert 0.94 <= one["tokens_per_s"] / one["roofline_tps"] < 1
     # Experts in DRAM: 8 of 256 in each of 58 layers, less the GPU's, at 94 % of 440 GB/s.
     least = (1 - on_gpu) * experts * 8 / 256 / (0.94 * 440e9)
     assert least < one["seconds"] < 1.5 * least
@@ -93,14 +94,21 @@ def test_auto_is_what_the_makers_publish() -> None:
         ("gpt-oss-120b", "mxfp4", "bfloat16"),
         ("qwen3-30b-a3b", "bfloat16", "bfloat16"),
     ):
-        formats = choose_formats(find_model(name), "auto")
+        formats = choose_formats(find_model(name), "auto", HOST)
         assert (formats.experts, formats.attention) == (experts, attention)
-    four = choose_formats(find_model("gpt-oss-120b"), "int4")
+    four = choose_formats(find_model("gpt-oss-120b"), "int4", HOST)
     assert (four.experts, four.attention, four.router) == ("int4:g32", "int8", "bfloat16")
     awq = replace(find_model("qwen3-8b"), published="awq")
     with pytest.raises(UnsupportedModelError, match="'awq' are not known"):
-        choose_formats(awq, "auto")
-    assert choose_formats(awq, "int4").mlp == "int4:g32"
+        choose_formats(awq, "auto", HOST)
+    assert choose_formats(awq, "int4", HOST).mlp == "int4:g32"
+
+
+def test_processors_widen_float16() -> None:
+    llama = find_model("llama-3.1-8b")
+    half = replace(llama, shape=replace(llama.shape, dtype="float16"))
+    assert choose_formats(half, "auto", HOST).mlp == "float32"
+    assert choose_formats(half, "auto", machine_named("xeon-spr+h100")).mlp == "float16"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +179,7 @@ def test_longer_steps_need_more_memory_for_themselves() -> None:
 def test_a_report_says_what_is_simulated() -> None:
     simulated = text_of(plan("deepseek-v3", "xeon-spr-2s+h800", weight_format="int4"))
     for part in (
-        "simulated: nobody has run this",
+        "simulated: the machine's figures",
         "653.91 B",
         "of 256 on the GPU",
         "What would help most",

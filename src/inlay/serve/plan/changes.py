@@ -69,7 +69,7 @@ def _trials(plan: Plan) -> Iterator[tuple[str, Formats, Machine, int]]:
     machine, formats, chunk = plan.machine, plan.formats, plan.prefill_chunk
     stored = sum(part.stored_bytes for part in parts_of(plan.model.shape, formats))
     for name in _FORMATS:
-        smaller = choose_formats(plan.model, name)
+        smaller = choose_formats(plan.model, name, machine)
         if sum(part.stored_bytes for part in parts_of(plan.model.shape, smaller)) < stored:
             yield f"--weight-format {name}", smaller, machine, chunk
     for longer in _CHUNKS:

@@ -2,17 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inlay.core.errors import ConfigError, ResourceError
-from inlay.core.hardware import Machine
+from inlay.core.hardware import Efficiency, Machine
 from inlay.core.model_shape import ModelShape
-from inlay.core.offload import GroupSize, Placement, group_sizes, longest_context, place
+from inlay.core.offload import OperatorSize, Placement, longest_context, operator_sizes, place
 from inlay.core.roofline import (
     Formats,
-    Group,
     Kind,
     Limit,
+    Operator,
     Part,
     Prediction,
     Step,
@@ -32,9 +32,9 @@ _SMALLER = ("bfloat16", "int8:g32", "int4:g32")
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What takes the largest part of the time: a group, where, and of what there is too little."""
+    """What takes most of the time: an operator, where it runs, and of what there is too little."""
 
-    group: Group
+    operator: Operator
     device: Kind
     limit: Limit
     share: float
@@ -49,12 +49,14 @@ class Speed:
         requests: at the same time.
         seconds: of the prompt, or of a step.
         tokens_per_s: of all requests.
+        roofline_tps: the same if kernels reached all of every rate.
     """
 
     tokens: int
     requests: int
     seconds: float
     tokens_per_s: float
+    roofline_tps: float
     bound: Bound
 
 
@@ -65,7 +67,7 @@ class Plan:
     Attributes:
         origin: where the machine's figures come from.
         weight_format: as the user named it; `formats` is what it means for each part.
-        groups: the first keeps its place on the GPU longest.
+        operators: the first keeps its place on the GPU longest.
         kv_token_bytes: of one token in the cache.
         most_requests: that have room at once with `context_tokens` each, up to `MOST_REQUESTS`;
             more would push layers from the GPU.
@@ -80,7 +82,7 @@ class Plan:
     formats: Formats
     context_tokens: int
     prefill_chunk: int
-    groups: tuple[GroupSize, ...]
+    operators: tuple[OperatorSize, ...]
     placement: Placement
     kv_token_bytes: float
     most_requests: int
@@ -118,7 +120,7 @@ def make_plan(
         ResourceError: the machine has too little memory; the message says what would fit.
         UnsupportedModelError: see `choose_formats`.
     """
-    formats = choose_formats(model, weight_format)
+    formats = choose_formats(model, weight_format, machine)
     shape, parts = model.shape, parts_of(model.shape, formats)
     context_tokens = choose_context(shape, context)
     try:
@@ -135,9 +137,9 @@ def make_plan(
         formats=formats,
         context_tokens=context_tokens,
         prefill_chunk=prefill_chunk,
-        groups=group_sizes(shape, parts, context_tokens),
+        operators=operator_sizes(shape, parts, context_tokens),
         placement=placement,
-        kv_token_bytes=sum(part.stored_bytes for part in parts if part.group == "attention"),
+        kv_token_bytes=sum(part.stored_bytes for part in parts if part.operator == "attention"),
         most_requests=_most_requests(shape, parts, machine, context_tokens),
         prefill=tuple(
             prefill_speed(shape, parts, machine, placement, tokens, prefill_chunk)
@@ -162,23 +164,10 @@ def prefill_speed(
 ) -> Speed:
     """A prompt in chunks, with nothing cached before."""
     steps = [
-        predict(
-            shape,
-            parts,
-            machine,
-            placement.gpu_share,
-            Step(new_tokens=min(chunk_tokens, prompt_tokens - start), cached_tokens=start),
-        )
+        Step(new_tokens=min(chunk_tokens, prompt_tokens - start), cached_tokens=start)
         for start in range(0, prompt_tokens, chunk_tokens)
     ]
-    seconds = sum(step.seconds for step in steps)
-    return Speed(
-        tokens=prompt_tokens,
-        requests=1,
-        seconds=seconds,
-        tokens_per_s=prompt_tokens / seconds,
-        bound=_bound(steps),
-    )
+    return _speed(shape, parts, machine, placement, steps, tokens=prompt_tokens)
 
 
 def decode_speed(
@@ -191,14 +180,42 @@ def decode_speed(
 ) -> Speed:
     """A step in which each of some requests with a full context gets one token."""
     step = Step(new_tokens=1, cached_tokens=context_tokens - 1, requests=requests)
-    prediction = predict(shape, parts, machine, placement.gpu_share, step)
-    return Speed(
-        tokens=context_tokens,
-        requests=requests,
-        seconds=prediction.seconds,
-        tokens_per_s=prediction.tokens_per_s,
-        bound=_bound([prediction]),
+    return _speed(shape, parts, machine, placement, [step], tokens=context_tokens)
+
+
+def _speed(
+    shape: ModelShape,
+    parts: Sequence[Part],
+    machine: Machine,
+    placement: Placement,
+    steps: Sequence[Step],
+    *,
+    tokens: int,
+) -> Speed:
+    """Of steps that follow one another."""
+    expected, ideal = (
+        [predict(shape, parts, one, placement.gpu_share, step) for step in steps]
+        for one in (machine, _ideal(machine))
     )
+    computed = sum(step.tokens for step in steps)
+    seconds = sum(step.seconds for step in expected)
+    return Speed(
+        tokens=tokens,
+        requests=steps[0].requests,
+        seconds=seconds,
+        tokens_per_s=computed / seconds,
+        roofline_tps=computed / sum(step.seconds for step in ideal),
+        bound=_bound(expected),
+    )
+
+
+def _ideal(machine: Machine) -> Machine:
+    """The machine if kernels reached all of its rates."""
+    nodes, gpus = (
+        tuple(replace(device, efficiency=Efficiency()) for device in devices)
+        for devices in (machine.nodes, machine.gpus)
+    )
+    return replace(machine, nodes=nodes, gpus=gpus)
 
 
 def _decode_speeds(
@@ -241,13 +258,13 @@ def _most_requests(
 
 
 def _bound(steps: Sequence[Prediction]) -> Bound:
-    sums: dict[tuple[Group, Kind, Limit], float] = defaultdict(float)
+    sums: dict[tuple[Operator, Kind, Limit], float] = defaultdict(float)
     for step in steps:
         for time in step.times:
             if not time.hidden:
-                sums[time.group, time.device, time.limit] += time.seconds
-    (group, device, limit), most = max(sums.items(), key=lambda item: item[1])
-    return Bound(group=group, device=device, limit=limit, share=most / sum(sums.values()))
+                sums[time.operator, time.device, time.limit] += time.seconds
+    (operator, device, limit), most = max(sums.items(), key=lambda item: item[1])
+    return Bound(operator=operator, device=device, limit=limit, share=most / sum(sums.values()))
 
 
 def _what_fits(
@@ -260,7 +277,7 @@ def _what_fits(
     if shorter:
         ways.append(f"--context {shorter}")
     for weight_format in _SMALLER:
-        smaller = parts_of(shape, choose_formats(model, weight_format))
+        smaller = parts_of(shape, choose_formats(model, weight_format, machine))
         if _stored(smaller) >= _stored(parts):
             continue
         longest = longest_context(shape, smaller, machine, context_tokens)
@@ -269,7 +286,7 @@ def _what_fits(
             ways.append(f"--weight-format {weight_format}{shortened}")
     if ways:
         return f"What fits: {'; or '.join(ways)}"
-    smallest = parts_of(shape, choose_formats(model, _SMALLER[-1]))
+    smallest = parts_of(shape, choose_formats(model, _SMALLER[-1], machine))
     return (
         f"No format fits: with {_SMALLER[-1]} the weights alone take {_stored(smallest) / 1e9:.1f} "
         "GB; take a smaller model or a machine with more memory"
@@ -277,4 +294,4 @@ def _what_fits(
 
 
 def _stored(parts: Sequence[Part]) -> float:
-    return sum(part.stored_bytes for part in parts if part.group != "attention")
+    return sum(part.stored_bytes for part in parts if part.operator != "attention")

@@ -12,6 +12,7 @@ from inlay.core.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from inlay.core.hardware import Machine
 from inlay.core.known_models import known_config, known_models
 from inlay.core.model_config import read_config, shape_of
 from inlay.core.model_shape import ModelShape
@@ -92,8 +93,10 @@ def _planned(name: str, origin: str, config: dict[str, Any]) -> PlannedModel:
     return PlannedModel(name=name, origin=origin, shape=shape, published=method)
 
 
-def choose_formats(model: PlannedModel, weight_format: str) -> Formats:
+def choose_formats(model: PlannedModel, weight_format: str, machine: Machine) -> Formats:
     """The formats of a model's parts for what `--weight-format` says.
+
+    Processors have no float16: without a GPU it is widened to float32.
 
     Raises:
         ConfigError: there is no such format.
@@ -107,6 +110,8 @@ def choose_formats(model: PlannedModel, weight_format: str) -> Formats:
         )
     shape = model.shape
     dtype = shape.dtype if shape.dtype in _FLOATS else "bfloat16"
+    if dtype == "float16" and not machine.gpus:
+        dtype = "float32"
     if weight_format == "auto" and model.published is not None:
         return _published_formats(model, model.published, dtype)
     held = part_formats(

@@ -8,15 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from inlay.core.hardware import Device, Machine
-from inlay.core.offload import GroupSize, MemoryUse
-from inlay.core.roofline import Group, Kind
+from inlay.core.offload import MemoryUse, OperatorSize
+from inlay.core.roofline import Kind, Operator
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
 SCHEMA = 1
 
-_GROUPS: dict[Group, str] = {
+_OPERATORS: dict[Operator, str] = {
     "attention": "attention core",
     "linears": "linears",
     "experts": "routed experts",
@@ -46,11 +46,11 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
         "kv_token_bytes": plan.kv_token_bytes,
         "most_requests": plan.most_requests,
         "kv_bytes": plan.kv_token_bytes * plan.context_tokens,
-        "groups": [
-            asdict(group) | {"intensity": group.intensity, "per_stored_byte": group.per_stored_byte}
-            for group in plan.groups
+        "operators": [
+            asdict(size) | {"intensity": size.intensity, "per_stored_byte": size.per_stored_byte}
+            for size in plan.operators
         ],
-        "offload_order": [group.group for group in reversed(plan.groups)],
+        "offload_order": [size.operator for size in reversed(plan.operators)],
         "placement": asdict(plan.placement),
         "memory": [asdict(use) | {"total_bytes": use.total_bytes} for use in plan.placement.uses],
         "prefill": [asdict(speed) for speed in plan.prefill],
@@ -64,7 +64,9 @@ def notes(plan: Plan) -> list[str]:
     """What is assumed, and what this version does not do yet."""
     machine, found = plan.machine, []
     if machine.origin != "measured":
-        found.append("simulated: nobody has run this on that machine for Inlay")
+        found.append("simulated: the machine's figures are not of a measurement by Inlay")
+    elif machine.gpus:
+        found.append("rates of the GPU are those of the catalogue, not measured")
     for kind, device in (("processors", machine.host), ("GPU", machine.gpu)):
         if device is not None:
             told = device.efficiency.measured or "not measured, taken as 1"
@@ -100,7 +102,7 @@ def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
         console,
         "Operators, in the order in which they leave the GPU: least work per byte held first",
         ("", "elements", "held", "work", "/read", "/held", "where"),
-        [_group(plan, group) for group in reversed(plan.groups)],
+        [_operator(plan, size) for size in reversed(plan.operators)],
     )
     _print_table(
         console,
@@ -111,7 +113,7 @@ def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
     _print_table(
         console,
         "Expected speed",
-        ("", "tokens", "at once", "time", "tokens/s", "bound by (share of the time)"),
+        ("", "tokens", "at once", "time", "tokens/s", "of roofline", "bound by (share of time)"),
         [
             *(_speed("prefill", speed) for speed in plan.prefill),
             *(_speed("decode", speed) for speed in plan.decode),
@@ -193,23 +195,23 @@ def _device(device: Device) -> str:
     )
 
 
-def _group(plan: Plan, group: GroupSize) -> tuple[str, ...]:
+def _operator(plan: Plan, size: OperatorSize) -> tuple[str, ...]:
     return (
-        _GROUPS[group.group],
-        f"{group.elements / 1e9:.2f} B",
-        f"{group.stored_bytes / 1e9:.1f} GB",
-        f"{group.flops / 1e9:.1f} G",
-        f"{group.intensity:.1f}",
-        f"{group.per_stored_byte:.2f}",
-        _where(plan, group.group),
+        _OPERATORS[size.operator],
+        f"{size.elements / 1e9:.2f} B",
+        f"{size.stored_bytes / 1e9:.1f} GB",
+        f"{size.flops / 1e9:.1f} G",
+        f"{size.intensity:.1f}",
+        f"{size.per_stored_byte:.2f}",
+        _where(plan, size.operator),
     )
 
 
-def _where(plan: Plan, group: Group) -> str:
+def _where(plan: Plan, operator: Operator) -> str:
     placement, shape = plan.placement, plan.model.shape
     if not plan.machine.gpus:
         return "processors"
-    if group == "experts":
+    if operator == "experts":
         if not placement.gpu_experts:
             return "processors"
         if placement.gpu_experts == shape.experts:
@@ -237,6 +239,7 @@ def _speed(what: str, speed: Speed) -> tuple[str, ...]:
         str(speed.requests),
         time,
         f"{speed.tokens_per_s:.1f}",
+        f"{speed.tokens_per_s / speed.roofline_tps:.0%}",
         _bound(speed.bound),
     )
 
@@ -246,7 +249,7 @@ def _bound(bound: Bound) -> str:
         what = "link to the GPU"
     else:
         what = f"{_DEVICES[bound.device]}, {bound.limit}"
-    return f"{what} ({_GROUPS[bound.group]} {bound.share:.0%})"
+    return f"{what} ({_OPERATORS[bound.operator]} {bound.share:.0%})"
 
 
 def _print_rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
