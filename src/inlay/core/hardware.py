@@ -27,24 +27,25 @@ OPERANDS = ("fp32", "bf16", "fp8", "int8", "fp4")
 
 Origin = Literal["measured", "catalogue", "file"]
 
-_SHARES = ("read", "attention_read", "attention_compute")
+_SHARES = ("attention_read", "attention_compute")
+_TABLES = ("read", "compute")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """Shares of a device's rates that kernels reach.
+    """Shares of a device's rates that kernels reach; 1 where nobody has measured.
 
     Attributes:
-        read: of bandwidth, by products with few tokens.
-        compute: of the operand's peak, by weight format or else by operand; 1 for what it lacks.
+        read: of bandwidth, by products with few tokens: by weight format, or else by operand.
+        compute: of the operand's peak, by products with many; as `read`.
         attention_read, attention_compute: the same of attention.
-        measured: where the figures come from; empty: nobody measured, all are 1.
+        measured: where the figures come from; empty: nobody measured.
     """
 
-    read: float = 1.0
+    read: Mapping[str, float] = field(default_factory=dict)
+    compute: Mapping[str, float] = field(default_factory=dict)
     attention_read: float = 1.0
     attention_compute: float = 1.0
-    compute: Mapping[str, float] = field(default_factory=dict)
     measured: str = ""
 
 
@@ -271,13 +272,16 @@ def _device(
 def _efficiency(shares: Any, base: Efficiency, where: str) -> Efficiency:
     if shares is None:
         return base
-    known = {*_SHARES, "compute", "measured"}
+    known = {*_SHARES, *_TABLES, "measured"}
     if not isinstance(shares, Mapping) or set(shares) - known:
         raise ConfigError(f"{where}: efficiency is a table of {', '.join(sorted(known))}")
     for name in _SHARES:
         _positive(shares.get(name, 1.0), f"{where}: efficiency.{name}")
-    for name, share in shares.get("compute", {}).items():
-        _positive(share, f"{where}: efficiency.compute.{name}")
+    for table in _TABLES:
+        if not isinstance(shares.get(table, {}), Mapping):
+            raise ConfigError(f"{where}: efficiency.{table} is a table of shares by weight format")
+        for name, share in shares.get(table, {}).items():
+            _positive(share, f"{where}: efficiency.{table}.{name}")
     return replace(base, **shares)
 
 
@@ -327,8 +331,9 @@ def _device_lines(device: Device) -> list[str]:
         "link_gbs": device.link_gbs,
         "price_usd": device.price_usd,
         "tflops": device.tflops,
-        "efficiency": {name: getattr(efficiency, name) for name in (*_SHARES, "measured")}
-        | {"compute": efficiency.compute},
+        "efficiency": {
+            name: getattr(efficiency, name) for name in (*_TABLES, *_SHARES, "measured")
+        },
         "sources": device.sources,
     }
     return [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]

@@ -248,8 +248,10 @@ def seconds_on(device: Device, kind: Kind, part: Part, work: Work) -> tuple[floa
     if part.name == "attention core":
         read, compute = efficiency.attention_read, efficiency.attention_compute
     else:
-        read = efficiency.read
-        compute = efficiency.compute.get(part.format, efficiency.compute.get(operand, 1.0))
+        read, compute = (
+            shares.get(part.format, shares.get(operand, 1.0))
+            for shares in (efficiency.read, efficiency.compute)
+        )
     while operand not in device.tflops and operand in _WIDER:
         operand = _WIDER[operand]
     if operand not in device.tflops:

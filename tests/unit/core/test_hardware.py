@@ -111,7 +111,9 @@ def test_a_file_takes_what_it_leaves_out_from_the_catalogue(tmp_path: Path) -> N
         (NODE + "count = 0", "count is 0"),
         (NODE + "colour = 1", "unknown field 'colour'"),
         (NODE + "efficiency = { reading = 1 }", "efficiency is a table of"),
-        (NODE + "efficiency = { read = -1 }", "efficiency.read is -1"),
+        (NODE + "efficiency = { read = 1 }", "efficiency.read is a table"),
+        (NODE + "efficiency = { read = { int8 = -1 } }", "efficiency.read.int8 is -1"),
+        (NODE + "efficiency = { attention_read = 0 }", "efficiency.attention_read is 0"),
     ],
 )
 def test_files_that_say_nothing_sensible(text: str, message: str, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_step_on_processors_is_the_sum_of_its_parts() -> None:
 def test_kernels_reach_a_share_of_each_rate() -> None:
     shape = dense(layers=1, intermediate=10**9 // 24)
     parts = [part(shape, "dense MLPs")]
-    share = Efficiency(read=0.5, compute={"bf16": 0.25, "int4:g32": 0.1})
+    share = Efficiency(read={"bfloat16": 0.5}, compute={"bf16": 0.25, "int4:g32": 0.1})
     slow = Machine(name="slow", nodes=(replace(NODE, efficiency=share),))
     assert predict(shape, parts, slow, {}, Step(new_tokens=1)).seconds == pytest.approx(0.04)
     many = Step(new_tokens=1024)

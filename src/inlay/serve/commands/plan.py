@@ -47,7 +47,7 @@ def plan(
     """Say what goes where, what memory it takes, how fast it will be, and what would help most.
 
     Works from config.json alone. Without --machine, this machine is measured for
-    about a second unless `inlay doctor --save` has kept a measurement. The exit code
+    some seconds, unless `inlay doctor --save` has kept a measurement. The exit code
     is 1 if the model does not fit.
     """
     import json

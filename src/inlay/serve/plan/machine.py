@@ -10,7 +10,6 @@ from inlay.core.hardware import (
     Device,
     Machine,
     catalogue_gpus,
-    kernel_efficiency,
     machine_named,
     read_machine,
 )
@@ -19,6 +18,7 @@ from inlay.serve.doctor.bandwidth import Bandwidth, measure_bandwidth
 from inlay.serve.doctor.cpu import Cpu, is_busy, read_cpu
 from inlay.serve.doctor.gpu import Gpu, read_gpus
 from inlay.serve.doctor.memory import Memory, read_memory
+from inlay.serve.doctor.shares import measure_shares
 
 _MEASURED = "measured by Inlay"
 # Kinds of the kernels' probe; each pass takes about 10 ms.
@@ -55,7 +55,7 @@ def find_machine(name: str | None, settings: Settings) -> tuple[Machine, str]:
 
 
 def measure_machine() -> tuple[Machine, bool]:
-    """Measure memory bandwidth and peaks, in about a second.
+    """Measure memory bandwidth, peaks, and what kernels reach of both, in 3 to 5 seconds.
 
     Returns:
         The machine, and whether other programs were running, which lowers both.
@@ -72,7 +72,7 @@ def measure_machine() -> tuple[Machine, bool]:
 def machine_of(
     cpu: Cpu, memory: Memory, bandwidth: Bandwidth | None, gpus: tuple[Gpu, ...]
 ) -> Machine:
-    """This machine, of what the doctor's probes found; peaks are measured here.
+    """This machine, of what the doctor's probes found; peaks and shares are measured here.
 
     GPUs have their rates from the catalogue; one that it lacks is left out.
 
@@ -96,7 +96,7 @@ def machine_of(
             kind: max(limits.measure_peak(kind) for _ in range(_PASSES)) / count for kind in _PEAKS
         },
         cores=max(1, bandwidth.threads // count),
-        efficiency=kernel_efficiency("cpu"),
+        efficiency=measure_shares(),
         sources=dict.fromkeys(("memory_gb", "bandwidth_gbs", "tflops", "cores"), _MEASURED),
     )
     found = [device for gpu in gpus if (device := _gpu(gpu)) is not None]
