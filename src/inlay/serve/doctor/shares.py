@@ -4,7 +4,6 @@ Each kernel is timed beside the probe that it is compared with, in turns, so tha
 from both. Between two timings of reading, the memory probe leaves nothing of a matrix in caches.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -62,19 +61,18 @@ def measure_shares() -> Efficiency:
 
 
 def _share_read(probe: kernels.MemoryProbe, size_bytes: float, call: Callable[[], None]) -> float:
-    shares = []
-    for _ in range(_TURNS):
-        bandwidth = probe.read_gbs() * 1e9
-        shares.append(size_bytes / _seconds(call) / bandwidth)
-    return statistics.median(shares)
+    turns = [(probe.read_gbs() * 1e9, _seconds(call)) for _ in range(_TURNS)]
+    return _share(turns, size_bytes)
 
 
 def _share_computed(operand: str, operations: float, call: Callable[[], None]) -> float:
-    shares = []
-    for _ in range(2):
-        peak = kernels.measure_peak(operand) * 1e12
-        shares.append(operations / _seconds(call) / peak)
-    return max(shares)
+    turns = [(kernels.measure_peak(operand) * 1e12, _seconds(call)) for _ in range(_TURNS - 2)]
+    return _share(turns, operations)
+
+
+def _share(turns: list[tuple[float, float]], work: float) -> float:
+    """Of the best of both sides: other programs take from some turns, seldom from all."""
+    return work / min(seconds for _, seconds in turns) / max(rate for rate, _ in turns)
 
 
 def _seconds(call: Callable[[], None]) -> float:
