@@ -29,8 +29,8 @@ weights); norms, matrices that all tokens pass, and shared experts; routed exper
 Limit = Literal["bandwidth", "compute", "link"]
 Kind = Literal["cpu", "gpu"]
 
-# Formats that files come in, beside those of the CPU kernels; bytes with their scales.
-_FILE_FORMATS = {"float16": 2.0, "fp8": 1 + 4 / 128**2, "mxfp4": 0.5 + 1 / 32}
+# Formats that files come in, where the CPU kernels have none of the name; bytes with their scales.
+_FILE_FORMATS = {"float16": 2.0, "fp8:g128": 1 + 4 / 128**2, "mxfp4": 0.5 + 1 / 32}
 
 # What a format is multiplied as. GPUs widen integers, which save them memory alone.
 _OPERANDS: dict[Kind, dict[str, str]] = {
@@ -50,21 +50,26 @@ def bytes_per_weight(name: str) -> float:
     Raises:
         ArgumentError: there is no such format.
     """
-    if name in _FILE_FORMATS:
-        return _FILE_FORMATS[name]
     if name in FORMATS:
         return format_named(name).bytes_per_weight
+    if name in _FILE_FORMATS:
+        return _FILE_FORMATS[name]
     known = ", ".join((*FORMATS, *_FILE_FORMATS))
     raise ArgumentError(f"format: must be one of {known}; got {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """How each kind of matrix is held, and the keys and values."""
+    """How each kind of matrix is held, and the keys and values.
+
+    Attributes:
+        latent: what latent attention has for each head.
+    """
 
     experts: str
     mlp: str
     attention: str
+    latent: str = "bfloat16"
     router: str = "float32"
     head: str
     embedding: str = "bfloat16"
@@ -163,15 +168,19 @@ def parts_of(shape: ModelShape, formats: Formats) -> tuple[Part, ...]:
     """All parts of a model, in the order in which a token passes them."""
     sparse = len(shape.sparse_layers)
     dense = shape.layers - sparse
+    mla = shape.mla
+    of_head = mla.kv_rank * (mla.nope_dim + mla.value_dim) if mla else 0
+    latent = shape.layers * shape.heads * of_head
     matrices: tuple[tuple[str, Operator, int, str], ...] = (
         ("embedding", "linears", shape.vocab * shape.hidden, formats.embedding),
         ("norms", "linears", (2 * shape.layers + 1) * shape.hidden, "float32"),
         (
             "attention projections",
             "linears",
-            shape.layers * shape.attention_parameters,
+            shape.layers * shape.attention_parameters - latent,
             formats.attention,
         ),
+        ("latent projections", "linears", latent, formats.latent),
         ("attention core", "attention", shape.layers * shape.kv_width, formats.kv),
         ("dense MLPs", "linears", dense * shape.mlp_parameters, formats.mlp),
         ("routers", "linears", sparse * shape.router_parameters, formats.router),

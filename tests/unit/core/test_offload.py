@@ -20,7 +20,6 @@ NODE = Device(title="node", memory_gb=1000, bandwidth_gbs=100, tflops={"fp32": 1
 def known(name: str) -> ModelShape:
     config = known_config(name)
     assert config is not None
-    config.pop("quantization_config", None)
     return shape_of(config)
 
 

@@ -40,7 +40,6 @@ BOTH = Machine(name="both", nodes=(NODE,), gpus=(GPU,))
 def known(name: str) -> ModelShape:
     config = known_config(name)
     assert config is not None
-    config.pop("quantization_config", None)
     return shape_of(config)
 
 
@@ -172,7 +171,7 @@ def test_kernels_reach_a_share_of_each_rate() -> None:
 def test_a_device_without_an_operand_computes_in_a_wider_one() -> None:
     shape = dense(layers=1, intermediate=10**9 // 24)
     old = Machine(name="old", nodes=(replace(NODE, tflops={"fp32": 1}),))
-    for held in ("bfloat16", "int8", "fp8", "mxfp4"):
+    for held in ("bfloat16", "int8", "fp8:g128", "mxfp4"):
         parts = [part(shape, "dense MLPs", replace(BF16, mlp=held))]
         assert predict(shape, parts, old, {}, Step(new_tokens=1024)).seconds == pytest.approx(2.048)
     none = Machine(name="none", nodes=(replace(NODE, tflops={"int8": 1}),))
@@ -236,7 +235,7 @@ def test_shares_that_cannot_be(share: dict[str, float]) -> None:
 def test_bytes_of_formats() -> None:
     assert bytes_per_weight("int4:g32") == 0.5625
     assert bytes_per_weight("mxfp4") == 0.53125
-    assert bytes_per_weight("fp8") == pytest.approx(1.000244, abs=1e-6)
+    assert bytes_per_weight("fp8:g128") == pytest.approx(1.000244, abs=1e-6)
     with pytest.raises(ArgumentError, match="got 'int3'"):
         bytes_per_weight("int3")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from inlay.core.errors import ConfigError, ResourceError, UnsupportedModelError
+from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.hardware import Device, Machine, machine_named, read_machine, write_machine
 from inlay.core.known_models import known_config
 from inlay.core.roofline import parts_of
@@ -90,7 +90,7 @@ def test_the_demo_is_planned_without_a_name() -> None:
 
 def test_auto_is_what_the_makers_publish() -> None:
     for name, experts, attention in (
-        ("deepseek-v3", "fp8", "fp8"),
+        ("deepseek-v3", "fp8:g128", "fp8:g128"),
         ("gpt-oss-120b", "mxfp4", "bfloat16"),
         ("qwen3-30b-a3b", "bfloat16", "bfloat16"),
     ):
@@ -98,10 +98,9 @@ def test_auto_is_what_the_makers_publish() -> None:
         assert (formats.experts, formats.attention) == (experts, attention)
     four = choose_formats(find_model("gpt-oss-120b"), "int4", HOST)
     assert (four.experts, four.attention, four.router) == ("int4:g32", "int8", "bfloat16")
-    awq = replace(find_model("qwen3-8b"), published="awq")
-    with pytest.raises(UnsupportedModelError, match="'awq' are not known"):
-        choose_formats(awq, "auto", HOST)
-    assert choose_formats(awq, "int4", HOST).mlp == "int4:g32"
+    latent = choose_formats(find_model("deepseek-v3"), "auto", HOST).latent
+    assert latent == "bfloat16"
+    assert choose_formats(find_model("deepseek-v3"), "int4", HOST).latent == "int8"
 
 
 def test_processors_widen_float16() -> None:
@@ -217,7 +216,17 @@ def test_what_cannot_be_planned(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not valid JSON"), ("[]", "holds a list"), ('{"model_type": "gpt9"}', "'gpt9'")],
+    [
+        ("{", "not valid JSON"),
+        ("[]", "holds a list"),
+        ('{"model_type": "gpt9"}', "'gpt9'"),
+        (
+            json.dumps(known_config("qwen3-8b")).replace(
+                "{", '{"quantization_config": {"quant_method": "awq"}, ', 1
+            ),
+            "quantised with 'awq' are not supported",
+        ),
+    ],
 )
 def test_config_files_that_are_none(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -118,7 +118,6 @@ def make_plan(
     Raises:
         ConfigError: no such format, or a context that the model does not have.
         ResourceError: the machine has too little memory; the message says what would fit.
-        UnsupportedModelError: see `choose_formats`.
     """
     formats = choose_formats(model, weight_format, machine)
     shape, parts = model.shape, parts_of(model.shape, formats)

@@ -10,6 +10,7 @@ from rich.text import Text
 from inlay.core.hardware import Device, Machine
 from inlay.core.offload import MemoryUse, OperatorSize
 from inlay.core.roofline import Kind, Operator
+from inlay.core.weight_format import FORMATS
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
 
@@ -26,7 +27,7 @@ _DEVICES: dict[Kind, str] = {"cpu": "processors", "gpu": "GPU"}
 
 def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
     """The whole plan. Sizes are bytes, bandwidths 10^9 bytes/s, rates tokens/s."""
-    model = plan.model
+    model, quantization = plan.model, plan.model.shape.quantization
     return {
         "schema": SCHEMA,
         "model": {
@@ -35,7 +36,7 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
             "architecture": model.shape.architecture,
             "parameters": model.shape.parameters,
             "active_parameters": model.shape.active_parameters,
-            "published": model.published,
+            "published": quantization and quantization.weight_format,
         },
         "machine": asdict(plan.machine),
         "origin": plan.origin,
@@ -86,8 +87,12 @@ def notes(plan: Plan) -> list[str]:
         found.append(
             f"prompts in steps of {plan.prefill_chunk} tokens, as the engine does by default"
         )
-    if plan.weight_format == "auto" and plan.model.published is not None:
-        found.append(f"auto: as published, {plan.model.published}")
+    held = plan.formats.experts
+    if held not in FORMATS and held != "float16":
+        found.append(
+            f"auto is as published, {held}, which this version reads and widens: its kernels have "
+            "no such format yet"
+        )
     return found
 
 
