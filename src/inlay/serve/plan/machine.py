@@ -55,7 +55,7 @@ def find_machine(name: str | None, settings: Settings) -> tuple[Machine, str]:
 
 
 def measure_machine() -> tuple[Machine, bool]:
-    """Measure memory bandwidth, peaks, and what kernels reach of both, in 3 to 5 seconds.
+    """Measure memory bandwidth, peaks, and what kernels reach of both, in about 3 seconds.
 
     Returns:
         The machine, and whether other programs were running, which lowers both.

@@ -118,7 +118,7 @@ def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
     _print_table(
         console,
         "Expected speed",
-        ("", "tokens", "at once", "time", "tokens/s", "of roofline", "bound by (share of time)"),
+        ("", "tokens", "time", "tokens/s", "roofline", "bound by (of the time)"),
         [
             *(_speed("prefill", speed) for speed in plan.prefill),
             *(_speed("decode", speed) for speed in plan.decode),
@@ -240,8 +240,7 @@ def _speed(what: str, speed: Speed) -> tuple[str, ...]:
     time = f"{speed.seconds:.2f} s" if speed.seconds >= 1 else f"{speed.seconds * 1e3:.1f} ms"
     return (
         what,
-        str(speed.tokens),
-        str(speed.requests),
+        str(speed.tokens) if speed.requests == 1 else f"{speed.requests} x {speed.tokens}",
         time,
         f"{speed.tokens_per_s:.1f}",
         f"{speed.tokens_per_s / speed.roofline_tps:.0%}",
@@ -253,8 +252,8 @@ def _bound(bound: Bound) -> str:
     if bound.limit == "link":
         what = "link to the GPU"
     else:
-        what = f"{_DEVICES[bound.device]}, {bound.limit}"
-    return f"{what} ({_OPERATORS[bound.operator]} {bound.share:.0%})"
+        what = f"{bound.device.upper()} {bound.limit}"
+    return f"{what} ({bound.operator} {bound.share:.0%})"
 
 
 def _print_rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
