@@ -1,4 +1,4 @@
-"""The command line: `inlay serve`, `chat`, `generate`, `doctor`, `plan`, `migrate`, `store`, `bench`.
+"""The command line: `inlay serve`, `chat`, `doctor`, `plan`, `migrate`, `store`, `bench` and more.
 
 Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
 130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
