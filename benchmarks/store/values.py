@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.case import Run
+from benchmarks.cores import asking_apart
 from benchmarks.store.calls import Objects
 from benchmarks.store.ours import VALUE_FILL, StoreClient, running_store
 from benchmarks.transfer import drivers
@@ -40,6 +41,8 @@ def measure(run: Run) -> Generator[Comparison, None, None]:
             running_store(memory_bytes, None if transport == "shm" else [transport])
         )
         check(client)
+        if transport == "tcp":  # within a host it is the asker alone who copies
+            stack.enter_context(asking_apart(one.process.pid for one in (limit, *peers.values())))
         for op in OPS:
             for params in run.params(f"{op}_p50_us"):
                 yield compare(run, op, params, objects, limit, peers)
