@@ -15,9 +15,10 @@ Format parse_format(const std::string& format) {
   fail("format: must be one of ", known, "; got '", format, "'");
 }
 
-void require_integers(Format format) {
-  if (kernels::info(format).operand != kernels::Operand::kI8)
-    fail("format: '", kernels::info(format).name, "' holds no integers; name an int8 or int4 one");
+void require_scales(Format format) {
+  if (kernels::info(format).scale == kernels::Scale::kNone)
+    fail("format: '", kernels::info(format).name,
+         "' has no scales; name one of int8, int4, fp8 or mxfp4");
 }
 
 void require_inner_size(Format format, const char* name, int64_t k) {

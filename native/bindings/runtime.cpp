@@ -61,9 +61,11 @@ void register_runtime(nb::module_& m) {
     return rows;
   });
   m.def("formats", [] {
+    constexpr const char* kScales[] = {"", "bf16", "float32", "e8m0"};
     nb::list rows;
     for (const kernels::FormatInfo& f : kernels::kFormats)
-      rows.append(nb::make_tuple(f.name, f.bits, f.bias, f.group, f.k_multiple));
+      rows.append(nb::make_tuple(f.name, f.bits, f.bias, f.group, f.k_multiple,
+                                 kScales[static_cast<int32_t>(f.scale)]));
     return rows;
   });
   m.def("selected_isa", [] { return std::string(kernels::selected().isa); });

@@ -103,8 +103,7 @@ LinearWeight* pack_linear(nb::handle weight_NK, const std::optional<std::string>
   return weight.release();
 }
 
-void require_rows(const LinearWeight& weight, int64_t first, const Array& rows) {
-  rows.require_size(1, weight.in_features(), "in_features");
+void require_range(const LinearWeight& weight, int64_t first, const Array& rows) {
   if (first < 0 || first > weight.out_features() - rows.size(0))
     fail("first: ", rows.size(0), " rows from ", first, " on are outside the weight's ",
          weight.out_features());
@@ -112,27 +111,39 @@ void require_rows(const LinearWeight& weight, int64_t first, const Array& rows) 
 
 void set_rows(LinearWeight& self, int64_t first, nb::handle rows_NK) {
   const Array rows(rows_NK, "rows_NK", 2);
-  require_rows(self, first, rows);
+  rows.require_size(1, self.in_features(), "in_features");
+  require_range(self, first, rows);
   const kernels::SourceMatrix matrix = source_matrix(rows);
   const nb::gil_scoped_release unlocked;
   self.set_rows(first, matrix);
 }
 
-void set_rows_quantized(LinearWeight& self, int64_t first, nb::handle q_NK, nb::handle scales_NG) {
-  require_integers(self.format());
-  const Array q(q_NK, "q_NK", 2), scales(scales_NG, "scales_NG", 2);
-  require_rows(self, first, q);
-  scales.require_size(0, q.size(0), "rows of q_NK");
-  scales.require_size(1, self.layout().groups, "groups of in_features");
+// Rows of k weights, int8 of integers and uint8 of small floats, and their scales.
+kernels::QuantizedMatrix quantized_matrix(const Array& q, const Array& scales, Format format,
+                                          int64_t k, const char* k_name) {
+  q.require_size(1, kernels::quantized_row_bytes(format, k), k_name);
+  scales.require_size(0, q.size(0), "as many rows as there are of weights");
+  scales.require_size(1, kernels::panel_layout(format, k).groups, "groups of a row");
   for (const Array* array : {&q, &scales})
     if (array->stride(1) != 1) fail(array->name(), ": the last dimension must be contiguous");
-  const kernels::QuantizedMatrix matrix = {q.name(),
-                                           q.as<const int8_t>(Kind::kI8),
-                                           scales.as<const float>(Kind::kF32),
-                                           q.size(0),
-                                           q.size(1),
-                                           q.stride(0),
-                                           scales.stride(0)};
+  const bool integers = kernels::info(format).operand == kernels::Operand::kI8;
+  const int64_t scale_bytes = kernels::quantized_scale_bytes(format);
+  return {q.name(),
+          scales.name(),
+          q.as<const std::byte>(integers ? Kind::kI8 : Kind::kU8),
+          scales.as<const std::byte>(scale_bytes == 4 ? Kind::kF32 : Kind::kU8),
+          q.size(0),
+          k,
+          q.stride(0),
+          scales.stride(0) * scale_bytes};
+}
+
+void set_rows_quantized(LinearWeight& self, int64_t first, nb::handle q_NK, nb::handle scales_NG) {
+  require_scales(self.format());
+  const Array q(q_NK, "q_NK", 2), scales(scales_NG, "scales_NG", 2);
+  const kernels::QuantizedMatrix matrix =
+      quantized_matrix(q, scales, self.format(), self.in_features(), "in_features");
+  require_range(self, first, q);
   const nb::gil_scoped_release unlocked;
   self.set_rows(first, matrix);
 }
@@ -146,21 +157,36 @@ NumPy<float> dequantize_linear(const LinearWeight& self) {
   return result.array;
 }
 
-std::tuple<NumPy<int8_t>, NumPy<float>> quantize(nb::handle weight_NK, const std::string& format) {
+// A new array of so many rows and columns, and where its elements are.
+template <typename T>
+std::pair<nb::object, std::byte*> new_matrix(int64_t rows, int64_t columns) {
+  NewArray<T> array({rows, columns});
+  return {array.array.cast(), reinterpret_cast<std::byte*>(array.data)};
+}
+
+std::tuple<nb::object, nb::object> quantize(nb::handle weight_NK, const std::string& format) {
   const Format parsed = parse_format(format);
-  require_integers(parsed);
+  require_scales(parsed);
   const Array source(weight_NK, "weight_NK", 2);
   const kernels::SourceMatrix matrix = source_matrix(source);
   if (matrix.cols < 1)
     fail("weight_NK: has shape ", source.shape_text(), ", but rows must hold at least 1 value");
   require_inner_size(parsed, "weight_NK", matrix.cols);
-  NewArray<int8_t> q({matrix.rows, matrix.cols});
-  NewArray<float> scales({matrix.rows, kernels::panel_layout(parsed, matrix.cols).groups});
+  const bool integers = kernels::info(parsed).operand == kernels::Operand::kI8;
+  const int64_t columns = kernels::quantized_row_bytes(parsed, matrix.cols);
+  const int64_t groups = kernels::panel_layout(parsed, matrix.cols).groups;
+  const auto [q, q_data] = integers ? new_matrix<int8_t>(matrix.rows, columns)
+                                    : new_matrix<uint8_t>(matrix.rows, columns);
+  const auto [scales, scales_data] = kernels::quantized_scale_bytes(parsed) == 4
+                                         ? new_matrix<float>(matrix.rows, groups)
+                                         : new_matrix<uint8_t>(matrix.rows, groups);
+  std::byte* const q_bytes = q_data;
+  std::byte* const scale_bytes = scales_data;
   {
     const nb::gil_scoped_release unlocked;
-    kernels::quantize(matrix, parsed, q.data, scales.data);
+    kernels::quantize(matrix, parsed, q_bytes, scale_bytes);
   }
-  return {q.array, scales.array};
+  return {q, scales};
 }
 
 Format expert_format(int64_t num_experts, int64_t hidden, int64_t intermediate,
@@ -207,6 +233,22 @@ void require_finite(const OptionalVector& bias, int64_t size) {
                          ": holds a NaN or an infinity; weights must be finite");
 }
 
+// The biases that a call gives an expert, checked.
+struct Biases {
+  Biases(const ExpertWeights& experts, nb::handle gate_F, nb::handle up_F, nb::handle down_M)
+      : gate(gate_F, "gate_bias_F", experts.intermediate()),
+        up(up_F, "up_bias_F", experts.intermediate()),
+        down(down_M, "down_bias_M", experts.hidden()) {
+    for (const OptionalVector* bias : {&gate, &up, &down})
+      if (bias->data() != nullptr && !experts.has_bias())
+        fail(bias->name(), ": these experts were made without biases; make them with bias=True");
+    require_finite(gate, experts.intermediate());
+    require_finite(up, experts.intermediate());
+    require_finite(down, experts.hidden());
+  }
+  OptionalVector gate, up, down;
+};
+
 void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::handle up_FM,
                 nb::handle down_MF, nb::handle gate_bias_F, nb::handle up_bias_F,
                 nb::handle down_bias_M) {
@@ -220,18 +262,34 @@ void set_expert(ExpertWeights& self, int64_t expert, nb::handle gate_FM, nb::han
   down.require_size(1, self.intermediate(), "intermediate");
   const kernels::SourceMatrix gate_m = source_matrix(gate), up_m = source_matrix(up),
                               down_m = source_matrix(down);
-  const OptionalVector gate_bias(gate_bias_F, "gate_bias_F", self.intermediate()),
-      up_bias(up_bias_F, "up_bias_F", self.intermediate()),
-      down_bias(down_bias_M, "down_bias_M", self.hidden());
-  for (const OptionalVector* bias : {&gate_bias, &up_bias, &down_bias})
-    if (bias->data() != nullptr && !self.has_bias())
-      fail(bias->name(), ": these experts were made without biases; make them with bias=True");
-  require_finite(gate_bias, self.intermediate());
-  require_finite(up_bias, self.intermediate());
-  require_finite(down_bias, self.hidden());
+  const Biases biases(self, gate_bias_F, up_bias_F, down_bias_M);
   const nb::gil_scoped_release unlocked;
   self.set(expert, gate_m, up_m, down_m);
-  self.set_bias(expert, gate_bias.data(), up_bias.data(), down_bias.data());
+  self.set_bias(expert, biases.gate.data(), biases.up.data(), biases.down.data());
+}
+
+void set_expert_quantized(ExpertWeights& self, int64_t expert, nb::handle gate_q_FM,
+                          nb::handle gate_scales_FG, nb::handle up_q_FM, nb::handle up_scales_FG,
+                          nb::handle down_q_MF, nb::handle down_scales_MG, nb::handle gate_bias_F,
+                          nb::handle up_bias_F, nb::handle down_bias_M) {
+  require_expert(self, expert);
+  require_scales(self.format());
+  const Array gate_q(gate_q_FM, "gate_q_FM", 2), up_q(up_q_FM, "up_q_FM", 2),
+      down_q(down_q_MF, "down_q_MF", 2), gate_scales(gate_scales_FG, "gate_scales_FG", 2),
+      up_scales(up_scales_FG, "up_scales_FG", 2), down_scales(down_scales_MG, "down_scales_MG", 2);
+  gate_q.require_size(0, self.intermediate(), "intermediate");
+  up_q.require_size(0, self.intermediate(), "intermediate");
+  down_q.require_size(0, self.hidden(), "hidden");
+  const kernels::QuantizedMatrix gate = quantized_matrix(gate_q, gate_scales, self.format(),
+                                                         self.hidden(), "hidden"),
+                                 up = quantized_matrix(up_q, up_scales, self.format(),
+                                                       self.hidden(), "hidden"),
+                                 down = quantized_matrix(down_q, down_scales, self.format(),
+                                                         self.intermediate(), "intermediate");
+  const Biases biases(self, gate_bias_F, up_bias_F, down_bias_M);
+  const nb::gil_scoped_release unlocked;
+  self.set(expert, gate, up, down);
+  self.set_bias(expert, biases.gate.data(), biases.up.data(), biases.down.data());
 }
 
 std::tuple<NumPy<float>, NumPy<float>, NumPy<float>> dequantize_expert(const ExpertWeights& self,
@@ -294,6 +352,10 @@ void register_weights(nb::module_& m) {
            "format"_a = "float32", "bias"_a = false)
       .def("set", set_expert, "expert"_a, "gate_FM"_a.none(), "up_FM"_a.none(), "down_MF"_a.none(),
            "gate_bias_F"_a = nb::none(), "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
+      .def("set_quantized", set_expert_quantized, "expert"_a, "gate_q_FM"_a.none(),
+           "gate_scales_FG"_a.none(), "up_q_FM"_a.none(), "up_scales_FG"_a.none(),
+           "down_q_MF"_a.none(), "down_scales_MG"_a.none(), "gate_bias_F"_a = nb::none(),
+           "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
       .def("dequantize", dequantize_expert, "expert"_a)
       .def("panels", expert_panels, "expert"_a)
       .def("biases",

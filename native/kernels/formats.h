@@ -2,14 +2,17 @@
 // format. The layouts depend on the format alone, never on the ISA.
 //
 // A panel is kPanel output columns. Along K it is a sequence of groups, each
-//   [kPanel] bf16 scales            integer formats only
+//   [kPanel] scales                 bf16 of integers, fp32 of e4m3, e8m0 of e2m1
 //   K steps of
 //     fp32   [1][kPanel]            one step of K
 //     bf16   [kPanel][2]            two steps of K, as vdpbf16ps and AMX tiles want them
-//     8 bit  [kPanel][4]            four steps, as vpdpbusd and AMX tiles want them
-//     4 bit  [kPanel][4]            eight steps: byte i holds step i low and step 4 + i high
+//     int8   [kPanel][4]            four steps, as vpdpbusd and AMX tiles want them
+//     int4   [kPanel][4]            eight steps: byte i holds step i low and step 4 + i high
+//     e4m3   [kPanel][4]            four steps, in the order 0, 2, 1, 3
+//     e2m1   [kPanel][4]            eight steps, from the lowest four bits on: 0, 2, 4, 6, 1, 3, 5, 7
 // Integers are stored unsigned, q + bias. K is padded with zero weights, columns past N have scale
-// (or value) zero.
+// (or value) zero. The steps of small floats lie so that each half of a word has one of a pair of
+// steps below the other: taken apart into bf16, they become words of bf16 panels.
 //
 // A packed row of activations is [K] bf16 or int8, then per group its fp32 scale, then per group
 // -bias * (sum of its int8 values), which turns a product with biased weights into one with q.
@@ -26,7 +29,8 @@ namespace inlay::kernels {
 
 constexpr int64_t kPanel = 64;
 
-enum class Format : int32_t { kF32, kBf16, kI8, kI8G32, kI4G128, kI4G64, kI4G32 };
+enum class Format : int32_t { kF32, kBf16, kI8, kI8G32, kF8G128, kI4G128, kI4G64, kI4G32, kMxF4 };
+enum class Scale : int32_t { kNone, kBf16, kF32, kE8m0 };
 enum class Operand : int32_t { kF32, kBf16, kI8 };  // what activations are packed to
 
 struct FormatInfo {
@@ -36,14 +40,20 @@ struct FormatInfo {
   int32_t bias;        // of the stored integers
   int32_t group;       // K per scale; 0: no scales, kWholeRow: one scale for all of K
   int32_t k_multiple;  // K is padded to a multiple of this
+  Scale scale;
 };
 
 constexpr int32_t kWholeRow = -1;
 constexpr FormatInfo kFormats[] = {
-    {"float32", Operand::kF32, 32, 0, 0, 1},       {"bfloat16", Operand::kBf16, 16, 0, 0, 32},
-    {"int8", Operand::kI8, 8, 128, kWholeRow, 64}, {"int8:g32", Operand::kI8, 8, 128, 32, 32},
-    {"int4:g128", Operand::kI8, 4, 8, 128, 128},   {"int4:g64", Operand::kI8, 4, 8, 64, 64},
-    {"int4:g32", Operand::kI8, 4, 8, 32, 32},
+    {"float32", Operand::kF32, 32, 0, 0, 1, Scale::kNone},
+    {"bfloat16", Operand::kBf16, 16, 0, 0, 32, Scale::kNone},
+    {"int8", Operand::kI8, 8, 128, kWholeRow, 64, Scale::kBf16},
+    {"int8:g32", Operand::kI8, 8, 128, 32, 32, Scale::kBf16},
+    {"fp8:g128", Operand::kBf16, 8, 0, 128, 128, Scale::kF32},
+    {"int4:g128", Operand::kI8, 4, 8, 128, 128, Scale::kBf16},
+    {"int4:g64", Operand::kI8, 4, 8, 64, 64, Scale::kBf16},
+    {"int4:g32", Operand::kI8, 4, 8, 32, 32, Scale::kBf16},
+    {"mxfp4", Operand::kBf16, 4, 0, 32, 32, Scale::kE8m0},
 };
 
 // Whole rows are summed in int32: 255 * 127 * K must stay below 2^31.
@@ -51,6 +61,11 @@ constexpr int64_t kMaxWholeRow = 65536;
 
 static constexpr const FormatInfo& info(Format format) {
   return kFormats[static_cast<int32_t>(format)];
+}
+
+static constexpr int64_t bytes_of(Scale scale) {
+  constexpr int64_t kBytes[] = {0, 2, 4, 1};
+  return kBytes[static_cast<int32_t>(scale)];
 }
 
 static constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -70,7 +85,7 @@ static constexpr PanelLayout panel_layout(Format format, int64_t k) {
   layout.k = round_up(k, f.k_multiple);
   layout.group_k = f.group > 0 ? f.group : layout.k;
   layout.groups = layout.k / layout.group_k;
-  layout.scale_bytes = f.group == 0 ? 0 : kPanel * 2;
+  layout.scale_bytes = kPanel * bytes_of(f.scale);
   layout.group_bytes = layout.scale_bytes + layout.group_k * kPanel * f.bits / 8;
   layout.panel_bytes = layout.groups * layout.group_bytes;
   return layout;

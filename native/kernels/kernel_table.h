@@ -63,13 +63,14 @@ struct PanelProduct {
   bool window;
 };
 
-// One output column's weights to integers and bf16 scales. The arithmetic is the same on every ISA.
+// One output column's weights to integers or codes of small floats, and scales as their bits (NaNs
+// where a weight is not finite). The arithmetic is the same on every ISA.
 struct QuantizeRow {
   const float* x;
   int64_t k;
   Format format;
   int8_t* q;         // [k padded], without bias
-  uint16_t* scales;  // [groups] bf16
+  uint32_t* scales;  // [groups]
 };
 
 // out[r][0..cols) = c[r] (+ bias) (+ out[r])

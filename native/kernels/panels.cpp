@@ -10,6 +10,7 @@
 
 #include "../core/errors.h"
 #include "isa.h"
+#include "small_floats.h"
 #include "thread_pool.h"
 
 namespace inlay::kernels {
@@ -31,19 +32,22 @@ bool all_below(const float* x, int64_t count, uint32_t magnitude_bits) {
   return largest < magnitude_bits;
 }
 
-// Every weight that integers of the format can say with these scales is finite.
-bool scales_fit(Format format, const uint16_t* scales, int64_t groups) {
-  const float largest = static_cast<float>(info(format).bias);
-  return std::all_of(scales, scales + groups, [largest](uint16_t scale) {
-    return std::isfinite(largest * from_bf16(scale));
-  });
+// Every weight that the format can say with this scale is finite.
+bool scale_fits(Format format, uint32_t scale) {
+  return std::isfinite(largest_weight(format) * value_of_scale(info(format).scale, scale));
+}
+
+bool scales_fit(Format format, const uint32_t* scales, int64_t groups) {
+  return std::all_of(scales, scales + groups,
+                     [format](uint32_t scale) { return scale_fits(format, scale); });
 }
 
 int64_t words_per_group(Format format, const PanelLayout& layout) {
   return layout.group_k * info(format).bits / 32;
 }
 
-// Scratch of one thread: a source row as fp32, its integers, and kColumns rows of words and scales.
+// Scratch of one thread: a source row as fp32, its integers or codes, and kColumns rows of words and
+// scales.
 // Rows of words lie a cache line further apart than they are long, or 16 of them would meet in the
 // same few cache sets when K is a power of two.
 struct Scratch {
@@ -55,7 +59,7 @@ struct Scratch {
   float* row;
   int8_t* q;
   uint32_t* words;   // [kColumns][word_stride]
-  uint16_t* scales;  // [kColumns][groups]
+  uint32_t* scales;  // [kColumns][groups]
 
   static int64_t floats(Format format, int64_t k) {
     const PanelLayout layout = panel_layout(format, k);
@@ -71,7 +75,7 @@ struct Scratch {
         row(memory),
         q(reinterpret_cast<int8_t*>(row + layout.k)),
         words(reinterpret_cast<uint32_t*>(row + layout.k + round_up(layout.k, 4) / 4)),
-        scales(reinterpret_cast<uint16_t*>(words + kColumns * word_stride)) {}
+        scales(words + kColumns * word_stride) {}
 };
 
 // A source row as fp32, converted into `scratch` when it has to be.
@@ -102,13 +106,35 @@ void words_of_integers(const Scratch& scratch, uint32_t* words) {
   }
 }
 
+// Codes of small floats to words; those that the kernels take as 0 become that.
+void words_of_codes(const Scratch& scratch, const uint32_t* scales, uint32_t* words) {
+  const uint8_t* codes = reinterpret_cast<const uint8_t*>(scratch.q);
+  if (info(scratch.format).bits == 8) {
+    for (int64_t i = 0; i < scratch.row_words; ++i, codes += 4)
+      words[i] = codes[0] | uint32_t{codes[2]} << 8 | uint32_t{codes[1]} << 16 |
+                 uint32_t{codes[3]} << 24;
+    return;
+  }
+  for (int64_t i = 0; i < scratch.row_words; ++i, codes += 8) {
+    const uint32_t scale = scales[8 * i / scratch.layout.group_k];
+    words[i] = 0;
+    for (uint32_t j = 0; j < 8; ++j) {
+      const uint32_t code = vanishes(codes[j], scale) ? codes[j] & kE2m1.sign : codes[j];
+      words[i] |= code << (j / 2 * 4 + j % 2 * 16);
+    }
+  }
+}
+
 // False when the row is not finite, or will not be in the format.
 bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratch, uint32_t* words,
-                  uint16_t* scales) {
+                  uint32_t* scales) {
   const float* x = float_row(source, row, scratch.row);
-  if (info(scratch.format).operand == Operand::kI8) {
+  if (info(scratch.format).scale != Scale::kNone) {
     scratch.table->quantize_row({x, source.cols, scratch.format, scratch.q, scales});
-    words_of_integers(scratch, words);
+    if (has_small_floats(scratch.format))
+      words_of_codes(scratch, scales, words);
+    else
+      words_of_integers(scratch, words);
     return scales_fit(scratch.format, scales, scratch.layout.groups);
   }
   if (scratch.format == Format::kF32) {
@@ -122,20 +148,42 @@ bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratc
   return all_below(x, source.cols, kInfinityInBf16);
 }
 
-// False when a scale does not fit the format or an integer does not.
+// A scale of a matrix that is quantised already, as the bits that the format stores.
+uint32_t stored_scale(const QuantizedMatrix& source, Format format, int64_t row, int64_t group) {
+  const std::byte* at =
+      source.scales + row * source.scale_stride + group * quantized_scale_bytes(format);
+  if (info(format).scale == Scale::kE8m0) return static_cast<uint32_t>(*at);
+  uint32_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return info(format).scale == Scale::kF32 ? bits : to_bf16(std::bit_cast<float>(bits));
+}
+
+bool is_nan_of_e4m3(int8_t code) { return (code & 0x7f) == 0x7f; }
+
+// False when a scale does not fit the format, or an integer or a code does not.
 bool words_of_row(const QuantizedMatrix& source, int64_t row, const Scratch& scratch,
-                  uint32_t* words, uint16_t* scales) {
-  const int8_t* q = source.q + row * source.row_stride;
-  const float* row_scales = source.scales + row * source.scale_stride;
+                  uint32_t* words, uint32_t* scales) {
+  const FormatInfo& f = info(scratch.format);
+  const int8_t* q = reinterpret_cast<const int8_t*>(source.q) + row * source.row_stride;
   for (int64_t group = 0; group < scratch.layout.groups; ++group)
-    scales[group] = to_bf16(row_scales[group]);
-  bool valid = scales_fit(scratch.format, scales, scratch.layout.groups);
-  if (info(scratch.format).bits == 4)
-    valid = valid && std::all_of(q, q + source.cols, [](int8_t x) { return x >= -8 && x <= 7; });
-  std::memcpy(scratch.q, q, static_cast<std::size_t>(source.cols));
+    scales[group] = stored_scale(source, scratch.format, row, group);
+  const bool scales_are_good = scales_fit(scratch.format, scales, scratch.layout.groups);
   std::fill(scratch.q + source.cols, scratch.q + scratch.layout.k, int8_t{0});
+  if (f.scale == Scale::kE8m0) {
+    for (int64_t i = 0; i < source.cols; ++i)
+      scratch.q[i] = static_cast<int8_t>(q[i / 2] >> (i % 2 * 4) & 15);
+    words_of_codes(scratch, scales, words);
+    return scales_are_good;
+  }
+  std::memcpy(scratch.q, q, static_cast<std::size_t>(source.cols));
+  if (f.scale == Scale::kF32) {
+    words_of_codes(scratch, scales, words);
+    return scales_are_good && std::none_of(q, q + source.cols, is_nan_of_e4m3);
+  }
   words_of_integers(scratch, words);
-  return valid;
+  return scales_are_good &&
+         (f.bits == 8 ||
+          std::all_of(q, q + source.cols, [](int8_t x) { return x >= -8 && x <= 7; }));
 }
 
 // Rows of words and scales to columns [column, column + count) of a panel.
@@ -143,11 +191,11 @@ void transpose_into(const Scratch& scratch, std::byte* panel, int64_t column, in
   const int64_t steps = words_per_group(scratch.format, scratch.layout);
   for (int64_t group = 0; group < scratch.layout.groups; ++group) {
     std::byte* target = panel + group * scratch.layout.group_bytes;
-    if (scratch.layout.scale_bytes > 0) {
-      uint16_t* scales = reinterpret_cast<uint16_t*>(target) + column;
-      for (int64_t i = 0; i < count; ++i)
-        scales[i] = scratch.scales[i * scratch.layout.groups + group];
-    }
+    const int64_t bytes = bytes_of(info(scratch.format).scale);
+    for (int64_t i = 0; bytes > 0 && i < count; ++i)  // little-endian: the low bytes come first
+      std::memcpy(target + (column + i) * bytes,
+                  scratch.scales + i * scratch.layout.groups + group,
+                  static_cast<std::size_t>(bytes));
     uint32_t* words = reinterpret_cast<uint32_t*>(target + scratch.layout.scale_bytes) + column;
     const uint32_t* source = scratch.words + group * steps;
     for (int64_t step = 0; step < steps; ++step)
@@ -162,13 +210,26 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t value) {
   }
 }
 
-[[noreturn]] void refuse(const SourceMatrix& source, int64_t row) {
+[[noreturn]] void refuse(Format, const SourceMatrix& source, int64_t row) {
   throw NotFiniteError(std::string(source.name) + ": row " + std::to_string(row) +
                        " holds a NaN or an infinity, or a value that is one in this format; "
                        "weights must be finite");
 }
 
-[[noreturn]] void refuse(const QuantizedMatrix& source, int64_t row) {
+[[noreturn]] void refuse(Format format, const QuantizedMatrix& source, int64_t row) {
+  if (has_small_floats(format)) {
+    const int64_t groups = panel_layout(format, source.cols).groups;
+    for (int64_t group = 0; group < groups; ++group)
+      if (!scale_fits(format, stored_scale(source, format, row, group)))
+        throw NotFiniteError(std::string(source.scales_name) + ": row " + std::to_string(row) +
+                             ", group " + std::to_string(group) +
+                             " is a NaN, an infinity, or a scale whose weights are not finite");
+    const int8_t* q = reinterpret_cast<const int8_t*>(source.q) + row * source.row_stride;
+    throw NotFiniteError(
+        std::string(source.name) + ": row " + std::to_string(row) + ", column " +
+        std::to_string(std::find_if(q, q + source.cols, is_nan_of_e4m3) - q) +
+        " is a NaN; weights must be finite");
+  }
   throw ArgumentError(std::string(source.name) + ": row " + std::to_string(row) +
                       " holds a scale that is not finite, a scale whose weights are not, or an "
                       "integer outside the format's range");
@@ -201,7 +262,7 @@ void pack_all(Format format, std::span<const PanelJob<Source>> jobs) {
   });
   if (bad == kNone) return;
   const PanelJob<Source>& job = jobs[static_cast<std::size_t>(bad / kPanel)];
-  refuse(*job.source, job.first + bad % kPanel);
+  refuse(format, *job.source, job.first + bad % kPanel);
 }
 
 }  // namespace
@@ -214,8 +275,9 @@ SourceMatrix columns(SourceMatrix source, Format, int64_t first, int64_t width) 
 }
 
 QuantizedMatrix columns(QuantizedMatrix source, Format format, int64_t first, int64_t width) {
-  source.q += first;
-  if (info(format).group > 0) source.scales += first / info(format).group;
+  source.q += quantized_row_bytes(format, first);
+  if (info(format).group > 0)
+    source.scales += first / info(format).group * quantized_scale_bytes(format);
   source.cols = width;
   return source;
 }
@@ -227,6 +289,20 @@ void pack_panels(Format format, std::span<const PanelJob<SourceMatrix>> jobs) {
 void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs) {
   pack_all(format, jobs);
 }
+
+namespace {
+
+// Words of a column of a group, kPanel apart.
+void unpack_codes(Format format, const uint32_t* words, int64_t count, float scale, float* out) {
+  const int64_t bits = info(format).bits, per_word = 32 / bits;
+  for (int64_t j = 0; j < count; ++j) {
+    const int64_t step = j % per_word;
+    const uint32_t word = words[j / per_word * kPanel] >> (step / 2 * bits + step % 2 * 16);
+    out[j] = value_of_code(small_float(format), word & ((1u << bits) - 1u)) * scale;
+  }
+}
+
+}  // namespace
 
 void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
                   float* target, int64_t target_stride) {
@@ -246,7 +322,15 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
         for (int64_t j = 0; j < size; ++j)
           out[j] = from_bf16(static_cast<uint16_t>(word[j / 2 * kPanel] >> (j % 2 * 16)));
       } else {
-        const float scale = from_bf16(reinterpret_cast<const uint16_t*>(source)[column + i]);
+        uint32_t bits = 0;
+        const int64_t scale_bytes = bytes_of(f.scale);
+        std::memcpy(&bits, source + (column + i) * scale_bytes,
+                    static_cast<std::size_t>(scale_bytes));
+        const float scale = value_of_scale(f.scale, bits);
+        if (has_small_floats(format)) {
+          unpack_codes(format, word, size, scale, out);
+          continue;
+        }
         // Where the integers of a word lie: byte j % 4, and of 4 bits the high half for j >= 4.
         const int64_t per_word = 32 / f.bits;
         const uint32_t mask = (1u << f.bits) - 1u;
@@ -260,7 +344,10 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
   }
 }
 
-void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scales) {
+void quantize(const SourceMatrix& source, Format format, std::byte* q, std::byte* scales) {
+  const Scale scale = info(format).scale;
+  const int64_t row_bytes = quantized_row_bytes(format, source.cols);
+  const int64_t scale_bytes = quantized_scale_bytes(format);
   const PanelLayout layout = panel_layout(format, source.cols);
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
@@ -270,12 +357,21 @@ void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scale
     const Scratch scratch(table, format, source.cols, session.thread_scratch(thread));
     const float* x = float_row(source, row, scratch.row);
     table.quantize_row({x, source.cols, format, scratch.q, scratch.scales});
-    std::memcpy(q + row * source.cols, scratch.q, static_cast<std::size_t>(source.cols));
-    for (int64_t group = 0; group < layout.groups; ++group)
-      scales[row * layout.groups + group] = from_bf16(scratch.scales[group]);
+    if (scale == Scale::kE8m0)  // what is behind the last column is 0
+      for (int64_t i = 0; i < row_bytes; ++i)
+        q[row * row_bytes + i] =
+            static_cast<std::byte>(scratch.q[2 * i] | static_cast<uint8_t>(scratch.q[2 * i + 1]) << 4);
+    else
+      std::memcpy(q + row * row_bytes, scratch.q, static_cast<std::size_t>(row_bytes));
+    for (int64_t group = 0; group < layout.groups; ++group) {
+      const uint32_t bits = scale == Scale::kBf16 ? scratch.scales[group] << 16
+                                                  : scratch.scales[group];
+      std::memcpy(scales + (row * layout.groups + group) * scale_bytes, &bits,
+                  static_cast<std::size_t>(scale_bytes));
+    }
     if (!scales_fit(format, scratch.scales, layout.groups)) keep_lowest(bad, row);
   });
-  if (bad != kNone) refuse(source, bad);
+  if (bad != kNone) refuse(format, source, bad);
 }
 
 }  // namespace inlay::kernels

@@ -22,16 +22,27 @@ struct SourceMatrix {
   int64_t row_stride;  // elements
 };
 
-// A borrowed matrix that is quantised already, with one fp32 scale per row and group.
+// A borrowed matrix that is quantised already, with a scale per row and group: an integer in each
+// byte with fp32 scales, an e4m3 in each byte with fp32 scales, or two e2m1 in each byte, the first
+// in its low half, with e8m0 scales.
 struct QuantizedMatrix {
   const char* name;
-  const int8_t* q;
-  const float* scales;
+  const char* scales_name;
+  const std::byte* q;
+  const std::byte* scales;
   int64_t rows;
-  int64_t cols;
-  int64_t row_stride;    // of q
-  int64_t scale_stride;  // scales between rows
+  int64_t cols;          // weights
+  int64_t row_stride;    // bytes
+  int64_t scale_stride;  // bytes
 };
+
+// Of a row of k weights in such a matrix, and of a scale.
+constexpr int64_t quantized_row_bytes(Format format, int64_t k) {
+  return info(format).scale == Scale::kE8m0 ? (k + 1) / 2 : k;
+}
+constexpr int64_t quantized_scale_bytes(Format format) {
+  return info(format).scale == Scale::kE8m0 ? 1 : 4;
+}
 
 // Columns [first, first + width); first is at the start of a group.
 SourceMatrix columns(SourceMatrix source, Format format, int64_t first, int64_t width);
@@ -48,8 +59,8 @@ struct PanelJob {
 };
 
 // Runs all jobs on the thread pool. Throws, once all the others are done, NotFiniteError when a row
-// is not finite or not in the format, ArgumentError when one that is quantised already is out of
-// the format's range.
+// is not finite or not in the format, ArgumentError when one of integers that is quantised already
+// is out of the format's range.
 void pack_panels(Format format, std::span<const PanelJob<SourceMatrix>> jobs);
 void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs);
 
@@ -58,8 +69,8 @@ void pack_panels(Format format, std::span<const PanelJob<QuantizedMatrix>> jobs)
 void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t column, int64_t count,
                   float* target, int64_t target_stride);
 
-// q [rows][cols] and scales [rows][groups] of an integer format, on the thread pool. Throws
-// NotFiniteError as pack_panels.
-void quantize(const SourceMatrix& source, Format format, int8_t* q, float* scales);
+// The matrix as a QuantizedMatrix has it, rows side by side, in a format with scales, on the thread
+// pool. Throws NotFiniteError as pack_panels.
+void quantize(const SourceMatrix& source, Format format, std::byte* q, std::byte* scales);
 
 }  // namespace inlay::kernels

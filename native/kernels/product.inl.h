@@ -35,8 +35,9 @@ inline Prefetch follow(const PanelProduct& p, const PanelLayout& layout, int64_t
 // and 5 to 35 % with six.
 inline Prefetch read_ahead() { return {nullptr, nullptr, 0, {}, 4096}; }
 
-// Multiplies all rows by a slice of one panel. The products below cut panels for such a unit.
-template <typename TheOp>
+// Multiplies all rows by a slice of one panel. The products below cut panels for such a unit;
+// kInPlace: they are read where they are.
+template <typename TheOp, bool kInPlace = true>
 class VectorUnit {
  public:
   using Op = TheOp;
@@ -54,11 +55,15 @@ class VectorUnit {
     rows_over<IntegerTile<Op>>(run, p_.x_rows, p_.rows, columns(p_, panel), results(p_, panel),
                                prefetch_);
   }
+  void multiply(const ScaledRun& run, int64_t panel) {
+    rows_over<ScaledTile<Op>>(run, p_.x_rows, p_.rows, columns(p_, panel), results(p_, panel),
+                              prefetch_);
+  }
 
  private:
   static Prefetch prefetch(const PanelProduct& p, const PanelLayout& layout) {
     const int64_t tiles = (p.rows + Op::kTileRows - 1) / Op::kTileRows;
-    if (tiles == 1) return read_ahead();
+    if (tiles == 1) return kInPlace ? read_ahead() : Prefetch{};
     const int64_t fetches = p.panels * tiles * (kPanel / (Op::kTileVecs * Vec::kWidth)) *
                             (layout.k / (Op::kSteps * kStepsPerFetch));
     return p.window ? follow(p, layout, fetches) : spread_evenly(p, fetches);
@@ -174,6 +179,50 @@ inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout) 
   });
 }
 
+// Calls body(panel, first group, end group, bf16 panel) for slices of small floats, each taken apart
+// once for all rows.
+template <typename Unit, typename Decode, typename Body>
+inline void over_decoded(const PanelProduct& p, const PanelLayout& layout, const Decode& decode,
+                         const Body& body) {
+  const bool one_tile = p.rows <= Unit::Op::kTileRows;
+  const int64_t slice_k = kSliceK / (one_tile ? 4 : 2);
+  const int64_t ahead = one_tile ? read_ahead().ahead : 0;
+  over_slices<Unit>(p, layout.groups, slice_k / layout.group_k,
+                    [&](int64_t i, int64_t first, int64_t end) {
+                      const std::byte* groups =
+                          p.panel + i * layout.panel_bytes + first * layout.group_bytes;
+                      decode(groups, layout, end - first, ahead, p.scratch);
+                      body(i, groups, first, end);
+                    });
+}
+
+// Sums of groups are scaled: an fp32 scale times an e4m3 is no bf16.
+template <typename Unit>
+inline void e4m3_product(const PanelProduct& p, const PanelLayout& layout) {
+  Unit unit(p, layout);
+  over_decoded<Unit>(
+      p, layout, decode_e4m3,
+      [&](int64_t i, const std::byte* groups, int64_t first, int64_t end) {
+        unit.multiply(ScaledRun{p.scratch, groups, layout.group_bytes, first * layout.group_k * 2,
+                                first, end, layout.group_k / Unit::Op::kSteps},
+                      i);
+      });
+}
+
+// A power of two times an e2m1 is a bf16: from there on it is the product of bf16 panels, with the
+// same bits.
+template <typename Unit>
+inline void e2m1_product(const PanelProduct& p, const PanelLayout& layout) {
+  Unit unit(p, layout);
+  over_decoded<Unit>(p, layout, decode_e2m1,
+                     [&](int64_t i, const std::byte*, int64_t first, int64_t end) {
+                       unit.multiply(FloatRun{p.scratch, first * layout.group_k * 2,
+                                              (end - first) * layout.group_k / Unit::Op::kSteps,
+                                              first == 0},
+                                     i);
+                     });
+}
+
 template <typename OpOfBf16 = OpBf16>
 inline void vector_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
@@ -189,6 +238,12 @@ inline void vector_product(const PanelProduct& p) {
       break;
     case Format::kI8G32:
       grouped_product<VectorUnit<OpI8>>(p, layout);
+      break;
+    case Format::kF8G128:
+      e4m3_product<VectorUnit<OpOfBf16, false>>(p, layout);
+      break;
+    case Format::kMxF4:
+      e2m1_product<VectorUnit<OpOfBf16, false>>(p, layout);
       break;
     default:
       if (p.rows <= Dot::kTileRows)

@@ -23,8 +23,8 @@ class TileUnit {
         prefetch_(spread_evenly(p, p.panels * ((p.rows + kBlockRows - 1) / kBlockRows) *
                                        (kPanel / kBlockColumns) *
                                        (layout.k / (Op::kSteps * kTileSteps)))),
-        rows_(p.scratch + kSliceK * kPanel),  // after the nibbles that spread_product takes apart
-        integers_(rows_ + kMaxRows * kSliceBytes) {
+        rows_(p.scratch + kSliceK * kPanel),  // after the slice that some products take apart
+        sums_(rows_ + kMaxRows * kSliceBytes) {
     static_assert((kSliceK + kMaxRows * kSliceBytes / kPanel + kBlockRows * 4) * kPanel <=
                   kProductScratch);
   }
@@ -59,10 +59,33 @@ class TileUnit {
             store_sums(c);
             break;
           }
-          store_sums(integers_);
+          store_sums(sums_);
           scale_block(run, group, scales, row, c);
           a += group_bytes;
           weights += run.weights_stride;
+          scales += run.scales_stride;
+        }
+      }
+    }
+  }
+
+  void multiply(const ScaledRun& run, int64_t panel) {
+    const int64_t group_bytes = run.steps * Op::kRowBytes;
+    gather(run.row_offset, (run.end_group - run.first_group) * group_bytes);
+    for (int64_t row = 0; row < p_.rows; row += kBlockRows) {
+      begin_block(row, run.steps);
+      for (int64_t column = 0; column < columns(p_, panel); column += kBlockColumns) {
+        float* c = results(p_, panel) + row * kPanel + column;
+        const std::byte* a = rows_ + row * kSliceBytes;
+        const std::byte* weights = run.weights + column * 4;
+        const std::byte* scales = run.scales + column * 4;
+        for (int64_t group = run.first_group; group < run.end_group; ++group) {
+          begin_sums(true, c);
+          accumulate<Operand::kBf16>(a, weights, run.steps);
+          store_sums(sums_);
+          scale_sums(group, reinterpret_cast<const float*>(scales), c);
+          a += group_bytes;
+          weights += run.steps * Op::kPanelBytes;
           scales += run.scales_stride;
         }
       }
@@ -154,7 +177,7 @@ class TileUnit {
       const Dot::I start = Dot::set(reinterpret_cast<const int32_t*>(x + run.row_sums)[group]);
       const Vec::F a_scale = Vec::set(reinterpret_cast<const float*>(x + run.row_scales)[group]);
       for (int64_t column = 0; column < kBlockColumns; column += Vec::kWidth) {
-        const Dot::I sum = Dot::add(start, Dot::load(integers_ + r * kStride + column * 4));
+        const Dot::I sum = Dot::add(start, Dot::load(sums_ + r * kStride + column * 4));
         const Vec::F w_scale = Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + column);
         const Vec::F before = group == 0 ? Vec::zero() : Vec::load(c + column);
         Vec::store(c + column, Vec::fma(Dot::to_float(sum), Vec::mul(w_scale, a_scale), before));
@@ -162,10 +185,21 @@ class TileUnit {
     }
   }
 
+  // The end of a group, as ScaledTile does it.
+  void scale_sums(int64_t group, const float* scales, float* c) const {
+    const float* sums = reinterpret_cast<const float*>(sums_);
+    for (int64_t r = 0; r < block_rows_; ++r, c += kPanel, sums += kPanel)
+      for (int64_t column = 0; column < kBlockColumns; column += Vec::kWidth) {
+        const Vec::F before = group == 0 ? Vec::zero() : Vec::load(c + column);
+        Vec::store(c + column,
+                   Vec::fma(Vec::load(sums + column), Vec::load(scales + column), before));
+      }
+  }
+
   const PanelProduct& p_;
   Prefetch prefetch_;
   std::byte* rows_;
-  std::byte* integers_;  // int32 [kBlockRows][kPanel]
+  std::byte* sums_;  // int32 or fp32 [kBlockRows][kPanel]
   Tiles tiles_;
   int64_t gathered_ = -1;
   int64_t block_rows_ = 0;
@@ -178,13 +212,7 @@ constexpr int64_t kMinTileRows = 8;
 static_assert(kMinTileRows > OpI8::kTileRows && kMinTileRows > OpBf16::kTileRows,
               "with fewer rows a slice is all of K");
 
-void panel_product(const PanelProduct& p) {
-  const bool tiles = p.format != Format::kF32 && p.rows >= kMinTileRows;
-  if (!tiles && p.format != Format::kBf16) return vector_product(p);
-  if (!tiles) {
-    const TileArithmetic arithmetic;
-    return vector_product<OpBf16Apart>(p);
-  }
+inline void tile_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
   switch (p.format) {
     case Format::kBf16:
@@ -196,7 +224,24 @@ void panel_product(const PanelProduct& p) {
     case Format::kI8G32:
       grouped_product<TileUnit<OpI8>>(p, layout);
       break;
+    case Format::kF8G128:
+      e4m3_product<TileUnit<OpBf16Apart>>(p, layout);
+      break;
+    case Format::kMxF4:
+      e2m1_product<TileUnit<OpBf16Apart>>(p, layout);
+      break;
     default:
       spread_product<TileUnit<OpI4Bytes>>(p, layout);
   }
+}
+
+void panel_product(const PanelProduct& p) {
+  const bool tiles = p.format != Format::kF32 && p.rows >= kMinTileRows;
+  if (info(p.format).operand != Operand::kBf16) {
+    if (!tiles) return vector_product(p);
+    return tile_product(p);
+  }
+  const TileArithmetic arithmetic;
+  if (!tiles) return vector_product<OpBf16Apart>(p);
+  tile_product(p);
 }

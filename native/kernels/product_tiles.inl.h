@@ -128,6 +128,57 @@ struct IntegerTile {
   }
 };
 
+// Whole groups of a bf16 panel with an fp32 scale per group and column.
+struct ScaledRun {
+  const std::byte* weights;
+  const std::byte* scales;  // of the first group
+  int64_t scales_stride;    // bytes from group to group
+  int64_t row_offset;       // bytes, of the first step
+  int64_t first_group;
+  int64_t end_group;
+  int64_t steps;  // per group
+};
+
+template <typename Op>
+struct ScaledTile {
+  using Run = ScaledRun;
+  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+  template <int kRows, int kVecs>
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
+                  Prefetch& prefetch) {
+    const std::byte* x[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) x[r] = rows[r] + run.row_offset;
+    const std::byte* weights = run.weights + column * 4;
+    const std::byte* scales = run.scales + column * 4;
+    for (int64_t group = run.first_group; group < run.end_group; ++group) {
+      Vec::F acc[kRows][kVecs];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::zero();
+      if constexpr (requires { Op::kStepsApart; })
+        accumulate_apart<Op, kRows, kVecs>(x, weights, run.steps, prefetch, acc);
+      else
+        accumulate<Op, kRows, kVecs>(x, weights, run.steps, prefetch, acc);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec::F scale = Vec::load(reinterpret_cast<const float*>(scales) + v * Vec::kWidth);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          float* target = c + r * kPanel + v * Vec::kWidth;
+          const Vec::F before = group == 0 ? Vec::zero() : Vec::load(target);
+          Vec::store(target, Vec::fma(acc[r][v], scale, before));
+        }
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) x[r] += run.steps * Op::kRowBytes;
+      weights += run.steps * Op::kPanelBytes;
+      scales += run.scales_stride;
+    }
+  }
+};
+
 template <typename Tile, int kRows>
 inline void tile_columns(const typename Tile::Run& run, const std::byte* const* rows, int64_t cols,
                          float* c, Prefetch& prefetch) {

@@ -1,4 +1,4 @@
-// Weights to integers and bf16 scales, one row (output column) at a time. `Vec` is the vector unit
+// Weights to integers or small floats and scales, one row (output column) at a time. `Vec` is the vector unit
 // of the including ISA file; nothing here fuses a multiply and an add, and every group is summed in
 // ascending order by one lane, so all ISAs give the same bits.
 // Included inside an anonymous namespace: see isa/*.cpp.
@@ -9,7 +9,6 @@
 
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: the low byte of x + kRounder is x rounded
 constexpr int32_t kInfinityBits = 0x7f800000;
-constexpr uint16_t kNanScale = 0x7fc0;
 // Groups below this are zero: their scales would leave the range of normal numbers.
 constexpr float kSmallestPeak = 0x1p-100f;
 
@@ -31,13 +30,14 @@ inline int32_t peak_bits(const float* x, int64_t count) {
 
 // The largest magnitude becomes 127: a bf16 scale is off by at most 2^-9, which makes that 127.25,
 // so nothing is clipped. False when a value is not finite.
-inline bool quantize_group_8bit(const float* x, int64_t count, int8_t* q, uint16_t* scale) {
+inline bool quantize_group_8bit(const float* x, int64_t count, int8_t* q, uint32_t* scale) {
   const int32_t bits = peak_bits(x, count);
   if (bits >= kInfinityBits) return false;
   float peak;
   __builtin_memcpy(&peak, &bits, sizeof peak);
   *scale = peak < kSmallestPeak ? 0 : to_bf16(peak / 127.0f);
-  const float inverse = *scale == 0 ? 0.0f : 1.0f / from_bf16(*scale);
+  const float inverse =
+      *scale == 0 ? 0.0f : 1.0f / from_bf16(static_cast<uint16_t>(*scale));
   for (int64_t i = 0; i < count; ++i)
     q[i] = static_cast<int8_t>(float_bits(x[i] * inverse + kRounder));
   return true;
@@ -156,7 +156,7 @@ inline bool quantize_row_4bit(const QuantizeRow& p, const PanelLayout& layout) {
     float scales[kWidth];
     if (!quantize_groups_4bit(x, size, scales)) return false;
     for (int64_t lane = 0; lane < groups; ++lane) {
-      p.scales[first + lane] = static_cast<uint16_t>(float_bits(scales[lane]) >> 16);
+      p.scales[first + lane] = static_cast<uint32_t>(float_bits(scales[lane])) >> 16;
       int8_t* q = p.q + (first + lane) * size;
       for (int64_t i = 0; i < size; ++i)
         q[i] = static_cast<int8_t>(float_bits(elements[i * kWidth + lane]));
@@ -165,22 +165,67 @@ inline bool quantize_row_4bit(const QuantizeRow& p, const PanelLayout& layout) {
   return true;
 }
 
-inline bool quantize_row_8bit(const QuantizeRow& p, const PanelLayout& layout) {
+// x / scale to the nearest code, ties to even, what is beyond the largest to the largest.
+inline void to_codes(const SmallFloat& f, const float* x, int64_t count, float scale, int8_t* q) {
+  const uint32_t shift = 23 - f.mantissa;
+  const float rounder = kRounder * f.unit;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = x[i] / scale;
+    const uint32_t bits = static_cast<uint32_t>(float_bits(value));
+    const uint32_t size = bits & 0x7fffffff;
+    const float magnitude = __builtin_bit_cast(float, size);
+    const uint32_t normal =
+        ((size + (1u << (shift - 1)) - 1u + (size >> shift & 1u)) >> shift) - f.offset;
+    const uint32_t subnormal = static_cast<uint32_t>(float_bits(magnitude + rounder)) & 0xff;
+    const uint32_t code = magnitude < f.normal ? subnormal : normal;
+    const uint32_t sign = (bits >> 31) * f.sign;
+    q[i] = static_cast<int8_t>((code < f.largest ? code : f.largest) | sign);
+  }
+}
+
+// The largest magnitude becomes 448.
+inline bool quantize_group_e4m3(const float* x, int64_t count, int8_t* q, uint32_t* scale) {
+  const int32_t bits = peak_bits(x, count);
+  if (bits >= kInfinityBits) return false;
+  const float peak = __builtin_bit_cast(float, bits);
+  const float divisor = peak / value_of_code(kE4m3, kE4m3.largest);
+  *scale = peak < kSmallestPeak ? 0 : static_cast<uint32_t>(float_bits(divisor));
+  to_codes(kE4m3, x, count, *scale == 0 ? 1.0f : divisor, q);
+  return true;
+}
+
+// The rule of OCP MX: the exponent of the largest magnitude becomes that of the largest number, 6,
+// which takes what is beyond it.
+inline bool quantize_group_e2m1(const float* x, int64_t count, int8_t* q, uint32_t* scale) {
+  const int32_t bits = peak_bits(x, count);
+  if (bits >= kInfinityBits) return false;
+  *scale = bits < float_bits(kSmallestPeak) ? 0 : (static_cast<uint32_t>(bits) >> 23) - 2;
+  to_codes(kE2m1, x, count, *scale == 0 ? 1.0f : value_of_scale(Scale::kE8m0, *scale), q);
+  return true;
+}
+
+template <typename Group>
+inline bool quantize_groups(const QuantizeRow& p, const PanelLayout& layout, const Group& quantize) {
   for (int64_t group = 0; group < layout.groups; ++group) {
     const int64_t begin = group * layout.group_k;
     const int64_t rest = p.k - begin;
     const int64_t count = rest < layout.group_k ? rest : layout.group_k;
-    if (!quantize_group_8bit(p.x + begin, count, p.q + begin, p.scales + group)) return false;
+    if (!quantize(p.x + begin, count, p.q + begin, p.scales + group)) return false;
     for (int64_t i = count; i < layout.group_k; ++i) p.q[begin + i] = 0;
   }
   return true;
 }
 
+inline bool quantize_groups(const QuantizeRow& p, const PanelLayout& layout) {
+  const bool is_8bit = info(p.format).bits == 8;
+  if (has_small_floats(p.format))
+    return quantize_groups(p, layout, is_8bit ? quantize_group_e4m3 : quantize_group_e2m1);
+  return is_8bit ? quantize_groups(p, layout, quantize_group_8bit) : quantize_row_4bit(p, layout);
+}
+
 void quantize_row(const QuantizeRow& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
-  const bool finite =
-      info(p.format).bits == 4 ? quantize_row_4bit(p, layout) : quantize_row_8bit(p, layout);
-  if (finite) return;
+  if (quantize_groups(p, layout)) return;
   for (int64_t i = 0; i < layout.k; ++i) p.q[i] = 0;
-  for (int64_t i = 0; i < layout.groups; ++i) p.scales[i] = kNanScale;
+  for (int64_t i = 0; i < layout.groups; ++i) p.scales[i] = nan_scale(info(p.format).scale);
 }

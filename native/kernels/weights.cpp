@@ -191,9 +191,9 @@ void ExpertWeights::set_down(int64_t expert, const Source& down_MF) {
   pack_panels(format_, std::span<const PanelJob<Source>>(jobs));
 }
 
-void ExpertWeights::set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
-                        const SourceMatrix& down_MF) {
-  std::vector<PanelJob<SourceMatrix>> jobs;
+template <typename Source>
+void ExpertWeights::set_gate_up(int64_t expert, const Source& gate_FM, const Source& up_FM) {
+  std::vector<PanelJob<Source>> jobs;
   for (const Shard& shard : shards_) {
     std::byte* panel =
         writable(shard.gate_up_memory) + expert * shard.gate_up_panels * shard.gate_up.panel_bytes;
@@ -204,16 +204,27 @@ void ExpertWeights::set(int64_t expert, const SourceMatrix& gate_FM, const Sourc
       panel += shard.gate_up.panel_bytes;
     }
   }
-  pack_panels(format_, std::span<const PanelJob<SourceMatrix>>(jobs));
+  pack_panels(format_, std::span<const PanelJob<Source>>(jobs));
+}
+
+void ExpertWeights::set(int64_t expert, const QuantizedMatrix& gate_FM,
+                        const QuantizedMatrix& up_FM, const QuantizedMatrix& down_MF) {
+  set_gate_up(expert, gate_FM, up_FM);
+  set_down(expert, down_MF);
+}
+
+void ExpertWeights::set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
+                        const SourceMatrix& down_MF) {
+  set_gate_up(expert, gate_FM, up_FM);
   if (info(format_).group != kWholeRow || shards_.size() == 1) {
     set_down(expert, down_MF);
     return;
   }
-  std::vector<int8_t> q(static_cast<std::size_t>(hidden_ * intermediate_));
-  std::vector<float> scales(static_cast<std::size_t>(hidden_));
+  std::vector<std::byte> q(static_cast<std::size_t>(hidden_ * intermediate_));
+  std::vector<std::byte> scales(static_cast<std::size_t>(hidden_ * 4));
   quantize(down_MF, format_, q.data(), scales.data());
-  set_down(expert, QuantizedMatrix{down_MF.name, q.data(), scales.data(), hidden_, intermediate_,
-                                   intermediate_, 1});
+  set_down(expert, QuantizedMatrix{down_MF.name, down_MF.name, q.data(), scales.data(), hidden_,
+                                   intermediate_, intermediate_, 4});
 }
 
 void ExpertWeights::set_bias(int64_t expert, const float* gate_F, const float* up_F,

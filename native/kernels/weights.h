@@ -114,6 +114,8 @@ class ExpertWeights {
   // shard.
   void set(int64_t expert, const SourceMatrix& gate_FM, const SourceMatrix& up_FM,
            const SourceMatrix& down_MF);
+  void set(int64_t expert, const QuantizedMatrix& gate_FM, const QuantizedMatrix& up_FM,
+           const QuantizedMatrix& down_MF);
   // A null pointer leaves what is there.
   void set_bias(int64_t expert, const float* gate_F, const float* up_F, const float* down_M);
   void dequantize(int64_t expert, float* gate_FM, float* up_FM, float* down_MF) const;
@@ -142,6 +144,8 @@ class ExpertWeights {
            offset;
   }
 
+  template <typename Source>
+  void set_gate_up(int64_t expert, const Source& gate_FM, const Source& up_FM);
   template <typename Source>
   void set_down(int64_t expert, const Source& down_MF);
 

@@ -71,13 +71,15 @@ void test_linear(Format format) {
                          WeightMemory(whole.memory().data(), whole.size_bytes(), nullptr));
           }) != "");
 
-    if (info(format).operand == Operand::kI8) {
-      const int64_t groups = whole.layout().groups;
-      std::vector<int8_t> q(w.size());
-      Floats scales(static_cast<std::size_t>(n * groups));
+    if (info(format).scale != Scale::kNone) {
+      const int64_t row_bytes = quantized_row_bytes(format, k);
+      const int64_t scale_bytes = whole.layout().groups * quantized_scale_bytes(format);
+      std::vector<std::byte> q(static_cast<std::size_t>(n * row_bytes));
+      std::vector<std::byte> scales(static_cast<std::size_t>(n * scale_bytes));
       quantize(rows_of("w", w, 0, n, k), format, q.data(), scales.data());
       LinearWeight quantised(n, k, format);
-      quantised.set_rows(0, QuantizedMatrix{"q", q.data(), scales.data(), n, k, k, groups});
+      quantised.set_rows(0, QuantizedMatrix{"q", "scales", q.data(), scales.data(), n, k,
+                                            row_bytes, scale_bytes});
       CHECK(same(whole.memory(), quantised.memory()));
     }
 

@@ -44,6 +44,19 @@ class kernels:
             up_bias_F: Any = None,
             down_bias_M: Any = None,
         ) -> None: ...
+        def set_quantized(
+            self,
+            expert: int,
+            gate_q_FM: Any,
+            gate_scales_FG: Any,
+            up_q_FM: Any,
+            up_scales_FG: Any,
+            down_q_MF: Any,
+            down_scales_MG: Any,
+            gate_bias_F: Any = None,
+            up_bias_F: Any = None,
+            down_bias_M: Any = None,
+        ) -> None: ...
         def dequantize(
             self, expert: int
         ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
@@ -99,7 +112,7 @@ class kernels:
     @staticmethod
     def quantize(
         weight_NK: Any, format: str
-    ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]: ...
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...
     @staticmethod
     def pack_linear(weight_NK: Any, format: str | None = None) -> LinearWeight: ...
     @staticmethod
@@ -199,7 +212,7 @@ class kernels:
     @staticmethod
     def isa_variants() -> list[tuple[str, str, str, str, str]]: ...
     @staticmethod
-    def formats() -> list[tuple[str, int, int, int, int]]: ...
+    def formats() -> list[tuple[str, int, int, int, int, str]]: ...
     @staticmethod
     def selected_isa() -> str: ...
     @staticmethod

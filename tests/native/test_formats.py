@@ -14,12 +14,14 @@ from inlay.kernels._checks import from_bf16, to_bf16
 from tests.native.cases import floats
 
 INTEGERS = [name for name in kernels.FORMATS if name.startswith("int")]
+QUANTISED = [name for name in kernels.FORMATS if format_named(name).group]
 SHAPES = [(1, 1), (65, 7), (130, 64), (40, 300)]
 
 # Relative L2 error of Gaussian weights in rows of 2048: what the documentation says, and no more.
 ERRORS = {
     "float32": 0, "bfloat16": 0.0017, "int8": 0.0084, "int8:g32": 0.0055,
-    "int4:g128": 0.0975, "int4:g64": 0.0905, "int4:g32": 0.0815,
+    "int4:g128": 0.0975, "int4:g64": 0.0905, "int4:g32": 0.0815, "fp8:g128": 0.0262,
+    "mxfp4": 0.116,
 }  # fmt: skip
 
 
@@ -50,7 +52,7 @@ def test_panels_are_those_of_the_reference(isa: str, rng: np.random.Generator, f
         assert np.array_equal(packed.dequantize(), plain.dequantize())
 
 
-@pytest.mark.parametrize("format", INTEGERS)
+@pytest.mark.parametrize("format", QUANTISED)
 def test_quantize_is_that_of_the_reference(isa: str, rng: np.random.Generator, format: str) -> None:
     for w in (floats(rng, 5, 7), floats(rng, 40, 300), awkward(rng)):
         for got, expected in zip(
@@ -89,7 +91,7 @@ def test_scales_are_bf16_and_the_dequantised_is_their_product(
     assert np.array_equal(kernels.pack_linear(w, format).dequantize(), values.reshape(9, 256))
 
 
-@pytest.mark.parametrize("format", INTEGERS)
+@pytest.mark.parametrize("format", QUANTISED)
 def test_quantised_rows_are_kept_as_they_are(
     isa: str, rng: np.random.Generator, format: str
 ) -> None:
@@ -144,7 +146,7 @@ def test_rows_that_are_not_finite_are_refused(
         module.pack_linear(w, format)
     with pytest.raises(ArgumentError, match="^rows_NK: row 17 holds"):
         module.LinearWeight(200, 70, format).set_rows(100, w[60:100])
-    if format in INTEGERS:
+    if format in QUANTISED:
         with pytest.raises(ArgumentError, match="^weight_NK: row 77 holds"):
             module.quantize(w, format)
     experts = module.ExpertWeights(1, 70, 150, format)
@@ -162,9 +164,10 @@ def test_what_becomes_infinite_in_the_format_is_refused(isa: str, module: Any, f
     w = np.zeros((3, 64), np.float32)
     w[1, 2] = largest * np.float32(0.75)  # 4 bits search among scales up to 1.28 times as large
     assert np.isfinite(module.pack_linear(w, format).dequantize()).all()
-    if format == "float32":
-        return
     w[1, 2] = largest
+    if format in ("float32", "fp8:g128", "mxfp4"):
+        assert np.isfinite(module.pack_linear(w, format).dequantize()).all()
+        return
     with pytest.raises(NotFiniteError, match="^weight_NK: row 1 holds"):
         module.pack_linear(w, format)
     if format in INTEGERS:
@@ -208,7 +211,8 @@ def test_the_table_of_formats_is_the_kernels_own() -> None:
 
     mine = [format_named(name) for name in FORMATS]
     assert _native.kernels.formats() == [
-        (f.name, f.bits, f.bias if f.is_integer else 0, f.group, f.k_multiple) for f in mine
+        (f.name, f.bits, f.bias if f.is_integer else 0, f.group, f.k_multiple, f.scale)
+        for f in mine
     ]
 
 
@@ -229,9 +233,9 @@ def test_quantised_rows_outside_the_format_are_refused(module: Any) -> None:
         weight.set_rows_quantized(0, q, scales[:, :1])
     with pytest.raises(ArgumentError, match="^first: "):
         weight.set_rows_quantized(1, q, scales)
-    with pytest.raises(ArgumentError, match="^format: 'bfloat16' holds no integers"):
+    with pytest.raises(ArgumentError, match="^format: 'bfloat16' has no scales"):
         module.LinearWeight(4, 64, "bfloat16").set_rows_quantized(0, q, scales)
-    with pytest.raises(ArgumentError, match="^format: 'float32' holds no integers"):
+    with pytest.raises(ArgumentError, match="^format: 'float32' has no scales"):
         module.quantize(np.ones((1, 1), np.float32), "float32")
 
 

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "../kernel_table.h"
+#include "../small_floats.h"
 
 namespace inlay::kernels::amx {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 #include "dot_avx512_vnni.inl.h"
 #include "bf16_fma.inl.h"
 #include "tiles_amx.inl.h"
+#include "codes_avx512.inl.h"
+#include "../decode.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"

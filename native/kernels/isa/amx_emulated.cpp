@@ -2,6 +2,7 @@
 // every machine. Everything is in an anonymous namespace, so that the linker cannot pick this
 // file's copy of a function for another ISA.
 #include "../kernel_table.h"
+#include "../small_floats.h"
 
 namespace inlay::kernels::amx_emulated {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 #include "dot_scalar.inl.h"
 #include "bf16_fma.inl.h"
 #include "tiles_emulated.inl.h"
+#include "codes_scalar.inl.h"
+#include "../decode.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "../kernel_table.h"
+#include "../small_floats.h"
 
 namespace inlay::kernels::avx512 {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 #include "ints_avx512.inl.h"
 #include "dot_avx512.inl.h"
 #include "bf16_fma.inl.h"
+#include "codes_avx512.inl.h"
+#include "../decode.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"

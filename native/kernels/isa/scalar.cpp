@@ -1,6 +1,7 @@
 // Portable C++ for every processor. Everything is in an anonymous namespace, so that the linker
 // cannot pick this file's copy of a function for another ISA.
 #include "../kernel_table.h"
+#include "../small_floats.h"
 
 namespace inlay::kernels::scalar {
 namespace {
@@ -9,6 +10,8 @@ namespace {
 #include "vec_scalar.inl.h"
 #include "dot_scalar.inl.h"
 #include "bf16_fma.inl.h"
+#include "codes_scalar.inl.h"
+#include "../decode.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"

@@ -19,17 +19,25 @@ class WeightFormat:
         bits: per weight.
         group: weights of a row that share a scale; 0 without scales, -1 for the whole row.
         k_multiple: rows are padded with zeros to a multiple of this.
+        scale: dtype of the scales, `bf16`, `float32` or `e8m0` (a power of two in a byte); empty
+            without.
     """
 
     name: str
     bits: int
     group: int
     k_multiple: int
+    scale: str = ""
 
     @property
     def is_integer(self) -> bool:
         """Weights are integers times a bf16 scale, and activations become int8."""
-        return self.group != 0
+        return self.scale == "bf16"
+
+    @property
+    def is_small_float(self) -> bool:
+        """Weights are floats of 8 or 4 bits times a scale, and activations become bf16."""
+        return self.scale in ("float32", "e8m0")
 
     @property
     def bias(self) -> int:
@@ -38,8 +46,9 @@ class WeightFormat:
 
     @property
     def bytes_per_weight(self) -> float:
-        """With the bf16 scales of groups; the one of a whole row is not counted."""
-        return self.bits / 8 + (2 / self.group if self.group > 0 else 0)
+        """With the scales of groups; the one of a whole row is not counted."""
+        scale_bytes = {"": 0, "bf16": 2, "float32": 4, "e8m0": 1}[self.scale]
+        return self.bits / 8 + (scale_bytes / self.group if self.group > 0 else 0)
 
     def padded(self, k: int) -> int:
         """Length of a packed row of `k` values."""
@@ -55,16 +64,18 @@ _ALL = {
     for f in (
         WeightFormat("float32", 32, 0, 1),
         WeightFormat("bfloat16", 16, 0, 32),
-        WeightFormat("int8", 8, -1, 64),
-        WeightFormat("int8:g32", 8, 32, 32),
-        WeightFormat("int4:g128", 4, 128, 128),
-        WeightFormat("int4:g64", 4, 64, 64),
-        WeightFormat("int4:g32", 4, 32, 32),
+        WeightFormat("int8", 8, -1, 64, "bf16"),
+        WeightFormat("int8:g32", 8, 32, 32, "bf16"),
+        WeightFormat("fp8:g128", 8, 128, 128, "float32"),
+        WeightFormat("int4:g128", 4, 128, 128, "bf16"),
+        WeightFormat("int4:g64", 4, 64, 64, "bf16"),
+        WeightFormat("int4:g32", 4, 32, 32, "bf16"),
+        WeightFormat("mxfp4", 4, 32, 32, "e8m0"),
     )
 }
 
 FORMATS = tuple(_ALL)
-"""Names of all formats, the most exact first."""
+"""Names of all formats, those of many bits first."""
 
 
 def format_named(name: str) -> WeightFormat:

@@ -21,6 +21,8 @@ from inlay.kernels.reference.formats import (
     PANEL,
     StoredRows,
     check_inner_size,
+    check_scales,
+    checked_quantized,
     panel_bytes,
     source_of,
 )
@@ -98,6 +100,49 @@ class ExpertWeights:
             for dim in range(2):
                 check_size(source, name, dim, shape[dim], "the experts' size")
             sources.append((source_of(source, name), name))
+        biases = self._checked_biases(gate_bias_F, up_bias_F, down_bias_M)
+        self._gate_up[expert].set(slice(0, f), *sources[0])
+        self._gate_up[expert].set(slice(f, 2 * f), *sources[1])
+        self._down[expert].set(slice(0, m), *sources[2])
+        self._set_biases(expert, biases)
+
+    def set_quantized(
+        self,
+        expert: int,
+        gate_q_FM: Any,
+        gate_scales_FG: Any,
+        up_q_FM: Any,
+        up_scales_FG: Any,
+        down_q_MF: Any,
+        down_scales_MG: Any,
+        gate_bias_F: Any = None,
+        up_bias_F: Any = None,
+        down_bias_M: Any = None,
+    ) -> None:
+        """Fill one expert with integers or small floats, and scales."""
+        self._check_expert(expert)
+        f, m = self.intermediate, self.hidden
+        format = format_named(self.format)
+        check_scales(format)
+        given = (
+            (gate_q_FM, gate_scales_FG, ("gate_q_FM", "gate_scales_FG"), f, m),
+            (up_q_FM, up_scales_FG, ("up_q_FM", "up_scales_FG"), f, m),
+            (down_q_MF, down_scales_MG, ("down_q_MF", "down_scales_MG"), m, f),
+        )
+        sources = []
+        for q, scales, names, rows, columns in given:
+            sources.append(checked_quantized(q, scales, format, columns, names))
+            check_size(sources[-1][0], names[0], 0, rows, "the experts' size")
+        biases = self._checked_biases(gate_bias_F, up_bias_F, down_bias_M)
+        self._gate_up[expert].set_quantized(slice(0, f), *sources[0])
+        self._gate_up[expert].set_quantized(slice(f, 2 * f), *sources[1])
+        self._down[expert].set_quantized(slice(0, m), *sources[2])
+        self._set_biases(expert, biases)
+
+    def _checked_biases(
+        self, gate_bias_F: Any, up_bias_F: Any, down_bias_M: Any
+    ) -> list[tuple[slice, F32]]:
+        f, m = self.intermediate, self.hidden
         ranges = {
             "gate_bias_F": (gate_bias_F, slice(0, f)),
             "up_bias_F": (up_bias_F, slice(f, 2 * f)),
@@ -115,9 +160,9 @@ class ExpertWeights:
             if not np.isfinite(bias).all():
                 raise NotFiniteError(f"{name}: holds a NaN or an infinity; weights must be finite")
             biases.append((place, bias))
-        self._gate_up[expert].set(slice(0, f), *sources[0])
-        self._gate_up[expert].set(slice(f, 2 * f), *sources[1])
-        self._down[expert].set(slice(0, m), *sources[2])
+        return biases
+
+    def _set_biases(self, expert: int, biases: list[tuple[slice, F32]]) -> None:
         for place, bias in biases:
             assert self._biases is not None
             self._biases[expert, place] = bias

@@ -8,11 +8,19 @@ import numpy.typing as npt
 
 from inlay.core.errors import NotFiniteError
 from inlay.core.weight_format import MAX_WHOLE_ROW, WeightFormat, format_named
-from inlay.kernels._checks import F32, array_of, as_f32, check, from_bf16, to_bf16
+from inlay.kernels._checks import F32, array_of, as_f32, check, check_size, from_bf16, to_bf16
+from inlay.kernels.reference import small_floats
 
 PANEL = 64
 """Output columns of a packed panel."""
 
+# Of scales as panels hold them; those of floats are not there.
+_SCALE_DTYPES: dict[str, type[Any]] = {
+    "": np.uint16,
+    "bf16": np.uint16,
+    "float32": np.float32,
+    "e8m0": np.uint8,
+}
 _SMALLEST_PEAK = np.float32(2.0**-100)
 _SMALLEST_ACTIVATION = np.float32(1e-35)
 _PEAK_AT = np.array(
@@ -20,10 +28,10 @@ _PEAK_AT = np.array(
 )
 
 
-def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[np.int8], F32]:
-    """Integers and scales of a weight matrix."""
+def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Integers or small floats of a weight matrix, and scales."""
     named = format_named(format)
-    check_integers(named)
+    check_scales(named)
     source = source_of(weight_NK, "weight_NK")
     k = source.shape[1]
     check(k >= 1, f"weight_NK: has shape {source.shape}, but rows must hold at least 1 value")
@@ -31,6 +39,8 @@ def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[np.int8], F32]:
     check_finite(source, "weight_NK")
     q, scales = quantized(source, named)
     check_finite(largest_weights(scales, named), "weight_NK")
+    if named.scale == "e8m0":
+        return small_floats.together(q[:, :k]), scales
     return np.ascontiguousarray(q[:, :k]), scales
 
 
@@ -49,24 +59,53 @@ def check_finite(x_NK: F32, name: str) -> None:
         )
 
 
-def largest_weights(scales: F32, format: WeightFormat) -> F32:
-    """The largest magnitude that integers of the format say with these scales."""
+def largest_weights(scales: npt.NDArray[Any], format: WeightFormat) -> F32:
+    """The largest magnitude that the format says with these scales."""
     with np.errstate(over="ignore"):
-        return scales * np.float32(format.bias)
+        if format.is_small_float:
+            number = small_floats.small_float(format)
+            return small_floats.scale_values(scales) * number.values()[number.largest]
+        return scales.astype(np.float32) * np.float32(format.bias)
 
 
-def check_integers(format: WeightFormat) -> None:
-    """Raise for a format without integers."""
+def check_scales(format: WeightFormat) -> None:
+    """Raise for a format without scales."""
     check(
-        format.is_integer,
-        f"format: '{format.name}' holds no integers; name an int8 or int4 one",
+        format.group != 0,
+        f"format: '{format.name}' has no scales; name one of int8, int4, fp8 or mxfp4",
     )
+
+
+def checked_quantized(
+    q: Any, scales: Any, format: WeightFormat, k: int, names: tuple[str, str]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows of k weights that are quantised already: integers or codes [N, K], and scales."""
+    name, scales_name = names
+    pairs = format.scale == "e8m0"
+    q = array_of(q, name, 2, np.int8 if format.is_integer else np.uint8)
+    scales = array_of(scales, scales_name, 2, np.uint8 if pairs else np.float32)
+    check_size(q, name, 1, -(-k // 2) if pairs else k, "the row's size")
+    check_size(scales, scales_name, 0, len(q), "as many rows as there are of weights")
+    check_size(scales, scales_name, 1, format.groups(k), "groups of a row")
+    if format.is_small_float:
+        codes = small_floats.apart(q, k) if pairs else q
+        small_floats.check_codes(codes, scales, format, name, scales_name)
+        return codes, scales
+    largest = largest_weights(from_bf16(to_bf16(scales)), format)
+    in_range = np.all((q >= -format.bias) & (q < format.bias), axis=1)
+    fits = np.isfinite(largest).all(axis=1) & in_range
+    check(
+        bool(fits.all()),
+        f"{name}: row {int(fits.argmin()) if len(fits) else 0} holds a scale that is not finite, "
+        "a scale whose weights are not, or an integer outside the format's range",
+    )
+    return q, scales
 
 
 def panel_bytes(format: WeightFormat, k: int) -> int:
     """Bytes of a packed panel whose rows have `k` values."""
-    scales = 2 * PANEL * format.groups(k) if format.is_integer else 0
-    return scales + PANEL * format.padded(k) * format.bits // 8
+    scale_bytes = _SCALE_DTYPES[format.scale]().itemsize if format.scale else 0
+    return PANEL * (scale_bytes * format.groups(k) + format.padded(k) * format.bits // 8)
 
 
 def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
@@ -78,9 +117,14 @@ def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
     )
 
 
-def quantized(x_NK: F32, format: WeightFormat) -> tuple[npt.NDArray[np.int8], F32]:
+def quantized(
+    x_NK: F32, format: WeightFormat
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """q [N, padded K] and scales [N, G]; every operation is the kernels' own, in their order."""
     x_NGI = _grouped(x_NK, format)
+    if format.is_small_float:
+        codes, small_scales = small_floats.quantized(x_NGI, format)
+        return codes.reshape(len(x_NK), format.padded(x_NK.shape[1])), small_scales
     q, scales = _in_8_bits(x_NGI) if format.bits == 8 else _in_4_bits(x_NGI)
     return q.astype(np.int8).reshape(len(x_NK), format.padded(x_NK.shape[1])), scales
 
@@ -157,26 +201,28 @@ class StoredRows:
     """Rows of weights as panels hold them.
 
     Attributes:
-        stored_NK: float32, bf16 bits, or unsigned integers (q + 128 or q + 8); K is padded.
-        scales_NG: bf16 bits; all formats have the array, floats do not use it.
+        stored_NK: float32, bf16 bits, unsigned integers (q + 128 or q + 8), or codes of small
+            floats; K is padded.
+        scales_NG: bf16 bits, float32 or e8m0; floats have the array and do not use it.
     """
 
     format: WeightFormat
     k: int
     stored_NK: npt.NDArray[Any]
-    scales_NG: npt.NDArray[np.uint16]
+    scales_NG: npt.NDArray[Any]
 
     @classmethod
     def zeros(cls, n: int, k: int, format: WeightFormat) -> "StoredRows":
         """As kernels make them: all bytes 0."""
         dtype = {32: np.float32, 16: np.uint16}.get(format.bits, np.uint8)
         stored = np.zeros((n, format.padded(k)), dtype)
-        return cls(format, k, stored, np.zeros((n, format.groups(k)), np.uint16))
+        scales = np.zeros((n, format.groups(k)), _SCALE_DTYPES[format.scale])
+        return cls(format, k, stored, scales)
 
     def set(self, rows: slice, source: F32, name: str) -> None:
         """Rows from fp32. Raises NotFiniteError with the argument's name."""
         check_finite(source, name)
-        if self.format.is_integer:
+        if self.format.group != 0:
             q, scales = quantized(source, self.format)
             check_finite(largest_weights(scales, self.format), name)
             self.set_quantized(rows, q, scales)
@@ -187,8 +233,18 @@ class StoredRows:
             check_finite(from_bf16(rounded), name)
             self.stored_NK[rows, : self.k] = rounded
 
-    def set_quantized(self, rows: slice, q: npt.NDArray[np.int8], scales: F32) -> None:
-        """Rows from integers and scales."""
+    def set_quantized(
+        self, rows: slice, q: npt.NDArray[Any], scales: npt.NDArray[Any]
+    ) -> None:
+        """Rows from integers or codes, and scales."""
+        if self.format.is_small_float:
+            groups = scales.shape[1]
+            codes = np.zeros(self.stored_NK[rows].shape, np.uint8)
+            codes[:, : q.shape[1]] = q
+            codes = small_floats.kept(codes.reshape(len(codes), groups, -1), scales)
+            self.stored_NK[rows] = codes.reshape(len(codes), -1)
+            self.scales_NG[rows] = scales
+            return
         self.stored_NK[rows] = self.format.bias
         self.stored_NK[rows, : q.shape[1]] = (q.astype(np.int16) + self.format.bias).astype(
             np.uint8
@@ -201,18 +257,21 @@ class StoredRows:
 
     def values(self) -> F32:
         """The weights that products use, fp32 [N, K]."""
-        if not self.format.is_integer:
+        if self.format.group == 0:
             return as_f32(self.stored_NK[:, : self.k])
-        groups = self.scales_NG.shape[1]
-        q = self.integers().astype(np.float32).reshape(len(self.stored_NK), groups, -1)
-        values = q * from_bf16(self.scales_NG)[..., None]
+        if self.format.is_integer:
+            q, scales = self.integers().astype(np.float32), from_bf16(self.scales_NG)
+        else:
+            q = small_floats.small_float(self.format).values()[self.stored_NK]
+            scales = small_floats.scale_values(self.scales_NG)
+        values = q.reshape(*scales.shape, -1) * scales[..., None]
         return values.reshape(len(self.stored_NK), -1)[:, : self.k]
 
     def times(self, x_TK: F32) -> F32:
         """`x W^T` on rounded activations, group by group."""
         if self.format.bits == 32:
             return x_TK @ self.values().T
-        if self.format.bits == 16:
+        if not self.format.is_integer:
             return from_bf16(to_bf16(x_TK)) @ self.values().T
         a_TK, a_scales_TG = packed_activations(x_TK, self.format)
         w_NK, w_scales_NG = self.integers(), from_bf16(self.scales_NG)
@@ -246,8 +305,7 @@ class StoredRows:
         n, groups = len(self.stored_NK), self.scales_NG.shape[1]
         stored, scales = _from_panels(self.format, panels, -(-n // PANEL), groups)
         self.stored_NK[:] = stored[:n]
-        if self.format.is_integer:
-            self.scales_NG[:] = scales[:n]
+        self.scales_NG[:] = scales[:n]
 
 
 # Elements of 32 bits of a column, which lie together in a panel.
@@ -258,11 +316,13 @@ def _per_word(format: WeightFormat) -> int:
 def _to_panels(rows: StoredRows, count: int, groups: int) -> npt.NDArray[np.uint8]:
     format = rows.format
     words = rows.stored_NK.reshape(count, PANEL, groups, -1, _per_word(format))
-    if format.bits == 4:
+    if format.is_small_float:
+        words = small_floats.words_of(words)
+    elif format.bits == 4:
         words = words[..., :4] | (words[..., 4:] << np.uint8(4))
     data = np.ascontiguousarray(words.transpose(0, 2, 3, 1, 4)).view(np.uint8)
     data = data.reshape(count, groups, -1)
-    if not format.is_integer:
+    if format.group == 0:
         return data
     scales = np.ascontiguousarray(rows.scales_NG.reshape(count, PANEL, groups).transpose(0, 2, 1))
     return np.concatenate([scales.view(np.uint8), data], axis=2)
@@ -270,16 +330,20 @@ def _to_panels(rows: StoredRows, count: int, groups: int) -> npt.NDArray[np.uint
 
 def _from_panels(
     format: WeightFormat, panels: npt.NDArray[np.uint8], count: int, groups: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint16]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     data = panels.reshape(count, groups, -1)
-    scales = np.zeros((count * PANEL, groups), np.uint16)
-    if format.is_integer:
-        bits = np.ascontiguousarray(data[..., : 2 * PANEL]).view(np.uint16)
-        scales = bits.transpose(0, 2, 1).reshape(-1, groups)
-        data = data[..., 2 * PANEL :]
+    scale = _SCALE_DTYPES[format.scale]
+    scales = np.zeros((count * PANEL, groups), scale)
+    if format.group != 0:
+        scale_bytes = PANEL * scale().itemsize
+        stored = np.ascontiguousarray(data[..., :scale_bytes]).view(scale)
+        scales = stored.transpose(0, 2, 1).reshape(-1, groups)
+        data = data[..., scale_bytes:]
     dtype = {32: np.float32, 16: np.uint16}.get(format.bits, np.uint8)
     elements = np.ascontiguousarray(data).view(dtype)
     words = elements.reshape(count, groups, -1, PANEL, 4 // np.dtype(dtype).itemsize)
-    if format.bits == 4:
+    if format.is_small_float:
+        words = small_floats.codes_of(words, format)
+    elif format.bits == 4:
         words = np.concatenate([words & np.uint8(15), words >> np.uint8(4)], axis=-1)
     return words.transpose(0, 3, 1, 2, 4).reshape(count * PANEL, -1), scales

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inlay.core.weight_format import WeightFormat, format_named
+from inlay.core.weight_format import format_named
 from inlay.kernels._checks import (
     F32,
     MAX_BYTES,
@@ -13,16 +13,14 @@ from inlay.kernels._checks import (
     check,
     check_apart,
     check_size,
-    from_bf16,
-    to_bf16,
     vector_of,
 )
 from inlay.kernels.reference.formats import (
     PANEL,
     StoredRows,
     check_inner_size,
-    check_integers,
-    largest_weights,
+    check_scales,
+    checked_quantized,
     panel_bytes,
     source_of,
 )
@@ -68,23 +66,13 @@ class LinearWeight:
         self.rows.set(self._range(first, len(source)), source_of(source, "rows_NK"), "rows_NK")
 
     def set_rows_quantized(self, first: int, q_NK: Any, scales_NG: Any) -> None:
-        """Fill output columns with integers and scales."""
+        """Fill output columns with integers or small floats, and scales."""
         format = self.rows.format
-        check_integers(format)
-        q = array_of(q_NK, "q_NK", 2, np.int8)
-        scales = array_of(scales_NG, "scales_NG", 2)
-        check_size(q, "q_NK", 1, self.shape[1], "in_features")
-        rows = self._range(first, len(q))
-        check_size(scales, "scales_NG", 0, len(q), "rows of q_NK")
-        check_size(scales, "scales_NG", 1, format.groups(q.shape[1]), "groups of in_features")
-        largest = largest_weights(from_bf16(to_bf16(scales)), format)
-        fits = np.isfinite(largest).all(axis=1) & _in_range(q, format)
-        check(
-            bool(fits.all()),
-            f"q_NK: row {int(fits.argmin()) if len(fits) else 0} holds a scale that is not finite, "
-            "a scale whose weights are not, or an integer outside the format's range",
+        check_scales(format)
+        q, scales = checked_quantized(
+            q_NK, scales_NG, format, self.shape[1], ("q_NK", "scales_NG")
         )
-        self.rows.set_quantized(rows, q, scales)
+        self.rows.set_quantized(self._range(first, len(q)), q, scales)
 
     def dequantize(self) -> F32:
         """The weights that products use, `[N][K]`."""
@@ -93,12 +81,6 @@ class LinearWeight:
     def panels(self) -> npt.NDArray[np.uint8]:
         """The bytes of the packed weight."""
         return self.rows.panels()
-
-
-def _in_range(q: npt.NDArray[np.int8], format: WeightFormat) -> npt.NDArray[np.bool_]:
-    bias = format.bias
-    result: npt.NDArray[np.bool_] = np.all((q >= -bias) & (q < bias), axis=1)
-    return result
 
 
 def pack_linear(weight_NK: Any, format: str | None = None) -> LinearWeight:

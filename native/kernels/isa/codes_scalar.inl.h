@@ -1,0 +1,29 @@
+// Small floats to bf16, table look-ups lane by lane.
+// Included inside an anonymous namespace, after vec_scalar.inl.h: see isa/*.cpp.
+
+struct Codes {
+  using Words = Vec::U;
+
+  static Words e4m3(Words w, int pair) {
+    for (int lane = 0; lane < Vec::kWidth; ++lane) {
+      const uint32_t word = w[lane] >> (8 * pair);
+      w[lane] = kBf16OfE4m3.bits[word & 255] |
+                static_cast<uint32_t>(kBf16OfE4m3.bits[word >> 16 & 255]) << 16;
+    }
+    return w;
+  }
+  static Words e2m1(Words w, int pair, Words exponents) {
+    for (int lane = 0; lane < Vec::kWidth; ++lane) {
+      const uint32_t word = w[lane] >> (4 * pair);
+      w[lane] = moved(word & 15, exponents[lane]) |
+                static_cast<uint32_t>(moved(word >> 16 & 15, exponents[lane])) << 16;
+    }
+    return w;
+  }
+
+ private:
+  static uint16_t moved(uint32_t code, uint32_t exponents) {
+    const uint32_t by = (code & 7) == 0 ? 0 : exponents & 0xffff;
+    return static_cast<uint16_t>(kBf16OfE2m1.bits[code] + by);
+  }
+};
