@@ -27,13 +27,25 @@ inline void decode_lines(const std::byte* weights, int64_t lines, int64_t ahead,
     }
 }
 
-// What e8m0 scales add to the exponent of a bf16, in both halves of a word.
-inline CodeWords exponents_of(const std::byte* scales) {
+// e8m0 scales of the columns of a vector, as they are.
+inline CodeWords load_e8m0(const std::byte* scales) {
   typedef uint8_t Scales __attribute__((vector_size(Vec::kWidth)));
   Scales bytes;
   __builtin_memcpy(&bytes, scales, sizeof bytes);
-  const CodeWords moved = (__builtin_convertvector(bytes, CodeWords) - 127) << 7;
+  return __builtin_convertvector(bytes, CodeWords);
+}
+
+// What they add to the exponent of a bf16, in both halves of a word.
+inline CodeWords exponents_of(const std::byte* scales) {
+  const CodeWords moved = (load_e8m0(scales) - 127) << 7;
   return (moved & 0xffff) | moved << 16;
+}
+
+// Half of what they stand for. The lowest one is subnormal before it is halved.
+inline Vec::F half_of_e8m0(const std::byte* scales) {
+  const CodeWords exponents = load_e8m0(scales);
+  const CodeWords lowest = reinterpret_cast<CodeWords>(exponents == 0) & 0x400000;
+  return Vec::mul(reinterpret_cast<Vec::F>(exponents << 23 | lowest), Vec::set(0.5f));
 }
 
 // Groups of a panel to a bf16 panel. Where `ahead` is not 0, what is read so many bytes later is

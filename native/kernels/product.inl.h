@@ -203,8 +203,9 @@ inline void e4m3_product(const PanelProduct& p, const PanelLayout& layout) {
   over_decoded<Unit>(
       p, layout, decode_e4m3,
       [&](int64_t i, const std::byte* groups, int64_t first, int64_t end) {
-        unit.multiply(ScaledRun{p.scratch, groups, layout.group_bytes, first * layout.group_k * 2,
-                                first, end, layout.group_k / Unit::Op::kSteps},
+        unit.multiply(ScaledRun{p.scratch, layout.group_k * kPanel * 2, groups, layout.group_bytes,
+                                first * layout.group_k * 2, first, end,
+                                layout.group_k / Unit::Op::kSteps},
                       i);
       });
 }
@@ -223,9 +224,27 @@ inline void e2m1_product(const PanelProduct& p, const PanelLayout& layout) {
                      });
 }
 
+// One tile of rows, which takes small floats apart in registers.
+inline void small_float_tile(const PanelProduct& p, const PanelLayout& layout) {
+  Prefetch prefetch = read_ahead();
+  for (int64_t i = 0; i < p.panels; ++i) {
+    const std::byte* panel = p.panel + i * layout.panel_bytes;
+    if (p.format == Format::kF8G128)
+      rows_over<ScaledTile<OpE4m3>>(
+          {panel + layout.scale_bytes, layout.group_bytes, panel, layout.group_bytes, 0, 0,
+           layout.groups, layout.group_k / OpE4m3::kSteps},
+          p.x_rows, p.rows, columns(p, i), results(p, i), prefetch);
+    else
+      rows_over<E2m1Tile<OpE2m1>>({panel, layout.groups, layout.group_bytes, layout.scale_bytes},
+                                  p.x_rows, p.rows, columns(p, i), results(p, i), prefetch);
+  }
+}
+
 template <typename OpOfBf16 = OpBf16>
 inline void vector_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
+  constexpr bool kApart = requires { OpOfBf16::kStepsApart; };
+  const bool in_registers = !kApart && p.rows <= OpOfBf16::kTileRows;
   switch (p.format) {
     case Format::kF32:
       float_product<VectorUnit<OpF32>>(p, layout);
@@ -240,10 +259,16 @@ inline void vector_product(const PanelProduct& p) {
       grouped_product<VectorUnit<OpI8>>(p, layout);
       break;
     case Format::kF8G128:
-      e4m3_product<VectorUnit<OpOfBf16, false>>(p, layout);
+      if (in_registers)
+        small_float_tile(p, layout);
+      else
+        e4m3_product<VectorUnit<OpOfBf16, false>>(p, layout);
       break;
     case Format::kMxF4:
-      e2m1_product<VectorUnit<OpOfBf16, false>>(p, layout);
+      if (in_registers)
+        small_float_tile(p, layout);
+      else
+        e2m1_product<VectorUnit<OpOfBf16, false>>(p, layout);
       break;
     default:
       if (p.rows <= Dot::kTileRows)

@@ -21,6 +21,26 @@ struct OpBf16 : Bf16 {
   static constexpr int64_t kSteps = 2, kRowBytes = 4, kPanelBytes = kPanel * 4;
 };
 
+// Small floats, taken apart in registers.
+struct OpE4m3 : OpBf16 {
+  static constexpr int kParts = 2 * Bf16::kParts;
+  static constexpr int64_t kSteps = 4, kRowBytes = 8;
+  static Word weights(const std::byte* p, int part) {
+    return of_pairs(Codes::e4m3(load_words(p), part / Bf16::kParts), part % Bf16::kParts);
+  }
+  static Word row(const std::byte* p, int part) {
+    return Bf16::row(p + 4 * (part / Bf16::kParts), part % Bf16::kParts);
+  }
+};
+
+struct OpE2m1 : OpBf16 {
+  static constexpr int kParts = Bf16::kPartsOfE2m1;
+  static constexpr int64_t kSteps = 8, kRowBytes = 16;
+  static Word row(const std::byte* p, int part) {
+    return Bf16::row(p + 4 * (part / Bf16::kParts), part % Bf16::kParts);
+  }
+};
+
 struct OpI8 {
   using Acc = Dot::I;
   using Word = Dot::I;
@@ -92,7 +112,7 @@ inline __attribute__((always_inline)) void accumulate(const std::byte* const* x,
         left < kStepsPerFetch * Op::kRowBytes ? end : offset + kStepsPerFetch * Op::kRowBytes;
     for (; offset < stop; offset += Op::kRowBytes, w += Op::kPanelBytes) {
       if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 4>(w + prefetch.ahead);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int part = 0; part < Op::kParts; ++part) {
         typename Op::Word words[kVecs];
 #pragma GCC unroll 8

@@ -128,12 +128,13 @@ struct IntegerTile {
   }
 };
 
-// Whole groups of a bf16 panel with an fp32 scale per group and column.
+// Whole groups of a panel with an fp32 scale per group and column.
 struct ScaledRun {
-  const std::byte* weights;
+  const std::byte* weights;  // of the first group
+  int64_t weights_stride;    // bytes from group to group
   const std::byte* scales;  // of the first group
-  int64_t scales_stride;    // bytes from group to group
-  int64_t row_offset;       // bytes, of the first step
+  int64_t scales_stride;
+  int64_t row_offset;  // bytes, of the first step
   int64_t first_group;
   int64_t end_group;
   int64_t steps;  // per group
@@ -173,9 +174,62 @@ struct ScaledTile {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) x[r] += run.steps * Op::kRowBytes;
-      weights += run.steps * Op::kPanelBytes;
+      weights += run.weights_stride;
       scales += run.scales_stride;
     }
+  }
+};
+
+// All groups of a panel of e2m1.
+struct E2m1Run {
+  const std::byte* groups;
+  int64_t count;
+  int64_t group_bytes;
+  int64_t scale_bytes;
+};
+
+template <typename Op>
+struct E2m1Tile {
+  using Run = E2m1Run;
+  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+  template <int kRows, int kVecs>
+  static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
+                  Prefetch& prefetch) {
+    Vec::F acc[kRows][kVecs];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::zero();
+    int64_t offset = 0;
+    for (int64_t g = 0; g < run.count; ++g) {
+      const std::byte* group = run.groups + g * run.group_bytes;
+      typename Op::E2m1Scale scale[kVecs];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) scale[v] = Op::e2m1_scale(group + column + v * Vec::kWidth);
+      const std::byte* end = group + run.group_bytes;
+      for (const std::byte* w = group + run.scale_bytes; w < end;
+           w += Op::kPanelBytes, offset += Op::kRowBytes) {
+        const std::byte* weights = w + column * 4;
+        if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 4>(weights + prefetch.ahead);
+#pragma GCC unroll 8
+        for (int part = 0; part < Op::kParts; ++part) {
+          typename Op::Word words[kVecs];
+#pragma GCC unroll 8
+          for (int v = 0; v < kVecs; ++v)
+            words[v] = Op::e2m1(load_words(weights + v * Vec::kWidth * 4), part, scale[v]);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const typename Op::Word a = Op::row(rows[r] + offset, part);
+#pragma GCC unroll 8
+            for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], a);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
   }
 };
 

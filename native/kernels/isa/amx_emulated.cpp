@@ -10,10 +10,10 @@ namespace {
 // clang-format off: each needs the one before
 #include "vec_scalar.inl.h"
 #include "dot_scalar.inl.h"
-#include "bf16_fma.inl.h"
-#include "tiles_emulated.inl.h"
 #include "codes_scalar.inl.h"
 #include "../decode.inl.h"
+#include "bf16_fma.inl.h"
+#include "tiles_emulated.inl.h"
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"

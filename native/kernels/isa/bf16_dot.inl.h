@@ -1,5 +1,5 @@
 // bf16 products with vdpbf16ps (AVX-512 BF16).
-// Included inside an anonymous namespace, after vec_avx512.inl.h: see isa/*.cpp.
+// Included inside an anonymous namespace, after decode.inl.h: see isa/*.cpp.
 
 struct Bf16 {
   static constexpr const char* kName = "vdpbf16ps, 16 lanes";
@@ -16,5 +16,13 @@ struct Bf16 {
   }
   static Vec::F dot(Vec::F acc, Word w, Word a) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(a));
+  }
+
+  static Word of_pairs(CodeWords pairs, int) { return reinterpret_cast<Word>(pairs); }
+  static constexpr int kPartsOfE2m1 = 4;
+  using E2m1Scale = CodeWords;
+  static E2m1Scale e2m1_scale(const std::byte* scales) { return exponents_of(scales); }
+  static Word e2m1(CodeWords words, int part, E2m1Scale scale) {
+    return reinterpret_cast<Word>(Codes::e2m1(words, part, scale));
   }
 };

@@ -28,6 +28,13 @@ struct Codes {
                               reinterpret_cast<__m512i>(exponents)));
   }
 
+  // 2 times a step, in fp32. vpermps looks at four bits.
+  static __m512 twice_e2m1(Words w, int step) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12);
+    return _mm512_permutexvar_ps(
+        reinterpret_cast<__m512i>(w >> (step / 2 * 4 + step % 2 * 16)), numbers);
+  }
+
  private:
   static __m512i table(int first) { return _mm512_loadu_si512(kBf16OfE4m3.bits + first); }
 };
