@@ -8,10 +8,12 @@ inline CodeWords load_words(const std::byte* p) {
   __builtin_memcpy(&words, p, sizeof words);
   return words;
 }
-inline void store_words(std::byte* p, CodeWords words) { __builtin_memcpy(p, &words, sizeof words); }
+inline void store_words(std::byte* p, CodeWords words) {
+  __builtin_memcpy(p, &words, sizeof words);
+}
 
-// Takes lines of a panel apart: decode(word, pair) makes the words of a pair of steps, of which there
-// are kPairs.
+// Takes lines of a panel apart: decode(word, pair) makes the words of a pair of steps, of which
+// there are kPairs.
 template <int kPairs, typename Decode>
 inline void decode_lines(const std::byte* weights, int64_t lines, int64_t ahead, std::byte* out,
                          const Decode& decode) {
@@ -27,23 +29,15 @@ inline void decode_lines(const std::byte* weights, int64_t lines, int64_t ahead,
     }
 }
 
-// e8m0 scales of the columns of a vector, as they are.
-inline CodeWords load_e8m0(const std::byte* scales) {
-  typedef uint8_t Scales __attribute__((vector_size(Vec::kWidth)));
-  Scales bytes;
-  __builtin_memcpy(&bytes, scales, sizeof bytes);
-  return __builtin_convertvector(bytes, CodeWords);
-}
-
-// What they add to the exponent of a bf16, in both halves of a word.
+// What e8m0 scales add to the exponent of a bf16, in both halves of a word.
 inline CodeWords exponents_of(const std::byte* scales) {
-  const CodeWords moved = (load_e8m0(scales) - 127) << 7;
+  const CodeWords moved = (Codes::widened(scales) - 127) << 7;
   return (moved & 0xffff) | moved << 16;
 }
 
 // Half of what they stand for. The lowest one is subnormal before it is halved.
 inline Vec::F half_of_e8m0(const std::byte* scales) {
-  const CodeWords exponents = load_e8m0(scales);
+  const CodeWords exponents = Codes::widened(scales);
   const CodeWords lowest = reinterpret_cast<CodeWords>(exponents == 0) & 0x400000;
   return Vec::mul(reinterpret_cast<Vec::F>(exponents << 23 | lowest), Vec::set(0.5f));
 }

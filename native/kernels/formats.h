@@ -9,7 +9,8 @@
 //     int8   [kPanel][4]            four steps, as vpdpbusd and AMX tiles want them
 //     int4   [kPanel][4]            eight steps: byte i holds step i low and step 4 + i high
 //     e4m3   [kPanel][4]            four steps, in the order 0, 2, 1, 3
-//     e2m1   [kPanel][4]            eight steps, from the lowest four bits on: 0, 2, 4, 6, 1, 3, 5, 7
+//     e2m1   [kPanel][4]            eight steps, from the lowest four bits on: 0, 2, 4, 6, 1, 3, 5,
+//     7
 // Integers are stored unsigned, q + bias. K is padded with zero weights, columns past N have scale
 // (or value) zero. The steps of small floats lie so that each half of a word has one of a pair of
 // steps below the other: taken apart into bf16, they become words of bf16 panels.

@@ -46,10 +46,9 @@ int64_t words_per_group(Format format, const PanelLayout& layout) {
   return layout.group_k * info(format).bits / 32;
 }
 
-// Scratch of one thread: a source row as fp32, its integers or codes, and kColumns rows of words and
-// scales.
-// Rows of words lie a cache line further apart than they are long, or 16 of them would meet in the
-// same few cache sets when K is a power of two.
+// Scratch of one thread: a source row as fp32, its integers or codes, and kColumns rows of words
+// and scales. Rows of words lie a cache line further apart than they are long, or 16 of them would
+// meet in the same few cache sets when K is a power of two.
 struct Scratch {
   const KernelTable* table;
   Format format;
@@ -111,8 +110,8 @@ void words_of_codes(const Scratch& scratch, const uint32_t* scales, uint32_t* wo
   const uint8_t* codes = reinterpret_cast<const uint8_t*>(scratch.q);
   if (info(scratch.format).bits == 8) {
     for (int64_t i = 0; i < scratch.row_words; ++i, codes += 4)
-      words[i] = codes[0] | uint32_t{codes[2]} << 8 | uint32_t{codes[1]} << 16 |
-                 uint32_t{codes[3]} << 24;
+      words[i] =
+          codes[0] | uint32_t{codes[2]} << 8 | uint32_t{codes[1]} << 16 | uint32_t{codes[3]} << 24;
     return;
   }
   for (int64_t i = 0; i < scratch.row_words; ++i, codes += 8) {
@@ -181,9 +180,9 @@ bool words_of_row(const QuantizedMatrix& source, int64_t row, const Scratch& scr
     return scales_are_good && std::none_of(q, q + source.cols, is_nan_of_e4m3);
   }
   words_of_integers(scratch, words);
-  return scales_are_good &&
-         (f.bits == 8 ||
-          std::all_of(q, q + source.cols, [](int8_t x) { return x >= -8 && x <= 7; }));
+  return scales_are_good && (f.bits == 8 || std::all_of(q, q + source.cols, [](int8_t x) {
+                               return x >= -8 && x <= 7;
+                             }));
 }
 
 // Rows of words and scales to columns [column, column + count) of a panel.
@@ -193,8 +192,7 @@ void transpose_into(const Scratch& scratch, std::byte* panel, int64_t column, in
     std::byte* target = panel + group * scratch.layout.group_bytes;
     const int64_t bytes = bytes_of(info(scratch.format).scale);
     for (int64_t i = 0; bytes > 0 && i < count; ++i)  // little-endian: the low bytes come first
-      std::memcpy(target + (column + i) * bytes,
-                  scratch.scales + i * scratch.layout.groups + group,
+      std::memcpy(target + (column + i) * bytes, scratch.scales + i * scratch.layout.groups + group,
                   static_cast<std::size_t>(bytes));
     uint32_t* words = reinterpret_cast<uint32_t*>(target + scratch.layout.scale_bytes) + column;
     const uint32_t* source = scratch.words + group * steps;
@@ -225,10 +223,9 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t value) {
                              ", group " + std::to_string(group) +
                              " is a NaN, an infinity, or a scale whose weights are not finite");
     const int8_t* q = reinterpret_cast<const int8_t*>(source.q) + row * source.row_stride;
-    throw NotFiniteError(
-        std::string(source.name) + ": row " + std::to_string(row) + ", column " +
-        std::to_string(std::find_if(q, q + source.cols, is_nan_of_e4m3) - q) +
-        " is a NaN; weights must be finite");
+    throw NotFiniteError(std::string(source.name) + ": row " + std::to_string(row) + ", column " +
+                         std::to_string(std::find_if(q, q + source.cols, is_nan_of_e4m3) - q) +
+                         " is a NaN; weights must be finite");
   }
   throw ArgumentError(std::string(source.name) + ": row " + std::to_string(row) +
                       " holds a scale that is not finite, a scale whose weights are not, or an "
@@ -359,13 +356,13 @@ void quantize(const SourceMatrix& source, Format format, std::byte* q, std::byte
     table.quantize_row({x, source.cols, format, scratch.q, scratch.scales});
     if (scale == Scale::kE8m0)  // what is behind the last column is 0
       for (int64_t i = 0; i < row_bytes; ++i)
-        q[row * row_bytes + i] =
-            static_cast<std::byte>(scratch.q[2 * i] | static_cast<uint8_t>(scratch.q[2 * i + 1]) << 4);
+        q[row * row_bytes + i] = static_cast<std::byte>(
+            scratch.q[2 * i] | static_cast<uint8_t>(scratch.q[2 * i + 1]) << 4);
     else
       std::memcpy(q + row * row_bytes, scratch.q, static_cast<std::size_t>(row_bytes));
     for (int64_t group = 0; group < layout.groups; ++group) {
-      const uint32_t bits = scale == Scale::kBf16 ? scratch.scales[group] << 16
-                                                  : scratch.scales[group];
+      const uint32_t bits =
+          scale == Scale::kBf16 ? scratch.scales[group] << 16 : scratch.scales[group];
       std::memcpy(scales + (row * layout.groups + group) * scale_bytes, &bits,
                   static_cast<std::size_t>(scale_bytes));
     }

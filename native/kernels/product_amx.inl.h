@@ -85,7 +85,7 @@ class TileUnit {
           store_sums(sums_);
           scale_sums(group, reinterpret_cast<const float*>(scales), c);
           a += group_bytes;
-          weights += run.weights_stride;
+          weights += run.steps * Op::kPanelBytes;
           scales += run.scales_stride;
         }
       }

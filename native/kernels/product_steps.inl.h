@@ -21,24 +21,37 @@ struct OpBf16 : Bf16 {
   static constexpr int64_t kSteps = 2, kRowBytes = 4, kPanelBytes = kPanel * 4;
 };
 
-// Small floats, taken apart in registers.
+// A part of several pairs of bf16, in every lane: brought there in pairs, which loads do alone.
+inline Bf16::Word row_of_pairs(const std::byte* p, int part) {
+  uint32_t pair;
+  __builtin_memcpy(&pair, p + 4 * (part / Bf16::kParts), 4);
+  return Bf16::of_pairs(CodeWords{} + pair, part % Bf16::kParts);
+}
+
+// Small floats, taken apart in registers: what a group and a column have as scale, and the parts of
+// a line of words. kScaledSums: the sums of a group are scaled, not its weights.
 struct OpE4m3 : OpBf16 {
+  using Scale = Vec::F;
+  static constexpr bool kScaledSums = true;
   static constexpr int kParts = 2 * Bf16::kParts;
-  static constexpr int64_t kSteps = 4, kRowBytes = 8;
-  static Word weights(const std::byte* p, int part) {
-    return of_pairs(Codes::e4m3(load_words(p), part / Bf16::kParts), part % Bf16::kParts);
+  static constexpr int64_t kRowBytes = 8;
+  static Scale scale(const std::byte* group, int64_t column) {
+    return Vec::load(reinterpret_cast<const float*>(group) + column);
   }
-  static Word row(const std::byte* p, int part) {
-    return Bf16::row(p + 4 * (part / Bf16::kParts), part % Bf16::kParts);
+  static Word step(CodeWords words, int part, Scale) {
+    return of_pairs(Codes::e4m3(words, part / Bf16::kParts), part % Bf16::kParts);
   }
+  static Word row(const std::byte* p, int part) { return row_of_pairs(p, part); }
 };
 
 struct OpE2m1 : OpBf16 {
-  static constexpr int kParts = Bf16::kPartsOfE2m1;
-  static constexpr int64_t kSteps = 8, kRowBytes = 16;
-  static Word row(const std::byte* p, int part) {
-    return Bf16::row(p + 4 * (part / Bf16::kParts), part % Bf16::kParts);
-  }
+  using Scale = Bf16::E2m1Scale;
+  static constexpr bool kScaledSums = false;
+  static constexpr int kParts = 4 * Bf16::kParts;
+  static constexpr int64_t kRowBytes = 16;
+  static Scale scale(const std::byte* group, int64_t column) { return e2m1_scale(group + column); }
+  static Word step(CodeWords words, int part, Scale scale) { return e2m1(words, part, scale); }
+  static Word row(const std::byte* p, int part) { return row_of_pairs(p, part); }
 };
 
 struct OpI8 {
@@ -112,7 +125,7 @@ inline __attribute__((always_inline)) void accumulate(const std::byte* const* x,
         left < kStepsPerFetch * Op::kRowBytes ? end : offset + kStepsPerFetch * Op::kRowBytes;
     for (; offset < stop; offset += Op::kRowBytes, w += Op::kPanelBytes) {
       if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 4>(w + prefetch.ahead);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
       for (int part = 0; part < Op::kParts; ++part) {
         typename Op::Word words[kVecs];
 #pragma GCC unroll 8

@@ -128,13 +128,12 @@ struct IntegerTile {
   }
 };
 
-// Whole groups of a panel with an fp32 scale per group and column.
+// Whole groups of a bf16 panel with an fp32 scale per group and column.
 struct ScaledRun {
-  const std::byte* weights;  // of the first group
-  int64_t weights_stride;    // bytes from group to group
+  const std::byte* weights;
   const std::byte* scales;  // of the first group
-  int64_t scales_stride;
-  int64_t row_offset;  // bytes, of the first step
+  int64_t scales_stride;    // bytes from group to group
+  int64_t row_offset;       // bytes, of the first step
   int64_t first_group;
   int64_t end_group;
   int64_t steps;  // per group
@@ -174,62 +173,81 @@ struct ScaledTile {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) x[r] += run.steps * Op::kRowBytes;
-      weights += run.weights_stride;
+      weights += run.steps * Op::kPanelBytes;
       scales += run.scales_stride;
     }
   }
 };
 
-// All groups of a panel of e2m1.
-struct E2m1Run {
+// All groups of a panel of small floats, which are taken apart in registers.
+struct CodeRun {
   const std::byte* groups;
   int64_t count;
   int64_t group_bytes;
   int64_t scale_bytes;
 };
 
-template <typename Op>
-struct E2m1Tile {
-  using Run = E2m1Run;
-  static constexpr int kTileRows = Op::kTileRows, kTileVecs = Op::kTileVecs;
+// The sums run in order, each waiting for the one before: with few rows it takes more columns to
+// keep the multipliers busy.
+template <typename Op, int kTheTileVecs>
+struct CodeTile {
+  using Run = CodeRun;
+  static constexpr int kTileRows = 2, kTileVecs = kTheTileVecs;
   template <int kRows, int kVecs>
   static void run(const Run& run, const std::byte* const* rows, int64_t column, float* c,
                   Prefetch& prefetch) {
+    constexpr int64_t kVecBytes = Vec::kWidth * 4;
     Vec::F acc[kRows][kVecs];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::zero();
     int64_t offset = 0;
     for (int64_t g = 0; g < run.count; ++g) {
       const std::byte* group = run.groups + g * run.group_bytes;
-      typename Op::E2m1Scale scale[kVecs];
+      typename Op::Scale scale[kVecs];
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) scale[v] = Op::e2m1_scale(group + column + v * Vec::kWidth);
+      for (int v = 0; v < kVecs; ++v) scale[v] = Op::scale(group, column + v * Vec::kWidth);
+      if (Op::kScaledSums || g == 0) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < kVecs; ++v) acc[r][v] = Vec::zero();
+      }
       const std::byte* end = group + run.group_bytes;
-      for (const std::byte* w = group + run.scale_bytes; w < end;
-           w += Op::kPanelBytes, offset += Op::kRowBytes) {
-        const std::byte* weights = w + column * 4;
-        if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 4>(weights + prefetch.ahead);
+      for (const std::byte* line = group + run.scale_bytes; line < end;
+           line += Op::kPanelBytes, offset += Op::kRowBytes) {
+        const std::byte* weights = line + column * 4;
+        bring_near<kVecs * kVecBytes>(weights + prefetch.ahead);
 #pragma GCC unroll 8
-        for (int part = 0; part < Op::kParts; ++part) {
-          typename Op::Word words[kVecs];
+        for (int first = 0; first < kVecs; first += 2) {  // four and their parts fill the registers
+          CodeWords words[2];
+#pragma GCC unroll 2
+          for (int v = 0; v < 2; ++v) words[v] = load_words(weights + (first + v) * kVecBytes);
 #pragma GCC unroll 8
-          for (int v = 0; v < kVecs; ++v)
-            words[v] = Op::e2m1(load_words(weights + v * Vec::kWidth * 4), part, scale[v]);
+          for (int part = 0; part < Op::kParts; ++part)
+#pragma GCC unroll 2
+            for (int v = first; v < first + 2; ++v) {
+              const typename Op::Word w = Op::step(words[v - first], part, scale[v]);
 #pragma GCC unroll 8
-          for (int r = 0; r < kRows; ++r) {
-            const typename Op::Word a = Op::row(rows[r] + offset, part);
-#pragma GCC unroll 8
-            for (int v = 0; v < kVecs; ++v) acc[r][v] = Op::dot(acc[r][v], words[v], a);
-          }
+              for (int r = 0; r < kRows; ++r)
+                acc[r][v] = Op::dot(acc[r][v], w, Op::row(rows[r] + offset, part));
+            }
         }
       }
+      if constexpr (Op::kScaledSums) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < kVecs; ++v) {
+            float* target = c + r * kPanel + v * Vec::kWidth;
+            const Vec::F before = g == 0 ? Vec::zero() : Vec::load(target);
+            Vec::store(target, Vec::fma(acc[r][v], scale[v], before));
+          }
+      }
     }
+    if constexpr (!Op::kScaledSums) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
+      for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
+        for (int v = 0; v < kVecs; ++v) Vec::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
+    }
   }
 };
 

@@ -1,7 +1,7 @@
-// Weights to integers or small floats and scales, one row (output column) at a time. `Vec` is the vector unit
-// of the including ISA file; nothing here fuses a multiply and an add, and every group is summed in
-// ascending order by one lane, so all ISAs give the same bits.
-// Included inside an anonymous namespace: see isa/*.cpp.
+// Weights to integers or small floats and scales, one row (output column) at a time. `Vec` is the
+// vector unit of the including ISA file; nothing here fuses a multiply and an add, and every group
+// is summed in ascending order by one lane, so all ISAs give the same bits. Included inside an
+// anonymous namespace: see isa/*.cpp.
 //
 // Relative L2 error of Gaussian weights in rows of 2048: int8 0.83 %, int8:g32 0.54 %, int4:g128
 // 9.67 %, int4:g64 8.98 %, int4:g32 8.09 %. For int4:g32 the largest magnitude at 7 gives 9.70 %,
@@ -36,8 +36,7 @@ inline bool quantize_group_8bit(const float* x, int64_t count, int8_t* q, uint32
   float peak;
   __builtin_memcpy(&peak, &bits, sizeof peak);
   *scale = peak < kSmallestPeak ? 0 : to_bf16(peak / 127.0f);
-  const float inverse =
-      *scale == 0 ? 0.0f : 1.0f / from_bf16(static_cast<uint16_t>(*scale));
+  const float inverse = *scale == 0 ? 0.0f : 1.0f / from_bf16(static_cast<uint16_t>(*scale));
   for (int64_t i = 0; i < count; ++i)
     q[i] = static_cast<int8_t>(float_bits(x[i] * inverse + kRounder));
   return true;
@@ -205,7 +204,8 @@ inline bool quantize_group_e2m1(const float* x, int64_t count, int8_t* q, uint32
 }
 
 template <typename Group>
-inline bool quantize_groups(const QuantizeRow& p, const PanelLayout& layout, const Group& quantize) {
+inline bool quantize_groups(const QuantizeRow& p, const PanelLayout& layout,
+                            const Group& quantize) {
   for (int64_t group = 0; group < layout.groups; ++group) {
     const int64_t begin = group * layout.group_k;
     const int64_t rest = p.k - begin;

@@ -62,9 +62,8 @@ static constexpr bool has_small_floats(Format format) {
 
 // The largest magnitude of a weight whose scale is 1, of formats with scales.
 static constexpr float largest_weight(Format format) {
-  return has_small_floats(format)
-             ? value_of_code(small_float(format), small_float(format).largest)
-             : static_cast<float>(info(format).bias);
+  return has_small_floats(format) ? value_of_code(small_float(format), small_float(format).largest)
+                                  : static_cast<float>(info(format).bias);
 }
 
 static inline float value_of_scale(Scale scale, uint32_t bits) {

@@ -78,8 +78,8 @@ void test_linear(Format format) {
       std::vector<std::byte> scales(static_cast<std::size_t>(n * scale_bytes));
       quantize(rows_of("w", w, 0, n, k), format, q.data(), scales.data());
       LinearWeight quantised(n, k, format);
-      quantised.set_rows(0, QuantizedMatrix{"q", "scales", q.data(), scales.data(), n, k,
-                                            row_bytes, scale_bytes});
+      quantised.set_rows(
+          0, QuantizedMatrix{"q", "scales", q.data(), scales.data(), n, k, row_bytes, scale_bytes});
       CHECK(same(whole.memory(), quantised.memory()));
     }
 

@@ -461,7 +461,7 @@ def test_weights(module: Any) -> None:
         module.pack_linear(f(0, 3))
     with pytest.raises(ArgumentError, match="^weight_NK: "):
         module.pack_linear(f(3, 3).astype(np.float16))
-    with pytest.raises(ArgumentError, match="^format: .*'int4:g32'; got 'int3'"):
+    with pytest.raises(ArgumentError, match="^format: .*'mxfp4'; got 'int3'"):
         module.pack_linear(f(3, 3), "int3")
     with pytest.raises(ArgumentError, match="^in_features: "):
         module.LinearWeight(3, 0, "float32")

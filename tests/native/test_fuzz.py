@@ -157,7 +157,7 @@ def check(
 
 def bound(format: str) -> float:
     # An activation on the edge between two steps may fall to either.
-    return 1e-4 if format in ("float32", "bfloat16") else 0.02
+    return 0.02 if format_named(format).is_integer else 1e-4
 
 
 @given(st.data(), TOKENS, SIZES, SIZES, FORMATS, SEEDS)
@@ -261,7 +261,13 @@ def test_quantize(data: st.DataObject, n: int, k: int, format: str, seed: int) -
     check(data, call, {"w": w, "out": np.zeros((n, k), np.float32)}, "out", 1e-6, keep="out")
 
 
-@given(st.data(), SIZES, SIZES, st.sampled_from(["int8", "int8:g32", "int4:g64"]), SEEDS)
+@given(
+    st.data(),
+    SIZES,
+    SIZES,
+    st.sampled_from(["int8", "int8:g32", "int4:g64", "fp8:g128", "mxfp4"]),
+    SEEDS,
+)
 def test_set_rows_quantized(data: st.DataObject, n: int, k: int, format: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = data.draw(st.integers(0, n), "rows")
@@ -276,7 +282,14 @@ def test_set_rows_quantized(data: st.DataObject, n: int, k: int, format: str, se
     most = data.draw(st.sampled_from([8, 9, 128]), "above the largest integer")
     q = rng.integers(-most, most, (rows, k)).clip(-128, 127).astype(np.int8)
     scales = floats(rng, rows, groups)
-    if scales.size:
+    if format == "mxfp4":
+        q = rng.integers(0, 256, (rows, -(-k // 2))).astype(np.uint8)
+        scales = rng.integers(0, 250, scales.shape).astype(np.uint8)
+        if scales.size:
+            scales.flat[-1] = data.draw(st.sampled_from([0, 1, 252, 253, 255]), "a scale")
+    elif format == "fp8:g128":
+        q = q.view(np.uint8)
+    if scales.size and scales.dtype == np.float32:
         scales.flat[-1] = data.draw(st.sampled_from([1.0, np.nan, np.inf, 1e-40]), "a scale")
     arguments = {"q": q, "scales": scales, "out": np.zeros((n, k), np.float32)}
     check(data, call, arguments, "out", 1e-6, keep="out")

@@ -19,7 +19,6 @@ struct Bf16 {
   }
 
   static Word of_pairs(CodeWords pairs, int) { return reinterpret_cast<Word>(pairs); }
-  static constexpr int kPartsOfE2m1 = 4;
   using E2m1Scale = CodeWords;
   static E2m1Scale e2m1_scale(const std::byte* scales) { return exponents_of(scales); }
   static Word e2m1(CodeWords words, int part, E2m1Scale scale) {

@@ -23,7 +23,6 @@ struct Bf16 {
     return reinterpret_cast<Word>(part == 0 ? pairs << 16 : pairs & 0xffff0000u);
   }
   // Small floats and their scales, a step at a time.
-  static constexpr int kPartsOfE2m1 = 8;
   using E2m1Scale = Vec::F;
   static E2m1Scale e2m1_scale(const std::byte* scales) { return half_of_e8m0(scales); }
   static Word e2m1(CodeWords words, int part, E2m1Scale scale) {

@@ -6,6 +6,12 @@ struct Codes {
   typedef uint16_t Halves __attribute__((vector_size(32)));
   typedef uint8_t Bytes __attribute__((vector_size(32)));
 
+  // Bytes to words.
+  static Words widened(const std::byte* p) {
+    return reinterpret_cast<Words>(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+
   // The bytes of a bf16: the high one is 60 + size / 16, the low one size * 16, but for sizes below
   // 8, which are subnormal. There two tables say what has to be taken away and flipped; the others
   // are moved out of the tables' reach, where vpshufb gives 0.
@@ -15,8 +21,8 @@ struct Codes {
                                           0, 0, 0, 0, 0, 0, 0, 0);
     const Bytes all = reinterpret_cast<Bytes>(w);
     const Bytes size = all & 0x7f;
-    const Bytes index = reinterpret_cast<Bytes>(_mm256_adds_epu8(
-        reinterpret_cast<__m256i>(size), _mm256_set1_epi8(0x70)));
+    const Bytes index = reinterpret_cast<Bytes>(
+        _mm256_adds_epu8(reinterpret_cast<__m256i>(size), _mm256_set1_epi8(0x70)));
     const Bytes quarter = reinterpret_cast<Bytes>(reinterpret_cast<Halves>(size) >> 4) & 0x07;
     const Bytes high = (quarter + 60 - looked_up(too_high, index)) | (all & 0x80);
     const Bytes low = (reinterpret_cast<Bytes>(reinterpret_cast<Halves>(size) << 4) & 0xf0) ^
@@ -35,8 +41,8 @@ struct Codes {
     const Bytes index = reinterpret_cast<Bytes>(code);
     const Halves high = reinterpret_cast<Halves>(looked_up(high_bytes, index));
     const Halves low = reinterpret_cast<Halves>(looked_up(low_bytes, index));
-    const Halves by = reinterpret_cast<Halves>(exponents) &
-                      reinterpret_cast<Halves>((code & 7) != 0);
+    const Halves by =
+        reinterpret_cast<Halves>(exponents) & reinterpret_cast<Halves>((code & 7) != 0);
     return reinterpret_cast<Words>((high << 8 | low) + by);
   }
 
@@ -53,7 +59,7 @@ struct Codes {
  private:
   static constexpr char byte(int x) { return static_cast<char>(x); }
   static Bytes looked_up(__m128i table, Bytes index) {
-    return reinterpret_cast<Bytes>(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table),
-                                                       reinterpret_cast<__m256i>(index)));
+    return reinterpret_cast<Bytes>(
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), reinterpret_cast<__m256i>(index)));
   }
 };

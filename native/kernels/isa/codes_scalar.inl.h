@@ -4,6 +4,13 @@
 struct Codes {
   using Words = Vec::U;
 
+  // Bytes to words.
+  static Words widened(const std::byte* p) {
+    Words words;
+    for (int lane = 0; lane < Vec::kWidth; ++lane) words[lane] = static_cast<uint32_t>(p[lane]);
+    return words;
+  }
+
   static Words e4m3(Words w, int pair) {
     for (int lane = 0; lane < Vec::kWidth; ++lane) {
       const uint32_t word = w[lane] >> (8 * pair);

@@ -117,9 +117,7 @@ def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
     )
 
 
-def quantized(
-    x_NK: F32, format: WeightFormat
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def quantized(x_NK: F32, format: WeightFormat) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """q [N, padded K] and scales [N, G]; every operation is the kernels' own, in their order."""
     x_NGI = _grouped(x_NK, format)
     if format.is_small_float:
@@ -233,16 +231,14 @@ class StoredRows:
             check_finite(from_bf16(rounded), name)
             self.stored_NK[rows, : self.k] = rounded
 
-    def set_quantized(
-        self, rows: slice, q: npt.NDArray[Any], scales: npt.NDArray[Any]
-    ) -> None:
+    def set_quantized(self, rows: slice, q: npt.NDArray[Any], scales: npt.NDArray[Any]) -> None:
         """Rows from integers or codes, and scales."""
         if self.format.is_small_float:
-            groups = scales.shape[1]
-            codes = np.zeros(self.stored_NK[rows].shape, np.uint8)
+            padded = self.stored_NK.shape[1]
+            codes = np.zeros((len(q), padded), np.uint8)
             codes[:, : q.shape[1]] = q
-            codes = small_floats.kept(codes.reshape(len(codes), groups, -1), scales)
-            self.stored_NK[rows] = codes.reshape(len(codes), -1)
+            grouped = codes.reshape(*scales.shape, padded // scales.shape[1])
+            self.stored_NK[rows] = small_floats.kept(grouped, scales).reshape(codes.shape)
             self.scales_NG[rows] = scales
             return
         self.stored_NK[rows] = self.format.bias

@@ -69,9 +69,7 @@ class LinearWeight:
         """Fill output columns with integers or small floats, and scales."""
         format = self.rows.format
         check_scales(format)
-        q, scales = checked_quantized(
-            q_NK, scales_NG, format, self.shape[1], ("q_NK", "scales_NG")
-        )
+        q, scales = checked_quantized(q_NK, scales_NG, format, self.shape[1], ("q_NK", "scales_NG"))
         self.rows.set_quantized(self._range(first, len(q)), q, scales)
 
     def dequantize(self) -> F32:

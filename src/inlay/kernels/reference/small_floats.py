@@ -94,7 +94,7 @@ def kept(codes: Codes, scales: npt.NDArray[Any]) -> Codes:
 def apart(packed_NX: Codes, k: int) -> Codes:
     """Codes [N, K] of two to a byte, the first in the low half."""
     both = np.stack([packed_NX & np.uint8(15), packed_NX >> np.uint8(4)], axis=-1)
-    return both.reshape(len(packed_NX), -1)[:, :k]
+    return both.reshape(len(packed_NX), 2 * packed_NX.shape[1])[:, :k]
 
 
 def together(codes_NK: Codes) -> Codes:
