@@ -1,4 +1,4 @@
-"""fp8 and mxfp4: every code of the files' own bytes is kept, and what is not a number is refused."""
+"""fp8 and mxfp4: every code of a file's own bytes is kept, and what is not a number is refused."""
 
 from typing import Any
 

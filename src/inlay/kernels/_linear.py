@@ -22,7 +22,7 @@ def pack_linear(weight_NK: Array, format: str | None = None) -> LinearWeight:
         weight_NK: float32, or bfloat16 (torch, or its bits as NumPy uint16); rows are output
             columns, as PyTorch stores them. The array can be dropped afterwards.
         format: one of `FORMATS`; by default the dtype that is given. fp32 is rounded to the
-            nearest bf16, ties to even; integer formats are made as by `quantize`.
+            nearest bf16, ties to even; formats with scales are made as by `quantize`.
 
     Raises:
         NotFiniteError: a row holds a NaN or an infinity, or a value that becomes one in the format.
@@ -31,7 +31,7 @@ def pack_linear(weight_NK: Array, format: str | None = None) -> LinearWeight:
     The layout is that of `docs/kernels.md`, the same for every ISA, 64-byte aligned, in
         huge pages when large. To fill a weight piece by piece use
         `LinearWeight(out_features, in_features, format)` and `set_rows`, or `set_rows_quantized`
-        with integers and scales; `dequantize` gives the weights that kernels use.
+        with what `quantize` gives or a file holds; `dequantize` gives the weights that kernels use.
     Cost: one pass over the weight, per core 1 (int4) to 10 GB/s (int8) of source, on AVX-512.
     """
     weight: LinearWeight = _backend.ops.pack_linear(weight_NK, format)
@@ -79,9 +79,9 @@ def linear(
     Raises:
         ArgumentError: a shape, dtype, stride or overlap is wrong; the message names the argument.
 
-    Tolerance: activations are rounded to bf16 for bfloat16 weights, to int8 (one scale per token
-        and group of the format) for integer ones. Integer products are exact within a group;
-        everything else is fp32 in ascending K with one rounding per step, so the relative error
+    Tolerance: activations are rounded to bf16 for weights in bfloat16, fp8 and mxfp4, to int8 (one
+        scale per token and group of the format) for integer ones. Integer products are exact within
+        a group; everything else is fp32 in ascending K with one rounding per step, so the relative error
         against exact arithmetic on the rounded operands grows like sqrt(K) * 6e-8. A token with a
         NaN or an infinity gets NaN from integer formats.
     """

@@ -52,7 +52,9 @@ def pack_experts(
     A loader that does not want all experts in memory twice creates
     `ExpertWeights(num_experts, hidden, intermediate, format, bias)` and calls
     `set(expert, gate_FM, up_FM, down_MF)` for one expert at a time, with `gate_bias_F`, `up_bias_F`
-    and `down_bias_M` where it has biases. `dequantize(expert)` gives the weights that kernels use.
+    and `down_bias_M` where it has biases, or `set_quantized`, with `gate_q_FM`, `gate_scales_FG`
+    and so on as `quantize` gives them or a file holds them. `dequantize(expert)` gives the weights
+    that kernels use.
     """
     if len(gate_EFM.shape) != 3:
         raise ArgumentError(f"gate_EFM: must have 3 dimensions, has {len(gate_EFM.shape)}")
