@@ -81,7 +81,7 @@ def linear(
 
     Tolerance: activations are rounded to bf16 for weights in bfloat16, fp8 and mxfp4, to int8 (one
         scale per token and group of the format) for integer ones. Integer products are exact within
-        a group; everything else is fp32 in ascending K with one rounding per step, so the relative error
+        a group; all else is fp32 in ascending K with one rounding per step, so the relative error
         against exact arithmetic on the rounded operands grows like sqrt(K) * 6e-8. A token with a
         NaN or an infinity gets NaN from integer formats.
     """
