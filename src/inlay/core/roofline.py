@@ -29,8 +29,8 @@ weights); norms, matrices that all tokens pass, and shared experts; routed exper
 Limit = Literal["bandwidth", "compute", "link"]
 Kind = Literal["cpu", "gpu"]
 
-# Formats that files come in, where the CPU kernels have none of the name; bytes with their scales.
-_FILE_FORMATS = {"float16": 2.0, "fp8:g128": 1 + 4 / 128**2, "mxfp4": 0.5 + 1 / 32}
+# Formats that files come in, where the CPU kernels have none of the name.
+_FILE_FORMATS = {"float16": 2.0}
 
 # What a format is multiplied as. GPUs widen integers, which save them memory alone.
 _OPERANDS: dict[Kind, dict[str, str]] = {

@@ -6,6 +6,7 @@ token's result is the same bit for bit whatever else is in the step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -121,8 +122,12 @@ class NativeOps:
         packed = kernels.ExpertWeights(experts, hidden, width, weight_format, biases)
         for expert in range(experts):
             one = source(expert)
-            parts = (_readable(floats_of(part)) for part in (one.gate_FM, one.up_FM, one.down_MF))
-            packed.set(expert, *parts, *map(self.vector, one.biases or ()))
+            parts = (one.gate_FM, one.up_FM, one.down_MF)
+            biases = map(self.vector, one.biases or ())
+            if all(_is_held_as(part, weight_format) for part in parts):
+                packed.set_quantized(expert, *chain.from_iterable(map(_held, parts)), *biases)
+            else:
+                packed.set(expert, *(_readable(floats_of(part)) for part in parts), *biases)
         return packed
 
     def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> kernels.LinearWeight:
@@ -294,11 +299,20 @@ def _activation_of(activation: Activation) -> kernels.Activation:
 
 
 def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:
-    """What is held in the weight's own format is taken as it is."""
-    if isinstance(part, QuantizedRows) and part.weight_format == weight.format:
-        weight.set_rows_quantized(start, part.kernel_codes(), part.scales.float())
+    if _is_held_as(part, weight.format):
+        weight.set_rows_quantized(start, *_held(part))
     else:
         weight.set_rows(start, _readable(floats_of(part)))
+
+
+def _is_held_as(part: Matrix, weight_format: str) -> bool:
+    return isinstance(part, QuantizedRows) and part.weight_format == weight_format
+
+
+def _held(part: Matrix) -> tuple[Tensor, Tensor]:
+    """What is held in a weight's own format is taken as it is: its codes and scales."""
+    assert isinstance(part, QuantizedRows)
+    return part.kernel_codes().contiguous(), part.kernel_scales().contiguous()
 
 
 def _readable(part: Tensor) -> Tensor:

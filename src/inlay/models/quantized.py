@@ -56,6 +56,10 @@ class QuantizedRows:
             return nibbles(self.codes).to(torch.int8) - 8
         return self.codes.contiguous().view(torch.uint8)
 
+    def kernel_scales(self) -> Tensor:
+        """As `set_rows_quantized` takes them: float32, or powers of two in a byte."""
+        return self.scales if self.weight_format == "mxfp4" else self.scales.float()
+
     def float(self) -> Tensor:
         """The weights in float32. Cost: four bytes for each."""
         return _MEANING[self.weight_format.partition(":")[0]](self)

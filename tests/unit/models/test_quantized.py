@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from inlay import kernels
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_config import read_shape
 from inlay.models.model import load_model
@@ -56,9 +55,7 @@ def test_as_they_are(directories: tuple[Path, Path, str]) -> None:
     quantized, floats, _ = directories
     model = load_model(quantized)
     stored = read_shape(quantized).quantization
-    assert stored is not None
-    if stored.weight_format in kernels.FORMATS:
-        assert model.weight_format == stored.weight_format
+    assert stored is not None and model.weight_format == stored.weight_format
     exact = logits(floats, weight_format="float32")
     assert relative_error(ModelDriver(model).prefill(TOKENS, (4,)), exact) < 0.05
 

@@ -10,7 +10,6 @@ from rich.text import Text
 from inlay.core.hardware import Device, Machine
 from inlay.core.offload import MemoryUse, OperatorSize
 from inlay.core.roofline import Kind, Operator
-from inlay.core.weight_format import FORMATS
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
 
@@ -86,12 +85,6 @@ def notes(plan: Plan) -> list[str]:
     if plan.prefill_chunk < plan.prefill[-1].tokens:
         found.append(
             f"prompts in steps of {plan.prefill_chunk} tokens, as the engine does by default"
-        )
-    held = plan.formats.experts
-    if held not in FORMATS and held != "float16":
-        found.append(
-            f"auto is as published, {held}, which this version reads and widens: its kernels have "
-            "no such format yet"
         )
     return found
 
