@@ -281,10 +281,26 @@ void test_attention(DType dtype, int64_t window) {
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t count = std::min(step, tokens - first);
       float* rows = &qkv[static_cast<std::size_t>(first * width)];
-      rope_and_store({rows, width, &positions[static_cast<std::size_t>(first)], count, q_heads,
-                      kv_heads, d, 0, d, cos.data(), sin.data(), norm.data(), norm.data(), 1e-6f,
-                      &slots[static_cast<std::size_t>(first)], page_tokens, geometry.page_bytes(),
-                      geometry.k_plane(pool.data(), 1), geometry.v_plane(pool.data(), 1), dtype});
+      rope_and_store({rows,
+                      width,
+                      &positions[static_cast<std::size_t>(first)],
+                      count,
+                      q_heads,
+                      kv_heads,
+                      d,
+                      0,
+                      d,
+                      cos.data(),
+                      sin.data(),
+                      norm.data(),
+                      norm.data(),
+                      1e-6f,
+                      &slots[static_cast<std::size_t>(first)],
+                      page_tokens,
+                      geometry.page_bytes(),
+                      geometry.k_plane(pool.data(), 1),
+                      geometry.v_plane(pool.data(), 1),
+                      dtype});
       const std::vector<int32_t> starts = {0, static_cast<int32_t>(count)};
       const int32_t context = static_cast<int32_t>(first + count);
       paged_attention({rows, width, d, q_heads, pool.data(), geometry, 1, page_table.data(), pages,

@@ -64,8 +64,11 @@ def largest_weights(scales: npt.NDArray[Any], format: WeightFormat) -> F32:
     with np.errstate(over="ignore"):
         if format.is_small_float:
             number = small_floats.small_float(format)
-            return small_floats.scale_values(scales) * number.values()[number.largest]
-        return scales.astype(np.float32) * np.float32(format.bias)
+            largest = number.values()[number.largest]
+            result: F32 = small_floats.scale_values(scales) * largest
+        else:
+            result = scales.astype(np.float32) * np.float32(format.bias)
+    return result
 
 
 def check_scales(format: WeightFormat) -> None:

@@ -49,7 +49,8 @@ class SmallFloat:
         above = np.searchsorted(values, size).clip(1, self.largest)
         low, high = size - values[above - 1], values[above] - size
         up = (high < low) | ((high == low) & (above % 2 == 0))
-        return (above - 1 + up + self.sign * np.signbit(x)).astype(np.uint8)
+        codes: Codes = (above - 1 + up + self.sign * np.signbit(x)).astype(np.uint8)
+        return codes
 
 
 E4M3 = SmallFloat(4, 3, 0x7E)
@@ -79,8 +80,9 @@ def quantized(x_NGI: F32, format: WeightFormat) -> tuple[Codes, npt.NDArray[Any]
     else:
         # The largest magnitude and 6 get the same exponent.
         scales = np.where(tiny, 0, np.frexp(peak)[1] + 124).astype(np.uint8)
-    divisor = np.where(tiny, np.float32(1), scale_values(scales))
-    return small_float(format).nearest(x_NGI / divisor[..., None]), scales
+    divisor = np.where(tiny, np.float32(1), scale_values(scales)).astype(np.float32)
+    scaled: F32 = x_NGI / divisor[..., None]
+    return small_float(format).nearest(scaled), scales
 
 
 def kept(codes: Codes, scales: npt.NDArray[Any]) -> Codes:
