@@ -51,7 +51,7 @@ class PartFormats:
 def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> PartFormats:
     """Which part is held how, when a user asks for `weight_format`.
 
-    int4 is for the many weights of experts and MLPs; attention and head, few and more sensitive,
+    4 bits are for the many weights of experts and MLPs; attention and head, few and more sensitive,
     are int8 then. A router decides, and is small: integers are not worth a wrong decision. What
     files hold in the format already stays as it is, and the rest stays floats.
 
@@ -73,7 +73,8 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
             router=router,
             head=float_dtype,
         )
-    other = "int8" if weight_format.startswith("int4") else weight_format
+    has_4_bits = weight_format == "mxfp4" or weight_format.startswith("int4")
+    other = "int8" if has_4_bits else weight_format
     return PartFormats(
         experts=weight_format,
         mlp=weight_format,

@@ -98,7 +98,7 @@ def test_memory_of_a_large_model() -> None:
 
 def test_what_fits_is_named() -> None:
     for name in BYTES_PER_WEIGHT:
-        if name == "float16":  # as many bytes as bfloat16, and for GPUs only
+        if name in ("float16", "mxfp4"):  # as many bytes as bfloat16 and int4:g64
             continue
         room = packed_bytes(SHAPE, name)
         assert format_that_fits(SHAPE, room).startswith(f"weight_format {name} would need ")

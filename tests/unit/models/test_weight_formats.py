@@ -41,7 +41,7 @@ def test_each_part_is_held_as_said(tmp_path: Path, weight_format: str, dtype: st
     held = "bfloat16" if dtype == "bfloat16" else "float32"
     assert model.weight_format == weight_format
     assert model.kv_format().dtype == held
-    other = "int8" if weight_format.startswith("int4") else weight_format
+    other = "int8" if "4" in weight_format else weight_format
 
     def check(packed: Any, name: str, *parts: str) -> None:
         source = torch.cat([tensors[f"{part}.weight"].float() for part in parts])
