@@ -123,11 +123,11 @@ class NativeOps:
         for expert in range(experts):
             one = source(expert)
             parts = (one.gate_FM, one.up_FM, one.down_MF)
-            biases = map(self.vector, one.biases or ())
+            of_one = tuple(map(self.vector, one.biases or ()))
             if all(_is_held_as(part, weight_format) for part in parts):
-                packed.set_quantized(expert, *chain.from_iterable(map(_held, parts)), *biases)
+                packed.set_quantized(expert, *chain.from_iterable(map(_held, parts)), *of_one)
             else:
-                packed.set(expert, *(_readable(floats_of(part)) for part in parts), *biases)
+                packed.set(expert, *(_readable(floats_of(part)) for part in parts), *of_one)
         return packed
 
     def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> kernels.LinearWeight:

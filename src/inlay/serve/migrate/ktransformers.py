@@ -24,7 +24,7 @@ _READ = Aside(
     "auto",
 )
 # All others (LLAMAFILE, FP8_PERCHANNEL, ...) read files that Inlay does not.
-_METHODS = {
+_METHODS: dict[str, str | Aside] = {
     "FP8": _READ,
     "RAWINT4": _READ,
     "MXFP4": _READ,
