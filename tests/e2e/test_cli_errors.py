@@ -140,4 +140,4 @@ def test_doctor_draws_the_topology() -> None:
     assert "node 0" in result.stdout and "cpu:0" in result.stdout
     report = json.loads(inlay("doctor", "--topology", "--json").stdout)
     assert len(report["topology"]["tiers"]["cpu:0"]) == 3
-    assert_one_line(inlay("doctor", "--topology", "models/x"), 2, "leave DIRECTORY out")
+    assert_one_line(inlay("doctor", "--topology", "models/x"), 2, "leave DIRECTORY and --save out")
