@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay.core.errors import UnsupportedModelError
+from inlay.core.weight_format import FORMATS
 
 _FP8_BLOCK = 128
 
@@ -88,8 +89,20 @@ def _mxfp4(given: Mapping[str, Any]) -> Quantization:
     return Quantization(method="mxfp4", weight_format="mxfp4", group=32, experts_only=True)
 
 
+def _gguf(given: Mapping[str, Any]) -> Quantization:
+    # Written by `inlay.models.gguf`, which has looked at the tensors.
+    weight_format = given.get("weight_format")
+    if weight_format not in FORMATS:
+        raise UnsupportedModelError(
+            f"config.json: quant_method 'gguf' names weight_format {weight_format!r}, which is not "
+            f"known: name the .gguf file instead of the directory"
+        )
+    return Quantization(method="gguf", weight_format=weight_format, group=32, experts_only=False)
+
+
 _METHODS: dict[str, Callable[[Mapping[str, Any]], Quantization]] = {
     "fp8": _fp8,
     "compressed-tensors": _compressed_tensors,
     "mxfp4": _mxfp4,
+    "gguf": _gguf,
 }

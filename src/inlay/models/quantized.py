@@ -3,14 +3,16 @@
 Nothing here makes a float copy of more than the rows that are asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inlay.core.errors import ModelFileError
+from inlay.core.model_shape import ModelShape
 from inlay.core.quantization import Quantization
 from inlay.models.weight_files import WeightFiles
 from inlay.models.weight_names import Expected
@@ -52,6 +54,8 @@ class QuantizedRows:
 
     def kernel_codes(self) -> Tensor:
         """As `set_rows_quantized` of the kernels takes them: integers, or the bytes as they are."""
+        if self.weight_format.startswith("int8"):
+            return self.codes
         if self.weight_format.startswith("int4"):
             return nibbles(self.codes).to(torch.int8) - 8
         return self.codes.contiguous().view(torch.uint8)
@@ -87,6 +91,10 @@ def _fp8_floats(rows: QuantizedRows) -> Tensor:
     return _scaled(rows, rows.codes.float())
 
 
+def _int8_floats(rows: QuantizedRows) -> Tensor:
+    return _scaled(rows, rows.codes.float())
+
+
 def _int4_floats(rows: QuantizedRows) -> Tensor:
     return _scaled(rows, nibbles(rows.codes).float() - 8)
 
@@ -98,6 +106,7 @@ def _mxfp4_floats(rows: QuantizedRows) -> Tensor:
 
 _MEANING: dict[str, Callable[[QuantizedRows], Tensor]] = {
     "fp8": _fp8_floats,
+    "int8": _int8_floats,
     "int4": _int4_floats,
     "mxfp4": _mxfp4_floats,
 }
@@ -110,8 +119,19 @@ class QuantizedFiles:
         self._files, self._quantization = files, quantization
         self._layout = _LAYOUTS[quantization.method]
 
-    def stored(self, expected: Expected) -> tuple[Expected, ...]:
-        """What the files hold of it."""
+    def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
+        """As `WeightFiles.check`, of what the files hold of each."""
+        self._files.check(chain.from_iterable(map(self._stored, expected)), optional)
+
+    def is_bfloat16(self, name: str) -> bool:
+        """Whether its floats are."""
+        return self._files.is_bfloat16(name)
+
+    def fingerprint(self, shape: ModelShape) -> str:
+        """As `WeightFiles.fingerprint`."""
+        return self._files.fingerprint(shape)
+
+    def _stored(self, expected: Expected) -> tuple[Expected, ...]:
         if not self._is_quantized(expected.name):
             return (expected,)
         return self._layout.tensors(expected, self._quantization.group)

@@ -2,6 +2,7 @@
 
 resolve_model(None)                      the demo model inside the package
 resolve_model("models/mine")             a directory
+resolve_model("models/mine.gguf")        a file of llama.cpp's
 resolve_model("Qwen/Qwen3-0.6B@main")    the Hugging Face hub
 resolve_model("modelscope:Qwen/Qwen3-0.6B")
 """
@@ -70,10 +71,14 @@ def resolve_model(
     path = Path(name).expanduser()
     if path.is_dir():
         return ModelSource(path.resolve(), name)
+    if path.is_file() and path.suffix == ".gguf":
+        from inlay.models.gguf import gguf_directory  # its library is not loaded for others
+
+        return ModelSource(gguf_directory(path), name)
     if path.is_file():
         raise UnsupportedModelError(
             f"{name} is a file: give the directory that holds config.json, tokenizer.json and "
-            "*.safetensors"
+            "*.safetensors, or a *.gguf file"
         )
     match = _HUB_NAME.fullmatch(name)
     if match is None or name.startswith((".", "~", "/")):

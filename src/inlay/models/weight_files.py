@@ -92,9 +92,9 @@ class WeightFiles:
         """Whether it is there."""
         return name in self.tensors
 
-    def stored(self, expected: Expected) -> tuple[Expected, ...]:
-        """What the files hold of it: itself."""
-        return (expected,)
+    def is_bfloat16(self, name: str) -> bool:
+        """Whether it is."""
+        return self.tensors[name].dtype == torch.bfloat16
 
     def get(self, name: str) -> torch.Tensor:
         """The tensor as a view of the mapped file; do not write to it."""

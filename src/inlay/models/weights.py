@@ -5,11 +5,10 @@ files themselves are mapped, their pages belong to the system's cache. The embed
 of its file, because a step reads only a few of its rows.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +27,7 @@ from inlay.models.formats import (
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.quantized import Matrix, QuantizedFiles, floats_of
 from inlay.models.weight_files import WeightFiles
-from inlay.models.weight_names import expected_tensors, layer_parts, names_of
+from inlay.models.weight_names import Expected, expected_tensors, layer_parts, names_of
 
 
 @dataclass(frozen=True)
@@ -136,6 +135,50 @@ class Tensors(Protocol):
         ...
 
 
+class Checkpoint(Tensors, Protocol):
+    """All tensors of a model, in one of the forms that makers publish."""
+
+    def holds(self, name: str) -> bool:
+        """Whether it is there."""
+        ...
+
+    def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
+        """Compare names and shapes with what the model needs.
+
+        Raises:
+            ModelFileError: tensors are missing, left over, or have other shapes; names them.
+        """
+        ...
+
+    def is_bfloat16(self, name: str) -> bool:
+        """Whether bfloat16 holds all of a tensor of floats."""
+        ...
+
+    def fingerprint(self, shape: ModelShape) -> str:
+        """Of the content: 32 hex digits."""
+        ...
+
+
+def open_tensors(directory: Path, shape: ModelShape) -> Checkpoint:
+    """The files of a model directory, by what its config.json says of them.
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        ModelFileError: a file is damaged.
+        UnsupportedModelError: a dtype.
+    """
+    stored = shape.quantization
+    if stored is None:
+        return WeightFiles(directory)
+    if stored.method == "gguf":
+        # Loads the format's library.
+        from inlay.models.gguf.reader import LINK
+        from inlay.models.gguf.tensors import GgufTensors
+
+        return GgufTensors(directory / LINK, shape)
+    return QuantizedFiles(WeightFiles(directory, quantized=True), stored)
+
+
 def load_weights(source: WeightSource, layers: int) -> Weights:
     """Take everything from a source. Raises ModelFileError where that is damaged."""
     return Weights(
@@ -178,18 +221,13 @@ def open_checkpoint(
         UnsupportedModelError: a dtype, or a weight format that the backend does not have or that
             cannot sum such long rows.
     """
-    stored = shape.quantization
-    files = WeightFiles(directory, quantized=stored is not None)
-    tensors = files if stored is None else QuantizedFiles(files, stored)
+    stored, tensors = shape.quantization, open_tensors(directory, shape)
     names = names_of(shape).names
     first_sparse = shape.sparse_layers[0] if shape.sparse_layers else 0
     fused = tensors.holds(names["experts_gate_up"].format(layer=first_sparse))
-    expected = expected_tensors(shape, fused_experts=fused)
-    needed = chain.from_iterable(map(tensors.stored, expected))
-    files.check(needed, optional=(names["head"],))
+    tensors.check(expected_tensors(shape, fused_experts=fused), optional=(names["head"],))
     # float32 holds float16 exactly, too.
-    is_bf16 = files.tensors[names["embedding"]].dtype == torch.bfloat16
-    float_dtype = "bfloat16" if is_bf16 else "float32"
+    float_dtype = "bfloat16" if tensors.is_bfloat16(names["embedding"]) else "float32"
     if weight_format == "auto":
         weight_format = ops.auto_format(float_dtype)
         if stored is not None and stored.weight_format in ops.weight_formats:
@@ -207,7 +245,7 @@ def open_checkpoint(
         weight_format=weight_format,
         float_dtype=float_dtype,
         held_bytes=packed_bytes(shape, weight_format, float_dtype),
-        fingerprint=files.fingerprint(shape),
+        fingerprint=tensors.fingerprint(shape),
     )
 
 

@@ -64,15 +64,16 @@ def _complete(plan: Plan, name: str) -> None:
 
 
 def _choose_for_gguf(plan: Plan, target: str) -> None:
-    """GGUF is not read: a placeholder, and the weight format nearest to the file's."""
+    """A placeholder, as not all GGUF files are read, and the nearest weight format."""
     ask = plan.take(target)
     if ask is None:
         return
     plan.note(
         Fate.NOT_YET,
         "",
-        f"GGUF is not read: put in place of {MODEL} the directory or the name on the hub that has "
-        "the model as *.safetensors, from which the file was made",
+        f"of GGUF files those of Llama, Mixtral and Qwen3 are read: put such a file in place of "
+        f"{MODEL}, without --weight-format; else the directory or the name on the hub that has the "
+        "model as *.safetensors, from which the file was made",
         ask.flag,
     )
     file = plan.take(GGUF_FILE)

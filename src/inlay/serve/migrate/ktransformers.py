@@ -108,8 +108,8 @@ OLD_SERVER = Program(
         to("--model-path --model-dir DIR", "MODEL", "the model's files", text),
         not_yet(
             "--gguf-path PATH",
-            "GGUF is not read: Inlay takes the weights of --model_path, so its directory has to "
-            "hold *.safetensors, too",
+            "Inlay takes the weights of --model_path, so its directory has to hold *.safetensors; "
+            "of GGUF files those of Llama, Mixtral and Qwen3 are read, named themselves",
         ),
         to("--model-name NAME", "--served-model-name", "the name that clients use"),
         to("--cpu-infer N", "--threads", shared.THREADS, threads),

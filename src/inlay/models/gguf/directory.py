@@ -1,0 +1,57 @@
+"""A model directory for a GGUF file: what it says of itself, written out, and a link to it."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from inlay.core.errors import ModelNotFoundError
+from inlay.core.settings import read_settings
+from inlay.models.gguf.config import config_of
+from inlay.models.gguf.reader import LINK, GgufFile
+from inlay.models.gguf.tokenizer import write_tokenizer
+
+
+def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
+    """The directory of a file, made when it is asked for first.
+
+    It holds config.json, the tokenizer's files, and a link to the file, whose path, size and time
+    name it: a file that was changed has another one.
+
+    Args:
+        file: a GGUF file, or the first of several.
+        cache_dir: where directories of GGUF files are kept; None takes `gguf` in Inlay's cache.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        ModelFileError: it is damaged.
+        UnsupportedModelError: its architecture or tokenizer is not read from GGUF.
+
+    Cost: a few seconds for a vocabulary of 150,000 tokens, the first time.
+    """
+    file = file.resolve()
+    if not file.is_file():
+        raise ModelNotFoundError(f"there is no file {file}")
+    about = file.stat()
+    named = f"{file} {about.st_size} {about.st_mtime_ns}"
+    name = f"{file.stem}-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"
+    parent = cache_dir or read_settings().cache_dir / "gguf"
+    directory = parent / name
+    if (directory / LINK).exists():
+        return directory
+    parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        opened = GgufFile(file)
+        (made / "config.json").write_text(json.dumps(config_of(opened), indent=2), "utf-8")
+        write_tokenizer(opened.metadata, made)
+        (made / LINK).symlink_to(opened.files[0])
+        shutil.rmtree(directory, ignore_errors=True)  # one whose file is gone
+        made.rename(directory)
+    except OSError:
+        if not (directory / LINK).exists():  # else another process was first
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return directory
