@@ -150,7 +150,8 @@ std::string Fabric::find_ports() {
             site_.loop, static_cast<uint8_t>(ports_.size()), *library, std::move(info),
             [this](const auto& port, const fi_info& request, auto greeting) {
               target_.on_request(port, request, greeting);
-            }));
+            },
+            [this] { target_.drop_late(); }));
       } catch (const std::exception& failure) {
         why = failure.what();
       }
@@ -304,6 +305,7 @@ Transport::Answer Fabric::answer(const net::EngineId& from, std::span<const std:
 }
 
 void Fabric::beat() {
+  target_.beat();
   const Clock::time_point now = Clock::now();
   std::vector<std::shared_ptr<Life>> due;
   std::vector<std::shared_ptr<FabricPath>> paths;
@@ -321,7 +323,6 @@ void Fabric::beat() {
   }
   for (const auto& path : paths) path->beat(now);
   for (const auto& life : due) begin_path(life);
-  target_.beat();
 }
 
 void Fabric::link_changed(const net::LinkEvent& event) {

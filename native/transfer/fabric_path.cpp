@@ -146,6 +146,7 @@ void FabricPath::ask(FabricQuestion question, uint64_t about) {
 }
 
 void FabricPath::kick() {
+  rail_->port->drop_late();
   bool tell = false;
   bool more = false;
   {
@@ -241,6 +242,7 @@ bool FabricPath::take_completions() {
 }
 
 bool FabricPath::pump() {
+  rail_->port->drop_late();
   const auto owner = rail_->peer.lock();
   bool more;
   {
@@ -275,6 +277,7 @@ bool FabricPath::try_drive(const net::WakeUp&) {
 }
 
 void FabricPath::stop_driving(const net::WakeUp&) {
+  rail_->port->drop_late();
   {
     const std::lock_guard lock(mutex_);
     --drivers_;

@@ -23,10 +23,11 @@ std::string interface_of(const fabric::Domain& domain) {
 }  // namespace
 
 FabricPort::FabricPort(net::Loop& loop, uint8_t index, const fabric::Library& library,
-                       fabric::Info info, Request on_request)
+                       fabric::Info info, Request on_request, std::function<void()> drop_late)
     : domain(library, std::move(info)),
       index(index),
       interface(interface_of(domain)),
+      drop_late(std::move(drop_late)),
       loop_(loop),
       on_request_(std::move(on_request)) {
   if (domain.connected()) {
@@ -76,6 +77,7 @@ std::shared_ptr<FabricConnection> FabricPort::find(const fid* endpoint) {
 }
 
 bool FabricPort::on_events(uint32_t) {
+  drop_late();
   manager->read_events(*this);
   return false;
 }

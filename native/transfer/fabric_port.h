@@ -34,14 +34,17 @@ class FabricPort final : public net::Handler,
   using Request = std::function<void(const std::shared_ptr<FabricPort>&, const fi_info&,
                                      std::span<const std::byte> greeting)>;
 
-  // Throws TransferFailure(kTransportUnavailable).
+  // `drop_late` closes what must not move once its lease is over. Throws
+  // TransferFailure(kTransportUnavailable).
   FabricPort(net::Loop& loop, uint8_t index, const net::fabric::Library& library,
-             net::fabric::Info info, Request on_request);
+             net::fabric::Info info, Request on_request, std::function<void()> drop_late);
 
   net::fabric::Domain domain;
   std::optional<net::fabric::ConnectionManager> manager;  // of a domain with connections
   const uint8_t index;                                    // in the offer
   const std::string interface;                            // its network card; empty: it has none
+  // To be called before the provider is, for whatever end of this port; see fabric_target.h.
+  const std::function<void()> drop_late;
 
   FabricPortOffer offer() const;
   // What an end without a connection tells the other.

@@ -3,6 +3,8 @@
 #include <sys/epoll.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "../core/status.h"
 #include "../net/bytes.h"
 #include "../net/fabric/connected.h"
@@ -51,21 +53,22 @@ class FabricTarget::Served final : public net::Handler,
   uint64_t heard = boot_time_ns();
   uint64_t awaited_until = heard + kLeaseNs;  // its initiator looks for us first
 
-  bool is_late() const {
-    const uint64_t now = boot_time_ns();
-    return (lease_end != 0 && now > lease_end) || (unconnected && now > heard + kSilentNs);
+  uint64_t late_after() const {
+    const uint64_t silent = unconnected != nullptr ? heard + kSilentNs : kNever;
+    return lease_end == 0 ? silent : std::min(lease_end, silent);
   }
+  bool is_late() const { return boot_time_ns() > late_after(); }
   bool is_needed() const { return lease_end != 0 || boot_time_ns() < awaited_until; }
 
   bool on_events(uint32_t) override {
+    target_.drop_late();
     const std::lock_guard lock(target_.mutex_);
     if (dropped) return false;
-    // Before the provider moves a byte: we may have been stopped for a while.
-    if (is_late()) {
-      target_.drop(shared_from_this());
-      return false;
-    }
     for (int i = 0; i < 16; ++i) {
+      if (is_late()) {  // we may be stopped at any time
+        target_.drop(shared_from_this());
+        return false;
+      }
       endpoint->progress(*this);
       if (endpoint->may_sleep()) break;
     }
@@ -119,6 +122,7 @@ void FabricTarget::on_request(const std::shared_ptr<FabricPort>& port, const fi_
 void FabricTarget::serve(Initiator& initiator, const std::shared_ptr<Served>& served) {
   served->loop_id = site_.loop.add(served->endpoint->descriptor(), EPOLLIN, served);
   initiator.served[served->greeting.connection] = served;
+  none_late_until_ = std::min(none_late_until_.load(), served->late_after());
 }
 
 // Who asks over a lane has proved itself there.
@@ -174,6 +178,7 @@ Transport::Answer FabricTarget::lease(const net::EngineId& from, const FabricQue
     served->lease = question.lease;
     served->lease_end = now + kLeaseNs;
     served->awaited_until = 0;
+    none_late_until_ = std::min(none_late_until_.load(), served->lease_end);
     if (served->unconnected != nullptr) served->unconnected->attend(true);
   } else if (question.lease == served->lease && served->lease_end != 0) {
     served->lease_end = std::max(served->lease_end, std::min(question.last_time, now) + kLeaseNs);
@@ -203,15 +208,34 @@ Transport::Answer FabricTarget::answer(const net::EngineId& from, const FabricQu
   return {};
 }
 
-void FabricTarget::beat() {
+// We may have been stopped for a while.
+void FabricTarget::drop_late() {
+  const uint64_t until = none_late_until_;
+  if (until == kNever || boot_time_ns() <= until) return;
   const std::lock_guard lock(mutex_);
+  drop_all_late();
+}
+
+void FabricTarget::drop_all_late() {
   std::vector<std::shared_ptr<Served>> late;
+  uint64_t none_late_until = kNever;
   for (const auto& [id, initiator] : initiators_)
     for (const auto& [number, served] : initiator.served) {
-      if (served->unconnected != nullptr) served->unconnected->attend(served->is_needed());
-      if (served->is_late()) late.push_back(served);
+      if (served->is_late())
+        late.push_back(served);
+      else
+        none_late_until = std::min(none_late_until, served->late_after());
     }
   for (const auto& served : late) drop(served);
+  none_late_until_ = none_late_until;
+}
+
+void FabricTarget::beat() {
+  const std::lock_guard lock(mutex_);
+  drop_all_late();
+  for (const auto& [id, initiator] : initiators_)
+    for (const auto& [number, served] : initiator.served)
+      if (served->unconnected != nullptr) served->unconnected->attend(served->is_needed());
 }
 
 void FabricTarget::evict() {
