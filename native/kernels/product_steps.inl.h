@@ -93,8 +93,10 @@ struct Prefetch {
   const std::byte* end;
   int64_t share;  // bytes
   Fetch after;    // when the first range is done
-  // Bytes; where not 0, each step also brings what is read so much later into L1.
+  // Bytes; where not 0, each step also brings as much of what comes so much later as it reads.
   int64_t ahead = 0;
+  const std::byte* front = nullptr;  // what it brings then
+
   inline __attribute__((always_inline)) void some() {
     const std::byte* stop = end - next < share ? end : next + share;
     for (; next < stop; next += 64) __builtin_prefetch(next, 0, 3);
@@ -104,13 +106,22 @@ struct Prefetch {
       after.bytes = 0;
     }
   }
+  // kLevel: 3 into L1, 2 into L2.
+  template <int64_t kBytes, int kLevel>
+  inline __attribute__((always_inline)) void nearer() {
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(front + i, 0, kLevel);
+    front += kBytes;
+  }
 };
 
-template <int64_t kBytes>
-inline void bring_near(const std::byte* data) {
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(data + i, 0, 3);
-}
+// Tiles as wide as a panel read it from end to end, and the processor's own fetching follows: more
+// than L2 is not asked for. A narrower tile passes over a slice in strips, each of which fetches
+// its share of the next slice for all of them.
+template <int kVecs>
+constexpr bool kWholePanel = kVecs * Vec::kWidth >= kPanel;
+template <int kVecs>
+constexpr int kFetchLevel = kWholePanel<kVecs> ? 2 : 3;
 
 // acc += rows * weights over `steps` steps.
 template <typename Op, int kRows, int kVecs>
@@ -124,7 +135,7 @@ inline __attribute__((always_inline)) void accumulate(const std::byte* const* x,
     const int64_t stop =
         left < kStepsPerFetch * Op::kRowBytes ? end : offset + kStepsPerFetch * Op::kRowBytes;
     for (; offset < stop; offset += Op::kRowBytes, w += Op::kPanelBytes) {
-      if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 4>(w + prefetch.ahead);
+      if (prefetch.ahead != 0) prefetch.nearer<kVecs * Vec::kWidth * 4, kFetchLevel<kVecs>>();
 #pragma GCC unroll 2
       for (int part = 0; part < Op::kParts; ++part) {
         typename Op::Word words[kVecs];

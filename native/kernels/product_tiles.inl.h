@@ -77,7 +77,10 @@ struct IntegerTile {
               run.first_group == 0 ? Vec::zero() : Vec::load(c + r * kPanel + v * Vec::kWidth);
     }
     for (int64_t group = run.first_group; group < run.end_group; ++group) {
-      if (prefetch.ahead != 0) bring_near<kVecs * Vec::kWidth * 2>(scales + prefetch.ahead);
+      if (prefetch.ahead != 0) {
+        if constexpr (kWholePanel<kVecs>) prefetch.front = scales + prefetch.ahead;
+        prefetch.nearer<kVecs * Vec::kWidth * 2, kFetchLevel<kVecs>>();
+      }
       Dot::I acc[kRows][kVecs];
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
@@ -214,7 +217,8 @@ struct CodeTile {
       for (const std::byte* line = group + run.scale_bytes; line < end;
            line += Op::kPanelBytes, offset += Op::kRowBytes) {
         const std::byte* weights = line + column * 4;
-        bring_near<kVecs * kVecBytes>(weights + prefetch.ahead);
+        prefetch.front = weights + prefetch.ahead;
+        prefetch.nearer<kVecs * kVecBytes, 3>();
 #pragma GCC unroll 8
         for (int first = 0; first < kVecs; first += 2) {  // four and their parts fill the registers
           CodeWords words[2];
@@ -255,6 +259,7 @@ template <typename Tile, int kRows>
 inline void tile_columns(const typename Tile::Run& run, const std::byte* const* rows, int64_t cols,
                          float* c, Prefetch& prefetch) {
   constexpr int64_t kTileCols = Tile::kTileVecs * Vec::kWidth;
+  if constexpr (requires { run.weights; }) prefetch.front = run.weights + prefetch.ahead;
   if constexpr (kTileCols == kPanel) {
     if (2 * cols <= kPanel) {  // small routers
       Tile::template run<kRows, Tile::kTileVecs / 2>(run, rows, 0, c, prefetch);
