@@ -71,7 +71,9 @@ def clocked_engine(model: str | None) -> Iterator[tuple[Engine, Clock]]:
     clock = Clock(_backend.ops)
     with mock.patch.object(_backend, "ops", clock):
         engine = Engine(
-            EngineConfig(model=model, device="cpu", seed=0, cache=CacheConfig(pages=1000))
+            EngineConfig(
+                model=model, device="cpu", load="whole", seed=0, cache=CacheConfig(pages=1000)
+            )
         )
         try:
             yield engine, clock

@@ -40,9 +40,10 @@ class Server:
         return sum(_kib(rollup.read_text(), "Pss_Dirty") for rollup in rollups) / (1 << 10)
 
 
-def serve(*arguments: str) -> contextlib.AbstractContextManager[Server]:
-    """Run `inlay serve ARGUMENTS` as `run_server` does."""
-    return run_server([sys.executable, "-m", "inlay", "serve", *arguments])
+def serve(*arguments: str, load: str = "whole") -> contextlib.AbstractContextManager[Server]:
+    """Run `inlay serve ARGUMENTS` as `run_server` does; nothing loads beside what is measured."""
+    setting = f"engine.load={load}"
+    return run_server([sys.executable, "-m", "inlay", "serve", "--set", setting, *arguments])
 
 
 @contextlib.contextmanager

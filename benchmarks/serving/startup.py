@@ -14,7 +14,7 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     seconds, memory = [], []
     for _ in range(run.repeats):
         start = time.perf_counter()
-        with serve() as server:
+        with serve(load="lazy") as server:
             wait_until_ready(server)
             records = stream_completions(server.url, [completion_body("Define lantern.", 8)])
             seconds.append(records[0].token_times_s[0] - start)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from inlay.models import pack
+from inlay.models import convert
 from inlay.models.source import resolve_model
 from tests.support.server import running_server
 
@@ -14,7 +14,7 @@ PROMPTS = Path(__file__).parents[2] / "examples/demo_model/eval_prompts.json"
 
 def test_a_packed_model_answers(tmp_path: Path) -> None:
     known = [row for row in json.loads(PROMPTS.read_text()) if row["kind"] == "known"][:8]
-    pack(resolve_model(None).directory, tmp_path / "demo-int4", weight_format="int4")
+    convert(resolve_model(None).directory, tmp_path / "demo-int4", weight_format="int4")
     with running_server(tmp_path / "demo-int4", engine={"device": "cpu"}) as server:
         assert "int4:g32" in server.log
         right = 0

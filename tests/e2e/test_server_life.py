@@ -1,6 +1,8 @@
 """How a server starts and ends: taken ports, missing models, stops, and an engine that dies."""
 
+import math
 import os
+import re
 import signal
 import socket
 import threading
@@ -9,8 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.support.server import RunningServer, running_server
+from tests.support.tiny_models import make_tiny_model
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True}
 
@@ -116,4 +120,65 @@ def test_stop_while_loading(tiny_model: Path) -> None:
         time.sleep(0.01)
     time.sleep(0.3)
     assert server.stop() == 0
+    assert "Traceback" not in server.log
+
+
+@pytest.fixture(scope="module")
+def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose experts take a while: wide, and converted from float16."""
+    return make_tiny_model(
+        tmp_path_factory.mktemp("slow"),
+        dtype="float16",
+        hidden_size=512,
+        moe_intermediate_size=512,
+        num_experts=64,
+    )
+
+
+SLOWLY = {"weight_format": "int4", "threads": 1, "cache": {"pages": 200}}
+
+
+def test_requests_while_experts_load(slow_model: Path) -> None:
+    body = {**CHAT, "max_tokens": 16, "temperature": 0}
+    with running_server(slow_model, engine=SLOWLY) as server:
+        texts = [httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60).json()]
+        deadline_s = time.monotonic() + 60
+        while (
+            server.gauges()["inlay_weights_loaded_bytes"] < server.gauges()["inlay_weights_bytes"]
+        ):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        weights = httpx.get(server.url + "/health").json()["weights"]
+        assert weights["loaded_bytes"] == weights["total_bytes"] > 50_000_000
+        httpx.post(server.url + "/reset_prefix_cache")
+        texts.append(httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60).json())
+        log = server.log
+        assert server.stop() == 0
+    assert len({text["choices"][0]["message"]["content"] for text in texts}) == 1
+    assert re.search(r"  [\d.]+ \w+ of [\d.]+ MiB of weights are loaded; the others follow", log)
+    assert re.search(r"\n[\d.]+ MiB of [\d.]+ MiB of weights are loaded, in .* GB/s\)", log)
+
+
+def test_an_expert_that_is_damaged(slow_model: Path, tmp_path: Path) -> None:
+    """The last one: the server is ready before it comes."""
+    for file in slow_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.1.mlp.experts.63.up_proj.weight"][0, 0] = math.inf
+    save_file(tensors, tmp_path / "model.safetensors")
+    server = RunningServer(tmp_path, engine=SLOWLY)
+    assert server.wait(90) == 1
+    assert "expert 63 of layer 1 cannot be packed" in server.log
+    assert "the file is damaged" in server.log
+    assert "Traceback" not in server.log
+    whole = RunningServer(tmp_path, engine=SLOWLY | {"load": "whole"})
+    assert whole.wait(90) == 1
+    assert "model_file_damaged: expert 63 of layer 1 cannot be packed" in whole.log
+
+
+def test_stop_while_experts_load(slow_model: Path) -> None:
+    with running_server(slow_model, engine=SLOWLY) as server:
+        asked_s = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - asked_s < 6
     assert "Traceback" not in server.log

@@ -1,12 +1,9 @@
 """Files of packed weights: what is mapped is what was packed, and damage is refused."""
 
-import errno
 import os
-import resource
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ import pytest
 from inlay import kernels
 from inlay.core.errors import ArgumentError, ModelFileError
 from tests.native.cases import floats, pairs, routing
+from tests.support.packed_files import write_packed
 
 METADATA = {"model": "tiny", "layers": 2, "rope": {"theta": 1e6}}
 
@@ -23,10 +21,12 @@ METADATA = {"model": "tiny", "layers": 2, "rope": {"theta": 1e6}}
 def path(tmp_path: Path, rng: np.random.Generator) -> Path:
     """A file with one entry of each kind."""
     path = tmp_path / "tiny.packed"
-    with kernels.PackedWriter(path, METADATA) as writer:
-        writer.add_linear("head", kernels.pack_linear(floats(rng, 130, 100), "int8"))
-        writer.add_experts("experts", pairs(rng, 3, 70, 50, "int4:g32", bias=True)[0])
-        writer.add_array("norm", np.arange(7, dtype=np.float32))
+    weights = {
+        "head": kernels.pack_linear(floats(rng, 130, 100), "int8"),
+        "experts": pairs(rng, 3, 70, 50, "int4:g32", bias=True)[0],
+        "norm": np.arange(7, dtype=np.float32),
+    }
+    write_packed(path, weights, METADATA)
     return path
 
 
@@ -37,10 +37,8 @@ def test_weights_come_back_as_they_were(
     linear = kernels.pack_linear(floats(rng, 130, 100), format)
     experts, _ = pairs(rng, 4, 70, 50, format, bias=True)
     plain, _ = pairs(rng, 1, 33, 40, format)
-    with kernels.PackedWriter(tmp_path / "w") as writer:
-        writer.add_linear("linear", linear)
-        writer.add_experts("experts", experts)
-        writer.add_experts("without biases", plain)
+    weights = {"linear": linear, "experts": experts, "without biases": plain}
+    write_packed(tmp_path / "w", weights)
     file = kernels.PackedFile(tmp_path / "w")
     file.verify()
     assert file.names == ["linear", "experts", "without biases"]
@@ -66,9 +64,7 @@ def test_arrays_and_metadata_come_back(tmp_path: Path) -> None:
     arrays["strided"] = np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2]
     arrays["empty"] = np.empty((0, 4), np.float32)
     arrays["scalar"] = np.array(3, np.int32)
-    with kernels.PackedWriter(tmp_path / "w", METADATA) as writer:
-        for name, array in arrays.items():
-            writer.add_array(name, array)
+    write_packed(tmp_path / "w", arrays, METADATA)
     file = kernels.PackedFile(tmp_path / "w")
     assert file.metadata == METADATA
     for name, array in arrays.items():
@@ -105,13 +101,30 @@ def test_wrong_names(path: Path) -> None:
         file.linear("norm")
 
 
-def test_parts_are_aligned(tmp_path: Path) -> None:
-    with kernels.PackedWriter(tmp_path / "w") as writer:
-        for size in (1, 5000, 32 << 20, 1):
-            writer.add_array(str(size) + str(writer._end), np.zeros(size, np.uint8))
-    file = kernels.PackedFile(tmp_path / "w")
-    offsets = [entry.parts["data"].offset for entry in file._table.entries.values()]
+def test_parts_are_aligned() -> None:
+    layout = kernels.PackedLayout()
+    offsets = [
+        layout.add_array(str(number), "uint8", (size,))["data"].offset
+        for number, size in enumerate((1, 5000, 32 << 20, 1))
+    ]
     assert offsets[0] == 4096 and all(offset % 4096 == 0 for offset in offsets)
+    assert layout.end == offsets[-1] + 1
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
+def test_sizes_follow_from_shapes(rng: np.random.Generator, format: str) -> None:
+    """Of weights, and of rows from whole panels on: they lie where their own weight has them."""
+    for rows, columns in ((130, 100), (64, 33), (1, 256)):
+        weight = kernels.LinearWeight(rows, columns, format)
+        assert kernels.linear_bytes(rows, columns, format) == weight.nbytes
+    for hidden, width in ((70, 50), (33, 100)):
+        experts, _ = pairs(rng, 1, hidden, width, format, bias=True)
+        sizes = [panels.nbytes for panels in (*experts.panels(0), experts.biases())]
+        assert list(kernels.expert_bytes(hidden, width, format).values()) == sizes
+    values = floats(rng, 200, 100)
+    end = kernels.pack_linear(np.ascontiguousarray(values[128:]), format).panels().tobytes()
+    whole = kernels.pack_linear(values, format).panels().tobytes()
+    assert whole[kernels.linear_bytes(128, 100, format) :] == end
 
 
 def test_every_cut_is_refused(path: Path) -> None:
@@ -156,7 +169,7 @@ def test_damaged_weights_are_found(path: Path) -> None:
 
 def test_another_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inlay.kernels._packed_file.VERSION", 3)
-    with pytest.raises(ModelFileError, match="has layout version 2, this Inlay reads 3; pack the"):
+    with pytest.raises(ModelFileError, match="has layout version 2, this Inlay reads 3; convert"):
         kernels.PackedFile(path)
 
 
@@ -168,95 +181,26 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         kernels.PackedFile(tmp_path / "none")
 
 
-def test_a_failed_write_leaves_what_was_there(path: Path, rng: np.random.Generator) -> None:
-    before = path.read_bytes()
-    with pytest.raises(ZeroDivisionError), kernels.PackedWriter(path) as writer:
-        writer.add_array("norm", np.ones(3, np.float32))
-        assert path.read_bytes() == before
-        raise ZeroDivisionError
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
-
-
-@pytest.fixture
-def writing(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has written a part of the file again."""
-    code = f"""
-import numpy as np
-from inlay import kernels
-writer = kernels.PackedWriter({str(path)!r})
-writer.add_array("new", np.ones(5000, np.uint8))
-print("writing", flush=True)
-input()
-writer.close()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout and process.stdout.readline() == "writing\n"
-        yield process
-        process.kill()
-
-
-def test_what_a_killed_writer_left_is_removed(path: Path, writing: subprocess.Popen[str]) -> None:
-    writing.kill()
-    writing.wait()
-    partial = path.with_name(f".{path.name}.partial")
-    assert partial.stat().st_size > 5000
-    with kernels.PackedWriter(path) as writer:
-        assert partial.stat().st_size == 0
-        writer.add_array("norm", np.ones(3, np.float32))
-    kernels.PackedFile(path).verify()
-    assert os.listdir(path.parent) == [path.name]
-
-
-def test_a_file_has_one_writer_at_a_time(path: Path, writing: subprocess.Popen[str]) -> None:
-    with pytest.raises(ArgumentError, match=r"^path: another writer is writing .*tiny\.packed"):
-        kernels.PackedWriter(path)
-    writing.communicate("\n")
-    assert kernels.PackedFile(path).names == ["new"]
-    with kernels.PackedWriter(path) as writer:
-        writer.add_array("norm", np.ones(3, np.float32))
-    assert kernels.PackedFile(path).names == ["norm"]
-
-
-def test_a_closed_writer_writes_no_more(tmp_path: Path) -> None:
-    with kernels.PackedWriter(tmp_path / "w") as writer:
-        writer.add_array("norm", np.ones(3, np.float32))
-        writer.close()
-        writer.abort()
-    assert kernels.PackedFile(tmp_path / "w").names == ["norm"]
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        writer.add_array("late", np.ones(3, np.float32))
-
-
-def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    """A limit on file sizes stands for the full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-    try:
-        with pytest.raises(OSError) as raised, kernels.PackedWriter(tmp_path / "w") as writer:
-            writer.add_array("large", np.zeros(1 << 17, np.uint8))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert raised.value.errno == errno.EFBIG
-    assert not os.listdir(tmp_path)
-
-
-def test_names_are_taken_once(tmp_path: Path) -> None:
+def test_names_are_taken_once() -> None:
+    layout = kernels.PackedLayout()
+    layout.add_array("a", "float32", (1,))
     with pytest.raises(ArgumentError, match="^name: 'a' is in the file already"):
-        with kernels.PackedWriter(tmp_path / "w") as writer:
-            writer.add_array("a", np.ones(1, np.float32))
-            writer.add_array("a", np.ones(1, np.float32))
+        layout.add_array("a", "float32", (1,))
     with pytest.raises(ArgumentError, match="^array: must be one of float32, .* is float64"):
-        with kernels.PackedWriter(tmp_path / "w") as writer:
-            writer.add_array("a", np.ones(1))
+        layout.add_array("b", "float64", (1,))
+
+
+def test_a_file_that_ends_before_its_parts_is_not_sealed(tmp_path: Path) -> None:
+    layout = kernels.PackedLayout()
+    layout.add_array("a", "float32", (1,))
+    with (tmp_path / "w").open("w+b") as file:
+        with pytest.raises(OSError, match="the file ends at 4096 instead of 4100"):
+            layout.seal(file.fileno())
 
 
 def test_opening_reads_no_weights(tmp_path: Path) -> None:
     """64 MiB of weights are mapped and unused: the process does not grow by them."""
-    with kernels.PackedWriter(tmp_path / "w") as writer:
-        writer.add_linear("big", kernels.LinearWeight(8192, 8192, "int8"))
+    write_packed(tmp_path / "w", {"big": kernels.LinearWeight(8192, 8192, "int8")})
     code = f"""
 import numpy as np
 from inlay import kernels

@@ -8,8 +8,9 @@ import torch
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError, NotFiniteError
-from inlay.kernels import PackedFile, PackedWriter, reference
+from inlay.kernels import PackedFile, reference
 from tests.native.cases import floats
+from tests.support.packed_files import write_packed
 
 MODULES = pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -211,7 +212,6 @@ def test_a_file_holds_the_bytes_of_its_source(rng: np.random.Generator, tmp_path
     weight = kernels.LinearWeight(70, 300, "fp8:g128")
     codes, scales = e4m3_rows(rng, 70, 300)
     weight.set_rows_quantized(0, codes, scales)
-    with PackedWriter(tmp_path / "w") as writer:
-        writer.add_linear("w", weight)
+    write_packed(tmp_path / "w", {"w": weight})
     values = PackedFile(tmp_path / "w").linear("w").dequantize()
     assert np.array_equal(values, e4m3(codes) * np.repeat(scales, 128, axis=1)[:, :300])

@@ -252,6 +252,22 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     tier_lost_blocks: int = 0
 
 
+class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """How much of the weights is in memory: before `EngineInfo`, each second, and at the end.
+
+    Attributes:
+        loaded_bytes, total_bytes: at the end the first is less than the second where memory is
+            short and mapped weights stay in their file.
+        seconds: from the beginning; to the end, once that is there.
+        over: nothing more will come.
+    """
+
+    loaded_bytes: int
+    total_bytes: int
+    seconds: float
+    over: bool
+
+
 class ResetPrefixCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Forget all cached blocks that no request uses."""
 
@@ -274,4 +290,4 @@ class OutputBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 ToEngine = GenerateRequest | CancelRequest | ResetPrefixCache | StatsRequest
-FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure
+FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure | LoadProgress

@@ -202,6 +202,14 @@ STEP_BUSY = Metric(
 ENGINE_UP = Metric(
     name="inlay_engine_up", kind="gauge", help="1 while the engine's process runs, else 0."
 )
+WEIGHTS = Metric(
+    name="inlay_weights_bytes", kind="gauge", help="Bytes of the weights, as they are held."
+)
+WEIGHTS_LOADED = Metric(
+    name="inlay_weights_loaded_bytes",
+    kind="gauge",
+    help="Bytes of the weights that are in memory; the others follow while requests are served.",
+)
 ENGINE_INFO = Metric(
     name="inlay_engine",
     kind="info",
@@ -291,6 +299,8 @@ ENGINE_METRICS = (
     STEPS,
     STEP_BUSY,
     ENGINE_UP,
+    WEIGHTS,
+    WEIGHTS_LOADED,
     ENGINE_INFO,
 )
 """Metrics read from the engine when they are asked for."""

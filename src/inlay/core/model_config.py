@@ -21,8 +21,8 @@ from inlay.core.model_shape import (
 )
 from inlay.core.quantization import read_quantization
 
-# More than any model has; a list per layer of a damaged file's number would fill the memory.
-_MAX_LAYERS = 10_000
+# More than any model has; lists of a damaged file's numbers would fill the memory.
+_MAX_LAYERS, _MAX_EXPERTS = 10_000, 65_536
 
 # Other spellings of a key, tried in this order (transformers 4 and 5, older publishers).
 _SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -204,7 +204,7 @@ def _require_silu(config: Mapping[str, Any]) -> None:
 
 
 def _read_experts(row: ExpertRow, read: _Reader, layers: int) -> dict[str, Any]:
-    experts = read.integer("num_experts", least=0)
+    experts = read.integer("num_experts", least=0, most=_MAX_EXPERTS)
     sparse = _read_sparse_layers(read, layers)
     if not experts or not sparse:
         return {}

@@ -8,7 +8,8 @@ what the outcome takes.
 Source: KTransformers (SOSP 2025), offloading by arithmetic intensity.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inlay.core.errors import ResourceError
@@ -16,8 +17,10 @@ from inlay.core.hardware import Machine
 from inlay.core.model_shape import ModelShape
 from inlay.core.roofline import Kind, Operator, Part, Step, work_of
 
-HOST_RESERVE_BYTES = 2e9
-"""For the system and for Inlay's processes, an assumption."""
+PROCESS_BYTES = 0.17e9
+"""What an engine holds besides a model and activations, as measured."""
+HOST_RESERVE_BYTES = 1.83e9
+"""Left to the server in front of it, to the system and to other programs, an assumption."""
 GPU_RESERVE_BYTES = 1e9
 """For the driver's context and the libraries on each GPU, an assumption."""
 
@@ -59,19 +62,26 @@ class MemoryUse:
     """What lies in the memory of the host, or of all GPUs.
 
     Attributes:
-        working_bytes: activations of a step, and the reserve for what is not the model.
+        working_bytes: activations of a step, and the process itself.
+        reserve_bytes: left to others.
     """
 
     device: Kind
     weights_bytes: float
     kv_bytes: float
     working_bytes: float
+    reserve_bytes: float
     capacity_bytes: float
+
+    @property
+    def held_bytes(self) -> float:
+        """What Inlay takes."""
+        return self.weights_bytes + self.kv_bytes + self.working_bytes
 
     @property
     def total_bytes(self) -> float:
         """All together."""
-        return self.weights_bytes + self.kv_bytes + self.working_bytes
+        return self.held_bytes + self.reserve_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +177,8 @@ def place(
         device="cpu",
         weights_bytes=sum(size for name, size in on_host.items() if name != "attention core"),
         kv_bytes=on_host.get("attention core", 0.0),
-        working_bytes=activations + HOST_RESERVE_BYTES,
+        working_bytes=activations + PROCESS_BYTES,
+        reserve_bytes=HOST_RESERVE_BYTES,
         capacity_bytes=machine.host.memory_bytes,
     )
     if host.total_bytes > host.capacity_bytes:
@@ -180,6 +191,7 @@ def place(
                 weights_bytes=sum(on_gpu.values()) - on_gpu.get("attention core", 0.0),
                 kv_bytes=on_gpu.get("attention core", 0.0),
                 working_bytes=gpu_working,
+                reserve_bytes=0.0,
                 capacity_bytes=capacity,
             )
         )
@@ -190,7 +202,8 @@ def place(
 
 def _shortage(machine: Machine, host: MemoryUse, on_gpu: float) -> str:
     beside = f" beside {on_gpu / 1e9:.1f} GB on its GPUs" if on_gpu else ""
-    weights, kv, other = host.weights_bytes / 1e9, host.kv_bytes / 1e9, host.working_bytes / 1e9
+    weights, kv = host.weights_bytes / 1e9, host.kv_bytes / 1e9
+    other = (host.working_bytes + host.reserve_bytes) / 1e9
     return (
         f"{machine.name} has {host.capacity_bytes / 1e9:.1f} GB of main memory, and "
         f"{host.total_bytes / 1e9:.1f} GB are needed{beside}: weights {weights:.1f}, keys and "
@@ -198,17 +211,21 @@ def _shortage(machine: Machine, host: MemoryUse, on_gpu: float) -> str:
     )
 
 
+def most_that_fit(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` for which `fits` holds, as it does for all below; or 0."""
+    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
+
+
 def longest_context(
     shape: ModelShape, parts: Sequence[Part], machine: Machine, most_tokens: int
 ) -> int:
     """The longest context, up to `most_tokens`, whose cache fits; 0 if the weights alone do not."""
-    fits, too_long = 0, most_tokens + 1
-    while fits + 1 < too_long:
-        middle = (fits + too_long) // 2
+
+    def fits(tokens: int) -> bool:
         try:
-            place(shape, parts, machine, kv_tokens=middle)
+            place(shape, parts, machine, kv_tokens=tokens)
         except ResourceError:
-            too_long = middle
-        else:
-            fits = middle
-    return fits
+            return False
+        return True
+
+    return most_that_fit(most_tokens, fits)

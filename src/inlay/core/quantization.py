@@ -12,6 +12,7 @@ from inlay.core.errors import UnsupportedModelError
 from inlay.core.weight_format import FORMATS
 
 _FP8_BLOCK = 128
+_FLOATS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +23,15 @@ class Quantization:
         method: as config.json names it.
         weight_format: of the kernels, which holds such weights as they are.
         group: weights of a row that share a scale.
-        experts_only: all matrices but those of routed experts are floats.
+        rest: the same for matrices besides routed experts; None: they are floats.
+        head: the same for the output matrix.
     """
 
     method: str
     weight_format: str
     group: int
-    experts_only: bool
+    rest: str | None = None
+    head: str | None = None
 
 
 def read_quantization(config: Mapping[str, Any]) -> Quantization | None:
@@ -58,9 +61,8 @@ def _fp8(given: Mapping[str, Any]) -> Quantization:
             f"config.json: fp8 weights as {form} with blocks of {block} are not supported; "
             f"supported is e4m3 with blocks of [{_FP8_BLOCK}, {_FP8_BLOCK}]"
         )
-    return Quantization(
-        method="fp8", weight_format=f"fp8:g{_FP8_BLOCK}", group=_FP8_BLOCK, experts_only=False
-    )
+    name = f"fp8:g{_FP8_BLOCK}"
+    return Quantization(method="fp8", weight_format=name, group=_FP8_BLOCK, rest=name)
 
 
 def _compressed_tensors(given: Mapping[str, Any]) -> Quantization:
@@ -80,24 +82,27 @@ def _compressed_tensors(given: Mapping[str, Any]) -> Quantization:
             "are not supported; supported is 'pack-quantized' with one group of symmetric integers "
             "of 4 bits, a scale for each 32, 64 or 128 of a row"
         )
-    return Quantization(
-        method="compressed-tensors", weight_format=f"int4:g{size}", group=size, experts_only=True
-    )
+    return Quantization(method="compressed-tensors", weight_format=f"int4:g{size}", group=size)
 
 
 def _mxfp4(given: Mapping[str, Any]) -> Quantization:
-    return Quantization(method="mxfp4", weight_format="mxfp4", group=32, experts_only=True)
+    return Quantization(method="mxfp4", weight_format="mxfp4", group=32)
 
 
 def _gguf(given: Mapping[str, Any]) -> Quantization:
     # Written by `inlay.models.gguf`, which has looked at the tensors.
-    weight_format = given.get("weight_format")
-    if weight_format not in FORMATS:
-        raise UnsupportedModelError(
-            f"config.json: quant_method 'gguf' names weight_format {weight_format!r}, which is not "
-            f"known: name the .gguf file instead of the directory"
-        )
-    return Quantization(method="gguf", weight_format=weight_format, group=32, experts_only=False)
+    formats = [given.get(part) for part in ("weight_format", "rest", "head")]
+    for weight_format in formats:
+        if weight_format not in FORMATS:
+            raise UnsupportedModelError(
+                f"config.json: quant_method 'gguf' names the format {weight_format!r}, which is "
+                "not known: name the .gguf file instead of the directory"
+            )
+    experts, rest, head = map(str, formats)
+    rest_format, head_format = (None if name in _FLOATS else name for name in (rest, head))
+    return Quantization(
+        method="gguf", weight_format=experts, group=32, rest=rest_format, head=head_format
+    )
 
 
 _METHODS: dict[str, Callable[[Mapping[str, Any]], Quantization]] = {

@@ -39,6 +39,7 @@ from inlay.core.messages import (
     EngineStats,
     FromEngine,
     GenerateRequest,
+    LoadProgress,
     OutputBatch,
     RequestOutput,
     ResetPrefixCache,
@@ -62,9 +63,11 @@ class EngineClient:
 
     Attributes:
         info: what the engine serves.
+        load_progress: how much of its weights is in memory, as it said last.
     """
 
     info: EngineInfo
+    load_progress: LoadProgress
 
     def __init__(self, process: "subprocess.Popen[bytes]", directory: Path) -> None:
         """Use `start`."""
@@ -251,9 +254,13 @@ class EngineClient:
             case EngineInfo():
                 if not self._ready.done():
                     self._ready.set_result(message)
+            case LoadProgress():
+                self.load_progress = message
             case EngineFailure():
                 if not self._ready.done():
                     self._ready.set_exception(restore(message.code, message.message))
+                else:
+                    self._die(EngineDiedError(message.message))
 
     # The process's end
 

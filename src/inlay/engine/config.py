@@ -1,10 +1,11 @@
 """Settings of one engine. Imports no torch, so that front ends can make them."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from inlay.cache.config import CacheConfig
 from inlay.core.errors import ConfigError
-from inlay.models.formats import WEIGHT_FORMATS
+from inlay.models.formats import WEIGHT_FORMATS, is_weight_format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class EngineConfig:
         threads: of the CPU kernels; None takes the physical cores.
         seed: makes the seeds that the engine chooses for requests reproducible.
         offline: do not go to the network for models.
+        load: `lazy` serves as soon as all but the routed experts is in memory; they follow, those
+            that a step needs first. Of packed weights nothing is waited for. `whole` waits for all.
         verify_weights: compare a packed model with its checksums before serving it, which reads
             all of it.
     """
@@ -57,6 +60,7 @@ class EngineConfig:
     threads: int | None = None
     seed: int | None = None
     offline: bool = False
+    load: Literal["lazy", "whole"] = "lazy"
     verify_weights: bool = False
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -65,10 +69,13 @@ class EngineConfig:
         kind, _, number = self.device.partition(":")
         if kind not in ("auto", "cpu", "cuda") or (number and not number.isdigit()):
             raise ConfigError(f"device {self.device!r} is not auto, cpu, cuda or cuda:<number>")
-        if self.weight_format not in WEIGHT_FORMATS:
+        if not is_weight_format(self.weight_format):
             raise ConfigError(
-                f"weight_format {self.weight_format!r} is not one of {', '.join(WEIGHT_FORMATS)}"
+                f"weight_format {self.weight_format!r} is not one of {', '.join(WEIGHT_FORMATS)}, "
+                "or two of them, of experts and of the rest: int4:g32+bfloat16"
             )
+        if self.load not in ("lazy", "whole"):
+            raise ConfigError(f"load is {self.load!r}: it must be lazy or whole")
         if self.max_context_tokens is not None and self.max_context_tokens < 2:
             raise ConfigError(f"max_context_tokens must be >= 2, got {self.max_context_tokens}")
         if self.threads is not None and self.threads < 1:

@@ -25,6 +25,7 @@ from inlay.core.messages import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    LoadProgress,
     RequestOutput,
     SamplingParams,
     TokenLogprob,
@@ -32,7 +33,7 @@ from inlay.core.messages import (
 from inlay.engine.completion import Completion
 from inlay.engine.config import EngineConfig
 from inlay.engine.draws import derive_seed
-from inlay.engine.failures import step_failure
+from inlay.engine.failures import load_failure, step_failure
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.loading import LoadedModel, hash_chain, load
 from inlay.engine.outputs import StepOutputs, advance, end_without_token, impossible
@@ -59,8 +60,8 @@ class Engine:
         config: what to load and how much to run at once.
         loaded: a model that is already there, in place of `config.model`.
         clock: monotonic seconds for the times of requests.
-        on_ready: called from another thread when a grammar is compiled or blocks have come from a
-            tier; wakes a caller that sleeps because `has_work` was False.
+        on_ready: called from another thread when a grammar is compiled, blocks have come from a
+            tier, or weights into memory; wakes a caller that sleeps because `has_work` was False.
 
     Attributes:
         info: what is served, with what.
@@ -115,6 +116,8 @@ class Engine:
             lambda: loaded.text.tokenizer_json, vocab_size, self._end_ids
         )
         self._experts = loaded.model.shape.experts
+        self._loading = loaded.model.loading
+        self._loading.on_change = on_ready
         self.forget_totals()
         self.info: EngineInfo = loaded.info(config, 0.0)
         warm_up(self)
@@ -142,6 +145,17 @@ class Engine:
         )
 
     @property
+    def load_progress(self) -> LoadProgress:
+        """How much of the weights is in memory."""
+        return self._loading.progress
+
+    @property
+    def failure(self) -> InlayError | None:
+        """Why the engine is of no use any more: its weights did not come."""
+        error = self._loading.failure
+        return None if error is None else load_failure(error)
+
+    @property
     def sleep_s(self) -> float | None:
         """How long nothing is to be done if nobody calls; None: for ever."""
         if self._tiers is None or not self._waits_for_tiers:
@@ -160,7 +174,10 @@ class Engine:
             OverloadedError: the queue is full.
             ContextLengthError: prompt and output do not fit into the context.
             RequestError: a value is out of range, or the id is in use.
+            ModelFileError: weights that were still to come are damaged.
         """
+        if self.failure is not None:
+            raise self.failure
         max_tokens = check_request(message, self.info, self.config.scheduler.max_running)
         if message.request_id in self._live:
             raise RequestError(f"request id {message.request_id!r} is in use", "request_id")
@@ -209,6 +226,8 @@ class Engine:
         goes on with the others.
         """
         started = time.perf_counter()
+        if self.failure is not None:
+            self._fail_all(self.failure)
         self._start_compiled()
         if self._tiers is not None:
             self._tiers.poll()
@@ -298,7 +317,10 @@ class Engine:
         return self._tiers is None or self._tiers.flush(timeout_s)
 
     def close(self) -> None:
-        """End helper threads. Live requests get no more outputs."""
+        """End helper threads, those that load the model among them. Live requests get no more
+        outputs.
+        """
+        self._loading.close()
         self._grammars.close()
         if self._tiers is not None:
             self._tiers.close()
@@ -371,6 +393,10 @@ class Engine:
         if self._live.pop(request.request_id, None) is not None:
             self._outputs.fail(request.request_id, error, request)
 
+    def _fail_all(self, error: InlayError) -> None:
+        for request in list(self._live.values()):
+            self._fail(request, error)
+
     def _lost(self, request: LiveRequest, error: Exception) -> None:
         """The output of a request could not be made; perhaps it was the last one."""
         log.error("an output failed; its request is dropped", exc_info=error)
@@ -421,8 +447,7 @@ class Engine:
         except Exception as error:
             # Nothing says whose fault it is, and to go on would only repeat it.
             log.exception("scheduling failed; all requests are dropped")
-            for request in list(self._live.values()):
-                self._fail(request, EngineError(f"scheduling failed: {error!r}"))
+            self._fail_all(EngineError(f"scheduling failed: {error!r}"))
             return []
         self._totals.scheduled(chunks, self._clock.now(), self.cache.page_tokens)
         return chunks
@@ -435,6 +460,9 @@ class Engine:
         try:
             return [(chunks, self._compute(chunks))]
         except Exception as error:
+            if self.failure is not None:
+                self._fail_all(self.failure)
+                return []
             if len(chunks) == 1:
                 log.exception("a step failed; the request in it is dropped")
                 (chunk,) = chunks

@@ -59,8 +59,15 @@ def step_failure(error: Exception, *, tokens: int, pool_bytes: int) -> EngineErr
     return EngineError(f"{what}: set {', or '.join(advice)} ({error})")
 
 
+def load_failure(error: Exception) -> InlayError:
+    """Why weights did not come, as loading them before serving would have said it."""
+    if isinstance(error, InlayError):
+        return error
+    return EngineError(f"the weights cannot be loaded: {error!r}")
+
+
 def failure_message(error: InlayError) -> EngineFailure:
-    """Why an engine cannot start."""
+    """Why an engine cannot start, or go on."""
     return EngineFailure(error.code, str(error))
 
 

@@ -94,6 +94,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
         device=device,
         weight_format=config.weight_format,
         verify=config.verify_weights,
+        load=config.load,
     )
     return prepare(config, source.name, model, Text.load(source.directory), store)
 
@@ -103,11 +104,12 @@ def prepare(
 ) -> LoadedModel:
     """Give a model its page pool, and the store that stands behind it."""
     kv_format = model.kv_format(dtype=config.cache.dtype, page_tokens=config.cache.page_tokens)
+    unfilled_bytes = model.unfilled_bytes  # asked first: it shrinks as what is free does
     size = choose_pool_size(
         config,
         kv_format,
         model_context_tokens=model.shape.max_context_tokens,
-        free_bytes=device_free_bytes(model.device),
+        free_bytes=device_free_bytes(model.device) - unfilled_bytes,
         device=model.device,
     )
     return LoadedModel(

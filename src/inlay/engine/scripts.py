@@ -97,12 +97,15 @@ def warm_up(engine: "Engine") -> None:
     """Compute a prompt and two tokens, so that the first request finds all paths ready.
 
     Raises:
+        ModelError: weights that were still to come are damaged.
         EngineError: the model cannot compute; the engine is of no use.
     """
     prompt = [0] * min(engine.cache.page_tokens + 1, max(1, engine.info.max_context_tokens - 2))
     for temperature in (0.0, 1.0):
         params = SamplingParams(temperature=temperature, max_tokens=2, ignore_eos=True, seed=0)
         answer = engine.generate(prompt, params)[0]
+        if engine.failure is not None:
+            raise engine.failure
         if answer.error is not None:
             raise EngineError(f"the model failed its first step: {answer.error}")
     engine.reset_prefix_cache()

@@ -23,9 +23,11 @@ from inlay.core.errors import EngineError, EngineStartError, InlayError, Request
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
     CancelRequest,
+    EngineFailure,
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    LoadProgress,
     OutputBatch,
     ResetPrefixCache,
     StatsRequest,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _EXIT_GRACE_S = 2.0
+_TELL_S = 1.0
 _FLUSH_S = 1.0  # for blocks that were computed last; within the grace
 
 
@@ -76,14 +79,16 @@ class _Server:
         self._engine = engine
         self._socket = socket
         self._watch = watch
+        self._told = LoadProgress(loaded_bytes=0, total_bytes=0, seconds=0.0, over=False)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(watch.wake, zmq.POLLIN)
 
-    def run(self) -> None:
-        """Serve until the parent wants no more."""
+    def run(self) -> bool:
+        """Serve until the parent wants no more; False where the engine cannot go on."""
+        self._tell_progress()
         self.send(self._engine.info)
         while not self._watch.stopping.is_set():
             if not self._engine.has_work:
@@ -92,8 +97,24 @@ class _Server:
             outputs = self._engine.step()
             if outputs:
                 self.send(OutputBatch(tuple(outputs)))
+            if self._engine.failure is not None:
+                self.send(OutputBatch(tuple(self._engine.step())))  # requests are told first
+                self.send(failure_message(self._engine.failure))
+                return False
+            if not self._told.over:
+                self._tell_progress()
+        return True
 
-    def send(self, message: OutputBatch | EngineInfo | EngineStats) -> None:
+    def _tell_progress(self) -> None:
+        """Say how far loading is, now and then."""
+        told, now = self._told, self._engine.load_progress
+        if now.over or now.seconds - told.seconds >= _TELL_S or told.total_bytes == 0:
+            self._told = now
+            self.send(now)
+
+    def send(
+        self, message: OutputBatch | EngineInfo | EngineStats | EngineFailure | LoadProgress
+    ) -> None:
         """Send to the front; never blocks."""
         with contextlib.suppress(zmq.Again):
             self._socket.send(self._encode(message), zmq.NOBLOCK)
@@ -161,10 +182,10 @@ def _serve(setup: WorkerSetup, socket: "zmq.Socket[bytes]", watch: _ParentWatch)
     except Exception as error:
         socket.send(msgspec.msgpack.encode(failure_message(_reason(error))))
         return START_FAILED
-    _Server(engine, socket, watch).run()
+    served = _Server(engine, socket, watch).run()
     engine.flush(_FLUSH_S)
     engine.close()
-    return 0
+    return 0 if served else START_FAILED
 
 
 def _reason(error: Exception) -> InlayError:

@@ -26,7 +26,8 @@ from inlay.kernels._moe import (
     router_topk,
     submit_moe,
 )
-from inlay.kernels._packed_file import PackedFile, PackedWriter
+from inlay.kernels._packed_file import PackedFile
+from inlay.kernels._packed_layout import PackedLayout, expert_bytes, linear_bytes
 from inlay.kernels._pending import Pending
 from inlay.kernels._quantize import quantize
 from inlay.kernels._rows import rms_norm, silu_mul
@@ -59,16 +60,18 @@ __all__ = [
     "LinearWeight",
     "MemoryProbe",
     "PackedFile",
-    "PackedWriter",
+    "PackedLayout",
     "Pending",
     "available_isas",
     "block_hash_chain",
     "compiled_isas",
     "cpu_features",
+    "expert_bytes",
     "force_isa",
     "head_rows",
     "kv_geometry",
     "linear",
+    "linear_bytes",
     "linear_heads",
     "measure_peak",
     "measure_read_gbs",

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 from inlay.models.batch import ForwardBatch
 
 if TYPE_CHECKING:
+    from inlay.models.conversion.convert import convert
     from inlay.models.kv_pool import KvPool
     from inlay.models.model import Model, load_model
-    from inlay.models.packed import pack
 
 _LAZY = {
     "KvPool": "inlay.models.kv_pool",
     "Model": "inlay.models.model",
     "load_model": "inlay.models.model",
-    "pack": "inlay.models.packed",
+    "convert": "inlay.models.conversion.convert",
 }
 
 __all__ = [
     "ForwardBatch",
     "KvPool",
     "Model",
+    "convert",
     "load_model",
-    "pack",
 ]
 
 

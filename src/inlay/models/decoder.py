@@ -158,6 +158,8 @@ class Decoder:
         ops.linear(work.normed_TM, weights.router, work.router_TE)
         ids_TK, weights_TK = work.expert_ids_TK, work.expert_weights_TK
         ops.route(work.router_TE, shape.router, weights.correction_E, ids_TK, weights_TK)
+        if weights.cold is not None and weights.cold.expected:
+            weights.cold.require(ids_TK)
         ops.moe(
             work.normed_TM,
             weights.experts,

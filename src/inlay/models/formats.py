@@ -8,23 +8,41 @@ from dataclasses import dataclass
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.core.roofline import Formats, bytes_per_weight, parts_of
 from inlay.core.units import format_bytes
-from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW, format_named
+from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW
 
 # Those of the CPU kernels, and what only a CUDA backend holds.
-BYTES_PER_WEIGHT = {name: format_named(name).bytes_per_weight for name in FORMATS} | {
-    "float16": 2.0
-}
+BYTES_PER_WEIGHT = {name: bytes_per_weight(name) for name in (*FORMATS, "float16")}
+# A scale is for a block of 128 rows in files, and of each row in memory.
+_FILE_BYTES_PER_WEIGHT = BYTES_PER_WEIGHT | {"fp8:g128": 1.0}
 FLOAT_FORMATS = ("float32", "bfloat16", "float16")
-_ALIASES = {"int4": "int4:g32"}
+_ALIASES = {"int4": "int4:g32", "bf16": "bfloat16"}
 
 # What a user may ask for; float16 is read, but held only by explicit choice of a CUDA backend.
 WEIGHT_FORMATS = ("auto", *BYTES_PER_WEIGHT, *_ALIASES)
+_AND = "+"
+
+
+def is_weight_format(name: str) -> bool:
+    """Whether it is one of `WEIGHT_FORMATS`, or two of them: `int4:g32+bfloat16`."""
+    experts, is_two, rest = name.partition(_AND)
+    return experts in WEIGHT_FORMATS and (
+        not is_two or ("auto" not in (experts, rest) and rest in WEIGHT_FORMATS)
+    )
 
 
 def full_name(weight_format: str) -> str:
-    """The format that an alias stands for; other names as they are."""
-    return _ALIASES.get(weight_format, weight_format)
+    """What aliases stand for; other names as they are."""
+    names = [_ALIASES.get(name, name) for name in weight_format.split(_AND)]
+    same_floats = len(set(names)) == 1 and names[0] in FLOAT_FORMATS
+    return names[0] if same_floats else _AND.join(names)
+
+
+def halves(weight_format: str) -> tuple[str, str]:
+    """The formats of routed experts and of the rest, which one name may give apart."""
+    experts, _, rest = weight_format.partition(_AND)
+    return experts, rest or experts
 
 
 @dataclass(frozen=True)
@@ -56,22 +74,31 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
     files hold in the format already stays as it is, and the rest stays floats.
 
     Args:
+        weight_format: a full name. `EXPERTS+REST` is taken at its word: the rest has no part that
+            is held otherwise but the router.
         float_dtype: dtype of the floats that are kept as they are.
     """
-    is_float = weight_format in FLOAT_FORMATS
-    router = weight_format if is_float else float_dtype
+    experts, rest = halves(weight_format)
+    is_float = rest in FLOAT_FORMATS
+    router = rest if is_float else float_dtype
     if shape.router.exact:
         router = "float32"
+    if _AND in weight_format:
+        return PartFormats(
+            experts=experts, mlp=rest, attention=rest, latent=rest, router=router, head=rest
+        )
     stored = shape.quantization
     if stored is not None and weight_format == stored.weight_format:
-        other = float_dtype if stored.experts_only else weight_format
+        other = stored.rest or float_dtype
+        # Transposed, codes and scales would not fit each other; GGUF files have them apart.
+        latent = "int8:g32" if stored.method == "gguf" and stored.rest else float_dtype
         return PartFormats(
             experts=weight_format,
             mlp=other,
             attention=other,
-            latent=float_dtype,  # transposed, codes and scales would not fit each other
+            latent=latent,
             router=router,
-            head=float_dtype,
+            head=stored.head or float_dtype,
         )
     has_4_bits = weight_format == "mxfp4" or weight_format.startswith("int4")
     other = "int8" if has_4_bits else weight_format
@@ -101,19 +128,32 @@ def check_row_lengths(shape: ModelShape, formats: PartFormats) -> None:
             )
 
 
+def stored_formats(shape: ModelShape, float_dtype: str) -> tuple[str, str]:
+    """In what the files have routed experts, and the other matrices that may be quantised."""
+    stored = shape.quantization
+    if stored is None:
+        return float_dtype, float_dtype
+    return stored.weight_format, stored.rest or float_dtype
+
+
+def file_bytes(shape: ModelShape) -> int:
+    """What the published tensors take, about, from config.json alone."""
+    dtype = shape.dtype if shape.dtype in FLOAT_FORMATS else "bfloat16"
+    experts, rest = stored_formats(shape, dtype)
+    formats = Formats(
+        experts=experts, mlp=rest, attention=rest, latent=rest, router=dtype, head=dtype,
+        embedding=dtype,
+    )  # fmt: skip
+    parts = (part for part in parts_of(shape, formats) if part.name != "attention core")
+    return int(sum(part.elements * _FILE_BYTES_PER_WEIGHT[part.format] for part in parts))
+
+
 def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bfloat16") -> int:
-    """Memory that the packed weights take; the mapped embedding is not part of it."""
-    formats = part_formats(shape, full_name(weight_format), float_dtype)
-    sparse = len(shape.sparse_layers)
-    mlp = sparse * shape.shared_parameters + (shape.layers - sparse) * shape.mlp_parameters
-    parts = (  # norms and biases, a thousandth of all, are left out
-        (formats.experts, sparse * shape.experts * shape.expert_parameters),
-        (formats.mlp, mlp),
-        (formats.attention, shape.layers * shape.attention_parameters),
-        (formats.router, sparse * shape.experts * shape.hidden),
-        (formats.head, shape.vocab * shape.hidden),
-    )
-    return int(sum(count * BYTES_PER_WEIGHT[part] for part, count in parts))
+    """Memory that packed matrices take; norms, and the embedding, which is mapped, are left out."""
+    held = part_formats(shape, full_name(weight_format), float_dtype)
+    parts = parts_of(shape, Formats(**vars(held)))
+    packed = (part for part in parts if part.name not in ("attention core", "embedding", "norms"))
+    return int(sum(part.stored_bytes for part in packed))
 
 
 def format_that_fits(shape: ModelShape, room_bytes: int, formats: Iterable[str] = FORMATS) -> str:
@@ -133,6 +173,8 @@ def format_that_fits(shape: ModelShape, room_bytes: int, formats: Iterable[str] 
     )
 
 
-def held_bytes(shape: ModelShape, weight_format: str, file_bytes: int) -> int:
-    """Memory for the weights of files of that size; `auto` keeps what the files have."""
+def held_bytes(shape: ModelShape, weight_format: str | None, file_bytes: int) -> int:
+    """Memory for the weights of files of that size; `auto` keeps what the files have, None none."""
+    if weight_format is None:
+        return 0
     return file_bytes if weight_format == "auto" else packed_bytes(shape, weight_format)

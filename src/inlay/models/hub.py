@@ -47,6 +47,7 @@ from inlay.models.download import (
     missing_bytes,
 )
 from inlay.models.formats import format_that_fits, held_bytes
+from inlay.models.hub_gguf import gguf_files, gguf_in_cache, has_gguf
 from inlay.models.memory import total_memory_bytes
 
 # Everything but weights that a model needs.
@@ -70,19 +71,23 @@ def fetch(
     name: str,
     *,
     revision: str | None = None,
-    weight_format: str = "auto",
+    quant: str | None = None,
+    weight_format: str | None = "auto",
     offline: bool = False,
     token: str | None = None,
     progress: Progress | None = None,
     cache_dir: Path | None = None,
     endpoint: str | None = None,
 ) -> Path:
-    """Bring a model into the cache and return its directory.
+    """Bring a model into the cache and return its directory, or its (first) GGUF file.
 
     Args:
         name: `org/name`.
         revision: branch, tag or commit; None is the default branch.
-        weight_format: how the weights will be held, which says what memory they need.
+        quant: a quantisation in GGUF, such as `Q4_K_M`; None takes the safetensors, or the only
+            quantisation of a repository without.
+        weight_format: how the weights will be held, which says what memory they need; None: they
+            will not be held.
         offline: use only what the cache holds.
         token: for gated and private models; None takes the stored one or `HF_TOKEN`.
         progress: called with bytes there and bytes in all.
@@ -100,30 +105,29 @@ def fetch(
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     with _clear_errors(name, revision, endpoint):
         if offline or constants.is_offline_mode():
-            return Path(
-                snapshot_download(
-                    name,
-                    revision=revision,
-                    cache_dir=cache,
-                    local_files_only=True,
-                    allow_patterns=[*SMALL_FILES, "*.safetensors"],
-                )
-            )
+            return _from_cache(name, revision, quant, cache)
         try:
             info = HfApi(endpoint=endpoint, token=token).model_info(
                 name, revision=revision, files_metadata=True
             )
         except ConnectionFailedError as error:
-            # Only when the hub cannot be reached: an answer such as "no access" counts.
-            found = None if isinstance(error, HfHubHTTPError) else _cached(name, revision, cache)
-            if found is None:
+            if isinstance(error, HfHubHTTPError):  # it was reached: "no access" counts
                 raise
-            return found
+            try:
+                return _from_cache(name, revision, quant, cache)
+            except (LocalEntryNotFoundError, IncompleteSnapshotError, ModelNotFoundError):
+                raise error from None
         repository = Repository(
             name=name, commit=str(info.sha), endpoint=endpoint, token=token, cache_dir=cache
         )
         sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
-        return _download(repository, revision, weight_format, sizes, progress)
+        has_tensors = any(file.endswith(".safetensors") for file in sizes)
+        if quant is None and (has_tensors or not has_gguf(sizes)):
+            return _download(repository, revision, weight_format, sizes, progress)
+        files = [HubFile(file, sizes[file]) for file in gguf_files(name, sizes, quant)]
+        file_bytes = sum(file.size_bytes for file in files)
+        _check_resources(repository, files, None, file_bytes if weight_format == "auto" else 0)
+        return _fetch_files(repository, revision, files, progress) / files[0].name
 
 
 def fetch_config(
@@ -165,7 +169,7 @@ def fetch_config(
 def _download(
     repository: Repository,
     revision: str | None,
-    weight_format: str,
+    weight_format: str | None,
     sizes: dict[str, int],
     progress: Progress | None,
 ) -> Path:
@@ -175,6 +179,15 @@ def _download(
     files = [HubFile(name, sizes[name]) for name in [*small, *weights]]
     held = held_bytes(shape, weight_format, sum(sizes[name] for name in weights))
     _check_resources(repository, files, shape, held)
+    return _fetch_files(repository, revision, files, progress)
+
+
+def _fetch_files(
+    repository: Repository,
+    revision: str | None,
+    files: Sequence[HubFile],
+    progress: Progress | None,
+) -> Path:
     counter = ProgressCounter(sum(file.size_bytes for file in files), progress)
     large = [file for file in files if file.size_bytes >= _LARGE_BYTES]
     fetch_blobs(repository, large, counter)
@@ -257,7 +270,7 @@ def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
 
 
 def _check_resources(
-    repository: Repository, files: Sequence[HubFile], shape: ModelShape, weight_bytes: int
+    repository: Repository, files: Sequence[HubFile], shape: ModelShape | None, weight_bytes: int
 ) -> None:
     repository.cache_dir.mkdir(parents=True, exist_ok=True)
     needed = missing_bytes(repository, files)
@@ -268,7 +281,7 @@ def check_space(
     name: str,
     folder: Path,
     missing: int,
-    shape: ModelShape,
+    shape: ModelShape | None,
     weight_bytes: int,
     cache_variable: str,
 ) -> None:
@@ -277,6 +290,7 @@ def check_space(
     Args:
         folder: where the files go; it exists.
         missing: bytes still to be fetched.
+        shape: of the model; None: it is known from the weights alone.
         weight_bytes: that the weights will take in memory.
         cache_variable: the environment variable that moves the hub's cache.
 
@@ -293,23 +307,26 @@ def check_space(
     if weight_bytes > memory:
         raise ResourceError(
             f"the weights of {name} need {format_bytes(weight_bytes)}, and this machine has "
-            f"{format_bytes(memory)} of memory: {format_that_fits(shape, memory)}"
+            f"{format_bytes(memory)} of memory: "
+            + (format_that_fits(shape, memory) if shape else "name a smaller quantisation")
         )
 
 
-def _cached(name: str, revision: str | None, cache: Path) -> Path | None:
-    try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                cache_dir=cache,
-                local_files_only=True,
-                allow_patterns=[*SMALL_FILES, "*.safetensors"],
-            )
-        )
-    except (LocalEntryNotFoundError, IncompleteSnapshotError):
-        return None
+def _from_cache(name: str, revision: str | None, quant: str | None, cache: Path) -> Path:
+    """As `fetch`, of what is there; raises what the hub's library raises for what is not."""
+    snapshot, ggufs = gguf_in_cache(name, revision, cache)
+    if ggufs and (quant is not None or not (snapshot / "config.json").exists()):
+        return snapshot / gguf_files(f"{name} in the cache", ggufs, quant)[0]
+    if quant is not None:
+        raise LocalEntryNotFoundError(f"no GGUF files of {name}")
+    directory = snapshot_download(
+        name,
+        revision=revision,
+        cache_dir=cache,
+        local_files_only=True,
+        allow_patterns=[*SMALL_FILES, "*.safetensors"],
+    )
+    return Path(directory)
 
 
 class _Silent(tqdm):

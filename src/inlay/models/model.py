@@ -8,36 +8,48 @@ Knows pages only as numbers in a `ForwardBatch`; who may use which page, and sam
 engine's business.
 """
 
+import weakref
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from inlay import kernels
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
 from inlay.core.kv_format import KvFormat, gqa_format, mla_format
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
+from inlay.models.background import Loading
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
-from inlay.models.formats import FLOAT_FORMATS, format_that_fits
+from inlay.models.formats import FLOAT_FORMATS, format_that_fits, halves
 from inlay.models.kv_pool import KvPool
-from inlay.models.memory import device_free_bytes, free_memory_bytes
+from inlay.models.memory import device_free_bytes, free_memory_bytes, give_back_freed
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
-from inlay.models.packed import PACKED_FILE, open_packed
+from inlay.models.packed import open_packed
+from inlay.models.packed_metadata import PACKED_FILE
+from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.torch_ops import TorchOps
-from inlay.models.weights import load_weights, open_checkpoint
+from inlay.models.weights import OpenWeights, Weights, load_weights
+
+# For each weight, while a matrix is read and converted: floats, and what they are made of.
+_CONVERTED_BYTES = 12
 
 
 class Model:
     """One model on one device; made by `load_model`. `forward` is not thread-safe.
+
+    Routed experts that are not there yet are loaded when a step needs them.
 
     Attributes:
         shape: sizes and options.
         device: `cpu`, `cuda` or `cuda:<n>`.
         weight_format: how the matrices are held; see `part_formats` for which ones.
         fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
+        loading: brings in what is missing; `wait` waits for it, `close` ends it.
     """
 
     def __init__(
@@ -48,6 +60,8 @@ class Model:
         weight_format: str,
         fingerprint: str,
         decoder: Decoder,
+        loading: Loading,
+        mapped: bool,
         kv_dtype: str,
         kv_dtypes: tuple[str, ...],
     ) -> None:
@@ -55,9 +69,20 @@ class Model:
         self.device = device
         self.weight_format = weight_format
         self.fingerprint = fingerprint
+        self.loading = loading
+        # Threads must not outlive the model, nor run while the interpreter ends.
+        weakref.finalize(self, loading.close)
         self._decoder = decoder
+        self._mapped = mapped
         self._kv_dtype = kv_dtype
         self._kv_dtypes = kv_dtypes
+
+    @property
+    def unfilled_bytes(self) -> int:
+        """Memory that is free yet, and that weights will take. Pages of files do not count: they
+        come and go.
+        """
+        return 0 if self._mapped else self.loading.missing_bytes
 
     def kv_format(self, *, dtype: str = "auto", page_tokens: int = 16) -> KvFormat:
         """The layout of one page; `auto` is the dtype of the weights, or of the files where
@@ -103,9 +128,14 @@ class Model:
 
         Raises:
             ArgumentError: a token id or page id is outside its range.
+            ModelFileError: weights that were still to come are damaged.
         """
         self._check(batch, pool)
-        return self._decoder.forward(batch, pool)
+        if self.loading.over or self._mapped:
+            return self._decoder.forward(batch, pool)
+        # Packing takes turns with kernels: a step would wait for an expert before each of them.
+        with self.loading.give_way():
+            return self._decoder.forward(batch, pool)
 
     def _check(self, batch: ForwardBatch, pool: KvPool) -> None:
         """Keep bad numbers from reading or writing foreign memory. Cost: a few microseconds."""
@@ -134,11 +164,12 @@ def load_model(
     weight_format: str = "auto",
     backend: str = "auto",
     verify: bool = False,
+    load: Literal["lazy", "whole"] = "whole",
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
     Args:
-        directory: holds config.json and *.safetensors, or `weights.inlay` as `pack` makes it.
+        directory: holds config.json and *.safetensors, or `weights.inlay` as `convert` makes it.
         device: `cpu`, `cuda` or `cuda:<n>`.
         weight_format: one of `WEIGHT_FORMATS` that the backend has. `auto` is what the files hold
             on a CPU, where float16 is widened to float32, which is exact, and bfloat16 on CUDA.
@@ -146,12 +177,18 @@ def load_model(
         backend: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
         verify: compare packed weights with their checksums, which reads all of them; damaged ones
             would give wrong answers otherwise. Safetensors carry no checksums.
+        load: `whole` returns when all weights are in memory. `lazy` returns before the routed
+            experts are, and before the pages of packed weights are; `Model.loading` brings them in
+            beside the steps. On CUDA and with the torch backend both are `whole`.
 
     Raises:
         ModelNotFoundError: no such directory or file.
         ModelFileError: a file is damaged, or the files contradict each other.
         UnsupportedModelError: architecture, weight format or device not supported.
         ResourceError: too little free memory for the weights.
+
+    Cost: all threads of the kernels, and in each at most one matrix or expert beside its packed
+        form.
     """
     torch_device = _device(device)
     directory = Path(directory)
@@ -163,17 +200,51 @@ def load_model(
     else:
         opened = open_checkpoint(directory, shape, ops, weight_format)
     _check_memory(directory, opened.held_bytes, shape, str(torch_device), ops, packed.is_file())
-    weights = load_weights(opened.source, shape.layers)
-    is_float = opened.weight_format in FLOAT_FORMATS
+    weights, loading = _load(opened, shape, ops, whole=load == "whole")
+    _, rest = halves(opened.weight_format)
     return Model(
         shape=shape,
         device=str(torch_device),
         weight_format=opened.weight_format,
         fingerprint=opened.fingerprint,
         decoder=Decoder(shape, weights, ops),
-        kv_dtype=opened.weight_format if is_float else opened.float_dtype,
+        loading=loading,
+        mapped=packed.is_file(),
+        kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
         kv_dtypes=ops.kv_dtypes,
     )
+
+
+def _load(
+    opened: OpenWeights, shape: ModelShape, ops: Ops, *, whole: bool
+) -> tuple[Weights, Loading]:
+    if not isinstance(ops, NativeOps):
+        loading = Loading(threads=0)
+        weights = load_weights(opened.source, shape.layers)
+        loading.seal(opened.held_bytes)
+        return weights, loading
+    loading = Loading(_num_threads(opened, shape))
+    try:
+        weights = load_weights(opened.source, shape.layers, loading)
+        loading.seal(opened.held_bytes)
+        if whole:
+            loading.wait()
+    except BaseException:
+        loading.close()
+        raise
+    give_back_freed()
+    return weights, loading
+
+
+def _num_threads(opened: OpenWeights, shape: ModelShape) -> int:
+    """Those of the kernels, or so many that what they convert fits beside the weights."""
+    largest = max(
+        shape.hidden * shape.intermediate,
+        shape.hidden * shape.heads * shape.head_dim,
+        shape.expert_parameters,
+    )
+    spare_bytes = free_memory_bytes() - opened.held_bytes
+    return max(1, min(kernels.num_threads(), spare_bytes // 4 // (_CONVERTED_BYTES * largest)))
 
 
 def _device(name: str) -> torch.device:
@@ -211,7 +282,7 @@ def _check_memory(
         return
     advice = format_that_fits(shape, free_bytes, ops.weight_formats)
     if packed:
-        advice = f"pack it again, {advice}"
+        advice = f"convert it again, {advice}"
     if device != "cpu":
         here = free_memory_bytes()
         advice += f"; on device cpu, where {format_bytes(here)} are free, "

@@ -4,6 +4,7 @@ Activations are NumPy arrays, because the kernels take them ten times faster tha
 token's result is the same bit for bit whatever else is in the step.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,7 +19,7 @@ from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 
 
@@ -52,6 +53,8 @@ class NativeOps:
         self._pool: KvPool | None = None
         self._pool_bytes: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
         self._geometry: Any = None
+        # One packs while the next one gets ready: more would only queue up before a step's kernels.
+        self._turns = threading.Semaphore(2)
 
     @property
     def name(self) -> str:
@@ -108,27 +111,27 @@ class NativeOps:
         )
         return NativeLinear(weight, bias)
 
-    def pack_experts(
-        self,
-        experts: int,
-        hidden: int,
-        width: int,
-        source: ExpertSource,
-        weight_format: str,
-        *,
-        biases: bool = False,
+    def new_experts(
+        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
     ) -> kernels.ExpertWeights:
-        """Packs expert by expert."""
-        packed = kernels.ExpertWeights(experts, hidden, width, weight_format, biases)
-        for expert in range(experts):
-            one = source(expert)
-            parts = (one.gate_FM, one.up_FM, one.down_MF)
-            of_one = tuple(map(self.vector, one.biases or ()))
-            if all(_is_held_as(part, weight_format) for part in parts):
-                packed.set_quantized(expert, *chain.from_iterable(map(_held, parts)), *of_one)
-            else:
-                packed.set(expert, *(_readable(floats_of(part)) for part in parts), *of_one)
-        return packed
+        """Untouched memory, which costs nothing before an expert is there."""
+        return kernels.ExpertWeights(experts, hidden, width, weight_format, biases)
+
+    def set_expert(
+        self, experts: kernels.ExpertWeights, number: int, tensors: ExpertTensors
+    ) -> None:
+        """As the protocol says. What is read and converted is that beside the kernels; each takes
+        a turn with all their threads.
+        """
+        parts = (tensors.gate_FM, tensors.up_FM, tensors.down_MF)
+        biases = tuple(map(self.vector, tensors.biases or ()))
+        held = all(_is_held_as(part, experts.format) for part in parts)
+        if held:
+            given = tuple(chain.from_iterable(map(_held, parts)))
+        else:
+            given = tuple(_readable(floats_of(part)) for part in parts)
+        with self._turns:
+            (experts.set_quantized if held else experts.set)(number, *given, *biases)
 
     def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> kernels.LinearWeight:
         """One matrix, in which each head begins with a panel of its own."""

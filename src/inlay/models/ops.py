@@ -9,7 +9,7 @@ F MLP or expert width, H heads, G key/value heads, D head width, E experts, K ex
 C rotated pairs, S positions, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -35,9 +35,6 @@ class ExpertTensors(NamedTuple):
     up_FM: Matrix
     down_MF: Matrix
     biases: tuple[Tensor, Tensor, Tensor] | None = None
-
-
-ExpertSource = Callable[[int], ExpertTensors]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +109,18 @@ class Ops(Protocol):
         """Stack matrices by rows into one weight; copies, the parts may go."""
         ...
 
-    def pack_experts(
-        self,
-        experts: int,
-        hidden: int,
-        width: int,
-        source: ExpertSource,
-        weight_format: str,
-        *,
-        biases: bool = False,
+    def new_experts(
+        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
     ) -> Experts:
-        """Pack all experts of a layer, which `source(e)` gives, with biases or without."""
+        """Memory for the experts of a layer, with biases or without."""
+        ...
+
+    def set_expert(self, experts: Experts, number: int, tensors: ExpertTensors) -> None:
+        """Pack one of them. Threads may pack different ones at once.
+
+        Raises:
+            OSError: a file of the tensors cannot be read any more.
+        """
         ...
 
     def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> Linear:

@@ -14,7 +14,7 @@ from torch import Tensor
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import ModelShape
 from inlay.core.quantization import Quantization
-from inlay.models.weight_files import WeightFiles
+from inlay.models.weight_files import Index, WeightFiles
 from inlay.models.weight_names import Expected
 
 # e2m1 by its code: a sign, two bits of exponent, one of mantissa. Source: OCP Microscaling
@@ -28,7 +28,7 @@ class QuantizedRows:
 
     Attributes:
         weight_format: of the kernels, which holds the same.
-        codes: what is stored of the weights, `[..., N, *]`.
+        codes: what is stored of the weights, `[..., N, *]`; of integers one to a byte.
         scales: `[..., N, K / group]`.
         group: weights of a row that share a scale.
         columns: K.
@@ -54,10 +54,8 @@ class QuantizedRows:
 
     def kernel_codes(self) -> Tensor:
         """As `set_rows_quantized` of the kernels takes them: integers, or the bytes as they are."""
-        if self.weight_format.startswith("int8"):
+        if self.weight_format.startswith("int"):
             return self.codes
-        if self.weight_format.startswith("int4"):
-            return nibbles(self.codes).to(torch.int8) - 8
         return self.codes.contiguous().view(torch.uint8)
 
     def kernel_scales(self) -> Tensor:
@@ -91,12 +89,8 @@ def _fp8_floats(rows: QuantizedRows) -> Tensor:
     return _scaled(rows, rows.codes.float())
 
 
-def _int8_floats(rows: QuantizedRows) -> Tensor:
+def _integer_floats(rows: QuantizedRows) -> Tensor:
     return _scaled(rows, rows.codes.float())
-
-
-def _int4_floats(rows: QuantizedRows) -> Tensor:
-    return _scaled(rows, nibbles(rows.codes).float() - 8)
 
 
 def _mxfp4_floats(rows: QuantizedRows) -> Tensor:
@@ -106,8 +100,8 @@ def _mxfp4_floats(rows: QuantizedRows) -> Tensor:
 
 _MEANING: dict[str, Callable[[QuantizedRows], Tensor]] = {
     "fp8": _fp8_floats,
-    "int8": _int8_floats,
-    "int4": _int4_floats,
+    "int8": _integer_floats,
+    "int4": _integer_floats,
     "mxfp4": _mxfp4_floats,
 }
 
@@ -140,12 +134,22 @@ class QuantizedFiles:
         """Whether it is there, as floats or quantised."""
         return name in self._files.tensors or self._is_quantized(name)
 
-    def get(self, name: str) -> Matrix:
-        """The tensor, or its quantised rows."""
+    def view(self, name: str) -> Matrix:
+        """As `WeightFiles.view`; what is quantised is read."""
+        return self.get(name) if self._is_quantized(name) else self._files.view(name)
+
+    def give_back(self) -> None:
+        """As `WeightFiles.give_back`."""
+        self._files.give_back()
+
+    def get(self, name: str, index: Index = None) -> Matrix:
+        """The tensor, or its quantised rows; or one matrix or some rows of it."""
         if not self._is_quantized(name):
-            return self._files.get(name)
+            return self._files.get(name, index)
+        if isinstance(index, slice):
+            return self.get(name)[index]  # the scales of fp8 have other rows
         codes_name, scales_name = self._layout.codes(name), self._layout.scales(name)
-        codes, scales = self._files.get(codes_name), self._files.get(scales_name)
+        codes, scales = (self._files.get(part, index) for part in (codes_name, scales_name))
         if codes.dtype != self._layout.dtype:
             raise ModelFileError(
                 f"{self._files.directory}: {codes_name} has dtype {codes.dtype} instead of "
@@ -196,9 +200,8 @@ def _int4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
 
 def _int4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
     # Eight to a word, the first one lowest: as bytes, two to each.
-    return QuantizedRows(
-        of.weight_format, codes.view(torch.uint8), scales, of.group, 8 * codes.shape[1]
-    )
+    integers = nibbles(codes.view(torch.uint8)).view(torch.int8) - 8
+    return QuantizedRows(of.weight_format, integers, scales, of.group, 8 * codes.shape[1])
 
 
 def _mxfp4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
@@ -211,7 +214,7 @@ def _mxfp4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
 
 
 def _mxfp4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
-    columns = of.group * scales.shape[2]
+    columns = of.group * scales.shape[-1]
     return QuantizedRows(of.weight_format, codes.flatten(-2), scales, of.group, columns)
 
 

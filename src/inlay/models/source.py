@@ -4,6 +4,7 @@ resolve_model(None)                      the demo model inside the package
 resolve_model("models/mine")             a directory
 resolve_model("models/mine.gguf")        a file of llama.cpp's
 resolve_model("Qwen/Qwen3-0.6B@main")    the Hugging Face hub
+resolve_model("unsloth/Qwen3-8B-GGUF:Q4_K_M")
 resolve_model("modelscope:Qwen/Qwen3-0.6B")
 """
 
@@ -12,16 +13,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from inlay.core.errors import ModelError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_config import read_shape
+from inlay.core.errors import ModelNotFoundError, UnsupportedModelError
+from inlay.models import modelscope
 from inlay.models.download import Progress
-from inlay.models.formats import held_bytes
-from inlay.models.hub import SMALL_FILES, check_space, fetch
+from inlay.models.hub import fetch
 
 DEMO_NAME = "inlay-demo"
-_HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+_HUB_NAME = re.compile(
+    r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<quant>[\w.-]+))?"
+)
 _MODELSCOPE = "modelscope:"
-_STORED_BYTES = 2  # per weight: published models are in bf16 or fp16
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ModelSource:
 def resolve_model(
     name: str | None,
     *,
-    weight_format: str = "auto",
+    weight_format: str | None = "auto",
     offline: bool = False,
     token: str | None = None,
     progress: Progress | None = None,
@@ -52,7 +53,8 @@ def resolve_model(
 
     Args:
         name: see above.
-        weight_format: how the weights will be held; what memory cannot hold is not fetched.
+        weight_format: how the weights will be held; what memory cannot hold is not fetched. None:
+            they will not be held.
         offline: fetch nothing, take hub names from the cache.
         token: for gated and private models; None takes the stored one or `HF_TOKEN`.
         progress: called with bytes there and bytes in all while fetching.
@@ -72,9 +74,7 @@ def resolve_model(
     if path.is_dir():
         return ModelSource(path.resolve(), name)
     if path.is_file() and path.suffix == ".gguf":
-        from inlay.models.gguf import gguf_directory  # its library is not loaded for others
-
-        return ModelSource(gguf_directory(path), name)
+        return _from_gguf(path, name)
     if path.is_file():
         raise UnsupportedModelError(
             f"{name} is a file: give the directory that holds config.json, tokenizer.json and "
@@ -86,16 +86,23 @@ def resolve_model(
             f"there is no model directory {name}: give a directory with config.json, or a hub "
             "name such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B"
         )
-    directory = fetch(
+    found = fetch(
         match["name"],
         revision=match["revision"],
+        quant=match["quant"],
         weight_format=weight_format,
         offline=offline,
         token=token,
         progress=progress,
         cache_dir=cache_dir,
     )
-    return ModelSource(directory, name)
+    return ModelSource(found, name) if found.is_dir() else _from_gguf(found, name)
+
+
+def _from_gguf(file: Path, name: str) -> ModelSource:
+    from inlay.models.gguf import gguf_directory  # its library is not loaded for others
+
+    return ModelSource(gguf_directory(file), name)
 
 
 def _demo() -> ModelSource:
@@ -110,42 +117,21 @@ def _demo() -> ModelSource:
 
 
 def _from_modelscope(
-    name: str, weight_format: str, offline: bool, token: str | None, cache_dir: Path | None
+    name: str, weight_format: str | None, offline: bool, token: str | None, cache_dir: Path | None
 ) -> Path:
     match = _HUB_NAME.fullmatch(name.removeprefix(_MODELSCOPE))
     if match is None:
         raise ModelNotFoundError(f"{name!r} is not of the form modelscope:org/name[@revision]")
-    try:
-        from modelscope import snapshot_download
-    except ImportError as error:
+    if match["quant"]:
         raise UnsupportedModelError(
-            f"{name} needs the modelscope package: pip install 'inlay[modelscope]'"
-        ) from error
-
-    def snapshot(*patterns: str) -> Path:
-        try:
-            directory = snapshot_download(
-                match["name"],
-                revision=match["revision"],
-                cache_dir=cache_dir,
-                local_files_only=offline,
-                allow_patterns=list(patterns),
-                token=token,
-            )
-        except Exception as error:  # the package has no common base of its errors
-            raise ModelError(
-                f"{name} cannot be fetched from ModelScope ({type(error).__name__}: {error}): "
-                "check the spelling and the network"
-            ) from error
-        return Path(directory)
-
-    if not offline:
-        # What config.json says is known before the weights are fetched.
-        directory = snapshot(*SMALL_FILES)
-        shape = read_shape(directory)
-        file_bytes = shape.parameters * _STORED_BYTES
-        there = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-        missing = max(0, file_bytes - there)
-        held = held_bytes(shape, weight_format, file_bytes)
-        check_space(name, directory, missing, shape, held, "MODELSCOPE_CACHE")
-    return snapshot(*SMALL_FILES, "*.safetensors")
+            f"{name}: GGUF files are not fetched from ModelScope: download those of "
+            f"{match['quant']}, and name the first file"
+        )
+    return modelscope.fetch(
+        match["name"],
+        revision=match["revision"],
+        weight_format=weight_format,
+        offline=offline,
+        token=token,
+        cache_dir=cache_dir,
+    )

@@ -19,7 +19,7 @@ from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, ExpertSource, slots_of
+from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.torch_experts import TorchExperts, route
 
@@ -102,23 +102,17 @@ class TorchOps:
         bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
         return _Linear(weight, bias, getattr(torch, weight_format))
 
-    def pack_experts(
-        self,
-        experts: int,
-        hidden: int,
-        width: int,
-        source: ExpertSource,
-        weight_format: str,
-        *,
-        biases: bool = False,
+    def new_experts(
+        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
     ) -> TorchExperts:
         """Two tensors for all experts, and two for their biases."""
         gate_up = self._empty((experts, 2 * width, hidden), weight_format)
         down = self._empty((experts, hidden, width), weight_format)
-        packed = TorchExperts(gate_up, down, getattr(torch, weight_format), biases=biases)
-        for number in range(experts):
-            packed.set(number, source(number))
-        return packed
+        return TorchExperts(gate_up, down, getattr(torch, weight_format), biases=biases)
+
+    def set_expert(self, experts: TorchExperts, number: int, tensors: ExpertTensors) -> None:
+        """As the protocol says."""
+        experts.set(number, tensors)
 
     def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> _Linear:
         """`[H, N, K]`."""

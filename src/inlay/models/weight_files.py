@@ -6,7 +6,8 @@ system may drop its pages again. Knows nothing of what the tensors mean.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.models.os_pages import ReadPages
 from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
 
 _FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -26,6 +28,7 @@ _CODES = {
     "I32": torch.int32,
     "I64": torch.int64,
 }
+Index = int | slice | None
 _HASH_WHOLE_BYTES = 32 << 20
 _HASH_SAMPLES = 4096
 _HASH_SAMPLE_BYTES = 4096
@@ -70,6 +73,8 @@ class WeightFiles:
         known = _FLOATS | _CODES if quantized else _FLOATS
         self.files, index = _find_files(directory)
         self._open: dict[Path, Any] = {file: _open_shard(file) for file in self.files}
+        self._sizes = {file: file.stat().st_size for file in self.files}
+        self._pages = ReadPages()
         self.tensors: dict[str, TensorInfo] = {}
         for file, shard in self._open.items():
             for name in shard.keys():
@@ -96,16 +101,39 @@ class WeightFiles:
         """Whether it is."""
         return self.tensors[name].dtype == torch.bfloat16
 
-    def get(self, name: str) -> torch.Tensor:
+    def view(self, name: str) -> torch.Tensor:
         """The tensor as a view of the mapped file; do not write to it."""
-        info = self.tensors[name]
+        file = self.tensors[name].file
+        with self._reading(name):
+            # Of a file that has been cut the library would touch pages that are gone.
+            if (size := file.stat().st_size) != self._sizes[file]:
+                raise OSError(f"the file has {size} bytes now, and had {self._sizes[file]}")
+            tensor: torch.Tensor = self._open[file].get_tensor(name)
+        return tensor
+
+    def get(self, name: str, index: Index = None) -> torch.Tensor:
+        """As `view`, or one matrix or some rows of it, after its pages have been read."""
+        tensor = self.view(name)
+        part = tensor if index is None else tensor[index]
+        with self._reading(name):
+            self._pages.bring_in(part.data_ptr(), part.nbytes)
+        return part
+
+    def give_back(self) -> None:
+        """Take the pages that `get` has read in this thread out of the process; a view reads them
+        again.
+        """
+        self._pages.give_back()
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
         try:
-            tensor: torch.Tensor = self._open[info.file].get_tensor(name)
+            yield
         except (SafetensorError, RuntimeError, OSError) as error:
             raise ModelFileError(
-                f"{info.file}: tensor {name} cannot be read ({error}): download the file again"
+                f"{self.tensors[name].file}: tensor {name} cannot be read ({error}): download the "
+                "file again"
             ) from error
-        return tensor
 
     def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
         """Compare names and shapes with what the model needs.

@@ -56,6 +56,9 @@ DECODER_NAMES: dict[str, str] = {
     "expert_gate": f"{_MLP}.experts.{{expert}}.gate_proj.weight",
     "expert_up": f"{_MLP}.experts.{{expert}}.up_proj.weight",
     "expert_down": f"{_MLP}.experts.{{expert}}.down_proj.weight",
+    "expert_gate_bias": f"{_MLP}.experts.{{expert}}.gate_proj.bias",
+    "expert_up_bias": f"{_MLP}.experts.{{expert}}.up_proj.bias",
+    "expert_down_bias": f"{_MLP}.experts.{{expert}}.down_proj.bias",
     # or one for all experts of a layer, as transformers 5 holds them: [E, 2F, M] and [E, M, F].
     "experts_gate_up": f"{_MLP}.experts.gate_up_proj",
     "experts_down": f"{_MLP}.experts.down_proj",
@@ -222,6 +225,8 @@ def _expected_experts(
             ("expert_down", (hidden, width)),
         ):
             yield Expected(names[part].format(layer=layer, expert=expert), size)
+            if shape.expert_bias:
+                yield Expected(names[f"{part}_bias"].format(layer=layer, expert=expert), size[:1])
 
 
 def names_of(shape: ModelShape) -> NameRow:

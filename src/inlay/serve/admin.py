@@ -21,10 +21,12 @@ class AdminRoutes:
         self._service = service
 
     async def health(self, request: Request) -> Response:
-        """200 with an empty body while requests can be served, else 503."""
+        """200 while requests can be served, with how much of the weights is in memory; else 503."""
         if not self._service.is_healthy:
             raise EngineDiedError("the engine's process ended: restart the server")
-        return Response(status_code=200)
+        progress = self._service.client.load_progress
+        weights = {"loaded_bytes": progress.loaded_bytes, "total_bytes": progress.total_bytes}
+        return json_response({"status": "ok", "weights": weights})
 
     async def version(self, request: Request) -> Response:
         """The version of Inlay."""
@@ -33,7 +35,7 @@ class AdminRoutes:
     async def metrics(self, request: Request) -> Response:
         """All metrics in the Prometheus text form."""
         return Response(
-            self._service.metrics.render(await self._stats()),
+            self._service.metrics.render(await self._stats(), self._service.client.load_progress),
             media_type="text/plain; version=0.0.4",
         )
 

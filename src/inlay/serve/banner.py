@@ -1,10 +1,20 @@
 """What `inlay serve` prints when it is ready."""
 
 from inlay import __version__
-from inlay.core.messages import EngineInfo
+from inlay.core.messages import EngineInfo, LoadProgress
+from inlay.core.units import format_bytes
 
 
-def banner(url: str, name: str, info: EngineInfo, *, page: bool, key: bool, start_s: float) -> str:
+def banner(
+    url: str,
+    name: str,
+    info: EngineInfo,
+    progress: LoadProgress,
+    *,
+    page: bool,
+    key: bool,
+    start_s: float,
+) -> str:
     """A few lines: what is served, where, and two things to try."""
     about = [info.architecture, f"{_count(info.parameters)} parameters", info.weight_format]
     about += [f"{info.device} ({info.isa})", f"context {info.max_context_tokens}"]
@@ -13,6 +23,7 @@ def banner(url: str, name: str, info: EngineInfo, *, page: bool, key: bool, star
     lines = [
         f"Inlay {__version__} serves {name} at {url} (ready in {start_s:.1f} s)",
         "  " + ", ".join(about),
+        "  " + weights_line(progress),
         "",
     ]
     if page:
@@ -32,6 +43,20 @@ def banner(url: str, name: str, info: EngineInfo, *, page: bool, key: bool, star
         "Stop with Ctrl+C.",
     ]
     return "\n".join(lines)
+
+
+def weights_line(progress: LoadProgress) -> str:
+    """How much of the weights is in memory, and at the end how fast it came."""
+    loaded, total = format_bytes(progress.loaded_bytes), format_bytes(progress.total_bytes)
+    if not progress.over:
+        return f"{loaded} of {total} of weights are loaded; the others follow, needed ones first"
+    rate = progress.loaded_bytes / 1e9 / max(progress.seconds, 1e-3)
+    line = (
+        f"{loaded} of {total} of weights are loaded, in {progress.seconds:.1f} s ({rate:.2f} GB/s)"
+    )
+    if progress.loaded_bytes < progress.total_bytes:
+        line += "; the others stay in their file, since memory is short"
+    return line
 
 
 def _count(number: int) -> str:

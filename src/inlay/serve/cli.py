@@ -1,4 +1,4 @@
-"""The command line: `inlay serve`, `chat`, `doctor`, `plan`, `migrate`, `store`, `bench` and more.
+"""The command line: `inlay serve`, `chat`, `doctor`, `plan`, `convert`, `store`, `bench` and more.
 
 Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
 130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
@@ -21,6 +21,7 @@ from inlay.serve.commands.bench_serve import bench_serve
 from inlay.serve.commands.bench_store import bench_store
 from inlay.serve.commands.bench_transfer import bench_transfer
 from inlay.serve.commands.chat import chat
+from inlay.serve.commands.convert import convert
 from inlay.serve.commands.doctor import doctor
 from inlay.serve.commands.generate import generate
 from inlay.serve.commands.migrate import migrate
@@ -69,6 +70,7 @@ def build_app() -> typer.Typer:
     app.command("chat")(chat)
     app.command("generate")(generate)
     app.command("doctor")(doctor)
+    app.command("convert")(convert)
     app.command("migrate")(migrate)
     app.command("plan")(plan)
     store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")

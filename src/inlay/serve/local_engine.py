@@ -9,8 +9,8 @@ from inlay.engine.config import EngineConfig
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
-from inlay.serve.fetch_line import FetchLine
 from inlay.serve.openai.sampling import SamplingDefaults
+from inlay.serve.rate_line import RateLine
 from inlay.serve.service import Service
 
 
@@ -50,7 +50,7 @@ async def start_local_engine(
         UnsupportedModelError: it cannot chat.
         InlayError: no such model, or the engine cannot run it.
     """
-    progress = FetchLine(config.model, say)
+    progress = RateLine(f"fetching {config.model}", say)
     source = resolve_model(
         config.model,
         weight_format=config.weight_format,

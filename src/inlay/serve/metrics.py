@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from inlay.core import metrics as names
 from inlay.core.clock import Clock, SystemClock
-from inlay.core.messages import TIERS, EngineInfo, EngineStats, RequestOutput
+from inlay.core.messages import TIERS, EngineInfo, EngineStats, LoadProgress, RequestOutput
 
 
 class ServerMetrics:
@@ -55,9 +55,9 @@ class ServerMetrics:
         """Count an answer of a generating route."""
         self._counters[names.HTTP_REQUESTS.name].labels(str(status)).inc()
 
-    def render(self, stats: EngineStats | None) -> bytes:
+    def render(self, stats: EngineStats | None, progress: LoadProgress) -> bytes:
         """The text that `/metrics` answers; `stats` is None when the engine is gone."""
-        self._engine.stats = stats
+        self._engine.stats, self._engine.progress = stats, progress
         registry = CollectorRegistry()
         registry.register(_Plain(self._registry))
         registry.register(self._aliases)
@@ -132,6 +132,7 @@ class _EngineCollector(Collector):
     def __init__(self, info: EngineInfo) -> None:
         self._info = info
         self.stats: EngineStats | None = None
+        self.progress: LoadProgress | None = None
 
     def describe(self) -> Iterable[Family]:
         return []
@@ -150,6 +151,9 @@ class _EngineCollector(Collector):
         yield InfoMetricFamily(names.ENGINE_INFO.name, names.ENGINE_INFO.help, value=about)
         if stats is None:
             return
+        if self.progress is not None:
+            yield _gauge(names.WEIGHTS, self.progress.total_bytes)
+            yield _gauge(names.WEIGHTS_LOADED, self.progress.loaded_bytes)
         used = stats.pages_total - stats.pages_free - stats.pages_cached
         pages = GaugeMetricFamily(names.PAGES.name, names.PAGES.help, labels=names.PAGES.labels)
         for state, count in (

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.core.errors import EngineDiedError, InlayError
-from inlay.serve.banner import banner
+from inlay.serve.banner import banner, weights_line
 from inlay.serve.config import ServeConfig
-from inlay.serve.fetch_line import FetchLine
 from inlay.serve.http_server import StopSignals, bind, http_server, shown_host
+from inlay.serve.rate_line import RateLine
 
 if TYPE_CHECKING:
     import uvicorn
@@ -51,7 +51,7 @@ def run_server(config: ServeConfig) -> int:
         from inlay.models.source import resolve_model
 
         name = config.engine.model
-        progress = FetchLine(name, partial(print, flush=True))
+        progress = RateLine(f"fetching {name}", partial(print, flush=True))
         source = resolve_model(
             name,
             weight_format=config.engine.weight_format,
@@ -104,6 +104,7 @@ async def _serve(
             url,
             service.name,
             client.info,
+            client.load_progress,
             page=config.page,
             key=config.api_key is not None,
             start_s=time.monotonic() - started_s,
@@ -180,7 +181,11 @@ async def _end(
 
 
 async def _until_over(client: "EngineClient", stop: StopSignals, server: "uvicorn.Server") -> None:
+    loading = not client.load_progress.over
     while client.alive and not stop.asked.is_set() and not server.should_exit:
+        if loading and client.load_progress.over:
+            loading = False
+            print(weights_line(client.load_progress), flush=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.asked.wait(), _POLL_S)
 

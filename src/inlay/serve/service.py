@@ -4,12 +4,10 @@
 the routes and the chat page both use it. Closing an iterator it gave cancels the request.
 """
 
-import asyncio
 import itertools
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +18,7 @@ from inlay.core.messages import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    LoadProgress,
     RequestOutput,
     SamplingParams,
 )
@@ -28,26 +27,13 @@ from inlay.serve.config import ServeConfig
 from inlay.serve.events import ChatDelta, ChatEnd, ChatEvent, ChatStart, Usage
 from inlay.serve.metrics import ServerMetrics
 from inlay.serve.openai.errors import ModelNameError, ServerStoppingError
-from inlay.serve.openai.messages import normalise_messages
 from inlay.serve.openai.protocol import ChatRequest, GenerationBody
 from inlay.serve.openai.sampling import SamplingDefaults, SamplingLimits, build_params
 from inlay.serve.openai.structure import find_structure
 from inlay.serve.openai.tools import ToolPlan, plan_tools
-from inlay.serve.parsers import (
-    OutputParser,
-    PlainParser,
-    ReaderOptions,
-    choose_dialect,
-    joined,
-)
+from inlay.serve.parsers import OutputParser, PlainParser, ReaderOptions, choose_dialect, joined
 from inlay.serve.parsers.forced import CallListParser, NamedCallParser
-
-_LONG_TEXT = 20_000
-"""Characters from which on tokenising leaves the event loop (about 5 ms)."""
-_MANY_MESSAGES = 1000
-"""Messages from which on rendering leaves the event loop (about 5 ms)."""
-_SHRINKING = 4
-"""How many characters of a text a tokenizer may make into one before it cuts tokens."""
+from inlay.serve.prompts import Prompts
 
 
 class Engine(Protocol):
@@ -61,6 +47,11 @@ class Engine(Protocol):
     @property
     def alive(self) -> bool:
         """Whether the engine still answers."""
+        ...
+
+    @property
+    def load_progress(self) -> LoadProgress:
+        """How much of the weights is in memory."""
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
@@ -125,6 +116,7 @@ class Service:
             max_choices=config.max_choices,
             max_logprobs=config.max_logprobs,
         )
+        self.prompts = Prompts(text, self.dialect, client.info.max_context_tokens)
         self.active = 0
         self.stopping = False
         self._unique = itertools.count()
@@ -189,7 +181,7 @@ class Service:
                 )
             structure = plan.structure
         forced = structure is not None
-        prompt, token_ids = await self.render(body, plan, straight_to_answer=forced)
+        prompt, token_ids = await self.prompts.render(body, plan, straight_to_answer=forced)
         if body.max_completion_tokens is not None:
             limit: int | None = body.max_completion_tokens
             param = "max_completion_tokens"
@@ -337,71 +329,6 @@ class Service:
             trace=trace,
         )
 
-    async def render(
-        self, body: ChatRequest, plan: ToolPlan, *, straight_to_answer: bool = False
-    ) -> tuple[str, list[int]]:
-        """The prompt of a chat as text and as tokens.
-
-        Args:
-            straight_to_answer: leave no room for thinking: turn it off where the template can,
-                close it where the template opens it.
-        """
-        messages = normalise_messages(body.messages, self.dialect)
-        kwargs: dict[str, Any] = dict(body.chat_template_kwargs or {})
-        for name in ("self", "messages", "tools", "add_generation_prompt"):
-            if name in kwargs:
-                raise RequestError(
-                    f"chat_template_kwargs must not set {name!r}", "chat_template_kwargs"
-                )
-        if body.reasoning_effort is not None:
-            kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-        if straight_to_answer and self.dialect.switchable:
-            kwargs.setdefault("enable_thinking", False)
-        if self.text.chat_template is None:
-            raise RequestError(
-                "this model has no chat template: use /v1/completions, or add one to the model's "
-                "directory as chat_template.jinja",
-                "messages",
-            )
-        kwargs["tools"] = plan.tools or None
-        kwargs["add_generation_prompt"] = body.add_generation_prompt is not False
-        if len(messages) < _MANY_MESSAGES:
-            prompt = self.text.render_chat(messages, **kwargs)
-        else:
-            prompt = await asyncio.to_thread(self.text.render_chat, messages, **kwargs)
-        if straight_to_answer:
-            prompt += self.dialect.answer_prefix(prompt)
-        return prompt, await self.tokenise(prompt, add_special_tokens=False)
-
-    async def tokenise(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Tokens of a text; others have their turn meanwhile, however long it is.
-
-        Raises:
-            ContextLengthError: no text so long fits into the context. It is not tokenised: that
-                would take seconds and gigabytes.
-        """
-        if len(text) < _LONG_TEXT:
-            await asyncio.sleep(0)
-            return self.text.encode(text, add_special_tokens=add_special_tokens)
-        if len(text) > self._max_characters:
-            raise ContextLengthError(
-                f"the prompt has {len(text)} characters, but this model's context is "
-                f"{self.info.max_context_tokens} tokens, prompt and output together: shorten the "
-                "prompt",
-                None,
-            )
-        # Of the tokenizer's calls, only those for batches let other threads run meanwhile.
-        (token_ids,) = await asyncio.to_thread(
-            self.text.encode_batch, [text], add_special_tokens=add_special_tokens
-        )
-        return token_ids
-
-    @cached_property
-    def _max_characters(self) -> int:
-        """More than any text has that fits into the context."""
-        longest = max(len(self.text.token_bytes(i)) for i in range(self.text.vocab_size))
-        return max(_LONG_TEXT, _SHRINKING * longest * self.info.max_context_tokens)
-
     def output_limit(
         self, prompt_tokens: int, wanted: int | None, default: int | None, *, param: str
     ) -> int:
@@ -443,15 +370,7 @@ class Service:
             if body.top_logprobs:
                 raise RequestError("top_logprobs needs logprobs to be true", "top_logprobs")
             return None
-        return self.check_logprobs("top_logprobs", body.top_logprobs or 0)
-
-    def check_logprobs(self, param: str, count: int) -> int:
-        """Check a number of alternatives per token against the server's limit."""
-        if not 0 <= count <= self.limits.max_logprobs:
-            raise RequestError(
-                f"{param} is {count}: it must be in 0..{self.limits.max_logprobs}", param
-            )
-        return count
+        return self.limits.check_logprobs("top_logprobs", body.top_logprobs or 0)
 
 
 def _share(items: tuple[Any, ...] | None, position: int, count: int) -> Any:

@@ -131,13 +131,13 @@ async def _requests(service: Service, body: SglangRequest) -> tuple[list[Generat
         sampling.guided_regex = sampling.regex
     logprobs = None
     if body.return_logprob:
-        logprobs = service.check_logprobs("top_logprobs_num", body.top_logprobs_num or 0)
+        logprobs = service.limits.check_logprobs("top_logprobs_num", body.top_logprobs_num or 0)
     whole_prompt = body.logprob_start_len is not None and body.logprob_start_len >= 0
     structure = find_structure(sampling)
     made = []
     for prompt in prompts:
         if isinstance(prompt, str):
-            ids = await service.tokenise(prompt, add_special_tokens=True)
+            ids = await service.prompts.tokenise(prompt, add_special_tokens=True)
         else:
             ids = prompt
         bad = next((i for i in ids if not 0 <= i < service.limits.vocab_size), None)

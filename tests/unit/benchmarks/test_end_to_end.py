@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.case import Run, load_case
-from benchmarks.kernels.end_to_end import llama_rates, touched_bytes
-from benchmarks.kernels.random_model import Size
+from benchmarks.models.random_model import RandomModel
+from benchmarks.models.rates import llama_rates, step_bytes
 
 BENCH = r"""#!/bin/sh
 echo "main: n_kv_max = 1152"
@@ -31,11 +31,13 @@ def test_rates_of_the_peer_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_bytes_of_a_decode_step() -> None:
-    """One token: 8 experts of 3 matrices in 0.5625 B, 18.9 M of attention and the head in int8."""
-    size = Size(layers=12)
-    layer = 8 * 3 * 2048 * 768 * 0.5625 + 2 * (2 * 4096 + 2 * 512) * 1024 + 128 * 2048 * 2
-    assert touched_bytes(size, "int4:g32", 1) == pytest.approx(12 * layer + 151936 * 2048)
-    growth = [touched_bytes(size, "int4:g32", batch) for batch in (1, 4, 16, 1000)]
+    """One token: 8 experts of 3 matrices in 0.5625 B, 18.9 M of attention and the head in int8, its
+    row of the embedding, norms, and the keys and values of 100 tokens.
+    """
+    shape = RandomModel("qwen3-30b-a3b", 0, num_hidden_layers=12).shape
+    layer = 8 * 3 * 2048 * 768 * 0.5625 + 2 * (2 * 4096 + 2 * 512) * 1024 + 2 * 128
+    layer += 128 * 2048 * 2 + 2 * 2048 * 4 + 101 * 2 * 512 * 2
+    others = 151936 * 2048 + 2 * 2048 + 4 * 2048
+    assert step_bytes(shape, "int4:g32", 1, 100) == pytest.approx(12 * layer + others)
+    growth = [step_bytes(shape, "int4:g32", batch, 100) for batch in (1, 4, 16, 1000)]
     assert growth == sorted(growth)
-    all_experts = 12 * 128 * 3 * 2048 * 768 * 0.5625
-    assert growth[-1] - growth[0] == pytest.approx(all_experts * 120 / 128)

@@ -9,7 +9,13 @@ from inlay.core.hardware import Device, Machine, machine_named
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.model_shape import ModelShape
-from inlay.core.offload import activation_bytes, longest_context, operator_sizes, place
+from inlay.core.offload import (
+    activation_bytes,
+    longest_context,
+    most_that_fit,
+    operator_sizes,
+    place,
+)
 from inlay.core.roofline import Formats, parts_of
 
 INT4 = Formats(experts="int4:g32", mlp="int4:g32", attention="int8", head="int8")
@@ -93,7 +99,8 @@ def test_activations_of_a_step_take_room_on_the_gpu() -> None:
     )
     for placement, tokens in ((few, 1024), (many, 8192)):
         for use, reserve in zip(placement.uses, (2e9, 1e9), strict=True):
-            assert use.working_bytes == pytest.approx(activation_bytes(shape, tokens) + reserve)
+            other = use.working_bytes + use.reserve_bytes
+            assert other == pytest.approx(activation_bytes(shape, tokens) + reserve)
     assert few.gpu_experts > many.gpu_experts
 
 
@@ -109,6 +116,18 @@ def test_what_does_not_fit_says_how_much_is_lacking() -> None:
         ResourceError, match=r"made up has 256.0 GB .* 3\d\d.\d GB are needed beside"
     ):
         place(shape, parts_of(shape, INT4), machine(256, 24), kv_tokens=8192)
+
+
+def test_the_most_that_fit_is_asked_for_in_few_steps() -> None:
+    for most, last in ((0, 0), (1, 0), (1, 1), (7, 3), (1024, 1), (1024, 1023), (1024, 1024)):
+        asked: list[int] = []
+
+        def fits(number: int, last: int = last, asked: list[int] = asked) -> bool:
+            asked.append(number)
+            return number <= last
+
+        assert most_that_fit(most, fits) == last
+        assert len(asked) <= most.bit_length() and all(1 <= number <= most for number in asked)
 
 
 def test_the_longest_context_is_the_last_that_fits() -> None:

@@ -7,7 +7,7 @@ import tokenizers
 from inlay.core.errors import StructureError
 from inlay.core.messages import Structure
 from inlay.engine.structure import GrammarCompiler
-from tests.support.tiny_models import write_tokenizer
+from tests.support.tiny_tokenizers import write_tokenizer
 
 VOCAB, END = 520, 2
 

@@ -3,7 +3,7 @@ import tokenizers
 
 from inlay.engine.text_output import TextOutput
 from inlay.models.text_stream import make_spelling
-from tests.support.tiny_models import write_tokenizer
+from tests.support.tiny_tokenizers import write_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ WITHOUT_TORCH = (
 
 
 def test_exports() -> None:
-    assert inlay.models.__all__ == ["ForwardBatch", "KvPool", "Model", "load_model", "pack"]
+    assert inlay.models.__all__ == ["ForwardBatch", "KvPool", "Model", "convert", "load_model"]
     assert all(hasattr(inlay.models, name) for name in inlay.models.__all__)
 
 

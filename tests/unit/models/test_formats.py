@@ -3,6 +3,7 @@
 import pytest
 
 from inlay.core.errors import UnsupportedModelError
+from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.models.formats import (
     BYTES_PER_WEIGHT,
@@ -11,6 +12,8 @@ from inlay.models.formats import (
     check_row_lengths,
     format_that_fits,
     full_name,
+    halves,
+    is_weight_format,
     packed_bytes,
     part_formats,
 )
@@ -36,6 +39,22 @@ def test_int4_is_an_alias() -> None:
     assert full_name("int4") == "int4:g32"
     assert [full_name(name) for name in BYTES_PER_WEIGHT] == list(BYTES_PER_WEIGHT)
     assert {full_name(name) for name in WEIGHT_FORMATS} == {"auto", *BYTES_PER_WEIGHT}
+
+
+def test_experts_apart_from_the_rest() -> None:
+    assert full_name("int4+bf16") == "int4:g32+bfloat16"
+    assert full_name("bf16+bfloat16") == "bfloat16"
+    assert full_name("int8+int8") == "int8+int8"
+    assert halves("int4:g32+bfloat16") == ("int4:g32", "bfloat16")
+    assert halves("int8") == ("int8", "int8")
+    assert is_weight_format("int4+float32") and is_weight_format("auto")
+    for name in ("int3", "int4+", "+int4", "auto+int8", "int8+auto", "int8+int8+int8", ""):
+        assert not is_weight_format(name), name
+    rest = dict.fromkeys(("mlp", "attention", "latent", "head"), "int4:g64")
+    assert part_formats(SHAPE, "mxfp4+int4:g64", "bfloat16") == PartFormats(
+        experts="mxfp4", router="bfloat16", **rest
+    )
+    assert part_formats(SHAPE, "int8+float32", "bfloat16").router == "float32"
 
 
 @pytest.mark.parametrize("name", ["int4:g128", "int4:g64", "int4:g32"])
@@ -94,6 +113,19 @@ def test_memory_of_a_large_model() -> None:
     assert gib["int8"] == pytest.approx(28.2, abs=0.1)
     assert gib["int4:g32"] == pytest.approx(16.4, abs=0.1)
     assert packed_bytes(SHAPE, "int4") == packed_bytes(SHAPE, "int4:g32")
+
+
+def test_latent_projections_beside_fp8_are_floats() -> None:
+    config = known_config("deepseek-v3")
+    assert config is not None
+    shape = shape_of(config)
+    head = 129280 * 7168
+    latent = 61 * 128 * 512 * (128 + 128)
+    routers = 58 * 256 * (7168 + 1)
+    norms = (2 * 61 + 1) * 7168
+    others = shape.parameters - 2 * head - latent - routers - norms
+    expected = 2 * (head + latent) + 4 * routers + (1 + 4 / 128) * others
+    assert packed_bytes(shape, "fp8:g128") == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_fits_is_named() -> None:

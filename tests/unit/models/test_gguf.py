@@ -1,6 +1,7 @@
 """GGUF files: logits of what they hold, their tokenizers, and what is said of damaged ones."""
 
-import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,95 +9,120 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.models.gguf import gguf_directory
+from inlay.models.gguf.reader import GgufFile
 from inlay.models.model import load_model
 from inlay.models.source import resolve_model
-from inlay.models.text import Text
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import TOKENIZER, gguf_and_floats, write_gguf
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
-from tests.unit.models.reference import load_reference, reference_logits, relative_error
 
-EMBEDDING = "model.embed_tokens.weight"
 TOKENS = [5, 400, 33, 2, 17, 250, 9, 8, 301, 77, 140]
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
-CASES: dict[str, dict[str, Any]] = {
-    "llama": {"architecture": "llama"},
-    "llama_untied": {"architecture": "llama", "tie_word_embeddings": False},
-    "mixtral": {"architecture": "mixtral"},
-    "qwen3": {"architecture": "qwen3", "tie_word_embeddings": False},
-    "qwen3_moe": {"architecture": "qwen3_moe", "moe_intermediate_size": 256},
-}
+MIXTURE = SIZES | {"architecture": "qwen3_moe", "moe_intermediate_size": 256}
 FORMATS = {
     Type.F32: "float32",
     Type.F16: "float32",
     Type.BF16: "bfloat16",
     Type.Q8_0: "int8:g32",
     Type.Q4_0: "int4:g32",
-    Type.Q4_K: "int4:g32",
-}
-TOKENIZER = {
-    "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.pre": "qwen2",
-    "tokenizer.ggml.tokens": ["a", "b", "ab", "<|end|>"],
-    "tokenizer.ggml.token_type": [1, 1, 1, 3],
-    "tokenizer.ggml.merges": ["a b"],
-    "tokenizer.ggml.eos_token_id": 3,
 }
 
 
-def logits(directory: Path, **options: Any) -> torch.Tensor:
-    return ModelDriver(load_model(directory, **options)).prefill(TOKENS, (4,))
-
-
-def written(tmp_path: Path, kind: Type, **config: Any) -> tuple[Path, Path]:
-    """A GGUF's directory, and one with the floats that it stands for."""
-    source = make_tiny_model(tmp_path / "source", tokenizer="none", **SIZES | config)
-    meant = write_gguf(source, tmp_path / "model.gguf", kind, metadata=TOKENIZER)
-    if kind not in (Type.F32, Type.F16):  # the table is kept in bfloat16
-        meant[EMBEDDING] = meant[EMBEDDING].bfloat16().float()
-    floats = tmp_path / "floats"
-    floats.mkdir()
-    (floats / "config.json").write_text((source / "config.json").read_text())
-    save_file(meant, floats / "model.safetensors", metadata={"format": "pt"})
-    return gguf_directory(tmp_path / "model.gguf", cache_dir=tmp_path / "cache"), floats
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [Type.F32, Type.Q8_0, Type.Q4_0, Type.Q4_K], ids=lambda k: k.name)
-def test_logits_of_what_it_stands_for(tmp_path: Path, case: str, kind: Type) -> None:
-    directory, floats = written(tmp_path, kind, **CASES[case])
-    expected = reference_logits(load_reference(floats), TOKENS)
-    for backend in ("native", "torch"):
-        actual = logits(directory, weight_format="float32", backend=backend)
-        assert relative_error(actual, expected) < 1e-4
+def held_and_meant(directory: Path, floats: Path, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """Matrices of a layer, as they are held and as the file means them."""
+    weights = load_model(directory, **options)._decoder._weights
+    layer, meant = weights.layers[1], load_file(floats / "model.safetensors")
+    parts = ("gate_proj", "up_proj", "down_proj")
+    for part, held in zip(parts, layer.mlp.experts.dequantize(3), strict=True):
+        yield held, meant[f"model.layers.1.mlp.experts.3.{part}.weight"].numpy()
+    output = layer.attention.output.weight.dequantize()
+    yield output, meant["model.layers.1.self_attn.o_proj.weight"].numpy()
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
 def test_how_it_is_held(tmp_path: Path, kind: Type) -> None:
-    """Codes are taken over, scales rounded to bfloat16; what has no codes of ours is rounded."""
-    directory, floats = written(tmp_path, kind, **CASES["qwen3_moe"])
+    """Codes are taken over, with scales rounded to bfloat16."""
+    directory, floats = gguf_and_floats(tmp_path, kind, MIXTURE)
+    assert load_model(directory).weight_format == FORMATS[kind]
+    bound = 2**-8 if kind in (Type.Q8_0, Type.Q4_0) else 0
+    for held, meant in held_and_meant(directory, floats):
+        assert (np.abs(held - meant) <= bound * np.abs(meant)).all()
+
+
+@pytest.mark.parametrize(("weight_format", "share"), [("auto", 1 / 5), ("int8:g32", 1 / 250)])
+def test_quantised_again(tmp_path: Path, weight_format: str, share: float) -> None:
+    """A weight is off by at most this share of the largest one of its group, as the guide says."""
+    directory, floats = gguf_and_floats(tmp_path, Type.Q4_K, MIXTURE)
+    assert load_model(directory).weight_format == "int4:g32"
+    for held, meant in held_and_meant(directory, floats, weight_format=weight_format):
+        groups = np.abs(meant).reshape(-1, 32).max(axis=1, keepdims=True)
+        assert (np.abs(held - meant).reshape(-1, 32) <= share * groups).all()
+
+
+def test_formats_of_experts_and_rest(tmp_path: Path) -> None:
+    """Each is held as most of it is in the file; mxfp4 without a change."""
+    config = {"architecture": "gpt_oss", "hidden_size": 96, "intermediate_size": 64}
+    config["tie_word_embeddings"] = False
+    directory, floats = gguf_and_floats(tmp_path, Type.Q8_0, config, experts=Type.MXFP4)
     model = load_model(directory)
-    assert model.weight_format == FORMATS[kind]
-    layer, meant = model._decoder._weights.layers[1], load_file(floats / "model.safetensors")
-    names = [f"model.layers.1.mlp.experts.3.{part}_proj.weight" for part in ("gate", "up", "down")]
-    held = dict(zip(names, layer.mlp.experts.dequantize(3), strict=True))
-    held["model.layers.1.self_attn.o_proj.weight"] = layer.attention.output.weight.dequantize()
-    bound = {Type.Q8_0: 2**-8, Type.Q4_0: 2**-8, Type.Q4_K: 0.15}.get(kind, 0)
-    for name, values in held.items():
-        wanted = meant[name].numpy()
-        assert np.abs(values - wanted).max() <= bound * np.abs(wanted).max(), name
+    layer = model._decoder._weights.layers[0]
+    assert model.weight_format == "mxfp4"
+    assert layer.attention.output.weight.format == "int8:g32"
+    meant = load_file(floats / "model.safetensors")
+    head = model._decoder._weights.head.weight
+    assert head.format == "int8:g32"
+    # Its codes as they are; scales are rounded to bfloat16.
+    np.testing.assert_allclose(head.dequantize(), meant["lm_head.weight"].numpy(), rtol=2**-8)
+    gate, up, down = layer.mlp.experts.dequantize(2)
+    both = meant["model.layers.0.mlp.experts.gate_up_proj"][2].numpy()
+    assert np.array_equal(gate, both.T[::2]) and np.array_equal(up, both.T[1::2])
+    assert np.array_equal(down, meant["model.layers.0.mlp.experts.down_proj"][2].numpy().T)
+
+
+def test_matrices_of_latent_heads_are_held_in_8_bits(tmp_path: Path) -> None:
+    config = {"architecture": "deepseek_v3", "hidden_size": 96, "q_lora_rank": 32}
+    heads = {"qk_nope_head_dim": 32, "v_head_dim": 32}
+    directory, floats = gguf_and_floats(tmp_path, Type.Q8_0, config | heads)
+    attention = load_model(directory)._decoder._weights.layers[0].attention
+    meant = load_file(floats / "model.safetensors")["model.layers.0.self_attn.kv_b_proj.weight"]
+    rank = meant.shape[1]
+    by_head = meant.view(-1, 64, rank).numpy()
+    parts = (attention.absorb, by_head[:, :32].swapaxes(1, 2)), (attention.expand, by_head[:, 32:])
+    for held, expected in parts:
+        assert held.format == "int8:g32"
+        rows = held.dequantize().reshape(len(expected), -1, expected.shape[2])
+        bound = np.abs(expected).max() / 250
+        assert np.abs(rows[:, : expected.shape[1]] - expected).max() <= bound
 
 
 def test_a_file_in_parts(tmp_path: Path) -> None:
+    """Also behind links to files without such names, as the hub's cache has them."""
     source = make_tiny_model(tmp_path / "source", tokenizer="none", **SIZES)
-    first = tmp_path / "m-00001-of-00002.gguf"
-    write_gguf(source, first, Type.F32, metadata=TOKENIZER)
-    with pytest.raises(ModelNotFoundError, match=r"lacks m-00002-of-00002\.gguf \(1 of 2 files\)"):
-        gguf_directory(first, cache_dir=tmp_path / "cache")
+    whole, first = tmp_path / "m.gguf", tmp_path / "m-00001-of-00003.gguf"
+    write_gguf(source, whole, Type.Q8_0, metadata=TOKENIZER)
+    write_gguf(source, first, Type.Q8_0, metadata=TOKENIZER, parts=3)
+    (tmp_path / "blobs").mkdir()
+    for number in range(3):
+        part = tmp_path / f"m-{number + 1:05d}-of-00003.gguf"
+        part.symlink_to(part.rename(tmp_path / "blobs" / str(number)))
+    expected, actual = (
+        ModelDriver(load_model(gguf_directory(file, cache_dir=tmp_path / "cache"))).prefill(TOKENS)
+        for file in (whole, first)
+    )
+    assert torch.equal(actual, expected)
+    alone = tmp_path / "renamed.gguf"
+    alone.symlink_to(tmp_path / "blobs" / "0")
+    with pytest.raises(ModelNotFoundError, match=r"is one of 3 files of a model"):
+        gguf_directory(alone, cache_dir=tmp_path / "cache")
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"lacks m-00002-of-00003\.gguf \(1 of 3 files\)"):
+        gguf_directory(first, cache_dir=tmp_path / "other")
+    with pytest.raises(ModelNotFoundError, match=r"lacks m-00002-of-00003\.gguf"):
+        load_model(gguf_directory(first, cache_dir=tmp_path / "cache"))
 
 
 def test_a_name_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,62 +136,6 @@ def test_a_name_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert resolve_model(str(tmp_path / "model.gguf")).directory != found.directory
 
 
-@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
-def test_its_tokenizer(tmp_path: Path, kind: str) -> None:
-    """The same tokens as the makers' tokenizer gives."""
-    source = make_tiny_model(tmp_path / "source", tokenizer=kind, architecture="llama", **SIZES)
-    write_gguf(source, tmp_path / "model.gguf", Type.Q8_0, metadata=_metadata_of(source, kind))
-    directory = gguf_directory(tmp_path / "model.gguf", cache_dir=tmp_path / "cache")
-    theirs, ours = Text.load(source), Text.load(directory)
-    assert ours.chat_template == theirs.chat_template
-    assert ours.eos_token_ids >= {
-        int(json.loads((source / "config.json").read_text())["eos_token_id"])
-    }
-    for text in (
-        "The lantern hangs above the door.", "def add(a, b):\n    return a + b\n\n",
-        "  two  spaces", "你好 🙂 Grüße", "<|im_start|>user\nhi<|im_end|>", "1234567 89",
-        "It's we'll",
-    ):  # fmt: skip
-        assert ours.encode(text) == theirs.encode(text), text
-        assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text))
-
-
-def _metadata_of(source: Path, kind: str) -> dict[str, Any]:
-    made = json.loads((source / "tokenizer.json").read_text())
-    vocabulary = dict(made["model"]["vocab"])
-    special = {one["content"]: one for one in made["added_tokens"]}
-    vocabulary |= {content: one["id"] for content, one in special.items()}
-    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
-    types = [
-        1 if token not in special else 3 if special[token]["special"] else 4 for token in tokens
-    ]
-    merges = [
-        " ".join(pair) if isinstance(pair, list) else pair for pair in made["model"]["merges"]
-    ]
-    metadata: dict[str, Any] = {
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.chat_template": (source / "chat_template.jinja").read_text(),
-    }
-    config = json.loads((source / "tokenizer_config.json").read_text())
-    for key, theirs in (("bos", "bos_token"), ("eos", "eos_token")):
-        if config.get(theirs):
-            metadata[f"tokenizer.ggml.{key}_token_id"] = tokens.index(config[theirs])
-    if kind == "sentencepiece":
-        ranks = {"".join(pair.split(" ")): -float(n) for n, pair in enumerate(merges)}
-        return metadata | {
-            "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.scores": [float(ranks.get(token, -1e6)) for token in tokens],
-            "tokenizer.ggml.unknown_token_id": tokens.index("<unk>"),
-        }
-    return metadata | {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.add_bos_token": True,
-    }
-
-
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
@@ -174,9 +144,12 @@ def _metadata_of(source: Path, kind: str) -> dict[str, Any]:
             UnsupportedModelError,
             "architecture 'gpt2' is not read",
         ),
-        ({"tokenizer.ggml.model": "rwkv"}, UnsupportedModelError, "tokenizer 'rwkv' is not read"),
-        ({"tokenizer.ggml.pre": "new"}, UnsupportedModelError, "pre 'new' is not known"),
-        ({"tokenizer.ggml.eos_token_id": 9}, ModelFileError, "is 9, and there are 4 tokens"),
+        (
+            {"qwen3moe.block_count": None},
+            ModelFileError,
+            "lacks the metadata for num_hidden_layers",
+        ),
+        ({"split.count": 3}, ModelNotFoundError, "is one of 3 files of a model"),
     ],
 )
 def test_what_is_refused(
@@ -194,7 +167,67 @@ def test_damaged_files(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     write_gguf(source, file, Type.Q8_0, metadata=TOKENIZER)
     data = file.read_bytes()
-    for damaged in (data[:-1000], data[:20], b"", b"x" + data[1:], data[:4] + b"\x63" + data[5:]):
+    for damaged in (data[:-1000], data[:20], b"", b"x" + data[1:]):
         file.write_bytes(damaged)
         with pytest.raises(ModelFileError, match="cannot be read as GGUF"):
             gguf_directory(file, cache_dir=tmp_path / "cache")
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+ARRAY, BYTE, STRING = 9, 0, 8
+LIES = {
+    "a longer array than any": (ARRAY, struct.pack("<IQ", BYTE, 5 << 20), "array of 5242880 entr"),
+    "an array behind the end": (ARRAY, struct.pack("<IQ", BYTE, 1000), "would end at"),
+    "a string behind the end": (STRING, struct.pack("<Q", 1 << 62) + b"abc", "would end at"),
+    "arrays in arrays": (ARRAY, struct.pack("<IQ", ARRAY, 1) * 2000, "recursion"),
+    "no text": (STRING, text(b"\xff"), "can't decode byte 0xff"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_sizes_that_lie(tmp_path: Path, lie: str) -> None:
+    kind, value, message = LIES[lie]
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text(b"x") + struct.pack("<I", kind) + value
+    (tmp_path / "model.gguf").write_bytes(data)
+    with pytest.raises(ModelFileError, match=rf"cannot be read as GGUF \(.*{message}"):
+        GgufFile(tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"split.count": "three"}, "split.count is 'three'"),
+        ({"qwen3moe.nextn_predict_layers": "one"}, "model.gguf: its metadata cannot be used"),
+        ({"qwen3moe.attention.key_length": 0, "qwen3moe.rope.dimension_count": 8}, "ZeroDivision"),
+        ({"tokenizer.ggml.eos_token_id": "end"}, "invalid literal for int"),
+        ({"tokenizer.ggml.tokens": 5}, "'int' object is not iterable"),
+        ({"tokenizer.ggml.model": ["gpt2"]}, "unhashable type: 'list'"),
+        ({"tokenizer.ggml.merges": ["a z"]}, r"merges do not fit .*Token `z` out of vocabulary"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "merges do not fit"),
+    ],
+)
+def test_metadata_of_wrong_kinds(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
+    source = make_tiny_model(tmp_path / "source", tokenizer="none", **SIZES)
+    write_gguf(source, tmp_path / "model.gguf", Type.Q8_0, metadata=TOKENIZER | metadata)
+    with pytest.raises(ModelFileError, match=message):
+        gguf_directory(tmp_path / "model.gguf", cache_dir=tmp_path / "cache")
+    assert not any((tmp_path / "cache").iterdir())
+
+
+def test_newer_files(tmp_path: Path) -> None:
+    source = make_tiny_model(tmp_path / "source", tokenizer="none", **SIZES)
+    file = tmp_path / "model.gguf"
+    write_gguf(source, file, Type.Q8_0, metadata=TOKENIZER)
+    data = file.read_bytes()
+    file.write_bytes(data[:4] + b"\x63" + data[5:])
+    with pytest.raises(UnsupportedModelError, match="GGUF of version 99; read are 2 and 3"):
+        gguf_directory(file, cache_dir=tmp_path / "cache")
+    name = b"blk.0.attn_q.weight"
+    kind = data.index(name) + len(name) + 4 + 2 * 8  # behind two sizes
+    assert data[kind] == Type.Q8_0
+    file.write_bytes(data[:kind] + b"\xc8" + data[kind + 1 :])
+    with pytest.raises(UnsupportedModelError, match="a tensor has type 200, which is not known"):
+        gguf_directory(file, cache_dir=tmp_path / "cache")

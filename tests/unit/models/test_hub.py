@@ -285,39 +285,3 @@ def test_names(small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make_tiny_model(tmp_path / "demo")
     demo = resolve_model(None)
     assert (demo.name, demo.is_demo, demo.directory) == ("inlay-demo", True, tmp_path / "demo")
-
-
-def test_modelscope(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "modelscope", None)
-    with pytest.raises(UnsupportedModelError, match=r"pip install 'inlay\[modelscope\]'"):
-        resolve_model("modelscope:org/name")
-
-    asked: list[list[str]] = []
-
-    class Fake:
-        @staticmethod
-        def snapshot_download(name: str, *, allow_patterns: list[str], **options: object) -> str:
-            if name == "org/missing":
-                raise RuntimeError("no such model")
-            assert options["revision"] == "v1" and options["local_files_only"] is False
-            asked.append(allow_patterns)
-            return str(tmp_path)
-
-    monkeypatch.setitem(sys.modules, "modelscope", Fake)
-    make_tiny_model(tmp_path)
-    assert resolve_model("modelscope:org/name@v1").directory == tmp_path
-    assert [("*.safetensors" in patterns) for patterns in asked] == [False, True]
-
-    # What the configuration alone tells is said before the weights are asked for.
-    asked.clear()
-    monkeypatch.setattr("inlay.models.hub.total_memory_bytes", lambda: 1000)
-    with pytest.raises(ResourceError, match=r"modelscope:org/name@v1 .* of memory"):
-        resolve_model("modelscope:org/name@v1")
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(UnsupportedModelError, match="bert"):
-        resolve_model("modelscope:org/name@v1")
-    assert len(asked) == 2
-    with pytest.raises(ModelError, match="no such model"):
-        resolve_model("modelscope:org/missing")
-    with pytest.raises(ModelNotFoundError, match="modelscope:org/name"):
-        resolve_model("modelscope:name")

@@ -15,11 +15,13 @@ from inlay.core.errors import (
     ResourceError,
     UnsupportedModelError,
 )
-from inlay.models import packed as packed_module
+from inlay.models.conversion import staging
+from inlay.models.conversion.convert import convert
 from inlay.models.model import Model, load_model
-from inlay.models.packed import PACKED_FILE, pack
+from inlay.models.packed_metadata import PACKED_FILE
 from inlay.serve.doctor.weights import check_weights
 from tests.support.model_driver import ModelDriver
+from tests.support.packed_files import write_packed
 from tests.support.tiny_models import make_tiny_model
 
 CASES: dict[str, dict[str, Any]] = {
@@ -44,15 +46,17 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def target(tmp_path: Path, source: Path) -> Path:
-    pack(source, tmp_path / "target", weight_format="int4")
+    convert(source, tmp_path / "target", weight_format="int4")
     return tmp_path / "target"
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("weight_format", ["auto", "int8", "int8:g32", "int4", "int4:g128"])
+@pytest.mark.parametrize(
+    "weight_format", ["auto", "int8", "int8:g32", "int4", "int4:g128", "int4+bf16", "bf16+int4:g64"]
+)
 def test_same_bits_as_quantised_at_load(tmp_path: Path, case: str, weight_format: str) -> None:
     source = make_tiny_model(tmp_path / "source", tokenizer="none", **CASES[case])
-    pack(source, tmp_path / "target", weight_format=weight_format)
+    convert(source, tmp_path / "target", weight_format=weight_format)
     quantised = load_model(source, weight_format=weight_format)
     mapped = load_model(tmp_path / "target")
     assert torch.equal(logits(mapped).view(torch.int32), logits(quantised).view(torch.int32))
@@ -62,9 +66,15 @@ def test_same_bits_as_quantised_at_load(tmp_path: Path, case: str, weight_format
     assert load_model(tmp_path / "target", weight_format=weight_format).shape == quantised.shape
 
 
-def test_what_a_directory_holds(source: Path, target: Path) -> None:
-    names = {file.name for file in target.iterdir()}
-    assert names == {file.name for file in source.iterdir()} - {"model.safetensors"} | {PACKED_FILE}
+def test_what_a_directory_holds(source: Path, tmp_path: Path) -> None:
+    others = {file.name for file in source.iterdir()} - {"model.safetensors"}
+    (source / "pytorch_model.bin").write_text("other weights")
+    (source / "merges.txt").write_text("a b")
+    with (source / "model.onnx").open("w") as large:
+        large.truncate(200 << 20)
+    target = tmp_path / "target"
+    convert(source, target)
+    assert {file.name for file in target.iterdir()} == others | {"merges.txt", PACKED_FILE}
     kernels.PackedFile(target / PACKED_FILE).verify()
 
 
@@ -130,27 +140,28 @@ def test_entries_that_do_not_fit_are_refused(target: Path) -> None:
         (
             "layers.1.attention.qkv",
             None,
-            "nothing under 'layers.1.attention.qkv': pack the model again",
+            "nothing under 'layers.1.attention.qkv': convert the model again",
         ),
-        ("head", (512, 32), r"head is \[512, 32\] instead of \[512, 64\]"),
-        ("layers.0.mlp.router", (9, 64), r"router is \[9, 64\] instead of \[8, 64\]"),
+        ("head", (512, 32, "int8"), r"head is \[512, 32, 'int8'\] instead of \[512, 64, "),
+        ("layers.0.mlp.router", (9, 64, "bfloat16"), r"router is \[9, 64, .* instead of \[8, 64"),
+        ("head", (512, 64, "int4:g32"), r"\[512, 64, 'int4:g32'\] instead of .* 'int8'\]"),
     ):
-        with kernels.PackedWriter(target / "new", good.metadata) as writer:
-            for name in good.names:
-                if name == left_out:
-                    if replaced:
-                        writer.add_linear(name, kernels.LinearWeight(*replaced, "int8"))
-                elif name.endswith(("_VM", "_M", "_D")):
-                    writer.add_array(name, good.array(name))
-                elif name.endswith("experts"):
-                    writer.add_experts(name, good.experts(name))
-                else:
-                    writer.add_linear(name, good.linear(name))
+        weights: dict[str, Any] = {}
+        for name in good.names:
+            if name == left_out:
+                if replaced:
+                    weights[name] = kernels.LinearWeight(*replaced)
+            elif name.endswith(("_VM", "_M", "_D")):
+                weights[name] = good.array(name)
+            elif name.endswith("experts"):
+                weights[name] = good.experts(name)
+            else:
+                weights[name] = good.linear(name)
+        write_packed(target / "new", weights, good.metadata)
         (target / "new").replace(file)
         with pytest.raises(ModelFileError, match=message):
             load_model(target)
-    with kernels.PackedWriter(file, {}):
-        pass
+    write_packed(file, {})
     with pytest.raises(ModelFileError, match="lacks 'shape', it is no packed model"):
         load_model(target)
 
@@ -166,10 +177,10 @@ def test_what_cannot_be_packed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ArgumentError, match="is the source, too"):
-        pack(source, source, weight_format="int8")
+        convert(source, source, weight_format="int8")
     with pytest.raises(UnsupportedModelError, match="'float16' is not supported with the CPU"):
-        pack(source, tmp_path / "new", weight_format="float16")
+        convert(source, tmp_path / "new", weight_format="float16")
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(packed_module.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(ResourceError, match="needs .* of disk, and 1000 B are free"):
-        pack(source, tmp_path / "new", weight_format="int8")
+        convert(source, tmp_path / "new", weight_format="int8")

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_config import read_shape
+from inlay.models.conversion.convert import convert
+from inlay.models.formats import file_bytes
 from inlay.models.model import load_model
-from inlay.models.packed import pack
 from tests.support.model_driver import ModelDriver
 from tests.support.quantized_files import FP8_CONFIG, INT4_CONFIG, MXFP4_CONFIG, quantize_files
 from tests.support.tiny_models import make_tiny_model
@@ -50,6 +52,15 @@ def test_as_transformers_has_their_floats(directories: tuple[Path, Path, str]) -
     assert relative_error(logits(quantized, weight_format="float32"), expected) < 1e-4
 
 
+def test_config_json_tells_their_size(directories: tuple[Path, Path, str]) -> None:
+    """Less up to a twelfth: biases are taken for experts, and shared experts here are floats."""
+    quantized, floats, _ = directories
+    for directory, least in ((quantized, 0.92), (floats, 1.0)):
+        tensors = load_file(directory / "model.safetensors").values()
+        size = sum(tensor.nbytes for tensor in tensors)
+        assert least * size <= file_bytes(read_shape(directory)) <= size
+
+
 def test_as_they_are(directories: tuple[Path, Path, str]) -> None:
     """Held in the files' own format where kernels have it, without a second rounding."""
     quantized, floats, _ = directories
@@ -62,7 +73,7 @@ def test_as_they_are(directories: tuple[Path, Path, str]) -> None:
 
 def test_packed(directories: tuple[Path, Path, str], tmp_path: Path) -> None:
     quantized, _, _ = directories
-    pack(quantized, tmp_path / "packed")
+    convert(quantized, tmp_path / "packed", weight_format="auto")
     assert torch.equal(logits(tmp_path / "packed"), logits(quantized))
 
 
@@ -108,7 +119,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
     with pytest.raises(ModelFileError, match=r"up_proj\.weight_scale_inv \[2, 1\] instead of"):
         load_with({f"{name}_scale_inv": torch.ones(2, 1)})
-    with pytest.raises(ModelFileError, match="experts of layer 1 cannot be packed"):
+    with pytest.raises(ModelFileError, match="expert 3 of layer 1 cannot be packed"):
         load_with({f"{name}_scale_inv": torch.full((1, 1), torch.nan)})
     with pytest.raises(ModelFileError, match="has dtype torch.float32 instead of torch.float8"):
         load_with({name: good[name].float()})

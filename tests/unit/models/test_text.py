@@ -16,7 +16,8 @@ from inlay.core.errors import (
     UnsupportedModelError,
 )
 from inlay.models.text import Text
-from tests.support.tiny_models import make_tiny_model, write_tokenizer
+from tests.support.tiny_models import make_tiny_model
+from tests.support.tiny_tokenizers import write_tokenizer
 
 KINDS = ("byte_level", "sentencepiece")
 TEXTS = st.text(

@@ -7,7 +7,7 @@ import pytest
 
 from inlay.serve.app import create_app
 from inlay.serve.config import ServeConfig
-from tests.support.tiny_models import write_tokenizer
+from tests.support.tiny_tokenizers import write_tokenizer
 from tests.unit.serve.stand_in import StandInEngine, make_service
 
 Api = Callable[..., AbstractAsyncContextManager[tuple[httpx.AsyncClient, StandInEngine]]]

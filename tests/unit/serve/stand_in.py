@@ -11,6 +11,7 @@ from inlay.core.messages import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    LoadProgress,
     RequestOutput,
     RequestTimes,
     TokenLogprob,
@@ -38,6 +39,9 @@ class StandInEngine:
         self.fails_after: int | None = None
         self.error: InlayError = OverloadedError("the queue is full", retry_after_s=2.5)
         self.alive = True
+        self.load_progress = LoadProgress(
+            loaded_bytes=600, total_bytes=1000, seconds=2.0, over=False
+        )
         self.requests: list[GenerateRequest] = []
         self.cancelled: list[str] = []
         self.resets = 0

@@ -7,13 +7,13 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from inlay.core.errors import ContextLengthError
 from inlay.serve.openai.completion_job import prepare_completion
 from inlay.serve.openai.protocol import ChatRequest, CompletionRequest
 from inlay.serve.openai.tools import ToolPlan
+from inlay.serve.prompts import Prompts
 from tests.unit.serve.stand_in import make_service
 
 
@@ -31,14 +31,13 @@ async def _turns_of_others(work: Awaitable[Any]) -> tuple[int, float]:
 
 
 async def test_a_long_text_is_tokenised_beside_the_event_loop(tokenizer_directory: Path) -> None:
-    service, engine = make_service(tokenizer_directory)
-    engine.info = msgspec.structs.replace(engine.info, max_context_tokens=10**6)
+    service, _ = make_service(tokenizer_directory)
+    prompts = Prompts(service.text, service.dialect, context_tokens=10**6)
     text = "abc def ghi " * 30_000
-    _, wait = await _turns_of_others(service.tokenise(text, add_special_tokens=False))
+    _, wait = await _turns_of_others(prompts.tokenise(text, add_special_tokens=False))
     assert wait < 0.6
-    assert await service.tokenise(text, add_special_tokens=False) == engine.text.encode(
-        text, add_special_tokens=False
-    )
+    token_ids = await prompts.tokenise(text, add_special_tokens=False)
+    assert token_ids == service.text.encode(text, add_special_tokens=False)
 
 
 async def test_a_text_that_cannot_fit_is_not_tokenised(
@@ -48,7 +47,7 @@ async def test_a_text_that_cannot_fit_is_not_tokenised(
     monkeypatch.setattr(type(service.text), "encode_batch", None)
     monkeypatch.setattr(type(service.text), "encode", None)
     with pytest.raises(ContextLengthError, match="3000000 characters"):
-        await service.tokenise("ab " * 10**6, add_special_tokens=False)
+        await service.prompts.tokenise("ab " * 10**6, add_special_tokens=False)
 
 
 async def test_others_have_their_turn_between_prompts(tokenizer_directory: Path) -> None:
@@ -72,6 +71,6 @@ async def test_a_long_chat_is_rendered_beside_the_event_loop(
     monkeypatch.setattr(service.text, "render_chat", noticed)
     for count in (1, 2000):
         messages = [{"role": "user", "content": "a"}] * count
-        await service.render(ChatRequest(messages=messages), ToolPlan())
+        await service.prompts.render(ChatRequest(messages=messages), ToolPlan())
     assert threads[0] is threading.main_thread()
     assert threads[1] is not threading.main_thread()

@@ -69,28 +69,28 @@ COMMANDS = {
     "CUDA_VISIBLE_DEVICES=0 numactl --interleave=all ./build/bin/llama-server "
     "-hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 32768 -np 4 -ngl 99 -ot '.ffn_.*_exps.=CPU' "
     "-fa on -t 16 -b 4096 -ub 512 -ctk q8_0 -ctv q8_0 --jinja --mlock --no-mmap --api-key k": (
-        "MODEL --port 8080 --api-key k --device cpu --weight-format int4 --context 8192 "
+        "unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M --port 8080 --api-key k --device cpu --context 8192 "
         "--threads 16 --set cache.pages=2048 --set scheduler.max_batch_tokens=4096 "
         "--set scheduler.max_running=4 --set scheduler.prefill_chunk=512"
     ),
     "./build/bin/llama-server --model /m/Kimi-K2-IQ4_KS.gguf --alias K2 --ctx-size 32768 -fmoe "
     "-mla 3 -ger --n-gpu-layers 99 --override-tensor exps=CPU --parallel 1 --threads 48 "
     "--threads-batch 64 --host 127.0.0.1 --port 8080 -amb 512 -rtr": (
-        "MODEL --host 127.0.0.1 --port 8080 --served-model-name K2 --device cpu "
-        "--weight-format int4 --context 32768 --threads 48 --set cache.pages=2048 "
+        "/m/Kimi-K2-IQ4_KS.gguf --host 127.0.0.1 --port 8080 --served-model-name K2 --device cpu "
+        "--context 32768 --threads 48 --set cache.pages=2048 "
         "--set scheduler.max_running=1"
     ),
     "docker run -p 8080:8080 -v /path/to/models:/models --gpus all "
     "ghcr.io/ggml-org/llama.cpp:server-cuda -m /models/7B/ggml-model-q8_0.gguf --port 8000 "
     "--host 0.0.0.0 -n 512 --n-gpu-layers 99": (
-        "MODEL --host 0.0.0.0 --port 8080 --device cpu --weight-format int8:g32 "
+        "/path/to/models/7B/ggml-model-q8_0.gguf --host 0.0.0.0 --port 8080 --device cpu "
         "--set max_completion_tokens=512"
     ),
     "llama-server -m /m/gpt-oss-120b-F16.gguf --n-cpu-moe 36 -c 0 -fa --no-webui": (
-        "MODEL --port 8080 --device cpu --set page=false"
+        "/m/gpt-oss-120b-F16.gguf --port 8080 --device cpu --set page=false"
     ),
     "llama-cli -m m/Qwen3-8B-Q8_0.gguf -p 'Hello' -n 64 -c 4096 -ngl 0 --temp 0.6": (
-        "MODEL --device cpu --weight-format int8:g32 --context 4096 --set max_completion_tokens=64"
+        "m/Qwen3-8B-Q8_0.gguf --device cpu --context 4096 --set max_completion_tokens=64"
     ),
     "vllm serve Qwen/Qwen3-8B --max-model-len 32k --max-num-seqs 2048 --tensor-parallel-size=2 "
     "--gpu-memory-utilization 0.9 --kv-cache-dtype fp8 --enable-prefix-caching "
@@ -246,6 +246,38 @@ def test_words_around_the_program_that_stay() -> None:
     assert [one.fate for one in cores if one.flag == "-t $(nproc)"] == [Fate.NEEDLESS]
     numa = translate(["numactl --cpunodebind 0 -l llama-server -m x.gguf"]).line
     assert numa.before == ("numactl", "--cpunodebind", "0", "-l")
+
+
+@pytest.mark.parametrize(
+    ("flags", "model"),
+    [
+        ("-hf org/name-GGUF", "org/name-GGUF:Q4_K_M"),
+        ("-hf org/name-GGUF:UD-Q4_K_XL", "org/name-GGUF:UD-Q4_K_XL"),
+        ("-hf org/name-GGUF -hff sub/name-IQ3_XXS-00001-of-00002.gguf", "org/name-GGUF:IQ3_XXS"),
+        ("-hf org/name-GGUF -hff name.gguf", "MODEL"),
+        (
+            "-mu https://huggingface.co/org/name/resolve/main/name-Q8_0.gguf?download=true",
+            "org/name:Q8_0",
+        ),
+        ("-mu https://huggingface.co/org/name/resolve/v1/a-BF16.gguf", "org/name@v1:BF16"),
+        ("-mu https://example.com/a-Q8_0.gguf", "MODEL"),
+        ("-m ./a.gguf -hff x.gguf", "./a.gguf"),
+    ],
+)
+def test_names_of_gguf(flags: str, model: str) -> None:
+    found = translate([f"llama-server {flags}"])
+    assert found.line.arguments[1] == model
+    reasons = " ".join(one.reason for one in found.findings if one.fate == Fate.NOT_YET)
+    assert ("once it is here" in reasons) == (model == "MODEL")
+
+
+def test_gguf_on_a_device() -> None:
+    """Floats may go to a GPU; what is quantised, or may be, is for CPUs."""
+    for file, device in (("a-BF16.gguf", "cuda"), ("a-Q4_0.gguf", "cpu"), ("a.gguf", "cpu")):
+        line = translate([f"llama-server -m {file} --device CUDA"]).line
+        assert f"--device {device}" in line.text()
+    foreign = translate(["llama-server -m a-IQ4_KS.gguf"]).findings
+    assert any("IQ4_KS is read by ik_llama.cpp alone" in one.reason for one in foreign)
 
 
 def test_two_flags_for_one_thing() -> None:

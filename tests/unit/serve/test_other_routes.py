@@ -39,7 +39,9 @@ async def test_tokenize_and_back(api: Api) -> None:
 
 async def test_health_and_version(api: Api) -> None:
     async with api() as (client, engine):
-        assert (await client.get("/health")).status_code == 200
+        answer = await client.get("/health")
+        weights = {"loaded_bytes": 600, "total_bytes": 1000}
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok", "weights": weights})
         assert "version" in (await client.get("/version")).json()
         for path in ("/reset_prefix_cache", "/flush_cache"):
             assert (await client.post(path, params={"timeout": 60})).status_code == 200

@@ -2,14 +2,16 @@
 
 import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 from rich.console import Console
 
-from inlay.core.errors import ConfigError, ResourceError
+from inlay.core.errors import ConfigError, ResourceError, UnsupportedModelError
 from inlay.core.hardware import Device, Machine, machine_named, read_machine, write_machine
 from inlay.core.known_models import known_config
 from inlay.core.roofline import parts_of
@@ -21,6 +23,8 @@ from inlay.serve.plan.machine import find_machine, machine_of
 from inlay.serve.plan.make import Plan, make_plan
 from inlay.serve.plan.model import choose_formats, find_model
 from inlay.serve.plan.report import as_dict, print_plan
+from tests.support.gguf_files import TOKENIZER, write_gguf
+from tests.support.tiny_models import make_tiny_model
 from tests.unit.serve.doctor.machines import GPU, HEALTHY
 
 NODE = Device(
@@ -80,6 +84,38 @@ def test_a_directory_a_file_and_a_known_name_are_one_model(tmp_path: Path) -> No
         for name in (str(tmp_path), str(tmp_path / "config.json"), "openai/GPT-OSS-20b")
     ]
     assert shapes == [find_model("gpt-oss-20b").shape] * 3
+
+
+def test_a_gguf_file_says_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INLAY_CACHE_DIR", str(tmp_path / "cache"))
+    floats = make_tiny_model(tmp_path / "floats", tokenizer="none")
+    write_gguf(floats, tmp_path / "tiny.gguf", GGMLQuantizationType.Q8_0, metadata=TOKENIZER)
+    model = find_model(str(tmp_path / "tiny.gguf"))
+    assert model.shape.parameters == find_model(str(floats)).shape.parameters
+    assert choose_formats(model, "auto", HOST).experts == "int8:g32"
+
+
+def test_a_name_of_modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for its package."""
+
+    class Fake:
+        @staticmethod
+        def snapshot_download(name: str, *, allow_patterns: list[str], **options: object) -> str:
+            assert (name, options["revision"], allow_patterns) == (
+                "org/name",
+                "v1",
+                ["config.json"],
+            )
+            return str(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "modelscope", Fake)
+    (tmp_path / "config.json").write_text(json.dumps(known_config("qwen3-8b")))
+    model = find_model("modelscope:org/name@v1")
+    assert (model.name, model.origin) == ("modelscope:org/name@v1", "ModelScope")
+    assert model.shape == find_model("qwen3-8b").shape
+    monkeypatch.setitem(sys.modules, "modelscope", None)
+    with pytest.raises(UnsupportedModelError, match=r"pip install 'inlay\[modelscope\]'"):
+        find_model("modelscope:org/name")
 
 
 def test_the_demo_is_planned_without_a_name() -> None:

@@ -16,10 +16,11 @@ from inlay.core.errors import (
     EngineDiedError,
     UnsupportedModelError,
 )
+from inlay.core.messages import LoadProgress
 from inlay.engine.config import EngineConfig
 from inlay.models.source import ModelSource
 from inlay.serve import local_engine
-from inlay.serve.banner import banner
+from inlay.serve.banner import banner, weights_line
 from inlay.serve.config import ServeConfig
 from inlay.serve.gate import Gate
 from inlay.serve.http_server import bind
@@ -130,9 +131,16 @@ async def test_gate() -> None:
 
 def test_banner(tokenizer_directory: Any) -> None:
     service, engine = make_service(tokenizer_directory)
-    text = banner("http://h:1", "tiny", engine.info, page=True, key=True, start_s=1.25)
+    some = engine.load_progress
+    text = banner("http://h:1", "tiny", engine.info, some, page=True, key=True, start_s=1.25)
+    assert "  600 B of 1000 B of weights are loaded; the others follow, needed ones first\n" in text
     assert "serves tiny at http://h:1 (ready in 1.2 s)" in text
     assert "curl http://h:1/v1/chat/completions -H" in text
     assert 'base_url="http://h:1/v1"' in text
     assert "Chat page" in text
-    assert "Chat page" not in banner("u", "n", engine.info, page=False, key=False, start_s=0)
+    every = LoadProgress(loaded_bytes=4 << 30, total_bytes=4 << 30, seconds=2.0, over=True)
+    text = banner("u", "n", engine.info, every, page=False, key=False, start_s=0)
+    assert "Chat page" not in text
+    assert "  4.0 GiB of 4.0 GiB of weights are loaded, in 2.0 s (2.15 GB/s)\n" in text
+    short = LoadProgress(loaded_bytes=1 << 30, total_bytes=4 << 30, seconds=2.0, over=True)
+    assert weights_line(short).endswith("the others stay in their file, since memory is short")

@@ -1,4 +1,4 @@
-from inlay.core.messages import EngineInfo, EngineStats
+from inlay.core.messages import EngineInfo, EngineStats, LoadProgress
 from inlay.serve.events import Usage
 from inlay.serve.metrics import ServerMetrics
 
@@ -26,8 +26,11 @@ def test_metrics_of_tiers():
         tier_failures=4,
         tier_lost_blocks=5,
     )
-    text = ServerMetrics(info, "m").render(stats).decode()
+    progress = LoadProgress(loaded_bytes=6, total_bytes=7, seconds=1.0, over=False)
+    text = ServerMetrics(info, "m").render(stats, progress).decode()
     for line in (
+        "inlay_weights_bytes 7.0",
+        "inlay_weights_loaded_bytes 6.0",
         'inlay_tier_hit_tokens_total{tier="host"} 32.0',
         'inlay_tier_hit_tokens_total{tier="disk"} 0.0',
         'inlay_tier_hit_tokens_total{tier="store"} 16.0',

@@ -15,7 +15,6 @@ from inlay.kernels.reference.experts import (
     ExpertWeights,
     map_experts,
     moe,
-    router_topk,
     submit_moe,
 )
 from inlay.kernels.reference.formats import quantize
@@ -27,6 +26,7 @@ from inlay.kernels.reference.linear import (
     pack_linear,
 )
 from inlay.kernels.reference.pending import Pending
+from inlay.kernels.reference.router import router_topk
 from inlay.kernels.reference.rows import rms_norm, silu_mul
 
 __all__ = [

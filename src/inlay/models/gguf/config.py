@@ -1,31 +1,18 @@
 """config.json for a GGUF file: its metadata under the names that the makers' files use."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
+from gguf import ReaderTensor
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
+from inlay.models.gguf.architectures import KEYS, NAMES, ROWS, SIGMOID, SOFTMAX, GgufRow
 from inlay.models.gguf.reader import GgufFile
 
-# `general.architecture`, and the `model_type` that has its layers.
-_MODEL_TYPES = {"llama": "llama", "qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
-_KEYS = {
-    "block_count": "num_hidden_layers",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-    "context_length": "max_position_embeddings",
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-}
 # Where most weights are of a type, the kernels' format that holds as much of them.
 _FORMATS = {
     Type.F32: "float32",
@@ -36,8 +23,17 @@ _FORMATS = {
     Type.Q5_K: "int8:g32",
     Type.Q5_0: "int8:g32",
     Type.Q5_1: "int8:g32",
+    Type.MXFP4: "mxfp4",
 }
 _SMALLEST = "int4:g32"
+_HEAD = NAMES["head"]
+# Keys of models that share an architecture's name, and are others.
+_UNREAD = ("attention.temperature_scale",)
+_YARN_KEYS = {
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+    "yarn_attn_factor": "attention_factor",
+}
 # Llama 3.1 and later: frequencies are stretched by a table, made from these and its largest value.
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -52,61 +48,130 @@ def config_of(file: GgufFile) -> dict[str, Any]:
 
     Raises:
         ModelFileError: metadata are missing.
-        UnsupportedModelError: an architecture that is not read from GGUF, or such positions.
+        UnsupportedModelError: an architecture that is not read from GGUF, or an option of it.
     """
-    given = file.metadata
-    name = given.get("general.architecture")
-    if name not in _MODEL_TYPES:
+    name = file.metadata.get("general.architecture")
+    row = ROWS.get(name) if isinstance(name, str) else None
+    if row is None:
         raise UnsupportedModelError(
             f"{file.files[0].name}: architecture {name!r} is not read from GGUF; read are "
-            f"{', '.join(_MODEL_TYPES)}: take the model's *.safetensors, or add its row to "
-            "inlay/models/gguf/config.py"
+            f"{', '.join(ROWS)}: take the model's *.safetensors, or add its row to "
+            "inlay/models/gguf/architectures.py"
         )
-    config: dict[str, Any] = {
-        key: given[f"{name}.{theirs}"]
-        for theirs, key in _KEYS.items()
-        if f"{name}.{theirs}" in given
+    prefix = f"{name}."
+    given = {
+        key.removeprefix(prefix): value
+        for key, value in file.metadata.items()
+        if key.startswith(prefix)
     }
+    keys = KEYS | {"expert_count": row.experts_key}
+    config: dict[str, Any] = dict(row.config)
+    config |= {ours: given[theirs] for theirs, ours in keys.items() if theirs in given}
     if missing := [key for key in ("num_hidden_layers", "hidden_size") if key not in config]:
         raise ModelFileError(f"{file.files[0]} lacks the metadata for {missing[0]}")
-    config["model_type"] = _MODEL_TYPES[name]
-    if name == "llama" and config.get("num_experts"):
-        config["model_type"] = "mixtral"
-    if name == "qwen3moe":
-        config["norm_topk_prob"] = True
+    if not isinstance(config["num_hidden_layers"], int):
+        raise ModelFileError(
+            f"{file.files[0]}: block_count is {config['num_hidden_layers']!r}, not a whole number"
+        )
+    if found := [key for key in _UNREAD if key in given]:
+        raise UnsupportedModelError(
+            f"{file.files[0].name}: its attention has {found[0]}, which Inlay does not know"
+        )
+    config["num_hidden_layers"] -= given.get("nextn_predict_layers", 0)
+    left_out = row.makers.get((config["num_hidden_layers"], given.get("expert_count", 0)), {})
+    if "expert_group_count" not in given:
+        config |= {key: left_out[key] for key in ("n_group", "topk_group") if key in left_out}
+    config["model_type"] = _model_type(file, row, given, config)
+    if config.get("n_group", 1) > 1:
+        config["topk_method"] = "group_limited_greedy"  # what DeepSeek-V2 calls it
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelFileError(f"{file.files[0]} lacks token_embd.weight: download it again")
     config["vocab_size"] = int(embedding.shape[1])
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
-    config["rope_scaling"] = _rope_scaling(file, name, config)
+    is_latent = "kv_lora_rank" in config
+    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors and not is_latent
+    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
+    config |= _head_sizes(given, config)
+    config["rope_scaling"] = _rope_scaling(file, row, {**left_out, **given}, config)
     config["torch_dtype"] = "bfloat16"
-    config["quantization_config"] = {"quant_method": "gguf", "weight_format": _format_of(file)}
+    config["quantization_config"] = _quantization(file)
     for key, ours in (("bos", "bos_token_id"), ("eos", "eos_token_id")):
-        if (token := given.get(f"tokenizer.ggml.{key}_token_id")) is not None:
+        if (token := file.metadata.get(f"tokenizer.ggml.{key}_token_id")) is not None:
             config[ours] = int(token)
     return config
 
 
-def _format_of(file: GgufFile) -> str:
-    bytes_of: Counter[str] = Counter()
-    for tensor in file.tensors.values():
-        if len(tensor.shape) > 1:
-            bytes_of[_FORMATS.get(tensor.tensor_type, _SMALLEST)] += int(tensor.n_elements)
-    return bytes_of.most_common(1)[0][0]
+def _model_type(
+    file: GgufFile, row: GgufRow, given: Mapping[str, Any], config: Mapping[str, Any]
+) -> str:
+    gating = given.get("expert_gating_func", row.gating)
+    if row.sigmoid_type and gating == SIGMOID:
+        return row.sigmoid_type
+    if gating != row.gating or (row.sigmoid_type and config["norm_topk_prob"]):
+        raise UnsupportedModelError(
+            f"{file.files[0].name}: a router with expert_gating_func {gating} "
+            f"(softmax is {SOFTMAX}, sigmoid {SIGMOID}) and expert_weights_norm "
+            f"{config.get('norm_topk_prob')} is none of {row.model_type}: take the model's "
+            "*.safetensors"
+        )
+    if row.mixture_type and given.get("expert_count"):
+        return row.mixture_type
+    return row.model_type
 
 
-def _rope_scaling(file: GgufFile, name: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    given = file.metadata
-    kind = given.get(f"{name}.rope.scaling.type", "none")
-    factor = given.get(f"{name}.rope.scaling.factor", 1.0)
-    if kind in ("linear", "yarn") and factor != 1.0:
-        scaling = {"rope_type": kind, "factor": float(factor)}
-        if kind == "yarn":
-            original = given.get(f"{name}.rope.scaling.original_context_length")
-            scaling["original_max_position_embeddings"] = int(original or 0)
-        return scaling
+def _head_sizes(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is rotated of a head, and the sizes of latent attention."""
+    rotated, whole = given.get("rope.dimension_count"), given.get("attention.key_length")
+    if "kv_lora_rank" not in config:
+        if rotated in (None, whole) or whole is None:
+            return {}
+        return {"partial_rotary_factor": math.nextafter(rotated / whole, 1)}  # times whole: rotated
+    # Files from 2025 on give the sizes of the latent as those of a head, and a head's own besides.
+    whole = given.get("attention.key_length_mla", whole)
+    value = given.get("attention.value_length_mla", given.get("attention.value_length"))
+    if whole is None or rotated is None:
+        return {}
+    return {
+        "qk_nope_head_dim": whole - rotated,
+        "qk_rope_head_dim": rotated,
+        "v_head_dim": value,
+        "head_dim": rotated,  # as transformers calls it
+        "num_key_value_heads": config.get("num_attention_heads"),
+        "q_lora_rank": config.get("q_lora_rank"),  # without the key it is 1536 there
+    }
+
+
+def _quantization(file: GgufFile) -> dict[str, Any]:
+    """The format of most weights, of most beside the experts where there are such, and of the
+    output matrix; of a tied one, the embedding's dtype.
+    """
+    matrices = {name: tensor for name, tensor in file.tensors.items() if len(tensor.shape) > 1}
+    experts = [tensor for name, tensor in matrices.items() if "_exps." in name]
+    rest = [tensor for name, tensor in matrices.items() if "_exps." not in name]
+    return {
+        "quant_method": "gguf",
+        "weight_format": _format_of(experts or rest),
+        "rest": _format_of(rest),
+        "head": _format_of([matrices[_HEAD]]) if _HEAD in matrices else "bfloat16",
+    }
+
+
+def _format_of(matrices: Iterable[ReaderTensor]) -> str:
+    weights_of: Counter[str] = Counter()
+    for tensor in matrices:
+        weights_of[_FORMATS.get(tensor.tensor_type, _SMALLEST)] += int(tensor.n_elements)
+    return weights_of.most_common(1)[0][0]
+
+
+def _rope_scaling(
+    file: GgufFile, row: GgufRow, given: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    kind, factor = given.get("rope.scaling.type", "none"), given.get("rope.scaling.factor", 1.0)
+    if kind == "linear" and factor != 1.0:
+        return {"rope_type": kind, "factor": float(factor)}
+    if kind == "yarn" and factor != 1.0:
+        return _yarn(row, given, float(factor))
     if "rope_freqs.weight" not in file.tensors:
         return None
     table = np.asarray(file.tensors["rope_freqs.weight"].data, np.float32)
@@ -116,6 +181,21 @@ def _rope_scaling(file: GgufFile, name: str, config: Mapping[str, Any]) -> dict[
             f"{file.files[0].name}: its table of rotary frequencies is none of Llama 3's, and no "
             "other is read from GGUF: take the model's *.safetensors"
         )
+    return scaling
+
+
+def _yarn(row: GgufRow, given: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, **row.rope}
+    scaling["original_max_position_embeddings"] = int(
+        given.get("rope.scaling.original_context_length", 0)
+    )
+    for theirs, ours in _YARN_KEYS.items():
+        value = given.get(f"rope.scaling.{theirs}", given.get(ours))
+        if value is not None:
+            scaling[ours] = float(value)
+    if (tenth := given.get("rope.scaling.yarn_log_multiplier")) is not None:
+        # A tenth of `mscale_all_dim` in float32; `mscale` is the same in what makers publish.
+        scaling["mscale"] = scaling["mscale_all_dim"] = round(10 * float(tenth), 6)
     return scaling
 
 

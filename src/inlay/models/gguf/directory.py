@@ -4,9 +4,11 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from inlay.core.errors import ModelNotFoundError
+from inlay.core.errors import InlayError, ModelFileError, ModelNotFoundError
 from inlay.core.settings import read_settings
 from inlay.models.gguf.config import config_of
 from inlay.models.gguf.reader import LINK, GgufFile
@@ -30,7 +32,7 @@ def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
 
     Cost: a few seconds for a vocabulary of 150,000 tokens, the first time.
     """
-    file = file.resolve()
+    file = file.absolute()  # a hub's cache links its names to others, which don't tell the parts
     if not file.is_file():
         raise ModelNotFoundError(f"there is no file {file}")
     about = file.stat()
@@ -44,8 +46,9 @@ def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
     made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     try:
         opened = GgufFile(file)
-        (made / "config.json").write_text(json.dumps(config_of(opened), indent=2), "utf-8")
-        write_tokenizer(opened.metadata, made)
+        with _damage(file):
+            (made / "config.json").write_text(json.dumps(config_of(opened), indent=2), "utf-8")
+            write_tokenizer(opened.metadata, made)
         (made / LINK).symlink_to(opened.files[0])
         shutil.rmtree(directory, ignore_errors=True)  # one whose file is gone
         made.rename(directory)
@@ -55,3 +58,16 @@ def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return directory
+
+
+@contextmanager
+def _damage(file: Path) -> Iterator[None]:
+    """Metadata have any types and values: what is wrong with them shows where they are used."""
+    try:
+        yield
+    except InlayError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{file}: its metadata cannot be used ({error!r}): it is damaged; download it again"
+        ) from error

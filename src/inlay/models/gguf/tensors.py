@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,16 @@ from torch import Tensor
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
-from inlay.models.gguf.reader import GgufFile
+from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
+from inlay.models.gguf.reader import LINK, GgufFile
+from inlay.models.os_pages import ReadPages
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
+from inlay.models.weight_files import Index
 from inlay.models.weight_names import Expected, names_of
 
 _GROUP = 32
-# By part of the decoder. Experts lie in one tensor for each matrix.
-_NAMES = {
-    "embedding": "token_embd.weight",
-    "final_norm": "output_norm.weight",
-    "head": "output.weight",
-    "attention_norm": "blk.{layer}.attn_norm.weight",
-    "q": "blk.{layer}.attn_q.weight",
-    "k": "blk.{layer}.attn_k.weight",
-    "v": "blk.{layer}.attn_v.weight",
-    "output": "blk.{layer}.attn_output.weight",
-    "q_bias": "blk.{layer}.attn_q.bias",
-    "k_bias": "blk.{layer}.attn_k.bias",
-    "v_bias": "blk.{layer}.attn_v.bias",
-    "output_bias": "blk.{layer}.attn_output.bias",
-    "q_norm": "blk.{layer}.attn_q_norm.weight",
-    "k_norm": "blk.{layer}.attn_k_norm.weight",
-    "mlp_norm": "blk.{layer}.ffn_norm.weight",
-    "gate": "blk.{layer}.ffn_gate.weight",
-    "up": "blk.{layer}.ffn_up.weight",
-    "down": "blk.{layer}.ffn_down.weight",
-    "router": "blk.{layer}.ffn_gate_inp.weight",
-    "expert_gate": "blk.{layer}.ffn_gate_exps.weight",
-    "expert_up": "blk.{layer}.ffn_up_exps.weight",
-    "expert_down": "blk.{layer}.ffn_down_exps.weight",
-}
-# The converter of these puts the two of a rotated pair side by side.
-_PAIRED = ("llama", "mixtral")
+_HALF_GROUP = np.dtype((np.void, _GROUP // 2))
+_LAYER = re.compile(r"blk\.(\d+)\.")
 _IGNORED = ("rope_freqs.weight",)
 _HASH_SAMPLES = 4096
 _HASH_SAMPLE_BYTES = 4096
@@ -54,62 +33,128 @@ _HASH_SAMPLE_BYTES = 4096
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a matrix lies.
+
+    Attributes:
+        tensor: its name in the file.
+        expert: which one of a stack it is; None: it is the whole tensor.
+        values: the second tensor of a matrix of latent attention that lies in two.
+    """
+
+    tensor: str
+    expert: int | None = None
+    values: str = ""
+
+
 class GgufTensors:
     """`Tensors` of a GGUF file. What is asked for is read then, one matrix or expert at a time."""
 
-    def __init__(self, file: Path, shape: ModelShape) -> None:
-        """Raises as `GgufFile`."""
-        self._file, self._shape = GgufFile(file), shape
-        self._places = _places(shape)
+    def __init__(self, directory: Path, shape: ModelShape) -> None:
+        """Open the file of a directory that `gguf_directory` made. Raises as `GgufFile`."""
+        # Its link leads to the name that says which part of a model it is.
+        self._file, self._shape = GgufFile((directory / LINK).readlink()), shape
+        self._row = ROWS[self._file.metadata["general.architecture"]]
+        self._names = {**NAMES, **self._row.names}
+        self._places = _places(shape, self._names, self._file)
+        self._pages = ReadPages()
 
     def holds(self, name: str) -> bool:
         """Whether it is there."""
-        return name in self._places and self._places[name][0] in self._file.tensors
+        return name in self._places and self._places[name].tensor in self._file.tensors
 
     def is_bfloat16(self, name: str) -> bool:
         """Whether bfloat16 holds as much as the file does of a tensor."""
-        kind = self._file.tensors[self._places[name][0]].tensor_type
+        kind = self._file.tensors[self._places[name].tensor].tensor_type
         return kind not in (Type.F32, Type.F16)
 
     def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
         """As `WeightFiles.check`."""
-        name = self._file.files[0]
+        file = self._file.files[0]
         known = set(_IGNORED)
         for one in expected:
-            there, expert = self._places[one.name]
-            known.add(there)
-            tensor = self._file.tensors.get(there)
-            if tensor is None:
-                raise ModelFileError(
-                    f"{name} lacks {there}: the download is incomplete, or the file is damaged"
-                )
-            size = tuple(int(n) for n in reversed(tensor.shape))
-            if size[1 if expert is not None else 0 :] != one.shape:
-                raise ModelFileError(
-                    f"{name}: {there} is {list(size)}, and its metadata ask for {list(one.shape)}"
-                )
-        known |= {self._places[one][0] for one in optional if one in self._places}
-        if surplus := [there for there in self._file.tensors if there not in known]:
+            for there, size in self._stored(one):
+                known.add(there)
+                tensor = self._file.tensors.get(there)
+                if tensor is None:
+                    raise ModelFileError(
+                        f"{file} lacks {there}: the download is incomplete, or the file is damaged"
+                    )
+                found = tuple(int(n) for n in reversed(tensor.shape))
+                if found != size:
+                    raise ModelFileError(
+                        f"{file}: {there} is {list(found)}, and its metadata ask for {list(size)}"
+                    )
+        known |= {self._places[one].tensor for one in optional if one in self._places}
+        surplus = [name for name in self._file.tensors if name not in known]
+        if surplus := [name for name in surplus if not self._is_left_out(name)]:
             raise UnsupportedModelError(
-                f"{name} holds {surplus[0]} ({len(surplus)} tensors more than it should), which "
+                f"{file} holds {surplus[0]} ({len(surplus)} tensors more than it should), which "
                 "Inlay does not know: take the model's *.safetensors"
             )
 
-    def get(self, name: str) -> Matrix:
-        """The tensor as floats, or its codes where kernels hold such."""
-        there, expert = self._places[name]
-        tensor = self._file.tensors[there]
-        data = tensor.data if expert is None else tensor.data[expert]
-        columns = int(tensor.shape[0])
-        read = _CODES.get(tensor.tensor_type)
-        matrix: Matrix = read(data, columns) if read else _floats(there, data, tensor.tensor_type)
-        if there == _NAMES["embedding"] and self.is_bfloat16(name):
-            return floats_of(matrix).to(torch.bfloat16)
-        if self._shape.architecture not in _PAIRED:
-            return matrix
+    def _stored(self, one: Expected) -> list[tuple[str, tuple[int, ...]]]:
+        """The tensors of which a matrix is made, and their shapes."""
+        place, shape = self._places[one.name], self._shape
+        if place.expert is not None:
+            return [(place.tensor, (shape.experts, *one.shape))]
+        if not place.values or shape.mla is None:
+            return [(place.tensor, one.shape)]
+        mla = shape.mla
+        return [
+            (place.tensor, (shape.heads, mla.kv_rank, mla.nope_dim)),
+            (place.values, (shape.heads, mla.value_dim, mla.kv_rank)),
+        ]
+
+    def _is_left_out(self, name: str) -> bool:
+        """Layers that draft tokens, and the older form of a matrix beside the newer."""
+        layer = _LAYER.match(name)
+        drafts = layer is not None and int(layer[1]) >= self._shape.layers
+        return drafts or ".attn_kv_b." in name
+
+    def view(self, name: str) -> Matrix:
+        """As `get`: nothing but its bytes could be viewed."""
+        return self.get(name)
+
+    def give_back(self) -> None:
+        """As `WeightFiles.give_back`."""
+        self._pages.give_back()
+
+    def get(self, name: str, index: Index = None) -> Matrix:
+        """The tensor as floats, or its codes where kernels hold such; all rows or some."""
+        assert not isinstance(index, int), "experts have names of their own here"
+        place = self._places[name]
         heads = {"attn_q.": self._shape.heads, "attn_k.": self._shape.kv_heads}
-        found = [count for part, count in heads.items() if part in there]
-        return matrix[_halves(len(matrix), found[0])] if found else matrix
+        paired = [count for part, count in heads.items() if part in place.tensor]
+        if self._row.paired and paired:
+            matrix = self._read(place.tensor, place.expert)
+            rows = _halves(len(matrix), paired[0])
+            return matrix[rows if index is None else rows[index]]
+        if place.values:
+            keys, values = (floats_of(self._read(part)) for part in (place.tensor, place.values))
+            whole = torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
+            return whole if index is None else whole[index]
+        matrix = self._read(place.tensor, place.expert, index)
+        if place.tensor == self._names["embedding"] and self.is_bfloat16(name):
+            return floats_of(matrix).to(torch.bfloat16)
+        return matrix
+
+    def _read(self, name: str, expert: int | None = None, rows: slice | None = None) -> Matrix:
+        tensor = self._file.tensors[name]
+        data = tensor.data if expert is None else tensor.data[expert]
+        data = data if rows is None else data[rows]
+        try:
+            self._pages.bring_in(data.ctypes.data, data.nbytes)
+        except OSError as error:
+            raise ModelFileError(
+                f"{self._file.files[0]}: tensor {name} cannot be read ({error}): download the "
+                "file again"
+            ) from error
+        read = _CODES.get(tensor.tensor_type)
+        if read is not None:
+            return read(data, int(tensor.shape[0]))
+        return _floats(name, data, tensor.tensor_type)
 
     def fingerprint(self, shape: ModelShape) -> str:
         """As that of `WeightFiles`: sizes, heads of the files, and samples of their data."""
@@ -125,19 +170,23 @@ class GgufTensors:
         return digest.hexdigest()
 
 
-def _places(shape: ModelShape) -> dict[str, tuple[str, int | None]]:
-    """Where each of the makers' names lies: a tensor, and which expert of it."""
+def _places(shape: ModelShape, patterns: Mapping[str, str], file: GgufFile) -> dict[str, _Place]:
+    """Where each of the makers' names lies."""
     names = names_of(shape).names
-    places: dict[str, tuple[str, int | None]] = {}
-    for part, pattern in _NAMES.items():
+    places: dict[str, _Place] = {}
+    for part, pattern in patterns.items():
         if part.startswith("expert_"):
             for layer in shape.sparse_layers:
                 for expert in range(shape.experts):
                     name = names[part].format(layer=layer, expert=expert)
-                    places[name] = (pattern.format(layer=layer), expert)
+                    places[name] = _Place(pattern.format(layer=layer), expert)
             continue
         for layer in range(shape.layers if "{layer}" in pattern else 1):
-            places[names[part].format(layer=layer)] = (pattern.format(layer=layer), None)
+            place = _Place(pattern.format(layer=layer))
+            split = KEYS_UP.format(layer=layer)
+            if part == "kv_up" and split in file.tensors:
+                place = _Place(split, values=VALUES_UP.format(layer=layer))
+            places[names[part].format(layer=layer)] = place
     return places
 
 
@@ -160,30 +209,52 @@ def _floats(name: str, data: Bytes, kind: Type) -> Tensor:
 def _q8_0(data: Bytes, columns: int) -> QuantizedRows:
     blocks = _blocks(data, columns, 34)
     codes = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
-    rows = (*codes.shape[:-2], columns)
-    return QuantizedRows(
-        "int8:g32", torch.from_numpy(codes.reshape(rows)), _scales(blocks), _GROUP, columns
-    )
+    return _rows("int8:g32", codes, _float16(blocks), columns)
 
 
 def _q4_0(data: Bytes, columns: int) -> QuantizedRows:
-    # The low halves of the bytes are the first sixteen, the high ones the others.
     blocks = _blocks(data, columns, 18)
-    packed = blocks[..., 2:]
-    values = np.concatenate((packed & 15, packed >> 4), axis=-1)
-    codes = values[..., 0::2] | values[..., 1::2] << 4
-    rows = (*codes.shape[:-2], columns // 2)
-    return QuantizedRows(
-        "int4:g32", torch.from_numpy(codes.reshape(rows)), _scales(blocks), _GROUP, columns
-    )
+    # The low halves of a group's bytes are its first sixteen, the high ones the others. Half groups
+    # are moved as wholes: byte by byte it would take most of the time of loading.
+    packed = np.ascontiguousarray(blocks[..., 2:].view(_HALF_GROUP)).view(np.uint8)
+    codes = np.empty((*packed.shape[:-1], 2), _HALF_GROUP)
+    codes[..., 0] = (packed & 15).view(_HALF_GROUP)[..., 0]
+    codes[..., 1] = (packed >> 4).view(_HALF_GROUP)[..., 0]
+    integers = codes.view(np.int8)
+    integers -= 8
+    return _rows("int4:g32", integers, _float16(blocks), columns)
+
+
+def _mxfp4(data: Bytes, columns: int) -> QuantizedRows:
+    blocks = _blocks(data, columns, 17)
+    scales = torch.from_numpy(blocks[..., 0].copy())
+    return _rows("mxfp4", _neighbours(blocks[..., 1:]), scales, columns)
 
 
 def _blocks(data: Bytes, columns: int, size: int) -> Bytes:
     return np.asarray(data).view(np.uint8).reshape(*data.shape[:-1], columns // _GROUP, size)
 
 
-def _scales(blocks: Bytes) -> Tensor:
+def _neighbours(packed: Bytes) -> Bytes:
+    """Two codes to a byte. The low halves are a group's first sixteen, the high ones the others:
+    neighbours share a byte here.
+    """
+    values = np.concatenate((packed & 15, packed >> 4), axis=-1)
+    codes: Bytes = values[..., 0::2] | values[..., 1::2] << 4
+    return codes
+
+
+def _float16(blocks: Bytes) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].copy())
 
 
-_CODES: dict[Type, Callable[[Bytes, int], QuantizedRows]] = {Type.Q8_0: _q8_0, Type.Q4_0: _q4_0}
+def _rows(weight_format: str, codes: Any, scales: Tensor, columns: int) -> QuantizedRows:
+    by_row = torch.from_numpy(codes.reshape(*codes.shape[:-2], -1))
+    return QuantizedRows(weight_format, by_row, scales, _GROUP, columns)
+
+
+_CODES: dict[Type, Callable[[Bytes, int], QuantizedRows]] = {
+    Type.Q8_0: _q8_0,
+    Type.Q4_0: _q4_0,
+    Type.MXFP4: _mxfp4,
+}

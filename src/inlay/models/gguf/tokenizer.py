@@ -9,24 +9,26 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
+from inlay.models.gguf.cuts import CUTS
 
 _CONTROL, _USER_DEFINED, _UNKNOWN = 3, 4, 2
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Tokens that end the model's turn, whatever else metadata name for that.
+_ENDS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|return|>",
+    "<|call|>",
+    "<|user|>",
+    "<|observation|>",
 )
-# By `tokenizer.ggml.pre`: what a text is cut into before pairs are merged; None: as GPT-2.
-_CUTS: dict[str, str | None] = {
-    "default": None,
-    "gpt-2": None,
-    "qwen2": _WORDS.replace("DIGITS", ""),
-    "llama-bpe": _WORDS.replace("DIGITS", "{1,3}"),
-}
 _SPACE = "\u2581"  # what stands for a space in SentencePiece's vocabularies
 
 
 def write_tokenizer(metadata: Mapping[str, Any], directory: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and, if there is one, chat_template.jinja.
+    """Write tokenizer.json with its config, generation_config.json and the chat template.
 
     Raises:
         ModelFileError: the file has no tokenizer, or contradicts itself.
@@ -56,8 +58,20 @@ def write_tokenizer(metadata: Mapping[str, Any], directory: Path) -> None:
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     config |= {ours: _named(metadata, tokens, theirs) for theirs, ours in names.items()}
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2), "utf-8")
+    ends = _end_ids(metadata, tokens)
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}), "utf-8")
     if template := metadata.get("tokenizer.chat_template"):
         (directory / "chat_template.jinja").write_text(template, "utf-8")
+
+
+def _end_ids(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
+    kinds = metadata.get("tokenizer.ggml.token_type", ())
+    ends = {_named(metadata, tokens, name) for name in ("eos", "eot", "eom")}
+    return [
+        number
+        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
+        if token in ends or (token in _ENDS and kind == _CONTROL)
+    ]
 
 
 def _named(metadata: Mapping[str, Any], tokens: list[str], name: str) -> str | None:
@@ -75,19 +89,27 @@ def _named(metadata: Mapping[str, Any], tokens: list[str], name: str) -> str | N
 def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
     """GPT-2's kind: pairs of bytes, which are written as printable characters."""
     pre = metadata.get("tokenizer.ggml.pre", "default")
-    if pre not in _CUTS:
+    cut = CUTS.get(pre)
+    if cut is None:
         raise UnsupportedModelError(
-            f"tokenizer.ggml.pre {pre!r} is not known; known are {', '.join(_CUTS)}: take the "
-            "model's *.safetensors and tokenizer.json, or add it to inlay/models/gguf/tokenizer.py"
+            f"tokenizer.ggml.pre {pre!r} is not known; known are {', '.join(CUTS)}: take the "
+            "model's *.safetensors and tokenizer.json, or add it to inlay/models/gguf/cuts.py"
         )
     merges = [tuple(pair.split(" ", 1)) for pair in metadata.get("tokenizer.ggml.merges", ())]
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-    cut = _CUTS[pre]
-    words = [pre_tokenizers.Split(Regex(cut), "isolated")] if cut is not None else []
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut is None)
+    try:
+        pairs = models.BPE(vocabulary, merges, ignore_merges=cut.whole_words)
+    except Exception as error:  # the library has no class of its own for them
+        reason = str(error).partition("\n")[0]
+        raise ModelFileError(
+            f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens ({reason}): the GGUF file is "
+            "damaged; download it again"
+        ) from error
+    tokenizer = tokenizers.Tokenizer(pairs)
+    words = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in cut.regexes]
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not cut.regexes)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, level])
-    if pre == "qwen2":
+    if cut.composed:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)

@@ -16,8 +16,9 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="A model directory, org/name\\[@revision] on the Hugging Face hub, or "
-        "modelscope:org/name. Without it: the demo model.",
+        help="A model directory, a *.gguf file, org/name\\[@revision]\\[:QUANT] on the Hugging "
+        "Face hub (QUANT is of GGUF, such as Q4_K_M), or modelscope:org/name. Without it: the "
+        "demo model.",
         show_default=False,
     ),
 ]
@@ -26,7 +27,8 @@ WeightFormat = Annotated[
     str,
     typer.Option(
         help="How weights are held in memory: auto keeps what the files have; float32, bfloat16, "
-        "int8, int8:g32, int4, int4:g64, int4:g128.",
+        "int8, int8:g32, int4, int4:g64, int4:g128; or two, of experts and of the rest: "
+        "int4:g32+bfloat16.",
     ),
 ]
 Context = Annotated[

@@ -11,8 +11,8 @@ def plan(
         typer.Argument(
             metavar="MODEL",
             help="A known model such as deepseek-v3, a model directory or its config.json, or "
-            "org/name\\[@revision] on the Hugging Face hub, of which config.json alone is fetched. "
-            "Without it: the demo model.",
+            "org/name\\[@revision] on the Hugging Face hub or modelscope:org/name, of which "
+            "config.json alone is fetched. Without it: the demo model.",
             show_default=False,
         ),
     ] = None,
@@ -37,7 +37,7 @@ def plan(
         str,
         typer.Option(
             help="How weights are held: auto is as published; float32, bfloat16, int8, int8:g32, "
-            "int4, int4:g64, int4:g128."
+            "int4, int4:g64, int4:g128; or two, of experts and of the rest: int4:g32+bfloat16."
         ),
     ] = "auto",
     as_json: Annotated[

@@ -10,6 +10,7 @@ from rich.text import Text
 from inlay.core.units import format_bytes
 from inlay.serve.doctor.advice import Facts, Finding, Plan
 from inlay.serve.doctor.store import StoreRoom
+from inlay.serve.titled_rows import print_titled_rows
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
 SCHEMA = 2
@@ -44,13 +45,7 @@ def print_report(console: Console, facts: Facts, plan: Plan, findings: list[Find
         ("Transfers", _transports(facts)),
         ("Inlay will use", _plan(plan)),
     ):
-        console.print(Text(title, style="bold"))
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", min_width=12)
-        grid.add_column(overflow="fold")
-        for name, value in rows:
-            grid.add_row(f"  {name}", Text(value))
-        console.print(grid)
+        print_titled_rows(console, title, rows)
     if facts.kernels.variants:
         console.print(Text("Kernels", style="bold"))
         console.print(_kernels(facts))

@@ -28,7 +28,7 @@ def check_weights(directory: Path) -> Weights:
         ModelNotFoundError: there are no packed weights in the directory.
     """
     from inlay.kernels import PackedFile
-    from inlay.models.packed import PACKED_FILE
+    from inlay.models.packed_metadata import PACKED_FILE
 
     file = directory / PACKED_FILE
     if not file.is_file():

@@ -125,7 +125,7 @@ class Runner:
     async def _complete(self, body: CompletionRequest) -> dict[str, Any]:
         service = self._service
         if isinstance(body.prompt, str):
-            ids = await service.tokenise(
+            ids = await service.prompts.tokenise(
                 body.prompt, add_special_tokens=body.add_special_tokens is not False
             )
         else:

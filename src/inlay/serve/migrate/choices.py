@@ -6,10 +6,11 @@ from inlay.serve.config import ServeConfig
 from inlay.serve.migrate.model_name import (
     GGUF_FILE,
     MODEL,
-    gguf_quant,
+    gguf_name,
     is_hub_name,
-    nearest_format,
+    is_quantized_gguf,
     unread_format,
+    unread_quant,
 )
 from inlay.serve.migrate.plan import Plan
 from inlay.serve.migrate.program import Program
@@ -23,16 +24,13 @@ _TIERS = ("cache.host", "cache.disk", "cache.store")
 
 def choose_model(plan: Plan) -> None:
     """Give MODEL a name that `inlay serve` can resolve, or leave the placeholder."""
+    named = "MODEL" in plan or "#gguf" in plan
+    _choose_gguf(plan)
     name = plan.value("MODEL")
-    if name is not None and name.lower().endswith(".gguf"):
-        _choose_for_gguf(plan, "MODEL")
-    elif name is not None:
+    if name is not None:
         _complete(plan, name)
-    elif "#gguf" in plan:
-        _choose_for_gguf(plan, "#gguf")
-    else:
+    elif not named:
         plan.note(Fate.LINE, MODEL, "the command names no model: put its name here")
-    plan.take(GGUF_FILE)
     for target in ("#revision", "#modelscope"):
         ask = plan.take(target)
         if ask is not None:
@@ -52,8 +50,10 @@ def _complete(plan: Plan, name: str) -> None:
         if hub is not None:
             plan.change("MODEL", f"modelscope:{plan.value('MODEL')}")
             plan.note(Fate.LINE, "modelscope:", hub.reason, hub.flag)
+    if gguf := unread_quant(name):
+        plan.note(Fate.NOT_YET, "", f"{gguf} is read by ik_llama.cpp alone: take another", name)
     held = unread_format(name)
-    if held is not None:
+    if held is not None and not name.lower().endswith(".gguf"):
         plan.note(
             Fate.NOT_YET,
             "",
@@ -63,28 +63,22 @@ def _complete(plan: Plan, name: str) -> None:
         )
 
 
-def _choose_for_gguf(plan: Plan, target: str) -> None:
-    """A placeholder, as not all GGUF files are read, and the nearest weight format."""
-    ask = plan.take(target)
-    if ask is None:
+def _choose_gguf(plan: Plan) -> None:
+    """Name a GGUF as Inlay does: by its path, or by a quantisation on the hub."""
+    file, ask = plan.take(GGUF_FILE), plan.take("#gguf")
+    if ask is None or "MODEL" in plan:
+        return
+    name = gguf_name(ask.value, None if file is None else file.value)
+    if name is not None:
+        plan.credit(ask, "MODEL", name)
         return
     plan.note(
         Fate.NOT_YET,
         "",
-        f"of GGUF files those of Llama, Mixtral and Qwen3 are read: put such a file in place of "
-        f"{MODEL}, without --weight-format; else the directory or the name on the hub that has the "
-        "model as *.safetensors, from which the file was made",
+        f"neither a file nor a name that says its quantisation: put the path of the file in place "
+        f"of {MODEL}, once it is here",
         ask.flag,
     )
-    file = plan.take(GGUF_FILE)
-    quant = gguf_quant(ask.value if file is None else file.value)
-    if quant is None:
-        reason = "the file's name does not say its format; int4 and int8:g32 are the usual ones"
-        plan.note(Fate.NOT_YET, "", f"{reason}: add --weight-format", "its format")
-        return
-    held = nearest_format(quant)
-    if held is not None and "--weight-format" not in plan:
-        plan.follow("--weight-format", held, f"the nearest to {quant}")
 
 
 def imply(plan: Plan, program: Program) -> None:
@@ -99,7 +93,9 @@ def imply(plan: Plan, program: Program) -> None:
 def fit_device(plan: Plan) -> None:
     """Weights as integers are for CPUs."""
     held = plan.value("--weight-format") or "auto"
-    if held.startswith("int") and plan.value("--device") != "cpu":
+    if held == "auto" and is_quantized_gguf(plan.value("MODEL") or ""):
+        held = "quantised"
+    if held.startswith(("int", "quantised")) and plan.value("--device") != "cpu":
         plan.follow("--device", "cpu", f"{held} weights are for CPUs so far; a GPU takes floats")
 
 

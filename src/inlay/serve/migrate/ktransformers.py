@@ -109,7 +109,7 @@ OLD_SERVER = Program(
         not_yet(
             "--gguf-path PATH",
             "Inlay takes the weights of --model_path, so its directory has to hold *.safetensors; "
-            "of GGUF files those of Llama, Mixtral and Qwen3 are read, named themselves",
+            "or put the first *.gguf file of this one in its place, which needs nothing else",
         ),
         to("--model-name NAME", "--served-model-name", "the name that clients use"),
         to("--cpu-infer N", "--threads", shared.THREADS, threads),

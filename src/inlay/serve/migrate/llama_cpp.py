@@ -70,7 +70,7 @@ _MODEL = (
     ),
     needless(
         "-hff --hf-file LLAMA_ARG_HF_FILE= FILE",
-        "all files of a model are fetched; the file's name says the format",
+        "the file's name says the quantisation, whose files are fetched",
         target=GGUF_FILE,
     ),
     to("-mu --model-url LLAMA_ARG_MODEL_URL= URL", "#gguf", "the model", text),

@@ -13,7 +13,13 @@ _UNREAD = re.compile(
     r"(?i)(?:^|[-_.])(awq|gptq|nvfp4|bnb|w8a8|w8a16|int4|int8|4bit|8bit|exl2)"
     r"(?=$|[-_.])"
 )
-_QUANT = re.compile(r"(?i)(?:^|[-_.:/])((?:I?Q|TQ)\d\w*|BF16|F16|FP16|F32|MXFP4\w*)(?=$|[-.])")
+_QUANT = re.compile(
+    r"(?i)(?:^|[-_.:/])((?:UD-)?(?:(?:I?Q|TQ)\d\w*|BF16|FP?16|FP?32|MXFP4\w*))(?=$|[-.])"
+)
+_HUB_URL = re.compile(
+    r"https://huggingface\.co/(?P<name>[\w.-]+/[\w.-]+)/(?:resolve|blob)/(?P<revision>[^/]+)/"
+    r"(?P<file>[^?]+)(?:\?.*)?"
+)
 _DEFAULT_QUANT = "Q4_K_M"  # what llama.cpp fetches where `-hf` names none
 
 
@@ -29,18 +35,44 @@ def unread_format(name: str) -> str | None:
 
 
 def gguf_quant(name: str) -> str | None:
-    """`Q4_K_M` of a GGUF's file or repository; None where its name does not tell."""
-    file = name.rstrip("/").rpartition("/")[2]
-    found = _QUANT.findall(file)
-    if found:
-        return str(found[-1]).upper()
-    return None if file.lower().endswith(".gguf") or "$" in file else _DEFAULT_QUANT
+    """`Q4_K_M` of a GGUF's file or `NAME:QUANT`; None where the name does not tell."""
+    found = _QUANT.findall(name.rstrip("/").rpartition("/")[2])
+    return str(found[-1]).upper() if found else None
 
 
-def nearest_format(quant: str) -> str | None:
-    """The weight format of about as many bits; None for those of float16, which `auto` reads."""
-    if quant in ("F32", "BF16"):
-        return {"F32": "float32", "BF16": "bfloat16"}[quant]
-    if quant in ("F16", "FP16"):
+def unread_quant(name: str) -> str | None:
+    """The quantisation of a GGUF that llama.cpp and its library do not know."""
+    quant = gguf_quant(name) if is_gguf(name) else None
+    return quant if quant and re.fullmatch(r"IQ\d_K(SS?|T|L)?|I?Q\w+_R\d+", quant) else None
+
+
+def gguf_name(name: str, file: str | None) -> str | None:
+    """What `inlay serve` calls a GGUF that another program calls by a path, a hub name or a URL.
+
+    Args:
+        file: of the repository `name`, if one is named; None: llama.cpp's choice.
+
+    Returns:
+        A path as it is, or `NAME:QUANT`; None where neither can be told.
+    """
+    url = _HUB_URL.fullmatch(name)
+    if url is not None:
+        quant = gguf_quant(url["file"])
+        revision = "" if url["revision"] == "main" else f"@{url['revision']}"
+        return quant and f"{url['name']}{revision}:{quant}"
+    if "://" in name:
         return None
-    return "int8:g32" if re.match(r"I?Q[5-8]", quant) else "int4"
+    if not is_hub_name(name) or name.lower().endswith(".gguf"):
+        return name
+    quant = _DEFAULT_QUANT if file is None else gguf_quant(file)
+    return quant and f"{name}:{quant}"
+
+
+def is_gguf(name: str) -> bool:
+    """Whether it names a file, or a quantisation on the hub."""
+    return name.lower().endswith(".gguf") or ":" in name.rpartition("/")[2]
+
+
+def is_quantized_gguf(name: str) -> bool:
+    """Whether it names a GGUF whose weights are not floats, as far as the name tells."""
+    return is_gguf(name) and gguf_quant(name) not in ("F32", "FP32", "F16", "FP16", "BF16")

@@ -46,7 +46,7 @@ async def prepare_completion(service: Service, body: CompletionRequest) -> Compl
         )
     logprobs = body.logprobs
     if logprobs is not None:
-        logprobs = service.check_logprobs("logprobs", logprobs)
+        logprobs = service.limits.check_logprobs("logprobs", logprobs)
     echo = bool(body.echo)
     prompts = _prompts(body.prompt)
     n = check_n(body.n, service.limits)
@@ -117,7 +117,7 @@ async def _prompt_ids(
 ) -> list[int]:
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
-        ids = await service.tokenise(prompt, add_special_tokens=special)
+        ids = await service.prompts.tokenise(prompt, add_special_tokens=special)
     else:
         ids = prompt
         vocab_size = service.limits.vocab_size

@@ -64,6 +64,12 @@ class SamplingLimits:
     max_choices: int
     max_logprobs: int
 
+    def check_logprobs(self, param: str, count: int) -> int:
+        """Check a number of alternatives per token."""
+        if not 0 <= count <= self.max_logprobs:
+            raise RequestError(f"{param} is {count}: it must be in 0..{self.max_logprobs}", param)
+        return count
+
 
 def build_params(
     body: GenerationBody,

@@ -41,10 +41,10 @@ class TokenizeRoutes:
                 chat_template_kwargs=body.chat_template_kwargs,
                 add_generation_prompt=body.add_generation_prompt,
             )
-            _, ids = await service.render(chat, plan)
+            _, ids = await service.prompts.render(chat, plan)
         elif body.prompt is not None:
             special = body.add_special_tokens is not False
-            ids = await service.tokenise(body.prompt, add_special_tokens=special)
+            ids = await service.prompts.tokenise(body.prompt, add_special_tokens=special)
         else:
             raise RequestError("prompt is missing: give prompt or messages", "prompt")
         answer: dict[str, Any] = {

@@ -71,7 +71,7 @@ def _trials(plan: Plan) -> Iterator[tuple[str, Formats, Machine, int]]:
     for name in _FORMATS:
         smaller = choose_formats(plan.model, name, machine)
         if sum(part.stored_bytes for part in parts_of(plan.model.shape, smaller)) < stored:
-            yield f"--weight-format {name}", smaller, machine, chunk
+            yield plan.model.held_as(name), smaller, machine, chunk
     for longer in _CHUNKS:
         if chunk < longer <= plan.prefill[-1].tokens:
             yield (

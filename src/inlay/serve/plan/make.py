@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.hardware import Efficiency, Machine
 from inlay.core.model_shape import ModelShape
-from inlay.core.offload import OperatorSize, Placement, longest_context, operator_sizes, place
+from inlay.core.offload import (
+    OperatorSize,
+    Placement,
+    longest_context,
+    most_that_fit,
+    operator_sizes,
+    place,
+)
 from inlay.core.roofline import (
     Formats,
     Kind,
@@ -119,6 +126,8 @@ def make_plan(
         ConfigError: no such format, or a context that the model does not have.
         ResourceError: the machine has too little memory; the message says what would fit.
     """
+    if model.packed is not None:
+        model.packed.check_format(model.name, weight_format)
     formats = choose_formats(model, weight_format, machine)
     shape, parts = model.shape, parts_of(model.shape, formats)
     context_tokens = choose_context(shape, context)
@@ -246,14 +255,12 @@ def _most_requests(
     shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int
 ) -> int:
     """How many requests have room at once, up to `MOST_REQUESTS`."""
-    fits, too_many = 1, MOST_REQUESTS + 1
-    while fits + 1 < too_many:
-        middle = (fits + too_many) // 2
-        if _place_requests(shape, parts, machine, context_tokens, middle):
-            fits = middle
-        else:
-            too_many = middle
-    return fits
+    return most_that_fit(
+        MOST_REQUESTS,
+        lambda requests: (
+            _place_requests(shape, parts, machine, context_tokens, requests) is not None
+        ),
+    )
 
 
 def _bound(steps: Sequence[Prediction]) -> Bound:
@@ -282,7 +289,7 @@ def _what_fits(
         longest = longest_context(shape, smaller, machine, context_tokens)
         if longest:
             shortened = "" if longest == context_tokens else f" --context {longest}"
-            ways.append(f"--weight-format {weight_format}{shortened}")
+            ways.append(f"{model.held_as(weight_format)}{shortened}")
     if ways:
         return f"What fits: {'; or '.join(ways)}"
     smallest = parts_of(shape, choose_formats(model, _SMALLER[-1], machine))

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inlay.core.errors import ConfigError, ModelFileError, ModelNotFoundError
 from inlay.core.hardware import Machine
@@ -13,7 +13,12 @@ from inlay.core.model_config import read_config, shape_of
 from inlay.core.model_shape import ModelShape
 from inlay.core.roofline import Formats
 
-_HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+if TYPE_CHECKING:
+    from inlay.models.packed_metadata import PackedMetadata
+
+_HUB_NAME = re.compile(
+    r"(?P<modelscope>modelscope:)?(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,20 +28,28 @@ class PlannedModel:
     Attributes:
         name: as the user called it.
         origin: where config.json came from.
+        packed: what its packed weights say of themselves, where it has such.
     """
 
     name: str
     origin: str
     shape: ModelShape
+    packed: "PackedMetadata | None" = None
+
+    def held_as(self, weight_format: str) -> str:
+        """What to do for another format."""
+        verb = "--weight-format" if self.packed is None else "converted to"
+        return f"{verb} {weight_format}"
 
 
 def find_model(name: str | None) -> PlannedModel:
-    """Read a config.json: of the demo, a directory, a file, a known model, or the hub.
+    """Read a config.json: of the demo, a directory, a file (GGUF, too), a known model, or a hub.
 
     Raises:
         ModelNotFoundError: none of these; the message names the known models.
         ModelFileError: config.json is damaged.
-        UnsupportedModelError: the architecture, or how weights are quantised, is not supported.
+        UnsupportedModelError: the architecture, or how weights are quantised, is not supported, or
+            an extra is missing.
         ModelError: the hub cannot be reached.
     """
     if name is None:
@@ -48,7 +61,15 @@ def find_model(name: str | None) -> PlannedModel:
         )
     path = Path(name).expanduser()
     if path.is_dir():
-        return PlannedModel(name=name, origin="its directory", shape=shape_of(read_config(path)))
+        shape = shape_of(read_config(path))
+        return PlannedModel(
+            name=name, origin="its directory", shape=shape, packed=_read_packed(path, shape)
+        )
+    if path.is_file() and path.suffix == ".gguf":
+        from inlay.models.gguf import gguf_directory  # its library is not loaded for others
+
+        shape = shape_of(read_config(gguf_directory(path)))
+        return PlannedModel(name=name, origin="what the file says of itself", shape=shape)
     if path.is_file():
         return PlannedModel(name=name, origin="the file", shape=shape_of(_read_file(path)))
     known = known_config(name)
@@ -58,15 +79,14 @@ def find_model(name: str | None) -> PlannedModel:
     if match is None or name.startswith((".", "~", "/")):
         raise ModelNotFoundError(
             f"there is no model {name}: give a directory or config.json, a hub name such as "
-            f"Qwen/Qwen3-0.6B, or one of {', '.join(known_models())}"
+            f"Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B, or one of {', '.join(known_models())}"
         )
-    from inlay.models.hub import fetch_config
+    from inlay.models import hub, modelscope
 
-    return PlannedModel(
-        name=name,
-        origin="the hub",
-        shape=shape_of(fetch_config(match["name"], revision=match["revision"])),
-    )
+    origin = "ModelScope" if match["modelscope"] else "the hub"
+    fetch_config = modelscope.fetch_config if match["modelscope"] else hub.fetch_config
+    config = fetch_config(match["name"], revision=match["revision"])
+    return PlannedModel(name=name, origin=origin, shape=shape_of(config))
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -81,6 +101,18 @@ def _read_file(file: Path) -> dict[str, Any]:
     return config
 
 
+def _read_packed(directory: Path, shape: ModelShape) -> "PackedMetadata | None":
+    from inlay.kernels import PackedFile
+    from inlay.models.packed_metadata import PACKED_FILE, packed_metadata
+
+    file = directory / PACKED_FILE
+    if not file.is_file():
+        return None
+    packed = packed_metadata(PackedFile(file))
+    packed.check_shape(file, shape)
+    return packed
+
+
 def choose_formats(model: PlannedModel, weight_format: str, machine: Machine) -> Formats:
     """The formats of a model's parts for what `--weight-format` says.
 
@@ -89,28 +121,29 @@ def choose_formats(model: PlannedModel, weight_format: str, machine: Machine) ->
     Raises:
         ConfigError: there is no such format.
     """
-    from inlay.models.formats import FLOAT_FORMATS, WEIGHT_FORMATS, full_name, part_formats
+    from inlay.models.formats import (
+        FLOAT_FORMATS,
+        WEIGHT_FORMATS,
+        full_name,
+        halves,
+        is_weight_format,
+        part_formats,
+    )
 
-    if weight_format not in WEIGHT_FORMATS:
+    if not is_weight_format(weight_format):
         raise ConfigError(
-            f"--weight-format {weight_format}: must be one of {', '.join(WEIGHT_FORMATS)}"
+            f"--weight-format {weight_format}: must be one of {', '.join(WEIGHT_FORMATS)}, or two "
+            "of them, of experts and of the rest: int4:g32+bfloat16"
         )
     shape = model.shape
     dtype = shape.dtype if shape.dtype in FLOAT_FORMATS else "bfloat16"
     if dtype == "float16" and not machine.gpus:
         dtype = "float32"
-    if weight_format != "auto":
+    if weight_format == "auto" and model.packed is not None:
+        name, dtype = model.packed.weight_format, model.packed.float_dtype
+    elif weight_format != "auto":
         name = full_name(weight_format)
     else:
         name = shape.quantization.weight_format if shape.quantization else dtype
-    held = part_formats(shape, name, dtype)
-    return Formats(
-        experts=held.experts,
-        mlp=held.mlp,
-        attention=held.attention,
-        latent=held.latent,
-        router=held.router,
-        head=held.head,
-        embedding=dtype,
-        kv=dtype,
-    )
+    held, (_, rest) = part_formats(shape, name, dtype), halves(name)
+    return Formats(**vars(held), embedding=dtype, kv=rest if rest in FLOAT_FORMATS else dtype)

@@ -12,6 +12,7 @@ from inlay.core.offload import MemoryUse, OperatorSize
 from inlay.core.roofline import Kind, Operator
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
+from inlay.serve.titled_rows import print_titled_rows
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
 SCHEMA = 1
@@ -52,7 +53,10 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
         ],
         "offload_order": [size.operator for size in reversed(plan.operators)],
         "placement": asdict(plan.placement),
-        "memory": [asdict(use) | {"total_bytes": use.total_bytes} for use in plan.placement.uses],
+        "memory": [
+            asdict(use) | {"held_bytes": use.held_bytes, "total_bytes": use.total_bytes}
+            for use in plan.placement.uses
+        ],
         "prefill": [asdict(speed) for speed in plan.prefill],
         "decode": [asdict(speed) for speed in plan.decode],
         "changes": [asdict(change) for change in changes],
@@ -91,11 +95,8 @@ def notes(plan: Plan) -> list[str]:
 
 def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
     """Write the plan for people."""
-    for title, rows in (
-        ("Model", _model(plan)),
-        ("Machine", _machine(plan)),
-    ):
-        _print_rows(console, title, rows)
+    print_titled_rows(console, "Model", _model(plan))
+    print_titled_rows(console, "Machine", _machine(plan))
     _print_table(
         console,
         "Operators, in the order in which they leave the GPU: least work per byte held first",
@@ -221,7 +222,8 @@ def _where(plan: Plan, operator: Operator) -> str:
 
 
 def _memory(use: MemoryUse) -> tuple[str, ...]:
-    sizes = (use.weights_bytes, use.kv_bytes, use.working_bytes, use.total_bytes)
+    other = use.working_bytes + use.reserve_bytes
+    sizes = (use.weights_bytes, use.kv_bytes, other, use.total_bytes)
     return (
         _DEVICES[use.device],
         *(f"{size / 1e9:.2f}" for size in sizes),
@@ -247,16 +249,6 @@ def _bound(bound: Bound) -> str:
     else:
         what = f"{bound.device.upper()} {bound.limit}"
     return f"{what} ({bound.operator} {bound.share:.0%})"
-
-
-def _print_rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
-    console.print(Text(title, style="bold"))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", min_width=12)
-    grid.add_column(overflow="fold")
-    for name, value in rows:
-        grid.add_row(f"  {name}", Text(value))
-    console.print(grid)
 
 
 def _print_table(

@@ -1,0 +1,1 @@
+"""Experts on processors: whole models, and what was predicted of them."""

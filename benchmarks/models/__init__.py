@@ -1,0 +1,1 @@
+"""Models: what their files mean, beside other readers of them."""

@@ -1,0 +1,137 @@
+"""What a conversion has done, in a file that is also its lock.
+
+Lines of JSON: who works here, which conversion it is, which pieces are on disk, and that all is
+sealed. A line is appended only after what it tells of was flushed, so that it holds after any end
+of the process or of the machine; a line that was cut off counts as not there.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from inlay.core.errors import ArgumentError
+
+
+class Journal:
+    """The open journal of one conversion; nobody else has it open.
+
+    Args:
+        file: made where it is missing; its directory exists.
+
+    Attributes:
+        identity: of the conversion that it is about; None in a new one.
+        done: digests of the pieces that are on disk, by number.
+        sealed: whether all files are whole.
+
+    Raises:
+        ArgumentError: another process has it; says which.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._fd = _open_locked(file)
+        self.identity: Mapping[str, Any] | None = None
+        self.done: dict[int, str] = {}
+        self.sealed = False
+        text = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        whole = text[: text.rfind(b"\n") + 1]
+        os.ftruncate(self._fd, len(whole))
+        try:
+            for line in whole.splitlines():
+                self._take(json.loads(line))
+        except (ValueError, AttributeError, TypeError):
+            self._forget()  # damaged: what it says is worth nothing
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+        self._append({"holder": self._holder})
+
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        """Note which conversion this is; it is a new one."""
+        self.identity = dict(identity)
+        self._append({"identity": self.identity})
+
+    def add(self, pieces: Mapping[int, str]) -> None:
+        """Note pieces that were flushed, with their digests."""
+        self.done |= pieces
+        self._append({"pieces": {str(number): digest for number, digest in pieces.items()}})
+
+    def seal(self) -> None:
+        """Note that all files are whole and flushed."""
+        self.sealed = True
+        self._append({"sealed": True})
+
+    def clear(self) -> None:
+        """Forget all but who has it."""
+        self._forget()
+        self._append({"holder": self._holder})
+
+    def remove(self) -> None:
+        """Take the file away; whoever waits for the lock sees that it is another one."""
+        self._file.unlink()
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._fd)
+
+    def _forget(self) -> None:
+        os.ftruncate(self._fd, 0)
+        self.identity, self.done, self.sealed = None, {}, False
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if "identity" in line:
+            self.identity = line["identity"]
+        for number, digest in line.get("pieces", {}).items():
+            self.done[int(number)] = digest
+        self.sealed |= line.get("sealed", False)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        data, before = json.dumps(line).encode() + b"\n", os.fstat(self._fd).st_size
+        if os.write(self._fd, data) != len(data):
+            os.ftruncate(self._fd, before)  # else the next line would be read as a part of this one
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._file))
+        os.fdatasync(self._fd)
+
+
+def _open_locked(file: Path) -> int:
+    """Whoever ended meanwhile has removed the file: then the next one is opened."""
+    while True:
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_name_of(file, fd):
+                return fd
+        except BlockingIOError:
+            holder = _holder(os.pread(fd, os.fstat(fd).st_size, 0))
+            os.close(fd)
+            raise ArgumentError(
+                f"{file.parent.parent} is being written by {holder}: wait for it, or name another "
+                "directory"
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_name_of(file: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(file.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(text: bytes) -> str:
+    """Who wrote the last line about a holder, as far as it can be read."""
+    for line in reversed(text.splitlines()):
+        try:
+            holder = json.loads(line)["holder"]
+            return f"process {holder['pid']} on {holder['host']} (since {holder['since']})"
+        except (ValueError, KeyError, TypeError):
+            continue
+    return "another process"

@@ -1,0 +1,157 @@
+"""The architectures that are read from GGUF files, one row of data each. Loads no torch.
+
+A row says what differs from the names and keys that all share. Source: the metadata and the tensor
+names that llama.cpp's converter writes, as of 2026.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KEYS = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "attention.sliding_window": "sliding_window",
+    "rope.freq_base": "rope_theta",
+    "context_length": "max_position_embeddings",
+    "leading_dense_block_count": "first_k_dense_replace",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+}
+"""By key, without the architecture's name before it, what config.json calls it."""
+
+NAMES = {
+    "embedding": "token_embd.weight",
+    "final_norm": "output_norm.weight",
+    "head": "output.weight",
+    "attention_norm": "blk.{layer}.attn_norm.weight",
+    "q": "blk.{layer}.attn_q.weight",
+    "k": "blk.{layer}.attn_k.weight",
+    "v": "blk.{layer}.attn_v.weight",
+    "output": "blk.{layer}.attn_output.weight",
+    "q_bias": "blk.{layer}.attn_q.bias",
+    "k_bias": "blk.{layer}.attn_k.bias",
+    "v_bias": "blk.{layer}.attn_v.bias",
+    "output_bias": "blk.{layer}.attn_output.bias",
+    "q_norm": "blk.{layer}.attn_q_norm.weight",
+    "k_norm": "blk.{layer}.attn_k_norm.weight",
+    "sinks": "blk.{layer}.attn_sinks.weight",
+    "q_down": "blk.{layer}.attn_q_a.weight",
+    "q_latent_norm": "blk.{layer}.attn_q_a_norm.weight",
+    "q_up": "blk.{layer}.attn_q_b.weight",
+    "kv_down": "blk.{layer}.attn_kv_a_mqa.weight",
+    "kv_latent_norm": "blk.{layer}.attn_kv_a_norm.weight",
+    "kv_up": "blk.{layer}.attn_kv_b.weight",
+    "mlp_norm": "blk.{layer}.ffn_norm.weight",
+    "gate": "blk.{layer}.ffn_gate.weight",
+    "up": "blk.{layer}.ffn_up.weight",
+    "down": "blk.{layer}.ffn_down.weight",
+    "router": "blk.{layer}.ffn_gate_inp.weight",
+    "router_bias": "blk.{layer}.ffn_gate_inp.bias",
+    "correction": "blk.{layer}.exp_probs_b.bias",
+    "shared_gate": "blk.{layer}.ffn_gate_shexp.weight",
+    "shared_up": "blk.{layer}.ffn_up_shexp.weight",
+    "shared_down": "blk.{layer}.ffn_down_shexp.weight",
+    # Experts lie in one tensor for each matrix.
+    "expert_gate": "blk.{layer}.ffn_gate_exps.weight",
+    "expert_up": "blk.{layer}.ffn_up_exps.weight",
+    "expert_down": "blk.{layer}.ffn_down_exps.weight",
+    "expert_gate_bias": "blk.{layer}.ffn_gate_exps.bias",
+    "expert_up_bias": "blk.{layer}.ffn_up_exps.bias",
+    "expert_down_bias": "blk.{layer}.ffn_down_exps.bias",
+}
+"""By part of the decoder; `{layer}` is a number."""
+
+# Files from 2025 on have the matrix of latent attention's heads apart: for keys, turned over
+# (`[heads, latent, elements]`), and for values (`[heads, elements, latent]`).
+KEYS_UP = "blk.{layer}.attn_k_b.weight"
+VALUES_UP = "blk.{layer}.attn_v_b.weight"
+
+SOFTMAX, SIGMOID = 1, 2
+"""Values of `expert_gating_func`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufRow:
+    """One `general.architecture`.
+
+    Attributes:
+        model_type: of config.json, that has its layers.
+        mixture_type: the same for files with experts, where that is another.
+        sigmoid_type: the same for files whose router has a sigmoid for each expert.
+        experts_key: what config.json calls `expert_count`.
+        gating: `expert_gating_func` of files that leave it out.
+        names: of tensors that are called otherwise than `NAMES` says.
+        paired: the two rows of a rotated pair of q and k lie side by side, and the makers' files
+            have them half a head apart. The converter leaves those of all others as they are.
+        config: what files leave out, as llama.cpp takes it then.
+        rope: what metadata do not say of stretched positions.
+        makers: what older files leave out although their makers' config.json has it, by the
+            numbers of layers and experts.
+    """
+
+    model_type: str
+    mixture_type: str = ""
+    sigmoid_type: str = ""
+    experts_key: str = "n_routed_experts"
+    gating: int = SOFTMAX
+    names: Mapping[str, str] = field(default_factory=dict)
+    paired: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
+    rope: Mapping[str, Any] = field(default_factory=dict)
+    makers: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
+
+
+_AFTER_ATTENTION = {"mlp_norm": "blk.{layer}.post_attention_norm.weight"}
+_ROUTED = {
+    "first_k_dense_replace": 0,
+    "n_shared_experts": 0,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+}
+
+ROWS: dict[str, GgufRow] = {
+    "deepseek2": GgufRow(
+        model_type="deepseek_v2",
+        sigmoid_type="deepseek_v3",
+        config=_ROUTED,
+        makers={
+            (60, 160): {"n_group": 8, "topk_group": 3},  # DeepSeek-V2, V2.5
+            (61, 256): {"n_group": 8, "topk_group": 4},  # DeepSeek-V3, R1
+            (61, 384): {"beta_fast": 1.0},  # Kimi-K2
+        },
+    ),
+    "glm4moe": GgufRow(
+        model_type="glm4_moe", gating=SIGMOID, names=_AFTER_ATTENTION, config=_ROUTED
+    ),
+    "gpt-oss": GgufRow(
+        model_type="gpt_oss",
+        experts_key="num_local_experts",
+        names=_AFTER_ATTENTION,
+        rope={"truncate": False},
+    ),
+    "llama": GgufRow(
+        model_type="llama",
+        mixture_type="mixtral",
+        experts_key="num_local_experts",
+        paired=True,
+    ),
+    "qwen3": GgufRow(model_type="qwen3"),
+    "qwen3moe": GgufRow(
+        model_type="qwen3_moe", experts_key="num_experts", config={"norm_topk_prob": True}
+    ),
+}

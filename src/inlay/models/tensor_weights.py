@@ -1,0 +1,302 @@
+"""Packs the tensors of a checkpoint part by part for a backend.
+
+At any time each thread has at most one part (a matrix, or one expert) besides the packed weights:
+the files themselves are mapped, and what has been packed of them is given back to the system. The
+embedding stays a view of its file, because a step reads only a few of its rows.
+"""
+
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inlay.core.errors import ModelFileError, NotFiniteError, UnsupportedModelError
+from inlay.core.model_shape import ModelShape
+from inlay.models.background import ColdExperts, Loading, Piece
+from inlay.models.checkpoint import Tensors, open_checked
+from inlay.models.formats import (
+    PartFormats,
+    check_row_lengths,
+    full_name,
+    halves,
+    packed_bytes,
+    part_formats,
+)
+from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
+from inlay.models.quantized import Matrix, floats_of
+from inlay.models.weight_files import Index
+from inlay.models.weight_names import layer_parts, names_of
+from inlay.models.weights import (
+    DenseWeights,
+    GqaWeights,
+    LayerWeights,
+    MixtureWeights,
+    MlaWeights,
+    OpenWeights,
+)
+
+
+def open_checkpoint(
+    directory: Path, shape: ModelShape, ops: Ops, weight_format: str = "auto"
+) -> OpenWeights:
+    """Open and check the safetensors of a model directory.
+
+    Args:
+        weight_format: one of `WEIGHT_FORMATS`.
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        ModelFileError: a file is damaged, or does not hold exactly what the shape needs.
+        UnsupportedModelError: a dtype, or a weight format that the backend does not have or that
+            cannot sum such long rows.
+    """
+    stored = shape.quantization
+    tensors, fused = open_checked(directory, shape)
+    # float32 holds float16 exactly, too.
+    is_bfloat16 = tensors.is_bfloat16(names_of(shape).names["embedding"])
+    float_dtype = "bfloat16" if is_bfloat16 else "float32"
+    if weight_format == "auto":
+        weight_format = ops.auto_format(float_dtype)
+        if stored is not None and stored.weight_format in ops.weight_formats:
+            weight_format = stored.weight_format
+    weight_format = full_name(weight_format)
+    if not set(halves(weight_format)) <= set(ops.weight_formats):
+        raise UnsupportedModelError(
+            f"weight_format {weight_format!r} is not supported with {ops.name}; supported are "
+            f"auto, {', '.join(ops.weight_formats)}"
+        )
+    formats = part_formats(shape, weight_format, float_dtype)
+    check_row_lengths(shape, formats)
+    return OpenWeights(
+        source=TensorWeights(tensors, shape, ops, formats, fused_experts=fused),
+        weight_format=weight_format,
+        float_dtype=float_dtype,
+        held_bytes=packed_bytes(shape, weight_format, float_dtype),
+        fingerprint=tensors.fingerprint(shape),
+    )
+
+
+class TensorWeights:
+    """A `WeightSource` that packs tensors when it is asked for them.
+
+    Args:
+        tensors: with the names and shapes of `expected_tensors`.
+        formats: of the matrices.
+        fused_experts: the experts of a layer are one tensor.
+    """
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        shape: ModelShape,
+        ops: Ops,
+        formats: PartFormats,
+        *,
+        fused_experts: bool,
+    ) -> None:
+        self._tensors, self._shape, self._ops, self._formats = tensors, shape, ops, formats
+        self._row = names_of(shape)
+        self._fused = fused_experts
+
+    def embedding(self) -> Array:
+        """As the protocol says."""
+        rows = floats_of(self._tensors.view(self._row.names["embedding"]))
+        return self._ops.table(rows, self._formats.head)
+
+    def final_norm(self) -> Array:
+        """As the protocol says."""
+        return self.vector("final_norm")
+
+    def head(self) -> Linear:
+        """As the protocol says; of tied models made from the embedding."""
+        part = "embedding" if self._shape.tie_embeddings else "head"
+        return self._linear((part,), 0, self._formats.head)
+
+    def layer(self, layer: int, loading: Loading | None = None) -> LayerWeights:
+        """As the protocol says; routed experts come later."""
+        there, sparse = layer_parts(self._shape, layer), layer in self._shape.sparse_layers
+        return LayerWeights(
+            attention_norm_M=self.vector("attention_norm", layer),
+            attention=self._mla(layer, there) if self._shape.mla else self._gqa(layer, there),
+            mlp_norm_M=self.vector("mlp_norm", layer),
+            mlp=self._mixture(layer, there, loading) if sparse else self._dense(layer, there),
+        )
+
+    def _gqa(self, layer: int, there: Container[str]) -> GqaWeights:
+        shape, attention = self._shape, self._formats.attention
+        return GqaWeights(
+            qkv=self._linear(("q", "k", "v"), layer, attention, shape.qkv_bias),
+            output=self._linear(("output",), layer, attention, shape.output_bias),
+            q_norm_D=self._optional("q_norm", layer, there),
+            k_norm_D=self._optional("k_norm", layer, there),
+            sinks_H=self._optional("sinks", layer, there),
+        )
+
+    def _mla(self, layer: int, there: Container[str]) -> MlaWeights:
+        shape, attention = self._shape, self._formats.attention
+        q = "q_down" if "q_down" in there else "q"
+        latent = self._formats.latent
+        with _damage(f"kv_up of layer {layer}"):
+            absorb = self._ops.pack_heads(self.heads("absorb", layer), latent)
+            expand = self._ops.pack_heads(self.heads("expand", layer), latent)
+        return MlaWeights(
+            down=self._linear((q, "kv_down"), layer, attention, shape.qkv_bias),
+            q_latent_norm_L=self._optional("q_latent_norm", layer, there),
+            q_up=self._linear(("q_up",), layer, attention) if "q_up" in there else None,
+            kv_latent_norm_L=self.vector("kv_latent_norm", layer),
+            absorb=absorb,
+            expand=expand,
+            output=self._linear(("output",), layer, attention, shape.output_bias),
+        )
+
+    def heads(self, part: str, layer: int) -> list[Tensor]:
+        """What latent attention has for each head: `absorb` `[L, D]` or `expand` `[D, L]`."""
+        mla = self._shape.mla
+        assert mla is not None
+        kv_up = floats_of(self._get("kv_up", layer)).view(self._shape.heads, -1, mla.kv_rank)
+        if part == "absorb":
+            return [head.t() for head in kv_up[:, : mla.nope_dim]]
+        return list(kv_up[:, mla.nope_dim :])
+
+    def _dense(self, layer: int, there: Container[str]) -> DenseWeights:
+        bias, mlp = self._shape.mlp_bias, self._formats.mlp
+        return DenseWeights(
+            gate_up=self._linear(("gate", "up"), layer, mlp, bias),
+            down=self._linear(("down",), layer, mlp, bias),
+        )
+
+    def _mixture(
+        self, layer: int, there: Container[str], loading: Loading | None
+    ) -> MixtureWeights:
+        shape, ops = self._shape, self._ops
+        router = self._linear(("router",), layer, self._formats.router, "router_bias" in there)
+        experts = ops.new_experts(
+            shape.experts,
+            shape.hidden,
+            shape.moe_intermediate,
+            self._formats.experts,
+            biases=shape.expert_bias,
+        )
+        calls = [partial(self._set_expert, experts, layer, e) for e in range(shape.experts)]
+        cold = None
+        if loading is None:
+            for call in calls:
+                call()
+        else:
+            pieces = [Piece(experts.nbytes // shape.experts, call) for call in calls]
+            loading.add(pieces, order=layer)
+            cold = ColdExperts(loading, pieces)
+        return MixtureWeights(
+            router=router,
+            correction_E=self._optional("correction", layer, there),
+            experts=experts,
+            shared=self._shared(layer) if "shared_gate" in there else None,
+            cold=cold,
+        )
+
+    def _get(self, part: str, layer: int, index: Index = None, **more: int) -> Matrix:
+        return self._tensors.get(self._row.names[part].format(layer=layer, **more), index)
+
+    def vector(self, part: str, layer: int = 0) -> Array:
+        """A norm, or another part of one dimension."""
+        return self._ops.vector(floats_of(self._get(part, layer)))
+
+    def _optional(self, part: str, layer: int, there: Container[str]) -> Array | None:
+        return self.vector(part, layer) if part in there else None
+
+    def _linear(
+        self, parts: tuple[str, ...], layer: int, weight_format: str, bias: bool = False
+    ) -> Linear:
+        with _damage(f"{', '.join(parts)} of layer {layer}"):
+            rows = [self.rows(part, layer) for part in parts]
+            biases = [self.bias(part, layer) for part in parts] if bias else []
+            packed = self._ops.pack_linear(rows, biases, weight_format)
+        self.give_back()
+        return packed
+
+    def bias(self, part: str, layer: int) -> Tensor:
+        """Of a matrix; zeros for what has none beside one that has."""
+        if part == "q" and self._shape.mla:
+            return torch.zeros(self._shape.heads * self._shape.head_dim)
+        return floats_of(self._apart(part, f"{part}_bias", layer))
+
+    def rows(self, part: str, layer: int, rows: slice | None = None) -> Matrix:
+        """Of a matrix, in the decoder's order; all or some."""
+        return self._apart(part, part, layer, rows)
+
+    def _apart(self, part: str, name: str, layer: int, rows: slice | None = None) -> Matrix:
+        """Where rotated pairs are neighbours: the first of each, then the second of each, as the
+        decoder rotates them. Scores are the same.
+        """
+        shape, mla = self._shape, self._shape.mla
+        if not shape.rope.interleaved or mla is None or part not in ("q", "q_up", "kv_down"):
+            return self._get(name, layer, rows)
+        whole = self._get(name, layer)
+        numbers = torch.arange(len(whole)).view(1 if part == "kv_down" else shape.heads, -1)
+        rotated = numbers[:, -mla.rope_dim :]
+        order = (numbers[:, : -mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
+        wanted = torch.cat(order, dim=1).flatten()
+        return whole[wanted if rows is None else wanted[rows]]
+
+    def expert(self, layer: int, expert: int) -> ExpertTensors:
+        """One that is routed to."""
+        if not self._fused:
+            gate, up, down = (
+                self._get(part, layer, expert=expert)
+                for part in ("expert_gate", "expert_up", "expert_down")
+            )
+            if not self._shape.expert_bias:
+                return ExpertTensors(gate, up, down)
+            gate_bias, up_bias, down_bias = (
+                floats_of(self._get(f"expert_{part}_bias", layer, expert=expert))
+                for part in ("gate", "up", "down")
+            )
+            return ExpertTensors(gate, up, down, (gate_bias, up_bias, down_bias))
+        gate_up = self._get("experts_gate_up", layer, expert)
+        down = self._get("experts_down", layer, expert)
+        if not self._row.columns_first:
+            half = len(gate_up) // 2
+            return ExpertTensors(gate_up[:half], gate_up[half:], down)
+        biases = None
+        if self._shape.expert_bias:
+            gate_up_bias = floats_of(self._get("experts_gate_up_bias", layer, expert))
+            down_bias = floats_of(self._get("experts_down_bias", layer, expert))
+            biases = (gate_up_bias[::2], gate_up_bias[1::2], down_bias)
+        if isinstance(gate_up, Tensor):  # quantised ones have rows first
+            gate_up, down = gate_up.t(), floats_of(down).t()
+        return ExpertTensors(gate_up[::2], gate_up[1::2], down, biases)
+
+    def _set_expert(self, experts: Experts, layer: int, expert: int) -> None:
+        with _damage(f"expert {expert} of layer {layer}"):
+            self._ops.set_expert(experts, expert, self.expert(layer, expert))
+        self.give_back()
+
+    def shared(self, layer: int) -> ExpertTensors:
+        """The shared experts as one."""
+        gate, up, down = (self._get(f"shared_{part}", layer) for part in ("gate", "up", "down"))
+        return ExpertTensors(gate, up, down)
+
+    def _shared(self, layer: int) -> Experts:
+        shape = self._shape
+        shared = self._ops.new_experts(
+            1, shape.hidden, shape.shared_intermediate, self._formats.mlp
+        )
+        with _damage(f"the shared experts of layer {layer}"):
+            self._ops.set_expert(shared, 0, self.shared(layer))
+        return shared
+
+    def give_back(self) -> None:
+        """As `Tensors.give_back`."""
+        self._tensors.give_back()
+
+
+@contextmanager
+def _damage(part: str) -> Iterator[None]:
+    """Weights that are not finite are the file's fault, whatever else fails is not."""
+    try:
+        yield
+    except NotFiniteError as error:
+        raise ModelFileError(f"{part} cannot be packed ({error}): the file is damaged") from error
