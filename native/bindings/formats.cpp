@@ -18,7 +18,7 @@ Format parse_format(const std::string& format) {
 void require_scales(Format format) {
   if (kernels::info(format).scale == kernels::Scale::kNone)
     fail("format: '", kernels::info(format).name,
-         "' has no scales; name one of int8, int4, fp8 or mxfp4");
+         "' has no scales; name one of int8, int4, uint4, fp8 or mxfp4");
 }
 
 void require_inner_size(Format format, const char* name, int64_t k) {

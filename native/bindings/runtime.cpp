@@ -61,7 +61,7 @@ void register_runtime(nb::module_& m) {
     return rows;
   });
   m.def("formats", [] {
-    constexpr const char* kScales[] = {"", "bf16", "float32", "e8m0"};
+    constexpr const char* kScales[] = {"", "bf16", "float32", "e8m0", "bf16 and zero"};
     nb::list rows;
     for (const kernels::FormatInfo& f : kernels::kFormats)
       rows.append(nb::make_tuple(f.name, f.bits, f.bias, f.group, f.k_multiple,

@@ -118,24 +118,30 @@ void set_rows(LinearWeight& self, int64_t first, nb::handle rows_NK) {
   self.set_rows(first, matrix);
 }
 
+// Scales, and zero points after each, in a row.
+int64_t scale_columns(Format format, int64_t k) {
+  return kernels::panel_layout(format, k).groups * (kernels::has_zeros(format) ? 2 : 1);
+}
+
 // Rows of k weights, int8 of integers and uint8 of small floats, and their scales.
 kernels::QuantizedMatrix quantized_matrix(const Array& q, const Array& scales, Format format,
                                           int64_t k, const char* k_name) {
   q.require_size(1, kernels::quantized_row_bytes(format, k), k_name);
   scales.require_size(0, q.size(0), "as many rows as there are of weights");
-  scales.require_size(1, kernels::panel_layout(format, k).groups, "groups of a row");
+  scales.require_size(1, scale_columns(format, k),
+                      kernels::has_zeros(format) ? "twice the groups of a row" : "groups of a row");
   for (const Array* array : {&q, &scales})
     if (array->stride(1) != 1) fail(array->name(), ": the last dimension must be contiguous");
   const bool integers = kernels::info(format).operand == kernels::Operand::kI8;
-  const int64_t scale_bytes = kernels::quantized_scale_bytes(format);
+  const bool bytes = kernels::quantized_scale_bytes(format) == 1;
   return {q.name(),
           scales.name(),
           q.as<const std::byte>(integers ? Kind::kI8 : Kind::kU8),
-          scales.as<const std::byte>(scale_bytes == 4 ? Kind::kF32 : Kind::kU8),
+          scales.as<const std::byte>(bytes ? Kind::kU8 : Kind::kF32),
           q.size(0),
           k,
           q.stride(0),
-          scales.stride(0) * scale_bytes};
+          scales.stride(0) * (bytes ? 1 : 4)};
 }
 
 void set_rows_quantized(LinearWeight& self, int64_t first, nb::handle q_NK, nb::handle scales_NG) {
@@ -174,12 +180,12 @@ std::tuple<nb::object, nb::object> quantize(nb::handle weight_NK, const std::str
   require_inner_size(parsed, "weight_NK", matrix.cols);
   const bool integers = kernels::info(parsed).operand == kernels::Operand::kI8;
   const int64_t columns = kernels::quantized_row_bytes(parsed, matrix.cols);
-  const int64_t groups = kernels::panel_layout(parsed, matrix.cols).groups;
+  const int64_t groups = scale_columns(parsed, matrix.cols);
   const auto [q, q_data] = integers ? new_matrix<int8_t>(matrix.rows, columns)
                                     : new_matrix<uint8_t>(matrix.rows, columns);
-  const auto [scales, scales_data] = kernels::quantized_scale_bytes(parsed) == 4
-                                         ? new_matrix<float>(matrix.rows, groups)
-                                         : new_matrix<uint8_t>(matrix.rows, groups);
+  const auto [scales, scales_data] = kernels::quantized_scale_bytes(parsed) == 1
+                                         ? new_matrix<uint8_t>(matrix.rows, groups)
+                                         : new_matrix<float>(matrix.rows, groups);
   std::byte* const q_bytes = q_data;
   std::byte* const scale_bytes = scales_data;
   {

@@ -2,7 +2,8 @@
 // format. The layouts depend on the format alone, never on the ISA.
 //
 // A panel is kPanel output columns. Along K it is a sequence of groups, each
-//   [kPanel] scales                 bf16 of integers, fp32 of e4m3, e8m0 of e2m1
+//   [kPanel] scales                 bf16 of integers, fp32 of e4m3, e8m0 of e2m1; with zero points
+//                                   a bf16 above an int16 in units of 1 / 256
 //   K steps of
 //     fp32   [1][kPanel]            one step of K
 //     bf16   [kPanel][2]            two steps of K, as vdpbf16ps and AMX tiles want them
@@ -11,12 +12,14 @@
 //     e4m3   [kPanel][4]            four steps, in the order 0, 2, 1, 3
 //     e2m1   [kPanel][4]            eight steps, from the lowest four bits on: 0, 2, 4, 6, 1, 3, 5,
 //     7
-// Integers are stored unsigned, q + bias. K is padded with zero weights, columns past N have scale
+// Integers are stored unsigned, q + bias; with a zero point they stand for (q - zero) * scale. K is
+// padded with zero weights, columns past N have scale
 // (or value) zero. The steps of small floats lie so that each half of a word has one of a pair of
 // steps below the other: taken apart into bf16, they become words of bf16 panels.
 //
 // A packed row of activations is [K] bf16 or int8, then per group its fp32 scale, then per group
-// -bias * (sum of its int8 values), which turns a product with biased weights into one with q.
+// -bias * (sum of its int8 values), which turns a product with biased weights into one with q; of
+// formats with zero points, the sum.
 //
 // Only plain structs and functions with internal linkage: ISA files include this header.
 #pragma once
@@ -30,8 +33,19 @@ namespace inlay::kernels {
 
 constexpr int64_t kPanel = 64;
 
-enum class Format : int32_t { kF32, kBf16, kI8, kI8G32, kF8G128, kI4G128, kI4G64, kI4G32, kMxF4 };
-enum class Scale : int32_t { kNone, kBf16, kF32, kE8m0 };
+enum class Format : int32_t {
+  kF32,
+  kBf16,
+  kI8,
+  kI8G32,
+  kF8G128,
+  kU4G32,
+  kI4G128,
+  kI4G64,
+  kI4G32,
+  kMxF4
+};
+enum class Scale : int32_t { kNone, kBf16, kF32, kE8m0, kBf16AndZero };
 enum class Operand : int32_t { kF32, kBf16, kI8 };  // what activations are packed to
 
 struct FormatInfo {
@@ -51,6 +65,7 @@ constexpr FormatInfo kFormats[] = {
     {"int8", Operand::kI8, 8, 128, kWholeRow, 64, Scale::kBf16},
     {"int8:g32", Operand::kI8, 8, 128, 32, 32, Scale::kBf16},
     {"fp8:g128", Operand::kBf16, 8, 0, 128, 128, Scale::kF32},
+    {"uint4:g32", Operand::kI8, 4, 0, 32, 32, Scale::kBf16AndZero},
     {"int4:g128", Operand::kI8, 4, 8, 128, 128, Scale::kBf16},
     {"int4:g64", Operand::kI8, 4, 8, 64, 64, Scale::kBf16},
     {"int4:g32", Operand::kI8, 4, 8, 32, 32, Scale::kBf16},
@@ -64,8 +79,10 @@ static constexpr const FormatInfo& info(Format format) {
   return kFormats[static_cast<int32_t>(format)];
 }
 
+static constexpr bool has_zeros(Format format) { return info(format).scale == Scale::kBf16AndZero; }
+
 static constexpr int64_t bytes_of(Scale scale) {
-  constexpr int64_t kBytes[] = {0, 2, 4, 1};
+  constexpr int64_t kBytes[] = {0, 2, 4, 1, 4};
   return kBytes[static_cast<int32_t>(scale)];
 }
 

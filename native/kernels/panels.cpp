@@ -19,6 +19,8 @@ namespace {
 // Columns packed at a time: their words fill whole cache lines of the panel.
 constexpr int64_t kColumns = 16;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+constexpr float kLargestNibble = 15;
+constexpr uint32_t kNanWord = 0x7fc00000u;
 
 // Bits of the smallest magnitude that is not finite in a float format: of infinity, and of what
 // rounds to infinity in bf16.
@@ -34,6 +36,11 @@ bool all_below(const float* x, int64_t count, uint32_t magnitude_bits) {
 
 // Every weight that the format can say with this scale is finite.
 bool scale_fits(Format format, uint32_t scale) {
+  if (has_zeros(format)) {
+    const float largest =
+        std::max(std::abs(zero_of(scale)), std::abs(kLargestNibble - zero_of(scale)));
+    return std::isfinite(largest * value_of_scale(info(format).scale, scale));
+  }
   return std::isfinite(largest_weight(format) * value_of_scale(info(format).scale, scale));
 }
 
@@ -94,11 +101,11 @@ uint32_t load_word(const int8_t* q) {
 
 // Integers to words with the format's bias added.
 void words_of_integers(const Scratch& scratch, uint32_t* words) {
+  const uint32_t bias = static_cast<uint32_t>(info(scratch.format).bias) * 0x01010101u;
   if (info(scratch.format).bits == 8) {
-    for (int64_t i = 0; i < scratch.row_words; ++i)
-      words[i] = load_word(scratch.q + 4 * i) ^ 0x80808080u;
+    for (int64_t i = 0; i < scratch.row_words; ++i) words[i] = load_word(scratch.q + 4 * i) ^ bias;
   } else {
-    const auto nibbles = [](uint32_t word) { return (word ^ 0x08080808u) & 0x0f0f0f0fu; };
+    const auto nibbles = [bias](uint32_t word) { return (word ^ bias) & 0x0f0f0f0fu; };
     for (int64_t i = 0; i < scratch.row_words; ++i)
       words[i] = nibbles(load_word(scratch.q + 8 * i)) | nibbles(load_word(scratch.q + 8 * i + 4))
                                                              << 4;
@@ -152,6 +159,14 @@ uint32_t stored_scale(const QuantizedMatrix& source, Format format, int64_t row,
   const std::byte* at =
       source.scales + row * source.scale_stride + group * quantized_scale_bytes(format);
   if (info(format).scale == Scale::kE8m0) return static_cast<uint32_t>(*at);
+  if (has_zeros(format)) {
+    float scale, zero;
+    std::memcpy(&scale, at, sizeof scale);
+    std::memcpy(&zero, at + sizeof scale, sizeof zero);
+    const float units = std::nearbyint(zero / kZeroUnit);
+    if (!(std::abs(units) <= std::numeric_limits<int16_t>::max())) return kNanWord;
+    return uint32_t{to_bf16(scale)} << 16 | static_cast<uint16_t>(static_cast<int16_t>(units));
+  }
   uint32_t bits;
   std::memcpy(&bits, at, sizeof bits);
   return info(format).scale == Scale::kF32 ? bits : to_bf16(std::bit_cast<float>(bits));
@@ -180,9 +195,8 @@ bool words_of_row(const QuantizedMatrix& source, int64_t row, const Scratch& scr
     return scales_are_good && std::none_of(q, q + source.cols, is_nan_of_e4m3);
   }
   words_of_integers(scratch, words);
-  return scales_are_good && (f.bits == 8 || std::all_of(q, q + source.cols, [](int8_t x) {
-                               return x >= -8 && x <= 7;
-                             }));
+  const auto in_range = [&f](int8_t x) { return x >= -f.bias && x < (1 << f.bits) - f.bias; };
+  return scales_are_good && (f.bits == 8 || std::all_of(q, q + source.cols, in_range));
 }
 
 // Rows of words and scales to columns [column, column + count) of a panel.
@@ -228,8 +242,9 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t value) {
                          " is a NaN; weights must be finite");
   }
   throw ArgumentError(std::string(source.name) + ": row " + std::to_string(row) +
-                      " holds a scale that is not finite, a scale whose weights are not, or an "
-                      "integer outside the format's range");
+                      " holds a scale that is not finite, a scale whose weights are not, " +
+                      (has_zeros(format) ? "a zero point beyond 127.99, " : "") +
+                      "or an integer outside the format's range");
 }
 
 template <typename Source>
@@ -324,6 +339,7 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
         std::memcpy(&bits, source + (column + i) * scale_bytes,
                     static_cast<std::size_t>(scale_bytes));
         const float scale = value_of_scale(f.scale, bits);
+        const float zero = has_zeros(format) ? zero_of(bits) : static_cast<float>(f.bias);
         if (has_small_floats(format)) {
           unpack_codes(format, word, size, scale, out);
           continue;
@@ -334,7 +350,7 @@ void unpack_panel(Format format, int64_t k, const std::byte* panel, int64_t colu
         for (int64_t j = 0; j < size; ++j) {
           const int64_t shift = j % 4 * 8 + j % per_word / 4 * 4;
           const uint32_t u = word[j / per_word * kPanel] >> shift & mask;
-          out[j] = static_cast<float>(static_cast<int32_t>(u) - f.bias) * scale;
+          out[j] = (static_cast<float>(u) - zero) * scale;
         }
       }
     }
@@ -361,10 +377,14 @@ void quantize(const SourceMatrix& source, Format format, std::byte* q, std::byte
     else
       std::memcpy(q + row * row_bytes, scratch.q, static_cast<std::size_t>(row_bytes));
     for (int64_t group = 0; group < layout.groups; ++group) {
-      const uint32_t bits =
-          scale == Scale::kBf16 ? scratch.scales[group] << 16 : scratch.scales[group];
-      std::memcpy(scales + (row * layout.groups + group) * scale_bytes, &bits,
-                  static_cast<std::size_t>(scale_bytes));
+      std::byte* const at = scales + (row * layout.groups + group) * scale_bytes;
+      const uint32_t word = scratch.scales[group];
+      const uint32_t bits = scale == Scale::kBf16          ? word << 16
+                            : scale == Scale::kBf16AndZero ? word & 0xffff0000u
+                                                           : word;
+      std::memcpy(at, &bits, static_cast<std::size_t>(std::min<int64_t>(scale_bytes, 4)));
+      const float zero = zero_of(word);
+      if (has_zeros(format)) std::memcpy(at + sizeof bits, &zero, sizeof zero);
     }
     if (!scales_fit(format, scratch.scales, layout.groups)) keep_lowest(bad, row);
   });

@@ -23,8 +23,9 @@ struct SourceMatrix {
 };
 
 // A borrowed matrix that is quantised already, with a scale per row and group: an integer in each
-// byte with fp32 scales, an e4m3 in each byte with fp32 scales, or two e2m1 in each byte, the first
-// in its low half, with e8m0 scales.
+// byte with fp32 scales (each with its zero point after it, in formats that have such), an e4m3 in
+// each byte with fp32 scales, or two e2m1 in each byte, the first in its low half, with e8m0
+// scales.
 struct QuantizedMatrix {
   const char* name;
   const char* scales_name;
@@ -36,12 +37,12 @@ struct QuantizedMatrix {
   int64_t scale_stride;  // bytes
 };
 
-// Of a row of k weights in such a matrix, and of a scale.
+// Of a row of k weights in such a matrix, and of a scale with its zero point.
 constexpr int64_t quantized_row_bytes(Format format, int64_t k) {
   return info(format).scale == Scale::kE8m0 ? (k + 1) / 2 : k;
 }
 constexpr int64_t quantized_scale_bytes(Format format) {
-  return info(format).scale == Scale::kE8m0 ? 1 : 4;
+  return info(format).scale == Scale::kE8m0 ? 1 : has_zeros(format) ? 8 : 4;
 }
 
 // Columns [first, first + width); first is at the start of a group.

@@ -175,6 +175,14 @@ inline void spread_product(const PanelProduct& p, const PanelLayout& layout) {
   });
 }
 
+template <typename Op, typename OpOfBytes>
+inline void nibble_product(const PanelProduct& p, const PanelLayout& layout) {
+  if (p.rows <= Dot::kTileRows)
+    grouped_product<VectorUnit<Op>>(p, layout);
+  else
+    spread_product<VectorUnit<OpOfBytes>>(p, layout);
+}
+
 // 8-bit weights with one scale per column: a slice is a part of the only group.
 template <typename Unit>
 inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout) {
@@ -281,10 +289,10 @@ inline void vector_product(const PanelProduct& p) {
       else
         e2m1_product<VectorUnit<OpOfBf16, false>>(p, layout);
       break;
+    case Format::kU4G32:
+      nibble_product<OpU4, OpU4Bytes>(p, layout);
+      break;
     default:
-      if (p.rows <= Dot::kTileRows)
-        grouped_product<VectorUnit<OpI4>>(p, layout);
-      else
-        spread_product<VectorUnit<OpI4Bytes>>(p, layout);
+      nibble_product<OpI4, OpI4Bytes>(p, layout);
   }
 }

@@ -51,7 +51,7 @@ class TileUnit {
         float* c = results(p_, panel) + row * kPanel + column;
         const std::byte* a = rows_ + row * kSliceBytes;
         const std::byte* weights = run.weights + column * 4;
-        const std::byte* scales = run.scales + column * 2;
+        const std::byte* scales = run.scales + column * Op::Scales::kBytes;
         for (int64_t group = run.first_group; group < run.end_group; ++group) {
           begin_sums(run.begins_group, c);
           accumulate<Operand::kI8>(a, weights, run.steps);
@@ -174,13 +174,15 @@ class TileUnit {
                    float* c) const {
     for (int64_t r = 0; r < block_rows_; ++r, c += kPanel) {
       const std::byte* x = p_.x_rows[row + r];
-      const Dot::I start = Dot::set(reinterpret_cast<const int32_t*>(x + run.row_sums)[group]);
+      const int32_t row_sum = reinterpret_cast<const int32_t*>(x + run.row_sums)[group];
+      const Dot::I start = Op::Scales::start(row_sum);
       const Vec::F a_scale = Vec::set(reinterpret_cast<const float*>(x + run.row_scales)[group]);
       for (int64_t column = 0; column < kBlockColumns; column += Vec::kWidth) {
         const Dot::I sum = Dot::add(start, Dot::load(sums_ + r * kStride + column * 4));
-        const Vec::F w_scale = Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + column);
+        const typename Op::Scales w(scales + column * Op::Scales::kBytes);
         const Vec::F before = group == 0 ? Vec::zero() : Vec::load(c + column);
-        Vec::store(c + column, Vec::fma(Dot::to_float(sum), Vec::mul(w_scale, a_scale), before));
+        const Vec::F value = w.value(sum, Vec::set(static_cast<float>(row_sum)));
+        Vec::store(c + column, Vec::fma(value, Vec::mul(w.scale, a_scale), before));
       }
     }
   }
@@ -229,6 +231,9 @@ inline void tile_product(const PanelProduct& p) {
       break;
     case Format::kMxF4:
       e2m1_product<TileUnit<OpBf16Apart>>(p, layout);
+      break;
+    case Format::kU4G32:
+      spread_product<TileUnit<OpU4Bytes>>(p, layout);
       break;
     default:
       spread_product<TileUnit<OpI4Bytes>>(p, layout);

@@ -54,9 +54,35 @@ struct OpE2m1 : OpBf16 {
   static Word row(const std::byte* p, int part) { return row_of_pairs(p, part); }
 };
 
+// What the sums of a group and a vector of columns become. `start` is what the row adds to them.
+struct BiasedScales {
+  static constexpr int64_t kBytes = 2;  // of a column
+  Vec::F scale;
+
+  explicit BiasedScales(const std::byte* p)
+      : scale(Vec::load_bf16(reinterpret_cast<const uint16_t*>(p))) {}
+  static Dot::I start(int32_t row_sum) { return Dot::set(row_sum); }
+  Vec::F value(Dot::I sum, Vec::F) const { return Dot::to_float(sum); }
+};
+
+struct ZeroScales {
+  static constexpr int64_t kBytes = 4;
+  Vec::F scale;
+  Vec::F minus_zero;
+
+  explicit ZeroScales(const std::byte* p)
+      : scale(Vec::pair_odd(reinterpret_cast<const uint32_t*>(p))),
+        minus_zero(Vec::mul(Dot::to_float(Dot::low_half(Dot::load(p))), Vec::set(-kZeroUnit))) {}
+  static Dot::I start(int32_t) { return Dot::set(0); }
+  Vec::F value(Dot::I sum, Vec::F row_sum) const {
+    return Vec::fma(minus_zero, row_sum, Dot::to_float(sum));
+  }
+};
+
 struct OpI8 {
   using Acc = Dot::I;
   using Word = Dot::I;
+  using Scales = BiasedScales;
   static constexpr int kTileRows = Dot::kTileRows, kTileVecs = Dot::kTileVecs, kParts = 1;
   static constexpr int64_t kSteps = 4, kRowBytes = 4, kPanelBytes = kPanel * 4;
   static Word weights(const std::byte* p, int) { return Dot::weights8(Dot::load(p)); }
@@ -68,6 +94,7 @@ struct OpI8 {
 struct OpI4 {
   using Acc = Dot::I;
   using Word = Dot::I;
+  using Scales = BiasedScales;
   static constexpr int kTileRows = Dot::kTileRows, kTileVecs = Dot::kTileVecs, kParts = 2;
   static constexpr int64_t kSteps = 8, kRowBytes = 8, kPanelBytes = kPanel * 4;
   static Word weights(const std::byte* p, int part) {
@@ -81,6 +108,14 @@ struct OpI4 {
 struct OpI4Bytes : OpI8 {
   static Word weights(const std::byte* p, int) { return Dot::load(p); }
   static Acc dot(Acc acc, Word w, Word a) { return Dot::dot4(acc, w, a); }
+};
+
+// The same with zero points.
+struct OpU4 : OpI4 {
+  using Scales = ZeroScales;
+};
+struct OpU4Bytes : OpI4Bytes {
+  using Scales = ZeroScales;
 };
 
 // Weights to bring closer: a few lines with every few steps of every tile, so that memory and

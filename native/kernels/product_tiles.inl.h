@@ -64,7 +64,7 @@ struct IntegerTile {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) x[r] = rows[r] + run.row_offset;
     const std::byte* weights = run.weights + column * 4;
-    const std::byte* scales = run.scales + column * 2;
+    const std::byte* scales = run.scales + column * Op::Scales::kBytes;
     // Few sums stay in registers from group to group, many in `c`.
     constexpr bool kKeep = kRows * kVecs <= 8;
     Vec::F kept[kKeep ? kRows : 1][kKeep ? kVecs : 1];
@@ -79,13 +79,13 @@ struct IntegerTile {
     for (int64_t group = run.first_group; group < run.end_group; ++group) {
       if (prefetch.ahead != 0) {
         if constexpr (kWholePanel<kVecs>) prefetch.front = scales + prefetch.ahead;
-        prefetch.nearer<kVecs * Vec::kWidth * 2, kFetchLevel<kVecs>>();
+        prefetch.nearer<kVecs * Vec::kWidth * Op::Scales::kBytes, kFetchLevel<kVecs>>();
       }
       Dot::I acc[kRows][kVecs];
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const int32_t* sums = reinterpret_cast<const int32_t*>(rows[r] + run.row_sums);
-        const Dot::I start = Dot::set(sums[group]);
+        const Dot::I start = Op::Scales::start(sums[group]);
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v)
           acc[r][v] = run.begins_group ? start : Dot::load(c + r * kPanel + v * Vec::kWidth);
@@ -98,19 +98,18 @@ struct IntegerTile {
           for (int v = 0; v < kVecs; ++v) Dot::store(c + r * kPanel + v * Vec::kWidth, acc[r][v]);
         return;
       }
-      Vec::F w_scale[kVecs];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v)
-        w_scale[v] = Vec::load_bf16(reinterpret_cast<const uint16_t*>(scales) + v * Vec::kWidth);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const Vec::F a_scale =
             Vec::set(reinterpret_cast<const float*>(rows[r] + run.row_scales)[group]);
+        const Vec::F row_sum = Vec::set(
+            static_cast<float>(reinterpret_cast<const int32_t*>(rows[r] + run.row_sums)[group]));
         x[r] += run.steps * Op::kRowBytes;
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) {
-          const Vec::F sum = Dot::to_float(acc[r][v]);
-          const Vec::F scale = Vec::mul(w_scale[v], a_scale);
+          const typename Op::Scales w(scales + v * Vec::kWidth * Op::Scales::kBytes);
+          const Vec::F sum = w.value(acc[r][v], row_sum);
+          const Vec::F scale = Vec::mul(w.scale, a_scale);
           if constexpr (kKeep) {
             kept[r][v] = Vec::fma(sum, scale, kept[r][v]);
           } else {

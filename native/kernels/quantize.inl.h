@@ -89,9 +89,9 @@ struct BestScales {
 // kWidth groups at once, one per lane: x[i] holds element i of each. The peak, the value of largest
 // magnitude with its sign, goes to -8 with the scale -peak/8, or beyond it, or short of it; one
 // candidate has it at 7. Each candidate is judged with its own least-squares scale, and the winner
-// is rounded and fitted once more. Leaves the scales in `scales` and the low byte of each element
-// of x as its integer. False when a value is not finite.
-inline bool quantize_groups_4bit(Vec::F* x, int64_t count, float* scales) {
+// is rounded and fitted once more. Leaves the scales' bits in `scales` and the low byte of each
+// element of x as its integer. False when a value is not finite.
+inline bool quantize_groups_4bit(Vec::F* x, int64_t count, uint32_t* scales) {
   constexpr float kPeakAt[] = {-8.0f, 7.0f,  -7.7f, -8.3f, -7.35f, -8.7f,
                                -7.0f, -9.1f, -6.6f, -9.6f, -6.25f, -10.2f};
   constexpr int kCandidates = sizeof(kPeakAt) / sizeof(float);
@@ -133,11 +133,123 @@ inline bool quantize_groups_4bit(Vec::F* x, int64_t count, float* scales) {
   const F scale = choose(none, Vec::zero(), nearest_bf16(best.scale * peak));
   inverse = choose(none, Vec::zero(), Vec::set(1.0f) / scale);
   for (int64_t i = 0; i < count; ++i) x[i] = to_4bit(x[i] * inverse) + Vec::set(kRounder);
-  Vec::store(scales, scale);
+  for (int lane = 0; lane < Vec::kWidth; ++lane)
+    scales[lane] = static_cast<uint32_t>(float_bits(scale[lane])) >> 16;
   return true;
 }
 
-inline bool quantize_row_4bit(const QuantizeRow& p, const PanelLayout& layout) {
+// Sums over kWidth groups of x in units of their peaks, and of integers q.
+struct LineSums {
+  Vec::F q = Vec::zero();
+  Vec::F qq = Vec::zero();
+  Vec::F xq = Vec::zero();
+  void add(Vec::F x, Vec::F integer) {
+    q += integer;
+    qq += integer * integer;
+    xq += x * integer;
+  }
+};
+
+// The best scales so far, in units of the peaks, with their zero points; judged as by BestScales.
+struct BestLines {
+  Vec::F count;
+  Vec::F sum;  // of x
+  Vec::F scale = Vec::zero();
+  Vec::F zero = Vec::zero();
+  Vec::F gain = Vec::zero();
+
+  // The least-squares line through the q, its scale not below `least`, rounded to what is stored.
+  void offer(const LineSums& sums, Vec::F least, Vec::F peak, Vec::F inverse_peak) {
+    using F = Vec::F;
+    const F slope = (count * sums.xq - sum * sums.q) / (count * sums.qq - sums.q * sums.q);
+    const F d = nearest_bf16(choose(slope > least, slope, least) * peak) * inverse_peak;
+    const F z = nearest_zero((sums.q - sum / d) / count);
+    const F product = sums.xq - z * sum;
+    const F offered = d * (product + product - d * (sums.qq - z * (sums.q + sums.q - z * count)));
+    const QuantizeLanes better = offered > gain;
+    scale = choose(better, d, scale);
+    zero = choose(better, z, zero);
+    gain = choose(better, offered, gain);
+  }
+
+  static Vec::F nearest_zero(Vec::F z) {
+    const Vec::F units = Vec::round(z * Vec::set(1.0f / kZeroUnit));
+    const Vec::F most = Vec::set(32767.0f);
+    return Vec::min(Vec::max(units, Vec::zero() - most), most) * Vec::set(kZeroUnit);
+  }
+};
+
+inline Vec::F to_nibble(Vec::F x) {
+  return Vec::min(Vec::max(Vec::round(x), Vec::zero()), Vec::set(15.0f));
+}
+
+// As quantize_groups_4bit, with zero points. Candidates stretch the line from the least value at 0
+// to the greatest at 15 about its middle, and move it. Zero points are below 128, so a group far
+// from zero has a scale of at least a 120th of its peak.
+inline bool quantize_groups_with_zeros(Vec::F* x, int64_t count, uint32_t* words) {
+  struct Candidate {
+    float stretch, move;
+  };
+  constexpr Candidate kCandidates[] = {{1.0f, 0.0f},   {1.06f, 0.0f}, {1.05f, 0.4f},
+                                       {1.05f, -0.4f}, {1.12f, 0.7f}, {1.12f, -0.7f}};
+  using F = Vec::F;
+
+  F low = x[0], high = x[0], sum = Vec::zero();
+  QuantizeLanes largest = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const QuantizeLanes size = reinterpret_cast<QuantizeLanes>(x[i]) & 0x7fffffff;
+    const QuantizeLanes larger = size > largest;
+    largest = (larger & size) | (~larger & largest);
+    low = choose(x[i] < low, x[i], low);
+    high = choose(x[i] > high, x[i], high);
+  }
+  for (int lane = 0; lane < Vec::kWidth; ++lane)
+    if (largest[lane] >= kInfinityBits) return false;
+  const QuantizeLanes tiny = largest < float_bits(kSmallestPeak);
+  const F peak = choose(tiny, Vec::set(1.0f), reinterpret_cast<F>(largest));
+  const F inverse_peak = Vec::set(1.0f) / peak;
+  for (int64_t i = 0; i < count; ++i) sum += x[i] * inverse_peak;
+
+  const F least = Vec::set(1.0f / 120);
+  const F bottom = low * inverse_peak;
+  const F step = (high * inverse_peak - bottom) / Vec::set(15.0f);
+  BestLines best{Vec::set(static_cast<float>(count)), sum};
+  for (const Candidate& candidate : kCandidates) {
+    const F d = choose(step > least, step, least);
+    const F inverse = Vec::set(candidate.stretch) / d;
+    const F begin = Vec::set(7.5f * (1.0f - candidate.stretch) + candidate.move) - bottom * inverse;
+    LineSums sums;
+    for (int64_t i = 0; i < count; ++i) {
+      const F unit = x[i] * inverse_peak;
+      sums.add(unit, to_nibble(unit * inverse + begin));
+    }
+    best.offer(sums, least, peak, inverse_peak);
+  }
+  const QuantizeLanes none = best.scale == Vec::zero();
+  LineSums refit;
+  F inverse = Vec::set(1.0f) / choose(none, Vec::set(1.0f), best.scale);
+  for (int64_t i = 0; i < count; ++i) {
+    const F unit = x[i] * inverse_peak;
+    refit.add(unit, to_nibble(unit * inverse + best.zero));
+  }
+  best.offer(refit, least, peak, inverse_peak);
+
+  const QuantizeLanes empty = none | tiny;
+  const F scale = choose(empty, Vec::zero(), nearest_bf16(best.scale * peak));
+  const F zero = choose(empty, Vec::zero(), best.zero);
+  inverse = choose(empty, Vec::zero(), Vec::set(1.0f) / scale);
+  for (int64_t i = 0; i < count; ++i) x[i] = to_nibble(x[i] * inverse + zero) + Vec::set(kRounder);
+  for (int lane = 0; lane < Vec::kWidth; ++lane)
+    words[lane] =
+        (static_cast<uint32_t>(float_bits(scale[lane])) & 0xffff0000u) |
+        (static_cast<uint32_t>(static_cast<int32_t>(zero[lane] * (1.0f / kZeroUnit))) & 0xffff);
+  return true;
+}
+
+// `quantize_groups`: one of the functions for kWidth groups, one per lane.
+template <typename Groups>
+inline bool quantize_row_4bit(const QuantizeRow& p, const PanelLayout& layout,
+                              const Groups& quantize_groups) {
   constexpr int64_t kLargestGroup = 128;
   constexpr int64_t kWidth = Vec::kWidth;
   Vec::F x[kLargestGroup];
@@ -152,13 +264,16 @@ inline bool quantize_row_4bit(const QuantizeRow& p, const PanelLayout& layout) {
       for (int64_t i = 0; i < count; ++i) elements[i * kWidth + lane] = p.x[begin + i];
       for (int64_t i = count; i < size; ++i) elements[i * kWidth + lane] = 0.0f;
     }
-    float scales[kWidth];
-    if (!quantize_groups_4bit(x, size, scales)) return false;
+    uint32_t scales[kWidth];
+    if (!quantize_groups(x, size, scales)) return false;
     for (int64_t lane = 0; lane < groups; ++lane) {
-      p.scales[first + lane] = static_cast<uint32_t>(float_bits(scales[lane])) >> 16;
+      p.scales[first + lane] = scales[lane];
       int8_t* q = p.q + (first + lane) * size;
-      for (int64_t i = 0; i < size; ++i)
+      const int64_t rest = p.k - (first + lane) * size;
+      const int64_t count = rest < size ? rest : size;
+      for (int64_t i = 0; i < count; ++i)
         q[i] = static_cast<int8_t>(float_bits(elements[i * kWidth + lane]));
+      for (int64_t i = count; i < size; ++i) q[i] = 0;
     }
   }
   return true;
@@ -220,7 +335,9 @@ inline bool quantize_groups(const QuantizeRow& p, const PanelLayout& layout) {
   const bool is_8bit = info(p.format).bits == 8;
   if (has_small_floats(p.format))
     return quantize_groups(p, layout, is_8bit ? quantize_group_e4m3 : quantize_group_e2m1);
-  return is_8bit ? quantize_groups(p, layout, quantize_group_8bit) : quantize_row_4bit(p, layout);
+  if (is_8bit) return quantize_groups(p, layout, quantize_group_8bit);
+  return has_zeros(p.format) ? quantize_row_4bit(p, layout, quantize_groups_with_zeros)
+                             : quantize_row_4bit(p, layout, quantize_groups_4bit);
 }
 
 void quantize_row(const QuantizeRow& p) {

@@ -60,7 +60,14 @@ static constexpr bool has_small_floats(Format format) {
   return info(format).operand == Operand::kBf16 && info(format).group != 0;
 }
 
-// The largest magnitude of a weight whose scale is 1, of formats with scales.
+// Of zero points, in which a word of kBf16AndZero counts.
+static constexpr float kZeroUnit = 1.0f / 256;
+
+static inline float zero_of(uint32_t word) {
+  return static_cast<float>(static_cast<int16_t>(word)) * kZeroUnit;
+}
+
+// The largest magnitude of a weight whose scale is 1, of formats with scales and no zero points.
 static constexpr float largest_weight(Format format) {
   return has_small_floats(format) ? value_of_code(small_float(format), small_float(format).largest)
                                   : static_cast<float>(info(format).bias);
@@ -69,12 +76,13 @@ static constexpr float largest_weight(Format format) {
 static inline float value_of_scale(Scale scale, uint32_t bits) {
   if (scale == Scale::kBf16) return from_bf16(static_cast<uint16_t>(bits));
   if (scale == Scale::kF32) return __builtin_bit_cast(float, bits);
+  if (scale == Scale::kBf16AndZero) return __builtin_bit_cast(float, bits & 0xffff0000u);
   // 2^(bits - 127), the lowest one subnormal; 255 is a NaN.
   return __builtin_bit_cast(float, bits == 255 ? 0x7fc00000u : bits == 0 ? 0x400000u : bits << 23);
 }
 
 static constexpr uint32_t nan_scale(Scale scale) {
-  return scale == Scale::kBf16 ? 0x7fc0 : scale == Scale::kF32 ? 0x7fc00000 : 255;
+  return scale == Scale::kBf16 ? 0x7fc0 : scale == Scale::kE8m0 ? 255 : 0x7fc00000;
 }
 
 // Whether a code at an e8m0 scale is not 0 and subnormal in bf16. Such weights are stored as 0:

@@ -33,5 +33,7 @@ struct Dot {
     return acc;
   }
   static I dot4(I acc, I w, I a) { return dot8(acc, w, a); }
+  // Of each lane, with its sign.
+  static I low_half(I x) { return x << 16 >> 16; }
   static Vec::F to_float(I x) { return __builtin_convertvector(x, Vec::F); }
 };

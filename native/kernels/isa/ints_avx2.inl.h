@@ -16,5 +16,7 @@ struct Ints {
   static I high_nibbles(I w) {
     return _mm256_and_si256(_mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
   }
+  // Of each lane, with its sign.
+  static I low_half(I x) { return _mm256_srai_epi32(_mm256_slli_epi32(x, 16), 16); }
   static Vec::F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 };

@@ -16,5 +16,7 @@ struct Ints {
   static I high_nibbles(I w) {
     return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
   }
+  // Of each lane, with its sign.
+  static I low_half(I x) { return _mm512_srai_epi32(_mm512_slli_epi32(x, 16), 16); }
   static Vec::F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 };

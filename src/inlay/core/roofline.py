@@ -34,7 +34,7 @@ _FILE_FORMATS = {"float16": 2.0}
 
 # What a format is multiplied as. GPUs widen integers, which save them memory alone.
 _OPERANDS: dict[Kind, dict[str, str]] = {
-    "cpu": {"float32": "fp32", "int8": "int8", "int4": "int8"},
+    "cpu": {"float32": "fp32", "int8": "int8", "int4": "int8", "uint4": "int8"},
     "gpu": {"float32": "fp32", "fp8": "fp8", "mxfp4": "fp4"},
 }
 # Where a device lacks an operand, it computes in the next one.

@@ -19,8 +19,8 @@ class WeightFormat:
         bits: per weight.
         group: weights of a row that share a scale; 0 without scales, -1 for the whole row.
         k_multiple: rows are padded with zeros to a multiple of this.
-        scale: dtype of the scales, `bf16`, `float32` or `e8m0` (a power of two in a byte); empty
-            without.
+        scale: dtype of the scales, `bf16`, `float32` or `e8m0` (a power of two in a byte), or
+            `bf16 and zero` (with a zero point in units of 1 / 256, of 16 bits); empty without.
     """
 
     name: str
@@ -32,7 +32,12 @@ class WeightFormat:
     @property
     def is_integer(self) -> bool:
         """Weights are integers times a bf16 scale, and activations become int8."""
-        return self.scale == "bf16"
+        return self.scale in ("bf16", "bf16 and zero")
+
+    @property
+    def has_zeros(self) -> bool:
+        """A zero point is taken from the integers of a group, which begin at 0."""
+        return self.scale == "bf16 and zero"
 
     @property
     def is_small_float(self) -> bool:
@@ -41,14 +46,23 @@ class WeightFormat:
 
     @property
     def bias(self) -> int:
-        """Added to integers in memory, which go from -bias to bias - 1."""
-        return 1 << (self.bits - 1)
+        """Added to integers in memory, where it makes the least of them 0."""
+        return 0 if self.has_zeros else 1 << (self.bits - 1)
+
+    @property
+    def scale_columns(self) -> int:
+        """Numbers of a group beside its integers or codes: its scale, and its zero point."""
+        return 2 if self.has_zeros else 1
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of one scale, with its zero point."""
+        return {"": 0, "bf16": 2, "float32": 4, "e8m0": 1, "bf16 and zero": 4}[self.scale]
 
     @property
     def bytes_per_weight(self) -> float:
         """With the scales of groups; the one of a whole row is not counted."""
-        scale_bytes = {"": 0, "bf16": 2, "float32": 4, "e8m0": 1}[self.scale]
-        return self.bits / 8 + (scale_bytes / self.group if self.group > 0 else 0)
+        return self.bits / 8 + (self.scale_bytes / self.group if self.group > 0 else 0)
 
     def padded(self, k: int) -> int:
         """Length of a packed row of `k` values."""
@@ -67,6 +81,7 @@ _ALL = {
         WeightFormat("int8", 8, -1, 64, "bf16"),
         WeightFormat("int8:g32", 8, 32, 32, "bf16"),
         WeightFormat("fp8:g128", 8, 128, 128, "float32"),
+        WeightFormat("uint4:g32", 4, 32, 32, "bf16 and zero"),
         WeightFormat("int4:g128", 4, 128, 128, "bf16"),
         WeightFormat("int4:g64", 4, 64, 64, "bf16"),
         WeightFormat("int4:g32", 4, 32, 32, "bf16"),

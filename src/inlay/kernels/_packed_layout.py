@@ -31,7 +31,6 @@ PREAMBLE_BYTES = PREAMBLE.size + _DIGEST_BYTES
 _OS_PAGE = 4096
 _READ_BYTES = 4 << 20
 _ARRAY_DTYPES = ("float32", "uint16", "int8", "uint8", "int32", "int64")
-_SCALE_BYTES = {"": 0, "bf16": 2, "float32": 4, "e8m0": 1}
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -70,7 +69,7 @@ def linear_bytes(out_features: int, in_features: int, format: str) -> int:
     """Size of a dense weight's panels; from whole panels on, rows add up."""
     found = format_named(format)
     row_bits = found.padded(in_features) * found.bits
-    scales = found.groups(in_features) * _SCALE_BYTES[found.scale]
+    scales = found.groups(in_features) * found.scale_bytes
     return -(-out_features // PANEL) * PANEL * (row_bits // 8 + scales)
 
 

@@ -10,7 +10,7 @@ from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.core.roofline import Formats, bytes_per_weight, parts_of
 from inlay.core.units import format_bytes
-from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW
+from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW, format_named
 
 # Those of the CPU kernels, and what only a CUDA backend holds.
 BYTES_PER_WEIGHT = {name: bytes_per_weight(name) for name in (*FORMATS, "float16")}
@@ -100,7 +100,8 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
             router=router,
             head=stored.head or float_dtype,
         )
-    has_4_bits = weight_format == "mxfp4" or weight_format.startswith("int4")
+    name = full_name(weight_format)
+    has_4_bits = name in FORMATS and format_named(name).bits == 4
     other = "int8" if has_4_bits else weight_format
     return PartFormats(
         experts=weight_format,

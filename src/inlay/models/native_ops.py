@@ -315,7 +315,7 @@ def _is_held_as(part: Matrix, weight_format: str) -> bool:
 def _held(part: Matrix) -> tuple[Tensor, Tensor]:
     """What is held in a weight's own format is taken as it is: its codes and scales."""
     assert isinstance(part, QuantizedRows)
-    return part.kernel_codes().contiguous(), part.kernel_scales().contiguous()
+    return part.for_kernels()
 
 
 def _readable(part: Tensor) -> Tensor:

@@ -14,9 +14,12 @@ from torch import Tensor
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import ModelShape
 from inlay.core.quantization import Quantization
+from inlay.core.weight_format import format_named
 from inlay.models.weight_files import Index, WeightFiles
 from inlay.models.weight_names import Expected
 
+# Of zero points, which the kernels hold below 128.
+_MOST_ZERO = 120.0
 # e2m1 by its code: a sign, two bits of exponent, one of mantissa. Source: OCP Microscaling
 # Formats (MX) specification 1.0.
 _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -29,7 +32,8 @@ class QuantizedRows:
     Attributes:
         weight_format: of the kernels, which holds the same.
         codes: what is stored of the weights, `[..., N, *]`; of integers one to a byte.
-        scales: `[..., N, K / group]`.
+        scales: `[..., N, K / group]`; where the kernels have zero points, twice as many: each is
+            followed by its minimum, and weights are `minimum + scale * code`.
         group: weights of a row that share a scale.
         columns: K.
     """
@@ -52,15 +56,18 @@ class QuantizedRows:
         """Some rows, or one of the matrices."""
         return replace(self, codes=self.codes[index], scales=self.scales[index])
 
-    def kernel_codes(self) -> Tensor:
-        """As `set_rows_quantized` of the kernels takes them: integers, or the bytes as they are."""
-        if self.weight_format.startswith("int"):
-            return self.codes
-        return self.codes.contiguous().view(torch.uint8)
-
-    def kernel_scales(self) -> Tensor:
-        """As `set_rows_quantized` takes them: float32, or powers of two in a byte."""
-        return self.scales if self.weight_format == "mxfp4" else self.scales.float()
+    def for_kernels(self) -> tuple[Tensor, Tensor]:
+        """As `set_rows_quantized` of the kernels takes them: integers, or bytes as they are, and
+        scales in float32, or powers of two in a byte.
+        """
+        if format_named(self.weight_format).has_zeros:
+            codes, scales = _with_zero_points(self)
+        elif format_named(self.weight_format).is_integer:
+            codes, scales = self.codes, self.scales.float()
+        else:
+            codes = self.codes.contiguous().view(torch.uint8)
+            scales = self.scales if self.weight_format == "mxfp4" else self.scales.float()
+        return codes.contiguous(), scales.contiguous()
 
     def float(self) -> Tensor:
         """The weights in float32. Cost: four bytes for each."""
@@ -93,6 +100,31 @@ def _integer_floats(rows: QuantizedRows) -> Tensor:
     return _scaled(rows, rows.codes.float())
 
 
+def _lines(rows: QuantizedRows) -> Tensor:
+    scales, minimums = rows.scales[..., 0::2], rows.scales[..., 1::2]
+    codes = rows.codes.float().reshape(*scales.shape, rows.group)
+    return (minimums[..., None] + scales[..., None] * codes).flatten(-2)
+
+
+def _with_zero_points(rows: QuantizedRows) -> tuple[Tensor, Tensor]:
+    """Codes and scales of `(code - zero) * scale`.
+
+    Zero points have an end: where a group is so far beside 0, its codes take larger steps, and its
+    weights change by at most half a `_MOST_ZERO`-th of it.
+    """
+    scales, minimums = rows.scales[..., 0::2], rows.scales[..., 1::2]
+    codes = rows.codes
+    least = minimums.abs() / _MOST_ZERO
+    far = scales.abs() < least
+    if far.any():
+        shrink = torch.where(far, scales / torch.where(far, least, 1.0), 1.0)
+        grouped = codes.reshape(*scales.shape, rows.group) * shrink[..., None]
+        codes = grouped.round().to(torch.int8).flatten(-2)
+        scales = torch.where(far, least, scales)
+    zeros = torch.where(scales == 0, 0.0, -minimums / scales)
+    return codes, torch.stack((scales, zeros), dim=-1).flatten(-2)
+
+
 def _mxfp4_floats(rows: QuantizedRows) -> Tensor:
     values = _E2M1[nibbles(rows.codes).int()].view(*rows.scales.shape, rows.group)
     return torch.ldexp(values, rows.scales.int()[..., None] - 127).flatten(-2)
@@ -102,6 +134,7 @@ _MEANING: dict[str, Callable[[QuantizedRows], Tensor]] = {
     "fp8": _fp8_floats,
     "int8": _integer_floats,
     "int4": _integer_floats,
+    "uint4": _lines,
     "mxfp4": _mxfp4_floats,
 }
 

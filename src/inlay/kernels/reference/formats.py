@@ -9,7 +9,7 @@ import numpy.typing as npt
 from inlay.core.errors import NotFiniteError
 from inlay.core.weight_format import MAX_WHOLE_ROW, WeightFormat, format_named
 from inlay.kernels._checks import F32, array_of, as_f32, check, check_size, from_bf16, to_bf16
-from inlay.kernels.reference import small_floats
+from inlay.kernels.reference import small_floats, zero_points
 
 PANEL = 64
 """Output columns of a packed panel."""
@@ -20,6 +20,7 @@ _SCALE_DTYPES: dict[str, type[Any]] = {
     "bf16": np.uint16,
     "float32": np.float32,
     "e8m0": np.uint8,
+    "bf16 and zero": np.uint32,
 }
 _SMALLEST_PEAK = np.float32(2.0**-100)
 _SMALLEST_ACTIVATION = np.float32(1e-35)
@@ -66,6 +67,8 @@ def largest_weights(scales: npt.NDArray[Any], format: WeightFormat) -> F32:
             number = small_floats.small_float(format)
             largest = number.values()[number.largest]
             result: F32 = small_floats.scale_values(scales) * largest
+        elif format.has_zeros:
+            result = zero_points.largest_weights(scales)
         else:
             result = scales.astype(np.float32) * np.float32(format.bias)
     return result
@@ -75,7 +78,7 @@ def check_scales(format: WeightFormat) -> None:
     """Raise for a format without scales."""
     check(
         format.group != 0,
-        f"format: '{format.name}' has no scales; name one of int8, int4, fp8 or mxfp4",
+        f"format: '{format.name}' has no scales; name one of int8, int4, uint4, fp8 or mxfp4",
     )
 
 
@@ -89,26 +92,27 @@ def checked_quantized(
     scales = array_of(scales, scales_name, 2, np.uint8 if pairs else np.float32)
     check_size(q, name, 1, -(-k // 2) if pairs else k, "the row's size")
     check_size(scales, scales_name, 0, len(q), "as many rows as there are of weights")
-    check_size(scales, scales_name, 1, format.groups(k), "groups of a row")
+    counted = "twice the groups of a row" if format.has_zeros else "groups of a row"
+    check_size(scales, scales_name, 1, format.groups(k) * format.scale_columns, counted)
     if format.is_small_float:
         codes = small_floats.apart(q, k) if pairs else q
         small_floats.check_codes(codes, scales, format, name, scales_name)
         return codes, scales
-    largest = largest_weights(from_bf16(to_bf16(scales)), format)
-    in_range = np.all((q >= -format.bias) & (q < format.bias), axis=1)
-    fits = np.isfinite(largest).all(axis=1) & in_range
+    stored = zero_points.rounded(scales) if format.has_zeros else from_bf16(to_bf16(scales))
+    in_range = np.all((q >= -format.bias) & (q < (1 << format.bits) - format.bias), axis=1)
+    fits = np.isfinite(largest_weights(stored, format)).all(axis=1) & in_range
+    beyond = "a zero point beyond 127.99, " if format.has_zeros else ""
     check(
         bool(fits.all()),
         f"{name}: row {int(fits.argmin()) if len(fits) else 0} holds a scale that is not finite, "
-        "a scale whose weights are not, or an integer outside the format's range",
+        f"a scale whose weights are not, {beyond}or an integer outside the format's range",
     )
     return q, scales
 
 
 def panel_bytes(format: WeightFormat, k: int) -> int:
     """Bytes of a packed panel whose rows have `k` values."""
-    scale_bytes = _SCALE_DTYPES[format.scale]().itemsize if format.scale else 0
-    return PANEL * (scale_bytes * format.groups(k) + format.padded(k) * format.bits // 8)
+    return PANEL * (format.scale_bytes * format.groups(k) + format.padded(k) * format.bits // 8)
 
 
 def check_inner_size(format: WeightFormat, name: str, k: int) -> None:
@@ -126,6 +130,11 @@ def quantized(x_NK: F32, format: WeightFormat) -> tuple[npt.NDArray[Any], npt.ND
     if format.is_small_float:
         codes, small_scales = small_floats.quantized(x_NGI, format)
         return codes.reshape(len(x_NK), format.padded(x_NK.shape[1])), small_scales
+    if format.has_zeros:
+        nibbles, lines = zero_points.quantized(x_NGI)
+        nibbles = nibbles.reshape(len(x_NK), format.padded(x_NK.shape[1]))
+        nibbles[:, x_NK.shape[1] :] = 0
+        return nibbles.astype(np.int8), lines
     q, scales = _in_8_bits(x_NGI) if format.bits == 8 else _in_4_bits(x_NGI)
     return q.astype(np.int8).reshape(len(x_NK), format.padded(x_NK.shape[1])), scales
 
@@ -204,7 +213,8 @@ class StoredRows:
     Attributes:
         stored_NK: float32, bf16 bits, unsigned integers (q + 128 or q + 8), or codes of small
             floats; K is padded.
-        scales_NG: bf16 bits, float32 or e8m0; floats have the array and do not use it.
+        scales_NG: bf16 bits, float32 or e8m0, or words of a scale and a zero point; floats have the
+            array and do not use it.
     """
 
     format: WeightFormat
@@ -248,7 +258,9 @@ class StoredRows:
         self.stored_NK[rows, : q.shape[1]] = (q.astype(np.int16) + self.format.bias).astype(
             np.uint8
         )
-        self.scales_NG[rows] = to_bf16(scales)
+        self.scales_NG[rows] = (
+            zero_points.words_of(scales) if self.format.has_zeros else to_bf16(scales)
+        )
 
     def integers(self) -> npt.NDArray[np.int16]:
         """q [N, padded K]."""
@@ -259,11 +271,12 @@ class StoredRows:
         if self.format.group == 0:
             return as_f32(self.stored_NK[:, : self.k])
         if self.format.is_integer:
-            q, scales = self.integers().astype(np.float32), from_bf16(self.scales_NG)
+            q, (scales, zeros) = self.integers().astype(np.float32), self._scales_and_zeros()
         else:
             q = small_floats.small_float(self.format).values()[self.stored_NK]
             scales = small_floats.scale_values(self.scales_NG)
-        values = q.reshape(*scales.shape, -1) * scales[..., None]
+            zeros = np.zeros_like(scales)
+        values: F32 = (q.reshape(*scales.shape, -1) - zeros[..., None]) * scales[..., None]
         return values.reshape(len(self.stored_NK), -1)[:, : self.k]
 
     def times(self, x_TK: F32) -> F32:
@@ -273,7 +286,7 @@ class StoredRows:
         if not self.format.is_integer:
             return from_bf16(to_bf16(x_TK)) @ self.values().T
         a_TK, a_scales_TG = packed_activations(x_TK, self.format)
-        w_NK, w_scales_NG = self.integers(), from_bf16(self.scales_NG)
+        w_NK, (w_scales_NG, zeros_NG) = self.integers(), self._scales_and_zeros()
         groups = w_scales_NG.shape[1]
         size = w_NK.shape[1] // groups
         out = np.zeros((len(x_TK), len(w_NK)), np.float32)
@@ -281,8 +294,16 @@ class StoredRows:
             steps = slice(g * size, (g + 1) * size)
             # Exact: whole numbers far below 2^53.
             sums = a_TK[:, steps].astype(np.float64) @ w_NK[:, steps].astype(np.float64).T
-            out += sums.astype(np.float32) * (w_scales_NG[:, g] * a_scales_TG[:, g, None])
+            row_sums = a_TK[:, steps].sum(axis=1, dtype=np.float32)
+            from_zero = sums.astype(np.float32) - zeros_NG[:, g] * row_sums[:, None]
+            out += from_zero * (w_scales_NG[:, g] * a_scales_TG[:, g, None])
         return out
+
+    def _scales_and_zeros(self) -> tuple[F32, F32]:
+        if self.format.has_zeros:
+            return zero_points.apart(self.scales_NG)
+        scales = from_bf16(self.scales_NG)
+        return scales, np.zeros_like(scales)
 
     def taken(self, rows: npt.NDArray[np.int64]) -> "StoredRows":
         """Some rows; a negative number is a row of zero bytes."""

@@ -24,6 +24,8 @@ _FORMATS = {
     Type.Q5_0: "int8:g32",
     Type.Q5_1: "int8:g32",
     Type.MXFP4: "mxfp4",
+    Type.Q4_K: "uint4:g32",
+    Type.Q4_1: "uint4:g32",
 }
 _SMALLEST = "int4:g32"
 _HEAD = NAMES["head"]

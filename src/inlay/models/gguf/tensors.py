@@ -25,6 +25,8 @@ from inlay.models.weight_names import Expected, names_of
 
 _GROUP = 32
 _HALF_GROUP = np.dtype((np.void, _GROUP // 2))
+_GROUP_BYTES = np.dtype((np.void, _GROUP))
+_LARGE_BLOCK = 256  # of the K types
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _IGNORED = ("rope_freqs.weight",)
 _HASH_SAMPLES = 4096
@@ -214,15 +216,54 @@ def _q8_0(data: Bytes, columns: int) -> QuantizedRows:
 
 def _q4_0(data: Bytes, columns: int) -> QuantizedRows:
     blocks = _blocks(data, columns, 18)
-    # The low halves of a group's bytes are its first sixteen, the high ones the others. Half groups
-    # are moved as wholes: byte by byte it would take most of the time of loading.
-    packed = np.ascontiguousarray(blocks[..., 2:].view(_HALF_GROUP)).view(np.uint8)
-    codes = np.empty((*packed.shape[:-1], 2), _HALF_GROUP)
-    codes[..., 0] = (packed & 15).view(_HALF_GROUP)[..., 0]
-    codes[..., 1] = (packed >> 4).view(_HALF_GROUP)[..., 0]
-    integers = codes.view(np.int8)
+    integers = _nibbles(blocks[..., 2:], _HALF_GROUP)
     integers -= 8
     return _rows("int4:g32", integers, _float16(blocks), columns)
+
+
+def _q4_1(data: Bytes, columns: int) -> QuantizedRows:
+    blocks = _blocks(data, columns, 20)
+    scales, minimums = (_float16(blocks[..., at : at + 2]).float() for at in (0, 2))
+    return _lines(_nibbles(blocks[..., 4:], _HALF_GROUP), scales, minimums, columns)
+
+
+def _q4_k(data: Bytes, columns: int) -> QuantizedRows:
+    blocks = _blocks(data, columns, 144, _LARGE_BLOCK)
+    # The low halves of 32 bytes are one group, the high ones the next.
+    codes = _nibbles(blocks[..., 16:], _GROUP_BYTES)
+    # 6 bits for each of eight scales, then of eight minimums: of the first four of both the low
+    # bits of a byte each; what those leave and four more bytes have the last four.
+    packed = np.ascontiguousarray(blocks[..., 4:16]).reshape(*blocks.shape[:-1], 3, 4)
+    scales, minimums, rest = (packed[..., i, :] for i in range(3))
+    whole = (
+        (scales & 63, rest & 15 | scales >> 6 << 4),
+        (minimums & 63, rest >> 4 | minimums >> 6 << 4),
+    )
+    steps, falls = (
+        _float16(blocks[..., at : at + 2]).float()[..., None]
+        * torch.from_numpy(np.concatenate(parts, axis=-1)).float()
+        for at, parts in zip((0, 2), whole, strict=True)
+    )
+    return _lines(codes, steps.flatten(-2), -falls.flatten(-2), columns)
+
+
+def _lines(codes: Bytes, scales: Tensor, minimums: Tensor, columns: int) -> QuantizedRows:
+    """Weights `minimum + scale * code`."""
+    by_row = torch.from_numpy(codes.reshape(*scales.shape[:-1], columns))
+    both = torch.stack((scales, minimums), dim=-1).flatten(-2)
+    return QuantizedRows("uint4:g32", by_row, both, _GROUP, columns)
+
+
+def _nibbles(packed: Bytes, half: np.dtype[Any]) -> Bytes:
+    """Codes: the low halves of so many bytes, then the high ones. Moved as wholes: byte by byte it
+    would take most of the time of loading.
+    """
+    packed = np.ascontiguousarray(packed.view(half)).view(np.uint8)
+    codes = np.empty((*packed.shape[:-1], packed.shape[-1] // half.itemsize, 2), half)
+    codes[..., 0] = (packed & 15).view(half)
+    codes[..., 1] = (packed >> 4).view(half)
+    integers: Bytes = codes.reshape(*packed.shape[:-1], -1).view(np.int8)
+    return integers
 
 
 def _mxfp4(data: Bytes, columns: int) -> QuantizedRows:
@@ -231,8 +272,8 @@ def _mxfp4(data: Bytes, columns: int) -> QuantizedRows:
     return _rows("mxfp4", _neighbours(blocks[..., 1:]), scales, columns)
 
 
-def _blocks(data: Bytes, columns: int, size: int) -> Bytes:
-    return np.asarray(data).view(np.uint8).reshape(*data.shape[:-1], columns // _GROUP, size)
+def _blocks(data: Bytes, columns: int, size: int, weights: int = _GROUP) -> Bytes:
+    return np.asarray(data).view(np.uint8).reshape(*data.shape[:-1], columns // weights, size)
 
 
 def _neighbours(packed: Bytes) -> Bytes:
@@ -256,5 +297,7 @@ def _rows(weight_format: str, codes: Any, scales: Tensor, columns: int) -> Quant
 _CODES: dict[Type, Callable[[Bytes, int], QuantizedRows]] = {
     Type.Q8_0: _q8_0,
     Type.Q4_0: _q4_0,
+    Type.Q4_1: _q4_1,
+    Type.Q4_K: _q4_k,
     Type.MXFP4: _mxfp4,
 }

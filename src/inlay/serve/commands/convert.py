@@ -24,7 +24,7 @@ def convert(
         typer.Option(
             metavar="FORMAT",
             help="Of the routed experts, where nearly all weights of such models are: int4:g32, "
-            "int4:g64, int4:g128, int8, int8:g32, mxfp4, fp8:g128, bf16, float32.",
+            "int4:g64, int4:g128, uint4:g32, int8, int8:g32, mxfp4, fp8:g128, bf16, float32.",
             show_default="int4:g32",
         ),
     ] = None,

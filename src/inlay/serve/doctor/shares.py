@@ -19,7 +19,13 @@ MEASURED = (
 )
 
 # A format and the operand whose peak it is compared with; others are taken as these.
-_FORMATS = {"bfloat16": "bf16", "int8": "int8", "int8:g32": "int8", "int4:g32": "int8"}
+_FORMATS = {
+    "bfloat16": "bf16",
+    "int8": "int8",
+    "int8:g32": "int8",
+    "uint4:g32": "int8",
+    "int4:g32": "int8",
+}
 _ROWS, _COLUMNS, _TOKENS = 8192, 2048, 256
 _TURNS = 5
 _HEADS, _KV_HEADS, _HEAD_DIM, _PAGE_TOKENS = 32, 4, 128, 16
