@@ -361,13 +361,30 @@ def _stored(values: np.ndarray, kind: Type) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _q4_k(values: np.ndarray) -> np.ndarray:
-    """Blocks of 256 at random, about as large as the values: no library makes them here."""
-    blocks = values.size // 256
-    draw = np.random.default_rng(blocks)
-    data = draw.integers(0, 256, (blocks, 144), np.uint8)
-    scale = np.full((blocks, 1), float(np.abs(values).mean()) / 200, np.float16)
-    data[:, :2] = scale.view(np.uint8)
-    data[:, 2:4] = (8 * scale).astype(np.float16).view(np.uint8)
+    """Blocks of 256 from each group's least and greatest value; no library makes them here."""
+    groups = values.reshape(-1, 8, 32)
+    falls = np.maximum(-groups.min(axis=2), 0)
+    steps = np.maximum(groups.max(axis=2) + falls, 1e-8) / 15
+    factors = [np.maximum(part.max(axis=1), 1e-6) / 63 for part in (steps, falls)]
+    halves = [factor.astype(np.float16) for factor in factors]
+    scales, minimums = (
+        np.clip(np.rint(part / half.astype(np.float32)[:, None]), 0, 63).astype(np.uint8)
+        for part, half in zip((steps, falls), halves, strict=True)
+    )
+    wide = (halves[0][:, None] * scales, halves[1][:, None] * minimums)
+    least = np.maximum(wide[0], 1e-8)[..., None]
+    codes = np.clip(np.rint((groups + wide[1][..., None]) / least), 0, 15).astype(np.uint8)
+    low, high = (slice(0, 4), slice(4, 8))
+    packed = [
+        *(part[:, low] | part[:, high] >> 4 << 6 for part in (scales, minimums)),
+        scales[:, high] & 15 | (minimums[:, high] & 15) << 4,
+    ]
+    data = np.concatenate(
+        [half[:, None].view(np.uint8) for half in halves]
+        + packed
+        + [(codes[:, 0::2] | codes[:, 1::2] << 4).reshape(len(codes), 128)],
+        axis=1,
+    )
     return data.reshape(*values.shape[:-1], -1)
 
 

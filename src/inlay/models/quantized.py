@@ -117,10 +117,10 @@ def _with_zero_points(rows: QuantizedRows) -> tuple[Tensor, Tensor]:
     least = minimums.abs() / _MOST_ZERO
     far = scales.abs() < least
     if far.any():
-        shrink = torch.where(far, scales / torch.where(far, least, 1.0), 1.0)
+        shrink = torch.where(far, scales.abs() / torch.where(far, least, 1.0), 1.0)
         grouped = codes.reshape(*scales.shape, rows.group) * shrink[..., None]
         codes = grouped.round().to(torch.int8).flatten(-2)
-        scales = torch.where(far, least, scales)
+        scales = torch.where(far, torch.copysign(least, scales), scales)
     zeros = torch.where(scales == 0, 0.0, -minimums / scales)
     return codes, torch.stack((scales, zeros), dim=-1).flatten(-2)
 

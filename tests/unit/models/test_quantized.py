@@ -7,11 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from inlay import kernels
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_config import read_shape
 from inlay.models.conversion.convert import convert
 from inlay.models.formats import file_bytes
 from inlay.models.model import load_model
+from inlay.models.quantized import QuantizedRows
 from tests.support.model_driver import ModelDriver
 from tests.support.quantized_files import FP8_CONFIG, INT4_CONFIG, MXFP4_CONFIG, quantize_files
 from tests.support.tiny_models import make_tiny_model
@@ -44,6 +46,25 @@ def test_the_same_bits_as_their_floats(directories: tuple[Path, Path, str], back
     quantized, floats, _ = directories
     options = {"weight_format": "float32", "backend": backend}
     assert torch.equal(logits(quantized, **options), logits(floats, **options))
+
+
+def test_groups_far_from_zero_take_larger_steps() -> None:
+    """Kernels have no zero point beyond 128: such a group changes by up to a 240th of its place."""
+    codes = torch.arange(16, dtype=torch.int8).repeat(2, 8)
+    # Steps of a group, and its least weight.
+    lines = [[0.1, -0.75], [0.001, -0.9], [0.0, 0.5], [0.0, 0.0], [-0.01, 4.0], [0.5, -60.0]]
+    scales = torch.tensor(lines[:4] + lines[4:] + lines[:2]).view(2, 8)
+    rows = QuantizedRows("uint4:g32", codes, scales, 32, 128)
+    weight = kernels.LinearWeight(2, 128, "uint4:g32")
+    weight.set_rows_quantized(0, *rows.for_kernels())
+    held = torch.from_numpy(weight.dequantize()).view(2, 4, 32)
+    meant = rows.float().view(2, 4, 32)
+    places = scales[:, 1::2, None].abs()
+    assert ((held - meant).abs() <= places / 240 + meant.abs() / 256).all()
+    near = [(0, 0), (1, 1), (1, 2)]
+    for row, group in near:
+        off = (held - meant)[row, group].abs()
+        assert (off <= (meant[row, group].abs() + scales[row, 2 * group]) / 256).all()
 
 
 def test_as_transformers_has_their_floats(directories: tuple[Path, Path, str]) -> None:
