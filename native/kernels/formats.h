@@ -19,7 +19,8 @@
 //
 // A packed row of activations is [K] bf16 or int8, then per group its fp32 scale, then per group
 // -bias * (sum of its int8 values), which turns a product with biased weights into one with q; of
-// formats with zero points, the sum.
+// formats with zero points, the sum as fp32. Rows lie an odd number of cache lines apart, or those
+// of a power of two would share a few sets of a cache.
 //
 // Only plain structs and functions with internal linkage: ISA files include this header.
 #pragma once
@@ -112,7 +113,7 @@ static constexpr PanelLayout panel_layout(Format format, int64_t k) {
 struct RowLayout {
   int64_t scales;     // offset of the scales in bytes
   int64_t sums;       // offset of the sums
-  int64_t row_bytes;  // a multiple of 64
+  int64_t row_bytes;  // an odd multiple of 64
 };
 
 static constexpr RowLayout row_layout(Format format, int64_t k) {
@@ -123,7 +124,7 @@ static constexpr RowLayout row_layout(Format format, int64_t k) {
   layout.scales = round_up(panel.k * element, 64);
   const int64_t groups = operand == Operand::kI8 ? round_up(panel.groups * 4, 64) : 0;
   layout.sums = layout.scales + groups;
-  layout.row_bytes = layout.sums + groups;
+  layout.row_bytes = round_up(layout.sums + groups - 64, 128) + 64;
   return layout;
 }
 

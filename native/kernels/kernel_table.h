@@ -47,7 +47,7 @@ struct Fetch {
 // c[panels][rows][kPanel] = X[rows][k] * panel, for consecutive panels. Several panels share the
 // reading of X. Only the first `cols` columns of the last panel are needed.
 struct PanelProduct {
-  const std::byte* const* x_rows;  // packed rows, fp32 rows for kF32
+  const std::byte* const* x_rows;  // packed rows, fp32 rows for kF32; see KernelTable::even_rows
   int64_t rows;                    // at most kMaxRows
   const std::byte* panel;
   int64_t panels;
@@ -186,7 +186,8 @@ struct KernelTable {
   // With what, for people.
   const char* integer_products;
   const char* bf16_products;
-  const char* fp32;  // products, attention and all else
+  const char* fp32;   // products, attention and all else
+  int64_t even_rows;  // products of so many rows want them equally far apart
   void (*pack_rows)(const PackRows&);
   void (*panel_product)(const PanelProduct&);
   void (*quantize_row)(const QuantizeRow&);

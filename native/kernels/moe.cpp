@@ -100,7 +100,12 @@ void moe(const Moe& p) {
                              p.experts->format()};
   const int64_t bytes = MoeMemory(p, experts, chunk, formats, nullptr).bytes;
   const MoeMemory memory(p, experts, chunk, formats, session.shared_scratch<std::byte>(bytes));
-  session.prepare_thread_scratch(ProductScratch::kFloats + kMaxRows * memory.value_stride);
+  const int64_t copied_bytes = table.even_rows > kMaxRows
+                                   ? 0
+                                   : std::max(packed_bytes(formats[0], kMaxRows, hidden),
+                                              packed_bytes(formats[1], kMaxRows, hidden));
+  session.prepare_thread_scratch(ProductScratch::kFloats + kMaxRows * memory.value_stride +
+                                 copied_bytes / 4);
   const int64_t down_panels = panel_count(hidden);
 
   for (int64_t first = 0; first < p.x_TM.rows; first += chunk) {

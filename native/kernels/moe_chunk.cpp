@@ -34,6 +34,13 @@ void Chunk::gate_up(const Item& item, const Item* next, int thread) const {
   const std::byte* x_rows[kMaxRows];
   const PackedRows& x = x_[experts_.is_shared(block.expert) ? 0 : 1];
   for (int64_t r = 0; r < rows; ++r) x_rows[r] = x.row(memory_.pairs.token[block.first_row + r]);
+  if (rows >= table_.even_rows && info(weights.format()).operand != Operand::kF32) {
+    std::byte* copies =
+        reinterpret_cast<std::byte*>(scratch.rest + kMaxRows * memory_.value_stride);
+    for (int64_t r = 0; r < rows; ++r, copies += x.stride)
+      x_rows[r] = static_cast<const std::byte*>(
+          std::memcpy(copies, x_rows[r], static_cast<std::size_t>(x.stride)));
+  }
   const float* gate_bias = weights.gate_bias(expert);
   const float* up_bias = weights.up_bias(expert);
   // One panel at a time, because the block's values fill much of L2 already.

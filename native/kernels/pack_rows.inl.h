@@ -7,10 +7,9 @@ inline void bf16_row(const float* x, int64_t k, int64_t padded, uint16_t* out) {
   for (int64_t i = k; i < padded; ++i) out[i] = 0;
 }
 
-// One group: int8 values, their scale, and their sum times a factor. `x` has n values, the rest of
-// the group is zero.
-inline void int8_group(const float* x, int64_t n, int64_t group, int32_t factor_of_sum, int8_t* out,
-                       float* scale, int32_t* sum) {
+// One group: int8 values, their scale, and as result their sum. `x` has n values, the rest of the
+// group is zero.
+inline int32_t int8_group(const float* x, int64_t n, int64_t group, int8_t* out, float* scale) {
   int32_t largest = 0;  // magnitudes order like their bits
   for (int64_t i = 0; i < n; ++i) {
     int32_t bits;
@@ -40,14 +39,13 @@ inline void int8_group(const float* x, int64_t n, int64_t group, int32_t factor_
   }
   for (int64_t i = n; i < group; ++i) out[i] = 0;
   *scale = usable ? magnitude / 127.0f : largest < kInfinity ? 0.0f : __builtin_nanf("");
-  *sum = factor_of_sum * total;
+  return total;
 }
 
 void pack_rows(const PackRows& p) {
   const PanelLayout panel = panel_layout(p.format, p.k);
   const RowLayout layout = row_layout(p.format, p.k);
   const int32_t bias = info(p.format).bits == 8 ? Dot::kBias8 : info(p.format).bias;
-  const int32_t factor_of_sum = has_zeros(p.format) ? 1 : -bias;
   for (int64_t r = 0; r < p.rows; ++r) {
     const float* x = p.x + r * p.x_stride;
     std::byte* out = p.out + r * p.out_stride;
@@ -56,12 +54,16 @@ void pack_rows(const PackRows& p) {
       continue;
     }
     float* scales = reinterpret_cast<float*>(out + layout.scales);
-    int32_t* sums = reinterpret_cast<int32_t*>(out + layout.sums);
     for (int64_t g = 0; g < panel.groups; ++g) {
       const int64_t first = g * panel.group_k;
       const int64_t left = p.k - first;
-      int8_group(x + first, left < panel.group_k ? left : panel.group_k, panel.group_k,
-                 factor_of_sum, reinterpret_cast<int8_t*>(out) + first, scales + g, sums + g);
+      const int32_t sum =
+          int8_group(x + first, left < panel.group_k ? left : panel.group_k, panel.group_k,
+                     reinterpret_cast<int8_t*>(out) + first, scales + g);
+      if (has_zeros(p.format))
+        reinterpret_cast<float*>(out + layout.sums)[g] = static_cast<float>(sum);
+      else
+        reinterpret_cast<int32_t*>(out + layout.sums)[g] = -bias * sum;
     }
   }
 }

@@ -4,7 +4,6 @@
 
 // A slice of K of 8-bit weights for many rows; 4-bit ones take half as many bytes.
 constexpr int64_t kSliceBytes = 32 * 1024;
-constexpr int64_t kSliceK = kSliceBytes / kPanel;
 
 inline float* results(const PanelProduct& p, int64_t panel) {
   return p.c + panel * p.rows * kPanel;
@@ -49,12 +48,14 @@ inline int64_t one_tile_k(const PanelLayout& layout) {
 }
 
 // Multiplies all rows by a slice of one panel. The products below cut panels for such a unit;
-// kInPlace: they are read where they are.
+// kInPlace: they are read where they are. Slices of K: of panels of 8 bits, of bf16, and of what is
+// taken apart, in bytes of a column.
 template <typename TheOp, bool kInPlace = true>
 class VectorUnit {
  public:
   using Op = TheOp;
   static constexpr bool kWindows = true;
+  static constexpr int64_t kSliceK = kSliceBytes / kPanel, kScratchK = kSliceK;
   // Twice the K of integers and up to eight times the bytes: these panels pass through L2.
   static constexpr int64_t kFloatSliceK = 2 * kSliceK;
 
@@ -149,7 +150,7 @@ inline void grouped_product(const PanelProduct& p, const PanelLayout& layout) {
   using Op = typename Unit::Op;
   Unit unit(p, layout);
   const RowLayout row = row_layout(p.format, p.k);
-  const int64_t slice_k = p.rows <= Op::kTileRows ? one_tile_k<Op>(layout) : kSliceK;
+  const int64_t slice_k = p.rows <= Op::kTileRows ? one_tile_k<Op>(layout) : Unit::kSliceK;
   const int64_t slice = slice_k < layout.group_k ? 1 : slice_k / layout.group_k;
   over_slices<Unit>(p, layout.groups, slice, [&](int64_t i, int64_t first, int64_t end) {
     unit.multiply(
@@ -163,7 +164,7 @@ inline void spread_product(const PanelProduct& p, const PanelLayout& layout) {
   Unit unit(p, layout);
   std::byte* bytes = p.scratch;
   const RowLayout row = row_layout(p.format, p.k);
-  const int64_t slice = kSliceK / layout.group_k;
+  const int64_t slice = Unit::kScratchK / layout.group_k;
   over_slices<Unit>(p, layout.groups, slice, [&](int64_t i, int64_t first, int64_t end) {
     IntegerRun run =
         whole_groups(layout, row, p.panel + i * layout.panel_bytes, first, end, Unit::Op::kSteps);
@@ -189,7 +190,7 @@ inline void whole_row_product(const PanelProduct& p, const PanelLayout& layout) 
   using Op = typename Unit::Op;
   Unit unit(p, layout);
   const RowLayout row = row_layout(p.format, p.k);
-  const int64_t slice = p.rows <= Op::kTileRows ? one_tile_k<Op>(layout) : kSliceK;
+  const int64_t slice = p.rows <= Op::kTileRows ? one_tile_k<Op>(layout) : Unit::kSliceK;
   over_slices<Unit>(p, layout.k, slice, [&](int64_t i, int64_t k0, int64_t k1) {
     IntegerRun run = whole_groups(layout, row, p.panel + i * layout.panel_bytes, 0, 1, Op::kSteps);
     run.weights += k0 / Op::kSteps * Op::kPanelBytes;
@@ -207,7 +208,7 @@ template <typename Unit, typename Decode, typename Body>
 inline void over_decoded(const PanelProduct& p, const PanelLayout& layout, const Decode& decode,
                          const Body& body) {
   const bool one_tile = p.rows <= Unit::Op::kTileRows;
-  const int64_t slice_k = kSliceK / (one_tile ? 4 : 2);
+  const int64_t slice_k = Unit::kScratchK / (one_tile ? 4 : 2);
   const int64_t ahead = one_tile ? kStripBytes : 0;
   over_slices<Unit>(
       p, layout.groups, slice_k / layout.group_k, [&](int64_t i, int64_t first, int64_t end) {

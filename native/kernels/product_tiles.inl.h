@@ -84,8 +84,7 @@ struct IntegerTile {
       Dot::I acc[kRows][kVecs];
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const int32_t* sums = reinterpret_cast<const int32_t*>(rows[r] + run.row_sums);
-        const Dot::I start = Op::Scales::start(sums[group]);
+        const Dot::I start = Op::Scales::start(rows[r] + run.row_sums + group * 4);
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v)
           acc[r][v] = run.begins_group ? start : Dot::load(c + r * kPanel + v * Vec::kWidth);
@@ -102,8 +101,7 @@ struct IntegerTile {
       for (int r = 0; r < kRows; ++r) {
         const Vec::F a_scale =
             Vec::set(reinterpret_cast<const float*>(rows[r] + run.row_scales)[group]);
-        const Vec::F row_sum = Vec::set(
-            static_cast<float>(reinterpret_cast<const int32_t*>(rows[r] + run.row_sums)[group]));
+        const std::byte* row_sum = rows[r] + run.row_sums + group * 4;
         x[r] += run.steps * Op::kRowBytes;
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) {

@@ -32,6 +32,6 @@ namespace {
 }  // namespace
 
 extern const KernelTable kTable;
-const KernelTable kTable = make_table("amx", "tdpbsud, tiles", "tdpbf16ps, tiles");
+const KernelTable kTable = make_table("amx", "tdpbsud, tiles", "tdpbf16ps, tiles", kMinTileRows);
 
 }  // namespace inlay::kernels::amx

@@ -29,6 +29,6 @@ namespace {
 }  // namespace
 
 extern const KernelTable kTable;
-const KernelTable kTable = make_table("amx_emulated", "plain, tiles", "plain, tiles");
+const KernelTable kTable = make_table("amx_emulated", "plain, tiles", "plain, tiles", kMinTileRows);
 
 }  // namespace inlay::kernels::amx_emulated

@@ -123,4 +123,5 @@ def _nearest_bf16(x: Any) -> F32:
 
 
 def _together(scales: Any, zeros: Any) -> F32:
-    return np.stack([scales, zeros], axis=-1).reshape(len(scales), -1).astype(np.float32)
+    both = np.stack([scales, zeros], axis=-1).astype(np.float32)
+    return both.reshape(len(scales), 2 * np.shape(scales)[1])
