@@ -16,7 +16,9 @@ int main(int argc, char** argv) {
   const auto count = static_cast<int32_t>(tokens.size());
 
   llama_backend_init();
-  llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
+  llama_model_params options = llama_model_default_params();
+  options.use_extra_bufts = false;  // with AMX its own layout crashes (llama-cpp-python 0.3.36)
+  llama_model* model = llama_model_load_from_file(argv[1], options);
   if (model == nullptr) return 1;
   llama_context_params params = llama_context_default_params();
   params.n_ctx = params.n_batch = params.n_ubatch = static_cast<uint32_t>(count);
