@@ -4,7 +4,7 @@ Before each run of the engine the machine is measured as `inlay doctor --save` d
 changes its speed within seconds, so decode is predicted with the bandwidth that was measured
 between the engine's steps; all else is as a user's plan has it. Models are GGUF files, so weights
 are packed into memory. Memory: what the process holds, clean pages of files left out, beside the
-plan's without its reserve for others.
+plan's for steps as long as the prompt and without its reserve for others.
 """
 
 import tempfile
@@ -92,7 +92,7 @@ def plan(
     prompt, output = run.workload["prompt_tokens"], run.workload["output_tokens"]
     planned = PlannedModel(name="random", origin="the benchmark", shape=shape)
     parts = parts_of(shape, choose_formats(planned, "auto", machine))
-    placement = place(shape, parts, machine, kv_tokens=prompt + output)
+    placement = place(shape, parts, machine, kv_tokens=prompt + output, step_tokens=prompt)
     gbs = done.rates[ONE]["decode_read_gbs"]
     nodes = tuple(replace(node, bandwidth_gbs=gbs / len(machine.nodes)) for node in machine.nodes)
     meanwhile = replace(machine, nodes=nodes)

@@ -52,7 +52,7 @@ def grouped(
 
 def bits_of(weight_format: str) -> int:
     """Bits of a weight without its scales."""
-    return {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}[weight_format.split(":")[0]]
+    return {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4, "uint4": 4}[weight_format.split(":")[0]]
 
 
 def start_peers(
