@@ -17,6 +17,7 @@ from benchmarks.kernels.layers import LayerShape, OurLayers, expected_touched, r
 from benchmarks.kernels.peer_layers import PeerFailed, PeerKind, PeerLayer
 from benchmarks.triples import Comparison, Limit, Side
 from inlay import kernels
+from inlay.core.weight_format import format_named
 
 Params = Mapping[str, Any]
 PeerAt = tuple[PeerLayer, Sequence[int]]  # and the tokens it is asked for
@@ -52,7 +53,7 @@ def grouped(
 
 def bits_of(weight_format: str) -> int:
     """Bits of a weight without its scales."""
-    return {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4, "uint4": 4}[weight_format.split(":")[0]]
+    return format_named(weight_format).bits
 
 
 def start_peers(

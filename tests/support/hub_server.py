@@ -29,6 +29,7 @@ class Repo:
     gated: bool = False
     commit: str = "0123456789abcdef0123456789abcdef01234567"
     branches: tuple[str, ...] = ("main",)
+    gguf: dict[str, Any] | None = None  # what a hub has read of such files
 
 
 @dataclass
@@ -136,7 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
             {"rfilename": file, "size": len(data), "blobId": _sha1(data)} | _lfs(data, "sha256")
             for file, data in repo.files.items()
         ]
-        return {"id": name, "modelId": name, "sha": repo.commit, "siblings": siblings}
+        about = {"id": name, "modelId": name, "sha": repo.commit, "siblings": siblings}
+        return about | ({"gguf": repo.gguf} if repo.gguf else {})
 
     def _tree(self, repo: Repo) -> list[dict[str, Any]]:
         return [

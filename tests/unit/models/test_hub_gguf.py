@@ -99,6 +99,16 @@ def test_what_there_is(hub: HubServer, tmp_path: Path) -> None:
     assert hub.gets == []
 
 
+def test_an_architecture_that_is_not_read(hub: HubServer, tmp_path: Path) -> None:
+    """Before anything is fetched, where the hub says what the files are."""
+    hub.repos["org/tiny-GGUF"].gguf = {"architecture": "mamba", "total": 10**9}
+    with pytest.raises(UnsupportedModelError, match="org/tiny-GGUF: architecture 'mamba' is not"):
+        fetch("org/tiny-GGUF", quant="Q8_0", endpoint=hub.url, cache_dir=tmp_path)
+    assert hub.gets == []
+    hub.repos["org/tiny-GGUF"].gguf = {"architecture": "qwen3"}
+    fetch("org/tiny-GGUF", quant="Q8_0", endpoint=hub.url, cache_dir=tmp_path)
+
+
 def test_what_does_not_fit(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "total_memory_bytes", lambda: 1000)
     with pytest.raises(ResourceError, match="of memory: name a smaller quantisation"):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inlay.core.errors import UnsupportedModelError
+
 KEYS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -155,3 +157,22 @@ ROWS: dict[str, GgufRow] = {
         model_type="qwen3_moe", experts_key="num_experts", config={"norm_topk_prob": True}
     ),
 }
+
+
+def row_of(name: Any, where: str) -> GgufRow:
+    """The row of an architecture.
+
+    Args:
+        where: what says so, for messages.
+
+    Raises:
+        UnsupportedModelError: it is not read from GGUF; the message lists those that are.
+    """
+    row = ROWS.get(name) if isinstance(name, str) else None
+    if row is None:
+        raise UnsupportedModelError(
+            f"{where}: architecture {name!r} is not read from GGUF; read are "
+            f"{', '.join(ROWS)}: take the model's *.safetensors, or add its row to "
+            "inlay/models/gguf/architectures.py"
+        )
+    return row

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import ReaderTensor
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
-from inlay.models.gguf.architectures import KEYS, NAMES, ROWS, SIGMOID, SOFTMAX, GgufRow
+from inlay.models.gguf.architectures import KEYS, NAMES, SIGMOID, SOFTMAX, GgufRow, row_of
 from inlay.models.gguf.reader import GgufFile
 
 # Where most weights are of a type, the kernels' format that holds as much of them.
@@ -53,13 +53,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         UnsupportedModelError: an architecture that is not read from GGUF, or an option of it.
     """
     name = file.metadata.get("general.architecture")
-    row = ROWS.get(name) if isinstance(name, str) else None
-    if row is None:
-        raise UnsupportedModelError(
-            f"{file.files[0].name}: architecture {name!r} is not read from GGUF; read are "
-            f"{', '.join(ROWS)}: take the model's *.safetensors, or add its row to "
-            "inlay/models/gguf/architectures.py"
-        )
+    row = row_of(name, file.files[0].name)
     prefix = f"{name}."
     given = {
         key.removeprefix(prefix): value
