@@ -163,18 +163,19 @@ template <int kVecs>
 constexpr int kFetchLevel = kWholePanel<kVecs> ? kIntoL2 : kIntoL1;
 
 // acc += rows * weights over `steps` steps.
-template <typename Op, int kRows, int kVecs>
+template <typename Op, int kRows, int kVecs, bool kFetches = true>
 inline __attribute__((always_inline)) void accumulate(const std::byte* const* x, const std::byte* w,
                                                       int64_t steps, Prefetch& prefetch,
                                                       typename Op::Acc (&acc)[kRows][kVecs]) {
   const int64_t end = steps * Op::kRowBytes;
   for (int64_t offset = 0; offset < end;) {
-    prefetch.some();
+    if constexpr (kFetches) prefetch.some();
     const int64_t left = end - offset;
     const int64_t stop =
         left < kStepsPerFetch * Op::kRowBytes ? end : offset + kStepsPerFetch * Op::kRowBytes;
     for (; offset < stop; offset += Op::kRowBytes, w += Op::kPanelBytes) {
-      if (prefetch.ahead != 0) prefetch.nearer<kVecs * Vec::kWidth * 4, kFetchLevel<kVecs>>();
+      if constexpr (kFetches)
+        if (prefetch.ahead != 0) prefetch.nearer<kVecs * Vec::kWidth * 4, kFetchLevel<kVecs>>();
 #pragma GCC unroll 2
       for (int part = 0; part < Op::kParts; ++part) {
         typename Op::Word words[kVecs];
@@ -214,7 +215,7 @@ inline void accumulate_apart(const std::byte* const* rows, const std::byte* w, i
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) sums[0][r][v] = sums[1][r][v] = Vec::zero();
     accumulate<PartOf<Op, 0>, kRows, kVecs>(x, w, Op::kStepsApart, prefetch, sums[0]);
-    accumulate<PartOf<Op, 1>, kRows, kVecs>(x, w, Op::kStepsApart, prefetch, sums[1]);
+    accumulate<PartOf<Op, 1>, kRows, kVecs, false>(x, w, Op::kStepsApart, prefetch, sums[1]);
     w += Op::kStepsApart * Op::kPanelBytes;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
