@@ -13,8 +13,8 @@
 //     e2m1   [kPanel][4]            eight steps, from the lowest four bits on: 0, 2, 4, 6, 1, 3, 5,
 //     7
 // Integers are stored unsigned, q + bias; with a zero point they stand for (q - zero) * scale. K is
-// padded with zero weights, columns past N have scale
-// (or value) zero. The steps of small floats lie so that each half of a word has one of a pair of
+// padded with zero weights (codes of 0, which meet activations of 0), columns past N have scale (or
+// value) zero. The steps of small floats lie so that each half of a word has one of a pair of
 // steps below the other: taken apart into bf16, they become words of bf16 panels.
 //
 // A packed row of activations is [K] bf16 or int8, then per group its fp32 scale, then per group

@@ -23,9 +23,8 @@ namespace inlay::kernels {
 // Rows per product, so that the fp32 results of one product (24 KiB) stay in L1/L2.
 constexpr int64_t kMaxRows = 96;
 
-// Bytes that a product may use for weights and rows in another layout: less than an L1 and L2
-// share.
-constexpr int64_t kProductScratch = 96 * 1024;
+// Bytes that a product may use for a slice of weights in another layout, and for sums of tiles.
+constexpr int64_t kProductScratch = 40 * 1024;
 
 // Rows of activations to the operand of a format, K padded with zeros (see formats.h). A row with a
 // NaN or an infinity gets NaN as its scales, so that its results are NaN.

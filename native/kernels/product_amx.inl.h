@@ -16,7 +16,8 @@ class TileUnit {
  public:
   using Op = TheOp;
   static constexpr bool kWindows = false;
-  // Rows and panels are read from L2 as fast as from L1, and sums stay in tiles over a slice.
+  // 1 KiB of each row. More of 32 rows and as many columns is more than L1 holds; less, and tiles
+  // of sums are loaded and stored more often.
   static constexpr int64_t kSliceK = 1024;
   static constexpr int64_t kFloatSliceK = kSliceK / 2;
   static constexpr int64_t kScratchK = 512;

@@ -4,8 +4,8 @@
 // anonymous namespace: see isa/*.cpp.
 //
 // Relative L2 error of Gaussian weights in rows of 2048: int8 0.83 %, int8:g32 0.54 %, int4:g128
-// 9.67 %, int4:g64 8.98 %, int4:g32 8.09 %. For int4:g32 the largest magnitude at 7 gives 9.70 %,
-// at -8 8.40 %, five times as many candidates 8.09 % as well.
+// 9.67 %, int4:g64 8.98 %, int4:g32 8.09 %, uint4:g32 7.05 %. For int4:g32 the largest magnitude at
+// 7 gives 9.70 %, at -8 8.40 %, five times as many candidates 8.09 % as well.
 
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: the low byte of x + kRounder is x rounded
 constexpr int32_t kInfinityBits = 0x7f800000;

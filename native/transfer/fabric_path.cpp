@@ -233,6 +233,7 @@ bool FabricPath::take_completions() {
   fabric::Endpoint& endpoint = link_->endpoint();
   bool moved = false;
   for (int i = 0; i < kMaxPumpTurns && state_ < State::kOver && !broken_; ++i) {
+    rail_->port->drop_late();
     const int taken = endpoint.progress(*this);
     moved |= taken > 0;
     issue();
@@ -242,7 +243,6 @@ bool FabricPath::take_completions() {
 }
 
 bool FabricPath::pump() {
-  rail_->port->drop_late();
   const auto owner = rail_->peer.lock();
   bool more;
   {

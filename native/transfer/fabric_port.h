@@ -43,7 +43,8 @@ class FabricPort final : public net::Handler,
   std::optional<net::fabric::ConnectionManager> manager;  // of a domain with connections
   const uint8_t index;                                    // in the offer
   const std::string interface;                            // its network card; empty: it has none
-  // To be called before the provider is, for whatever end of this port; see fabric_target.h.
+  // To be called before the provider is, for whatever end of this port, while its transport lives;
+  // see fabric_target.h.
   const std::function<void()> drop_late;
 
   FabricPortOffer offer() const;

@@ -65,12 +65,10 @@ class FabricTarget::Served final : public net::Handler,
     const std::lock_guard lock(target_.mutex_);
     if (dropped) return false;
     for (int i = 0; i < 16; ++i) {
-      if (is_late()) {  // we may be stopped at any time
-        target_.drop(shared_from_this());
-        return false;
-      }
       endpoint->progress(*this);
       if (endpoint->may_sleep()) break;
+      target_.drop_late_now();  // we may be stopped at any time
+      if (dropped) return false;
     }
     return true;
   }
@@ -210,10 +208,18 @@ Transport::Answer FabricTarget::answer(const net::EngineId& from, const FabricQu
 
 // We may have been stopped for a while.
 void FabricTarget::drop_late() {
-  const uint64_t until = none_late_until_;
-  if (until == kNever || boot_time_ns() <= until) return;
+  if (!some_may_be_late()) return;
   const std::lock_guard lock(mutex_);
   drop_all_late();
+}
+
+void FabricTarget::drop_late_now() {
+  if (some_may_be_late()) drop_all_late();
+}
+
+bool FabricTarget::some_may_be_late() const {
+  const uint64_t until = none_late_until_;
+  return until != kNever && boot_time_ns() > until;
 }
 
 void FabricTarget::drop_all_late() {

@@ -42,7 +42,8 @@ class FabricTarget {
                   std::span<const std::byte> greeting);
   Transport::Answer answer(const net::EngineId& from, const FabricQuestion& question);
   // Closes connections whose leases are over, or whose initiators are silent. Of any thread that is
-  // about to call a provider; costs a look at the clock while a lease is out, else nothing.
+  // about to call a provider; costs a look at the clock while a lease is out or an end without a
+  // connection is open, else nothing.
   void drop_late();
   // The same, and lets idle connections sleep. Ten times a second.
   void beat();
@@ -51,6 +52,7 @@ class FabricTarget {
   void close();
 
  private:
+  bool some_may_be_late() const;
   static constexpr uint64_t kNever = ~uint64_t{0};
   class Served;
   // What is known of an initiator.
@@ -62,6 +64,7 @@ class FabricTarget {
 
   // All locked:
   bool take_number(Initiator& initiator, uint64_t connection);
+  void drop_late_now();
   void drop_all_late();
   void drop(const std::shared_ptr<Served>& served);
   void serve(Initiator& initiator, const std::shared_ptr<Served>& served);

@@ -48,7 +48,7 @@ from inlay.models.download import (
 )
 from inlay.models.formats import format_that_fits, held_bytes
 from inlay.models.gguf.architectures import row_of
-from inlay.models.hub_gguf import gguf_files, gguf_in_cache, has_gguf
+from inlay.models.hub_gguf import gguf_files, gguf_in_cache, has_gguf, has_others
 from inlay.models.memory import total_memory_bytes
 
 # Everything but weights that a model needs.
@@ -126,8 +126,9 @@ def fetch(
         if quant is None and (has_tensors or not has_gguf(sizes)):
             return _download(repository, revision, weight_format, sizes, progress)
         files = [HubFile(file, sizes[file]) for file in gguf_files(name, sizes, quant)]
-        if architecture := (info.gguf or {}).get("architecture"):  # as the hub has read it
-            row_of(architecture, name)
+        # The hub has read one of the files, which may be one beside the models.
+        if (architecture := (info.gguf or {}).get("architecture")) and not has_others(sizes):
+            row_of(architecture, f"{name}, as the hub has it")
         file_bytes = sum(file.size_bytes for file in files)
         _check_resources(repository, files, None, file_bytes if weight_format == "auto" else 0)
         return _fetch_files(repository, revision, files, progress) / files[0].name

@@ -66,6 +66,12 @@ def has_gguf(sizes: Mapping[str, int]) -> bool:
     return bool(_models(sizes))
 
 
+def has_others(sizes: Mapping[str, int]) -> bool:
+    """Whether there is GGUF that is no model by its name."""
+    files = {file for file in sizes if Path(file).suffix == ".gguf"}
+    return not files <= {file for files in _models(sizes).values() for file in files}
+
+
 def gguf_in_cache(name: str, revision: str | None, cache: Path) -> tuple[Path, dict[str, int]]:
     """Where the hub's cache keeps a repository, and its GGUF files that are there, with sizes."""
     folder = cache / repo_folder_name(repo_id=name, repo_type="model")

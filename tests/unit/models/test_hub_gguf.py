@@ -101,12 +101,19 @@ def test_what_there_is(hub: HubServer, tmp_path: Path) -> None:
 
 def test_an_architecture_that_is_not_read(hub: HubServer, tmp_path: Path) -> None:
     """Before anything is fetched, where the hub says what the files are."""
-    hub.repos["org/tiny-GGUF"].gguf = {"architecture": "mamba", "total": 10**9}
-    with pytest.raises(UnsupportedModelError, match="org/tiny-GGUF: architecture 'mamba' is not"):
+    repo = hub.repos["org/tiny-GGUF"]
+    repo.gguf = {"architecture": "mamba", "total": 10**9}
+    others = repo.files.pop("mmproj-F16.gguf")
+    message = "org/tiny-GGUF, as the hub has it: architecture 'mamba' is not"
+    with pytest.raises(UnsupportedModelError, match=message):
         fetch("org/tiny-GGUF", quant="Q8_0", endpoint=hub.url, cache_dir=tmp_path)
     assert hub.gets == []
-    hub.repos["org/tiny-GGUF"].gguf = {"architecture": "qwen3"}
+    repo.gguf = {"architecture": "qwen3"}
     fetch("org/tiny-GGUF", quant="Q8_0", endpoint=hub.url, cache_dir=tmp_path)
+    # It may have read what lies beside the models.
+    repo.gguf = {"architecture": "clip"}
+    repo.files["mmproj-F16.gguf"] = others
+    fetch("org/tiny-GGUF", quant="Q4_0", endpoint=hub.url, cache_dir=tmp_path)
 
 
 def test_what_does_not_fit(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,11 @@ def test_a_report_says_what_is_simulated() -> None:
         "KTransformers",
     ):
         assert part in simulated
+    for weight_format in ("int4", "uint4:g32", "mxfp4"):
+        on_gpu = text_of(plan("qwen3-8b", "xeon-spr-2s+h800", weight_format=weight_format))
+        assert "other formats there are a prediction" in on_gpu
+    floats = text_of(plan("qwen3-8b", "xeon-spr-2s+h800", weight_format="bfloat16"))
+    assert "other formats" not in floats
     measured = text_of(plan("qwen3-8b"))
     assert "simulated" not in measured
     assert json.dumps(as_dict(plan("qwen3-8b"), []))

@@ -10,6 +10,7 @@ from rich.text import Text
 from inlay.core.hardware import Device, Machine
 from inlay.core.offload import MemoryUse, OperatorSize
 from inlay.core.roofline import Kind, Operator
+from inlay.core.weight_format import FORMATS, format_named
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
 from inlay.serve.titled_rows import print_titled_rows
@@ -84,8 +85,11 @@ def notes(plan: Plan) -> list[str]:
             "uses both is a prediction"
         )
     formats = {plan.formats.experts, plan.formats.mlp, plan.formats.attention}
-    if on_gpu and any(name.startswith("int") for name in formats):
-        found.append("this version holds only floats on a GPU; integers there are a prediction")
+    if on_gpu and any(name in FORMATS and format_named(name).group != 0 for name in formats):
+        found.append(
+            "this version holds only floats of 16 and 32 bits on a GPU; other formats there are a "
+            "prediction"
+        )
     if plan.prefill_chunk < plan.prefill[-1].tokens:
         found.append(
             f"prompts in steps of {plan.prefill_chunk} tokens, as the engine does by default"
