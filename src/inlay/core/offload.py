@@ -85,7 +85,7 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class Offload:
     """Where everything lies.
 
     Attributes:
@@ -140,7 +140,7 @@ def place(
     *,
     kv_tokens: int,
     step_tokens: int = STEP_TOKENS,
-) -> Placement:
+) -> Offload:
     """Fill the GPUs by intensity and the host with the rest.
 
     Args:
@@ -195,7 +195,7 @@ def place(
                 capacity_bytes=capacity,
             )
         )
-    return Placement(
+    return Offload(
         gpu_share=share, gpu_layers=gpu_layers, gpu_experts=gpu_experts, uses=tuple(uses)
     )
 

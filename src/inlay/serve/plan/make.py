@@ -8,8 +8,8 @@ from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.hardware import Efficiency, Machine
 from inlay.core.model_shape import ModelShape
 from inlay.core.offload import (
+    Offload,
     OperatorSize,
-    Placement,
     longest_context,
     most_that_fit,
     operator_sizes,
@@ -90,7 +90,7 @@ class Plan:
     context_tokens: int
     prefill_chunk: int
     operators: tuple[OperatorSize, ...]
-    placement: Placement
+    placement: Offload
     kv_token_bytes: float
     most_requests: int
     prefill: tuple[Speed, ...]
@@ -166,7 +166,7 @@ def prefill_speed(
     shape: ModelShape,
     parts: Sequence[Part],
     machine: Machine,
-    placement: Placement,
+    placement: Offload,
     prompt_tokens: int,
     chunk_tokens: int,
 ) -> Speed:
@@ -182,7 +182,7 @@ def decode_speed(
     shape: ModelShape,
     parts: Sequence[Part],
     machine: Machine,
-    placement: Placement,
+    placement: Offload,
     context_tokens: int,
     requests: int = 1,
 ) -> Speed:
@@ -195,7 +195,7 @@ def _speed(
     shape: ModelShape,
     parts: Sequence[Part],
     machine: Machine,
-    placement: Placement,
+    placement: Offload,
     steps: Sequence[Step],
     *,
     tokens: int,
@@ -239,7 +239,7 @@ def _decode_speeds(
 
 def _place_requests(
     shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int, requests: int
-) -> Placement | None:
+) -> Offload | None:
     """None without room, also where layers would leave the GPU that stay there for one request."""
     try:
         one, many = (
