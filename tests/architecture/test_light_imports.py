@@ -9,7 +9,8 @@ import pytest
 from tests.support.tree import ROOT, modules, packages
 
 LIGHT_PACKAGES = {
-    "core", "kernels", "transfer", "store", "weights", "cache", "cluster", "sim", "connect",
+    "core", "kernels", "transfer", "store", "weights", "cache", "experts", "cluster", "sim",
+    "connect",
 }  # fmt: skip
 # Of heavier packages, these modules: what clients, tokenizing and the command line stand on.
 LIGHT_MODULES = {"models", "models.text", "engine", "engine.client", "serve", "serve.cli"}
