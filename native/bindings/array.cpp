@@ -208,6 +208,12 @@ void Array::require_contiguous() const {
   }
 }
 
+nb::object with_own_storage(nb::handle array) {
+  if (PyObject_CheckBuffer(array.ptr()) != 0 || !nb::hasattr(array, "detach"))
+    return nb::borrow(array);
+  return array.attr("detach")();
+}
+
 kernels::ConstRows const_rows(const Array& array) {
   if (array.stride(1) != 1) fail(array.name(), ": the last dimension must be contiguous");
   return {array.as<const float>(Kind::kF32), array.size(0), array.size(1), array.stride(0)};

@@ -98,6 +98,11 @@ class Array {
   nb::ndarray<nb::ro> dlpack_;
 };
 
+// For a call that goes on after it returns: DLPack keeps a torch tensor alone, which lets go of its
+// storage at `tensor.data = other`. This gives one of the same storage, and other objects as they
+// are.
+nb::object with_own_storage(nb::handle array);
+
 // A matrix of fp32 rows with contiguous columns.
 kernels::ConstRows const_rows(const Array& array);
 kernels::Rows rows(const Array& array);

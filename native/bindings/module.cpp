@@ -49,6 +49,8 @@ void translate_errors(const std::exception_ptr& error, void*) {
     set_error("ArgumentError", PyExc_ValueError, e);
   } catch (const inlay::WaitTimeoutError& e) {
     set_error("WaitTimeoutError", PyExc_TimeoutError, e);
+  } catch (const inlay::EngineError& e) {
+    set_error("EngineError", PyExc_RuntimeError, e);
   } catch (const inlay::ResourceError& e) {
     set_error("ResourceError", PyExc_RuntimeError, e);
   }
@@ -66,6 +68,7 @@ NB_MODULE(_native, m) {
   inlay::bindings::register_weights(kernels);
   inlay::bindings::register_linear(kernels);
   inlay::bindings::register_moe(kernels);
+  inlay::bindings::register_hand_over(kernels);
   inlay::bindings::register_attention(kernels);
   inlay::bindings::register_rows(kernels);
   inlay::bindings::register_limits(kernels);

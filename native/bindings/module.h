@@ -14,6 +14,7 @@ void register_limits(nanobind::module_& kernels);
 void register_weights(nanobind::module_& kernels);
 void register_linear(nanobind::module_& kernels);
 void register_moe(nanobind::module_& kernels);
+void register_hand_over(nanobind::module_& kernels);
 void register_attention(nanobind::module_& kernels);
 void register_rows(nanobind::module_& kernels);
 void register_pending(nanobind::module_& kernels);

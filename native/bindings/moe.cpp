@@ -1,3 +1,5 @@
+#include "moe.h"
+
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -10,6 +12,13 @@ namespace inlay::bindings {
 
 using namespace nb::literals;
 using kernels::ExpertWeights;
+
+kernels::Activation checked_activation(float alpha, float limit, float up_offset) {
+  if (!std::isfinite(alpha)) fail("activation.alpha: must be finite, got ", alpha);
+  if (!(limit > 0)) fail("activation.limit: must be above 0 (infinity: none), got ", limit);
+  if (!std::isfinite(up_offset)) fail("activation.up_offset: must be finite, got ", up_offset);
+  return {alpha, limit, up_offset};
+}
 
 namespace {
 
@@ -25,13 +34,6 @@ void check_routing(const kernels::Moe& p) {
     if (!std::isfinite(weight) && (p.expert_mask_E == nullptr || p.expert_mask_E[id] != 0))
       fail("routing_TK: weight ", weight, " of token ", i / p.top_k, " is not finite");
   }
-}
-
-kernels::Activation checked_activation(float alpha, float limit, float up_offset) {
-  if (!std::isfinite(alpha)) fail("activation.alpha: must be finite, got ", alpha);
-  if (!(limit > 0)) fail("activation.limit: must be above 0 (infinity: none), got ", limit);
-  if (!std::isfinite(up_offset)) fail("activation.up_offset: must be finite, got ", up_offset);
-  return {alpha, limit, up_offset};
 }
 
 // Whether what picks the experts is used where it lies, or from a copy.
@@ -109,14 +111,6 @@ struct SubmittedMoe {
   MoeCall checked;
   nb::object experts, shared;
 };
-
-// A torch tensor of the same storage: DLPack keeps the tensor alone, which lets go of its storage
-// at `tensor.data = other`.
-nb::object with_own_storage(nb::handle array) {
-  if (PyObject_CheckBuffer(array.ptr()) != 0 || !nb::hasattr(array, "detach"))
-    return nb::borrow(array);
-  return array.attr("detach")();
-}
 
 Pending submit_moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
                    nb::handle routing_TK, nb::handle out_TM, bool accumulate,

@@ -18,15 +18,13 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr double kMaxTimeout_s = 1e6;
-
 struct Abandoned {
   std::shared_ptr<Ticket> ticket;
   std::shared_ptr<const void> kept;
 };
 
 // What dropped Pendings kept for work that was not done; the GIL guards it. Only a Python thread
-// can let go of Python objects, so the next submission does. Never destroyed: at exit work may
+// can let go of Python objects, so the next Pending does. Never destroyed: at exit work may
 // still be running.
 std::vector<Abandoned>& abandoned() {
   static auto* const list = new std::vector<Abandoned>();
@@ -36,7 +34,9 @@ std::vector<Abandoned>& abandoned() {
 }  // namespace
 
 Pending::Pending(std::shared_ptr<Ticket> ticket, std::shared_ptr<const void> kept)
-    : ticket_(std::move(ticket)), kept_(std::move(kept)) {}
+    : ticket_(std::move(ticket)), kept_(std::move(kept)) {
+  std::erase_if(abandoned(), [](const Abandoned& entry) { return entry.ticket->done(); });
+}
 
 Pending::~Pending() {
   if (ticket_ == nullptr || done()) return;
@@ -73,7 +73,6 @@ void Pending::wait(std::optional<double> timeout_s) {
 }
 
 Pending submit(std::function<void()> work, std::shared_ptr<const void> kept) {
-  std::erase_if(abandoned(), [](const Abandoned& entry) { return entry.ticket->done(); });
   return Pending(kernels::AsyncQueue::instance().submit(std::move(work)), std::move(kept));
 }
 

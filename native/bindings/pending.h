@@ -14,6 +14,9 @@
 
 namespace inlay::bindings {
 
+// The longest timeout of a call.
+inline constexpr double kMaxTimeout_s = 1e6;
+
 class Pending {
  public:
   Pending(std::shared_ptr<kernels::Ticket> ticket, std::shared_ptr<const void> kept);

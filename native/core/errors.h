@@ -23,6 +23,12 @@ class WaitTimeoutError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What an engine's step needs was broken off.
+class EngineError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // The system has no more of what is needed, e.g. threads.
 class ResourceError : public std::runtime_error {
  public:

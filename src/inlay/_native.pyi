@@ -109,6 +109,36 @@ class kernels:
         @property
         def done(self) -> bool: ...
 
+    class HandOver:
+        def __init__(
+            self,
+            layers: Sequence[kernels.ExpertWeights],
+            x_2TM: Any,
+            ids_2TK: Any,
+            routing_2TK: Any,
+            out_2TM: Any,
+            words_L2: Any,
+            alpha: float = 1.0,
+            limit: float = ...,
+            up_offset: float = 0.0,
+        ) -> None: ...
+        def begin(
+            self,
+            rows: int,
+            on_host_LE: Any,
+            deferred_T: Any = None,
+            counted_T: Any = None,
+            timeout_s: float = 60.0,
+        ) -> kernels.Pending: ...
+        def cancel(self) -> None: ...
+        def ask(self, layer: int) -> None: ...
+        def wait_answer(self, layer: int, timeout_s: float) -> None: ...
+        def take_counts(self, out_LE: Any) -> None: ...
+        @property
+        def immediate_s(self) -> float: ...
+        @property
+        def deferred_s(self) -> float: ...
+
     @staticmethod
     def quantize(weight_NK: Any, format: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]: ...
     @staticmethod

@@ -66,6 +66,36 @@ def moe(k: Any, **changed: Any) -> None:
     )  # fmt: skip
 
 
+def hand_over(k: Any, **changed: Any) -> None:
+    given = {
+        "x_2TM": f(2, 3, 8),
+        "ids_2TK": np.zeros((2, 3, 2), np.int32),
+        "routing_2TK": f(2, 3, 2),
+        "out_2TM": f(2, 3, 8),
+        "words_L2": np.zeros((1, 2), np.uint32),
+        "rows": 2,
+        "on_host_LE": np.ones((1, 3), np.bool_),
+        "deferred_T": np.ones(2, np.int32),
+        "counted_T": None,
+        "timeout_s": 60.0,
+        "layer": 0,
+        "out_LE": np.zeros((1, 3), np.uint32),
+        **changed,
+    }
+    made = k.HandOver(
+        [k.ExpertWeights(3, 8, 4, "float32")], given["x_2TM"], given["ids_2TK"],
+        given["routing_2TK"], given["out_2TM"], given["words_L2"],
+    )  # fmt: skip
+    pending = made.begin(
+        given["rows"], on_host_LE=given["on_host_LE"], deferred_T=given["deferred_T"],
+        counted_T=given["counted_T"], timeout_s=given["timeout_s"],
+    )  # fmt: skip
+    made.ask(given["layer"])
+    made.wait_answer(0, 60)
+    pending.wait(60)
+    made.take_counts(given["out_LE"])
+
+
 def quantised_rows(k: Any, **changed: Any) -> None:
     given = {"first": 0, "q_NK": np.zeros((2, 40), np.int8), "scales_NG": f(2, 2), **changed}
     weight = k.LinearWeight(4, 40, "int4:g32")
@@ -201,6 +231,40 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (moe, "expert_mask_E", f(3)),
     (moe, "expert_mask_E", np.ones(2, np.uint8)),
     (moe, "expert_mask_E", np.ones(6, np.bool_)[::2]),
+    (hand_over, "x_2TM", f(2, 3, 9)),
+    (hand_over, "x_2TM", f(3, 3, 8)),
+    (hand_over, "x_2TM", f(3, 8)),
+    (hand_over, "x_2TM", f(2, 3, 16)[:, :, ::2]),
+    (hand_over, "ids_2TK", np.zeros((2, 3, 2), np.int64)),
+    (hand_over, "ids_2TK", np.zeros((2, 4, 2), i32)),
+    (hand_over, "ids_2TK", np.full((2, 3, 2), 3, i32)),
+    (hand_over, "routing_2TK", f(2, 3, 3)),
+    (hand_over, "routing_2TK", np.full((2, 3, 2), np.inf, np.float32)),
+    (hand_over, "out_2TM", f(2, 2, 8)),
+    (hand_over, "out_2TM", read_only(f(2, 3, 8))),
+    (hand_over, "out_2TM", f(2, 6, 8)[:, ::2]),
+    (hand_over, "words_L2", np.zeros((2, 2), np.uint32)),
+    (hand_over, "words_L2", np.zeros((1, 3), np.uint32)),
+    (hand_over, "words_L2", np.zeros((1, 2), i32)),
+    (hand_over, "words_L2", read_only(np.zeros((1, 2), np.uint32))),
+    (hand_over, "rows", -1),
+    (hand_over, "rows", 4),
+    (hand_over, "on_host_LE", np.ones((1, 4), np.bool_)),
+    (hand_over, "on_host_LE", np.ones((2, 3), np.bool_)),
+    (hand_over, "on_host_LE", f(1, 3)),
+    (hand_over, "deferred_T", np.ones(3, i32)),
+    (hand_over, "deferred_T", np.array([0, -1], i32)),
+    (hand_over, "deferred_T", np.ones(2, np.int64)),
+    (hand_over, "counted_T", np.ones(3, np.bool_)),
+    (hand_over, "counted_T", f(2)),
+    (hand_over, "timeout_s", -1.0),
+    (hand_over, "timeout_s", np.nan),
+    (hand_over, "timeout_s", 1e7),
+    (hand_over, "layer", 1),
+    (hand_over, "layer", -1),
+    (hand_over, "out_LE", np.zeros((1, 4), np.uint32)),
+    (hand_over, "out_LE", read_only(np.zeros((1, 3), np.uint32))),
+    (hand_over, "out_LE", np.zeros((1, 3), i32)),
     (quantised_rows, "first", -1),
     (quantised_rows, "first", 3),
     (quantised_rows, "first", 2**62),
@@ -312,6 +376,7 @@ class Native:
         linear,
         linear_heads,
         moe,
+        hand_over,
         quantised_rows,
         expert,
         quantised,
@@ -377,6 +442,18 @@ OVERLAPS: list[tuple[Callable[..., None], str, Any, dict[str, Any]]] = [
             "expert_mask_E": np.ones(3, np.bool_),
         },
     ),
+    (
+        hand_over,
+        "out_2TM",
+        f(2, 3, 8),
+        {
+            "x_2TM": f(2, 3, 8),
+            "ids_2TK": i32s(2, 3, 2),
+            "routing_2TK": f(2, 3, 2),
+            "words_L2": np.zeros((1, 2), np.uint32),
+        },
+    ),
+    (hand_over, "words_L2", np.zeros((1, 2), np.uint32), {"x_2TM": f(2, 3, 8)}),
     (norm, "out_TM", f(2, 8), {"weight_M": f(8)}),
     (router, "out_ids_TK", i32s(2, 2), {"logits_TE": f(2, 5), "out_weights_TK": f(2, 2)}),
     (router, "out_weights_TK", f(2, 2), {"logits_TE": f(2, 5)}),
@@ -525,6 +602,17 @@ def test_activation(wrong: dict[str, float]) -> None:
         moe_with(kernels, *arguments, activation=kernels.Activation(**wrong))
     with pytest.raises(ArgumentError, match=f"^activation.{name}: "):
         moe_with(reference, *arguments, **{name: value})
+
+
+@pytest.mark.parametrize("module", [Native(), reference], ids=["native", "reference"])
+def test_layers_of_a_hand_over(module: Any) -> None:
+    buffers = (f(2, 1, 8), i32s(2, 1, 1), f(2, 1, 1), f(2, 1, 8), np.zeros((2, 2), np.uint32))
+    layer = module.ExpertWeights(3, 8, 4)
+    for layers in ([], [layer, None], [layer, layer, module.ExpertWeights(3, 9, 4)]):
+        with pytest.raises(ArgumentError, match="^layers: "):
+            module.HandOver(layers, *buffers)
+    with pytest.raises(ArgumentError, match="^words_L2: "):
+        module.HandOver([layer] * 3, *buffers)
 
 
 @pytest.mark.parametrize("module", [kernels, reference], ids=["native", "reference"])

@@ -1,7 +1,8 @@
 """Any arguments at all: a call raises, or its result is the reference's.
 
-`./tools/check sanitizers` runs these again, beside `test_bad_input` and `test_pending`, with new
-examples every time and the extension built with the address and undefined-behaviour sanitizers.
+`./tools/check sanitizers` runs these again, beside `test_bad_input`, `test_pending` and
+`test_hand_over`, with new examples every time and the extension built with the address and
+undefined-behaviour sanitizers.
 """
 
 from collections.abc import Callable
@@ -381,6 +382,48 @@ def test_sizes(a: int, b: int, c: int, d: int, format: str) -> None:
         except (ArgumentError, MemoryError):
             continue
         assert nbytes >= weights * bits // 8
+
+
+@given(st.data(), TOKENS, SIZES, st.integers(1, 5), st.integers(0, 6), SEEDS)
+def test_hand_over(
+    data: st.DataObject, t: int, hidden: int, top_k: int, layers: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    both = [pairs(rng, 6, hidden, 9, "float32") for _ in range(layers)]
+    ids, weights = zip(*(routing(rng, t, 6, top_k) for _ in range(2)), strict=True)
+    rows = data.draw(st.integers(-1, t + 1), "rows")
+
+    def call(module: Any, experts: Any, **arguments: Any) -> None:
+        hand_over = module.HandOver(
+            experts, arguments["x"], arguments["ids"], arguments["weights"], arguments["out"],
+            arguments["words"],
+        )  # fmt: skip
+        pending = hand_over.begin(
+            rows, on_host_LE=arguments["on_host"], deferred_T=arguments["deferred"],
+            counted_T=arguments["counted"],
+        )  # fmt: skip
+        for layer in range(layers):
+            hand_over.ask(layer)
+            hand_over.wait_answer(layer, 60)
+        pending.wait(60)
+
+    arguments = {
+        "experts": [packed for packed, _ in both],
+        "x": floats(rng, 2, t, hidden),
+        "ids": np.stack(ids),
+        "weights": np.stack(weights),
+        "out": np.zeros((2, t, hidden), np.float32),
+        "words": np.zeros((layers, 2), np.uint32),
+        "on_host": rng.random((layers, 6)) < 0.7,
+        "deferred": rng.integers(0, 4, max(rows, 0)).astype(np.int32),
+        "counted": rng.random(max(rows, 0)) < 0.5,
+    }
+    if arguments["ids"].size:
+        bad = data.draw(st.sampled_from([0, 0, 0, -1, -(2**31), 6, 2**31 - 1]), "an id")
+        arguments["ids"].flat[-1] = bad
+        arguments["weights"].flat[0] = data.draw(st.sampled_from([0.5, np.nan]), "a weight")
+    with kernels.force_isa(data.draw(st.sampled_from(kernels.available_isas()), "isa")):
+        check(data, call, arguments, "out", 1e-4, {"experts": [plain for _, plain in both]})
 
 
 @given(st.data(), TOKENS, SIZES, SEEDS)

@@ -87,7 +87,9 @@ def test_stub_has_the_members_and_parameters_of_the_transfer_classes(name: str) 
             assert [part for part in taken if part != "*"] == arguments, f"{name}.{member}"
 
 
-@pytest.mark.parametrize("name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending"])
+@pytest.mark.parametrize(
+    "name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending", "HandOver"]
+)
 def test_stub_has_the_members_of_every_class(name: str) -> None:
     stubbed = public(list(members(stub_class(f"kernels.{name}"))))
     assert stubbed == public(dir(getattr(native("kernels"), name)))

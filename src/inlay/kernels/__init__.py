@@ -16,6 +16,7 @@ from inlay.core.weight_format import FORMATS
 from inlay.kernels._arrays import Array
 from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, rope_and_store
 from inlay.kernels._block_hash import block_hash_chain
+from inlay.kernels._hand_over import HandOver
 from inlay.kernels._linear import LinearWeight, head_rows, linear, linear_heads, pack_linear
 from inlay.kernels._moe import (
     SILU,
@@ -56,6 +57,7 @@ __all__ = [
     "Activation",
     "Array",
     "ExpertWeights",
+    "HandOver",
     "KvGeometry",
     "LinearWeight",
     "MemoryProbe",

@@ -18,6 +18,7 @@ from inlay.kernels.reference.experts import (
     submit_moe,
 )
 from inlay.kernels.reference.formats import quantize
+from inlay.kernels.reference.hand_over import HandOver, split_experts
 from inlay.kernels.reference.linear import (
     LinearWeight,
     linear,
@@ -32,6 +33,7 @@ from inlay.kernels.reference.rows import rms_norm, silu_mul
 __all__ = [
     "MAX_GROUP",
     "ExpertWeights",
+    "HandOver",
     "KvGeometry",
     "LinearWeight",
     "Pending",
@@ -48,5 +50,6 @@ __all__ = [
     "rope_and_store",
     "router_topk",
     "silu_mul",
+    "split_experts",
     "submit_moe",
 ]
