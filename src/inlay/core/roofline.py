@@ -13,6 +13,7 @@ next; that several GPUs could work at the same time. Pure, for serving, planning
 Source: roofline (Williams, Waterman, Patterson, CACM 2009).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -40,8 +41,11 @@ _OPERANDS: dict[Kind, dict[str, str]] = {
 # Where a device lacks an operand, it computes in the next one.
 _WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp32"}
 
-_ACTIVATION_BYTES = 2
-"""Of one number that goes between host and GPU."""
+_ACTIVATION_BYTES = 4
+"""Of one number that goes between host and GPU: rows cross as float32, which the kernels take."""
+
+MOST_STREAM_TOKENS = 1 << 17
+"""Longest step for which streaming is weighed."""
 
 
 def bytes_per_weight(name: str) -> float:
@@ -300,9 +304,50 @@ def predict(
         if not 0 <= share <= 1 or (share and not machine.gpus):
             raise ArgumentError(f"gpu_share: {share} of {name} cannot be on GPUs of {machine.name}")
     ways = [_predict(shape, parts, machine, gpu_share, step, brought=False)]
-    if machine.gpu and machine.gpu.link_gbs and gpu_share.get("routed experts", 0.0) < 1:
+    if _can_bring(shape, machine, gpu_share):
         ways.append(_predict(shape, parts, machine, gpu_share, step, brought=True))
     return min(ways, key=lambda way: way.seconds)
+
+
+def stream_threshold_tokens(
+    shape: ModelShape,
+    parts: Sequence[Part],
+    machine: Machine,
+    gpu_share: Mapping[str, float],
+    *,
+    most_tokens: int = MOST_STREAM_TOKENS,
+) -> int | None:
+    """From how many tokens of a step on it ends sooner if host experts are brought to the GPU.
+
+    Attention takes the same either way, so what is cached changes nothing. Bringing an expert pays
+    with enough tokens to compute with it, so once it pays it does for all longer steps.
+
+    Args:
+        gpu_share: as for `predict`.
+        most_tokens: of a step.
+
+    Returns:
+        None where it never does: without a GPU or host experts, or over too slow a link.
+
+    Cost: about two predictions for each doubling of `most_tokens`.
+    """
+    if not _can_bring(shape, machine, gpu_share):
+        return None
+
+    def pays(tokens: int) -> bool:
+        computed, brought = (
+            _predict(shape, parts, machine, gpu_share, Step(new_tokens=tokens), brought=brought)
+            for brought in (False, True)
+        )
+        return brought.seconds < computed.seconds
+
+    first = bisect_left(range(1, most_tokens + 1), True, key=pays) + 1
+    return first if first <= most_tokens else None
+
+
+def _can_bring(shape: ModelShape, machine: Machine, gpu_share: Mapping[str, float]) -> bool:
+    on_host = bool(shape.experts) and gpu_share.get("routed experts", 0.0) < 1
+    return on_host and machine.gpu is not None and machine.gpu.link_gbs > 0
 
 
 def _predict(

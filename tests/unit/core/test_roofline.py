@@ -1,5 +1,6 @@
 """Times beside what is computed by hand, and what must hold for every model and machine."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from inlay.core.roofline import (
     expected_experts,
     parts_of,
     predict,
+    stream_threshold_tokens,
     work_of,
 )
 
@@ -205,6 +207,30 @@ def test_with_many_tokens_experts_come_to_the_gpu() -> None:
     assert more.seconds == pytest.approx(2 * 2 * 10**5 * 3 * 8 * 10**6 / 400e12)
 
 
+def test_from_how_many_tokens_experts_come_to_the_gpu() -> None:
+    """All experts are chosen then, 1.92 ms over the link; the processors take 96 us a token."""
+    shape = sparse(moe_intermediate=10**6, experts=4, experts_per_token=2)
+    parts = [part(shape, "routed experts")]
+    expert = 3 * 8 * 10**6
+    over_link, each = 4 * expert * 2 / 50e9, 2 * 2 * expert / 2e12
+    found = stream_threshold_tokens(shape, parts, BOTH, {})
+    assert found == math.floor(over_link / each) + 1 == 81
+    assert predict(shape, parts, BOTH, {}, Step(new_tokens=80)).bound.device == "cpu"
+    assert predict(shape, parts, BOTH, {}, Step(new_tokens=81)).bound.device == "gpu"
+    assert stream_threshold_tokens(shape, parts, BOTH, {}, most_tokens=81) == 81
+    assert stream_threshold_tokens(shape, parts, BOTH, {}, most_tokens=80) is None
+
+
+def test_experts_never_come_to_the_gpu() -> None:
+    shape = sparse()
+    parts = parts_of(shape, BF16)
+    assert stream_threshold_tokens(shape, parts, HOST_ONLY, {}) is None
+    assert stream_threshold_tokens(shape, parts, BOTH, {"routed experts": 1.0}) is None
+    assert stream_threshold_tokens(dense(), parts_of(dense(), BF16), BOTH, {}) is None
+    unlinked = replace(BOTH, gpus=(replace(GPU, link_gbs=0),))
+    assert stream_threshold_tokens(shape, parts, unlinked, {}) is None
+
+
 def test_processors_widen_what_is_cached() -> None:
     shape = dense(heads=2**20)
     parts = [part(shape, "attention core")]
@@ -220,7 +246,7 @@ def test_activations_cross_the_link_once_each_way_per_sparse_layer() -> None:
     found = predict(
         shape, parts_of(shape, BF16), BOTH, {"attention projections": 1}, Step(new_tokens=3)
     )
-    assert seconds(found, "activations", "gpu") == pytest.approx(2 * 1 * 3 * 8 * 2 / 50e9)
+    assert seconds(found, "activations", "gpu") == pytest.approx(2 * 1 * 3 * 8 * 4 / 50e9)
 
 
 @pytest.mark.parametrize("share", [{"routed experts": 1.5}, {"routed experts": -0.1}])
@@ -317,3 +343,30 @@ def test_more_work_is_never_faster(
     two = predict(shape, parts, BOTH, shares, longer)
     assert 0 < one.seconds <= two.seconds * (1 + 1e-9)
     assert one.seconds == pytest.approx(sum(t.seconds for t in one.times if not t.hidden))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(["deepseek-v3", "gpt-oss-20b", "glm-4.5-air"]),
+    formats=st.sampled_from([BF16, INT4]),
+    slow=st.tuples(rates, rates, rates),
+    gpu=st.tuples(rates, st.floats(min_value=1, max_value=10), rates),
+    share=st.floats(0, 0.9),
+)
+def test_longer_steps_than_the_threshold_bring_experts_shorter_ones_do_not(
+    model: str,
+    formats: Formats,
+    slow: tuple[float, float, float],
+    gpu: tuple[float, float, float],
+    share: float,
+) -> None:
+    shape, most = MODELS[model], 1 << 15
+    parts = parts_of(shape, formats)
+    machine = Machine(name="any", nodes=(scaled(NODE, *slow),), gpus=(scaled(GPU, *gpu),))
+    shares = {one.name: 1.0 for one in parts} | {"routed experts": share}
+    found = stream_threshold_tokens(shape, parts, machine, shares, most_tokens=most)
+    for tokens in (1, 10, 100, 1000, 10_000, most, (found or most + 1) - 1, found or 1):
+        if tokens:
+            step = predict(shape, parts, machine, shares, Step(new_tokens=tokens))
+            on_host = any(t.name == "routed experts" and t.device == "cpu" for t in step.times)
+            assert on_host is (found is None or tokens < found)
