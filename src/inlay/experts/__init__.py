@@ -1,8 +1,26 @@
-"""Which routed experts lie in a device's memory and which the processors compute.
+"""Which routed experts lie in a device's memory and which the processors compute, and what else
+runs where, as a user's rules say it.
 
-Decides, and moves nothing: `inlay.models` carries it out.
+Decides, and moves nothing: `inlay.models` carries it out. `read_rules` reads a file in
+KTransformers' grammar; `place_by_rules` turns it into a `Placement` for a model, a table of all
+modules, and what of the rules has no effect here.
 """
 
 from inlay.experts.hotness import Hotness, Move
+from inlay.experts.modules import Module, modules_of
+from inlay.experts.rule_placement import ModulePlacement, RulePlacement, Run, place_by_rules
+from inlay.experts.rules import Rule, parse_rules, read_rules
 
-__all__ = ["Hotness", "Move"]
+__all__ = [
+    "Hotness",
+    "Module",
+    "ModulePlacement",
+    "Move",
+    "Rule",
+    "RulePlacement",
+    "Run",
+    "modules_of",
+    "parse_rules",
+    "place_by_rules",
+    "read_rules",
+]

@@ -1,0 +1,202 @@
+"""The modules of a model as Hugging Face's code names them, which placement rules match.
+
+modules_of(shape)    `model`, `model.embed_tokens`, `model.layers.0.self_attn.q_proj`, ...
+
+Names and classes are those of transformers 5; where older code, or KTransformers' own, has other
+ones, they are matched, too. The routed experts of a layer are one module. Nothing here runs: Inlay
+has one decoder for all architectures, and its own parts in place of these.
+
+Cost: about 20 modules per layer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from inlay.core.errors import UnsupportedModelError
+from inlay.core.model_shape import ModelShape
+
+Family = Literal[
+    "model", "layer", "embedding", "attention", "linear", "norm", "rope", "mlp", "mixture",
+    "router", "experts", "head",
+]  # fmt: skip
+"""What a module is: `mixture` is a layer's MLP that has a router and experts; `linear` is any
+matrix but the router's and the output matrix, `head`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """One module.
+
+    Attributes:
+        name: its dotted path.
+        other_names: under which other code has it.
+        classes: the last parts of their import paths.
+        layer: None outside of the layers.
+    """
+
+    name: str
+    other_names: tuple[str, ...] = ()
+    family: Family
+    classes: tuple[str, ...]
+    layer: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it has."""
+        return (self.name, *self.other_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Classes:
+    """How an architecture's code calls what is not called alike everywhere.
+
+    Attributes:
+        prefix: of most class names.
+        mixture: classes of a mixture; the first is that of transformers 5, as below.
+        router: what the router is.
+        router_name: its name in the mixture.
+        rope: further classes of the rotation.
+        mlp_name: of MLPs in other code.
+    """
+
+    prefix: str
+    mixture: tuple[str, ...] = ()
+    router: tuple[str, ...] = ()
+    router_name: str = "gate"
+    rope: tuple[str, ...] = ()
+    mlp_name: str = ""
+
+
+_DEEPSEEK_V3 = _Classes(
+    prefix="DeepseekV3",
+    mixture=("DeepseekV3MoE",),
+    router=("DeepseekV3TopkRouter", "MoEGate"),
+    rope=("DeepseekV3YarnRotaryEmbedding",),
+)
+
+# By `model_type`, as in core/architectures.py.
+_CLASSES = {
+    "deepseek_v2": _Classes(
+        prefix="DeepseekV2",
+        mixture=("DeepseekV2Moe", "DeepseekV2MoE"),
+        router=("DeepseekV2TopkRouter", "MoEGate"),
+        rope=("DeepseekV2YarnRotaryEmbedding",),
+    ),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "glm4_moe": _Classes(prefix="Glm4Moe", mixture=("Glm4MoeMoE",), router=("Glm4MoeTopkRouter",)),
+    "gpt_oss": _Classes(
+        prefix="GptOss",
+        mixture=("GptOssMLP",),
+        router=("GptOssTopKRouter",),
+        router_name="router",
+    ),
+    "kimi_k2": _DEEPSEEK_V3,
+    "llama": _Classes(prefix="Llama"),
+    "mistral": _Classes(prefix="Mistral"),
+    "mixtral": _Classes(
+        prefix="Mixtral",
+        mixture=("MixtralSparseMoeBlock",),
+        router=("MixtralTopKRouter", "Linear"),
+        mlp_name="block_sparse_moe",
+    ),
+    "qwen3": _Classes(prefix="Qwen3"),
+    "qwen3_moe": _Classes(
+        prefix="Qwen3Moe",
+        mixture=("Qwen3MoeSparseMoeBlock",),
+        router=("Qwen3MoeTopKRouter", "Linear"),
+        rope=("Qwen2MoeRotaryEmbedding",),
+    ),
+}
+
+_MLP_MATRICES = ("gate_proj", "up_proj", "down_proj")
+
+
+def modules_of(shape: ModelShape) -> tuple[Module, ...]:
+    """All modules, each before those below it, in the order in which a token passes them.
+
+    Raises:
+        UnsupportedModelError: nobody has written down the names of this architecture.
+    """
+    if shape.architecture not in _CLASSES:
+        raise UnsupportedModelError(
+            f"modules of model_type {shape.architecture!r} have no names: add its row to "
+            "inlay/experts/modules.py"
+        )
+    return tuple(_walk(shape, _CLASSES[shape.architecture]))
+
+
+def absent_classes(shape: ModelShape) -> frozenset[str]:
+    """Classes that the architecture has and this model not: of dense layers, or of mixtures."""
+    own = _CLASSES[shape.architecture]
+    rows = (row for sparse in (False, True) for row in _mlp(shape, own, sparse=sparse))
+    classes = {name for _, _, _, names in rows for name in names}
+    return frozenset(classes.difference(*(module.classes for module in modules_of(shape))))
+
+
+def _walk(shape: ModelShape, own: _Classes) -> Iterator[Module]:
+    prefix = own.prefix
+    rope = (f"{prefix}RotaryEmbedding", *own.rope)
+    yield Module(name="model", family="model", classes=(f"{prefix}Model",))
+    yield Module(name="model.embed_tokens", family="embedding", classes=("Embedding",))
+    yield Module(name="model.layers", family="model", classes=("ModuleList",))
+    for layer in range(shape.layers):
+        for name, other_names, family, classes in _layer(shape, own, rope, layer):
+            path = f"model.layers.{layer}"
+            yield Module(
+                name=f"{path}{name}",
+                other_names=tuple(f"{path}{other}" for other in other_names),
+                family=family,
+                classes=classes,
+                layer=layer,
+            )
+    yield Module(name="model.norm", family="norm", classes=(f"{prefix}RMSNorm",))
+    yield Module(name="model.rotary_emb", family="rope", classes=rope)
+    yield Module(name="lm_head", family="head", classes=("Linear",))
+
+
+_Row = tuple[str, tuple[str, ...], Family, tuple[str, ...]]
+"""Name below the layer, other names, family, classes."""
+
+
+def _layer(shape: ModelShape, own: _Classes, rope: tuple[str, ...], layer: int) -> Iterator[_Row]:
+    prefix, norm = own.prefix, (f"{own.prefix}RMSNorm",)
+    yield "", (), "layer", (f"{prefix}DecoderLayer",)
+    yield ".self_attn", (), "attention", (f"{prefix}Attention",)
+    for name in _attention(shape):
+        is_norm = name.endswith("norm")
+        classes = norm if is_norm else ("Linear",)
+        yield f".self_attn.{name}", (), "norm" if is_norm else "linear", classes
+    yield ".self_attn.rotary_emb", (), "rope", rope
+    yield from _mlp(shape, own, sparse=layer in shape.sparse_layers)
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        yield f".{name}", (), "norm", norm
+
+
+def _attention(shape: ModelShape) -> tuple[str, ...]:
+    if shape.mla is None:
+        norms = ("q_norm", "k_norm") if shape.qk_norm else ()
+        return ("q_proj", "k_proj", "v_proj", "o_proj", *norms)
+    queries = ("q_a_proj", "q_a_layernorm", "q_b_proj") if shape.mla.q_rank else ("q_proj",)
+    return (*queries, "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj")
+
+
+def _mlp(shape: ModelShape, own: _Classes, *, sparse: bool) -> Iterator[_Row]:
+    mlp = (f"{own.prefix}MLP",)
+
+    def row(name: str, family: Family, classes: tuple[str, ...]) -> _Row:
+        others = (f".{own.mlp_name}{name}",) if own.mlp_name else ()
+        return f".mlp{name}", others, family, classes
+
+    if not sparse:
+        yield row("", "mlp", mlp)
+        for matrix in _MLP_MATRICES:
+            yield row(f".{matrix}", "linear", ("Linear",))
+        return
+    yield row("", "mixture", own.mixture)
+    yield row(f".{own.router_name}", "router", own.router)
+    yield row(".experts", "experts", (f"{own.prefix}Experts", "ModuleList"))
+    if shape.shared_intermediate:
+        yield row(".shared_experts", "mlp", mlp)
+        for matrix in _MLP_MATRICES:
+            yield row(f".shared_experts.{matrix}", "linear", ("Linear",))
