@@ -204,7 +204,7 @@ def parts_of(shape: ModelShape, formats: Formats) -> tuple[Part, ...]:
     )
 
 
-def expected_experts(experts: int, per_token: int, tokens: int) -> float:
+def expected_experts(experts: float, per_token: float, tokens: int) -> float:
     """Distinct experts that `tokens` tokens choose, each `per_token` of `experts` at random."""
     return experts * (1 - (1 - per_token / experts) ** tokens) if experts else 0.0
 
@@ -412,10 +412,15 @@ def _scaled(work: Work, share: float) -> Work:
     return Work(flops=work.flops * share, read_bytes=work.read_bytes * share)
 
 
+def hand_over_seconds(shape: ModelShape, gpu: Device, tokens: int) -> float:
+    """Rows of one layer on their way to the processors' experts, or their sums on the way back."""
+    row_bytes = shape.hidden * _ACTIVATION_BYTES
+    return tokens * row_bytes / (gpu.link_gbs * 1e9) if gpu.link_gbs else 0.0
+
+
 def _hand_over(shape: ModelShape, gpu: Device, share: float, step: Step) -> PartTime:
-    """Activations on their way to the processors' experts and back, once per sparse layer."""
-    elements = 2 * len(shape.sparse_layers) * step.tokens * shape.hidden * share
-    seconds = elements * _ACTIVATION_BYTES / (gpu.link_gbs * 1e9) if gpu.link_gbs else 0.0
+    """There and back, once per sparse layer."""
+    seconds = 2 * len(shape.sparse_layers) * share * hand_over_seconds(shape, gpu, step.tokens)
     return PartTime(
         name="activations", operator="experts", device="gpu", seconds=seconds, limit="link"
     )

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -209,6 +210,59 @@ def test_longer_steps_need_more_memory_for_themselves() -> None:
     (longest,) = [one for one in find_changes(made) if one.what.startswith("steps of 8192 ")]
     assert longest.prefill_times > 1.5
     assert longest.decode_times < 1  # fewer experts stay on the GPU
+
+
+@pytest.mark.parametrize(
+    ("weight_format", "linears_gb"),
+    [("auto", 18.9), ("int4:g32+fp8:g128", 17.1), ("int4", 14.8), ("int4:g32+int4:g32", 9.4)],
+)
+def test_all_layers_of_deepseek_v3_but_its_experts_fit_24_gb(
+    weight_format: str, linears_gb: float
+) -> None:
+    """What every token passes, 16.2 B weights without the embedding, and 8k of context."""
+    made = plan("deepseek-v3", "xeon-spr-2s+4090", weight_format=weight_format, context=8192)
+    placement = made.placement
+    assert placement.gpu_layers == made.model.shape.layers == 61
+    experts = {size.operator: size for size in made.operators}["experts"].stored_bytes
+    on_gpu = placement.gpu_experts / 256 * experts
+    _, gpu = placement.uses
+    assert gpu.weights_bytes - on_gpu == pytest.approx(linears_gb * 1e9, rel=0.01)
+    assert gpu.kv_bytes == 8192 * 61 * 576 * 2
+    assert gpu.total_bytes <= 24e9
+    text = text_of(made)
+    (row,) = [line for line in text.splitlines() if re.match(r" GPU +\d", line)]
+    sizes = (gpu.weights_bytes, gpu.kv_bytes, gpu.working_bytes, gpu.total_bytes)
+    assert row.split() == ["GPU", *(f"{size / 1e9:.2f}" for size in sizes), "24.0"]
+
+
+def test_deferral_and_streaming_where_gpu_and_processors_work_together() -> None:
+    made = plan("deepseek-v3", "xeon-spr-2s+4090", weight_format="int4")
+    together = made.together
+    assert together is not None
+    assert 1 <= together.deferred <= 6
+    assert 1.2 < together.deferral_times < 1.7
+    assert 0.9 < together.host_busy <= 1
+    text = text_of(made)
+    assert f"{together.deferred} of a token's 8 experts: decode" in text
+    assert f"experts come to the GPU from {together.stream_tokens} tokens of a step on" in text
+    assert as_dict(made, [])["together"]["deferred"] == together.deferred
+
+
+@pytest.mark.parametrize("machine", ["xeon-spr-2s", "xeon-spr-2s+h800"])
+def test_nothing_to_defer_where_a_layer_is_on_one_device(machine: str) -> None:
+    made = plan("qwen3-30b-a3b", machine)
+    assert made.together is None
+    assert "GPU and processors" not in text_of(made)
+    assert as_dict(made, [])["together"] is None
+
+
+def test_weights_are_spread_over_numa_nodes() -> None:
+    made = plan("qwen3-30b-a3b", "xeon-spr-2s", weight_format="int4")
+    half = made.placement.uses[0].weights_bytes / 2e9
+    assert f"2: each has its part of every expert and matrix in its memory, {half:.1f}" in text_of(
+        made
+    )
+    assert "NUMA nodes" not in text_of(plan("qwen3-30b-a3b", "xeon-spr", weight_format="int4"))
 
 
 def test_a_report_says_what_is_simulated() -> None:

@@ -27,6 +27,7 @@ from inlay.core.roofline import (
     predict,
 )
 from inlay.serve.plan.model import PlannedModel, choose_formats
+from inlay.serve.plan.together import Together, work_together
 
 USUAL_CONTEXT_TOKENS = 8192
 PROMPTS = (512, 2048, 8192)
@@ -79,7 +80,8 @@ class Plan:
         most_requests: that have room at once with `context_tokens` each, up to `MOST_REQUESTS`;
             more would push layers from the GPU.
         prefill: of some prompts, one at a time.
-        decode: of those `REQUESTS` that have room, with `context_tokens` each.
+        decode: of those `REQUESTS` that have room, with `context_tokens` each; nothing deferred.
+        together: None where a GPU and the processors share no layer.
     """
 
     model: PlannedModel
@@ -95,6 +97,7 @@ class Plan:
     most_requests: int
     prefill: tuple[Speed, ...]
     decode: tuple[Speed, ...]
+    together: Together | None
 
 
 def choose_context(shape: ModelShape, context: int | None) -> int:
@@ -154,6 +157,7 @@ def make_plan(
             for tokens in prompts(context_tokens)
         ),
         decode=tuple(_decode_speeds(shape, parts, machine, context_tokens)),
+        together=work_together(shape, parts, machine, placement, context_tokens),
     )
 
 

@@ -13,6 +13,7 @@ from inlay.core.roofline import Kind, Operator
 from inlay.core.weight_format import FORMATS, format_named
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
+from inlay.serve.plan.together import Together
 from inlay.serve.titled_rows import print_titled_rows
 
 # Raised when a field changes its meaning or goes; new fields do not raise it.
@@ -60,6 +61,7 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
         ],
         "prefill": [asdict(speed) for speed in plan.prefill],
         "decode": [asdict(speed) for speed in plan.decode],
+        "together": plan.together and asdict(plan.together),
         "changes": [asdict(change) for change in changes],
         "notes": notes(plan),
     }
@@ -122,6 +124,8 @@ def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
             *(_speed("decode", speed) for speed in plan.decode),
         ],
     )
+    if plan.together is not None:
+        print_titled_rows(console, "GPU and processors", _together(plan, plan.together))
     _print_table(
         console,
         "What would help most",
@@ -174,12 +178,22 @@ def _requests(plan: Plan) -> str:
 def _machine(plan: Plan) -> list[tuple[str, str]]:
     machine = plan.machine
     rows = [("machine", plan.origin), ("processors", _device(machine.host))]
+    if len(machine.nodes) > 1:
+        rows.append(("NUMA nodes", _nodes(plan)))
     if machine.gpu is not None:
         rows.append(("GPU", _device(machine.gpu) + f", link {machine.gpu.link_gbs:g} GB/s"))
     price = _price(machine)
     if price is not None:
         rows.append(("price", f"about ${price:,.0f} (hardware.toml says where each comes from)"))
     return rows
+
+
+def _nodes(plan: Plan) -> str:
+    """How weights are spread over them."""
+    count = len(plan.machine.nodes)
+    weights = plan.placement.uses[0].weights_bytes / count
+    what = "expert and matrix" if plan.model.shape.experts else "matrix"
+    return f"{count}: each has its part of every {what} in its memory, {weights / 1e9:.1f} GB"
 
 
 def _price(machine: Machine) -> float | None:
@@ -253,6 +267,22 @@ def _bound(bound: Bound) -> str:
     else:
         what = f"{bound.device.upper()} {bound.limit}"
     return f"{what} ({bound.operator} {bound.share:.0%})"
+
+
+def _together(plan: Plan, found: Together) -> list[tuple[str, str]]:
+    per_token = plan.model.shape.experts_per_token
+    decode_tps = plan.decode[0].tokens_per_s * found.deferral_times
+    deferral = "none: it gains nothing here"
+    if found.deferred:
+        deferral = (
+            f"{found.deferred} of a token's {per_token} experts: decode "
+            f"{decode_tps:.1f} tokens/s ({found.deferral_times:.2f}x), processors busy "
+            f"{found.host_busy:.0%} of the time, GPU {found.gpu_busy:.0%}"
+        )
+    streaming = "never: the link is too slow for it"
+    if found.stream_tokens is not None:
+        streaming = f"experts come to the GPU from {found.stream_tokens} tokens of a step on"
+    return [("deferral", deferral), ("prefill", streaming)]
 
 
 def _print_table(
