@@ -8,6 +8,7 @@ Knows pages only as numbers in a `ForwardBatch`; who may use which page, and sam
 engine's business.
 """
 
+import importlib.util
 import weakref
 from pathlib import Path
 from typing import Literal
@@ -174,7 +175,8 @@ def load_model(
         weight_format: one of `WEIGHT_FORMATS` that the backend has. `auto` is what the files hold
             on a CPU, where float16 is widened to float32, which is exact, and bfloat16 on CUDA.
             Packed weights have theirs.
-        backend: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
+        backend: `auto` (native kernels on a CPU; on CUDA those in Triton, or PyTorch where Triton
+            is missing), `native` or `torch`.
         verify: compare packed weights with their checksums, which reads all of them; damaged ones
             would give wrong answers otherwise. Safetensors carry no checksums.
         load: `whole` returns when all weights are in memory. `lazy` returns before the routed
@@ -263,6 +265,10 @@ def _device(name: str) -> torch.device:
 
 
 def _backend(name: str, device: torch.device) -> Ops:
+    if name == "auto" and device.type == "cuda" and importlib.util.find_spec("triton"):
+        from inlay.models.gpu.ops import GpuOps
+
+        return GpuOps(device)
     if name == "torch" or (name == "auto" and device.type == "cuda"):
         return TorchOps(device)
     if name not in ("auto", "native") or device.type != "cpu":

@@ -274,7 +274,7 @@ class NativeOps:
             weights_TK,
             out_TM,
             accumulate=True,
-            activation=_activation_of(activation),
+            activation=activation_of(activation),
             shared=shared,
         )
 
@@ -295,7 +295,8 @@ class NativeOps:
         return torch.from_numpy(array)
 
 
-def _activation_of(activation: Activation) -> kernels.Activation:
+def activation_of(activation: Activation) -> kernels.Activation:
+    """As the kernels have it."""
     if activation.kind == "silu":
         return kernels.SILU
     return kernels.Activation(activation.alpha, activation.limit, up_offset=1)

@@ -48,6 +48,11 @@ class TorchExperts:
         down = (active @ self.down_EMF[expert].t()).float()
         return down + self._biases[1][expert] if self._biases else down
 
+    def add_all(self, x_TM: Tensor, activation: Activation, out_TM: Tensor) -> None:
+        """Add what all of them make of these rows, as shared experts do."""
+        for expert in range(len(self.down_EMF)):
+            out_TM += self.one(expert, x_TM, activation)
+
 
 def _activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     if activation.kind == "silu":

@@ -40,7 +40,9 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class _Linear:
+class TorchLinear:
+    """A matrix `[N, M]`, or `[H, N, M]` of heads, and its bias."""
+
     weight_NM: Tensor
     bias_N: Tensor | None
     dtype: torch.dtype
@@ -91,7 +93,7 @@ class TorchOps:
 
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
-    ) -> _Linear:
+    ) -> TorchLinear:
         """One matrix of all parts."""
         rows = sum(len(part) for part in parts_NM)
         weight = self._empty((rows, parts_NM[0].shape[1]), weight_format)
@@ -100,7 +102,7 @@ class TorchOps:
             weight[start : start + len(part)].copy_(floats_of(part))
             start += len(part)
         bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
-        return _Linear(weight, bias, getattr(torch, weight_format))
+        return TorchLinear(weight, bias, getattr(torch, weight_format))
 
     def new_experts(
         self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
@@ -114,13 +116,13 @@ class TorchOps:
         """As the protocol says."""
         experts.set(number, tensors)
 
-    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> _Linear:
+    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> TorchLinear:
         """`[H, N, K]`."""
         size = (len(parts_HNK), *parts_HNK[0].shape)
         weight = self._empty(size, weight_format)
         for head, part in enumerate(parts_HNK):
             weight[head].copy_(part)
-        return _Linear(weight, None, getattr(torch, weight_format))
+        return TorchLinear(weight, None, getattr(torch, weight_format))
 
     def _empty(self, size: tuple[int, ...], weight_format: str) -> Tensor:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
@@ -153,7 +155,7 @@ class TorchOps:
         out_TM.copy_(F.rms_norm(x_TM, weight_M.shape, weight_M, eps))
 
     def linear(
-        self, x_TM: Tensor, weight: _Linear, out_TN: Tensor, *, accumulate: bool = False
+        self, x_TM: Tensor, weight: TorchLinear, out_TN: Tensor, *, accumulate: bool = False
     ) -> None:
         """In the weight's dtype, summed and given in float32."""
         x = x_TM.to(weight.dtype)
@@ -168,7 +170,7 @@ class TorchOps:
         if weight.bias_N is not None:
             out_TN.add_(weight.bias_N)
 
-    def linear_heads(self, x_THK: Tensor, weight: _Linear, out_THN: Tensor) -> None:
+    def linear_heads(self, x_THK: Tensor, weight: TorchLinear, out_THN: Tensor) -> None:
         """In the weight's dtype, given in float32."""
         x = x_THK.to(weight.dtype).to(weight.weight_NM.dtype)
         out_THN.copy_(torch.einsum("ahk,hbk->ahb", x, weight.weight_NM))
@@ -278,8 +280,7 @@ class TorchOps:
     ) -> None:
         """One expert after the other, each on the rows that chose it."""
         if shared:
-            for expert in range(len(shared.down_EMF)):
-                out_TM += shared.one(expert, x_TM, activation)
+            shared.add_all(x_TM, activation, out_TM)
         chosen = ids_TK.flatten()
         order = torch.argsort(chosen, stable=True)
         rows = order // ids_TK.shape[1]

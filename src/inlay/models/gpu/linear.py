@@ -24,6 +24,13 @@ def block_rows(rows: int) -> int:
     return next((size for size in _BLOCK_T if size >= rows), _BLOCK_T[-1])
 
 
+def launch_of(rows: int) -> dict[str, int]:
+    """How a product of so many rows is compiled: what is loaded ahead fits the 99 KiB of shared
+    memory that smaller GPUs have, too.
+    """
+    return {"num_warps": 8, "num_stages": 2} if rows > 64 else {"num_warps": 4, "num_stages": 3}
+
+
 @cache
 def processors(device: torch.device) -> int:
     """Multiprocessors of a GPU; the interpreter is one."""
@@ -113,6 +120,7 @@ def _products(
         BLOCK_K=BLOCK_K,
         ACCUMULATE=accumulate,
         WHOLE=parts is None,
+        **launch_of(block_rows(rows)),
     )
     if parts is not None:
         _add_pieces[(rows * heads, triton.cdiv(columns, 1024))](

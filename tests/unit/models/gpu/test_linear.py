@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from inlay import kernels
-from inlay.core.weight_format import FORMATS
 from inlay.models.gpu import linear as gpu
 from inlay.models.gpu.panels import Panels
-
-PACKED = [name for name in FORMATS if name != "float32"]
+from tests.unit.models.gpu.products import PACKED, assert_close, rows_of
 
 
 def packed(rows, columns, weight_format, device, seed=0):
@@ -20,19 +18,6 @@ def packed(rows, columns, weight_format, device, seed=0):
     panels = Panels.empty(1, rows, columns, weight_format, device)
     panels.set(0, weight.panels())
     return panels, torch.from_numpy(weight.dequantize()).to(device)
-
-
-def rows_of(rows, columns, device, seed=1):
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.standard_normal((rows, columns), dtype=np.float32)).to(device)
-
-
-def assert_close(found, expected, columns):
-    """In float32 up to the order of sums; on a GPU operands have 8 bits, errors that add up like a
-    random walk.
-    """
-    step = 2.0**-8 if found.is_cuda else 2.0**-20
-    torch.testing.assert_close(found, expected, rtol=0, atol=4 * step * columns**0.5)
 
 
 @pytest.mark.parametrize("weight_format", PACKED)

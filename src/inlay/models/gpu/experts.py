@@ -1,0 +1,234 @@
+"""Routed experts in a GPU's memory, and what chosen ones of them make of tokens.
+
+Experts lie in slots, in the host's format and bytes, so that one is brought here by a copy alone.
+
+Shapes: T tokens, K choices of each, P = T * K pairs, S slots, M model width, F expert width,
+B blocks of pairs (`pairs`).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from inlay import kernels
+from inlay.models.gpu.linear import block_rows, launch_of, operand_rows
+from inlay.models.gpu.pairs import blocks_of
+from inlay.models.gpu.panels import BLOCK_K, PANEL, Panels, add_block, operand_of
+
+_HALF = PANEL // 2
+# Of what experts make of pairs, before it is added up; more tokens go in turns.
+_SCRATCH_BYTES = 256 << 20
+
+
+class GpuExperts:
+    """Slots for experts of one layer.
+
+    Args:
+        slots: their number; each stands for an expert of zeros until it is set.
+        hidden, width: M and F.
+        weight_format: one of the CPU kernels' but float32.
+        device: where they lie.
+        biases: experts have some.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        hidden: int,
+        width: int,
+        weight_format: str,
+        device: torch.device,
+        *,
+        biases: bool = False,
+    ) -> None:
+        self.slots, self.hidden, self.width = slots, hidden, width
+        self.weight_format = weight_format
+        gate_up_rows = -(-width // _HALF) * PANEL
+        self._gate_up = Panels.empty(slots, gate_up_rows, hidden, weight_format, device)
+        self._down = Panels.empty(slots, hidden, width, weight_format, device)
+        # Of gate, up and down.
+        self._biases = torch.zeros((slots, 2 * width + hidden), device=device) if biases else None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all slots."""
+        biases = 0 if self._biases is None else self._biases.nbytes
+        return self._gate_up.data.nbytes + self._down.data.nbytes + biases
+
+    def set_slot(self, slot: int, experts: kernels.ExpertWeights, expert: int) -> None:
+        """Copy one expert of the host's, of the same sizes, format and biases, into a slot."""
+        gate_up, down = experts.panels(expert)
+        self._gate_up.set(slot, gate_up)
+        self._down.set(slot, down)
+        biases = experts.biases()
+        if self._biases is not None and biases is not None:
+            self._biases[slot].copy_(torch.tensor(biases[expert]))
+
+    def moe(
+        self,
+        x_TM: Tensor,
+        slots_TK: Tensor,
+        routing_TK: Tensor,
+        out_TM: Tensor,
+        activation: kernels.Activation = kernels.SILU,
+    ) -> None:
+        """Add the weighted sum of each token's experts that are here to `out`.
+
+        Nothing waits for the GPU, and launches depend on shapes alone, so that a CUDA graph can
+        hold them.
+
+        Args:
+            x_TM: float32, contiguous columns.
+            slots_TK: int32, contiguous. A choice with a negative slot is skipped, and its routing
+                weight is not looked at.
+            routing_TK: float32, contiguous.
+            out_TM: float32, contiguous columns, apart from x.
+
+        Tolerance: x, and what lies between the products, are rounded to bfloat16; otherwise as
+            `linear`. A token's experts are added in the order of its choices.
+        Cost: reads a chosen slot about once for up to 64 of its tokens; five launches, and scratch
+            of P * (M + F) numbers for so many tokens as it takes 256 MiB.
+        """
+        choices = slots_TK.shape[1]
+        turn = max(1, _SCRATCH_BYTES // (4 * choices * self.hidden))
+        for start in range(0, len(x_TM), turn):
+            part = slice(start, start + turn)
+            self._add(x_TM[part], slots_TK[part], routing_TK[part], out_TM[part], activation)
+
+    def _add(
+        self,
+        x_TM: Tensor,
+        slots_TK: Tensor,
+        routing_TK: Tensor,
+        out_TM: Tensor,
+        activation: kernels.Activation,
+    ) -> None:
+        count, choices = slots_TK.numel(), slots_TK.shape[1]
+        rows = min(64, block_rows(-(-count // self.slots)))
+        blocks = blocks_of(slots_TK.view(-1), self.slots, rows)
+        x_TM = operand_rows(x_TM)
+        narrow = torch.bfloat16 if x_TM.is_cuda else torch.float32
+        active_PF = torch.empty((count, self.width), dtype=narrow, device=x_TM.device)
+        made_PM = torch.empty((count, self.hidden), device=x_TM.device)
+        for weight, x, each, out, half, first_bias in (
+            (self._gate_up, x_TM, choices, active_PF, _HALF, 0),
+            (self._down, active_PF, 1, made_PM, PANEL, 2 * self.width),
+        ):
+            _expert_product[(triton.cdiv(out.shape[1], half), len(blocks.table_B3))](
+                x,
+                weight.words,
+                weight.scales,
+                None if self._biases is None else self._biases[:, first_bias:],
+                out,
+                blocks.order_P,
+                blocks.table_B3,
+                each,
+                out.shape[1],
+                weight.columns,
+                weight.panel_words,
+                weight.column_words,
+                weight.data.stride(0) // 4,
+                0 if self._biases is None else self._biases.stride(0),
+                x.stride(0),
+                activation.alpha,
+                activation.limit,
+                activation.up_offset,
+                CODES=weight.codes,
+                OPERAND=operand_of(x_TM),
+                BLOCK_T=rows,
+                BLOCK_K=BLOCK_K,
+                GATED=half == _HALF,
+                **launch_of(rows),
+            )
+        _add_choices[(len(x_TM), triton.cdiv(self.hidden, 1024))](
+            made_PM, slots_TK, routing_TK, out_TM, self.hidden, choices, out_TM.stride(0)
+        )
+
+
+@triton.jit
+def _expert_product(
+    x,
+    words,
+    scales,
+    biases,
+    out,
+    order,
+    table,
+    each,
+    columns,
+    size_k,
+    panel_words,
+    column_words,
+    slot_words,
+    slot_biases,
+    x_row,
+    alpha,
+    limit,
+    up_offset,
+    CODES: tl.constexpr,
+    OPERAND: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr,
+):
+    """One panel of a block's expert, for its pairs.
+
+    Row `pair // each` of x is theirs; to `out`, row `pair`, goes the product, or of a panel of gate
+    and up what the activation makes of it.
+    """
+    panel = tl.program_id(0)
+    entry = table + tl.program_id(1) * 3
+    slot = tl.load(entry).to(tl.int64)
+    if slot < 0:
+        return
+    i = tl.arange(0, BLOCK_T)
+    present = i < tl.load(entry + 2)
+    pair = tl.load(order + tl.load(entry + 1) + i, mask=present, other=0).to(tl.int64)
+    n = tl.arange(0, 64)
+    k = tl.arange(0, BLOCK_K)
+    start = slot * slot_words + panel.to(tl.int64) * panel_words
+    word = words + start + n
+    scale = scales + start * CODES.word_scales + n
+    row = x + (pair // each)[:, None] * x_row + k[None, :]
+    sums = tl.zeros((BLOCK_T, 64), tl.float32)
+    for block in range(tl.cdiv(size_k, BLOCK_K)):
+        inside = present[:, None] & (block * BLOCK_K + k < size_k)[None, :]
+        x_TK = tl.load(row + block * BLOCK_K, mask=inside, other=0).to(OPERAND)
+        sums = add_block(
+            sums, x_TK, word, scale, block * (BLOCK_K // CODES.steps), column_words, CODES, OPERAND
+        )
+    bias = biases + slot * slot_biases if biases is not None else None
+    if GATED:
+        column = panel * 32 + tl.arange(0, 32)
+        gate, up = tl.split(tl.permute(tl.reshape(sums, (BLOCK_T, 2, 32)), (0, 2, 1)))
+        if biases is not None:
+            gate += tl.load(bias + column, mask=column < columns, other=0)[None, :]
+            up += tl.load(bias + columns + column, mask=column < columns, other=0)[None, :]
+        gate = tl.minimum(gate, limit)
+        up = tl.maximum(tl.minimum(up, limit), -limit)
+        result = gate * tl.sigmoid(alpha * gate) * (up + up_offset)
+    else:
+        column = panel * 64 + n
+        result = sums
+        if biases is not None:
+            result += tl.load(bias + column, mask=column < columns, other=0)[None, :]
+    inside = present[:, None] & (column < columns)[None, :]
+    tl.store(out + pair[:, None] * columns + column[None, :], result, mask=inside)
+
+
+@triton.jit
+def _add_choices(made, slots, routing, out, columns, choices, out_row):
+    """`out[t] += routing[t, k] * made[t, k]`, k ascending."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * 1024 + tl.arange(0, 1024)
+    inside = column < columns
+    at = out + token * out_row + column
+    sums = tl.load(at, mask=inside, other=0)
+    for choice in range(choices):
+        pair = token * choices + choice
+        if tl.load(slots + pair) >= 0:
+            sums += tl.load(routing + pair) * tl.load(
+                made + pair * columns + column, mask=inside, other=0
+            )
+    tl.store(at, sums, mask=inside)

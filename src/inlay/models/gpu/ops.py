@@ -1,0 +1,150 @@
+"""The decoder's operations on a CUDA device, with the kernels of this package.
+
+Weights keep their formats: those with scales are packed by the CPU kernels and lie in the GPU's
+memory at their own size. Dense floats stay as `torch_ops` has them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from inlay.core.model_shape import Activation
+from inlay.core.weight_format import FORMATS, format_named
+from inlay.models.formats import FLOAT_FORMATS
+from inlay.models.gpu import linear as products
+from inlay.models.gpu.experts import GpuExperts
+from inlay.models.gpu.panels import Panels
+from inlay.models.native_ops import NativeOps, activation_of
+from inlay.models.ops import Experts, ExpertTensors, Linear
+from inlay.models.quantized import Matrix
+from inlay.models.torch_experts import TorchExperts
+from inlay.models.torch_ops import TorchLinear, TorchOps
+
+_PACKED = tuple(name for name in FORMATS if format_named(name).group)
+"""Formats with scales."""
+
+
+class PackedLinear:
+    """A matrix, or one for each head, and its bias."""
+
+    def __init__(self, panels: Panels, bias_N: Tensor | None) -> None:
+        self.panels, self.bias_N = panels, bias_N
+
+
+class GpuOps(TorchOps):
+    """See `inlay.models.ops.Ops`. Needs Triton; on a CPU, its interpreter."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._host = NativeOps()
+
+    @property
+    def name(self) -> str:
+        """As the protocol says."""
+        return f"Triton on {self._device}"
+
+    @property
+    def weight_formats(self) -> tuple[str, ...]:
+        """All of the CPU kernels', and float16."""
+        return (*super().weight_formats, *_PACKED)
+
+    def table(self, table_VM: Tensor, weight_format: str) -> Tensor:
+        """In bfloat16 beside a packed head."""
+        return super().table(table_VM, "bfloat16" if weight_format in _PACKED else weight_format)
+
+    def pack_linear(
+        self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
+    ) -> Linear:
+        """Packed on the host, then brought over."""
+        if weight_format not in _PACKED:
+            return super().pack_linear(parts_NM, bias_parts_N, weight_format)
+        packed = self._host.pack_linear(parts_NM, (), weight_format)
+        rows, columns = packed.weight.shape
+        panels = Panels.empty(1, rows, columns, weight_format, self._device)
+        panels.set(0, packed.weight.panels())
+        bias = torch.cat(list(bias_parts_N)).to(self._device).float() if bias_parts_N else None
+        return PackedLinear(panels, bias)
+
+    def pack_heads(self, parts_HNK: Sequence[Tensor], weight_format: str) -> Linear:
+        """Each head begins with a panel of its own."""
+        if weight_format not in _PACKED:
+            return super().pack_heads(parts_HNK, weight_format)
+        packed = self._host.pack_heads(parts_HNK, weight_format)
+        rows, columns = parts_HNK[0].shape
+        panels = Panels.empty(len(parts_HNK), rows, columns, weight_format, self._device)
+        for head, part in enumerate(packed.panels().reshape(len(parts_HNK), -1)):
+            panels.set(head, part)
+        return PackedLinear(panels, None)
+
+    def new_experts(
+        self, experts: int, hidden: int, width: int, weight_format: str, *, biases: bool = False
+    ) -> Experts:
+        """A slot for each; experts in float32 and float16 are PyTorch's."""
+        if weight_format in FLOAT_FORMATS and weight_format != "bfloat16":
+            return super().new_experts(experts, hidden, width, weight_format, biases=biases)
+        return GpuExperts(experts, hidden, width, weight_format, self._device, biases=biases)
+
+    def set_expert(
+        self, experts: TorchExperts | GpuExperts, number: int, tensors: ExpertTensors
+    ) -> None:
+        """As the protocol says; packed on the host."""
+        if isinstance(experts, TorchExperts):
+            super().set_expert(experts, number, tensors)
+            return
+        biases = tensors.biases is not None
+        host = self._host.new_experts(
+            1, experts.hidden, experts.width, experts.weight_format, biases=biases
+        )
+        self._host.set_expert(host, 0, tensors)
+        experts.set_slot(number, host, 0)
+
+    def linear(
+        self,
+        x_TM: Tensor,
+        weight: TorchLinear | PackedLinear,
+        out_TN: Tensor,
+        *,
+        accumulate: bool = False,
+    ) -> None:
+        """As the protocol says."""
+        if isinstance(weight, TorchLinear):
+            super().linear(x_TM, weight, out_TN, accumulate=accumulate)
+            return
+        products.linear(x_TM, weight.panels, out_TN, bias_N=weight.bias_N, accumulate=accumulate)
+
+    def linear_heads(
+        self, x_THK: Tensor, weight: TorchLinear | PackedLinear, out_THN: Tensor
+    ) -> None:
+        """As the protocol says."""
+        if isinstance(weight, TorchLinear):
+            super().linear_heads(x_THK, weight, out_THN)
+            return
+        products.linear_heads(x_THK, weight.panels, out_THN)
+
+    def moe(
+        self,
+        x_TM: Tensor,
+        experts: TorchExperts | GpuExperts,
+        ids_TK: Tensor,
+        weights_TK: Tensor,
+        out_TM: Tensor,
+        *,
+        activation: Activation,
+        shared: TorchExperts | GpuExperts | None,
+    ) -> None:
+        """An expert's number is its slot. A negative one is skipped."""
+        if isinstance(experts, TorchExperts):
+            assert not isinstance(shared, GpuExperts)
+            super().moe(
+                x_TM, experts, ids_TK, weights_TK, out_TM, activation=activation, shared=shared
+            )
+            return
+        chosen = activation_of(activation)
+        if isinstance(shared, GpuExperts):
+            every = torch.arange(shared.slots, dtype=torch.int32, device=x_TM.device)
+            slots_TK = every.expand(len(x_TM), -1).contiguous()
+            shared.moe(x_TM, slots_TK, torch.ones_like(slots_TK).float(), out_TM, chosen)
+        elif shared:
+            shared.add_all(x_TM, activation, out_TM)
+        experts.moe(x_TM, ids_TK, weights_TK, out_TM, chosen)
