@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -19,16 +20,28 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
-// A device's write rings no doorbell: a wait that outlasts the pool's spinning looks again after
-// such rests, each twice as long as the last.
-constexpr microseconds kFirstRest(20);
-constexpr microseconds kLongestRest(200);
+// A device's write rings no doorbell: a wait that outlasts the pool's spinning rests between looks
+// for this part of the time it has waited, so it is late by little of what the device takes.
+constexpr int kRestPart = 16;
+constexpr microseconds kShortestRest(20);
+constexpr microseconds kLongestRest(1000);
 
 // How many of a token's chosen experts are never deferred, resident ones counted.
 constexpr int64_t kImmediate = 2;
 
-// The system's own leave to wake a thread later is 50 us, more than a rest.
-constexpr unsigned long kTimerSlack_ns = 1000;
+// While it lives, the system wakes this thread when its rest is over. Else it takes leave to be
+// 50 us late, longer than most rests.
+class PunctualRests {
+ public:
+  PunctualRests() : before_(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0)) { set(1000); }
+  ~PunctualRests() { set(before_); }
+  PunctualRests(const PunctualRests&) = delete;
+  PunctualRests& operator=(const PunctualRests&) = delete;
+
+ private:
+  static void set(long slack_ns) { prctl(PR_SET_TIMERSLACK, slack_ns, 0, 0, 0); }
+  const long before_;
+};
 
 // False: the time was over, or stop() held.
 template <typename Stop>
@@ -37,7 +50,7 @@ bool wait_for_word(uint32_t& word, nanoseconds timeout, const Stop& stop) {
   const Clock::time_point begin = Clock::now();
   const Clock::time_point end = begin + timeout;
   const Clock::time_point spin_end = begin + microseconds(ThreadPool::instance().spin_us());
-  nanoseconds rest = kFirstRest;
+  std::optional<PunctualRests> punctual;
   for (;;) {
     for (int i = 0; i < 32; ++i) {
       if (value.load(std::memory_order_acquire) != 0) return true;
@@ -46,8 +59,10 @@ bool wait_for_word(uint32_t& word, nanoseconds timeout, const Stop& stop) {
     const Clock::time_point now = Clock::now();
     if (now >= end || stop()) return false;
     if (now < spin_end) continue;
+    if (!punctual) punctual.emplace();
+    const auto rest =
+        std::clamp<nanoseconds>((now - begin) / kRestPart, kShortestRest, kLongestRest);
     std::this_thread::sleep_for(std::min<nanoseconds>(rest, end - now));
-    rest = std::min<nanoseconds>(2 * rest, kLongestRest);
   }
 }
 
@@ -119,7 +134,6 @@ void HandOver::take_counts(uint32_t* out_LE) {
 }
 
 void HandOver::walk() {
-  prctl(PR_SET_TIMERSLACK, kTimerSlack_ns, 0, 0, 0);
   try {
     walk_layers();
   } catch (...) {

@@ -52,8 +52,8 @@ class HandOver:
     Tolerance: without deferral the bits of `moe` with `on_host_LE[j]` as its mask. With it, those
         of two such calls, the second of which adds to the deferred sum of the layer before.
     Cost: between two layers the host looks at the next word as long as threads spin (`spin_us`),
-        then every 20 us, rarer and rarer up to every 200 us. Nothing is allocated in a step but
-        what `moe` needs.
+        then every 20 us to 1 ms, late by a sixteenth of the wait. Nothing is allocated in a step
+        but what `moe` needs.
     Source: expert deferral of KTransformers (SOSP 2025), here chosen for each token by itself.
     """
 

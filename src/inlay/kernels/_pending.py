@@ -1,7 +1,7 @@
 """What asynchronous calls return.
 
-`submit_*` functions queue work for one thread that runs it beside the caller, in the order of
-submission, on the pool that all kernels share. They return a `Pending`:
+`submit_*` functions and `HandOver.begin` queue work for one thread that runs it beside the caller,
+in the order of submission, on the pool that all kernels share. They return a `Pending`:
 
 - `wait(timeout_s=None)` returns when the work is done. It raises what the work raised, and
   `WaitTimeoutError` when the time is over first (0 to 10^6 s; the work goes on). It can be called

@@ -21,6 +21,16 @@ mixed = np.empty((2, 4), np.float32)
 ids, weights = np.empty((2, 1), np.int32), np.empty((2, 1), np.float32)
 k.router_topk(x, 1, True, ids, weights)
 k.moe(x, experts, ids % 2, weights, mixed)
+two = (np.ones((2, 2, 4), np.float32), np.zeros((2, 2, 1), np.int32), np.ones((2, 2, 1), "f4"))
+sums, words = np.zeros((2, 2, 4), np.float32), np.zeros((2, 2), np.uint32)
+hand_over = k.HandOver([experts] * 2, *two, sums, words)
+step = hand_over.begin(2, on_host_LE=np.ones((2, 2), np.bool_))
+assert not step.done
+for layer in range(2):
+    hand_over.ask(layer)
+    hand_over.wait_answer(layer, 60)
+step.wait()
+assert (sums == mixed).all() and hand_over.busy_s > 0
 k.rms_norm(mixed, np.ones(4, np.float32), 1e-6, mixed)
 assert np.allclose(mixed, 1)
 geometry = k.kv_geometry(gqa_format(layers=1, kv_heads=1, head_dim=4, dtype="float32"), 4)
