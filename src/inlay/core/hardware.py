@@ -98,6 +98,11 @@ class Machine:
     origin: Origin = "file"
 
     @property
+    def device_names(self) -> tuple[str, ...]:
+        """As placements call them: `cpu`, and `cuda:0` and so on for the GPUs."""
+        return ("cpu", *(f"cuda:{number}" for number in range(len(self.gpus))))
+
+    @property
     def host(self) -> Device:
         """All nodes as one device: each matrix is cut into even parts, which the nodes read and
         multiply at the same time, so the slowest counts for all."""

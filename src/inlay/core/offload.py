@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from inlay.core.errors import ResourceError
 from inlay.core.hardware import Machine
 from inlay.core.model_shape import ModelShape
+from inlay.core.placement import PrefillAt
 from inlay.core.roofline import Kind, Operator, Part, Step, work_of
 
 PROCESS_BYTES = 0.17e9
@@ -59,14 +60,16 @@ class OperatorSize:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """What lies in the memory of the host, or of all GPUs.
+    """What lies in the memory of the host, or of all GPUs, or of one.
 
     Attributes:
+        name: of the one device; empty: all of the kind.
         working_bytes: activations of a step, and the process itself.
         reserve_bytes: left to others.
     """
 
     device: Kind
+    name: str = ""
     weights_bytes: float
     kv_bytes: float
     working_bytes: float
@@ -91,14 +94,16 @@ class Offload:
     Attributes:
         gpu_share: how much of each part is on the GPUs; of the attention core, of its cache.
         gpu_layers: layers whose attention and matrices are there.
-        gpu_experts: experts of each such sparse layer that are there.
+        gpu_experts: experts of each sparse layer that are there, on average.
         uses: the host first.
+        prefill: where host experts compute prompts.
     """
 
     gpu_share: dict[str, float]
     gpu_layers: int
     gpu_experts: int
     uses: tuple[MemoryUse, ...]
+    prefill: PrefillAt = "auto"
 
 
 def operator_sizes(
@@ -182,7 +187,7 @@ def place(
         capacity_bytes=machine.host.memory_bytes,
     )
     if host.total_bytes > host.capacity_bytes:
-        raise ResourceError(_shortage(machine, host, sum(on_gpu.values())))
+        raise ResourceError(host_shortage(machine, host, sum(on_gpu.values())))
     uses = [host]
     if machine.gpus:
         uses.append(
@@ -200,7 +205,8 @@ def place(
     )
 
 
-def _shortage(machine: Machine, host: MemoryUse, on_gpu: float) -> str:
+def host_shortage(machine: Machine, host: MemoryUse, on_gpu: float) -> str:
+    """The message where main memory is too small; `on_gpu` bytes lie on GPUs."""
     beside = f" beside {on_gpu / 1e9:.1f} GB on its GPUs" if on_gpu else ""
     weights, kv = host.weights_bytes / 1e9, host.kv_bytes / 1e9
     other = (host.working_bytes + host.reserve_bytes) / 1e9
@@ -216,14 +222,16 @@ def most_that_fit(most: int, fits: Callable[[int], bool]) -> int:
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
-def longest_context(
-    shape: ModelShape, parts: Sequence[Part], machine: Machine, most_tokens: int
-) -> int:
-    """The longest context, up to `most_tokens`, whose cache fits; 0 if the weights alone do not."""
+def longest_context(place_tokens: Callable[[int], Offload], most_tokens: int) -> int:
+    """The longest context, up to `most_tokens`, for which there is a place; 0: there is none.
+
+    Args:
+        place_tokens: raises ResourceError where the cache of so many tokens does not fit.
+    """
 
     def fits(tokens: int) -> bool:
         try:
-            place(shape, parts, machine, kv_tokens=tokens)
+            place_tokens(tokens)
         except ResourceError:
             return False
         return True

@@ -21,6 +21,7 @@ from typing import Literal
 from inlay.core.errors import ArgumentError
 from inlay.core.hardware import Device, Machine
 from inlay.core.model_shape import ModelShape
+from inlay.core.placement import PrefillAt
 from inlay.core.weight_format import FORMATS, format_named
 
 Operator = Literal["attention", "linears", "experts"]
@@ -287,15 +288,17 @@ def predict(
     machine: Machine,
     gpu_share: Mapping[str, float],
     step: Step,
+    host_experts: PrefillAt = "auto",
 ) -> Prediction:
     """What a step takes on a machine.
 
     Routed experts in the host's memory are computed by the processors, or their weights are brought
-    to the GPU for this one step, which is quicker with many tokens: whichever ends first.
+    to the GPU for this one step, which is quicker with many tokens.
 
     Args:
         gpu_share: how much of each part (by name) the GPUs hold, 0 to 1; the processors hold the
             rest.
+        host_experts: where they are computed; `auto` is whichever ends first.
 
     Raises:
         ArgumentError: a share for a machine without GPUs, or out of 0..1.
@@ -303,10 +306,13 @@ def predict(
     for name, share in gpu_share.items():
         if not 0 <= share <= 1 or (share and not machine.gpus):
             raise ArgumentError(f"gpu_share: {share} of {name} cannot be on GPUs of {machine.name}")
-    ways = [_predict(shape, parts, machine, gpu_share, step, brought=False)]
-    if _can_bring(shape, machine, gpu_share):
-        ways.append(_predict(shape, parts, machine, gpu_share, step, brought=True))
-    return min(ways, key=lambda way: way.seconds)
+    ways = {"host": (False,), "device": (True,), "auto": (False, True)}[host_experts]
+    if not _can_bring(shape, machine, gpu_share):
+        ways = (False,)
+    return min(
+        (_predict(shape, parts, machine, gpu_share, step, brought=brought) for brought in ways),
+        key=lambda prediction: prediction.seconds,
+    )
 
 
 def stream_threshold_tokens(

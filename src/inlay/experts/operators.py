@@ -221,7 +221,7 @@ KEYWORDS: Mapping[str, KeywordRow] = {
 _PARTS: Mapping[Family, str] = {
     "model": "decoder",
     "layer": "decoder layer",
-    "embedding": "rows looked up",
+    "embedding": "embedding",
     "attention": "attention to pages",
     "linear": "matrix",
     "norm": "norm",
@@ -229,7 +229,7 @@ _PARTS: Mapping[Family, str] = {
     "mlp": "MLP",
     "mixture": "mixture",
     "router": "router",
-    "experts": "experts in its memory",
+    "experts": "weights in its memory",
     "head": "output matrix",
 }
 

@@ -35,11 +35,17 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class ModulePlacement:
-    """Where one module runs; `why` is the rule that has it, or the reason without one."""
+    """Where one module runs.
+
+    Attributes:
+        rule: that has it; None: none does.
+        why: the rule, or the reason without one.
+    """
 
     module: Module
     prefill: Run
     decode: Run
+    rule: Rule | None
     why: str
 
 
@@ -50,7 +56,7 @@ class RulePlacement:
     Attributes:
         experts_format: weight format that `backend` asks for, of all routed experts; None: it asks
             for none.
-        modules: all that compute, in the order in which a token passes them.
+        modules: all that are in one place, in the order in which a token passes them.
         notes: what rules say that has no effect here, and why, a line each.
     """
 
@@ -110,7 +116,7 @@ def place_by_rules(
         modules=tuple(
             _placed(one, placement, experts_format)
             for one in said
-            if one.match.module.family != "model"
+            if not _is_everywhere(one.match.module)
         ),
         notes=(*_idle(rules, matches), *notes_of(matches), *_outside(said, placement)),
     )
@@ -223,28 +229,38 @@ def _experts_format(said: Sequence[_Said]) -> str | None:
     return next(iter(formats), None)
 
 
+def _is_everywhere(module: Module) -> bool:
+    """The decoder as such, and the table of rotations that each device has."""
+    return module.layer is None and module.family in ("model", "rope")
+
+
 def _placed(one: _Said, placement: Placement, experts_format: str | None) -> ModulePlacement:
     module, layers = one.match.module, placement.layers
     why = "" if one.match.rule is None else str(one.match.rule)
     if one.match.below:
-        why += f", with {one.match.below}"
+        why += f", with {one.match.below.split('.', 3)[-1]}"
     if module.layer is None:
-        device, reason = {
-            "embedding": (CPU, "its rows are looked up on the host"),
-            "rope": (", ".join(placement.devices), "on each device that has layers"),
-        }.get(module.family, (layers[-1].device, "with the last layer"))
+        device, reason = layers[-1].device, "with the last layer"
+        if module.family == "embedding":
+            device, reason = CPU, "rows are looked up there"
         run = Run(device=device, operator=part_of(module.family))
-        return ModulePlacement(module=module, prefill=run, decode=run, why=why or reason)
+        return ModulePlacement(
+            module=module, prefill=run, decode=run, rule=one.match.rule, why=why or reason
+        )
     layer = layers[module.layer]
     run = Run(device=layer.device, operator=part_of(module.family))
     runs = run, run
     if module.family == "experts" and not layer.resident:
         held = f" in {experts_format}" if experts_format else ""
-        host = Run(device=CPU, operator=f"experts by CPU kernels{held}")
-        brought = Run(device=layer.device, operator="experts, weights brought for each step")
+        host = Run(device=CPU, operator=f"CPU kernels{held}")
+        brought = Run(device=layer.device, operator="weights brought for each step")
         runs = (brought if layer.prefill == "device" else host), host
     return ModulePlacement(
-        module=module, prefill=runs[0], decode=runs[1], why=why or "with its layer"
+        module=module,
+        prefill=runs[0],
+        decode=runs[1],
+        rule=one.match.rule,
+        why=why or "with its layer",
     )
 
 
@@ -271,7 +287,7 @@ def _outside(said: Sequence[_Said], placement: Placement) -> list[str]:
     found = []
     for one in said:
         module, rule = one.match.module, one.match.rule
-        if module.layer is not None or rule is None or module.family in ("model", "rope"):
+        if module.layer is not None or rule is None or _is_everywhere(module):
             continue
         placed = _placed(one, placement, None)
         others = [device for device in one.homes if device != placed.decode.device]

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.model_shape import ModelShape
 from inlay.core.offload import (
+    Offload,
     activation_bytes,
     longest_context,
     most_that_fit,
@@ -133,13 +135,17 @@ def test_the_most_that_fit_is_asked_for_in_few_steps() -> None:
 def test_the_longest_context_is_the_last_that_fits() -> None:
     shape = known("qwen3-8b")
     parts = parts_of(shape, BF16)
-    longest = longest_context(shape, parts, machine(20), 40960)
+
+    def in_host(gigabytes: float) -> Callable[[int], Offload]:
+        return lambda tokens: place(shape, parts, machine(gigabytes), kv_tokens=tokens)
+
+    longest = longest_context(in_host(20), 40960)
     assert 0 < longest < 40960
-    place(shape, parts, machine(20), kv_tokens=longest)
+    in_host(20)(longest)
     with pytest.raises(ResourceError):
-        place(shape, parts, machine(20), kv_tokens=longest + 1)
-    assert longest_context(shape, parts, machine(10), 40960) == 0
-    assert longest_context(shape, parts, machine(64), 40960) == 40960
+        in_host(20)(longest + 1)
+    assert longest_context(in_host(10), 40960) == 0
+    assert longest_context(in_host(64), 40960) == 40960
 
 
 @settings(max_examples=60, deadline=None)

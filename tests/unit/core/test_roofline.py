@@ -370,3 +370,25 @@ def test_longer_steps_than_the_threshold_bring_experts_shorter_ones_do_not(
             step = predict(shape, parts, machine, shares, Step(new_tokens=tokens))
             on_host = any(t.name == "routed experts" and t.device == "cpu" for t in step.times)
             assert on_host is (found is None or tokens < found)
+
+
+def test_where_host_experts_are_computed_can_be_given() -> None:
+    """By the processors, over the link, or whichever ends first."""
+    shape = known("qwen3-30b-a3b")
+    parts = parts_of(shape, BF16)
+    share = {part.name: float(part.name != "routed experts") for part in parts}
+    for tokens, quicker in ((1, "host"), (8192, "device")):
+        step = Step(new_tokens=tokens)
+        seconds = {
+            at: predict(shape, parts, BOTH, share, step, at).seconds
+            for at in ("host", "device", "auto")
+        }
+        assert seconds["auto"] == seconds[quicker] == min(seconds.values()) < max(seconds.values())
+    brought = predict(shape, parts, BOTH, share, Step(new_tokens=1), "device")
+    (experts,) = [time for time in brought.times if time.name == "routed experts"]
+    assert (experts.device, experts.limit) == ("gpu", "link")
+    # Without a GPU there is one place.
+    alone = dict.fromkeys(share, 0.0)
+    assert predict(shape, parts, HOST_ONLY, alone, Step(new_tokens=1), "device") == predict(
+        shape, parts, HOST_ONLY, alone, Step(new_tokens=1)
+    )

@@ -41,6 +41,15 @@ def plan(
             "int4:g32+bfloat16."
         ),
     ] = "auto",
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Placement rules in KTransformers' grammar (YAML): what runs where, in the place "
+            "of what costs least. docs/guides/placement.md has the grammar.",
+            show_default="places by cost",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with stable field names.")
     ] = False,
@@ -52,17 +61,20 @@ def plan(
     is 1 if the model does not fit.
     """
     import json
+    from pathlib import Path
 
     from rich.console import Console
 
     from inlay.core.settings import read_settings
     from inlay.engine.config import SchedulerConfig
+    from inlay.experts import read_rules
     from inlay.serve.plan.changes import find_changes
     from inlay.serve.plan.machine import find_machine
     from inlay.serve.plan.make import make_plan
     from inlay.serve.plan.model import find_model
     from inlay.serve.plan.report import as_dict, print_plan
 
+    asked = None if rules is None else read_rules(Path(rules).expanduser())
     found = find_model(model)
     hardware, origin = find_machine(machine, read_settings())
     made = make_plan(
@@ -72,6 +84,7 @@ def plan(
         weight_format=weight_format,
         context=context,
         prefill_chunk=SchedulerConfig().prefill_chunk,
+        rules=asked,
     )
     changes = find_changes(made)
     if as_json:

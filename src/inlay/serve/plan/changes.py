@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 
 from inlay.core.errors import ResourceError
 from inlay.core.hardware import Device, Machine, catalogue_gpus
-from inlay.core.offload import STEP_TOKENS, place
+from inlay.core.offload import STEP_TOKENS
+from inlay.core.placement import Placement
 from inlay.core.roofline import Formats, parts_of
 from inlay.serve.plan.make import Plan, decode_speed, prefill_speed
 from inlay.serve.plan.model import choose_formats
+from inlay.serve.plan.placing import Placing
 
 _FORMATS = ("int8:g32", "int4:g32")
 _CHUNKS = (2048, 8192)
@@ -38,20 +40,15 @@ def find_changes(plan: Plan) -> list[Change]:
     """What makes decoding or the longest prompt at least 2 % faster, the best for both first."""
     shape, prompt = plan.model.shape, plan.prefill[-1]
     found = []
-    for what, formats, machine, chunk in _trials(plan):
+    for what, formats, machine, chunk, placement in _trials(plan):
         parts = parts_of(shape, formats)
+        placing = Placing(shape=shape, machine=machine, placement=placement)
         try:
-            placement = place(
-                shape,
-                parts,
-                machine,
-                kv_tokens=plan.context_tokens,
-                step_tokens=max(chunk, STEP_TOKENS),
-            )
+            offload = placing.offload(parts, plan.context_tokens, max(chunk, STEP_TOKENS))
         except ResourceError:
             continue
-        decode = decode_speed(shape, parts, machine, placement, plan.context_tokens)
-        prefill = prefill_speed(shape, parts, machine, placement, prompt.tokens, chunk)
+        decode = decode_speed(shape, parts, machine, offload, plan.context_tokens)
+        prefill = prefill_speed(shape, parts, machine, offload, prompt.tokens, chunk)
         found.append(
             Change(
                 what=what,
@@ -65,23 +62,22 @@ def find_changes(plan: Plan) -> list[Change]:
     return sorted(helping, key=lambda one: one.decode_times * one.prefill_times, reverse=True)
 
 
-def _trials(plan: Plan) -> Iterator[tuple[str, Formats, Machine, int]]:
+def _trials(plan: Plan) -> Iterator[tuple[str, Formats, Machine, int, Placement | None]]:
     machine, formats, chunk = plan.machine, plan.formats, plan.prefill_chunk
+    placement = None if plan.rules is None else plan.rules.placement
     stored = sum(part.stored_bytes for part in parts_of(plan.model.shape, formats))
     for name in _FORMATS:
         smaller = choose_formats(plan.model, name, machine)
         if sum(part.stored_bytes for part in parts_of(plan.model.shape, smaller)) < stored:
-            yield plan.model.held_as(name), smaller, machine, chunk
+            yield plan.model.held_as(name), smaller, machine, chunk, placement
     for longer in _CHUNKS:
         if chunk < longer <= plan.prefill[-1].tokens:
-            yield (
-                f"steps of {longer} prompt tokens, not {chunk} ({_CHUNK_SETTINGS})",
-                formats,
-                machine,
-                longer,
-            )
+            what = f"steps of {longer} prompt tokens, not {chunk} ({_CHUNK_SETTINGS})"
+            yield what, formats, machine, longer, placement
+    if placement is not None:
+        yield "places by cost, without --rules", formats, machine, chunk, None
     for what, other in _machines(machine):
-        yield what, formats, other, chunk
+        yield what, formats, other, chunk, placement
 
 
 def _machines(machine: Machine) -> Iterator[tuple[str, Machine]]:

@@ -10,11 +10,10 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.offload import (
     Offload,
     OperatorSize,
-    longest_context,
     most_that_fit,
     operator_sizes,
-    place,
 )
+from inlay.core.placement import PrefillAt
 from inlay.core.roofline import (
     Formats,
     Kind,
@@ -26,7 +25,9 @@ from inlay.core.roofline import (
     parts_of,
     predict,
 )
+from inlay.experts import Rule, RulePlacement, place_by_rules
 from inlay.serve.plan.model import PlannedModel, choose_formats
+from inlay.serve.plan.placing import Placing
 from inlay.serve.plan.together import Together, work_together
 
 USUAL_CONTEXT_TOKENS = 8192
@@ -82,6 +83,7 @@ class Plan:
         prefill: of some prompts, one at a time.
         decode: of those `REQUESTS` that have room, with `context_tokens` each; nothing deferred.
         together: None where a GPU and the processors share no layer.
+        rules: what rules say of all modules; None: there are none, and cost decided.
     """
 
     model: PlannedModel
@@ -98,6 +100,7 @@ class Plan:
     prefill: tuple[Speed, ...]
     decode: tuple[Speed, ...]
     together: Together | None
+    rules: RulePlacement | None = None
 
 
 def choose_context(shape: ModelShape, context: int | None) -> int:
@@ -122,23 +125,35 @@ def make_plan(
     weight_format: str = "auto",
     context: int | None = None,
     prefill_chunk: int = 512,
+    rules: Sequence[Rule] | None = None,
 ) -> Plan:
     """Plan a model on a machine.
 
+    Args:
+        rules: what runs where; None: what the memory holds, by cost.
+
     Raises:
-        ConfigError: no such format, or a context that the model does not have.
+        ConfigError: no such format, a context that the model does not have, or rules that it or
+            the machine cannot follow.
         ResourceError: the machine has too little memory; the message says what would fit.
     """
     if model.packed is not None:
         model.packed.check_format(model.name, weight_format)
+    shape = model.shape
+    ruled = None if rules is None else place_by_rules(shape, rules, machine.device_names)
     formats = choose_formats(model, weight_format, machine)
-    shape, parts = model.shape, parts_of(model.shape, formats)
+    if ruled and ruled.experts_format and weight_format == "auto" and model.packed is None:
+        formats = replace(formats, experts=ruled.experts_format)
+    parts = parts_of(shape, formats)
     context_tokens = choose_context(shape, context)
+    placing = Placing(
+        shape=shape, machine=machine, placement=None if ruled is None else ruled.placement
+    )
     try:
-        placement = place(shape, parts, machine, kv_tokens=context_tokens)
+        placement = placing.offload(parts, context_tokens)
     except ResourceError as error:
         raise ResourceError(
-            f"{error}. {_what_fits(model, machine, parts, context_tokens)}"
+            f"{error}. {_what_fits(model, placing, parts, context_tokens)}"
         ) from None
     return Plan(
         model=model,
@@ -151,13 +166,14 @@ def make_plan(
         operators=operator_sizes(shape, parts, context_tokens),
         placement=placement,
         kv_token_bytes=sum(part.stored_bytes for part in parts if part.operator == "attention"),
-        most_requests=_most_requests(shape, parts, machine, context_tokens),
+        most_requests=_most_requests(placing, parts, context_tokens),
         prefill=tuple(
             prefill_speed(shape, parts, machine, placement, tokens, prefill_chunk)
             for tokens in prompts(context_tokens)
         ),
-        decode=tuple(_decode_speeds(shape, parts, machine, context_tokens)),
+        decode=tuple(_decode_speeds(placing, parts, context_tokens)),
         together=work_together(shape, parts, machine, placement, context_tokens),
+        rules=ruled,
     )
 
 
@@ -179,7 +195,8 @@ def prefill_speed(
         Step(new_tokens=min(chunk_tokens, prompt_tokens - start), cached_tokens=start)
         for start in range(0, prompt_tokens, chunk_tokens)
     ]
-    return _speed(shape, parts, machine, placement, steps, tokens=prompt_tokens)
+    at = placement.prefill
+    return _speed(shape, parts, machine, placement, steps, tokens=prompt_tokens, host_experts=at)
 
 
 def decode_speed(
@@ -192,7 +209,8 @@ def decode_speed(
 ) -> Speed:
     """A step in which each of some requests with a full context gets one token."""
     step = Step(new_tokens=1, cached_tokens=context_tokens - 1, requests=requests)
-    return _speed(shape, parts, machine, placement, [step], tokens=context_tokens)
+    at: PrefillAt = "auto" if placement.prefill == "auto" else "host"
+    return _speed(shape, parts, machine, placement, [step], tokens=context_tokens, host_experts=at)
 
 
 def _speed(
@@ -203,10 +221,11 @@ def _speed(
     steps: Sequence[Step],
     *,
     tokens: int,
+    host_experts: PrefillAt,
 ) -> Speed:
     """Of steps that follow one another."""
     expected, ideal = (
-        [predict(shape, parts, one, placement.gpu_share, step) for step in steps]
+        [predict(shape, parts, one, placement.gpu_share, step, host_experts) for step in steps]
         for one in (machine, _ideal(machine))
     )
     computed = sum(step.tokens for step in steps)
@@ -230,40 +249,20 @@ def _ideal(machine: Machine) -> Machine:
     return replace(machine, nodes=nodes, gpus=gpus)
 
 
-def _decode_speeds(
-    shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int
-) -> list[Speed]:
+def _decode_speeds(placing: Placing, parts: Sequence[Part], context_tokens: int) -> list[Speed]:
     """Those numbers of requests that have room; each is placed anew."""
     return [
-        decode_speed(shape, parts, machine, placement, context_tokens, requests)
+        decode_speed(placing.shape, parts, placing.machine, placement, context_tokens, requests)
         for requests in REQUESTS
-        if (placement := _place_requests(shape, parts, machine, context_tokens, requests))
+        if (placement := placing.offload_requests(parts, context_tokens, requests))
     ]
 
 
-def _place_requests(
-    shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int, requests: int
-) -> Offload | None:
-    """None without room, also where layers would leave the GPU that stay there for one request."""
-    try:
-        one, many = (
-            place(shape, parts, machine, kv_tokens=context_tokens * count)
-            for count in (1, requests)
-        )
-    except ResourceError:
-        return None
-    return many if many.gpu_layers == one.gpu_layers else None
-
-
-def _most_requests(
-    shape: ModelShape, parts: Sequence[Part], machine: Machine, context_tokens: int
-) -> int:
+def _most_requests(placing: Placing, parts: Sequence[Part], context_tokens: int) -> int:
     """How many requests have room at once, up to `MOST_REQUESTS`."""
     return most_that_fit(
         MOST_REQUESTS,
-        lambda requests: (
-            _place_requests(shape, parts, machine, context_tokens, requests) is not None
-        ),
+        lambda requests: placing.offload_requests(parts, context_tokens, requests) is not None,
     )
 
 
@@ -278,28 +277,33 @@ def _bound(steps: Sequence[Prediction]) -> Bound:
 
 
 def _what_fits(
-    model: PlannedModel, machine: Machine, parts: Sequence[Part], context_tokens: int
+    model: PlannedModel, placing: Placing, parts: Sequence[Part], context_tokens: int
 ) -> str:
-    """A shorter context, or a smaller format; or what memory the smallest one needs."""
-    shape = model.shape
+    """A shorter context, a smaller format, or no rules; or what memory the smallest one needs."""
+    shape, machine = model.shape, placing.machine
     ways = []
-    shorter = longest_context(shape, parts, machine, context_tokens)
+    shorter = placing.longest_context(parts, context_tokens)
     if shorter:
         ways.append(f"--context {shorter}")
     for weight_format in _SMALLER:
         smaller = parts_of(shape, choose_formats(model, weight_format, machine))
         if _stored(smaller) >= _stored(parts):
             continue
-        longest = longest_context(shape, smaller, machine, context_tokens)
+        longest = placing.longest_context(smaller, context_tokens)
         if longest:
             shortened = "" if longest == context_tokens else f" --context {longest}"
             ways.append(f"{model.held_as(weight_format)}{shortened}")
+    if placing.placement is not None:
+        by_cost = replace(placing, placement=None).longest_context(parts, context_tokens)
+        if by_cost == context_tokens:
+            ways.append("the same without --rules")
     if ways:
         return f"What fits: {'; or '.join(ways)}"
     smallest = parts_of(shape, choose_formats(model, _SMALLER[-1], machine))
+    these = "" if placing.placement is None else " these rules"
     return (
-        f"No format fits: with {_SMALLER[-1]} the weights alone take {_stored(smallest) / 1e9:.1f} "
-        "GB; take a smaller model or a machine with more memory"
+        f"No format fits{these}: with {_SMALLER[-1]} the weights alone take "
+        f"{_stored(smallest) / 1e9:.1f} GB; take a smaller model or a machine with more memory"
     )
 
 

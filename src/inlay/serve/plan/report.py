@@ -9,10 +9,12 @@ from rich.text import Text
 
 from inlay.core.hardware import Device, Machine
 from inlay.core.offload import MemoryUse, OperatorSize
+from inlay.core.placement import PrefillAt
 from inlay.core.roofline import Kind, Operator
 from inlay.core.weight_format import FORMATS, format_named
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
+from inlay.serve.plan.modules import ModuleRow, module_rows
 from inlay.serve.plan.together import Together
 from inlay.serve.titled_rows import print_titled_rows
 
@@ -23,6 +25,10 @@ _OPERATORS: dict[Operator, str] = {
     "attention": "attention core",
     "linears": "linears",
     "experts": "routed experts",
+}
+_RULED_PREFILL: dict[PrefillAt, str] = {
+    "device": "experts come to the GPU for each step of a prompt, as the rules say",
+    "host": "the processors compute the experts of prompts, too, as the rules say",
 }
 _DEVICES: dict[Kind, str] = {"cpu": "processors", "gpu": "GPU"}
 
@@ -55,6 +61,13 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
         ],
         "offload_order": [size.operator for size in reversed(plan.operators)],
         "placement": asdict(plan.placement),
+        "rules": None
+        if plan.rules is None
+        else {
+            "modules": [asdict(row) for row in module_rows(plan.rules)],
+            "experts_format": plan.rules.experts_format,
+            "notes": plan.rules.notes,
+        },
         "memory": [
             asdict(use) | {"held_bytes": use.held_bytes, "total_bytes": use.total_bytes}
             for use in plan.placement.uses
@@ -69,7 +82,7 @@ def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
 
 def notes(plan: Plan) -> list[str]:
     """What is assumed, and what this version does not do yet."""
-    machine, found = plan.machine, []
+    machine, found = plan.machine, _notes_of_rules(plan)
     if machine.origin != "measured":
         found.append("simulated: the machine's figures are not of a measurement by Inlay")
     elif machine.gpus:
@@ -99,6 +112,18 @@ def notes(plan: Plan) -> list[str]:
     return found
 
 
+def _notes_of_rules(plan: Plan) -> list[str]:
+    if plan.rules is None:
+        return []
+    found, asked = list(plan.rules.notes), plan.rules.experts_format
+    if asked is not None and asked != plan.formats.experts:
+        found.append(
+            f"backend asks for experts in {asked}, and they are in {plan.formats.experts}: "
+            + ("--weight-format says so" if plan.weight_format != "auto" else "the files are")
+        )
+    return found
+
+
 def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
     """Write the plan for people."""
     print_titled_rows(console, "Model", _model(plan))
@@ -109,6 +134,14 @@ def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
         ("", "elements", "held", "work", "/read", "/held", "where"),
         [_operator(plan, size) for size in reversed(plan.operators)],
     )
+    if plan.rules is not None:
+        _print_table(
+            console,
+            "Modules, as the rules place them",
+            ("module", "prefill", "decode", "operator", "by"),
+            [_module(row) for row in module_rows(plan.rules)],
+            texts=True,
+        )
     _print_table(
         console,
         "Memory (GB)",
@@ -239,11 +272,16 @@ def _where(plan: Plan, operator: Operator) -> str:
     return f"{placement.gpu_layers} of {shape.layers} layers on the GPU"
 
 
+def _module(row: ModuleRow) -> tuple[str, ...]:
+    operators = dict.fromkeys((row.prefill.operator, row.decode.operator))
+    return row.modules, row.prefill.device, row.decode.device, "; ".join(operators), row.why
+
+
 def _memory(use: MemoryUse) -> tuple[str, ...]:
     other = use.working_bytes + use.reserve_bytes
     sizes = (use.weights_bytes, use.kv_bytes, other, use.total_bytes)
     return (
-        _DEVICES[use.device],
+        use.name if use.device == "gpu" and use.name else _DEVICES[use.device],
         *(f"{size / 1e9:.2f}" for size in sizes),
         f"{use.capacity_bytes / 1e9:.1f}",
     )
@@ -282,18 +320,30 @@ def _together(plan: Plan, found: Together) -> list[tuple[str, str]]:
     streaming = "never: the link is too slow for it"
     if found.stream_tokens is not None:
         streaming = f"experts come to the GPU from {found.stream_tokens} tokens of a step on"
-    return [("deferral", deferral), ("prefill", streaming)]
+    ruled = _RULED_PREFILL.get(plan.placement.prefill)
+    return [("deferral", deferral), ("prefill", ruled or streaming)]
 
 
 def _print_table(
-    console: Console, title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]
+    console: Console,
+    title: str,
+    headings: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    *,
+    texts: bool = False,
 ) -> None:
+    """Columns between the first and the last are numbers, unless all are `texts`."""
     console.print(Text(title, style="bold"))
     table = Table(box=None, padding=(0, 1), header_style="dim", pad_edge=True)
     last = len(headings) - 1
     for index, heading in enumerate(headings):
-        numbers = 0 < index < last or heading in ("of", "prefill")
-        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+        numbers = not texts and (0 < index < last or heading in ("of", "prefill"))
+        table.add_column(
+            heading,
+            justify="right" if numbers else "left",
+            overflow="fold",
+            no_wrap=texts and not index,
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
