@@ -25,7 +25,9 @@ from inlay.models.torch_experts import TorchExperts, route
 
 
 @dataclass(frozen=True)
-class _Step:
+class TorchStep:
+    """What a step brings to the device. `page_T` and `offset_T` are where its tokens are kept."""
+
     batch: ForwardBatch
     pool: KvPool
     cos_T1C: Tensor
@@ -128,11 +130,11 @@ class TorchOps:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
         return torch.empty(size, dtype=stored, device=self._device)
 
-    def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Tensor, sin_SC: Tensor) -> _Step:
+    def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
         """As the protocol says."""
         positions_T = self.array(batch.positions_T)
         slots_T = self.array(slots_of(batch, pool.format.page_tokens))
-        return _Step(
+        return TorchStep(
             batch=batch,
             pool=pool,
             cos_T1C=cos_SC.index_select(0, positions_T)[:, None],
@@ -146,7 +148,7 @@ class TorchOps:
             logit_rows_R=self.array(batch.logit_rows_R),
         )
 
-    def embed(self, table_VM: Tensor, step: _Step, out_TM: Tensor) -> None:
+    def embed(self, table_VM: Tensor, step: TorchStep, out_TM: Tensor) -> None:
         """Gather, then widen."""
         out_TM.copy_(table_VM.index_select(0, step.token_ids_T))
 
@@ -175,7 +177,7 @@ class TorchOps:
         x = x_THK.to(weight.dtype).to(weight.weight_NM.dtype)
         out_THN.copy_(torch.einsum("ahk,hbk->ahb", x, weight.weight_NM))
 
-    def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: _Step) -> None:
+    def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: TorchStep) -> None:
         """As the protocol says."""
         heads_THD = qkv_TN.view(len(qkv_TN), -1, spec.head_dim)
         last_k = spec.heads + spec.kv_heads
@@ -196,7 +198,9 @@ class TorchOps:
             part = heads_THD[:, at : at + spec.kv_heads]
             data[step.page_T, spec.layer, plane, step.offset_T] = part.to(data.dtype)
 
-    def attention(self, q_THD: Tensor, spec: AttentionSpec, step: _Step, out_THD: Tensor) -> None:
+    def attention(
+        self, q_THD: Tensor, spec: AttentionSpec, step: TorchStep, out_THD: Tensor
+    ) -> None:
         """Requests with one new token go together, padded; the others one by one."""
         starts = step.batch.query_starts_B1.tolist()
         lengths = step.batch.context_lens_B.tolist()
@@ -218,7 +222,12 @@ class TorchOps:
             out_THD[rows] = result[0].transpose(0, 1)
 
     def _attend_single(
-        self, q_THD: Tensor, spec: AttentionSpec, step: _Step, out_THD: Tensor, single: list[int]
+        self,
+        q_THD: Tensor,
+        spec: AttentionSpec,
+        step: TorchStep,
+        out_THD: Tensor,
+        single: list[int],
     ) -> None:
         requests = torch.tensor(single, device=self._device)
         rows = step.query_starts_B1[requests].long()
@@ -300,7 +309,7 @@ class TorchOps:
         gate, up = gate_up_T2F.chunk(2, dim=-1)
         torch.mul(F.silu(gate), up, out=out_TF)
 
-    def wanted_rows(self, x_TM: Tensor, step: _Step) -> Tensor:
+    def wanted_rows(self, x_TM: Tensor, step: TorchStep) -> Tensor:
         """As the protocol says."""
         return x_TM.index_select(0, step.logit_rows_R)
 

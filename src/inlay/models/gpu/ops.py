@@ -13,13 +13,15 @@ from inlay.core.model_shape import Activation
 from inlay.core.weight_format import FORMATS, format_named
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.gpu import linear as products
+from inlay.models.gpu.attention import Paged
+from inlay.models.gpu.attention import attention as attend
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.panels import Panels
 from inlay.models.native_ops import NativeOps, activation_of
-from inlay.models.ops import Experts, ExpertTensors, Linear
+from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
 from inlay.models.quantized import Matrix
 from inlay.models.torch_experts import TorchExperts
-from inlay.models.torch_ops import TorchLinear, TorchOps
+from inlay.models.torch_ops import TorchLinear, TorchOps, TorchStep
 
 _PACKED = tuple(name for name in FORMATS if format_named(name).group)
 """Formats with scales."""
@@ -121,6 +123,26 @@ class GpuOps(TorchOps):
             super().linear_heads(x_THK, weight, out_THN)
             return
         products.linear_heads(x_THK, weight.panels, out_THN)
+
+    def attention(
+        self, q_THD: Tensor, spec: AttentionSpec, step: TorchStep, out_THD: Tensor
+    ) -> None:
+        """As the protocol says; reads the pool's pages where they are."""
+        attend(
+            q_THD,
+            Paged(
+                step.pool.data,
+                spec.layer,
+                step.page_table_BP,
+                step.query_starts_B1,
+                step.context_lens_B,
+            ),
+            out_THD,
+            scale=spec.scale,
+            window=spec.window,
+            sinks_H=spec.sinks_H,
+            value_dim=spec.value_dim,
+        )
 
     def moe(
         self,

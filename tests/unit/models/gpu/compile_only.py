@@ -13,12 +13,14 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from inlay import kernels
+from inlay.models.gpu.attention import Paged, attention
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.linear import linear, linear_heads
 from inlay.models.gpu.panels import Panels
-from tests.unit.models.gpu.products import PACKED
 
 ROWS = (1, 40, 300)
+# One of each way to take numbers and scales from words.
+FORMATS = ("bfloat16", "int8", "fp8:g128", "uint4:g32", "mxfp4", "int4:g32")
 
 
 class NoDevice:
@@ -55,7 +57,7 @@ def compile_only() -> None:
             seen.add(kernel.hash)
             ptx = kernel.asm["ptx"]
             products = ptx.count("mma.sync.aligned") + ptx.count("wgmma.mma_async")
-            print(self.__name__, kernel.metadata.shared, products, len(kernel.asm["cubin"]))
+            print(self.__name__, kernel.metadata.shared, products)
         return kernel
 
     JITFunction.run = compile_and_tell  # type: ignore[method-assign]
@@ -65,7 +67,7 @@ def main() -> None:
     driver.set_active(NoDevice())
     compile_only()
     cpu = torch.device("cpu")
-    for weight_format in PACKED:
+    for weight_format in FORMATS:
         panels = Panels.empty(1, 128, 256, weight_format, cpu)
         for rows in ROWS if weight_format == "int4:g32" else ROWS[:1]:
             linear(zeros(rows, 256), panels, zeros(rows, 128))
@@ -75,6 +77,24 @@ def main() -> None:
     for tokens in ROWS:
         slots, routing = zeros(tokens, 2, dtype=torch.int32), zeros(tokens, 2)
         experts.moe(zeros(tokens, 256), slots, routing, zeros(tokens, 256), kernels.SILU)
+    for dtype, kv_heads, head_dim, value_dim in (
+        (torch.bfloat16, 2, 128, 0),
+        (torch.float32, 2, 128, 0),
+        (torch.bfloat16, 1, 576, 512),
+    ):
+        data = zeros(8, 2, 1 if value_dim else 2, 16, kv_heads, head_dim, dtype=dtype)
+        for tokens, pieces in ((2, 4), (200, 1)):
+            table, starts, lens = (zeros(*size, dtype=torch.int32) for size in ((2, 4), (3,), (2,)))
+            attention(
+                zeros(tokens, 16, head_dim),
+                Paged(data, 1, table, starts, lens),
+                zeros(tokens, 16, value_dim or head_dim),
+                scale=1.0,
+                window=0 if value_dim else 100,
+                sinks_H=None if value_dim else zeros(16),
+                value_dim=value_dim,
+                pieces=pieces,
+            )
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from tests.support.tree import ROOT
 
 # What a block may have on the smallest of them (compute capability 8.6, 8.9 and 12.0).
 SHARED_BYTES = 99 << 10
-HAVE_PRODUCTS = {"_product", "_expert_product"}
+HAVE_PRODUCTS = {"_product", "_expert_product", "_attend"}
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])
 def test_kernels_compile(capability, tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
@@ -23,8 +23,6 @@ def test_kernels_compile(capability, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     compiled = [line.split() for line in result.stdout.splitlines()]
-    assert {name for name, *_ in compiled} >= HAVE_PRODUCTS
-    for name, shared_bytes, products, size in compiled:
-        assert int(shared_bytes) <= SHARED_BYTES, (name, shared_bytes)
-        assert int(size) > 0
-        assert (int(products) > 0) == (name in HAVE_PRODUCTS), name
+    assert {name for name, _, products in compiled if int(products)} == HAVE_PRODUCTS
+    for name, shared_bytes, _ in compiled:
+        assert int(shared_bytes) <= SHARED_BYTES, name

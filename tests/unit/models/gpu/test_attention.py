@@ -1,0 +1,135 @@
+"""Paged attention against a softmax in double precision, request by request."""
+
+import numpy as np
+import pytest
+import torch
+
+from inlay.models.gpu.attention import Paged, attention
+
+LAYERS = 2
+
+
+def problem(requests, heads, kv_heads, head_dim, value_dim, device, *, page_tokens, dtype):
+    """Pages apart from each other, and queries; `requests` are (new tokens, context)."""
+    rng = np.random.default_rng(7)
+    pages = max(-(-context // page_tokens) for _, context in requests)
+    count = len(requests) * pages + 3
+    planes = 1 if value_dim else 2
+    size = (count, LAYERS, planes, page_tokens, kv_heads, head_dim)
+    data = torch.from_numpy(rng.standard_normal(size, dtype=np.float32)).to(device, dtype)
+    table = rng.permutation(count)[: len(requests) * pages].reshape(len(requests), pages)
+    starts = np.cumsum([0, *(new for new, _ in requests)])
+    paged = Paged(
+        data,
+        1,
+        *(
+            torch.tensor(values, dtype=torch.int32, device=device)
+            for values in (table, starts, [context for _, context in requests])
+        ),
+    )
+    q = rng.standard_normal((starts[-1], heads, head_dim), dtype=np.float32)
+    return paged, torch.from_numpy(q).to(device)
+
+
+def expected_rows(q_THD, paged, scale, window, sinks_H, value_dim):
+    data = paged.data.double()
+    shared_by = q_THD.shape[1] // data.shape[4]
+    rows = []
+    starts = paged.query_starts_B1.tolist()
+    for b, length in enumerate(paged.context_lens_B.tolist()):
+        planes = data[paged.page_table_BP[b].long(), paged.layer]
+        k = planes[:, 0].flatten(0, 1)[:length].repeat_interleave(shared_by, dim=1)
+        v = k[..., :value_dim] if value_dim else planes[:, 1].flatten(0, 1)[:length]
+        v = v if value_dim else v.repeat_interleave(shared_by, dim=1)
+        count = starts[b + 1] - starts[b]
+        for i in range(count):
+            position = length - count + i
+            since = max(0, position - window + 1) if window else 0
+            seen = slice(since, position + 1)
+            q = q_THD[starts[b] + i].double()
+            scores = torch.einsum("hd,nhd->hn", q, k[seen]) * scale
+            if sinks_H is not None:
+                scores = torch.cat((scores, sinks_H.double()[:, None]), dim=1)
+            weights = scores.softmax(-1)[:, : position + 1 - since]
+            rows.append(torch.einsum("hn,nhd->hd", weights, v[seen]))
+    return torch.stack(rows).float()
+
+
+def check(
+    requests,
+    device,
+    *,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    value_dim=0,
+    window=0,
+    sinks=False,
+    pieces=None,
+    page_tokens=16,
+    dtype=torch.float32,
+):
+    paged, q_THD = problem(
+        requests, heads, kv_heads, head_dim, value_dim, device, page_tokens=page_tokens, dtype=dtype
+    )
+    sinks_H = torch.linspace(-1, 3, heads, device=device) if sinks else None
+    out_THV = torch.full((len(q_THD), heads, value_dim or head_dim), torch.nan, device=device)
+    scale = head_dim**-0.5
+    attention(
+        q_THD, paged, out_THV, scale=scale, window=window, sinks_H=sinks_H, value_dim=value_dim,
+        pieces=pieces,
+    )  # fmt: skip
+    expected = expected_rows(q_THD, paged, scale, window, sinks_H, value_dim)
+    rounded = device.type == "cuda" and dtype != torch.float32
+    torch.testing.assert_close(out_THV, expected, rtol=0, atol=2e-2 if rounded else 2e-5)
+
+
+MIXED = [(1, 40), (5, 5), (19, 70), (1, 1), (3, 129)]
+SINGLE = [(1, 40), (1, 1), (1, 200)]
+
+
+@pytest.mark.parametrize("requests", [MIXED, SINGLE, [(70, 70)], [(2, 65)]])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(7, 1), (3, 3)])
+def test_prefill_and_decode(requests, heads, kv_heads, device):
+    check(requests, device, heads=heads, kv_heads=kv_heads)
+
+
+@pytest.mark.parametrize(
+    ("requests", "pieces", "sinks"), [(MIXED, 2, False), (SINGLE, 3, True), (SINGLE, 7, False)]
+)
+def test_contexts_in_pieces(requests, pieces, sinks, device):
+    check(requests, device, pieces=pieces, sinks=sinks)
+
+
+@pytest.mark.parametrize(("window", "pieces"), [(1, 1), (17, 3), (64, 1), (500, 2)])
+def test_windows_and_sinks(window, pieces, device):
+    check(MIXED, device, window=window, pieces=pieces, sinks=True)
+
+
+@pytest.mark.parametrize(("requests", "pieces"), [(MIXED, 1), (SINGLE, 1), (SINGLE, 4)])
+def test_latents(requests, pieces, device):
+    """One key for all heads, whose leading elements are the value; widths that are no powers."""
+    check(requests, device, heads=20, kv_heads=1, head_dim=56, value_dim=48, pieces=pieces)
+
+
+@pytest.mark.parametrize("requests", [[(3, 40)], [(1, 40), (1, 7)]])
+def test_latents_as_wide_as_deepseek_has_them(requests, device):
+    check(requests, device, heads=40, kv_heads=1, head_dim=576, value_dim=512)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head_dim", [80, 128])
+def test_dtypes_and_widths(dtype, head_dim, device):
+    check([(9, 30), (1, 50)], device, head_dim=head_dim, dtype=dtype, page_tokens=8)
+
+
+def test_rows_of_padding_are_zeros(device):
+    """A graph's spare requests have no context."""
+    paged, q_THD = problem(
+        [(1, 20), (1, 20)], 4, 2, 32, 0, device, page_tokens=16, dtype=torch.float32
+    )
+    paged.context_lens_B[1] = 0
+    for pieces in (1, 2):
+        out_THV = torch.full_like(q_THD, torch.nan)
+        attention(q_THD, paged, out_THV, scale=1.0, pieces=pieces)
+        assert out_THV[0].isfinite().all() and not out_THV[1].any()
