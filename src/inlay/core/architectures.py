@@ -1,7 +1,7 @@
 """The supported architectures, one row of data each, by the `model_type` of config.json.
 
 A row says what config.json leaves to the code of its makers. Adding an architecture whose parts
-are known is a row here and one in `inlay.models.weight_names`.
+are known is a row here, one in `inlay.models.weight_names`, and one in `inlay.experts.modules`.
 """
 
 from collections.abc import Mapping

@@ -149,7 +149,7 @@ class _Reader:
             raise self._wrong(node, f"{of or 'a rule '}must be a table of {', '.join(known)}")
         found: dict[str, yaml.Node] = {}
         for key_node, value in node.value:
-            key = str(self._value(key_node))
+            key = str(self._scalar(key_node, "a key"))
             if key not in known:
                 meant = nearest(key, known) or f"; there are {', '.join(known)}"
                 raise self._wrong(key_node, f"{of}has no key {key!r}{meant}")
@@ -167,7 +167,7 @@ class _Reader:
 
     def _operator(self, node: yaml.Node, name: str) -> str | None:
         # `None` is a word in YAML; rules have it for no operator of a phase.
-        value = self._value(node)
+        value = self._scalar(node, name)
         return None if value in (None, "None") else self._one_of(node, name, OPERATORS)
 
     def _backend(self, node: yaml.Node, name: str) -> str:
@@ -190,22 +190,28 @@ class _Reader:
         return value
 
     def _text(self, node: yaml.Node, name: str) -> str:
-        value = self._value(node)
+        value = self._scalar(node, name)
         if not isinstance(value, str) or not value:
             raise self._wrong(node, f"{name} is {value!r}, not a text")
         return value
 
     def _flag(self, node: yaml.Node, name: str) -> bool:
-        value = self._value(node)
+        value = self._scalar(node, name)
         if not isinstance(value, bool):
             raise self._wrong(node, f"{name} is {value!r}, not True or False")
         return value
 
     def _count(self, node: yaml.Node, name: str) -> int:
-        value = self._value(node)
+        value = self._scalar(node, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._wrong(node, f"{name} is {value!r}, not a whole number from 0")
         return value
+
+    def _scalar(self, node: yaml.Node, name: str) -> Any:
+        # Lists and tables are not told: anchors can make them larger than any memory.
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._wrong(node, f"{name} is a list or a table, not one value")
+        return self._value(node)
 
     def _value(self, node: yaml.Node) -> Any:
         return self._loader.construct_object(node, deep=True)

@@ -1,7 +1,8 @@
 """Under which names the weights of each architecture lie in its files. Data, and its expansion.
 
 A row maps a part of the generic decoder to a name pattern. Adding an architecture that the
-decoder can already express is a row here and one in `core/architectures.py`.
+decoder can already express is a row here, one in `core/architectures.py`, and one in
+`experts/modules.py`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,8 @@
 """What rules come to: devices of layers and experts, in both phases, and what is refused."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inlay.core.errors import ConfigError
 from inlay.core.known_models import known_config
@@ -366,3 +368,47 @@ def test_the_operator_table_of_the_talk() -> None:
         "KLinearMarlin", "KLinearTorch", "KLinearCPUInfer", "KLinearFP8", "KExpertsTorch",
         "KExpertsMarlin", "KExpertsCPU",
     } <= {name for name, row in OPERATORS.items() if not row.refused}  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rules=st.lists(
+        st.tuples(
+            st.sampled_from(
+                [r"\\.self_attn$", r"\\.mlp$", r"\\.experts$", r"layers.[0-9]\\.", "lm_head"]
+            ),
+            st.sampled_from(["cpu", "cuda:0", "cuda:1"]),
+            st.sampled_from(["cpu", "cuda:0", "cuda:1"]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_every_placement_is_one_that_the_table_tells(
+    rules: list[tuple[str, str, str, bool]],
+) -> None:
+    """Where rules can be followed, layers and rows say the same, and each rule has a module."""
+    text = "".join(
+        rule(name, f"generate_device: {decode}, prefill_device: {prefill}", recursive=recursive)
+        for name, decode, prefill, recursive in rules
+    )
+    try:
+        placed = place(text, "deepseek-v2-lite")
+    except ConfigError as error:
+        assert "rule" in str(error)
+        return
+    assert {one.rule.number for one in placed.modules if one.rule} == {
+        number for number, _ in enumerate(rules, start=1)
+    }
+    for one in placed.modules:
+        if one.module.layer is None:
+            continue
+        layer = placed.placement.layers[one.module.layer]
+        if one.module.family != "experts":
+            assert one.prefill.device == one.decode.device == layer.device
+        elif layer.resident:
+            assert one.prefill.device == one.decode.device == layer.device != "cpu"
+        else:
+            assert one.decode.device == "cpu"
+            assert (one.prefill.device != "cpu") == (layer.prefill == "device")

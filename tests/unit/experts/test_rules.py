@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inlay.core.errors import ConfigError
 from inlay.experts import parse_rules, read_rules
@@ -81,6 +83,9 @@ def kwargs(text: str) -> str:
         (kwargs("{transfer_map: {a: cpu}}"), r"transfer_map must give devices by layer"),
         (kwargs("{absorb_for_prefill: 1}"), "absorb_for_prefill is 1, not True or False"),
         (kwargs("{per_layer_prefill_intput_threshold: -1}"), "-1, not a whole number from 0"),
+        (kwargs("{backend: [AMXInt8]}"), "backend is a list or a table, not one value"),
+        (kwargs("{? [a] : cpu}"), "a key is a list or a table"),
+        ("- &a {match: {name: *a}, replace: {}}", "name is a list or a table"),
         (kwargs("7"), "kwargs must be a table of generate_device"),
         ("- " + "[" * 3000, "not YAML"),
         (one("{name: 2026-99-99}"), "not YAML: month must be in 1..12"),
@@ -89,6 +94,24 @@ def kwargs(text: str) -> str:
 def test_mistakes_name_the_rule_and_the_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_rules(text)
+
+
+WORDS = st.sampled_from(
+    ["match", "replace", "kwargs", "recursive", "name", "class", "backend", "generate_device",
+     "transfer_map", "prefill_op", "absorb_for_prefill", "cpu", "a(", "None", "&a", "*a", "0", "~",
+     "true", "- ", "{", "}", "[", "]", ": ", ", ", "\n", "  ", '"', "'", "#", "!!int "]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(words=st.lists(WORDS, max_size=40), whole=st.booleans())
+def test_any_text_is_rules_or_a_config_error(words: list[str], whole: bool) -> None:
+    text = "".join(words)
+    try:
+        rules = parse_rules(text if whole else f"- match: {{name: a}}\n  replace: {text}\n")
+    except ConfigError:
+        return
+    assert all(rule.name is not None or rule.of_class for rule in rules)
 
 
 def test_a_file(tmp_path: Path) -> None:

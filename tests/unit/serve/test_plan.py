@@ -23,7 +23,8 @@ from inlay.serve.plan.changes import find_changes
 from inlay.serve.plan.machine import find_machine, machine_of
 from inlay.serve.plan.make import Plan, make_plan
 from inlay.serve.plan.model import choose_formats, find_model
-from inlay.serve.plan.report import as_dict, print_plan
+from inlay.serve.plan.record import as_dict
+from inlay.serve.plan.report import print_plan
 from tests.support.gguf_files import TOKENIZER, write_gguf
 from tests.support.tiny_models import make_tiny_model
 from tests.unit.serve.doctor.machines import GPU, HEALTHY

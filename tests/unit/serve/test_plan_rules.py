@@ -17,7 +17,8 @@ from inlay.serve.plan.changes import find_changes
 from inlay.serve.plan.make import Plan, make_plan
 from inlay.serve.plan.model import find_model
 from inlay.serve.plan.modules import module_rows
-from inlay.serve.plan.report import as_dict, notes, print_plan
+from inlay.serve.plan.record import as_dict, notes
+from inlay.serve.plan.report import print_plan
 from tests.support.tree import ROOT
 from tests.unit.serve.test_plan import run
 

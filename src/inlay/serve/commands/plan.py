@@ -72,7 +72,8 @@ def plan(
     from inlay.serve.plan.machine import find_machine
     from inlay.serve.plan.make import make_plan
     from inlay.serve.plan.model import find_model
-    from inlay.serve.plan.report import as_dict, print_plan
+    from inlay.serve.plan.record import as_dict
+    from inlay.serve.plan.report import print_plan
 
     asked = None if rules is None else read_rules(Path(rules).expanduser())
     found = find_model(model)

@@ -1,7 +1,4 @@
-"""A plan for people, and as JSON with stable names."""
-
-from dataclasses import asdict
-from typing import Any
+"""A plan for people; `inlay.serve.plan.record` has it for programs."""
 
 from rich.console import Console
 from rich.table import Table
@@ -11,15 +8,12 @@ from inlay.core.hardware import Device, Machine
 from inlay.core.offload import MemoryUse, OperatorSize
 from inlay.core.placement import PrefillAt
 from inlay.core.roofline import Kind, Operator
-from inlay.core.weight_format import FORMATS, format_named
 from inlay.serve.plan.changes import Change
 from inlay.serve.plan.make import MOST_REQUESTS, Bound, Plan, Speed
 from inlay.serve.plan.modules import ModuleRow, module_rows
+from inlay.serve.plan.record import notes
 from inlay.serve.plan.together import Together
 from inlay.serve.titled_rows import print_titled_rows
-
-# Raised when a field changes its meaning or goes; new fields do not raise it.
-SCHEMA = 1
 
 _OPERATORS: dict[Operator, str] = {
     "attention": "attention core",
@@ -31,97 +25,6 @@ _RULED_PREFILL: dict[PrefillAt, str] = {
     "host": "the processors compute the experts of prompts, too, as the rules say",
 }
 _DEVICES: dict[Kind, str] = {"cpu": "processors", "gpu": "GPU"}
-
-
-def as_dict(plan: Plan, changes: list[Change]) -> dict[str, Any]:
-    """The whole plan. Sizes are bytes, bandwidths 10^9 bytes/s, rates tokens/s."""
-    model, quantization = plan.model, plan.model.shape.quantization
-    return {
-        "schema": SCHEMA,
-        "model": {
-            "name": model.name,
-            "origin": model.origin,
-            "architecture": model.shape.architecture,
-            "parameters": model.shape.parameters,
-            "active_parameters": model.shape.active_parameters,
-            "published": quantization and quantization.weight_format,
-        },
-        "machine": asdict(plan.machine),
-        "origin": plan.origin,
-        "simulated": plan.machine.origin != "measured",
-        "weight_format": plan.weight_format,
-        "formats": asdict(plan.formats),
-        "context_tokens": plan.context_tokens,
-        "kv_token_bytes": plan.kv_token_bytes,
-        "most_requests": plan.most_requests,
-        "kv_bytes": plan.kv_token_bytes * plan.context_tokens,
-        "operators": [
-            asdict(size) | {"intensity": size.intensity, "per_stored_byte": size.per_stored_byte}
-            for size in plan.operators
-        ],
-        "offload_order": [size.operator for size in reversed(plan.operators)],
-        "placement": asdict(plan.placement),
-        "rules": None
-        if plan.rules is None
-        else {
-            "modules": [asdict(row) for row in module_rows(plan.rules)],
-            "experts_format": plan.rules.experts_format,
-            "notes": plan.rules.notes,
-        },
-        "memory": [
-            asdict(use) | {"held_bytes": use.held_bytes, "total_bytes": use.total_bytes}
-            for use in plan.placement.uses
-        ],
-        "prefill": [asdict(speed) for speed in plan.prefill],
-        "decode": [asdict(speed) for speed in plan.decode],
-        "together": plan.together and asdict(plan.together),
-        "changes": [asdict(change) for change in changes],
-        "notes": notes(plan),
-    }
-
-
-def notes(plan: Plan) -> list[str]:
-    """What is assumed, and what this version does not do yet."""
-    machine, found = plan.machine, _notes_of_rules(plan)
-    if machine.origin != "measured":
-        found.append("simulated: the machine's figures are not of a measurement by Inlay")
-    elif machine.gpus:
-        found.append("rates of the GPU are those of the catalogue, not measured")
-    for kind, device in (("processors", machine.host), ("GPU", machine.gpu)):
-        if device is not None:
-            told = device.efficiency.measured or "not measured, taken as 1"
-            found.append(f"share of peak that kernels reach on {kind}: {told}")
-    on_gpu = any(plan.placement.gpu_share.values())
-    if on_gpu and any(
-        share < 1 for name, share in plan.placement.gpu_share.items() if name != "embedding"
-    ):
-        found.append(
-            "this version runs a model wholly on the processors or wholly on a GPU; a plan that "
-            "uses both is a prediction"
-        )
-    formats = {plan.formats.experts, plan.formats.mlp, plan.formats.attention}
-    if on_gpu and any(name in FORMATS and format_named(name).group != 0 for name in formats):
-        found.append(
-            "this version holds only floats of 16 and 32 bits on a GPU; other formats there are a "
-            "prediction"
-        )
-    if plan.prefill_chunk < plan.prefill[-1].tokens:
-        found.append(
-            f"prompts in steps of {plan.prefill_chunk} tokens, as the engine does by default"
-        )
-    return found
-
-
-def _notes_of_rules(plan: Plan) -> list[str]:
-    if plan.rules is None:
-        return []
-    found, asked = list(plan.rules.notes), plan.rules.experts_format
-    if asked is not None and asked != plan.formats.experts:
-        found.append(
-            f"backend asks for experts in {asked}, and they are in {plan.formats.experts}: "
-            + ("--weight-format says so" if plan.weight_format != "auto" else "the files are")
-        )
-    return found
 
 
 def print_plan(console: Console, plan: Plan, changes: list[Change]) -> None:
