@@ -5,6 +5,7 @@ from typing import Literal
 
 from inlay.cache.config import CacheConfig
 from inlay.core.errors import ConfigError
+from inlay.experts.config import ExpertsConfig, PlacementConfig
 from inlay.models.formats import WEIGHT_FORMATS, is_weight_format
 
 
@@ -51,6 +52,8 @@ class EngineConfig:
             that a step needs first. Of packed weights nothing is waited for. `whole` waits for all.
         verify_weights: compare a packed model with its checksums before serving it, which reads
             all of it.
+        placement: what goes to a GPU.
+        experts: of the host, and those that a device keeps.
     """
 
     model: str | None = None
@@ -62,6 +65,8 @@ class EngineConfig:
     offline: bool = False
     load: Literal["lazy", "whole"] = "lazy"
     verify_weights: bool = False
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
