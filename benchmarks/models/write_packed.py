@@ -11,6 +11,7 @@ from inlay.models.conversion.packed_product import PackedProduct
 from inlay.models.conversion.staging import Staging
 from inlay.models.formats import full_name, part_formats
 from inlay.models.native_ops import NativeOps
+from inlay.models.placed import Placed
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weights import OpenWeights
 from tests.support.tiny_tokenizers import write_tokenizer
@@ -24,7 +25,7 @@ def write_packed_model(folder: Path, model: RandomModel, weight_format: str) -> 
     weights = TensorWeights(
         RandomTensors(model),
         model.shape,
-        NativeOps(),
+        Placed.whole(NativeOps(), model.shape),
         part_formats(model.shape, weight_format, FLOAT_DTYPE),
         fused_experts=False,
     )

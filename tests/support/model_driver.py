@@ -53,7 +53,7 @@ class ModelDriver:
         expert_ids: np.ndarray | None = None,
     ) -> list[torch.Tensor]:
         """Compute `n` more tokens of each sequence: logits of the last one (or all) of each."""
-        ids, positions, starts, lens, rows = [], [], [0], [], []
+        ids, positions, starts, lens, rows, decodes = [], [], [0], [], [], []
         for sequence, count in work:
             end = sequence.computed + count
             assert count >= 1 and end <= len(sequence.tokens)
@@ -61,6 +61,7 @@ class ModelDriver:
                 sequence.pages.append(self._free.pop())
             ids += sequence.tokens[sequence.computed : end]
             positions += range(sequence.computed, end)
+            decodes += [count == 1 and sequence.computed > 0] * count
             rows += range(starts[-1], len(ids)) if all_rows else [len(ids) - 1]
             starts.append(len(ids))
             lens.append(end)
@@ -76,6 +77,7 @@ class ModelDriver:
             context_lens_B=np.array(lens, np.int32),
             page_table_BP=table,
             logit_rows_R=np.array(rows, np.int32),
+            decode_T=np.array(decodes),
             expert_ids_LTK=expert_ids,
         )
         logits = self.model.forward(batch, self.pool)

@@ -13,7 +13,6 @@ from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
 from inlay.engine.config import EngineConfig
 from inlay.engine.pool_size import choose_pool_size
-from inlay.models.memory import device_free_bytes
 from inlay.models.model import Model, load_model
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def prepare(
         config,
         kv_format,
         model_context_tokens=model.shape.max_context_tokens,
-        free_bytes=device_free_bytes(model.device) - unfilled_bytes,
+        free_bytes=model.free_for_pages() - unfilled_bytes,
         device=model.device,
     )
     return LoadedModel(

@@ -20,7 +20,7 @@ def open_tiers(
 ) -> Tiers:
     """Move blocks between a model's pool and its store from now on; see `Tiers`."""
     assert loaded.store is not None
-    pool = loaded.pool
+    pool = loaded.pool.whole
     on_cpu = pool.data.device.type == "cpu"
     pages: Sequence[Any] = pool.as_bytes() if on_cpu else pool.device_bytes()  # type: ignore[assignment]
     cache.write_back = WriteBack(when)

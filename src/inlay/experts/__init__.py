@@ -8,6 +8,7 @@ modules, and what of the rules has no effect here.
 
 from inlay.experts.hotness import Hotness, Move
 from inlay.experts.modules import Module, modules_of
+from inlay.experts.residency import Residency
 from inlay.experts.rule_placement import ModulePlacement, RulePlacement, Run, place_by_rules
 from inlay.experts.rules import Rule, parse_rules, read_rules
 
@@ -16,6 +17,7 @@ __all__ = [
     "Module",
     "ModulePlacement",
     "Move",
+    "Residency",
     "Rule",
     "RulePlacement",
     "Run",

@@ -25,6 +25,8 @@ class ForwardBatch:
         context_lens_B: tokens of each request in the pool after this step.
         page_table_BP: page ids of each request in order, padded with any valid id.
         logit_rows_R: rows of T whose logits are wanted.
+        decode_T: bool, contiguous; the tokens that were generated, whose experts may be deferred.
+            None: none of them.
         expert_ids_LTK: if given, filled with the experts chosen per mixture-of-experts layer.
     """
 
@@ -34,6 +36,7 @@ class ForwardBatch:
     context_lens_B: Int32Array
     page_table_BP: Int32Array
     logit_rows_R: Int32Array
+    decode_T: NDArray[np.bool_] | None = None
     expert_ids_LTK: Int32Array | None = None
 
     def __post_init__(self) -> None:

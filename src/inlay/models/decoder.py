@@ -1,14 +1,17 @@
 """The one decoder: embedding, layers of attention and MLP or experts, norm, LM head.
 
 What differs between architectures is data (`ModelShape`, `Weights`), what differs between
-devices is the backend (`Ops`). A layer writes the keys and values of all new tokens to the pool
-before its attention reads, and attention reads only the pool: chunking, prefix reuse and
-batching cannot change what a token sees.
+devices is the backend (`Ops`). Neighbouring layers on one device are a stage; rows go from stage to
+stage. A layer writes the keys and values of all new tokens to the pool before its attention reads,
+and attention reads only the pool: chunking, prefix reuse and batching cannot change what a token
+sees.
 
 Shapes: T new tokens, R wanted rows, M model width, V vocabulary, Q = heads * head_dim, N fused
 rows of q, k and v, F width of a dense MLP, E experts, K experts per token.
 """
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,12 +19,15 @@ from torch import Tensor
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.batch import ForwardBatch
-from inlay.models.kv_pool import KvPool
-from inlay.models.ops import AttentionSpec, Ops, Step
+from inlay.models.host_share import HostShare, HostStep
+from inlay.models.kv_pool import KvPart, KvPool
+from inlay.models.ops import Array, AttentionSpec, Ops, Step
+from inlay.models.placed import Placed
 from inlay.models.rope import rope_tables
 from inlay.models.weights import (
     DenseWeights,
     GqaWeights,
+    LayerWeights,
     MixtureWeights,
     MlaWeights,
     Weights,
@@ -88,29 +94,80 @@ class _Views:
 
 
 class Decoder:
-    """Runs steps. Not thread-safe: one step at a time."""
+    """Runs steps. Not thread-safe: one step at a time.
 
-    def __init__(self, shape: ModelShape, weights: Weights, ops: Ops) -> None:
-        self._shape, self._weights, self._ops = shape, weights, ops
-        self._memory = _Workspace(shape, ops, 1)
-        self._views: dict[int, _Views] = {}
-        self._rope_positions = 0
-        self._cos_SC: Any = None
-        self._sin_SC: Any = None
-        self._specs = [
-            _spec(shape, number, layer.attention) for number, layer in enumerate(weights.layers)
+    Args:
+        share: what the host has of the mixture layers; None: each is computed where it lies.
+    """
+
+    def __init__(
+        self, shape: ModelShape, weights: Weights, placed: Placed, share: HostShare | None = None
+    ) -> None:
+        self._weights, self._share = weights, share
+        sparse = count()
+        self._stages = [
+            _Stage(shape, placed.backends[at.device], weights, range(at.first, at.end), sparse)
+            for at in placed.placement.stages
         ]
 
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         """Logits `[R, V]`, float32, of the wanted rows; keys and values go to the pool."""
-        ops, weights, eps = self._ops, self._weights, self._shape.norm_eps
+        if self._share is None:
+            return self._forward(batch, pool, None)
+        with self._share.step(batch) as host:
+            return self._forward(batch, pool, host)
+
+    def _forward(self, batch: ForwardBatch, pool: KvPool, host: HostStep | None) -> Tensor:
+        before: _Stage | None = None
+        hidden_TM: Array = None
+        for stage, part in zip(self._stages, pool.parts, strict=True):
+            if before is not None:
+                hidden_TM = before.leave(hidden_TM)
+            hidden_TM = stage.forward(batch, part, host, hidden_TM)
+            before = stage
+        assert before is not None
+        return before.logits(len(batch.logit_rows_R), hidden_TM)
+
+
+class _Stage:
+    """Neighbouring layers on one backend."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        ops: Ops,
+        weights: Weights,
+        numbers: range,
+        sparse: Iterator[int],
+    ) -> None:
+        self._shape, self._ops, self._weights = shape, ops, weights
+        self._memory = _Workspace(shape, ops, 1)
+        self._views: dict[int, _Views] = {}
+        self._rope_positions = 0
+        self._cos_SC: Any = None
+        self._sin_SC: Any = None
+        self._step: Step = None
+        self._layers: list[tuple[LayerWeights, AttentionSpec, int]] = []
+        for own, number in enumerate(numbers):
+            layer = weights.layers[number]
+            mixture = next(sparse) if isinstance(layer.mlp, MixtureWeights) else -1
+            spec = _spec(shape, number, own, layer.attention)
+            self._layers.append((layer, spec, mixture))
+
+    def forward(
+        self, batch: ForwardBatch, pool: KvPart, host: HostStep | None, before_TM: Array
+    ) -> Array:
+        """The hidden states after these layers. `before_TM`: before them; None: tokens begin."""
+        ops, eps = self._ops, self._shape.norm_eps
         self._grow_rope(int(batch.positions_T.max()) + 1)
         work = self._workspace(len(batch.token_ids_T))
-        step = ops.begin(batch, pool, self._cos_SC, self._sin_SC)
-        ops.embed(weights.embedding_VM, step, work.hidden_TM)
-        sparse = 0
-        for layer, spec in zip(weights.layers, self._specs, strict=True):
+        step = self._step = ops.begin(batch, pool, self._cos_SC, self._sin_SC)
+        if before_TM is None:
+            ops.embed(self._weights.embedding_VM, step, work.hidden_TM)
+        else:
+            ops.take(before_TM, work.hidden_TM)
+        for layer, spec, mixture in self._layers:
             ops.rms_norm(work.hidden_TM, layer.attention_norm_M, eps, work.normed_TM)
             if spec.value_dim:
                 self._attend_latent(layer.attention, spec, step, work)
@@ -122,11 +179,24 @@ class Decoder:
                 ops.silu_mul(work.gate_up_T2F, work.gated_TF)
                 ops.linear(work.gated_TF, layer.mlp.down, work.hidden_TM, accumulate=True)
                 continue
-            self._mix(layer.mlp, work)
+            self._mix(layer.mlp, work, host, mixture)
             if batch.expert_ids_LTK is not None:
-                batch.expert_ids_LTK[sparse] = ops.to_numpy(work.expert_ids_TK)
-            sparse += 1
-        return self._logits(step, len(batch.logit_rows_R), work)
+                batch.expert_ids_LTK[mixture] = ops.to_numpy(work.expert_ids_TK)
+        return work.hidden_TM
+
+    def leave(self, hidden_TM: Array) -> Array:
+        """The hidden states for another backend."""
+        return self._ops.leave(hidden_TM)
+
+    def logits(self, rows: int, hidden_TM: Array) -> Tensor:
+        """Of the wanted rows."""
+        ops, weights = self._ops, self._weights
+        logits_RV = ops.empty(rows, self._shape.vocab)
+        if rows:
+            states_RM = ops.wanted_rows(hidden_TM, self._step)
+            ops.rms_norm(states_RM, weights.final_norm_M, self._shape.norm_eps, states_RM)
+            ops.linear(states_RM, weights.head, logits_RV)
+        return ops.to_tensor(logits_RV)
 
     def _attend(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
         ops = self._ops
@@ -145,39 +215,41 @@ class Decoder:
         queries_THL, key_TL = work.latents_THL[:, :-1], work.latents_THL[:, -1]
         rotated = spec.head_dim - rank
         ops.linear_heads(work.q_THD[..., :-rotated], weights.absorb, queries_THL[..., :rank])
-        queries_THL[..., rank:] = work.q_THD[..., -rotated:]
+        ops.copy(work.q_THD[..., -rotated:], queries_THL[..., rank:])
         ops.rms_norm(work.kv_TL[:, :rank], weights.kv_latent_norm_L, spec.eps, key_TL[:, :rank])
-        key_TL[:, rank:] = work.kv_TL[:, rank:]
+        ops.copy(work.kv_TL[:, rank:], key_TL[:, rank:])
         ops.rope_and_store(work.latents_TN, spec, step)
         ops.attention(queries_THL, spec, step, work.latent_THL)
         ops.linear_heads(work.latent_THL, weights.expand, work.attended_THD)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
 
-    def _mix(self, weights: MixtureWeights, work: _Views) -> None:
+    def _mix(
+        self, weights: MixtureWeights, work: _Views, host: HostStep | None, mixture: int
+    ) -> None:
+        """Host and device have their experts at the same time."""
         ops, shape = self._ops, self._shape
         ops.linear(work.normed_TM, weights.router, work.router_TE)
         ids_TK, weights_TK = work.expert_ids_TK, work.expert_weights_TK
         ops.route(work.router_TE, shape.router, weights.correction_E, ids_TK, weights_TK)
         if weights.cold is not None and weights.cold.expected:
             weights.cold.require(ids_TK)
-        ops.moe(
-            work.normed_TM,
-            weights.experts,
-            ids_TK,
-            weights_TK,
-            work.hidden_TM,
-            activation=shape.activation,
-            shared=weights.shared,
-        )
-
-    def _logits(self, step: Step, rows: int, work: _Views) -> Tensor:
-        ops, weights = self._ops, self._weights
-        logits_RV = ops.empty(rows, self._shape.vocab)
-        if rows:
-            states_RM = ops.wanted_rows(work.hidden_TM, step)
-            ops.rms_norm(states_RM, weights.final_norm_M, self._shape.norm_eps, states_RM)
-            ops.linear(states_RM, weights.head, logits_RV)
-        return ops.to_tensor(logits_RV)
+        place, experts = None, weights.experts
+        if host is not None:
+            place, experts = host.part(mixture, experts)
+        if host is not None and place is not None:
+            ops.ask(host.line, place, work.normed_TM, ids_TK, weights_TK)
+        if experts is not None or weights.shared is not None:
+            ops.moe(
+                work.normed_TM,
+                experts,
+                ids_TK,
+                weights_TK,
+                work.hidden_TM,
+                activation=shape.activation,
+                shared=weights.shared,
+            )
+        if host is not None and place is not None:
+            ops.add_answer(host.line, place, work.hidden_TM)
 
     def _workspace(self, rows: int) -> _Views:
         if rows > self._memory.rows:
@@ -199,13 +271,16 @@ class Decoder:
         self._rope_positions = positions
 
 
-def _spec(shape: ModelShape, number: int, weights: GqaWeights | MlaWeights) -> AttentionSpec:
+def _spec(
+    shape: ModelShape, number: int, own: int, weights: GqaWeights | MlaWeights
+) -> AttentionSpec:
+    """Of the layer with this number, and one of its own in its part of the pool."""
     scale = shape.head_dim**-0.5 * shape.rope.score_factor
     window = shape.sliding_windows[number] if shape.sliding_windows else 0
     if isinstance(weights, MlaWeights):
         assert shape.mla is not None
         return AttentionSpec(
-            layer=number,
+            layer=own,
             heads=shape.heads,
             kv_heads=1,
             head_dim=shape.kv_width,
@@ -217,7 +292,7 @@ def _spec(shape: ModelShape, number: int, weights: GqaWeights | MlaWeights) -> A
             value_dim=shape.mla.kv_rank,
         )
     return AttentionSpec(
-        layer=number,
+        layer=own,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,

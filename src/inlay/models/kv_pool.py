@@ -1,54 +1,73 @@
-"""The memory that holds the keys and values of all pages, on the model's device.
+"""The memory that holds the keys and values of all pages, on the model's devices.
 
 Page-first: `[num_pages, layers, 2, page_tokens, kv_heads, head_dim]`, the bytes that
 `core.KvFormat` describes. With latent attention there are keys alone, of one head: their leading
-elements are the values. Who owns which page is the engine's business.
+elements are the values. Where a model's layers are on several devices, each has a part of every
+page. Who owns which page is the engine's business.
 """
 
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.kv_format import KvFormat
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
-from inlay.models.memory import POOL_SHARE, device_free_bytes, pages_that_fit
+from inlay.models.memory import POOL_SHARE, pages_that_fit
 
 
-class KvPool:
-    """Keys and values of `num_pages` pages.
+class KvDevice(Protocol):
+    """Where a part lies."""
+
+    @property
+    def device(self) -> str:
+        """Its name."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that can still be taken."""
+        ...
+
+    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
+        """Zeroed memory."""
+        ...
+
+
+class KvPart:
+    """Keys and values of neighbouring layers.
 
     Attributes:
-        format: layout of one page.
+        format: layout of their part of a page.
         data: the tensor above; index 0 of its third axis is k, 1 is v.
     """
 
     def __init__(
-        self, kv_format: KvFormat, num_pages: int, shape: ModelShape, device: torch.device
+        self, kv_format: KvFormat, num_pages: int, shape: ModelShape, device: KvDevice
     ) -> None:
         """Reserve zeroed memory; on a CPU the system provides it page by page when first used.
 
         Raises:
-            ConfigError: fewer than one page.
             ResourceError: the device has too little memory.
         """
-        if num_pages < 1:
-            raise ConfigError(f"num_pages must be at least 1, got {num_pages}")
         self.format = kv_format
-        self.num_pages = num_pages
         heads = (1, shape.kv_width) if shape.mla else (shape.kv_heads, shape.head_dim)
         planes = len(kv_format.planes)
         size = (num_pages, kv_format.layers, planes, kv_format.page_tokens, *heads)
         try:
-            self.data = torch.zeros(size, dtype=getattr(torch, kv_format.dtype), device=device)
+            self.data = device.zeros(size, kv_format.dtype)
         except RuntimeError as error:
-            free_bytes = device_free_bytes(str(device))
+            free_bytes = device.free_bytes()
             # Where enough is free, a limit of the process or holes in a GPU's memory refused it.
             fit = min(int(free_bytes * POOL_SHARE) // kv_format.page_bytes, num_pages // 2)
             raise ResourceError(
                 f"no memory for {num_pages} KV pages of {format_bytes(kv_format.page_bytes)} on "
-                f"{device}, where {format_bytes(free_bytes)} are free: "
+                f"{device.device}, where {format_bytes(free_bytes)} are free: "
                 + pages_that_fit(kv_format, fit)
             ) from error
 
@@ -57,9 +76,62 @@ class KvPool:
         pages: NDArray[np.uint8] = self.device_bytes().numpy()
         return pages
 
-    def device_bytes(self) -> torch.Tensor:
+    def device_bytes(self) -> Tensor:
         """The same memory as `[num_pages, page_bytes]`, where it is."""
-        return self.data.view(torch.uint8).view(self.num_pages, -1)
+        return self.data.view(torch.uint8).view(len(self.data), -1)
+
+
+class KvPool:
+    """Keys and values of `num_pages` pages.
+
+    Args:
+        stages: neighbouring layers and their device, in order.
+
+    Attributes:
+        format: layout of one page.
+        parts: one for each stage.
+    """
+
+    def __init__(
+        self,
+        kv_format: KvFormat,
+        num_pages: int,
+        shape: ModelShape,
+        stages: Sequence[tuple[int, KvDevice]],
+    ) -> None:
+        """Reserve zeroed memory. Raises as `KvPart`.
+
+        Raises:
+            ConfigError: fewer than one page.
+        """
+        if num_pages < 1:
+            raise ConfigError(f"num_pages must be at least 1, got {num_pages}")
+        self.format = kv_format
+        self.num_pages = num_pages
+        self.parts = tuple(
+            KvPart(msgspec.structs.replace(kv_format, layers=layers), num_pages, shape, device)
+            for layers, device in stages
+        )
+
+    @property
+    def data(self) -> Tensor:
+        """All of it, where it is in one piece."""
+        return self.whole.data
+
+    @property
+    def whole(self) -> KvPart:
+        """The only part.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        if len(self.parts) > 1:
+            raise ConfigError(
+                f"the model's layers are in {len(self.parts)} places, and a page in as many "
+                "pieces: cache.host, cache.disk and cache.store need all of a page on one device; "
+                "leave them out, or place all layers there"
+            )
+        return self.parts[0]
 
     @property
     def nbytes(self) -> int:

@@ -8,33 +8,33 @@ Knows pages only as numbers in a `ForwardBatch`; who may use which page, and sam
 engine's business.
 """
 
-import importlib.util
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from inlay import kernels
-from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
+from inlay.core.errors import ArgumentError, ConfigError
 from inlay.core.kv_format import KvFormat, gqa_format, mla_format
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
-from inlay.core.units import format_bytes
+from inlay.core.placement import CPU, Placement
+from inlay.models.backends import backend_of, backends_of, check_memory
 from inlay.models.background import Loading
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
-from inlay.models.formats import FLOAT_FORMATS, format_that_fits, halves
+from inlay.models.formats import FLOAT_FORMATS, halves
+from inlay.models.host_share import HostShare, SharedMixture
 from inlay.models.kv_pool import KvPool
-from inlay.models.memory import device_free_bytes, free_memory_bytes, give_back_freed
-from inlay.models.native_ops import NativeOps
+from inlay.models.memory import free_memory_bytes, give_back_freed
 from inlay.models.ops import Ops
 from inlay.models.packed import open_packed
 from inlay.models.packed_metadata import PACKED_FILE
+from inlay.models.placed import Placed
 from inlay.models.tensor_weights import open_checkpoint
-from inlay.models.torch_ops import TorchOps
-from inlay.models.weights import OpenWeights, Weights, load_weights
+from inlay.models.weights import MixtureWeights, OpenWeights, Weights, load_weights
 
 # For each weight, while a matrix is read and converted: floats, and what they are made of.
 _CONVERTED_BYTES = 12
@@ -47,7 +47,9 @@ class Model:
 
     Attributes:
         shape: sizes and options.
-        device: `cpu`, `cuda` or `cuda:<n>`.
+        device: of the first layers: `cpu`, `cuda` or `cuda:<n>`.
+        placement: of all layers.
+        host_share: what the host computes for devices; None: nothing.
         weight_format: how the matrices are held; see `part_formats` for which ones.
         fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
         loading: brings in what is missing; `wait` waits for it, `close` ends it.
@@ -57,26 +59,31 @@ class Model:
         self,
         *,
         shape: ModelShape,
-        device: str,
+        placed: Placed,
         weight_format: str,
         fingerprint: str,
-        decoder: Decoder,
+        weights: Weights,
         loading: Loading,
         mapped: bool,
         kv_dtype: str,
-        kv_dtypes: tuple[str, ...],
+        share: HostShare | None,
     ) -> None:
         self.shape = shape
-        self.device = device
+        self.device = placed.first.device
+        self.placement = placed.placement
+        self.host_share = share
+        self._placed = placed
         self.weight_format = weight_format
         self.fingerprint = fingerprint
         self.loading = loading
         # Threads must not outlive the model, nor run while the interpreter ends.
         weakref.finalize(self, loading.close)
-        self._decoder = decoder
+        if share is not None:
+            weakref.finalize(self, share.close)
+        self._decoder = Decoder(shape, weights, placed, self.host_share)
         self._mapped = mapped
         self._kv_dtype = kv_dtype
-        self._kv_dtypes = kv_dtypes
+        self._kv_dtypes = placed.kv_dtypes
 
     @property
     def unfilled_bytes(self) -> int:
@@ -114,12 +121,24 @@ class Model:
             page_tokens=page_tokens,
         )
 
+    def free_for_pages(self) -> int:
+        """Free memory of the device; of several, as if the scarcest had all layers."""
+        free = []
+        for device in self.placement.devices:
+            own = sum(layer.device == device for layer in self.placement.layers)
+            free.append(self._placed.backends[device].free_bytes() * self.shape.layers // own)
+        return min(free)
+
     def new_kv_pool(self, kv_format: KvFormat, num_pages: int) -> KvPool:
         """Reserve pages on the model's device. Raises as `KvPool`."""
         mine = self.kv_format(dtype=kv_format.dtype, page_tokens=kv_format.page_tokens)
         if mine != kv_format:
             raise ConfigError(f"KV format {kv_format} does not fit this model, which needs {mine}")
-        return KvPool(kv_format, num_pages, self.shape, torch.device(self.device))
+        stages = [
+            (stage.end - stage.first, self._placed.backends[stage.device])
+            for stage in self.placement.stages
+        ]
+        return KvPool(kv_format, num_pages, self.shape, stages)
 
     def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         """Run one step: logits of the wanted rows, keys and values of all tokens to the pool.
@@ -166,6 +185,10 @@ def load_model(
     backend: str = "auto",
     verify: bool = False,
     load: Literal["lazy", "whole"] = "whole",
+    placement: Placement | None = None,
+    backends: Mapping[str, Ops] | None = None,
+    deferred: int = 0,
+    moves_per_s: int = 0,
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
@@ -181,7 +204,11 @@ def load_model(
             would give wrong answers otherwise. Safetensors carry no checksums.
         load: `whole` returns when all weights are in memory. `lazy` returns before the routed
             experts are, and before the pages of packed weights are; `Model.loading` brings them in
-            beside the steps. On CUDA and with the torch backend both are `whole`.
+            beside the steps. Where a device other than the CPU has a layer, and with the torch
+            backend, it is `whole`.
+        placement: where each layer and its experts run; by default all on `device`.
+        backends: what computes on the devices of `placement`; by default made by their names.
+        deferred, moves_per_s: of the host's experts; see `HostShare`.
 
     Raises:
         ModelNotFoundError: no such directory or file.
@@ -192,35 +219,39 @@ def load_model(
     Cost: all threads of the kernels, and in each at most one matrix or expert beside its packed
         form.
     """
-    torch_device = _device(device)
     directory = Path(directory)
-    shape = read_shape(directory)
-    ops = _backend(backend, torch_device)
+    if placement is None:  # an impossible device is refused before any file is read
+        ops = backend_of(device, backend)
+        shape = read_shape(directory)
+        placed = Placed.whole(ops, shape)
+    else:
+        shape = read_shape(directory)
+        placed = Placed.by(placement, backends or backends_of(placement), shape)
     packed = directory / PACKED_FILE
     if packed.is_file():
-        opened = open_packed(packed, shape, ops, weight_format, verify=verify)
+        opened = open_packed(packed, shape, placed, weight_format, verify=verify)
     else:
-        opened = open_checkpoint(directory, shape, ops, weight_format)
-    _check_memory(directory, opened.held_bytes, shape, str(torch_device), ops, packed.is_file())
-    weights, loading = _load(opened, shape, ops, whole=load == "whole")
+        opened = open_checkpoint(directory, shape, placed, weight_format)
+    check_memory(directory, opened, shape, placed, packed=packed.is_file())
+    weights, loading = _load(opened, shape, placed, whole=load == "whole")
     _, rest = halves(opened.weight_format)
     return Model(
         shape=shape,
-        device=str(torch_device),
+        placed=placed,
         weight_format=opened.weight_format,
         fingerprint=opened.fingerprint,
-        decoder=Decoder(shape, weights, ops),
+        weights=weights,
         loading=loading,
         mapped=packed.is_file(),
         kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
-        kv_dtypes=ops.kv_dtypes,
+        share=_host_share(shape, weights, placed, deferred=deferred, moves_per_s=moves_per_s),
     )
 
 
 def _load(
-    opened: OpenWeights, shape: ModelShape, ops: Ops, *, whole: bool
+    opened: OpenWeights, shape: ModelShape, placed: Placed, *, whole: bool
 ) -> tuple[Weights, Loading]:
-    if not isinstance(ops, NativeOps):
+    if placed.host is None:
         loading = Loading(threads=0)
         weights = load_weights(opened.source, shape.layers)
         loading.seal(opened.held_bytes)
@@ -229,7 +260,7 @@ def _load(
     try:
         weights = load_weights(opened.source, shape.layers, loading)
         loading.seal(opened.held_bytes)
-        if whole:
+        if whole or placed.placement.devices != (CPU,):
             loading.wait()
     except BaseException:
         loading.close()
@@ -249,51 +280,27 @@ def _num_threads(opened: OpenWeights, shape: ModelShape) -> int:
     return max(1, min(kernels.num_threads(), spare_bytes // 4 // (_CONVERTED_BYTES * largest)))
 
 
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UnsupportedModelError(f"device {name!r} is not supported; supported are cpu, cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ResourceError(
-            "device cuda was asked for, but this PyTorch finds no CUDA device: install a CUDA "
-            "build of PyTorch and a driver, or use device cpu"
-        )
-    return device
-
-
-def _backend(name: str, device: torch.device) -> Ops:
-    if name == "auto" and device.type == "cuda" and importlib.util.find_spec("triton"):
-        from inlay.models.gpu.ops import GpuOps
-
-        return GpuOps(device)
-    if name == "torch" or (name == "auto" and device.type == "cuda"):
-        return TorchOps(device)
-    if name not in ("auto", "native") or device.type != "cpu":
-        raise UnsupportedModelError(
-            f"backend {name!r} is not supported on {device}; supported are auto, torch, and on a "
-            "CPU native"
-        )
-    return NativeOps()
-
-
-def _check_memory(
-    directory: Path, needed_bytes: int, shape: ModelShape, device: str, ops: Ops, packed: bool
-) -> None:
-    """Refuse weights that do not fit, and name a format that would."""
-    free_bytes = device_free_bytes(device)
-    if needed_bytes <= free_bytes:
-        return
-    advice = format_that_fits(shape, free_bytes, ops.weight_formats)
-    if packed:
-        advice = f"convert it again, {advice}"
-    if device != "cpu":
-        here = free_memory_bytes()
-        advice += f"; on device cpu, where {format_bytes(here)} are free, "
-        advice += format_that_fits(shape, here)
-    raise ResourceError(
-        f"the weights of {directory} need {format_bytes(needed_bytes)} of memory on {device}, "
-        f"and {format_bytes(free_bytes)} are free: close other programs, or {advice}"
+def _host_share(
+    shape: ModelShape, weights: Weights, placed: Placed, *, deferred: int, moves_per_s: int
+) -> HostShare | None:
+    """Layers that share their experts with the host; with deferral the CPU's own, too."""
+    mixtures: dict[int, SharedMixture] = {}
+    for mixture, number in enumerate(shape.sparse_layers):
+        mlp = weights.layers[number].mlp
+        assert isinstance(mlp, MixtureWeights)
+        if mlp.host is not None:
+            mixtures[mixture] = SharedMixture(mlp.host, mlp.experts)
+        elif deferred and isinstance(mlp.experts, kernels.ExpertWeights):
+            mixtures[mixture] = SharedMixture(mlp.experts, None)
+    if not mixtures:
+        return None
+    page_locked = any(device.startswith("cuda") for device in placed.placement.devices)
+    devices = [placed.backends[device] for device in placed.placement.devices]
+    return HostShare(
+        shape,
+        mixtures,
+        devices,
+        page_locked=page_locked,
+        deferred=deferred,
+        moves_per_s=moves_per_s,
     )

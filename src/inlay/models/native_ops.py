@@ -16,9 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay import kernels
+from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
+from inlay.core.placement import CPU
 from inlay.models.batch import ForwardBatch
-from inlay.models.kv_pool import KvPool
+from inlay.models.hand_over import HandOverLine, Residents, activation_of
+from inlay.models.kv_pool import KvPart
+from inlay.models.memory import free_memory_bytes
 from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 
@@ -50,7 +54,7 @@ class NativeOps:
 
     def __init__(self) -> None:
         kernels.selected_isa()  # an impossible choice is refused before any file is read
-        self._pool: KvPool | None = None
+        self._pool: KvPart | None = None
         self._pool_bytes: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
         self._geometry: Any = None
         # One packs while the next one gets ready: more would only queue up before a step's kernels.
@@ -60,6 +64,15 @@ class NativeOps:
     def name(self) -> str:
         """As the protocol says."""
         return "the CPU kernels"
+
+    @property
+    def device(self) -> str:
+        """As the protocol says."""
+        return CPU
+
+    def free_bytes(self) -> int:
+        """As the protocol says."""
+        return free_memory_bytes()
 
     @property
     def weight_formats(self) -> tuple[str, ...]:
@@ -79,6 +92,10 @@ class NativeOps:
         """As the protocol says."""
         return np.empty((rows, width), dtype)
 
+    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
+        """The system provides it page by page when first used."""
+        return torch.zeros(size, dtype=getattr(torch, dtype))
+
     def array(self, values: NDArray[Any]) -> NDArray[Any]:
         """The array itself."""
         return values
@@ -88,7 +105,7 @@ class NativeOps:
         copy: NDArray[np.float32] = values.to(torch.float32, copy=True).numpy()
         return copy
 
-    def table(self, table_VM: Tensor, weight_format: str) -> NDArray[Any]:
+    def table(self, table_VM: Tensor) -> NDArray[Any]:
         """The mapped file; bfloat16 as its bits in uint16."""
         bits = table_VM.view(torch.uint16) if table_VM.dtype == torch.bfloat16 else table_VM
         table: NDArray[Any] = bits.numpy()
@@ -145,7 +162,7 @@ class NativeOps:
     def begin(
         self,
         batch: ForwardBatch,
-        pool: KvPool,
+        pool: KvPart,
         cos_SC: NDArray[np.float32],
         sin_SC: NDArray[np.float32],
     ) -> _Step:
@@ -258,7 +275,7 @@ class NativeOps:
     def moe(
         self,
         x_TM: NDArray[np.float32],
-        experts: kernels.ExpertWeights,
+        experts: kernels.ExpertWeights | None,
         ids_TK: NDArray[np.int32],
         weights_TK: NDArray[np.float32],
         out_TM: NDArray[np.float32],
@@ -267,6 +284,11 @@ class NativeOps:
         shared: kernels.ExpertWeights | None,
     ) -> None:
         """As the protocol says."""
+        if experts is None:  # the host's line has the routed ones
+            assert shared is not None
+            experts, shared = shared, None
+            ids_TK = np.zeros((len(x_TM), 1), np.int32)
+            weights_TK = np.ones((len(x_TM), 1), np.float32)
         kernels.moe(
             x_TM,
             experts,
@@ -277,6 +299,45 @@ class NativeOps:
             activation=activation_of(activation),
             shared=shared,
         )
+
+    def residents(self, host: kernels.ExpertWeights, slots: int) -> Residents:
+        """There are none: all experts are the host's."""
+        raise UnsupportedModelError("experts in host memory are nowhere else on a CPU")
+
+    def ask(
+        self,
+        line: HandOverLine,
+        layer: int,
+        x_TM: NDArray[np.float32],
+        ids_TK: NDArray[np.int32],
+        w_TK: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        slot, rows = line.slot(layer), line.rows
+        line.x_2TM.numpy()[slot, :rows] = x_TM
+        line.ids_2TK.numpy()[slot, :rows] = ids_TK
+        line.routing_2TK.numpy()[slot, :rows] = w_TK
+        line.ask(layer)
+
+    def add_answer(self, line: HandOverLine, layer: int, out_TM: NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        line.wait_answer(layer)
+        out_TM += line.out_2TM.numpy()[line.slot(layer), : line.rows]
+
+    def copy(self, values: NDArray[Any], out: NDArray[Any]) -> None:
+        """As the protocol says."""
+        out[:] = values
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def leave(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself."""
+        return array
+
+    def take(self, array: NDArray[Any] | Tensor, out: NDArray[Any]) -> None:
+        """As the protocol says."""
+        out[:] = array.cpu().numpy() if isinstance(array, Tensor) else array
 
     def silu_mul(self, gate_up_T2F: NDArray[np.float32], out_TF: NDArray[np.float32]) -> None:
         """As the protocol says."""
@@ -293,13 +354,6 @@ class NativeOps:
     def to_tensor(self, array: NDArray[Any]) -> Tensor:
         """As the protocol says."""
         return torch.from_numpy(array)
-
-
-def activation_of(activation: Activation) -> kernels.Activation:
-    """As the kernels have it."""
-    if activation.kind == "silu":
-        return kernels.SILU
-    return kernels.Activation(activation.alpha, activation.limit, up_offset=1)
 
 
 def _set_rows(weight: kernels.LinearWeight, start: int, part: Matrix) -> None:

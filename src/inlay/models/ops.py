@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
-from inlay.models.kv_pool import KvPool
+from inlay.models.hand_over import HandOverLine, Residents
+from inlay.models.kv_pool import KvPart
 from inlay.models.quantized import Matrix
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
@@ -74,6 +76,15 @@ class Ops(Protocol):
         ...
 
     @property
+    def device(self) -> str:
+        """Where it computes: `cpu`, or a kind and number such as `cuda:0`."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory of the device that can still be taken."""
+        ...
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """Formats in which it holds matrices."""
         ...
@@ -91,6 +102,10 @@ class Ops(Protocol):
         """Memory for activations; `dtype` is `float32` or `int32`."""
         ...
 
+    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
+        """Memory for keys and values."""
+        ...
+
     def array(self, values: NDArray[Any]) -> Array:
         """The values on the backend's device."""
         ...
@@ -99,8 +114,8 @@ class Ops(Protocol):
         """A copy as float32, for norms."""
         ...
 
-    def table(self, table_VM: Tensor, weight_format: str) -> Array:
-        """The embedding as `embed` wants it; on a CPU the mapped file itself."""
+    def table(self, table_VM: Tensor) -> Array:
+        """The embedding as `embed` wants it; it stays with the host, mapped from its file."""
         ...
 
     def pack_linear(
@@ -127,7 +142,7 @@ class Ops(Protocol):
         """A matrix for each head."""
         ...
 
-    def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Array, sin_SC: Array) -> Step:
+    def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Array, sin_SC: Array) -> Step:
         """Bring a batch to the device and derive what all layers need."""
         ...
 
@@ -173,7 +188,7 @@ class Ops(Protocol):
     def moe(
         self,
         x_TM: Array,
-        experts: Experts,
+        experts: Experts | None,
         ids_TK: Array,
         weights_TK: Array,
         out_TM: Array,
@@ -181,7 +196,45 @@ class Ops(Protocol):
         activation: Activation,
         shared: Experts | None,
     ) -> None:
-        """Add the weighted outputs of the chosen experts to `out`, and those of shared ones."""
+        """Add the weighted outputs of the chosen experts to `out`, and those of shared ones. Of
+        experts that are not all there (`residents` made them) those that are.
+        """
+        ...
+
+    def residents(self, host: kernels.ExpertWeights, slots: int) -> Residents:
+        """Memory for some of a layer's host experts; a backend on the CPU has none.
+
+        Raises:
+            ResourceError: the device has too little memory.
+        """
+        ...
+
+    def ask(self, line: HandOverLine, layer: int, x_TM: Array, ids_TK: Array, w_TK: Array) -> None:
+        """Give rows to the host's experts of a layer, once what came before is done."""
+        ...
+
+    def add_answer(self, line: HandOverLine, layer: int, out_TM: Array) -> None:
+        """Add what the host made of them, once it has answered."""
+        ...
+
+    def copy(self, values: Array, out: Array) -> None:
+        """Copy between arrays of this backend, in the order of its operations."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until all operations are over.
+
+        Raises:
+            Exception: what one of them raised.
+        """
+        ...
+
+    def leave(self, array: Array) -> Array:
+        """The array, ready for another backend's `take`."""
+        ...
+
+    def take(self, array: Array, out: Array) -> None:
+        """Copy what another backend left."""
         ...
 
     def silu_mul(self, gate_up_T2F: Array, out_TF: Array) -> None:

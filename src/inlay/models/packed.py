@@ -23,7 +23,6 @@ from inlay.models.background import Loading, Piece
 from inlay.models.formats import part_formats
 from inlay.models.memory import free_memory_bytes
 from inlay.models.native_ops import NativeLinear, NativeOps
-from inlay.models.ops import Ops
 from inlay.models.os_pages import bring_in
 from inlay.models.packed_entries import (
     Entry,
@@ -35,6 +34,7 @@ from inlay.models.packed_entries import (
     packed_entries,
 )
 from inlay.models.packed_metadata import packed_metadata
+from inlay.models.placed import Placed
 from inlay.models.weights import (
     DenseWeights,
     GqaWeights,
@@ -51,7 +51,7 @@ _Kind = TypeVar("_Kind", bound=Entry)
 
 
 def open_packed(
-    file: Path, shape: ModelShape, ops: Ops, weight_format: str, *, verify: bool = False
+    file: Path, shape: ModelShape, placed: Placed, weight_format: str, *, verify: bool = False
 ) -> OpenWeights:
     """Map a file that `convert` wrote.
 
@@ -63,9 +63,10 @@ def open_packed(
         ModelFileError: the file is damaged, or belongs to another config.json.
         UnsupportedModelError: another weight format, or not the CPU kernels.
     """
-    if not isinstance(ops, NativeOps):
+    other = [ops for ops in placed.backends.values() if not isinstance(ops, NativeOps)]
+    if other:
         raise UnsupportedModelError(
-            f"{file} holds weights packed for the CPU kernels, not for {ops.name}: take the "
+            f"{file} holds weights packed for the CPU kernels, not for {other[0].name}: take the "
             "model's safetensors"
         )
     packed = kernels.PackedFile(file)

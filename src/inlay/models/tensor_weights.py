@@ -13,19 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from inlay.core.errors import ModelFileError, NotFiniteError, UnsupportedModelError
+from inlay import kernels
+from inlay.core.errors import ModelFileError, NotFiniteError
 from inlay.core.model_shape import ModelShape
+from inlay.core.placement import CPU
 from inlay.models.background import ColdExperts, Loading, Piece
 from inlay.models.checkpoint import Tensors, open_checked
-from inlay.models.formats import (
-    PartFormats,
-    check_row_lengths,
-    full_name,
-    halves,
-    packed_bytes,
-    part_formats,
-)
+from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
+from inlay.models.hand_over import Residents
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
+from inlay.models.placed import Placed
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import layer_parts, names_of
@@ -40,7 +37,7 @@ from inlay.models.weights import (
 
 
 def open_checkpoint(
-    directory: Path, shape: ModelShape, ops: Ops, weight_format: str = "auto"
+    directory: Path, shape: ModelShape, placed: Placed, weight_format: str = "auto"
 ) -> OpenWeights:
     """Open and check the safetensors of a model directory.
 
@@ -53,30 +50,37 @@ def open_checkpoint(
         UnsupportedModelError: a dtype, or a weight format that the backend does not have or that
             cannot sum such long rows.
     """
-    stored = shape.quantization
     tensors, fused = open_checked(directory, shape)
     # float32 holds float16 exactly, too.
     is_bfloat16 = tensors.is_bfloat16(names_of(shape).names["embedding"])
     float_dtype = "bfloat16" if is_bfloat16 else "float32"
-    if weight_format == "auto":
-        weight_format = ops.auto_format(float_dtype)
-        if stored is not None and stored.weight_format in ops.weight_formats:
-            weight_format = stored.weight_format
-    weight_format = full_name(weight_format)
-    if not set(halves(weight_format)) <= set(ops.weight_formats):
-        raise UnsupportedModelError(
-            f"weight_format {weight_format!r} is not supported with {ops.name}; supported are "
-            f"auto, {', '.join(ops.weight_formats)}"
-        )
+    weight_format = full_name(
+        _auto_format(shape, placed, float_dtype) if weight_format == "auto" else weight_format
+    )
     formats = part_formats(shape, weight_format, float_dtype)
-    check_row_lengths(shape, formats)
+    placed.check_formats(shape, formats)
     return OpenWeights(
-        source=TensorWeights(tensors, shape, ops, formats, fused_experts=fused),
+        source=TensorWeights(tensors, shape, placed, formats, fused_experts=fused),
         weight_format=weight_format,
         float_dtype=float_dtype,
         held_bytes=packed_bytes(shape, weight_format, float_dtype),
         fingerprint=tensors.fingerprint(shape),
     )
+
+
+def _auto_format(shape: ModelShape, placed: Placed, float_dtype: str) -> str:
+    """What the files hold, where the backends have that."""
+
+    def own(ops: Ops) -> str:
+        stored = shape.quantization
+        if stored is not None and stored.weight_format in ops.weight_formats:
+            return stored.weight_format
+        return ops.auto_format(float_dtype)
+
+    if placed.host is None or not placed.splits(shape):
+        return own(placed.first)
+    experts, rest = own(placed.host), own(placed.first)
+    return experts if experts == rest else f"{experts}+{placed.first.auto_format(float_dtype)}"
 
 
 class TensorWeights:
@@ -92,28 +96,28 @@ class TensorWeights:
         self,
         tensors: Tensors,
         shape: ModelShape,
-        ops: Ops,
+        placed: Placed,
         formats: PartFormats,
         *,
         fused_experts: bool,
     ) -> None:
-        self._tensors, self._shape, self._ops, self._formats = tensors, shape, ops, formats
+        self._tensors, self._shape, self._placed, self._formats = tensors, shape, placed, formats
         self._row = names_of(shape)
         self._fused = fused_experts
 
     def embedding(self) -> Array:
         """As the protocol says."""
         rows = floats_of(self._tensors.view(self._row.names["embedding"]))
-        return self._ops.table(rows, self._formats.head)
+        return self._placed.first.table(rows)
 
     def final_norm(self) -> Array:
         """As the protocol says."""
-        return self.vector("final_norm")
+        return self.vector("final_norm", self._shape.layers - 1)
 
     def head(self) -> Linear:
         """As the protocol says; of tied models made from the embedding."""
         part = "embedding" if self._shape.tie_embeddings else "head"
-        return self._linear((part,), 0, self._formats.head)
+        return self._linear((part,), self._shape.layers - 1, self._formats.head)
 
     def layer(self, layer: int, loading: Loading | None = None) -> LayerWeights:
         """As the protocol says; routed experts come later."""
@@ -140,8 +144,9 @@ class TensorWeights:
         q = "q_down" if "q_down" in there else "q"
         latent = self._formats.latent
         with _damage(f"kv_up of layer {layer}"):
-            absorb = self._ops.pack_heads(self.heads("absorb", layer), latent)
-            expand = self._ops.pack_heads(self.heads("expand", layer), latent)
+            ops = self._placed.ops(layer)
+            absorb = ops.pack_heads(self.heads("absorb", layer), latent)
+            expand = ops.pack_heads(self.heads("expand", layer), latent)
         return MlaWeights(
             down=self._linear((q, "kv_down"), layer, attention, shape.qkv_bias),
             q_latent_norm_L=self._optional("q_latent_norm", layer, there),
@@ -171,16 +176,15 @@ class TensorWeights:
     def _mixture(
         self, layer: int, there: Container[str], loading: Loading | None
     ) -> MixtureWeights:
-        shape, ops = self._shape, self._ops
+        shape, ops = self._shape, self._placed.ops(layer)
         router = self._linear(("router",), layer, self._formats.router, "router_bias" in there)
-        experts = ops.new_experts(
-            shape.experts,
-            shape.hidden,
-            shape.moe_intermediate,
-            self._formats.experts,
-            biases=shape.expert_bias,
-        )
-        calls = [partial(self._set_expert, experts, layer, e) for e in range(shape.experts)]
+        host, residents = self._host_experts(layer)
+        packing = ops if host is None else self._placed.host
+        assert packing is not None
+        experts = self._new_experts(packing) if host is None else host
+        calls = [
+            partial(self._set_expert, packing, experts, layer, e) for e in range(shape.experts)
+        ]
         cold = None
         if loading is None:
             for call in calls:
@@ -188,21 +192,45 @@ class TensorWeights:
         else:
             pieces = [Piece(experts.nbytes // shape.experts, call) for call in calls]
             loading.add(pieces, order=layer)
-            cold = ColdExperts(loading, pieces)
+            # A device does not say which it chose before it asks for them: nothing is lazy there.
+            if self._placed.placement.layers[layer].device == CPU:
+                cold = ColdExperts(loading, pieces)
         return MixtureWeights(
             router=router,
             correction_E=self._optional("correction", layer, there),
-            experts=experts,
+            experts=experts if host is None else residents,
             shared=self._shared(layer) if "shared_gate" in there else None,
+            host=host,
             cold=cold,
         )
+
+    def _new_experts(self, ops: Ops) -> Experts:
+        shape = self._shape
+        return ops.new_experts(
+            shape.experts,
+            shape.hidden,
+            shape.moe_intermediate,
+            self._formats.experts,
+            biases=shape.expert_bias,
+        )
+
+    def _host_experts(self, layer: int) -> tuple[kernels.ExpertWeights | None, Residents | None]:
+        """Memory for what the host has of a layer, and for some of it on the layer's device."""
+        if not self._placed.has_host_experts(layer, self._shape):
+            return None, None
+        assert self._placed.host is not None
+        host, slots = (
+            self._new_experts(self._placed.host),
+            self._placed.placement.layers[layer].resident,
+        )
+        return host, self._placed.ops(layer).residents(host, slots) if slots else None
 
     def _get(self, part: str, layer: int, index: Index = None, **more: int) -> Matrix:
         return self._tensors.get(self._row.names[part].format(layer=layer, **more), index)
 
     def vector(self, part: str, layer: int = 0) -> Array:
         """A norm, or another part of one dimension."""
-        return self._ops.vector(floats_of(self._get(part, layer)))
+        return self._placed.ops(layer).vector(floats_of(self._get(part, layer)))
 
     def _optional(self, part: str, layer: int, there: Container[str]) -> Array | None:
         return self.vector(part, layer) if part in there else None
@@ -213,7 +241,7 @@ class TensorWeights:
         with _damage(f"{', '.join(parts)} of layer {layer}"):
             rows = [self.rows(part, layer) for part in parts]
             biases = [self.bias(part, layer) for part in parts] if bias else []
-            packed = self._ops.pack_linear(rows, biases, weight_format)
+            packed = self._placed.ops(layer).pack_linear(rows, biases, weight_format)
         self.give_back()
         return packed
 
@@ -269,9 +297,9 @@ class TensorWeights:
             gate_up, down = gate_up.t(), floats_of(down).t()
         return ExpertTensors(gate_up[::2], gate_up[1::2], down, biases)
 
-    def _set_expert(self, experts: Experts, layer: int, expert: int) -> None:
+    def _set_expert(self, ops: Ops, experts: Experts, layer: int, expert: int) -> None:
         with _damage(f"expert {expert} of layer {layer}"):
-            self._ops.set_expert(experts, expert, self.expert(layer, expert))
+            ops.set_expert(experts, expert, self.expert(layer, expert))
         self.give_back()
 
     def shared(self, layer: int) -> ExpertTensors:
@@ -281,11 +309,10 @@ class TensorWeights:
 
     def _shared(self, layer: int) -> Experts:
         shape = self._shape
-        shared = self._ops.new_experts(
-            1, shape.hidden, shape.shared_intermediate, self._formats.mlp
-        )
+        ops = self._placed.ops(layer)
+        shared = ops.new_experts(1, shape.hidden, shape.shared_intermediate, self._formats.mlp)
         with _damage(f"the shared experts of layer {layer}"):
-            self._ops.set_expert(shared, 0, self.shared(layer))
+            ops.set_expert(shared, 0, self.shared(layer))
         return shared
 
     def give_back(self) -> None:

@@ -1,9 +1,14 @@
 """Routed experts in plain PyTorch: choosing them, and what one of them computes."""
 
+from typing import Any, Protocol
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.ops import ExpertTensors
 from inlay.models.quantized import floats_of
@@ -26,6 +31,25 @@ class TorchExperts:
         if biases:
             zeros = (torch.zeros(of.shape[:2], device=of.device) for of in (gate_up_E2FM, down_EMF))
             self._biases = tuple(zeros)
+
+    @property
+    def slots(self) -> int:
+        """Experts that have room."""
+        return len(self.down_EMF)
+
+    def set_slot(self, slot: int, experts: kernels.ExpertWeights, expert: int) -> None:
+        """Copy one of the host's; the floats are what the host computes with."""
+        gate_FM, up_FM, down_MF = map(torch.from_numpy, experts.dequantize(expert))
+        biases, of_all = None, experts.biases()
+        if of_all is not None:
+            width, of_one = experts.intermediate, torch.from_numpy(of_all[expert].copy())
+            biases = (of_one[:width], of_one[width : 2 * width], of_one[2 * width :])
+        self.set(slot, ExpertTensors(gate_FM, up_FM, down_MF, biases))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the weights."""
+        return self.gate_up_E2FM.nbytes + self.down_EMF.nbytes
 
     def set(self, expert: int, tensors: ExpertTensors) -> None:
         """Copy one expert."""
@@ -52,6 +76,68 @@ class TorchExperts:
         """Add what all of them make of these rows, as shared experts do."""
         for expert in range(len(self.down_EMF)):
             out_TM += self.one(expert, x_TM, activation)
+
+
+class Slots(Protocol):
+    """Experts of one layer on a device, each in a slot."""
+
+    @property
+    def slots(self) -> int:
+        """How many have room."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all slots."""
+        ...
+
+    def set_slot(self, slot: int, experts: kernels.ExpertWeights, expert: int) -> None:
+        """Copy one expert of the host's there."""
+        ...
+
+
+class SlottedExperts:
+    """Some experts of a layer on a device; see `Residents`."""
+
+    def __init__(self, experts: Slots, host: kernels.ExpertWeights, device: torch.device) -> None:
+        self.experts: Any = experts
+        self._host = host
+        self._slot_of_E = torch.full((host.num_experts,), -1, dtype=torch.int32, device=device)
+        self._left: torch.cuda.Event | None = None  # when the device last used what has left
+        self._copying = None
+        if device.type == "cuda":
+            self._copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @property
+    def slots(self) -> int:
+        """As the protocol says."""
+        return int(self.experts.slots)
+
+    @property
+    def nbytes(self) -> int:
+        """As the protocol says."""
+        return int(self.experts.nbytes)
+
+    def fill(self, slot: int, expert: int) -> None:
+        """As the protocol says; beside what the device computes."""
+        if self._copying is None:
+            self.experts.set_slot(slot, self._host, expert)
+            return
+        with torch.cuda.stream(self._copying):
+            if self._left is not None:
+                self._copying.wait_event(self._left)
+            self.experts.set_slot(slot, self._host, expert)
+            self._copying.synchronize()
+
+    def show(self, slot_of_E: NDArray[np.int32]) -> None:
+        """As the protocol says."""
+        self._slot_of_E.copy_(torch.from_numpy(slot_of_E))
+        if self._copying is not None:
+            self._left = torch.cuda.current_stream(self._slot_of_E.device).record_event()
+
+    def slots_of(self, ids_TK: Tensor) -> Tensor:
+        """Where the chosen experts are; -1: not here."""
+        return self._slot_of_E[ids_TK.long()]
 
 
 def _activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:

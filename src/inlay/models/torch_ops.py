@@ -15,13 +15,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
-from inlay.models.kv_pool import KvPool
+from inlay.models.hand_over import HandOverLine
+from inlay.models.kv_pool import KvPart
+from inlay.models.memory import device_free_bytes
 from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, floats_of
-from inlay.models.torch_experts import TorchExperts, route
+from inlay.models.torch_experts import SlottedExperts, TorchExperts, route
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,9 @@ class TorchStep:
     """What a step brings to the device. `page_T` and `offset_T` are where its tokens are kept."""
 
     batch: ForwardBatch
-    pool: KvPool
+    pool: KvPart
     cos_T1C: Tensor
     sin_T1C: Tensor
-    token_ids_T: Tensor
     page_T: Tensor
     offset_T: Tensor
     query_starts_B1: Tensor
@@ -62,6 +64,15 @@ class TorchOps:
         return f"PyTorch on {self._device}"
 
     @property
+    def device(self) -> str:
+        """As the protocol says."""
+        return str(self._device)
+
+    def free_bytes(self) -> int:
+        """As the protocol says."""
+        return device_free_bytes(str(self._device))
+
+    @property
     def weight_formats(self) -> tuple[str, ...]:
         """Floats; on a CPU those that the native backend has, too."""
         return ("float32", "bfloat16") if self._device.type == "cpu" else FLOAT_FORMATS
@@ -79,6 +90,10 @@ class TorchOps:
         """Memory of the device."""
         return torch.empty((rows, width), dtype=getattr(torch, dtype), device=self._device)
 
+    def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
+        """As the protocol says."""
+        return torch.zeros(size, dtype=getattr(torch, dtype), device=self._device)
+
     def array(self, values: NDArray[Any]) -> Tensor:
         """As the protocol says."""
         return torch.from_numpy(values).to(self._device)
@@ -87,11 +102,9 @@ class TorchOps:
         """As the protocol says."""
         return values.to(self._device, torch.float32, copy=True)
 
-    def table(self, table_VM: Tensor, weight_format: str) -> Tensor:
-        """As the protocol says."""
-        if self._device.type == "cpu":
-            return table_VM
-        return table_VM.to(self._device, getattr(torch, weight_format))
+    def table(self, table_VM: Tensor) -> Tensor:
+        """The mapped file."""
+        return table_VM
 
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
@@ -130,7 +143,7 @@ class TorchOps:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
         return torch.empty(size, dtype=stored, device=self._device)
 
-    def begin(self, batch: ForwardBatch, pool: KvPool, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
+    def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
         """As the protocol says."""
         positions_T = self.array(batch.positions_T)
         slots_T = self.array(slots_of(batch, pool.format.page_tokens))
@@ -139,7 +152,6 @@ class TorchOps:
             pool=pool,
             cos_T1C=cos_SC.index_select(0, positions_T)[:, None],
             sin_T1C=sin_SC.index_select(0, positions_T)[:, None],
-            token_ids_T=self.array(batch.token_ids_T),
             page_T=slots_T // pool.format.page_tokens,
             offset_T=slots_T % pool.format.page_tokens,
             query_starts_B1=self.array(batch.query_starts_B1),
@@ -149,8 +161,8 @@ class TorchOps:
         )
 
     def embed(self, table_VM: Tensor, step: TorchStep, out_TM: Tensor) -> None:
-        """Gather, then widen."""
-        out_TM.copy_(table_VM.index_select(0, step.token_ids_T))
+        """Gather on the host, then widen."""
+        out_TM.copy_(table_VM.index_select(0, torch.from_numpy(step.batch.token_ids_T)))
 
     def rms_norm(self, x_TM: Tensor, weight_M: Tensor, eps: float, out_TM: Tensor) -> None:
         """As the protocol says."""
@@ -242,7 +254,7 @@ class TorchOps:
         out_THD[rows] = result[:, :, 0]
 
     def _gather(
-        self, pool: KvPool, spec: AttentionSpec, pages_BP: Tensor, length: int
+        self, pool: KvPart, spec: AttentionSpec, pages_BP: Tensor, length: int
     ) -> tuple[Tensor, Tensor]:
         """Keys and values `[B, G, length, D]` of the requests with these pages."""
         used = -(-length // pool.format.page_tokens)
@@ -279,7 +291,7 @@ class TorchOps:
     def moe(
         self,
         x_TM: Tensor,
-        experts: TorchExperts,
+        experts: TorchExperts | SlottedExperts | None,
         ids_TK: Tensor,
         weights_TK: Tensor,
         out_TM: Tensor,
@@ -290,12 +302,19 @@ class TorchOps:
         """One expert after the other, each on the rows that chose it."""
         if shared:
             shared.add_all(x_TM, activation, out_TM)
+        if isinstance(experts, SlottedExperts):
+            ids_TK, experts = experts.slots_of(ids_TK), experts.experts
+        if not isinstance(experts, TorchExperts):
+            return
         chosen = ids_TK.flatten()
         order = torch.argsort(chosen, stable=True)
         rows = order // ids_TK.shape[1]
         weights = weights_TK.flatten()[order]
-        counts = torch.bincount(chosen, minlength=len(experts.down_EMF)).tolist()
-        start = 0
+        # Those that are not here, -1, come first.
+        elsewhere, *counts = torch.bincount(
+            chosen + 1, minlength=len(experts.down_EMF) + 1
+        ).tolist()
+        start = elsewhere
         for expert, count in enumerate(counts):
             if not count:
                 continue
@@ -303,6 +322,48 @@ class TorchOps:
             result = experts.one(expert, x_TM[rows[part]], activation)
             out_TM.index_add_(0, rows[part], result * weights[part, None])
             start += count
+
+    def residents(self, host: kernels.ExpertWeights, slots: int) -> SlottedExperts:
+        """In floats."""
+        weight_format = self.auto_format("float32")
+        experts = self.new_experts(
+            slots, host.hidden, host.intermediate, weight_format, biases=host.biases() is not None
+        )
+        return SlottedExperts(experts, host, self._device)
+
+    def ask(
+        self, line: HandOverLine, layer: int, x_TM: Tensor, ids_TK: Tensor, w_TK: Tensor
+    ) -> None:
+        """As the protocol says; waits for the device."""
+        slot, rows = line.slot(layer), line.rows
+        line.x_2TM[slot, :rows].copy_(x_TM, non_blocking=True)
+        line.ids_2TK[slot, :rows].copy_(ids_TK, non_blocking=True)
+        line.routing_2TK[slot, :rows].copy_(w_TK, non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        line.ask(layer)
+
+    def add_answer(self, line: HandOverLine, layer: int, out_TM: Tensor) -> None:
+        """As the protocol says; waits for the host."""
+        line.wait_answer(layer)
+        out_TM += line.out_2TM[line.slot(layer), : line.rows].to(self._device, non_blocking=True)
+
+    def copy(self, values: Tensor, out: Tensor) -> None:
+        """As the protocol says."""
+        out.copy_(values)
+
+    def settle(self) -> None:
+        """As the protocol says."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def leave(self, array: Tensor) -> Tensor:
+        """The tensor itself: PyTorch orders the streams of two GPUs."""
+        return array
+
+    def take(self, array: Tensor | NDArray[Any], out: Tensor) -> None:
+        """As the protocol says."""
+        out.copy_(array if isinstance(array, Tensor) else torch.from_numpy(array))
 
     def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
         """As the protocol says."""

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from inlay import kernels
 from inlay.models.background import ColdExperts, Loading
+from inlay.models.hand_over import Residents
 from inlay.models.ops import Array, Experts, Linear
 
 
@@ -56,13 +58,17 @@ class MixtureWeights:
     """A mixture of experts.
 
     Attributes:
+        experts: those that are routed to, on the layer's device: all of them, or some that the host
+            has, too; None: it has none.
+        host: all of them in the host's memory, where the layer's device is another; else None.
         cold: where some of the routed experts may be on their way yet, else None.
     """
 
     router: Linear
     correction_E: Array | None
-    experts: Experts
+    experts: Experts | Residents | None
     shared: Experts | None
+    host: kernels.ExpertWeights | None = None
     cold: ColdExperts | None = None
 
 

@@ -11,14 +11,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from inlay.core.errors import ModelFileError, ResourceError
-from inlay.engine import loading as loading_module
 from inlay.engine.config import EngineConfig
 from inlay.engine.engine import Engine
 from inlay.engine.loading import prepare
 from inlay.models import load_model
+from inlay.models import native_ops as native_ops_module
 from inlay.models.background import Loading
 from inlay.models.decoder import Decoder
 from inlay.models.native_ops import NativeOps
+from inlay.models.placed import Placed
 from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.text import Text
 from inlay.models.weights import load_weights
@@ -72,10 +73,11 @@ def holding(directory, cold_expert):
         config = EngineConfig(model=str(directory), device="cpu", seed=0)
         model = load_model(directory)
         loading, ops = Loading(threads=2), Holding(cold_expert)
-        opened = open_checkpoint(weights_of, model.shape, ops)
+        placed = Placed.whole(ops, model.shape)
+        opened = open_checkpoint(weights_of, model.shape, placed)
         weights = load_weights(opened.source, model.shape.layers, loading)
         loading.seal(opened.held_bytes)
-        model._decoder, model.loading = Decoder(model.shape, weights, ops), loading
+        model._decoder, model.loading = Decoder(model.shape, weights, placed), loading
         make.models = [model]
         loaded = prepare(config, "test", model, Text.load(directory))
         made.append((Engine(config, loaded=loaded, on_ready=on_ready), ops))
@@ -124,7 +126,7 @@ def test_pages_leave_room_for_what_is_to_come(directory, holding, monkeypatch):
     model, text = holding.models[0], Text.load(directory)
     missing = model.unfilled_bytes
     assert missing == model.loading.missing_bytes > 0
-    monkeypatch.setattr(loading_module, "device_free_bytes", lambda device: missing + 1000)
+    monkeypatch.setattr(native_ops_module, "free_memory_bytes", lambda: missing + 1000)
     with pytest.raises(ResourceError, match="1000 B are free on cpu beside the weights"):
         prepare(EngineConfig(model=str(directory), device="cpu"), "test", model, text)
 

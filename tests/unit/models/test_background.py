@@ -25,6 +25,7 @@ from inlay.models.model import Model, load_model
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import ExpertTensors
 from inlay.models.packed_metadata import PACKED_FILE
+from inlay.models.placed import Placed
 from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.weights import MixtureWeights, load_weights
 from tests.support.gguf_files import TOKENIZER, write_gguf
@@ -255,9 +256,10 @@ def directory_of(case: str, path: Path) -> Path:
 
 def eager(directory: Path, weight_format: str) -> Callable[[Model], torch.Tensor]:
     """Logits of weights that the calling thread packed alone, one after the other."""
-    shape, ops = read_shape(directory), NativeOps()
-    opened = open_checkpoint(directory, shape, ops, weight_format)
-    decoder = Decoder(shape, load_weights(opened.source, shape.layers), ops)
+    shape = read_shape(directory)
+    placed = Placed.whole(NativeOps(), shape)
+    opened = open_checkpoint(directory, shape, placed, weight_format)
+    decoder = Decoder(shape, load_weights(opened.source, shape.layers), placed)
 
     def logits(model: Model) -> torch.Tensor:
         model._decoder = decoder
@@ -311,12 +313,13 @@ def test_a_step_before_any_expert_is_there(tmp_path: Path) -> None:
     expected = driver.step([(driver.add(TOKENS[:1]), 1)], expert_ids=chosen)
     shape, loading = model.shape, Loading(threads=1)
     ops = Waiting(loading)
-    opened = open_checkpoint(directory, shape, ops)
+    placed = Placed.whole(ops, shape)
+    opened = open_checkpoint(directory, shape, placed)
     weights = load_weights(opened.source, shape.layers, loading)
     loading.seal(opened.held_bytes)
     mixtures = [layer.mlp for layer in weights.layers]
     assert all(isinstance(one, MixtureWeights) and one.cold is not None for one in mixtures)
-    model._decoder = Decoder(shape, weights, ops)
+    model._decoder = Decoder(shape, weights, placed)
     driver = ModelDriver(model)
     actual = driver.step([(driver.add(TOKENS[:1]), 1)])
     assert torch.equal(actual[0], expected[0])
@@ -363,11 +366,11 @@ def test_a_file_that_is_cut_while_it_loads(tmp_path: Path, cut: str) -> None:
         directory = tmp_path / "packed"
         file = directory / PACKED_FILE
     shape, loading, held = read_shape(directory), Loading(threads=2), Held()
-    ops = NativeOps()
+    placed = Placed.whole(NativeOps(), shape)
     if cut == PACKED_FILE:
-        opened = packed_module.open_packed(file, shape, ops, "auto")
+        opened = packed_module.open_packed(file, shape, placed, "auto")
     else:
-        opened = open_checkpoint(directory, shape, ops)
+        opened = open_checkpoint(directory, shape, placed)
     loading.add([held.first(), held.first()], order=-1)
     assert held.begun.wait(LONG_S)
     opened.source.layer(1, loading)

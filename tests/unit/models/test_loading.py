@@ -21,9 +21,13 @@ from inlay.core.errors import (
 )
 from inlay.core.model_config import read_shape, shape_of
 from inlay.kernels import _backend
-from inlay.models import model as model_module
+from inlay.models import backends as backends_module
+from inlay.models import native_ops as native_ops_module
+from inlay.models import torch_ops as torch_ops_module
 from inlay.models.formats import packed_bytes
 from inlay.models.model import Model, load_model
+from inlay.models.placed import Placed
+from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.torch_ops import TorchOps
 from inlay.models.weight_files import WeightFiles
 from tests.support.model_driver import ModelDriver
@@ -199,25 +203,27 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert narrow.weight_format == "bfloat16" and narrow.kv_format().dtype == "bfloat16"
     with pytest.raises(ConfigError, match="kv dtype 'float16' is not supported on cpu"):
         narrow.kv_format(dtype="float16")
-    monkeypatch.setattr(model_module, "device_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(native_ops_module, "free_memory_bytes", lambda: 1000)
     with pytest.raises(ResourceError, match="need .* of memory on cpu, and 1000 B are free") as no:
         load_model(directory)
     assert "even weight_format int4:g128 would need" in str(no.value)
     needed = packed_bytes(narrow.shape, "int8")
-    monkeypatch.setattr(model_module, "device_free_bytes", lambda device: needed)
+    monkeypatch.setattr(native_ops_module, "free_memory_bytes", lambda: needed)
     with pytest.raises(ResourceError, match="or weight_format int8 would need"):
         load_model(directory)
     assert load_model(directory, weight_format="int8").weight_format == "int8"
 
 
 def test_what_a_gpu_cannot_hold_a_cpu_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = load_model(tiny(tmp_path)).shape
-    monkeypatch.setattr(model_module, "device_free_bytes", lambda device: 1000)
+    directory = tiny(tmp_path)
+    shape = load_model(directory).shape
+    monkeypatch.setattr(torch_ops_module, "device_free_bytes", lambda device: 1000)
     here = packed_bytes(shape, "int4:g32")
-    monkeypatch.setattr(model_module, "free_memory_bytes", lambda: here)
-    ops = TorchOps(torch.device("cuda:0"))
+    monkeypatch.setattr(backends_module, "free_memory_bytes", lambda: here)
+    placed = Placed.whole(TorchOps(torch.device("cuda:0")), shape)
+    opened = open_checkpoint(directory, shape, placed)
     with pytest.raises(ResourceError, match="on cuda:0, and 1000 B are free") as no:
-        model_module._check_memory(tmp_path, 2000, shape, "cuda:0", ops, False)
+        backends_module.check_memory(directory, opened, shape, placed, packed=False)
     assert re.search(
         r"even weight_format \w*float16 would need .*; on device cpu, where .* are free, "
         "weight_format int4:g32 would need",

@@ -29,6 +29,7 @@ from inlay.models.conversion.work import Progress, damaged_pieces, make_pieces
 from inlay.models.formats import halves
 from inlay.models.native_ops import NativeOps
 from inlay.models.packed_metadata import PACKED_FILE
+from inlay.models.placed import Placed
 from inlay.models.tensor_weights import TensorWeights, open_checkpoint
 
 DEFAULT_FORMAT = "int4:g32+bfloat16"
@@ -145,7 +146,7 @@ def write_product(
 
 
 def _packed(source: Path, shape: ModelShape, weight_format: str) -> PackedProduct:
-    opened = open_checkpoint(source, shape, NativeOps(), weight_format)
+    opened = open_checkpoint(source, shape, Placed.whole(NativeOps(), shape), weight_format)
     assert isinstance(opened.source, TensorWeights)
     return PackedProduct(shape, opened, opened.source)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from inlay import kernels
 from inlay.core.model_shape import Activation
 from inlay.core.weight_format import FORMATS, format_named
 from inlay.models.formats import FLOAT_FORMATS
@@ -17,10 +18,11 @@ from inlay.models.gpu.attention import Paged
 from inlay.models.gpu.attention import attention as attend
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.panels import Panels
-from inlay.models.native_ops import NativeOps, activation_of
+from inlay.models.hand_over import activation_of
+from inlay.models.native_ops import NativeOps
 from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
 from inlay.models.quantized import Matrix
-from inlay.models.torch_experts import TorchExperts
+from inlay.models.torch_experts import SlottedExperts, TorchExperts
 from inlay.models.torch_ops import TorchLinear, TorchOps, TorchStep
 
 _PACKED = tuple(name for name in FORMATS if format_named(name).group)
@@ -50,10 +52,6 @@ class GpuOps(TorchOps):
     def weight_formats(self) -> tuple[str, ...]:
         """All of the CPU kernels', and float16."""
         return (*super().weight_formats, *_PACKED)
-
-    def table(self, table_VM: Tensor, weight_format: str) -> Tensor:
-        """In bfloat16 beside a packed head."""
-        return super().table(table_VM, "bfloat16" if weight_format in _PACKED else weight_format)
 
     def pack_linear(
         self, parts_NM: Sequence[Matrix], bias_parts_N: Sequence[Tensor], weight_format: str
@@ -86,6 +84,13 @@ class GpuOps(TorchOps):
         if weight_format in FLOAT_FORMATS and weight_format != "bfloat16":
             return super().new_experts(experts, hidden, width, weight_format, biases=biases)
         return GpuExperts(experts, hidden, width, weight_format, self._device, biases=biases)
+
+    def residents(self, host: kernels.ExpertWeights, slots: int) -> SlottedExperts:
+        """In the host's bytes; float32 is PyTorch's."""
+        experts = self.new_experts(
+            slots, host.hidden, host.intermediate, host.format, biases=host.biases() is not None
+        )
+        return SlottedExperts(experts, host, self._device)
 
     def set_expert(
         self, experts: TorchExperts | GpuExperts, number: int, tensors: ExpertTensors
@@ -147,7 +152,7 @@ class GpuOps(TorchOps):
     def moe(
         self,
         x_TM: Tensor,
-        experts: TorchExperts | GpuExperts,
+        experts: TorchExperts | GpuExperts | SlottedExperts | None,
         ids_TK: Tensor,
         weights_TK: Tensor,
         out_TM: Tensor,
@@ -156,17 +161,15 @@ class GpuOps(TorchOps):
         shared: TorchExperts | GpuExperts | None,
     ) -> None:
         """An expert's number is its slot. A negative one is skipped."""
-        if isinstance(experts, TorchExperts):
-            assert not isinstance(shared, GpuExperts)
-            super().moe(
-                x_TM, experts, ids_TK, weights_TK, out_TM, activation=activation, shared=shared
-            )
-            return
         chosen = activation_of(activation)
         if isinstance(shared, GpuExperts):
             every = torch.arange(shared.slots, dtype=torch.int32, device=x_TM.device)
             slots_TK = every.expand(len(x_TM), -1).contiguous()
             shared.moe(x_TM, slots_TK, torch.ones_like(slots_TK).float(), out_TM, chosen)
-        elif shared:
-            shared.add_all(x_TM, activation, out_TM)
-        experts.moe(x_TM, ids_TK, weights_TK, out_TM, chosen)
+            shared = None
+        if isinstance(experts, SlottedExperts):
+            ids_TK, experts = experts.slots_of(ids_TK), experts.experts
+        if isinstance(experts, GpuExperts):
+            experts.moe(x_TM, ids_TK, weights_TK, out_TM, chosen)
+            experts = None
+        super().moe(x_TM, experts, ids_TK, weights_TK, out_TM, activation=activation, shared=shared)

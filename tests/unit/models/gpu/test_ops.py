@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from inlay.core.model_config import read_shape
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.ops import GpuOps
 from inlay.models.model import load_model
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import ExpertTensors
+from inlay.models.placed import Placed
 from inlay.models.torch_ops import TorchOps
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
@@ -46,10 +48,16 @@ class Meant(TorchOps):
         super().set_expert(experts, number, ExpertTensors(*meant, tensors.biases))
 
 
-def logits_of(directory, ops, weight_format, monkeypatch):
+def logits_of(directory, ops, weight_format):
     """A prompt in one step, another in chunks beside it, then tokens of both."""
-    monkeypatch.setattr("inlay.models.model._backend", lambda name, device: ops)
-    driver = ModelDriver(load_model(directory, weight_format=weight_format), dtype="float32")
+    placed = Placed.whole(ops, read_shape(directory))
+    model = load_model(
+        directory,
+        weight_format=weight_format,
+        placement=placed.placement,
+        backends=placed.backends,
+    )
+    driver = ModelDriver(model, dtype="float32")
     one, other = (driver.add([*prompt, 30, 31]) for prompt in PROMPTS)
     found = driver.step([(one, 7), (other, 5)], all_rows=True)
     found += driver.step([(other, 16)], all_rows=True)
@@ -68,10 +76,10 @@ def logits_of(directory, ops, weight_format, monkeypatch):
         ("glm4_moe", "fp8:g128"),
     ],
 )
-def test_logits(architecture, weight_format, tmp_path, device, monkeypatch):
+def test_logits(architecture, weight_format, tmp_path, device):
     directory = make_tiny_model(tmp_path, architecture, tokenizer="none", dtype="float32")
-    found = logits_of(directory, GpuOps(device), weight_format, monkeypatch)
-    expected = logits_of(directory, Meant(device), weight_format, monkeypatch)
+    found = logits_of(directory, GpuOps(device), weight_format)
+    expected = logits_of(directory, Meant(device), weight_format)
     spread = float(expected.std())
     tolerance = 0.05 if device.type == "cuda" else 1e-4
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * spread)

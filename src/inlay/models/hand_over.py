@@ -1,0 +1,147 @@
+"""The line between a model's devices and the host's experts, and experts that devices keep.
+
+A device writes the rows of a mixture layer into buffers of the host and says so in a word; the
+kernels' asynchronous thread, which waits for that word, computes and says so in another. See
+`inlay.kernels.HandOver`.
+
+Shapes: T tokens, M model width, K experts per token, E experts, L mixture layers.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inlay import kernels
+from inlay.core.model_shape import Activation
+
+_SLOTS = 2  # a layer's rows stay while its deferred experts run beside the next layer's attention
+_ANSWER_TIMEOUT_S = 60.0
+
+
+class HandOverLine:
+    """Buffers for so many rows, and who answers them.
+
+    Args:
+        layers: experts of each mixture layer, all alike in number and width.
+        page_locked: the buffers are for a device that copies by itself.
+
+    Attributes:
+        rows: of the step that was begun.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[kernels.ExpertWeights],
+        activation: kernels.Activation,
+        *,
+        max_rows: int,
+        per_token: int,
+        page_locked: bool,
+    ) -> None:
+        hidden = layers[0].hidden
+
+        def buffer(*size: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(size, dtype=dtype, pin_memory=page_locked)
+
+        self.max_rows, self.rows = max_rows, 0
+        self.x_2TM = buffer(_SLOTS, max_rows, hidden, dtype=torch.float32)
+        self.out_2TM = buffer(_SLOTS, max_rows, hidden, dtype=torch.float32)
+        self.ids_2TK = buffer(_SLOTS, max_rows, per_token, dtype=torch.int32)
+        self.routing_2TK = buffer(_SLOTS, max_rows, per_token, dtype=torch.float32)
+        self.words_L2 = buffer(len(layers), 2, dtype=torch.int32)
+        self.host = kernels.HandOver(
+            layers,
+            self.x_2TM.numpy(),
+            self.ids_2TK.numpy(),
+            self.routing_2TK.numpy(),
+            self.out_2TM.numpy(),
+            self.words_L2.numpy().view(np.uint32),
+            activation=activation,
+        )
+        self._pending: kernels.Pending | None = None
+
+    def begin(
+        self,
+        on_host_LE: NDArray[np.bool_],
+        decode_T: NDArray[np.bool_],
+        deferred: int,
+    ) -> None:
+        """Have the host wait for all layers of a step.
+
+        Args:
+            on_host_LE: the experts that it computes.
+            decode_T: tokens that were generated: these are counted, and may defer experts.
+            deferred: how many.
+        """
+        self.rows = len(decode_T)
+        self._pending = self.host.begin(
+            self.rows,
+            on_host_LE=on_host_LE,
+            deferred_T=decode_T * np.int32(deferred) if deferred else None,
+            counted_T=decode_T,
+            timeout_s=_ANSWER_TIMEOUT_S,
+        )
+
+    def end(self) -> None:
+        """Wait until the host has done its share of the step.
+
+        Raises:
+            InlayError: it failed.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.wait(_ANSWER_TIMEOUT_S)
+
+    def abort(self) -> None:
+        """Give up a step that failed elsewhere: nobody asks for its layers any more."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.host.cancel()
+            try:
+                pending.wait(_ANSWER_TIMEOUT_S)
+            except Exception:
+                pass  # the step has failed already, and says why
+
+    def slot(self, layer: int) -> int:
+        """Which half of the buffers a layer uses."""
+        return layer % _SLOTS
+
+    def ask(self, layer: int) -> None:
+        """Say that a layer's rows are there."""
+        self.host.ask(layer)
+
+    def wait_answer(self, layer: int) -> None:
+        """Wait until a layer's sums are there."""
+        self.host.wait_answer(layer, _ANSWER_TIMEOUT_S)
+
+
+class Residents(Protocol):
+    """Some experts of one layer in a device's memory, each in a slot."""
+
+    @property
+    def slots(self) -> int:
+        """How many have room."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that they take on the device."""
+        ...
+
+    def fill(self, slot: int, expert: int) -> None:
+        """Copy a host expert; no step may use the slot meanwhile."""
+        ...
+
+    def show(self, slot_of_E: NDArray[np.int32]) -> None:
+        """Say where experts are from the next step on; -1: not here."""
+        ...
+
+
+def activation_of(activation: Activation) -> kernels.Activation:
+    """As the kernels take it."""
+    if activation.kind == "silu":
+        return kernels.SILU
+    return kernels.Activation(activation.alpha, activation.limit, up_offset=1)
