@@ -29,14 +29,13 @@ from inlay.models.torch_experts import SlottedExperts, TorchExperts, route
 
 @dataclass(frozen=True)
 class TorchStep:
-    """What a step brings to the device. `page_T` and `offset_T` are where its tokens are kept."""
+    """What a step brings to the device. `slots_T` are where its tokens are kept."""
 
     batch: ForwardBatch
     pool: KvPart
     cos_T1C: Tensor
     sin_T1C: Tensor
-    page_T: Tensor
-    offset_T: Tensor
+    slots_T: Tensor
     query_starts_B1: Tensor
     context_lens_B: Tensor
     page_table_BP: Tensor
@@ -146,14 +145,12 @@ class TorchOps:
     def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
         """As the protocol says."""
         positions_T = self.array(batch.positions_T)
-        slots_T = self.array(slots_of(batch, pool.format.page_tokens))
         return TorchStep(
             batch=batch,
             pool=pool,
             cos_T1C=cos_SC.index_select(0, positions_T)[:, None],
             sin_T1C=sin_SC.index_select(0, positions_T)[:, None],
-            page_T=slots_T // pool.format.page_tokens,
-            offset_T=slots_T % pool.format.page_tokens,
+            slots_T=self.array(slots_of(batch, pool.format.page_tokens)),
             query_starts_B1=self.array(batch.query_starts_B1),
             context_lens_B=self.array(batch.context_lens_B),
             page_table_BP=self.array(batch.page_table_BP),
@@ -205,10 +202,11 @@ class TorchOps:
             low, high = rotated[..., :half].clone(), rotated[..., half:].clone()
             rotated[..., :half] = low * step.cos_T1C - high * step.sin_T1C
             rotated[..., half:] = high * step.cos_T1C + low * step.sin_T1C
-        data = step.pool.data
+        data, page_tokens = step.pool.data, step.pool.format.page_tokens
+        page_T, offset_T = step.slots_T // page_tokens, step.slots_T % page_tokens
         for plane, at in enumerate(range(spec.heads, heads_THD.shape[1], spec.kv_heads)):
             part = heads_THD[:, at : at + spec.kv_heads]
-            data[step.page_T, spec.layer, plane, step.offset_T] = part.to(data.dtype)
+            data[page_T, spec.layer, plane, offset_T] = part.to(data.dtype)
 
     def attention(
         self, q_THD: Tensor, spec: AttentionSpec, step: TorchStep, out_THD: Tensor

@@ -151,7 +151,7 @@ def _rows(shared_by: int, single: bool, wide: bool) -> int:
     return min(most, max(16, wanted))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "requests", "pages", "pieces"])
 def _attend(
     q,
     pool,
@@ -279,7 +279,7 @@ def _attend(
         tl.store(sums + at * 2 + 1, total, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "pieces"])
 def _put_together(
     parts,
     sums,

@@ -129,7 +129,7 @@ def _products(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "pieces"])
 def _product(
     x,
     words,
@@ -186,7 +186,7 @@ def _product(
     tl.store(out + at, sums, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces"])
 def _add_pieces(
     parts,
     bias,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inlay import kernels
-from inlay.core.model_shape import Activation
+from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.weight_format import FORMATS, format_named
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.gpu import linear as products
@@ -18,6 +18,8 @@ from inlay.models.gpu.attention import Paged
 from inlay.models.gpu.attention import attention as attend
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.panels import Panels
+from inlay.models.gpu.rope import rope_and_store
+from inlay.models.gpu.route import route
 from inlay.models.hand_over import activation_of
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
@@ -129,6 +131,23 @@ class GpuOps(TorchOps):
             return
         products.linear_heads(x_THK, weight.panels, out_THN)
 
+    def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: TorchStep) -> None:
+        """As the protocol says, in one launch."""
+        pairs = step.cos_T1C.shape[-1]
+        rope_and_store(
+            qkv_TN,
+            step.cos_T1C.flatten(1),
+            step.sin_T1C.flatten(1),
+            step.pool.data,
+            spec.layer,
+            step.slots_T,
+            heads=spec.heads,
+            first=spec.head_dim - 2 * pairs if spec.value_dim else 0,
+            q_norm_D=spec.q_norm_D,
+            k_norm_D=spec.k_norm_D,
+            eps=spec.eps,
+        )
+
     def attention(
         self, q_THD: Tensor, spec: AttentionSpec, step: TorchStep, out_THD: Tensor
     ) -> None:
@@ -148,6 +167,17 @@ class GpuOps(TorchOps):
             sinks_H=spec.sinks_H,
             value_dim=spec.value_dim,
         )
+
+    def route(
+        self,
+        logits_TE: Tensor,
+        router: RouterShape,
+        correction_E: Tensor | None,
+        out_ids_TK: Tensor,
+        out_weights_TK: Tensor,
+    ) -> None:
+        """As the protocol says, in one launch."""
+        route(logits_TE, router, correction_E, out_ids_TK, out_weights_TK)
 
     def moe(
         self,

@@ -50,7 +50,7 @@ def blocks_of(slots_P: Tensor, slots: int, rows: int) -> Blocks:
     return Blocks(order_P, table_B3, rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "most"])
 def _place(slots, order, places, table, count, most, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Sort by counting what comes before each pair; close the table's blocks."""
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -77,7 +77,7 @@ def _place(slots, order, places, table, count, most, ROWS: tl.constexpr, BLOCK: 
     tl.store(places + pair * 3 + 2, tl.where(here, equal - rank, 0), mask=pair < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _begin(slots, places, table, count, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Fill in the table's blocks: each by its first pair."""
     pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -13,10 +13,13 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from inlay import kernels
+from inlay.core.model_shape import RouterShape
 from inlay.models.gpu.attention import Paged, attention
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.linear import linear, linear_heads
 from inlay.models.gpu.panels import Panels
+from inlay.models.gpu.rope import rope_and_store
+from inlay.models.gpu.route import route
 
 ROWS = (1, 40, 300)
 # One of each way to take numbers and scales from words.
@@ -95,6 +98,20 @@ def main() -> None:
                 value_dim=value_dim,
                 pieces=pieces,
             )
+    router = RouterShape(score="sigmoid", groups=8, groups_per_token=4, group_score="best_two")
+    route(zeros(3, 256), router, zeros(256), zeros(3, 8, dtype=torch.int32), zeros(3, 8))
+    route(zeros(3, 128), RouterShape(), None, zeros(3, 8, dtype=torch.int32), zeros(3, 8))
+    for heads, data, norm in (
+        (4, zeros(8, 2, 2, 16, 2, 128, dtype=torch.bfloat16), zeros(128)),
+        (4, zeros(8, 2, 1, 16, 1, 576, dtype=torch.bfloat16), None),
+    ):
+        planes, _, kv_heads, width = data.shape[2:]
+        qkv, angles = zeros(3, (heads + planes * kv_heads) * width), zeros(3, 32)
+        slots = zeros(3, dtype=torch.int64)
+        rope_and_store(
+            qkv, angles, angles, data, 1, slots, heads=heads, first=width - 64, q_norm_D=norm,
+            k_norm_D=norm,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
