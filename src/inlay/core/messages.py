@@ -198,6 +198,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
         architecture: `qwen3_moe`, `llama`, ...
         weight_format: how the weights are held.
         isa: kernel variant on the CPU, or the GPU's name.
+        placement: what is where, in words; empty where all of it is on `device`.
+        deferred: how many experts of a token that decodes may be added one layer later.
     """
 
     model: str
@@ -217,6 +219,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
     num_pages: int
     page_bytes: int
     load_s: float
+    placement: str = ""
+    deferred: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -230,6 +234,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
         tier_cut_tokens: tokens computed although a tier had them, because that was quicker.
         tier_failures: calls of the tiers that failed, and blocks that did not come.
         tier_lost_blocks: blocks that gave up their pages before they were copied.
+        expert_activations: experts of tokens that decoded, by who computed them: `device`, `host`.
+        experts_moved: experts that came to a device because they were used often.
     """
 
     running: int = 0
@@ -250,6 +256,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     tier_cut_tokens: int = 0
     tier_failures: int = 0
     tier_lost_blocks: int = 0
+    expert_activations: dict[str, int] = {}
+    experts_moved: int = 0
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):

@@ -190,6 +190,17 @@ TIER_FAILURES = Metric(
     kind="counter",
     help="Calls of the tiers that failed, and blocks that were to be loaded and did not come.",
 )
+EXPERT_ACTIVATIONS = Metric(
+    name="inlay_expert_activations",
+    kind="counter",
+    help="Experts that tokens chose while they decoded, by who computed them (device, host).",
+    labels=("place",),
+)
+EXPERTS_MOVED = Metric(
+    name="inlay_experts_moved",
+    kind="counter",
+    help="Experts that came to a device's memory because tokens chose them often.",
+)
 TIER_LOST = Metric(
     name="inlay_tier_lost_blocks",
     kind="counter",
@@ -290,6 +301,8 @@ ENGINE_METRICS = (
     PREFIX_QUERIES,
     PREFIX_HITS,
     PREEMPTIONS,
+    EXPERT_ACTIVATIONS,
+    EXPERTS_MOVED,
     TIER_HITS,
     TIER_LOADED,
     TIER_WRITTEN,

@@ -41,12 +41,16 @@ def build_batch(
     logit_rows: list[int] = []
     first_rows: list[int] = []
     num_rows: list[int] = []
+    decodes: list[bool] = []
     traced = False
     for chunk in chunks:
         choice, start, stop = chunk.choice, chunk.start, chunk.stop
         token_ids += choice.tokens(start, stop)
         positions += range(start, stop)
         end = len(token_ids)
+        # Also when they are computed again after a preemption.
+        generated = min(stop - start, max(0, stop - len(choice.request.prompt)))
+        decodes += [False] * (stop - start - generated) + [True] * generated
         context_lens.append(stop)
         first_rows.append(len(logit_rows))
         if wants_prompt_rows(chunk):
@@ -63,6 +67,7 @@ def build_batch(
         context_lens_B=np.array(context_lens, np.int32),
         page_table_BP=_page_table(chunks, page_tokens),
         logit_rows_R=np.array(logit_rows, np.int32),
+        decode_T=np.array(decodes, np.bool_),
         expert_ids_LTK=(
             np.zeros((moe_layers, len(token_ids), experts_per_token), np.int32)
             if traced and moe_layers

@@ -101,7 +101,7 @@ class Engine:
             page_tokens=loaded.kv_format.page_tokens,
             namespace_key=lambda salt: Namespace(
                 fingerprint=loaded.model.fingerprint,
-                weight_format=loaded.model.weight_format,
+                weight_format=loaded.held_as,
                 kv_format=loaded.kv_format,
                 tenant_salt=salt,
             ).key(config.cache.secret.encode()),
@@ -294,6 +294,7 @@ class Engine:
             tier_cut_tokens=tiers.cut_tokens,
             tier_failures=tiers.failures,
             tier_lost_blocks=tiers.lost_blocks,
+            **self._runner.expert_counts(),
         )
 
     def reset_prefix_cache(self) -> int:
@@ -463,6 +464,8 @@ class Engine:
             if self.failure is not None:
                 self._fail_all(self.failure)
                 return []
+            if self._runner.relieve(error):
+                return self._run(chunks)
             if len(chunks) == 1:
                 log.exception("a step failed; the request in it is dropped")
                 (chunk,) = chunks

@@ -1,5 +1,6 @@
 """Brings a model, its text and its pages up for an engine."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,12 +13,16 @@ from inlay.core.block_hash import DIGEST_BYTES
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
 from inlay.engine.config import EngineConfig
+from inlay.engine.deferral import choose_deferral
+from inlay.engine.placing import place_model
 from inlay.engine.pool_size import choose_pool_size
 from inlay.models.model import Model, load_model
 
 if TYPE_CHECKING:
     from inlay.models.kv_pool import KvPool
     from inlay.models.text import Text
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -37,6 +42,12 @@ class LoadedModel:
     pool: "KvPool"
     max_context_tokens: int
     store: KvStore | None = None
+
+    @property
+    def held_as(self) -> str:
+        """What keys and values depend on besides the weights: their format, and deferral."""
+        deferred = self.model.deferred
+        return self.model.weight_format + (f", {deferred} deferred" if deferred else "")
 
     def info(self, config: EngineConfig, load_s: float) -> EngineInfo:
         """What is served, with what."""
@@ -59,6 +70,8 @@ class LoadedModel:
             num_pages=self.pool.num_pages,
             page_bytes=self.kv_format.page_bytes,
             load_s=load_s,
+            placement=self.model.placement_line,
+            deferred=self.model.deferred,
         )
 
 
@@ -88,12 +101,17 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
 
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
+    where = place_model(config, source.directory, device)
+    deferral = config.experts.deferral
     model = load_model(
         source.directory,
         device=device,
-        weight_format=config.weight_format,
+        weight_format=where.weight_format,
         verify=config.verify_weights,
         load=config.load,
+        placement=where.placement,
+        deferred=0 if deferral == "auto" else deferral,
+        moves_per_s=config.experts.moves_per_s,
     )
     return prepare(config, source.name, model, Text.load(source.directory), store)
 
@@ -111,12 +129,17 @@ def prepare(
         free_bytes=model.free_for_pages() - unfilled_bytes,
         device=model.device,
     )
+    pool = model.new_kv_pool(kv_format, size.num_pages)
+    if config.experts.deferral == "auto" and model.host_share is not None:
+        chosen, changed = choose_deferral(model, pool, text, config.experts.max_divergence)
+        model.host_share.deferred = chosen
+        log.info("%d experts of a token are deferred, which changes %.4f nats", chosen, changed)
     return LoadedModel(
         name=name,
         model=model,
         text=text,
         kv_format=kv_format,
-        pool=model.new_kv_pool(kv_format, size.num_pages),
+        pool=pool,
         max_context_tokens=size.max_context_tokens,
         store=store,
     )
@@ -135,9 +158,9 @@ def _set_threads(threads: int | None) -> None:
 
 
 def _isa(device: str) -> str:
-    if device == "cpu":
-        return kernels.selected_isa()
-    return str(torch.cuda.get_device_name(device))
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(device))
+    return kernels.selected_isa()
 
 
 def hash_chain(

@@ -1,18 +1,114 @@
 """Chooses where the layers of a model go, for the device and the settings of an engine."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from inlay.core.errors import ResourceError
+import torch
+
+from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.hardware import Device, Machine
+from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.offload import Offload, place
-from inlay.core.placement import LayerPlacement, Placement
+from inlay.core.placement import CPU, LayerPlacement, Placement
 from inlay.core.roofline import Formats, parts_of
-from inlay.core.units import format_bytes
+from inlay.core.units import format_bytes, parse_bytes, size_to_set
+from inlay.engine.config import EngineConfig
+from inlay.experts import place_by_rules, read_rules
 from inlay.models.formats import full_name, part_formats
+from inlay.models.memory import device_free_bytes, free_memory_bytes
 
+log = logging.getLogger(__name__)
+
+_USUAL_SHARE = 0.9  # of a GPU's free memory
 _USUAL_CONTEXT_TOKENS = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """What is loaded where. `placement` None: all of it on the device that was asked for."""
+
+    placement: Placement | None
+    weight_format: str
+
+
+def place_model(config: EngineConfig, directory: Path, device: str) -> Where:
+    """Follow a user's rules, or fill the GPUs; a CPU has all of a model.
+
+    Args:
+        device: `cpu`, `cuda` (all GPUs, as many as it takes) or `cuda:<n>`.
+
+    Raises:
+        ConfigError: settings for GPUs without one, or rules that do not fit.
+        ResourceError: not enough memory.
+    """
+    asked = config.placement
+    if device == CPU and asked.rules is None:
+        if asked.gpu_memory is not None:
+            raise ConfigError(
+                "placement.gpu_memory says what goes to a GPU, and the device is cpu: leave it out"
+            )
+        return Where(placement=None, weight_format=config.weight_format)
+    shape = read_shape(directory)
+    gpus = _gpus(device)
+    if asked.rules is not None:
+        return _by_rules(config, shape, asked.rules, gpus)
+    weight_format = config.weight_format
+    stored = shape.quantization
+    if weight_format == "auto":
+        weight_format = "bfloat16" if stored is None else stored.weight_format
+    for few in (gpus[:1], gpus):
+        placement = choose_placement(
+            shape,
+            weight_format,
+            Budget(host_bytes=free_memory_bytes(), gpu_bytes=_budgets(few, asked.gpu_memory)),
+            context_tokens=config.max_context_tokens,
+            step_tokens=config.scheduler.max_batch_tokens,
+        )
+        if _holds_all(placement, shape):
+            break
+    return Where(placement=placement, weight_format=config.weight_format)
+
+
+def _holds_all(placement: Placement, shape: ModelShape) -> bool:
+    residents = {placement.layers[number].resident for number in shape.sparse_layers}
+    return CPU not in placement.devices and residents <= {shape.experts}
+
+
+def _gpus(device: str) -> list[str]:
+    """The GPUs that a device means."""
+    kind, _, number = device.partition(":")
+    if kind == CPU:
+        return []
+    return [device] if number else [f"cuda:{n}" for n in range(torch.cuda.device_count())]
+
+
+def _budgets(gpus: Sequence[str], gpu_memory: str | None) -> dict[str, int]:
+    budgets = {}
+    for gpu in gpus:
+        free_bytes = device_free_bytes(gpu)
+        budgets[gpu] = int(free_bytes * _USUAL_SHARE)
+        if gpu_memory is not None:
+            budgets[gpu] = parse_bytes(gpu_memory)
+            if budgets[gpu] > free_bytes:
+                raise ResourceError(
+                    f"placement.gpu_memory is {gpu_memory}, and {format_bytes(free_bytes)} are "
+                    f"free on {gpu}: set placement.gpu_memory="
+                    f"{size_to_set(free_bytes * _USUAL_SHARE, up=False)}, or close other programs"
+                )
+    return budgets
+
+
+def _by_rules(config: EngineConfig, shape: ModelShape, file: Path, gpus: Sequence[str]) -> Where:
+    placed = place_by_rules(shape, read_rules(file), (CPU, *gpus))
+    for note in placed.notes:
+        log.info("%s: %s", file, note)
+    weight_format = config.weight_format
+    if weight_format == "auto" and placed.experts_format is not None:
+        weight_format = f"{placed.experts_format}+bfloat16"
+    return Where(placement=placed.placement, weight_format=weight_format)
 
 
 @dataclass(frozen=True, kw_only=True)

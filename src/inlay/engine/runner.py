@@ -6,7 +6,7 @@ n > 1), L MoE layers, E experts, K experts per token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -55,6 +55,18 @@ class Runner:
         )
         with torch.inference_mode():
             return batch, self._model.forward(batch.forward, self._pool)
+
+    def relieve(self, error: BaseException) -> bool:
+        """See `Model.relieve`."""
+        return self._model.relieve(error)
+
+    def expert_counts(self) -> dict[str, Any]:
+        """Those fields of `EngineStats` that tell of experts on devices."""
+        share = self._model.host_share
+        if share is None:
+            return {}
+        moved = 0 if share.mover is None else share.mover.moved
+        return {"expert_activations": dict(share.activations), "experts_moved": moved}
 
     def finish(
         self, chunks: Sequence[Chunk], batch: StepBatch, logits_RV: torch.Tensor

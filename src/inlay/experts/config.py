@@ -43,14 +43,13 @@ class ExpertsConfig:
             `max_divergence` asks for it.
         max_divergence: most that `auto` may change the next token's distribution: the mean KL
             divergence in nats, over sample prompts, from no deferral.
-        moves: whether experts that are used often come to the device while others leave it.
-        moved_share: most of the link between host and device that such moves take, 0 to 1.
+        moves: most bytes of experts that come to the device in a second, because they are used
+            often, while others leave it; 0: all stay where they were put.
     """
 
     deferral: Literal["auto"] | int = 0
     max_divergence: float = 0.02
-    moves: bool = True
-    moved_share: float = 0.1
+    moves: str = "1GiB"
 
     def __post_init__(self) -> None:
         if self.deferral != "auto" and not 0 <= self.deferral <= 64:
@@ -59,7 +58,9 @@ class ExpertsConfig:
             raise ConfigError(
                 f"experts.max_divergence must be at least 0, got {self.max_divergence}"
             )
-        if not 0 < self.moved_share <= 1:
-            raise ConfigError(
-                f"experts.moved_share must be above 0 and at most 1, got {self.moved_share}"
-            )
+        parse_bytes(self.moves)
+
+    @property
+    def moves_per_s(self) -> int:
+        """`moves` in bytes."""
+        return parse_bytes(self.moves)

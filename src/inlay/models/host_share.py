@@ -63,6 +63,7 @@ class HostShare:
         deferred: how many host experts of a token that decodes may be added one layer later.
         residency: which experts devices keep.
         mover: changes that; None where there is nothing to change.
+        activations: of tokens that decoded, by `device` and `host`: who computed the experts.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class HostShare:
         moves_per_s: int = 0,
     ) -> None:
         self.deferred = deferred
+        self.activations = {"device": 0, "host": 0}
         self._shape, self._devices, self._page_locked = shape, devices, page_locked
         self._places = {mixture: place for place, mixture in enumerate(mixtures)}
         self._host_L = [one.host for one in mixtures.values()]
@@ -114,8 +116,8 @@ class HostShare:
         """
         rows = len(batch.token_ids_T)
         decode_T = batch.decode_T if batch.decode_T is not None else np.zeros(rows, np.bool_)
-        line = self._line_for(rows)
-        line.begin(~self.residency.resident_LE, decode_T, self.deferred)
+        line, on_host_LE = self._line_for(rows), ~self.residency.resident_LE
+        line.begin(on_host_LE, decode_T, self.deferred)
         try:
             yield HostStep(line, self._places, self._residents_L)
         except BaseException:
@@ -123,8 +125,10 @@ class HostShare:
             self._settle()
             raise
         line.end()
+        line.host.take_counts(self._counts_LE)
+        self.activations["host"] += int(self._counts_LE[on_host_LE].sum())
+        self.activations["device"] += int(self._counts_LE[~on_host_LE].sum())
         if self.mover is not None:
-            line.host.take_counts(self._counts_LE)
             self.mover.between_steps(self._counts_LE)
 
     def _settle(self) -> None:
@@ -146,6 +150,16 @@ class HostShare:
                 page_locked=self._page_locked,
             )
         return self._line
+
+    @property
+    def host_s(self) -> float:
+        """Seconds that the host has computed immediate experts, in all steps of this size."""
+        return 0.0 if self._line is None else self._line.host.immediate_s
+
+    @property
+    def layers(self) -> int:
+        """Mixture layers of which the host has some."""
+        return len(self._host_L)
 
     def _keeping(self) -> list[int]:
         return [place for place, one in enumerate(self._residents_L) if one is not None]

@@ -10,9 +10,11 @@ engine's business.
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from inlay import kernels
@@ -32,7 +34,7 @@ from inlay.models.memory import free_memory_bytes, give_back_freed
 from inlay.models.ops import Ops
 from inlay.models.packed import open_packed
 from inlay.models.packed_metadata import PACKED_FILE
-from inlay.models.placed import Placed
+from inlay.models.placed import Placed, placement_words
 from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.weights import MixtureWeights, OpenWeights, Weights, load_weights
 
@@ -157,6 +159,32 @@ class Model:
         with self.loading.give_way():
             return self._decoder.forward(batch, pool)
 
+    @property
+    def deferred(self) -> int:
+        """How many experts of a token that decodes may be added one layer later."""
+        return 0 if self.host_share is None else self.host_share.deferred
+
+    @property
+    def placement_line(self) -> str:
+        """What is where, for people; empty where one device has all."""
+        if len(self.placement.devices) == 1 and self.host_share is None:
+            return ""
+        return ", ".join(placement_words(self.placement, self.shape))
+
+    def relieve(self, error: BaseException) -> bool:
+        """After a step that failed: give memory of devices back, if that was why.
+
+        Returns:
+            Whether the step may be tried again.
+        """
+        if not isinstance(error, torch.OutOfMemoryError) or self.host_share is None:
+            return False
+        if not self.host_share.relieve():
+            return False
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return True
+
     def _check(self, batch: ForwardBatch, pool: KvPool) -> None:
         """Keep bad numbers from reading or writing foreign memory. Cost: a few microseconds."""
         for name, array, limit in (
@@ -234,6 +262,7 @@ def load_model(
         opened = open_checkpoint(directory, shape, placed, weight_format)
     check_memory(directory, opened, shape, placed, packed=packed.is_file())
     weights, loading = _load(opened, shape, placed, whole=load == "whole")
+    weights, share = _share(shape, weights, placed, deferred=deferred, moves_per_s=moves_per_s)
     _, rest = halves(opened.weight_format)
     return Model(
         shape=shape,
@@ -244,7 +273,7 @@ def load_model(
         loading=loading,
         mapped=packed.is_file(),
         kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
-        share=_host_share(shape, weights, placed, deferred=deferred, moves_per_s=moves_per_s),
+        share=share,
     )
 
 
@@ -280,23 +309,32 @@ def _num_threads(opened: OpenWeights, shape: ModelShape) -> int:
     return max(1, min(kernels.num_threads(), spare_bytes // 4 // (_CONVERTED_BYTES * largest)))
 
 
-def _host_share(
+def _share(
     shape: ModelShape, weights: Weights, placed: Placed, *, deferred: int, moves_per_s: int
-) -> HostShare | None:
-    """Layers that share their experts with the host; with deferral the CPU's own, too."""
+) -> tuple[Weights, HostShare | None]:
+    """Layers that share their experts with the host; with deferral the CPU's own, too.
+
+    Returns:
+        The weights without the experts of these layers, which are the share's, and that.
+    """
     mixtures: dict[int, SharedMixture] = {}
+    layers = list(weights.layers)
     for mixture, number in enumerate(shape.sparse_layers):
-        mlp = weights.layers[number].mlp
+        mlp = layers[number].mlp
         assert isinstance(mlp, MixtureWeights)
         if mlp.host is not None:
             mixtures[mixture] = SharedMixture(mlp.host, mlp.experts)
         elif deferred and isinstance(mlp.experts, kernels.ExpertWeights):
             mixtures[mixture] = SharedMixture(mlp.experts, None)
+        else:
+            continue
+        # A device gets its memory back when the share lets go of it.
+        layers[number] = replace(layers[number], mlp=replace(mlp, experts=None, host=None))
     if not mixtures:
-        return None
+        return weights, None
     page_locked = any(device.startswith("cuda") for device in placed.placement.devices)
     devices = [placed.backends[device] for device in placed.placement.devices]
-    return HostShare(
+    share = HostShare(
         shape,
         mixtures,
         devices,
@@ -304,3 +342,4 @@ def _host_share(
         deferred=deferred,
         moves_per_s=moves_per_s,
     )
+    return replace(weights, layers=tuple(layers)), share

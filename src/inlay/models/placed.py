@@ -125,3 +125,16 @@ class Placed:
                 yield "experts", formats.experts, self.ops(layer)
             elif self.host is not None:
                 yield "experts", formats.experts, self.host
+
+
+def placement_words(placement: Placement, shape: ModelShape) -> Iterator[str]:
+    """Stage by stage: the layers, and how many of their experts are with them."""
+    sparse = set(shape.sparse_layers)
+    for stage in placement.stages:
+        numbers = range(stage.first, stage.end)
+        resident = sorted({placement.layers[n].resident for n in numbers if n in sparse})
+        words = f"layers {stage.first} to {stage.end - 1} on {stage.device}"
+        if stage.device != CPU and resident:
+            counts = " to ".join(str(one) for one in (resident[0], resident[-1])[: len(resident)])
+            words += f" with {counts} of {shape.experts} experts each"
+        yield words

@@ -20,9 +20,13 @@ def banner(
     about += [f"{info.device} ({info.isa})", f"context {info.max_context_tokens}"]
     token = "$INLAY_KEY" if key else "-"
     header = ' -H "Authorization: Bearer $INLAY_KEY"' if key else ""
+    placed = [f"  {info.placement}"] if info.placement else []
+    if info.deferred:
+        placed += [f"  {info.deferred} experts of a token are deferred while it decodes"]
     lines = [
         f"Inlay {__version__} serves {name} at {url} (ready in {start_s:.1f} s)",
         "  " + ", ".join(about),
+        *placed,
         "  " + weights_line(progress),
         "",
     ]

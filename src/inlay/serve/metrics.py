@@ -172,6 +172,14 @@ class _EngineCollector(Collector):
         for tier in TIERS:
             hits.add_metric([tier], stats.tier_hit_tokens.get(tier, 0))
         yield hits
+        activations = CounterMetricFamily(
+            names.EXPERT_ACTIVATIONS.name,
+            names.EXPERT_ACTIVATIONS.help,
+            labels=names.EXPERT_ACTIVATIONS.labels,
+        )
+        for place, count in stats.expert_activations.items():
+            activations.add_metric([place], count)
+        yield activations
         for metric, value in (
             (names.PREFIX_QUERIES, stats.prefix_query_tokens),
             (names.PREFIX_HITS, stats.prefix_hit_tokens),
@@ -181,6 +189,7 @@ class _EngineCollector(Collector):
             (names.TIER_CUT, stats.tier_cut_tokens),
             (names.TIER_FAILURES, stats.tier_failures),
             (names.TIER_LOST, stats.tier_lost_blocks),
+            (names.EXPERTS_MOVED, stats.experts_moved),
             (names.STEPS, stats.steps),
             (names.STEP_BUSY, stats.step_busy_s),
         ):
