@@ -7,51 +7,16 @@ import torch
 from inlay import kernels
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.pairs import blocks_of
-from tests.unit.models.gpu.products import PACKED, assert_close, rows_of
+from tests.unit.models.gpu.products import (
+    PACKED,
+    assert_close,
+    choices,
+    expected_sum,
+    host_experts,
+    rows_of,
+)
 
 CLAMPED = kernels.Activation(alpha=1.702, limit=1.0, up_offset=1)
-
-
-def host_experts(count, hidden, width, weight_format, *, biases=False):
-    rng = np.random.default_rng(4)
-    experts = kernels.ExpertWeights(count, hidden, width, weight_format, biases)
-    for expert in range(count):
-        gate, up = rng.standard_normal((2, width, hidden), dtype=np.float32) / hidden**0.5
-        down = rng.standard_normal((hidden, width), dtype=np.float32) / width**0.5
-        sizes = (width, width, hidden) if biases else ()
-        given = [rng.standard_normal(size, dtype=np.float32) for size in sizes]
-        experts.set(expert, gate, up, down, *given)
-    return experts
-
-
-def expected_sum(x_TM, experts, ids_TK, routing_TK, out_TM, activation):
-    """Token by token, in float32."""
-    out_TM = out_TM.clone()
-    width = experts.intermediate
-    for t, ids in enumerate(ids_TK.tolist()):
-        for k, expert in enumerate(ids):
-            if expert < 0:
-                continue
-            gate, up, down = (torch.from_numpy(of).to(x_TM) for of in experts.dequantize(expert))
-            biases = [0.0, 0.0, 0.0]
-            if experts.biases() is not None:
-                bias = torch.tensor(experts.biases()[expert]).to(x_TM)
-                biases = [bias[:width], bias[width : 2 * width], bias[2 * width :]]
-            g = (gate @ x_TM[t] + biases[0]).clamp(max=activation.limit)
-            u = (up @ x_TM[t] + biases[1]).clamp(-activation.limit, activation.limit)
-            active = g * torch.sigmoid(activation.alpha * g) * (u + activation.up_offset)
-            out_TM[t] += routing_TK[t, k] * (down @ active + biases[2])
-    return out_TM
-
-
-def choices(tokens, top_k, experts, device, seed=5):
-    """Different experts of each token, a third of them not here."""
-    rng = np.random.default_rng(seed)
-    ids = np.stack([rng.permutation(experts)[:top_k] for _ in range(tokens)]).astype(np.int32)
-    ids[rng.random(ids.shape) < 0.3] = -1
-    routing = rng.random(ids.shape, dtype=np.float32)
-    routing[ids < 0] = np.nan  # nobody looks at it
-    return torch.from_numpy(ids).to(device), torch.from_numpy(routing).to(device)
 
 
 def run(device, weight_format, tokens, *, hidden=160, width=72, experts=5, top_k=3, **options):

@@ -7,17 +7,7 @@ import torch
 from inlay import kernels
 from inlay.models.gpu import linear as gpu
 from inlay.models.gpu.panels import Panels
-from tests.unit.models.gpu.products import PACKED, assert_close, rows_of
-
-
-def packed(rows, columns, weight_format, device, seed=0):
-    """A matrix as panels, and in float32 what it stands for."""
-    rng = np.random.default_rng(seed)
-    weight = kernels.LinearWeight(rows, columns, weight_format)
-    weight.set_rows(0, rng.standard_normal((rows, columns), dtype=np.float32))
-    panels = Panels.empty(1, rows, columns, weight_format, device)
-    panels.set(0, weight.panels())
-    return panels, torch.from_numpy(weight.dequantize()).to(device)
+from tests.unit.models.gpu.products import PACKED, assert_close, packed, rows_of
 
 
 @pytest.mark.parametrize("weight_format", PACKED)
