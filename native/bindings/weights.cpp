@@ -323,6 +323,22 @@ std::tuple<NumPy<uint8_t>, NumPy<uint8_t>> expert_panels(const ExpertWeights& se
   return {gate_up.array, down.array};
 }
 
+// The same into the caller's memory.
+void copy_expert_panels(const ExpertWeights& self, int64_t expert, nb::handle gate_up,
+                        nb::handle down) {
+  require_expert(self, expert);
+  const Array to_gate_up(gate_up, "gate_up", 1, Access::kWrite);
+  const Array to_down(down, "down", 1, Access::kWrite);
+  to_gate_up.require_size(0, self.gate_up_bytes(), "the bytes of gate/up panels");
+  to_down.require_size(0, self.down_bytes(), "the bytes of down panels");
+  for (const Array* array : {&to_gate_up, &to_down}) array->require_contiguous();
+  require_apart(to_gate_up.extent(), {to_down.extent()});
+  std::byte* const gate_up_bytes = to_gate_up.as<std::byte>(Kind::kU8);
+  std::byte* const down_bytes = to_down.as<std::byte>(Kind::kU8);
+  const nb::gil_scoped_release unlocked;
+  self.copy_panels(expert, gate_up_bytes, down_bytes);
+}
+
 const char* format_of(Format format) { return kernels::info(format).name; }
 
 }  // namespace
@@ -364,6 +380,7 @@ void register_weights(nb::module_& m) {
            "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
       .def("dequantize", dequantize_expert, "expert"_a)
       .def("panels", expert_panels, "expert"_a)
+      .def("copy_panels", copy_expert_panels, "expert"_a, "gate_up"_a.none(), "down"_a.none())
       .def("biases",
            [](nb::handle self) -> nb::object {
              const auto& experts = nb::cast<const ExpertWeights&>(self);

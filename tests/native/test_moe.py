@@ -187,6 +187,10 @@ def test_shards_hold_and_give_the_same(
             *zip(whole.dequantize(expert), cut.dequantize(expert), strict=True),
         ):
             assert np.array_equal(one, other)
+        for held in (cut, plain):
+            copied = [np.full(part.nbytes, 7, np.uint8) for part in whole.panels(expert)]
+            held.copy_panels(expert, *copied)
+            assert all(map(np.array_equal, copied, whole.panels(expert)))
     x = floats(rng, 40, 70)
     ids, weights = routing(rng, 40, 3, 2)
     out, expected = np.empty_like(x), np.empty_like(x)
@@ -281,3 +285,20 @@ def test_pack_experts_equals_one_by_one(rng: np.random.Generator) -> None:
         results.append(out)
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("module", [kernels, reference])
+def test_panels_are_copied_to_memory_that_fits(module: Any) -> None:
+    experts = module.ExpertWeights(2, 64, 32, "int8")
+    gate_up, down = (np.empty_like(part) for part in experts.panels(0))
+    read_only = down.copy()
+    read_only.flags.writeable = False
+    for number, to, message in (
+        (2, (gate_up, down), "expert"),
+        (0, (gate_up[1:], down), "gate_up"),
+        (0, (gate_up, down[:-1]), "down"),
+        (0, (gate_up, down.view(np.int8)), "down: must be uint8"),
+        (0, (gate_up, read_only), "down"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            experts.copy_panels(number, *to)

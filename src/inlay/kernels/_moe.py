@@ -54,7 +54,8 @@ def pack_experts(
     `set(expert, gate_FM, up_FM, down_MF)` for one expert at a time, with `gate_bias_F`, `up_bias_F`
     and `down_bias_M` where it has biases, or `set_quantized`, with `gate_q_FM`, `gate_scales_FG`
     and so on as `quantize` gives them or a file holds them. `dequantize(expert)` gives the weights
-    that kernels use.
+    that kernels use, `panels(expert)` the bytes that hold them, of gate/up and of down, as one NUMA
+    node has them; `copy_panels(expert, gate_up, down)` writes these to memory of the caller's.
     """
     if len(gate_EFM.shape) != 3:
         raise ArgumentError(f"gate_EFM: must have 3 dimensions, has {len(gate_EFM.shape)}")

@@ -184,6 +184,15 @@ class ExpertWeights:
         interleaved = self._gate_up[expert].taken(self._gate_up_rows())
         return interleaved.panels(), self._down[expert].panels()
 
+    def copy_panels(self, expert: int, gate_up: Any, down: Any) -> None:
+        """The same into uint8 arrays of the caller's, e.g. page-locked ones."""
+        for name, to, panels in zip(
+            ("gate_up", "down"), (gate_up, down), self.panels(expert), strict=True
+        ):
+            array = array_of(to, name, 1, np.uint8, writable=True)
+            check_size(array, name, 0, len(panels), f"the bytes of {name} panels")
+            array[:] = panels
+
     def set_panels(
         self, expert: int, gate_up: npt.NDArray[np.uint8], down: npt.NDArray[np.uint8]
     ) -> None:

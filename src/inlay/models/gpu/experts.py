@@ -15,6 +15,7 @@ from inlay import kernels
 from inlay.models.gpu.linear import block_rows, launch_of, operand_rows
 from inlay.models.gpu.pairs import blocks_of
 from inlay.models.gpu.panels import BLOCK_K, PANEL, Panels, add_block, operand_of
+from inlay.models.gpu.staging import Staging
 
 _HALF = PANEL // 2
 # Of what experts make of pairs, before it is added up; more tokens go in turns.
@@ -30,6 +31,7 @@ class GpuExperts:
         weight_format: one of the CPU kernels' but float32.
         device: where they lie.
         biases: experts have some.
+        staging: that experts come through; layers may share one.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class GpuExperts:
         device: torch.device,
         *,
         biases: bool = False,
+        staging: Staging | None = None,
     ) -> None:
+        self._staging = staging or Staging(device)
         self.slots, self.hidden, self.width = slots, hidden, width
         self.weight_format = weight_format
         gate_up_rows = -(-width // _HALF) * PANEL
@@ -57,10 +61,11 @@ class GpuExperts:
         return self._gate_up.data.nbytes + self._down.data.nbytes + biases
 
     def set_slot(self, slot: int, experts: kernels.ExpertWeights, expert: int) -> None:
-        """Copy one expert of the host's, of the same sizes, format and biases, into a slot."""
-        gate_up, down = experts.panels(expert)
-        self._gate_up.set(slot, gate_up)
-        self._down.set(slot, down)
+        """Copy one expert of the host's, of the same sizes, format and biases, into a slot.
+
+        It is there for what the thread's current stream runs afterwards.
+        """
+        self._staging.send(experts, expert, self._gate_up.data[slot], self._down.data[slot])
         biases = experts.biases()
         if self._biases is not None and biases is not None:
             self._biases[slot].copy_(torch.tensor(biases[expert]))

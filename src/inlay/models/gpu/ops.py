@@ -20,6 +20,7 @@ from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.panels import Panels
 from inlay.models.gpu.rope import rope_and_store
 from inlay.models.gpu.route import route
+from inlay.models.gpu.staging import Staging
 from inlay.models.hand_over import activation_of
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
@@ -44,6 +45,7 @@ class GpuOps(TorchOps):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._host = NativeOps()
+        self._staging = Staging(device)
 
     @property
     def name(self) -> str:
@@ -85,7 +87,15 @@ class GpuOps(TorchOps):
         """A slot for each; experts in float32 and float16 are PyTorch's."""
         if weight_format in FLOAT_FORMATS and weight_format != "bfloat16":
             return super().new_experts(experts, hidden, width, weight_format, biases=biases)
-        return GpuExperts(experts, hidden, width, weight_format, self._device, biases=biases)
+        return GpuExperts(
+            experts,
+            hidden,
+            width,
+            weight_format,
+            self._device,
+            biases=biases,
+            staging=self._staging,
+        )
 
     def residents(self, host: kernels.ExpertWeights, slots: int) -> SlottedExperts:
         """In the host's bytes; float32 is PyTorch's."""
