@@ -16,6 +16,7 @@ from inlay.engine.config import EngineConfig
 from inlay.engine.deferral import choose_deferral
 from inlay.engine.placing import place_model
 from inlay.engine.pool_size import choose_pool_size
+from inlay.models.host_share import ShareConfig
 from inlay.models.model import Model, load_model
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
     where = place_model(config, source.directory, device)
-    deferral = config.experts.deferral
+    experts = config.experts
     model = load_model(
         source.directory,
         device=device,
@@ -110,8 +111,11 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
         verify=config.verify_weights,
         load=config.load,
         placement=where.placement,
-        deferred=0 if deferral == "auto" else deferral,
-        moves_per_s=config.experts.moves_per_s,
+        sharing=ShareConfig(
+            deferred=0 if experts.deferral == "auto" else experts.deferral,
+            moves_per_s=experts.moves_per_s,
+            stream=experts.stream,
+        ),
     )
     return prepare(config, source.name, model, Text.load(source.directory), store)
 

@@ -45,11 +45,15 @@ class ExpertsConfig:
             divergence in nats, over sample prompts, from no deferral.
         moves: most bytes of experts that come to the device in a second, because they are used
             often, while others leave it; 0: all stay where they were put.
+        stream: prompt tokens of a step from which the device gets the host's experts for it,
+            instead of the host computing them. `auto`: as soon as that is quicker, by the times of
+            steps of about as many tokens; 0: never.
     """
 
     deferral: Literal["auto"] | int = 0
     max_divergence: float = 0.02
     moves: str = "1GiB"
+    stream: Literal["auto"] | int = "auto"
 
     def __post_init__(self) -> None:
         if self.deferral != "auto" and not 0 <= self.deferral <= 64:
@@ -59,6 +63,8 @@ class ExpertsConfig:
                 f"experts.max_divergence must be at least 0, got {self.max_divergence}"
             )
         parse_bytes(self.moves)
+        if self.stream != "auto" and self.stream < 0:
+            raise ConfigError(f"experts.stream must be auto or at least 0, got {self.stream}")
 
     @property
     def moves_per_s(self) -> int:

@@ -233,23 +233,27 @@ class _Stage:
         ops.route(work.router_TE, shape.router, weights.correction_E, ids_TK, weights_TK)
         if weights.cold is not None and weights.cold.expected:
             weights.cold.require(ids_TK)
-        place, experts = None, weights.experts
-        if host is not None:
-            place, experts = host.part(mixture, experts)
-        if host is not None and place is not None:
-            ops.ask(host.line, place, work.normed_TM, ids_TK, weights_TK)
-        if experts is not None or weights.shared is not None:
-            ops.moe(
+        if host is not None and host.has(mixture):
+            host.mix(
+                ops,
+                mixture,
                 work.normed_TM,
-                experts,
                 ids_TK,
                 weights_TK,
                 work.hidden_TM,
                 activation=shape.activation,
                 shared=weights.shared,
             )
-        if host is not None and place is not None:
-            ops.add_answer(host.line, place, work.hidden_TM)
+            return
+        ops.moe(
+            work.normed_TM,
+            weights.experts,
+            ids_TK,
+            weights_TK,
+            work.hidden_TM,
+            activation=shape.activation,
+            shared=weights.shared,
+        )
 
     def _workspace(self, rows: int) -> _Views:
         if rows > self._memory.rows:

@@ -78,12 +78,15 @@ class _Stream:
         if left > 0:
             time.sleep(left)
 
+    def mark(self) -> threading.Event:
+        """Set when all calls so far are over, or were left out."""
+        over = threading.Event()
+        self._calls.put(over)
+        return over
+
     def settle(self) -> None:
         """Wait until all is over. Raises what a call raised; then calls run again."""
-        settled = threading.Event()
-        self._calls.put(settled)
-        if not settled.wait(_SETTLE_TIMEOUT_S):
-            raise TimeoutError(f"the fake device has not ended within {_SETTLE_TIMEOUT_S:g} s")
+        _wait(self.mark())
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -292,6 +295,14 @@ class FakeOps(TorchOps):
 
         self._stream.enqueue(run)
 
+    def _mask(self, ids_TK: Tensor, keep_T: Tensor, out_TK: Tensor) -> None:
+        self._do(super()._mask, ids_TK, keep_T, out_TK)
+
+    def mark(self) -> Callable[[], None]:
+        """As the protocol says."""
+        over = self._stream.mark()
+        return lambda: _wait(over)
+
     # Where the host looks
 
     def wanted_rows(self, x_TM: Tensor, step: Any) -> Tensor:
@@ -335,6 +346,11 @@ class _LinkedResidents(SlottedExperts):
         left = until - time.perf_counter()
         if left > 0:
             time.sleep(left)
+
+
+def _wait(event: threading.Event) -> None:
+    if not event.wait(_SETTLE_TIMEOUT_S):
+        raise TimeoutError(f"the fake device has not come so far within {_SETTLE_TIMEOUT_S:g} s")
 
 
 def _held_bytes(weight: Tensor, dtype: torch.dtype) -> int:

@@ -131,6 +131,10 @@ class Residents(Protocol):
         """Memory that they take on the device."""
         ...
 
+    def bind(self, host: kernels.ExpertWeights) -> None:
+        """Fill from these experts from now on, of the same sizes and format."""
+        ...
+
     def fill(self, slot: int, expert: int) -> None:
         """Copy a host expert; no step may use the slot meanwhile."""
         ...

@@ -1,27 +1,32 @@
 """What the host and the devices have of the mixture layers, step by step.
 
-    share = HostShare(shape, mixtures, devices, page_locked=False)
+    share = HostShare(shape, mixtures, config)
     with share.step(batch) as step:
-        place, experts = step.part(mixture, on_device)
+        step.mix(ops, mixture, x_TM, ids_TK, routing_TK, out_TM, activation=..., shared=...)
 
 Shapes: T tokens, L mixture layers that the host shares, E experts.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inlay import kernels
 from inlay.core.clock import SystemClock
-from inlay.core.model_shape import ModelShape
+from inlay.core.model_shape import Activation, ModelShape
+from inlay.core.placement import CPU, PrefillAt
 from inlay.experts import Residency
+from inlay.experts.streaming import StreamChoice
 from inlay.models.batch import ForwardBatch
 from inlay.models.expert_mover import ExpertMover
+from inlay.models.expert_stream import ExpertStream
 from inlay.models.hand_over import HandOverLine, Residents, activation_of
-from inlay.models.ops import Experts, Ops
+from inlay.models.ops import Array, Experts, Ops
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +35,91 @@ _RELIEF_SHARE = 0.25  # of the layers that keep experts on a device, when its me
 
 @dataclass(frozen=True)
 class SharedMixture:
-    """A mixture layer of which the host has some: its experts, and those on its device."""
+    """A mixture layer of which the host has some: its experts, its device, and those there."""
 
     host: kernels.ExpertWeights
+    ops: Ops
     residents: Residents | None
+    prefill: PrefillAt = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareConfig:
+    """How experts are shared.
+
+    Attributes:
+        deferred: how many host experts of a token that decodes may be added one layer later.
+        moves_per_s: bytes of experts that may come to devices each second; 0: none move.
+        stream: prompt tokens of a step from which devices get the host's experts for it, `auto` as
+            soon as that is quicker, 0 never.
+        stream_bytes: memory of each device for them.
+    """
+
+    deferred: int = 0
+    moves_per_s: int = 0
+    stream: Literal["auto"] | int = 0
+    stream_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True)
 class HostStep:
-    """One step. A layer has its place on the line, or none: then its device has all of it."""
+    """One step.
 
-    line: HandOverLine
+    Attributes:
+        line: on which the host is asked; None: it has no part in this step.
+        streamed: places of layers whose host experts come to their device for tokens of prompts.
+        streams: what brings them, by device.
+        prompt_T: these tokens; the line has the others.
+    """
+
+    line: HandOverLine | None
     places: dict[int, int]
     residents_L: Sequence[Residents | None]
+    streamed: frozenset[int]
+    streams: Mapping[str, ExpertStream]
+    prompt_T: NDArray[np.bool_]
 
-    def part(self, mixture: int, own: Experts | None) -> tuple[int | None, Experts | None]:
-        """Where a layer asks the host, and what its device computes itself."""
-        place = self.places.get(mixture)
-        return place, own if place is None else self.residents_L[place]
+    def has(self, mixture: int) -> bool:
+        """Whether the host shares a layer."""
+        return mixture in self.places
+
+    def mix(
+        self,
+        ops: Ops,
+        mixture: int,
+        x_TM: Array,
+        ids_TK: Array,
+        routing_TK: Array,
+        out_TM: Array,
+        *,
+        activation: Activation,
+        shared: Experts | None,
+    ) -> None:
+        """As `Ops.moe`, host and device at the same time."""
+        place = self.places[mixture]
+        streams = place in self.streamed
+        if self.line is not None:
+            asked_TK = ops.mask_rows(ids_TK, ~self.prompt_T) if streams else ids_TK
+            ops.ask(self.line, place, x_TM, asked_TK, routing_TK)
+        residents = self.residents_L[place]
+        if residents is not None or shared is not None:
+            ops.moe(
+                x_TM, residents, ids_TK, routing_TK, out_TM, activation=activation, shared=shared
+            )
+        if streams:
+            brought_TK = ids_TK if self.line is None else ops.mask_rows(ids_TK, self.prompt_T)
+            for experts in self.streams[ops.device].groups(place):
+                ops.moe(
+                    x_TM,
+                    experts,
+                    brought_TK,
+                    routing_TK,
+                    out_TM,
+                    activation=activation,
+                    shared=None,
+                )
+        if self.line is not None:
+            ops.add_answer(self.line, place, out_TM)
 
 
 class HostShare:
@@ -55,48 +127,47 @@ class HostShare:
 
     Args:
         mixtures: by number among the mixture layers.
-        devices: that have layers.
-        page_locked: devices copy by themselves.
-        moves_per_s: bytes of experts that may come to devices each second; 0: none move.
 
     Attributes:
-        deferred: how many host experts of a token that decodes may be added one layer later.
+        deferred: see `ShareConfig`; it may be changed between steps.
         residency: which experts devices keep.
         mover: changes that; None where there is nothing to change.
         activations: of tokens that decoded, by `device` and `host`: who computed the experts.
     """
 
     def __init__(
-        self,
-        shape: ModelShape,
-        mixtures: dict[int, SharedMixture],
-        devices: Sequence[Ops],
-        *,
-        page_locked: bool,
-        deferred: int = 0,
-        moves_per_s: int = 0,
+        self, shape: ModelShape, mixtures: dict[int, SharedMixture], config: ShareConfig
     ) -> None:
-        self.deferred = deferred
+        self.deferred = config.deferred
         self.activations = {"device": 0, "host": 0}
-        self._shape, self._devices, self._page_locked = shape, devices, page_locked
+        self._shape, self._config = shape, config
+        # Nobody else keeps residents: relief gives their memory back.
+        self._layers = [replace(one, residents=None) for one in mixtures.values()]
         self._places = {mixture: place for place, mixture in enumerate(mixtures)}
-        self._host_L = [one.host for one in mixtures.values()]
+        self._devices = {one.ops.device: one.ops for one in self._layers}
         self._residents_L = [one.residents for one in mixtures.values()]
         self._counts_LE = np.zeros((len(mixtures), shape.experts), np.uint32)
         self._line: HandOverLine | None = None
+        self._clock = SystemClock()
+        self._choice = StreamChoice(config.stream)
         self.residency = Residency(
             [one.slots if one is not None else 0 for one in self._residents_L], shape.experts
         )
         self._fill()
+        self._streams = self._make_streams()
         self.mover: ExpertMover | None = None
-        if moves_per_s and self._keeping():
+        if config.moves_per_s and self._keeping():
             self.mover = ExpertMover(
                 self.residency,
                 self._residents_L,
-                max(one.nbytes for one in self._host_L) // shape.experts,
-                moves_per_s,
-                SystemClock(),
+                self._expert_bytes,
+                config.moves_per_s,
+                self._clock,
             )
+
+    @property
+    def _expert_bytes(self) -> int:
+        return max(one.host.nbytes for one in self._layers) // self._shape.experts
 
     def _fill(self) -> None:
         """The first experts of each layer, as long as nobody knows better."""
@@ -116,16 +187,33 @@ class HostShare:
         """
         rows = len(batch.token_ids_T)
         decode_T = batch.decode_T if batch.decode_T is not None else np.zeros(rows, np.bool_)
-        line, on_host_LE = self._line_for(rows), ~self.residency.resident_LE
-        line.begin(on_host_LE, decode_T, self.deferred)
+        prompts = rows - int(decode_T.sum())
+        began, streamed = self._clock.now(), self._start_streams(prompts)
+        on_host_LE = ~self.residency.resident_LE
+        alone = prompts == rows and len(streamed) == len(self._layers)
+        line = None if alone else self._line_for(rows)
+        if line is not None:
+            line.begin(on_host_LE, decode_T, self.deferred)
         try:
-            yield HostStep(line, self._places, self._residents_L)
+            yield HostStep(
+                line, self._places, self._residents_L, streamed, self._streams, ~decode_T
+            )
         except BaseException:
-            line.abort()
+            for stream in self._streams.values():
+                stream.stop()
+            if line is not None:
+                line.abort()
             self._settle()
             raise
-        line.end()
-        line.host.take_counts(self._counts_LE)
+        if line is not None:
+            line.end()
+            line.host.take_counts(self._counts_LE)
+            self._count(on_host_LE)
+        if prompts == rows:
+            took_s = self._clock.now() - began
+            self._choice.observe(prompts, streamed=bool(streamed), seconds=took_s)
+
+    def _count(self, on_host_LE: NDArray[np.bool_]) -> None:
         self.activations["host"] += int(self._counts_LE[on_host_LE].sum())
         self.activations["device"] += int(self._counts_LE[~on_host_LE].sum())
         if self.mover is not None:
@@ -133,7 +221,7 @@ class HostShare:
 
     def _settle(self) -> None:
         """What a failed step left to the devices must not meet the next one's rows."""
-        for ops in self._devices:
+        for ops in self._devices.values():
             try:
                 ops.settle()
             except Exception as error:
@@ -143,13 +231,52 @@ class HostShare:
         if self._line is None or rows > self._line.max_rows:
             self._line = None  # its memory first
             self._line = HandOverLine(
-                self._host_L,
+                [one.host for one in self._layers],
                 activation_of(self._shape.activation),
                 max_rows=1 << (rows - 1).bit_length(),
                 per_token=self._shape.experts_per_token,
-                page_locked=self._page_locked,
+                page_locked=any(device.startswith("cuda") for device in self._devices),
             )
         return self._line
+
+    def _make_streams(self) -> dict[str, ExpertStream]:
+        """One for each device that may get the host's experts for a step."""
+        if not self._choice.possible:
+            return {}
+        slots = max(1, self._config.stream_bytes // 2 // self._expert_bytes)
+        streams: dict[str, ExpertStream] = {}
+        for place in self._streamable:
+            ops = self._layers[place].ops
+            if ops.device not in streams:
+                hosts = [one.host for one in self._layers]
+                streams[ops.device] = ExpertStream(ops, hosts, min(slots, self._shape.experts))
+        if streams:
+            each_s = max(stream.seconds_per_expert() for stream in streams.values())
+            host_experts = int((~self.residency.resident_LE)[self._streamable].sum())
+            self._choice.bring_s = each_s * host_experts
+        return streams
+
+    @property
+    def _streamable(self) -> list[int]:
+        """Layers whose prompts the device may compute."""
+        return [
+            place
+            for place, one in enumerate(self._layers)
+            if one.ops.device != CPU and one.prefill != "host"
+        ]
+
+    def _start_streams(self, prompts: int) -> frozenset[int]:
+        """Have experts come for a step. Returns the layers that get them."""
+        if not self._streams or not prompts:
+            return frozenset()
+        wanted = self._streamable
+        if not self._choice.streams(prompts):
+            wanted = [place for place in wanted if self._layers[place].prefill == "device"]
+        for device, stream in self._streams.items():
+            own = [place for place in wanted if self._layers[place].ops.device == device]
+            on_host_LE = ~self.residency.resident_LE
+            stream.start([(place, np.flatnonzero(on_host_LE[place])) for place in own])
+        return frozenset(wanted)
 
     @property
     def host_s(self) -> float:
@@ -159,7 +286,7 @@ class HostShare:
     @property
     def layers(self) -> int:
         """Mixture layers of which the host has some."""
-        return len(self._host_L)
+        return len(self._layers)
 
     def _keeping(self) -> list[int]:
         return [place for place, one in enumerate(self._residents_L) if one is not None]
@@ -186,3 +313,5 @@ class HostShare:
         """End helper threads."""
         if self.mover is not None:
             self.mover.close()
+        for stream in self._streams.values():
+            stream.close()

@@ -28,7 +28,7 @@ from inlay.models.background import Loading
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
 from inlay.models.formats import FLOAT_FORMATS, halves
-from inlay.models.host_share import HostShare, SharedMixture
+from inlay.models.host_share import HostShare, ShareConfig, SharedMixture
 from inlay.models.kv_pool import KvPool
 from inlay.models.memory import free_memory_bytes, give_back_freed
 from inlay.models.ops import Ops
@@ -215,8 +215,7 @@ def load_model(
     load: Literal["lazy", "whole"] = "whole",
     placement: Placement | None = None,
     backends: Mapping[str, Ops] | None = None,
-    deferred: int = 0,
-    moves_per_s: int = 0,
+    sharing: ShareConfig = ShareConfig(),  # noqa: B008 - it is frozen
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
@@ -236,7 +235,7 @@ def load_model(
             backend, it is `whole`.
         placement: where each layer and its experts run; by default all on `device`.
         backends: what computes on the devices of `placement`; by default made by their names.
-        deferred, moves_per_s: of the host's experts; see `HostShare`.
+        sharing: of experts between host and devices.
 
     Raises:
         ModelNotFoundError: no such directory or file.
@@ -262,7 +261,7 @@ def load_model(
         opened = open_checkpoint(directory, shape, placed, weight_format)
     check_memory(directory, opened, shape, placed, packed=packed.is_file())
     weights, loading = _load(opened, shape, placed, whole=load == "whole")
-    weights, share = _share(shape, weights, placed, deferred=deferred, moves_per_s=moves_per_s)
+    weights, share = _share(shape, weights, placed, sharing)
     _, rest = halves(opened.weight_format)
     return Model(
         shape=shape,
@@ -310,7 +309,7 @@ def _num_threads(opened: OpenWeights, shape: ModelShape) -> int:
 
 
 def _share(
-    shape: ModelShape, weights: Weights, placed: Placed, *, deferred: int, moves_per_s: int
+    shape: ModelShape, weights: Weights, placed: Placed, config: ShareConfig
 ) -> tuple[Weights, HostShare | None]:
     """Layers that share their experts with the host; with deferral the CPU's own, too.
 
@@ -320,26 +319,17 @@ def _share(
     mixtures: dict[int, SharedMixture] = {}
     layers = list(weights.layers)
     for mixture, number in enumerate(shape.sparse_layers):
-        mlp = layers[number].mlp
+        mlp, ops = layers[number].mlp, placed.ops(number)
         assert isinstance(mlp, MixtureWeights)
         if mlp.host is not None:
-            mixtures[mixture] = SharedMixture(mlp.host, mlp.experts)
-        elif deferred and isinstance(mlp.experts, kernels.ExpertWeights):
-            mixtures[mixture] = SharedMixture(mlp.experts, None)
+            prefill = placed.placement.layers[number].prefill
+            mixtures[mixture] = SharedMixture(mlp.host, ops, mlp.experts, prefill)
+        elif config.deferred and isinstance(mlp.experts, kernels.ExpertWeights):
+            mixtures[mixture] = SharedMixture(mlp.experts, ops, None)
         else:
             continue
         # A device gets its memory back when the share lets go of it.
         layers[number] = replace(layers[number], mlp=replace(mlp, experts=None, host=None))
     if not mixtures:
         return weights, None
-    page_locked = any(device.startswith("cuda") for device in placed.placement.devices)
-    devices = [placed.backends[device] for device in placed.placement.devices]
-    share = HostShare(
-        shape,
-        mixtures,
-        devices,
-        page_locked=page_locked,
-        deferred=deferred,
-        moves_per_s=moves_per_s,
-    )
-    return replace(weights, layers=tuple(layers)), share
+    return replace(weights, layers=tuple(layers)), HostShare(shape, mixtures, config)

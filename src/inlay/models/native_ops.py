@@ -5,7 +5,7 @@ token's result is the same bit for bit whatever else is in the step.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -327,6 +327,14 @@ class NativeOps:
     def copy(self, values: NDArray[Any], out: NDArray[Any]) -> None:
         """As the protocol says."""
         out[:] = values
+
+    def mask_rows(self, ids_TK: NDArray[np.int32], keep_T: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """As the protocol says."""
+        return np.where(keep_T[:, None], ids_TK, np.int32(-1))
+
+    def mark(self) -> Callable[[], None]:
+        """Nothing is under way."""
+        return lambda: None
 
     def settle(self) -> None:
         """Nothing is under way."""

@@ -9,7 +9,7 @@ F MLP or expert width, H heads, G key/value heads, D head width, E experts, K ex
 C rotated pairs, S positions, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -219,6 +219,14 @@ class Ops(Protocol):
 
     def copy(self, values: Array, out: Array) -> None:
         """Copy between arrays of this backend, in the order of its operations."""
+        ...
+
+    def mask_rows(self, ids_TK: Array, keep_T: NDArray[np.bool_]) -> Array:
+        """Chosen experts of some tokens alone; the others have chosen none (-1)."""
+        ...
+
+    def mark(self) -> Callable[[], None]:
+        """What waits until all operations so far are over; it may be called in another thread."""
         ...
 
     def settle(self) -> None:

@@ -118,6 +118,10 @@ class SlottedExperts:
         """As the protocol says."""
         return int(self.experts.nbytes)
 
+    def bind(self, host: kernels.ExpertWeights) -> None:
+        """As the protocol says."""
+        self._host = host
+
     def fill(self, slot: int, expert: int) -> None:
         """As the protocol says; beside what the device computes."""
         if self._copying is None:
@@ -136,8 +140,8 @@ class SlottedExperts:
             self._left = torch.cuda.current_stream(self._slot_of_E.device).record_event()
 
     def slots_of(self, ids_TK: Tensor) -> Tensor:
-        """Where the chosen experts are; -1: not here."""
-        return self._slot_of_E[ids_TK.long()]
+        """Where the chosen experts are; -1: not here, or none is chosen."""
+        return torch.where(ids_TK < 0, -1, self._slot_of_E[ids_TK.clamp(min=0).long()])
 
 
 def _activated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:

@@ -6,10 +6,11 @@ products run in the weights' dtype. Results depend on the batch in their last bi
 native backend is batch-invariant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -349,6 +350,22 @@ class TorchOps:
     def copy(self, values: Tensor, out: Tensor) -> None:
         """As the protocol says."""
         out.copy_(values)
+
+    def mask_rows(self, ids_TK: Tensor, keep_T: NDArray[np.bool_]) -> Tensor:
+        """As the protocol says."""
+        masked_TK = self.empty(len(ids_TK), ids_TK.shape[1], "int32")
+        self._mask(ids_TK, self.array(keep_T), masked_TK)
+        return masked_TK
+
+    def _mask(self, ids_TK: Tensor, keep_T: Tensor, out_TK: Tensor) -> None:
+        out_TK.copy_(torch.where(keep_T[:, None], ids_TK, -1))
+
+    def mark(self) -> Callable[[], None]:
+        """As the protocol says."""
+        if self._device.type != "cuda":
+            return lambda: None
+        event = torch.cuda.current_stream(self._device).record_event()
+        return lambda: event.synchronize()
 
     def settle(self) -> None:
         """As the protocol says."""

@@ -13,6 +13,7 @@ from inlay.engine.loading import prepare
 from inlay.experts.config import ExpertsConfig
 from inlay.models import load_model
 from inlay.models.fake_device import FakeDevice, FakeOps
+from inlay.models.host_share import ShareConfig
 from inlay.models.native_ops import NativeOps
 from inlay.models.text import Text
 from tests.integration.engine.engines import DEMO, drain, request
@@ -58,8 +59,10 @@ def make(text):
             weight_format="float32",
             placement=placement,
             backends=backends or None,
-            deferred=0 if deferral == "auto" else deferral,
-            moves_per_s=config.experts.moves_per_s,
+            sharing=ShareConfig(
+                deferred=0 if deferral == "auto" else deferral,
+                moves_per_s=config.experts.moves_per_s,
+            ),
         )
         own = text if directory == DEMO else Text.load(directory)
         engine = Engine(config, loaded=prepare(config, "test", model, own))

@@ -10,8 +10,9 @@ import torch
 
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
 from inlay.core.model_config import read_shape
-from inlay.core.placement import LayerPlacement, Placement
+from inlay.core.placement import LayerPlacement, Placement, PrefillAt
 from inlay.models.fake_device import FakeDevice, FakeOps
+from inlay.models.host_share import ShareConfig
 from inlay.models.model import Model, load_model
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
@@ -30,7 +31,7 @@ def on(device: str, resident: int = 0) -> LayerPlacement:
 
 
 def placed(
-    directory: Path, layers: list[LayerPlacement], ops: Ops | None = None, **more: int
+    directory: Path, layers: list[LayerPlacement], ops: Ops | None = None, **sharing: int
 ) -> Model:
     placement = Placement(layers=tuple(layers))
     backends: dict[str, Ops] = {}
@@ -38,7 +39,11 @@ def placed(
         made = NativeOps() if device == "cpu" else ops or FakeOps(device, FakeDevice())
         backends[device] = made
     return load_model(
-        directory, weight_format="float32", placement=placement, backends=backends, **more
+        directory,
+        weight_format="float32",
+        placement=placement,
+        backends=backends,
+        sharing=ShareConfig(**sharing),
     )
 
 
@@ -151,9 +156,49 @@ def test_deferral_is_what_it_is_defined_to_be(
     assert relative_error(ours, theirs) > 1e-4
 
 
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("resident", [0, 3])
+def test_prompts_may_have_their_experts_brought(
+    tmp_path: Path, architecture: str, resident: int
+) -> None:
+    """In groups that are smaller than a layer; beside decodes, whose experts stay the host's."""
+    directory = tiny(tmp_path, architecture)
+    exact = ModelDriver(load_model(directory, weight_format="float32"))
+    driver = ModelDriver(
+        placed(directory, [on("fake:0", resident)] * 3, stream=4, stream_bytes=150_000)
+    )
+    pairs = [[one.add(TOKENS[:5]), one.add(TOKENS)] for one in (exact, driver)]
+    for counts in ((4, 0), (1, 6), (0, 3), (0, 1)):  # brought, brought beside a decode, and not
+        wanted, actual = (
+            one.step([(s, n) for s, n in zip(pair, counts, strict=True) if n], all_rows=True)
+            for one, pair in zip((exact, driver), pairs, strict=True)
+        )
+        for ours, theirs in zip(actual, wanted, strict=True):
+            assert relative_error(ours, theirs) < 1e-4
+    share = driver.model.host_share
+    assert share is not None
+    (stream,) = share._streams.values()
+    assert 1 <= stream._slots < 8  # a layer comes in several groups
+    assert share.activations["host"] > 0  # of the decodes alone
+
+
+@pytest.mark.parametrize("prefill", ["host", "device"])
+def test_rules_say_where_prompts_are_computed(tmp_path: Path, prefill: PrefillAt) -> None:
+    directory = tiny(tmp_path)
+    exact = ModelDriver(load_model(directory, weight_format="float32"))
+    first = LayerPlacement(device="fake:0", prefill=prefill)
+    driver = ModelDriver(placed(directory, [first, on("fake:0", 2), first], stream=8))
+    for count in (10, 3):
+        actual, wanted = driver.prefill(TOKENS[:count]), exact.prefill(TOKENS[:count])
+        assert relative_error(actual, wanted) < 1e-4
+    assert driver.greedy(TOKENS, 6) == exact.greedy(TOKENS, 6)
+
+
 def test_deferral_needs_no_device(tmp_path: Path) -> None:
     directory = tiny(tmp_path, layers=4, num_experts_per_tok=5)
-    alone = ModelDriver(load_model(directory, weight_format="float32", deferred=2))
+    alone = ModelDriver(
+        load_model(directory, weight_format="float32", sharing=ShareConfig(deferred=2))
+    )
     driver = ModelDriver(placed(directory, [on("fake:0")] * 4, deferred=2))
     assert alone.greedy(TOKENS, 12) == driver.greedy(TOKENS, 12)
 
