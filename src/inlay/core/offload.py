@@ -2,7 +2,9 @@
 
 What does the most operations per byte that it occupies stays longest: the attention core, then the
 matrices that every token passes, then routed experts, of which a token uses few. Without room for
-all of the first two, whole layers of both stay, as many as fit. Pure; `inlay.core.roofline` says
+all of the first two, whole layers of both stay, as many as fit. The host has a copy of what GPUs
+keep of a layer's experts, unless they keep all: which ones they keep changes while a model serves.
+Pure; `inlay.core.roofline` says
 what the outcome takes.
 
 Source: KTransformers (SOSP 2025), offloading by arithmetic intensity.
@@ -145,12 +147,14 @@ def place(
     *,
     kv_tokens: int,
     step_tokens: int = STEP_TOKENS,
+    most_experts: int | None = None,
 ) -> Offload:
     """Fill the GPUs by intensity and the host with the rest.
 
     Args:
         kv_tokens: of all requests, for which the cache has room.
         step_tokens: most tokens of a step, for activations.
+        most_experts: of each layer on GPUs; None: as many as have room.
 
     Raises:
         ResourceError: it does not fit; the message says what is needed and what is there.
@@ -174,10 +178,13 @@ def place(
         share |= dict.fromkeys(layered, gpu_layers / shape.layers)
     if gpu_layers == shape.layers and "routed experts" in stored:
         each = stored["routed experts"] / shape.experts
-        gpu_experts = min(shape.experts, int((room - layered_bytes) / each))
+        most = shape.experts if most_experts is None else min(most_experts, shape.experts)
+        gpu_experts = min(most, int((room - layered_bytes) / each))
         share["routed experts"] = gpu_experts / shape.experts
     on_gpu = {name: size * share[name] for name, size in stored.items()}
     on_host = {name: size - on_gpu[name] for name, size in stored.items()}
+    if gpu_experts < shape.experts:
+        on_host["routed experts"] = stored["routed experts"]
     host = MemoryUse(
         device="cpu",
         weights_bytes=sum(size for name, size in on_host.items() if name != "attention core"),

@@ -59,14 +59,16 @@ def offload_of(
         if device != CPU and device not in gpus:
             have = ", ".join(machine.device_names)
             raise ConfigError(f"the placement uses {device}, and {machine.name} has {have}")
-    held: dict[str, dict[str, float]] = defaultdict(dict)
+    held: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     gpu_share = {}
     for part in parts:
         stored = part.stored_bytes * (kv_tokens if part.operator == "attention" else 1)
         shares = _shares(shape, part, placement)
         gpu_share[part.name] = 1 - shares.get(CPU, 0.0)
         for device, share in shares.items():
-            held[device][part.name] = stored * share
+            held[device][part.name] += stored * share
+        if part.name == "routed experts":
+            held[CPU][part.name] += stored * _copied_share(shape, placement)
     activations = activation_bytes(shape, step_tokens)
     uses = []
     for device in sorted({CPU, *placement.devices}, key=machine.device_names.index):
@@ -122,6 +124,13 @@ def _shares(shape: ModelShape, part: Part, placement: Placement) -> dict[str, fl
         found[layers[layer].device] += there
         found[CPU] += each - there
     return {device: count / (each * len(own)) for device, count in found.items() if count}
+
+
+def _copied_share(shape: ModelShape, placement: Placement) -> float:
+    """How much of all routed experts the host has besides a device: of layers that both have."""
+    residents = [placement.layers[layer].resident for layer in shape.sparse_layers]
+    copied = sum(resident for resident in residents if resident < shape.experts)
+    return copied / (shape.experts * len(residents))
 
 
 def _shortage(use: MemoryUse, placement: Placement, experts_bytes: float) -> str:

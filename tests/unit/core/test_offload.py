@@ -55,9 +55,7 @@ def test_one_gpu_and_main_memory_hold_the_largest() -> None:
     host, gpu = placement.uses
     assert (placement.gpu_layers, gpu.kv_bytes) == (61, 8192 * 61 * 576 * 2)
     assert 0 <= placement.gpu_experts <= 8
-    assert host.weights_bytes + placement.gpu_experts / 256 * 367.8e9 == pytest.approx(
-        369.7e9, rel=1e-3
-    )
+    assert host.weights_bytes == pytest.approx(369.7e9, rel=1e-3)  # copies of those on the GPU
     assert gpu.total_bytes <= 24e9
 
 
@@ -88,6 +86,20 @@ def test_several_gpus_hold_more() -> None:
         place(shape, parts, machine(512, *gpus), kv_tokens=8192) for gpus in ((24,), (24,) * 4)
     )
     assert 0 < one.gpu_experts < four.gpu_experts == 128
+
+
+def test_the_host_has_all_experts_of_a_layer_unless_the_gpu_has() -> None:
+    shape = known("qwen3-30b-a3b")
+    parts = parts_of(shape, INT4)
+    (experts,) = [part.stored_bytes for part in parts if part.name == "routed experts"]
+
+    def host_bytes(most: int | None) -> float:
+        placed = place(shape, parts, machine(64, 40), kv_tokens=8192, most_experts=most)
+        assert placed.gpu_experts == (128 if most is None else most)
+        return placed.uses[0].weights_bytes
+
+    assert host_bytes(0) == host_bytes(127) == pytest.approx(host_bytes(128) + experts)
+    assert host_bytes(128) == host_bytes(None)
 
 
 def test_activations_of_a_step_take_room_on_the_gpu() -> None:
@@ -163,7 +175,9 @@ def test_nothing_is_lost_or_beyond_a_memory(name: str, gpus: list[float], kv_tok
         if use.device == "gpu" and use.weights_bytes:
             assert use.total_bytes <= use.capacity_bytes * (1 + 1e-9)
     weights = sum(part.stored_bytes for part in parts if part.operator != "attention")
-    assert sum(use.weights_bytes for use in placement.uses) == pytest.approx(weights)
+    share = placement.gpu_share.get("routed experts", 0)
+    copied = share % 1 * sum(part.stored_bytes for part in parts if part.name == "routed experts")
+    assert sum(use.weights_bytes for use in placement.uses) == pytest.approx(weights + copied)
     (core,) = [part for part in parts if part.operator == "attention"]
     held = sum(use.kv_bytes for use in placement.uses)
     assert held == pytest.approx(core.stored_bytes * kv_tokens)

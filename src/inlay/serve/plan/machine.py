@@ -74,7 +74,7 @@ def machine_of(
 ) -> Machine:
     """This machine, of what the doctor's probes found; peaks and shares are measured here.
 
-    GPUs have their rates from the catalogue; one that it lacks is left out.
+    GPUs have their rates from the catalogue; one that it lacks has those of its slowest.
 
     Raises:
         ConfigError: bandwidth was not measured.
@@ -99,16 +99,19 @@ def machine_of(
         efficiency=measure_shares(),
         sources=dict.fromkeys(("memory_gb", "bandwidth_gbs", "tflops", "cores"), _MEASURED),
     )
-    found = [device for gpu in gpus if (device := _gpu(gpu)) is not None]
-    return Machine(name="this machine", nodes=(node,) * count, gpus=tuple(found), origin="measured")
+    found = tuple(map(_gpu, gpus))
+    return Machine(name="this machine", nodes=(node,) * count, gpus=found, origin="measured")
 
 
-def _gpu(gpu: Gpu) -> Device | None:
-    """The catalogue's entry with the memory that this GPU has."""
-    words = re.findall(r"[a-z0-9]+", gpu.name.lower())
-    for name, device in catalogue_gpus().items():
-        if name in words:
-            sources = dict(device.sources) | {"memory_gb": _MEASURED}
-            memory_gb = gpu.memory_total_bytes / 1e9
-            return replace(device, title=gpu.name, memory_gb=memory_gb, sources=sources)
-    return None
+def _gpu(gpu: Gpu) -> Device:
+    """The catalogue's entry with the memory that this GPU has.
+
+    None is left out, whatever the catalogue lacks: places go by their numbers.
+    """
+    words, known = re.findall(r"[a-z0-9]+", gpu.name.lower()), catalogue_gpus()
+    device, title = next((known[name] for name in known if name in words), None), gpu.name
+    if device is None:
+        device = min(known.values(), key=lambda one: one.bandwidth_gbs)
+        title = f"{gpu.name} (not in the catalogue, rates of {device.title})"
+    sources = dict(device.sources) | {"memory_gb": _MEASURED}
+    return replace(device, title=title, memory_gb=gpu.memory_total_bytes / 1e9, sources=sources)
