@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -46,43 +48,40 @@ def place_model(config: EngineConfig, directory: Path, device: str) -> Where:
     """
     asked = config.placement
     if device == CPU and asked.rules is None:
-        if asked.gpu_memory is not None:
-            raise ConfigError(
-                "placement.gpu_memory says what goes to a GPU, and the device is cpu: leave it out"
-            )
+        for name in ("gpu_memory", "gpu_experts"):
+            if getattr(asked, name):
+                raise ConfigError(
+                    f"placement.{name} says what goes to a GPU, and the device is cpu: leave it out"
+                )
         return Where(placement=None, weight_format=config.weight_format)
     shape = read_shape(directory)
     gpus = _gpus(device)
     if asked.rules is not None:
         return _by_rules(config, shape, asked.rules, gpus)
+    if not gpus:  # loading says so
+        return Where(placement=None, weight_format=config.weight_format)
     weight_format = config.weight_format
     stored = shape.quantization
     if weight_format == "auto":
         weight_format = "bfloat16" if stored is None else stored.weight_format
-    for few in (gpus[:1], gpus):
-        placement = choose_placement(
-            shape,
-            weight_format,
-            Budget(host_bytes=free_memory_bytes(), gpu_bytes=_budgets(few, asked.gpu_memory)),
-            context_tokens=config.max_context_tokens,
-            step_tokens=config.scheduler.max_batch_tokens,
-        )
-        if _holds_all(placement, shape):
-            break
+    placement = fewest_gpus(
+        shape,
+        weight_format,
+        Budget(host_bytes=free_memory_bytes(), gpu_bytes=_budgets(gpus, asked.gpu_memory)),
+        experts=asked.gpu_experts,
+        context_tokens=config.max_context_tokens,
+        step_tokens=config.scheduler.max_batch_tokens,
+    )
     return Where(placement=placement, weight_format=config.weight_format)
 
 
-def _holds_all(placement: Placement, shape: ModelShape) -> bool:
-    residents = {placement.layers[number].resident for number in shape.sparse_layers}
-    return CPU not in placement.devices and residents <= {shape.experts}
-
-
 def _gpus(device: str) -> list[str]:
-    """The GPUs that a device means."""
+    """The GPUs that a device means, of those that are there."""
     kind, _, number = device.partition(":")
     if kind == CPU:
         return []
-    return [device] if number else [f"cuda:{n}" for n in range(torch.cuda.device_count())]
+    there = [f"cuda:{n}" for n in range(torch.cuda.device_count())]
+    return [name for name in there if name == device] if number else there
 
 
 def _budgets(gpus: Sequence[str], gpu_memory: str | None) -> dict[str, int]:
@@ -124,11 +123,69 @@ class Budget:
     gpu_bytes: dict[str, int]
 
 
+def fewest_gpus(
+    shape: ModelShape,
+    weight_format: str,
+    budget: Budget,
+    *,
+    experts: int | None,
+    context_tokens: int | None,
+    step_tokens: int,
+) -> Placement:
+    """On the first GPU, if it has room for all that is to be on GPUs; else on all of them.
+
+    Args:
+        experts: of each layer that GPUs are to keep; None: all, or as many as have room.
+
+    Others and errors are those of `choose_placement`.
+
+    Raises:
+        ConfigError: a layer has fewer experts.
+        ResourceError: so many have no room.
+    """
+    wanted = shape.experts if experts is None else experts
+    if wanted > shape.experts:
+        raise ConfigError(
+            f"placement.gpu_experts must be at most {shape.experts}, as many as a layer of this "
+            f"model has, got {wanted}"
+        )
+    choose = partial(
+        choose_placement,
+        shape,
+        weight_format,
+        experts=experts,
+        context_tokens=context_tokens,
+        step_tokens=step_tokens,
+    )
+    first, *others = budget.gpu_bytes
+    if others:
+        with suppress(ResourceError):
+            placement = choose(replace(budget, gpu_bytes={first: budget.gpu_bytes[first]}))
+            if CPU not in placement.devices and _resident(placement, shape) == wanted:
+                return placement
+    placement = choose(budget)
+    resident = _resident(placement, shape)
+    if experts is not None and resident < experts:
+        raise ResourceError(
+            f"placement.gpu_experts is {experts}, and {resident} of each layer have room on "
+            f"{', '.join(budget.gpu_bytes)} beside everything else: set "
+            f"placement.gpu_experts={resident}, give more with placement.gpu_memory, or shorten "
+            "max_context_tokens"
+        )
+    return placement
+
+
+def _resident(placement: Placement, shape: ModelShape) -> int:
+    """The fewest experts of a layer that are on a GPU."""
+    return min((placement.layers[number].resident for number in shape.sparse_layers), default=0)
+
+
 def choose_placement(
     shape: ModelShape,
     weight_format: str,
     budget: Budget,
     *,
+    experts: int | None = None,
     context_tokens: int | None,
     step_tokens: int,
 ) -> Placement:
@@ -136,6 +193,7 @@ def choose_placement(
 
     Args:
         weight_format: of the experts, or `EXPERTS+REST`; not `auto`.
+        experts: of each layer, the most that GPUs keep; None: as many as have room.
         context_tokens: of all requests, for which the cache has room; None: the usual.
         step_tokens: most tokens of a step.
 
@@ -150,7 +208,14 @@ def choose_placement(
         nodes=(_memory("host", budget.host_bytes),),
         gpus=tuple(_memory(name, size) for name, size in budget.gpu_bytes.items()),
     )
-    offload = place(shape, parts, machine, kv_tokens=kv_tokens, step_tokens=step_tokens)
+    offload = place(
+        shape,
+        parts,
+        machine,
+        kv_tokens=kv_tokens,
+        step_tokens=step_tokens,
+        most_experts=experts,
+    )
     if not offload.gpu_layers:
         each = min(budget.gpu_bytes.values())
         raise ResourceError(

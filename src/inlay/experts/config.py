@@ -15,21 +15,26 @@ class PlacementConfig:
     Attributes:
         gpu_memory: most that weights, cache and activations take of each GPU, such as `20GiB`;
             None: nine tenths of what is free. What has no room is the host's.
+        gpu_experts: routed experts of each layer that GPUs keep; None: as many as have room beside
+            everything else.
         rules: a YAML file that says where, in place of that choice (`docs/guides/placement.md`).
     """
 
     gpu_memory: str | None = None
+    gpu_experts: int | None = None
     rules: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.gpu_memory is not None:
-            if self.rules is not None:
+        for name in ("gpu_memory", "gpu_experts"):
+            if self.rules is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    "placement.gpu_memory and placement.rules both say what goes to the GPU: "
+                    f"placement.{name} and placement.rules both say what goes to the GPU: "
                     "leave one out"
                 )
-            if parse_bytes(self.gpu_memory) < 1:
-                raise ConfigError(f"placement.gpu_memory must be above 0, got {self.gpu_memory}")
+        if self.gpu_memory is not None and parse_bytes(self.gpu_memory) < 1:
+            raise ConfigError(f"placement.gpu_memory must be above 0, got {self.gpu_memory}")
+        if self.gpu_experts is not None and self.gpu_experts < 0:
+            raise ConfigError(f"placement.gpu_experts must be at least 0, got {self.gpu_experts}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,24 +1,31 @@
 """Where the layers of a model go on a machine of a given memory."""
 
+from pathlib import Path
+
 import pytest
 
-from inlay.core.errors import ResourceError
+from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.placement import Placement
-from inlay.engine.placing import Budget, choose_placement
+from inlay.engine.config import EngineConfig
+from inlay.engine.placing import Budget, choose_placement, fewest_gpus, place_model
+from inlay.experts.config import PlacementConfig
 
 GIB = 1 << 30
+
+
+def of_gib(gpus: list[float], host: float = 600) -> Budget:
+    return Budget(
+        host_bytes=int(host * GIB),
+        gpu_bytes={f"cuda:{n}": int(size * GIB) for n, size in enumerate(gpus)},
+    )
 
 
 def choose(
     name: str, gpus: list[float], host: float = 600, weight_format: str = "int4"
 ) -> Placement:
-    shape = shape_of(known_config(name))
-    budget = Budget(
-        host_bytes=int(host * GIB),
-        gpu_bytes={f"cuda:{n}": int(size * GIB) for n, size in enumerate(gpus)},
-    )
+    shape, budget = shape_of(known_config(name)), of_gib(gpus, host)
     return choose_placement(shape, weight_format, budget, context_tokens=8192, step_tokens=1024)
 
 
@@ -51,3 +58,40 @@ def test_a_budget_that_fits_nothing_is_refused() -> None:
         choose("deepseek-v3", [1.2])
     with pytest.raises(ResourceError, match="GB of main memory, and .* are needed"):
         choose("deepseek-v3", [24], host=100)
+
+
+def test_a_number_of_experts_that_gpus_keep() -> None:
+    shape = shape_of(known_config("qwen3-30b-a3b"))
+
+    def placed(experts: int | None, gpus: list[float], host: float = 600) -> Placement:
+        return fewest_gpus(
+            shape,
+            "int4+bfloat16",
+            of_gib(gpus, host),
+            experts=experts,
+            context_tokens=8192,
+            step_tokens=1024,
+        )
+
+    for experts in (0, 7, 128):
+        found = placed(experts, [80])
+        assert {layer.resident for layer in found.layers} == {experts}
+    # The second GPU is used where the first one alone has no room for so many.
+    assert placed(20, [8, 8]).devices == ("cuda:0",)
+    two = placed(100, [12, 12])
+    assert two.devices == ("cuda:0", "cuda:1") and two.layers[0].resident == 100
+    # With all experts on GPUs the host needs memory for none; one GPU alone would leave it some.
+    assert placed(None, [12, 12], host=5).layers[0].resident == 128
+    with pytest.raises(ConfigError, match="gpu_experts must be at most 128, .* got 129"):
+        placed(129, [80])
+    with pytest.raises(ResourceError, match=r"is 100, and (\d+) of each .* on cuda:0 .*=\1, give"):
+        placed(100, [8])
+
+
+def test_settings_for_gpus_are_not_for_a_cpu(tmp_path: Path) -> None:
+    for setting in ({"gpu_memory": "4GiB"}, {"gpu_experts": 3}):
+        config = EngineConfig(placement=PlacementConfig(**setting))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=f"placement.{next(iter(setting))} says what goes"):
+            place_model(config, tmp_path, "cpu")
+    none = EngineConfig(placement=PlacementConfig(gpu_experts=0))
+    assert place_model(none, tmp_path, "cpu").placement is None
