@@ -23,6 +23,7 @@ from inlay.models.host_share import HostShare, HostStep
 from inlay.models.kv_pool import KvPart, KvPool
 from inlay.models.ops import Array, AttentionSpec, Ops, Step
 from inlay.models.placed import Placed
+from inlay.models.rank_group import RankGroup
 from inlay.models.rope import rope_tables
 from inlay.models.weights import (
     DenseWeights,
@@ -97,16 +98,26 @@ class Decoder:
     """Runs steps. Not thread-safe: one step at a time.
 
     Args:
+        shape: of what this process computes.
         share: what the host has of the mixture layers; None: each is computed where it lies.
+        group: the processes that share each layer; None: this one has all of it. The first gets
+            the logits.
     """
 
     def __init__(
-        self, shape: ModelShape, weights: Weights, placed: Placed, share: HostShare | None = None
+        self,
+        shape: ModelShape,
+        weights: Weights,
+        placed: Placed,
+        share: HostShare | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self._weights, self._share = weights, share
         sparse = count()
         self._stages = [
-            _Stage(shape, placed.backends[at.device], weights, range(at.first, at.end), sparse)
+            _Stage(
+                shape, placed.backends[at.device], weights, range(at.first, at.end), sparse, group
+            )
             for at in placed.placement.stages
         ]
 
@@ -140,8 +151,9 @@ class _Stage:
         weights: Weights,
         numbers: range,
         sparse: Iterator[int],
+        group: RankGroup | None,
     ) -> None:
-        self._shape, self._ops, self._weights = shape, ops, weights
+        self._shape, self._ops, self._weights, self._group = shape, ops, weights, group
         self._memory = _Workspace(shape, ops, 1)
         self._views: dict[int, _Views] = {}
         self._rope_positions = 0
@@ -169,19 +181,23 @@ class _Stage:
             ops.take(before_TM, work.hidden_TM)
         for layer, spec, mixture in self._layers:
             ops.rms_norm(work.hidden_TM, layer.attention_norm_M, eps, work.normed_TM)
+            self._begin_sum(work)
             if spec.value_dim:
                 self._attend_latent(layer.attention, spec, step, work)
             else:
                 self._attend(layer.attention, spec, step, work)
+            self._end_sum(work)
             ops.rms_norm(work.hidden_TM, layer.mlp_norm_M, eps, work.normed_TM)
+            self._begin_sum(work)
             if isinstance(layer.mlp, DenseWeights):
                 ops.linear(work.normed_TM, layer.mlp.gate_up, work.gate_up_T2F)
                 ops.silu_mul(work.gate_up_T2F, work.gated_TF)
                 ops.linear(work.gated_TF, layer.mlp.down, work.hidden_TM, accumulate=True)
-                continue
-            self._mix(layer.mlp, work, host, mixture)
-            if batch.expert_ids_LTK is not None:
-                batch.expert_ids_LTK[mixture] = ops.to_numpy(work.expert_ids_TK)
+            else:
+                self._mix(layer.mlp, work, host, mixture)
+                if batch.expert_ids_LTK is not None:
+                    batch.expert_ids_LTK[mixture] = ops.to_numpy(work.expert_ids_TK)
+            self._end_sum(work)
         return work.hidden_TM
 
     def leave(self, hidden_TM: Array) -> Array:
@@ -190,13 +206,24 @@ class _Stage:
 
     def logits(self, rows: int, hidden_TM: Array) -> Tensor:
         """Of the wanted rows."""
-        ops, weights = self._ops, self._weights
-        logits_RV = ops.empty(rows, self._shape.vocab)
+        ops, weights, group, vocab = self._ops, self._weights, self._group, self._shape.vocab
+        logits_RV = ops.empty(rows, vocab if group is None else len(group.rank.part(vocab)))
         if rows:
             states_RM = ops.wanted_rows(hidden_TM, self._step)
             ops.rms_norm(states_RM, weights.final_norm_M, self._shape.norm_eps, states_RM)
             ops.linear(states_RM, weights.head, logits_RV)
+        if group is not None:
+            logits_RV = ops.gather_ranks(group, logits_RV, vocab)
         return ops.to_tensor(logits_RV)
+
+    def _begin_sum(self, work: _Views) -> None:
+        """What was computed before is whole in each rank, and counts once in the next sum."""
+        if self._group is not None and not self._group.rank.is_first:
+            self._ops.clear(work.hidden_TM)
+
+    def _end_sum(self, work: _Views) -> None:
+        if self._group is not None:
+            self._ops.sum_ranks(self._group, work.hidden_TM)
 
     def _attend(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
         ops = self._ops

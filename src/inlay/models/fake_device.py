@@ -28,7 +28,8 @@ from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.units import format_bytes
 from inlay.models.hand_over import HandOverLine
 from inlay.models.ops import AttentionSpec
-from inlay.models.torch_experts import Slots, SlottedExperts, TorchExperts
+from inlay.models.rank_group import RankGroup
+from inlay.models.torch_experts import Slots, SlottedExperts, TorchExperts, filler
 from inlay.models.torch_ops import TorchOps
 
 _SETTLE_TIMEOUT_S = 120.0
@@ -264,6 +265,14 @@ class FakeOps(TorchOps):
         """As the protocol says."""
         self._do(super().copy, values, out)
 
+    def clear(self, array: Tensor) -> None:
+        """As the protocol says."""
+        self._do(super().clear, array)
+
+    def sum_ranks(self, group: RankGroup, array: Tensor) -> None:
+        """As the protocol says."""
+        self._do(super().sum_ranks, group, array)
+
     def take(self, array: Tensor | NDArray[Any], out: Tensor) -> None:
         """As the protocol says."""
         self._do(super().take, array, out)
@@ -312,6 +321,11 @@ class FakeOps(TorchOps):
         self._do(lambda: rows_RM.copy_(gather(x_TM, step)))
         return rows_RM
 
+    def gather_ranks(self, group: RankGroup, part_RV: Tensor, columns: int) -> Tensor:
+        """As the protocol says."""
+        self._stream.settle()
+        return super().gather_ranks(group, part_RV, columns)
+
     def to_numpy(self, array: Tensor) -> NDArray[Any]:
         """As the protocol says."""
         self._stream.settle()
@@ -336,7 +350,8 @@ class _LinkedResidents(SlottedExperts):
     """Experts that come over a link."""
 
     def __init__(self, experts: Slots, host: kernels.ExpertWeights, link_gbs: float) -> None:
-        super().__init__(experts, host, torch.device("cpu"))
+        bring = filler(experts, host)
+        super().__init__(experts, host.num_experts, bring, torch.device("cpu"))
         self._expert_s = host.nbytes / host.num_experts / (link_gbs * 1e9)
 
     def fill(self, slot: int, expert: int) -> None:

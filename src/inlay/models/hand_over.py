@@ -144,6 +144,15 @@ class Residents(Protocol):
         ...
 
 
+def fill_first(residents: Residents, num_experts: int) -> None:
+    """Keep the first experts of a layer, as long as nobody knows better."""
+    slot_of_E = np.full(num_experts, -1, np.int32)
+    for slot in range(residents.slots):
+        residents.fill(slot, slot)
+        slot_of_E[slot] = slot
+    residents.show(slot_of_E)
+
+
 def activation_of(activation: Activation) -> kernels.Activation:
     """As the kernels take it."""
     if activation.kind == "silu":

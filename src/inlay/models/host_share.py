@@ -25,7 +25,7 @@ from inlay.experts.streaming import StreamChoice
 from inlay.models.batch import ForwardBatch
 from inlay.models.expert_mover import ExpertMover
 from inlay.models.expert_stream import ExpertStream
-from inlay.models.hand_over import HandOverLine, Residents, activation_of
+from inlay.models.hand_over import HandOverLine, Residents, activation_of, fill_first
 from inlay.models.ops import Array, Experts, Ops
 
 log = logging.getLogger(__name__)
@@ -174,9 +174,8 @@ class HostShare:
         for place, residents in enumerate(self._residents_L):
             if residents is not None:
                 for slot in range(residents.slots):
-                    residents.fill(slot, slot)
                     self.residency.put(place, slot, slot)
-                residents.show(self.residency.slot_of_LE[place])
+                fill_first(residents, self.residency.slot_of_LE.shape[1])
 
     @contextmanager
     def step(self, batch: ForwardBatch) -> Iterator[HostStep]:

@@ -9,25 +9,28 @@ engine's business.
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
 from inlay import kernels
-from inlay.core.errors import ArgumentError, ConfigError
+from inlay.core.errors import ArgumentError, ConfigError, UnsupportedModelError
 from inlay.core.kv_format import KvFormat, gqa_format, mla_format
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU, Placement
+from inlay.core.tensor_parallel import ALONE, shape_of_rank
 from inlay.models.backends import backend_of, backends_of, check_memory
 from inlay.models.background import Loading
 from inlay.models.batch import ForwardBatch
 from inlay.models.decoder import Decoder
 from inlay.models.formats import FLOAT_FORMATS, halves
+from inlay.models.hand_over import fill_first
 from inlay.models.host_share import HostShare, ShareConfig, SharedMixture
 from inlay.models.kv_pool import KvPool
 from inlay.models.memory import free_memory_bytes, give_back_freed
@@ -35,6 +38,7 @@ from inlay.models.ops import Ops
 from inlay.models.packed import open_packed
 from inlay.models.packed_metadata import PACKED_FILE
 from inlay.models.placed import Placed, placement_words
+from inlay.models.rank_group import RankGroup
 from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.weights import MixtureWeights, OpenWeights, Weights, load_weights
 
@@ -55,6 +59,7 @@ class Model:
         weight_format: how the matrices are held; see `part_formats` for which ones.
         fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
         loading: brings in what is missing; `wait` waits for it, `close` ends it.
+        before_step: told of each step, by which the first of several ranks has the others run it.
     """
 
     def __init__(
@@ -69,11 +74,15 @@ class Model:
         mapped: bool,
         kv_dtype: str,
         share: HostShare | None,
+        group: RankGroup | None,
     ) -> None:
         self.shape = shape
+        self._rank = placed.rank
+        self._own = shape_of_rank(shape, placed.rank.degree)
         self.device = placed.first.device
         self.placement = placed.placement
         self.host_share = share
+        self.before_step: Callable[[ForwardBatch], None] | None = None
         self._placed = placed
         self.weight_format = weight_format
         self.fingerprint = fingerprint
@@ -82,7 +91,7 @@ class Model:
         weakref.finalize(self, loading.close)
         if share is not None:
             weakref.finalize(self, share.close)
-        self._decoder = Decoder(shape, weights, placed, self.host_share)
+        self._decoder = Decoder(self._own, weights, placed, self.host_share, group)
         self._mapped = mapped
         self._kv_dtype = kv_dtype
         self._kv_dtypes = placed.kv_dtypes
@@ -95,8 +104,8 @@ class Model:
         return 0 if self._mapped else self.loading.missing_bytes
 
     def kv_format(self, *, dtype: str = "auto", page_tokens: int = 16) -> KvFormat:
-        """The layout of one page; `auto` is the dtype of the weights, or of the files where
-        those are held as integers.
+        """The layout of one page, of what this rank has of it; `auto` is the dtype of the weights,
+        or of the files where those are held as integers.
 
         Raises:
             ConfigError: a dtype that the backend cannot read, or an impossible page size.
@@ -108,19 +117,21 @@ class Model:
                 f"kv dtype {dtype!r} is not supported on {self.device}; supported are auto, "
                 f"{', '.join(self._kv_dtypes)}"
             )
-        if self.shape.mla:
-            return mla_format(
-                layers=self.shape.layers,
-                width=self.shape.kv_width,
+        own = self._own
+        if own.mla:
+            whole = mla_format(
+                layers=own.layers, width=own.kv_width, dtype=dtype, page_tokens=page_tokens
+            )
+        else:
+            whole = gqa_format(
+                layers=own.layers,
+                kv_heads=own.kv_heads,
+                head_dim=own.head_dim,
                 dtype=dtype,
                 page_tokens=page_tokens,
             )
-        return gqa_format(
-            layers=self.shape.layers,
-            kv_heads=self.shape.kv_heads,
-            head_dim=self.shape.head_dim,
-            dtype=dtype,
-            page_tokens=page_tokens,
+        return msgspec.structs.replace(
+            whole, tp_degree=self._rank.degree, tp_rank=self._rank.number
         )
 
     def free_for_pages(self) -> int:
@@ -140,10 +151,12 @@ class Model:
             (stage.end - stage.first, self._placed.backends[stage.device])
             for stage in self.placement.stages
         ]
-        return KvPool(kv_format, num_pages, self.shape, stages)
+        return KvPool(kv_format, num_pages, self._own, stages)
 
     def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         """Run one step: logits of the wanted rows, keys and values of all tokens to the pool.
+
+        Of several ranks each runs the same step; the first gets the logits.
 
         Returns:
             float32 `[R, V]` on the model's device, a new tensor.
@@ -153,6 +166,8 @@ class Model:
             ModelFileError: weights that were still to come are damaged.
         """
         self._check(batch, pool)
+        if self.before_step is not None:
+            self.before_step(batch)
         if self.loading.over or self._mapped:
             return self._decoder.forward(batch, pool)
         # Packing takes turns with kernels: a step would wait for an expert before each of them.
@@ -178,6 +193,8 @@ class Model:
             Whether the step may be tried again.
         """
         if not isinstance(error, torch.OutOfMemoryError) or self.host_share is None:
+            return False
+        if not self._rank.is_alone:  # the others have their parts of the same experts
             return False
         if not self.host_share.relieve():
             return False
@@ -216,6 +233,7 @@ def load_model(
     placement: Placement | None = None,
     backends: Mapping[str, Ops] | None = None,
     sharing: ShareConfig = ShareConfig(),  # noqa: B008 - it is frozen
+    group: RankGroup | None = None,
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
@@ -235,9 +253,12 @@ def load_model(
             backend, it is `whole`.
         placement: where each layer and its experts run; by default all on `device`.
         backends: what computes on the devices of `placement`; by default made by their names.
-        sharing: of experts between host and devices.
+        sharing: of experts between host and devices. Where ranks share each layer, none move.
+        group: the processes that share each layer; this one reads its rank's part of the tensors,
+            and the first the host's experts.
 
     Raises:
+        ConfigError: the ranks cannot share this model, or not with this placement.
         ModelNotFoundError: no such directory or file.
         ModelFileError: a file is damaged, or the files contradict each other.
         UnsupportedModelError: architecture, weight format or device not supported.
@@ -247,20 +268,29 @@ def load_model(
         form.
     """
     directory = Path(directory)
+    rank = ALONE if group is None else group.rank
     if placement is None:  # an impossible device is refused before any file is read
         ops = backend_of(device, backend)
         shape = read_shape(directory)
-        placed = Placed.whole(ops, shape)
+        placed = Placed.whole(ops, shape, rank)
     else:
         shape = read_shape(directory)
-        placed = Placed.by(placement, backends or backends_of(placement), shape)
+        placed = Placed.by(placement, backends or backends_of(placement), shape, rank)
+    own = shape_of_rank(shape, rank.degree)
     packed = directory / PACKED_FILE
     if packed.is_file():
+        if not rank.is_alone:
+            raise UnsupportedModelError(
+                f"{packed} holds whole matrices, which placement.tensor_parallel cannot divide: "
+                "name the directory that it was converted from"
+            )
         opened = open_packed(packed, shape, placed, weight_format, verify=verify)
     else:
         opened = open_checkpoint(directory, shape, placed, weight_format)
-    check_memory(directory, opened, shape, placed, packed=packed.is_file())
-    weights, loading = _load(opened, shape, placed, whole=load == "whole")
+    check_memory(directory, opened, own, placed, packed=packed.is_file())
+    weights, loading = _load(opened, own, placed, whole=load == "whole")
+    if not rank.is_alone:
+        sharing = replace(sharing, moves_per_s=0)
     weights, share = _share(shape, weights, placed, sharing)
     _, rest = halves(opened.weight_format)
     return Model(
@@ -273,6 +303,7 @@ def load_model(
         mapped=packed.is_file(),
         kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
         share=share,
+        group=group,
     )
 
 
@@ -327,6 +358,8 @@ def _share(
         elif config.deferred and isinstance(mlp.experts, kernels.ExpertWeights):
             mixtures[mixture] = SharedMixture(mlp.experts, ops, None)
         else:
+            if placed.has_host_experts(number, shape) and mlp.experts is not None:
+                fill_first(mlp.experts, shape.experts)  # the first rank's host has the others
             continue
         # A device gets its memory back when the share lets go of it.
         layers[number] = replace(layers[number], mlp=replace(mlp, experts=None, host=None))

@@ -23,8 +23,11 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.hand_over import HandOverLine, Residents, activation_of
 from inlay.models.kv_pool import KvPart
 from inlay.models.memory import free_memory_bytes
-from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
+from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
+from inlay.models.rank_group import RankGroup
+
+_NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
 
 
 @dataclass(frozen=True)
@@ -302,7 +305,13 @@ class NativeOps:
 
     def residents(self, host: kernels.ExpertWeights, slots: int) -> Residents:
         """There are none: all experts are the host's."""
-        raise UnsupportedModelError("experts in host memory are nowhere else on a CPU")
+        raise UnsupportedModelError(_NO_RESIDENTS)
+
+    def slotted(
+        self, experts: Experts, num_experts: int, fill: Callable[[int, int], None]
+    ) -> Residents:
+        """As `residents`."""
+        raise UnsupportedModelError(_NO_RESIDENTS)
 
     def ask(
         self,
@@ -346,6 +355,21 @@ class NativeOps:
     def take(self, array: NDArray[Any] | Tensor, out: NDArray[Any]) -> None:
         """As the protocol says."""
         out[:] = array.cpu().numpy() if isinstance(array, Tensor) else array
+
+    def clear(self, array: NDArray[Any]) -> None:
+        """As the protocol says."""
+        array.fill(0)
+
+    def sum_ranks(self, group: RankGroup, array: NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        group.sum(torch.from_numpy(array))
+
+    def gather_ranks(
+        self, group: RankGroup, part_RV: NDArray[np.float32], columns: int
+    ) -> NDArray[np.float32]:
+        """As the protocol says."""
+        whole: NDArray[np.float32] = group.gather(torch.from_numpy(part_RV), columns).numpy()
+        return whole
 
     def silu_mul(self, gate_up_T2F: NDArray[np.float32], out_TF: NDArray[np.float32]) -> None:
         """As the protocol says."""

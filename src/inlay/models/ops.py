@@ -23,6 +23,7 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.hand_over import HandOverLine, Residents
 from inlay.models.kv_pool import KvPart
 from inlay.models.quantized import Matrix
+from inlay.models.rank_group import RankGroup
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
 Linear = Any  # a backend's packed matrix with its bias
@@ -209,6 +210,12 @@ class Ops(Protocol):
         """
         ...
 
+    def slotted(
+        self, experts: Experts, num_experts: int, fill: Callable[[int, int], None]
+    ) -> Residents:
+        """Memory of `new_experts` as some of so many; `fill(slot, expert)` brings one there."""
+        ...
+
     def ask(self, line: HandOverLine, layer: int, x_TM: Array, ids_TK: Array, w_TK: Array) -> None:
         """Give rows to the host's experts of a layer, once what came before is done."""
         ...
@@ -243,6 +250,18 @@ class Ops(Protocol):
 
     def take(self, array: Array, out: Array) -> None:
         """Copy what another backend left."""
+        ...
+
+    def clear(self, array: Array) -> None:
+        """Zeros."""
+        ...
+
+    def sum_ranks(self, group: RankGroup, array: Array) -> None:
+        """What all ranks have, summed in place."""
+        ...
+
+    def gather_ranks(self, group: RankGroup, part_RV: Array, columns: int) -> Array:
+        """See `RankGroup.gather`."""
         ...
 
     def silu_mul(self, gate_up_T2F: Array, out_TF: Array) -> None:

@@ -8,6 +8,7 @@ from inlay.core.errors import ConfigError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU, Placement
 from inlay.core.roofline import bytes_per_weight
+from inlay.core.tensor_parallel import ALONE, Rank
 from inlay.models.formats import PartFormats, check_row_lengths, halves
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Ops
@@ -20,24 +21,40 @@ class Placed:
     Attributes:
         placement: of all layers.
         backends: by device; with `cpu` where experts are the host's.
+        rank: which of the processes that share each layer.
     """
 
     placement: Placement
     backends: Mapping[str, Ops]
+    rank: Rank = ALONE
 
     @classmethod
-    def whole(cls, ops: Ops, shape: ModelShape) -> "Placed":
+    def whole(cls, ops: Ops, shape: ModelShape, rank: Rank = ALONE) -> "Placed":
         """All of a model on one backend."""
         resident = 0 if ops.device == CPU else shape.experts
-        return cls(Placement.on(ops.device, shape.layers, resident=resident), {ops.device: ops})
+        placement = Placement.on(ops.device, shape.layers, resident=resident)
+        return cls(placement, {ops.device: ops}, rank)
 
     @classmethod
-    def by(cls, placement: Placement, backends: Mapping[str, Ops], shape: ModelShape) -> "Placed":
+    def by(
+        cls,
+        placement: Placement,
+        backends: Mapping[str, Ops],
+        shape: ModelShape,
+        rank: Rank = ALONE,
+    ) -> "Placed":
         """As a placement says; the kernels of the CPU where experts are the host's.
 
         Raises:
-            ConfigError: it has another number of layers, or more residents than experts.
+            ConfigError: it has another number of layers, or more residents than experts; or layers
+                that ranks share are on several devices of one.
         """
+        if not rank.is_alone and len(placement.devices) > 1:
+            raise ConfigError(
+                f"the placement has layers on {', '.join(placement.devices)}, and with "
+                "placement.tensor_parallel each process has one device: place all layers there, "
+                "or leave placement.tensor_parallel out"
+            )
         if len(placement.layers) != shape.layers:
             raise ConfigError(
                 f"the placement is of {len(placement.layers)} layers, the model has {shape.layers}"
@@ -45,9 +62,9 @@ class Placed:
         most = max(layer.resident for layer in placement.layers)
         if most > shape.experts:
             raise ConfigError(f"{most} resident experts: a layer of the model has {shape.experts}")
-        placed = cls(placement, dict(backends))
+        placed = cls(placement, dict(backends), rank)
         if CPU not in backends and placed.splits(shape):
-            placed = cls(placement, {**backends, CPU: NativeOps()})
+            placed = cls(placement, {**backends, CPU: NativeOps()}, rank)
         return placed
 
     def ops(self, layer: int) -> Ops:
@@ -86,7 +103,11 @@ class Placed:
         return tuple(name for name in of_all[0] if all(name in of_one for of_one in of_all))
 
     def held_bytes(self, shape: ModelShape, weight_format: str, held_bytes: int) -> dict[str, int]:
-        """What each device takes of weights of that size in all, about."""
+        """What each device takes of weights of that size in all, about.
+
+        Args:
+            shape: of this rank, as `held_bytes` is; whole experts are the first rank's.
+        """
         if len(self.backends) == 1:
             return dict.fromkeys(self.backends, held_bytes)
         experts, _ = halves(weight_format)
@@ -100,7 +121,7 @@ class Placed:
                 continue
             taken[layer.device] += layer.resident * each
             if layer.device == CPU or self.has_host_experts(number, shape):
-                taken[CPU] += shape.experts * each
+                taken[CPU] += shape.experts * each * self.rank.degree * self.rank.is_first
         return {device: int(size) for device, size in taken.items()}
 
     def check_formats(self, shape: ModelShape, formats: PartFormats) -> None:

@@ -82,6 +82,26 @@ def floats_of(matrix: Matrix) -> Tensor:
     return matrix.float() if isinstance(matrix, QuantizedRows) else matrix
 
 
+def columns_of(matrix: Matrix, part: slice) -> Matrix:
+    """Some columns, from one group's first up to another's."""
+    if isinstance(matrix, Tensor):
+        return matrix[..., part]
+    columns, group = matrix.columns, matrix.group
+    assert part.start % group == 0 and (part.stop % group == 0 or part.stop == columns)
+
+    def cut(stored: Tensor, of: int, start: int, stop: int) -> Tensor:
+        each = stored.shape[-1]
+        return stored[..., start * each // of : stop * each // of]
+
+    groups = -(-columns // group)
+    return replace(
+        matrix,
+        codes=cut(matrix.codes, columns, part.start, part.stop),
+        scales=cut(matrix.scales, groups, part.start // group, -(-part.stop // group)),
+        columns=part.stop - part.start,
+    )
+
+
 def nibbles(packed: Tensor) -> Tensor:
     """The two codes of each byte, the low one first."""
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)

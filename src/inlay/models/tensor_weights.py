@@ -17,6 +17,7 @@ from inlay import kernels
 from inlay.core.errors import ModelFileError, NotFiniteError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
+from inlay.core.tensor_parallel import ALONE, Rank, shape_of_rank
 from inlay.models.background import ColdExperts, Loading, Piece
 from inlay.models.checkpoint import Tensors, open_checked
 from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
@@ -24,6 +25,7 @@ from inlay.models.hand_over import Residents
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.placed import Placed
 from inlay.models.quantized import Matrix, floats_of
+from inlay.models.rank_slices import RankSlices
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import layer_parts, names_of
 from inlay.models.weights import (
@@ -42,6 +44,7 @@ def open_checkpoint(
     """Open and check the safetensors of a model directory.
 
     Args:
+        shape: of the whole model; a rank of several reads its part.
         weight_format: one of `WEIGHT_FORMATS`.
 
     Raises:
@@ -59,11 +62,14 @@ def open_checkpoint(
     )
     formats = part_formats(shape, weight_format, float_dtype)
     placed.check_formats(shape, formats)
+    own = shape_of_rank(shape, placed.rank.degree)
     return OpenWeights(
-        source=TensorWeights(tensors, shape, placed, formats, fused_experts=fused),
+        source=TensorWeights(
+            tensors, shape, placed, formats, fused_experts=fused, rank=placed.rank
+        ),
         weight_format=weight_format,
         float_dtype=float_dtype,
-        held_bytes=packed_bytes(shape, weight_format, float_dtype),
+        held_bytes=packed_bytes(own, weight_format, float_dtype),
         fingerprint=tensors.fingerprint(shape),
     )
 
@@ -88,8 +94,10 @@ class TensorWeights:
 
     Args:
         tensors: with the names and shapes of `expected_tensors`.
+        shape: of the whole model.
         formats: of the matrices.
         fused_experts: the experts of a layer are one tensor.
+        rank: whose part of the tensors it packs.
     """
 
     def __init__(
@@ -100,10 +108,21 @@ class TensorWeights:
         formats: PartFormats,
         *,
         fused_experts: bool,
+        rank: Rank = ALONE,
     ) -> None:
-        self._tensors, self._shape, self._placed, self._formats = tensors, shape, placed, formats
+        self._tensors, self._placed, self._formats = tensors, placed, formats
+        self._shape = shape_of_rank(shape, rank.degree)
         self._row = names_of(shape)
         self._fused = fused_experts
+        self._rank = rank
+        self._slices: RankSlices | None = None
+        self._of_host = self
+        if not rank.is_alone:
+            self._slices = RankSlices(shape, rank, columns_first=self._row.columns_first)
+            # The host computes whole experts, for all ranks.
+            self._of_host = TensorWeights(
+                tensors, shape, placed, formats, fused_experts=fused_experts
+            )
 
     def embedding(self) -> Array:
         """As the protocol says."""
@@ -178,31 +197,37 @@ class TensorWeights:
     ) -> MixtureWeights:
         shape, ops = self._shape, self._placed.ops(layer)
         router = self._linear(("router",), layer, self._formats.router, "router_bias" in there)
-        host, residents = self._host_experts(layer)
-        packing = ops if host is None else self._placed.host
-        assert packing is not None
-        experts = self._new_experts(packing) if host is None else host
-        calls = [
-            partial(self._set_expert, packing, experts, layer, e) for e in range(shape.experts)
-        ]
-        cold = None
-        if loading is None:
-            for call in calls:
-                call()
+        host: kernels.ExpertWeights | None = None
+        cold: ColdExperts | None = None
+        if not self._placed.has_host_experts(layer, shape):
+            experts = self._new_experts(ops)
+            cold = self._pack_experts(ops, experts, layer, loading)
         else:
-            pieces = [Piece(experts.nbytes // shape.experts, call) for call in calls]
-            loading.add(pieces, order=layer)
-            # A device does not say which it chose before it asks for them: nothing is lazy there.
-            if self._placed.placement.layers[layer].device == CPU:
-                cold = ColdExperts(loading, pieces)
+            host, experts = self._host_experts(layer, loading)
         return MixtureWeights(
             router=router,
             correction_E=self._optional("correction", layer, there),
-            experts=experts if host is None else residents,
+            experts=experts,
             shared=self._shared(layer) if "shared_gate" in there else None,
             host=host,
             cold=cold,
         )
+
+    def _pack_experts(
+        self, ops: Ops, experts: Experts, layer: int, loading: Loading | None
+    ) -> ColdExperts | None:
+        """All of a layer; with `loading` later."""
+        count = self._shape.experts
+        calls = [partial(self._set_expert, ops, experts, layer, e) for e in range(count)]
+        if loading is None:
+            for call in calls:
+                call()
+            return None
+        pieces = [Piece(experts.nbytes // count, call) for call in calls]
+        loading.add(pieces, order=layer)
+        # A device does not say which it chose before it asks for them: nothing is lazy there.
+        is_lazy = self._placed.placement.layers[layer].device == CPU
+        return ColdExperts(loading, pieces) if is_lazy else None
 
     def _new_experts(self, ops: Ops) -> Experts:
         shape = self._shape
@@ -214,19 +239,44 @@ class TensorWeights:
             biases=shape.expert_bias,
         )
 
-    def _host_experts(self, layer: int) -> tuple[kernels.ExpertWeights | None, Residents | None]:
-        """Memory for what the host has of a layer, and for some of it on the layer's device."""
-        if not self._placed.has_host_experts(layer, self._shape):
-            return None, None
-        assert self._placed.host is not None
-        host, slots = (
-            self._new_experts(self._placed.host),
-            self._placed.placement.layers[layer].resident,
+    def _host_experts(
+        self, layer: int, loading: Loading | None
+    ) -> tuple[kernels.ExpertWeights | None, Residents | None]:
+        """What the host has of a layer, and memory for some of it on the layer's device. Of several
+        ranks the first has the host's.
+        """
+        slots = self._placed.placement.layers[layer].resident
+        host: kernels.ExpertWeights | None = None
+        if self._rank.is_first:
+            assert self._placed.host is not None
+            host = self._of_host._new_experts(self._placed.host)
+            self._of_host._pack_experts(self._placed.host, host, layer, loading)
+        if not slots:
+            return host, None
+        if self._slices is not None or host is None:
+            return host, self._sliced_residents(layer, slots)
+        return host, self._placed.ops(layer).residents(host, slots)
+
+    def _sliced_residents(self, layer: int, slots: int) -> Residents:
+        """Memory for a rank's part of some experts, which come from the files."""
+        ops, shape, name = self._placed.ops(layer), self._shape, self._formats.experts
+        held = name if name in ops.weight_formats else ops.auto_format("float32")
+        experts = ops.new_experts(
+            slots, shape.hidden, shape.moe_intermediate, held, biases=shape.expert_bias
         )
-        return host, self._placed.ops(layer).residents(host, slots) if slots else None
+
+        def fill(slot: int, expert: int) -> None:
+            with _damage(f"expert {expert} of layer {layer}"):
+                ops.set_expert(experts, slot, self.expert(layer, expert))
+            self.give_back()
+
+        return ops.slotted(experts, shape.experts, fill)
 
     def _get(self, part: str, layer: int, index: Index = None, **more: int) -> Matrix:
-        return self._tensors.get(self._row.names[part].format(layer=layer, **more), index)
+        name = self._row.names[part].format(layer=layer, **more)
+        if self._slices is None:
+            return self._tensors.get(name, index)
+        return self._slices.read(self._tensors, part, name, index)
 
     def vector(self, part: str, layer: int = 0) -> Array:
         """A norm, or another part of one dimension."""

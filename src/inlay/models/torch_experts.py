@@ -1,5 +1,6 @@
 """Routed experts in plain PyTorch: choosing them, and what one of them computes."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,13 +97,29 @@ class Slots(Protocol):
         ...
 
 
-class SlottedExperts:
-    """Some experts of a layer on a device; see `Residents`."""
+def filler(experts: Slots, host: kernels.ExpertWeights) -> Callable[[int, int], None]:
+    """What brings the host's experts to slots."""
+    return lambda slot, expert: experts.set_slot(slot, host, expert)
 
-    def __init__(self, experts: Slots, host: kernels.ExpertWeights, device: torch.device) -> None:
+
+class SlottedExperts:
+    """Some experts of a layer on a device; see `Residents`.
+
+    Args:
+        num_experts: of the layer.
+        bring: copies an expert to a slot, both by number.
+    """
+
+    def __init__(
+        self,
+        experts: Slots,
+        num_experts: int,
+        bring: Callable[[int, int], None],
+        device: torch.device,
+    ) -> None:
         self.experts: Any = experts
-        self._host = host
-        self._slot_of_E = torch.full((host.num_experts,), -1, dtype=torch.int32, device=device)
+        self._bring = bring
+        self._slot_of_E = torch.full((num_experts,), -1, dtype=torch.int32, device=device)
         self._left: torch.cuda.Event | None = None  # when the device last used what has left
         self._copying = None
         if device.type == "cuda":
@@ -120,17 +137,17 @@ class SlottedExperts:
 
     def bind(self, host: kernels.ExpertWeights) -> None:
         """As the protocol says."""
-        self._host = host
+        self._bring = filler(self.experts, host)
 
     def fill(self, slot: int, expert: int) -> None:
         """As the protocol says; beside what the device computes."""
         if self._copying is None:
-            self.experts.set_slot(slot, self._host, expert)
+            self._bring(slot, expert)
             return
         with torch.cuda.stream(self._copying):
             if self._left is not None:
                 self._copying.wait_event(self._left)
-            self.experts.set_slot(slot, self._host, expert)
+            self._bring(slot, expert)
             self._copying.synchronize()
 
     def show(self, slot_of_E: NDArray[np.int32]) -> None:

@@ -25,7 +25,8 @@ from inlay.models.kv_pool import KvPart
 from inlay.models.memory import device_free_bytes
 from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, floats_of
-from inlay.models.torch_experts import SlottedExperts, TorchExperts, route
+from inlay.models.rank_group import RankGroup
+from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler, route
 
 
 @dataclass(frozen=True)
@@ -328,7 +329,13 @@ class TorchOps:
         experts = self.new_experts(
             slots, host.hidden, host.intermediate, weight_format, biases=host.biases() is not None
         )
-        return SlottedExperts(experts, host, self._device)
+        return self.slotted(experts, host.num_experts, filler(experts, host))
+
+    def slotted(
+        self, experts: Any, num_experts: int, fill: Callable[[int, int], None]
+    ) -> SlottedExperts:
+        """As the protocol says."""
+        return SlottedExperts(experts, num_experts, fill, self._device)
 
     def ask(
         self, line: HandOverLine, layer: int, x_TM: Tensor, ids_TK: Tensor, w_TK: Tensor
@@ -379,6 +386,18 @@ class TorchOps:
     def take(self, array: Tensor | NDArray[Any], out: Tensor) -> None:
         """As the protocol says."""
         out.copy_(array if isinstance(array, Tensor) else torch.from_numpy(array))
+
+    def clear(self, array: Tensor) -> None:
+        """As the protocol says."""
+        array.zero_()
+
+    def sum_ranks(self, group: RankGroup, array: Tensor) -> None:
+        """As the protocol says."""
+        group.sum(array)
+
+    def gather_ranks(self, group: RankGroup, part_RV: Tensor, columns: int) -> Tensor:
+        """As the protocol says."""
+        return group.gather(part_RV, columns)
 
     def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
         """As the protocol says."""

@@ -25,7 +25,7 @@ from inlay.models.hand_over import activation_of
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
 from inlay.models.quantized import Matrix
-from inlay.models.torch_experts import SlottedExperts, TorchExperts
+from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler
 from inlay.models.torch_ops import TorchLinear, TorchOps, TorchStep
 
 _PACKED = tuple(name for name in FORMATS if format_named(name).group)
@@ -102,7 +102,7 @@ class GpuOps(TorchOps):
         experts = self.new_experts(
             slots, host.hidden, host.intermediate, host.format, biases=host.biases() is not None
         )
-        return SlottedExperts(experts, host, self._device)
+        return self.slotted(experts, host.num_experts, filler(experts, host))
 
     def set_expert(
         self, experts: TorchExperts | GpuExperts, number: int, tensors: ExpertTensors

@@ -1,0 +1,100 @@
+"""What the ranks of a tensor parallel model say to each other while they compute: sums and logits.
+
+Gloo moves the bytes between CPUs, NCCL between GPUs. A group belongs to who made it; PyTorch's own
+group of all processes is not touched, so threads of one process can be ranks, too.
+"""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from inlay.core.errors import ResourceError
+from inlay.core.tensor_parallel import Rank
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+TIMEOUT_S = 120.0
+"""For one sum: the slowest step of the host's experts has room in it."""
+
+
+class RankGroup:
+    """The ranks of one model; all of them call the same operations in the same order.
+
+    Args:
+        rank: this one.
+        store: where they find each other; `torch.distributed.TCPStore`, or `HashStore` of threads.
+        device: where the numbers are: `cpu`, or `cuda:<n>`.
+
+    Attributes:
+        rank: this one.
+    """
+
+    def __init__(
+        self, rank: Rank, store: "Store", device: str, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Meet the others.
+
+        Raises:
+            ResourceError: this PyTorch has no NCCL.
+            RuntimeError: they have not come in time.
+        """
+        self.rank = rank
+        made = _nccl if device.startswith("cuda") else _gloo
+        self._group: Any = made(rank, store, timedelta(seconds=timeout_s))
+
+    def sum(self, part: Tensor) -> None:
+        """Add what all ranks have, in place; every rank gets the same bits.
+
+        Raises:
+            RuntimeError: a rank is gone, or late.
+        """
+        self._group.allreduce([part]).wait()
+
+    def gather(self, part_RV: Tensor, columns: int) -> Tensor:
+        """The first rank gets the columns of all, the others none.
+
+        Args:
+            part_RV: this rank's, as `Rank.part` divides them.
+            columns: of all ranks.
+
+        Raises:
+            RuntimeError: a rank is gone, or late.
+        """
+        degree = self.rank.degree
+        widths = [len(Rank(number, degree).part(columns)) for number in range(degree)]
+        sent = torch.nn.functional.pad(part_RV, (0, max(widths) - part_RV.shape[1])).contiguous()
+        options = dist.GatherOptions()
+        options.rootRank = 0
+        if not self.rank.is_first:
+            self._group.gather([], [sent], options).wait()
+            return part_RV[:, :0]
+        parts = [torch.empty_like(sent) for _ in range(degree)]
+        self._group.gather([parts], [sent], options).wait()
+        return torch.cat([part[:, :width] for part, width in zip(parts, widths, strict=True)], 1)
+
+    def abort(self) -> None:
+        """End what waits for a rank that is gone."""
+        self._group.abort()
+
+
+def _gloo(rank: Rank, store: "Store", timeout: timedelta) -> Any:
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    # Ranks are on one machine. By itself Gloo asks for the host's name, which may not resolve.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    return dist.ProcessGroupGloo(store, rank.number, rank.degree, options)
+
+
+def _nccl(rank: Rank, store: "Store", timeout: timedelta) -> Any:
+    if not dist.is_nccl_available():
+        raise ResourceError(
+            "placement.tensor_parallel on GPUs needs NCCL, which this PyTorch lacks: install a "
+            "CUDA build of PyTorch"
+        )
+    options: Any = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank.number, rank.degree, options)
