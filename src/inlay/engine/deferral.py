@@ -56,6 +56,16 @@ def choose_deferral(
     if share is None:
         return 0, 0.0
     wanted = choose_deferred(layer_times(model, pool), most_deferred(model.shape.experts_per_token))
+    return most_within(model, pool, text, wanted, max_divergence)
+
+
+def most_within(
+    model: "Model", pool: "KvPool", text: "Text", wanted: int, max_divergence: float
+) -> tuple[int, float]:
+    """The most experts, up to `wanted`, that change what comes next by no more than is allowed.
+
+    Args, returns and cost: as of `choose_deferral`.
+    """
     samples = _sample_tokens(text, pool)
     if not wanted or not len(samples):
         return 0, 0.0
