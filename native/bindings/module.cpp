@@ -69,6 +69,7 @@ NB_MODULE(_native, m) {
   inlay::bindings::register_linear(kernels);
   inlay::bindings::register_moe(kernels);
   inlay::bindings::register_hand_over(kernels);
+  inlay::bindings::register_stream_words(kernels);
   inlay::bindings::register_attention(kernels);
   inlay::bindings::register_rows(kernels);
   inlay::bindings::register_limits(kernels);

@@ -15,6 +15,7 @@ void register_weights(nanobind::module_& kernels);
 void register_linear(nanobind::module_& kernels);
 void register_moe(nanobind::module_& kernels);
 void register_hand_over(nanobind::module_& kernels);
+void register_stream_words(nanobind::module_& kernels);
 void register_attention(nanobind::module_& kernels);
 void register_rows(nanobind::module_& kernels);
 void register_pending(nanobind::module_& kernels);

@@ -106,6 +106,14 @@ Allocation* find(Address address, std::size_t bytes, Address& base) {
   return &found->second;
 }
 
+// With the lock held.
+bool is_registered(Address address) {
+  auto found = registered.upper_bound(reinterpret_cast<void*>(address));
+  if (found == registered.begin()) return false;
+  --found;
+  return address - reinterpret_cast<Address>(found->first) < found->second;
+}
+
 // What the CPU touches for an address of the common space; null for what is neither.
 std::byte* bytes_at(Address address, std::size_t bytes, bool& device) {
   const std::lock_guard lock(mutex);
@@ -262,6 +270,12 @@ EXPORT Result cuPointerGetAttribute(void* value, int attribute, Address address)
     return result;
   const std::lock_guard lock(mutex);
   Address base = 0;
+  if (attribute == 3) {
+    if (current.empty()) return kInvalidContext;
+    if (!is_registered(address)) return kInvalidValue;
+    std::memcpy(value, &address, sizeof(address));
+    return kSuccess;
+  }
   const Allocation* found = find(address, 1, base);
   if (found == nullptr) return kInvalidValue;
   if (attribute == 2) {
@@ -344,6 +358,29 @@ EXPORT Result cuStreamDestroy_v2(Stream* stream) {
 EXPORT Result cuStreamSynchronize(Stream* stream) {
   stream->wait();
   return refusal("cuStreamSynchronize");
+}
+Result post_word(const char* call, Stream* stream, Address address, uint32_t value, bool waits) {
+  if (const Result result = refusal(call); result != kSuccess) return result;
+  {
+    const std::lock_guard lock(mutex);
+    if (stream == nullptr || address % 4 != 0 || !is_registered(address)) return kInvalidValue;
+  }
+  Stream::Work work;
+  work.word = reinterpret_cast<uint32_t*>(address);
+  work.value = value;
+  work.waits = waits;
+  stream->post(work);
+  return kSuccess;
+}
+EXPORT Result cuStreamWriteValue32_v2(Stream* stream, Address address, uint32_t value,
+                                      unsigned flags) {
+  if (flags != 0) return kInvalidValue;
+  return post_word("cuStreamWriteValue32_v2", stream, address, value, false);
+}
+EXPORT Result cuStreamWaitValue32_v2(Stream* stream, Address address, uint32_t value,
+                                     unsigned flags) {
+  if (flags != 0) return kInvalidValue;  // one that is not "at least"
+  return post_word("cuStreamWaitValue32_v2", stream, address, value, true);
 }
 EXPORT Result cuEventCreate(Event** event, unsigned) {
   if (const Result result = refusal("cuEventCreate"); result != kSuccess) return result;

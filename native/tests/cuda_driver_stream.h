@@ -52,6 +52,9 @@ class Stream {
     std::size_t bytes = 0;
     Event* event = nullptr;
     uint64_t mark = 0;
+    uint32_t* word = nullptr;  // to set to `value`, or to wait for
+    uint32_t value = 0;
+    bool waits = false;
   };
   void post(Work work) {
     ++under_way;
@@ -77,6 +80,8 @@ class Stream {
       lock.unlock();
       if (work.event != nullptr)
         work.event->reached.store(work.mark);
+      else if (work.word != nullptr)
+        meet(work);
       else
         copy(work, random);
       --under_way;
@@ -84,6 +89,14 @@ class Stream {
       works_.pop_front();
       if (works_.empty()) idle_.notify_all();
     }
+  }
+
+  static void meet(const Work& work) {
+    const std::atomic_ref<uint32_t> word(*work.word);
+    if (!work.waits && fault.load() == kSuccess) word.store(work.value);
+    while (work.waits && fault.load() == kSuccess &&
+           static_cast<int32_t>(word.load() - work.value) < 0)
+      usleep(50);
   }
 
   static void copy(const Work& work, std::minstd_rand& random) {

@@ -62,6 +62,9 @@ std::string load(Driver& driver) {
   get("cuIpcGetMemHandle", driver.get_ipc_handle);
   get("cuIpcOpenMemHandle_v2", driver.open_ipc_handle);
   get("cuIpcCloseMemHandle", driver.close_ipc_handle);
+  std::string absent;
+  find(handle, "cuStreamWriteValue32_v2", driver.write_value, absent);
+  find(handle, "cuStreamWaitValue32_v2", driver.wait_value, absent);
   if (missing.empty()) return {};
   return std::string(kName) + " is older than CUDA 11: it lacks " + missing;
 }

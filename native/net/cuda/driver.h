@@ -31,6 +31,7 @@ constexpr Result kNotReady = 600;
 
 // Values of CUpointer_attribute and CUmemorytype.
 constexpr int kMemoryTypeOf = 2;
+constexpr int kDevicePointerOf = 3;
 constexpr int kDeviceNumberOf = 9;
 constexpr unsigned kDeviceMemory = 2;
 
@@ -65,6 +66,9 @@ struct Driver {
   Result (*get_ipc_handle)(IpcHandle* handle, Address address);
   Result (*open_ipc_handle)(Address* address, IpcHandle handle, unsigned flags);
   Result (*close_ipc_handle)(Address address);
+  // Of CUDA 11.7, on all devices since; null where the library is older.
+  Result (*write_value)(StreamHandle stream, Address address, uint32_t value, unsigned flags);
+  Result (*wait_value)(StreamHandle stream, Address address, uint32_t value, unsigned flags);
 };
 
 // Loads the library at the first call and never unloads it. Starts nothing. Null when it is not

@@ -32,6 +32,7 @@ from inlay.kernels._packed_layout import PackedLayout, expert_bytes, linear_byte
 from inlay.kernels._pending import Pending
 from inlay.kernels._quantize import quantize
 from inlay.kernels._rows import rms_norm, silu_mul
+from inlay.kernels._stream_words import StreamWords
 from inlay.kernels.isa import (
     available_isas,
     compiled_isas,
@@ -64,6 +65,7 @@ __all__ = [
     "PackedFile",
     "PackedLayout",
     "Pending",
+    "StreamWords",
     "available_isas",
     "block_hash_chain",
     "compiled_isas",
