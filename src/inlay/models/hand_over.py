@@ -62,6 +62,14 @@ class HandOverLine:
             activation=activation,
         )
         self._pending: kernels.Pending | None = None
+        self._stream_words: dict[int, kernels.StreamWords] = {}
+
+    def stream_words(self, device: int) -> kernels.StreamWords:
+        """The words for streams of a CUDA device. Raises as `kernels.StreamWords`."""
+        if device not in self._stream_words:
+            words_L2 = self.words_L2.numpy().view(np.uint32)
+            self._stream_words[device] = kernels.StreamWords(words_L2, device)
+        return self._stream_words[device]
 
     def begin(
         self,

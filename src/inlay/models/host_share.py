@@ -197,6 +197,10 @@ class HostShare:
             yield HostStep(
                 line, self._places, self._residents_L, streamed, self._streams, ~decode_T
             )
+            # They may have taken all there is to do, and have done none of it: the next step clears
+            # the words for which they wait now. One that failed says so here, and asks no more.
+            for ops in self._devices.values():
+                ops.settle()
         except BaseException:
             for stream in self._streams.values():
                 stream.stop()

@@ -26,6 +26,7 @@ from inlay.models.memory import device_free_bytes
 from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.rank_group import RankGroup
+from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler, route
 
 
@@ -340,18 +341,26 @@ class TorchOps:
     def ask(
         self, line: HandOverLine, layer: int, x_TM: Tensor, ids_TK: Tensor, w_TK: Tensor
     ) -> None:
-        """As the protocol says; waits for the device."""
+        """As the protocol says. On CUDA nothing waits, if `streams_take_turns`."""
         slot, rows = line.slot(layer), line.rows
         line.x_2TM[slot, :rows].copy_(x_TM, non_blocking=True)
         line.ids_2TK[slot, :rows].copy_(ids_TK, non_blocking=True)
         line.routing_2TK[slot, :rows].copy_(w_TK, non_blocking=True)
         if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+            stream = torch.cuda.current_stream(self._device)
+            if streams_take_turns(self._device):
+                line.stream_words(stream.device_index).ask(layer, stream.cuda_stream)
+                return
+            stream.synchronize()
         line.ask(layer)
 
     def add_answer(self, line: HandOverLine, layer: int, out_TM: Tensor) -> None:
-        """As the protocol says; waits for the host."""
-        line.wait_answer(layer)
+        """As the protocol says. As `ask`."""
+        if self._device.type == "cuda" and streams_take_turns(self._device):
+            stream = torch.cuda.current_stream(self._device)
+            line.stream_words(stream.device_index).wait_answer(layer, stream.cuda_stream)
+        else:
+            line.wait_answer(layer)
         out_TM += line.out_2TM[line.slot(layer), : line.rows].to(self._device, non_blocking=True)
 
     def copy(self, values: Tensor, out: Tensor) -> None:
@@ -377,7 +386,7 @@ class TorchOps:
     def settle(self) -> None:
         """As the protocol says."""
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            torch.cuda.current_stream(self._device).synchronize()
 
     def leave(self, array: Tensor) -> Tensor:
         """The tensor itself: PyTorch orders the streams of two GPUs."""
