@@ -25,20 +25,22 @@ TALK = """python -m sglang.launch_server --host 0.0.0.0 --port 8000 --model M \\
 
 COMMANDS = {
     TALK: (
-        "M --host 0.0.0.0 --port 8000 --served-model-name N --device cpu --weight-format int8 "
-        "--threads 64 --set cache.pages=32 --set scheduler.max_batch_tokens=2048 "
+        "M --host 0.0.0.0 --port 8000 --served-model-name N --weight-format int8 "
+        "--threads 64 --set cache.pages=32 --set experts.deferral=2 "
+        "--set placement.gpu_experts=1 --set scheduler.max_batch_tokens=2048 "
         "--set scheduler.max_running=4 --set scheduler.prefill_chunk=2048"
     ),
     # The method that SGLang takes unless told, and its port.
     "python3 -m sglang.launch_server --model-path /m/DS --kt-weight-path /m/W --kt-cpuinfer 60": (
-        "/m/DS --port 30000 --device cpu --weight-format int4 --threads 60"
+        "/m/DS --port 30000 --weight-format int4 --threads 60"
     ),
     "python -m sglang.launch_server --model /m/K2 --kt-weight-path /m/K2 --kt-method RAWINT4 "
     "--kt-cpuinfer 96 --kt-threadpool-count 2 --kt-num-gpu-experts 8 "
     "--kt-gpu-prefill-token-threshold 400 --kt-enable-dynamic-expert-update "
     "--kt-expert-placement-strategy uniform --max-total-tokens 50000 --tensor-parallel-size 4 "
     "--attention-backend flashinfer --fp8-gemm-backend cutlass --trust-remote-code": (
-        "/m/K2 --port 30000 --device cpu --threads 96 --set cache.pages=3125"
+        "/m/K2 --port 30000 --threads 96 --set cache.pages=3125 --set experts.stream=400 "
+        "--set placement.gpu_experts=8"
     ),
     "sglang serve Qwen/Qwen3-8B --context-length 8192 --disable-radix-cache --random-seed 7 "
     "--trust-remote-code --attention-backend torch_native --disable-cuda-graph --tp 1": (
@@ -52,42 +54,43 @@ COMMANDS = {
     ),
     "kt run /models/K2 --gpu-experts 8 --cpu-threads 60 --numa-nodes 2 --kt-method RAWINT4 "
     "--kt-gpu-prefill-threshold 4096 --max-running-requests 4 --dry-run": (
-        "/models/K2 --port 30000 --device cpu --threads 60 --set scheduler.max_running=4"
+        "/models/K2 --port 30000 --threads 60 --set experts.stream=4096 "
+        "--set placement.gpu_experts=8 --set scheduler.max_running=4"
     ),
     "python ktransformers/server/main.py --model_path /m/V3 --gguf_path /m/gguf --cpu_infer 33 "
     "--cache_lens 32768 --chunk_size 256 --max_batch_size 4 --backend_type balance_serve "
     "--optimize_config_path rules.yaml --port 10002": (
-        "/m/V3 --port 10002 --device cpu --threads 33 --set cache.pages=2048 "
+        "/m/V3 --port 10002 --threads 33 --set cache.pages=2048 --set placement.rules=rules.yaml "
         "--set scheduler.max_batch_tokens=256 --set scheduler.max_running=4 "
         "--set scheduler.prefill_chunk=256"
     ),
     "python -m ktransformers.local_chat --model_path deepseek-ai/DeepSeek-V3 --gguf_path ./gguf "
     "--cpu_infer 33 --max_new_tokens 1000 --cache_lens 1500 --force_think true --use_cuda_graph": (
-        "deepseek-ai/DeepSeek-V3 --device cpu --threads 33 --set cache.pages=94 "
-        "--set max_completion_tokens=1000"
+        "deepseek-ai/DeepSeek-V3 --threads 33 --set cache.pages=94 --set max_completion_tokens=1000"
     ),
     "CUDA_VISIBLE_DEVICES=0 numactl --interleave=all ./build/bin/llama-server "
     "-hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 32768 -np 4 -ngl 99 -ot '.ffn_.*_exps.=CPU' "
     "-fa on -t 16 -b 4096 -ub 512 -ctk q8_0 -ctv q8_0 --jinja --mlock --no-mmap --api-key k": (
-        "unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M --port 8080 --api-key k --device cpu --context 8192 "
-        "--threads 16 --set cache.pages=2048 --set scheduler.max_batch_tokens=4096 "
-        "--set scheduler.max_running=4 --set scheduler.prefill_chunk=512"
+        "unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M --port 8080 --api-key k --context 8192 "
+        "--threads 16 --set cache.pages=2048 --set placement.gpu_experts=0 "
+        "--set scheduler.max_batch_tokens=4096 --set scheduler.max_running=4 "
+        "--set scheduler.prefill_chunk=512"
     ),
     "./build/bin/llama-server --model /m/Kimi-K2-IQ4_KS.gguf --alias K2 --ctx-size 32768 -fmoe "
     "-mla 3 -ger --n-gpu-layers 99 --override-tensor exps=CPU --parallel 1 --threads 48 "
     "--threads-batch 64 --host 127.0.0.1 --port 8080 -amb 512 -rtr": (
-        "/m/Kimi-K2-IQ4_KS.gguf --host 127.0.0.1 --port 8080 --served-model-name K2 --device cpu "
-        "--context 32768 --threads 48 --set cache.pages=2048 "
+        "/m/Kimi-K2-IQ4_KS.gguf --host 127.0.0.1 --port 8080 --served-model-name K2 "
+        "--context 32768 --threads 48 --set cache.pages=2048 --set placement.gpu_experts=0 "
         "--set scheduler.max_running=1"
     ),
     "docker run -p 8080:8080 -v /path/to/models:/models --gpus all "
     "ghcr.io/ggml-org/llama.cpp:server-cuda -m /models/7B/ggml-model-q8_0.gguf --port 8000 "
     "--host 0.0.0.0 -n 512 --n-gpu-layers 99": (
-        "/path/to/models/7B/ggml-model-q8_0.gguf --host 0.0.0.0 --port 8080 --device cpu "
+        "/path/to/models/7B/ggml-model-q8_0.gguf --host 0.0.0.0 --port 8080 "
         "--set max_completion_tokens=512"
     ),
     "llama-server -m /m/gpt-oss-120b-F16.gguf --n-cpu-moe 36 -c 0 -fa --no-webui": (
-        "/m/gpt-oss-120b-F16.gguf --port 8080 --device cpu --set page=false"
+        "/m/gpt-oss-120b-F16.gguf --port 8080 --set page=false"
     ),
     "llama-cli -m m/Qwen3-8B-Q8_0.gguf -p 'Hello' -n 64 -c 4096 -ngl 0 --temp 0.6": (
         "m/Qwen3-8B-Q8_0.gguf --device cpu --context 4096 --set max_completion_tokens=64"
@@ -114,8 +117,7 @@ COMMANDS = {
     "docker run --gpus all --rm -it -v ~/.cache/huggingface:/hf "
     "-v /data/models:/models -e OMP_NUM_THREADS=8 -p 9000:8000 --ipc=host "
     "vllm/vllm-openai:latest --model /models/Qwen3-8B-AWQ -q awq": (
-        "/data/models/Qwen3-8B-AWQ --host 0.0.0.0 --port 9000 --device cpu --weight-format int4 "
-        "--threads 8"
+        "/data/models/Qwen3-8B-AWQ --host 0.0.0.0 --port 9000 --weight-format int4 --threads 8"
     ),
     "podman run -d -p 127.0.0.1:30000:30000 lmsysorg/sglang:latest "
     "python3 -m sglang.launch_server --model-path org/name --revision v2 --host 0.0.0.0": (
@@ -147,8 +149,6 @@ def test_the_talk_says_what_happens_to_each_flag() -> None:
         "--disable-shared-experts-fusion",
     }
     assert fates[Fate.NOT_YET] == {
-        "--kt-num-gpu-experts",
-        "--kt-max-deferred-experts-per-token",
         "--tensor-parallel-size",
     }
     written = {word for word in TALK.split() if word.startswith("--")}
@@ -159,7 +159,8 @@ def test_the_config_means_what_the_talk_asked_for() -> None:
     config = assert_accepted(translate([TALK]))
     engine = config.engine
     assert (config.host, config.port, config.names) == ("0.0.0.0", 8000, ("N",))
-    assert (engine.model, engine.device, engine.weight_format) == ("M", "cpu", "int8")
+    assert (engine.model, engine.device, engine.weight_format) == ("M", "auto", "int8")
+    assert (engine.placement.gpu_experts, engine.experts.deferral) == (1, 2)
     assert engine.cache.pages is not None
     assert engine.cache.pages * engine.cache.page_tokens == 512
     assert (engine.scheduler.max_running, engine.scheduler.prefill_chunk) == (4, 2048)
@@ -271,11 +272,34 @@ def test_names_of_gguf(flags: str, model: str) -> None:
     assert ("once it is here" in reasons) == (model == "MODEL")
 
 
-def test_gguf_on_a_device() -> None:
-    """Floats may go to a GPU; what is quantised, or may be, is for CPUs."""
-    for file, device in (("a-BF16.gguf", "cuda"), ("a-Q4_0.gguf", "cpu"), ("a.gguf", "cpu")):
-        line = translate([f"llama-server -m {file} --device CUDA"]).line
-        assert f"--device {device}" in line.text()
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        ("llama-server -m x.gguf -ngl 99 --cpu-moe", "--set placement.gpu_experts=0"),
+        ("llama-server -m x.gguf --n-cpu-moe 999", "--set placement.gpu_experts=0"),
+        ("llama-server -m x.gguf -ngl 20 --n-cpu-moe 12", ""),
+        (r"llama-server -m x.gguf -ot 'blk\.[0-9]\.ffn_.*_exps=CPU'", ""),
+        (
+            "llama-server -m x.gguf -ot 'ffn_up_exps=CPU,ffn_down_exps=CPU'",
+            "placement.gpu_experts=0",
+        ),
+        ("llama-server -m x.gguf -ot 'attn=CPU'", ""),
+        ("llama-server -m x.gguf -ngl 0 --cpu-moe", "--device cpu"),
+        ("python -m sglang.launch_server --model M --kt-gpu-experts-ratio 0", "gpu_experts=0"),
+        ("python -m sglang.launch_server --model M --kt-gpu-experts-ratio 0.25", ""),
+        ("vllm serve M --cpu-offload-gb 20 -pp 2", ""),
+    ],
+)
+def test_what_a_gpu_has_of_a_model(command: str, settings: str) -> None:
+    migration = translate([command])
+    line = migration.line.text()
+    assert settings in line and settings.endswith("cpu") == ("--device" in line)
+    assert ("gpu_experts" in line) == ("gpu_experts" in settings)
+    assert not [one for one in migration.findings if one.fate is Fate.NOT_YET]
+    assert_accepted(migration)
+
+
+def test_of_a_gguf_that_no_other_program_reads() -> None:
     foreign = translate(["llama-server -m a-IQ4_KS.gguf"]).findings
     assert any("IQ4_KS is read by ik_llama.cpp alone" in one.reason for one in foreign)
 
@@ -291,11 +315,12 @@ def test_two_flags_for_one_thing() -> None:
     assert found["-t 4"].reason == "the last -t counts"
     assert found["OMP_NUM_THREADS=2"].reason == "gives way to -t 8"
     assert found["-ctv bf16"].reason == "says the same as -ctk bf16"
-    overridden = translate(
+    without = translate(
         [
-            "python -m sglang.launch_server --model-path M --device cuda "
-            "--kt-weight-path W --kt-method AMXINT8"
+            "python -m sglang.launch_server --model-path M --device cpu --kt-num-gpu-experts 4 "
+            "--kt-max-deferred-experts-per-token 2 --kt-method AMXINT8"
         ]
     )
-    reasons = {finding.flag: finding.reason for finding in overridden.findings}
-    assert reasons["--device cuda"].startswith("instead --device cpu: int8 weights are for CPUs")
+    assert without.line.text().endswith("M --port 30000 --device cpu --weight-format int8")
+    reasons = {finding.flag: finding.reason for finding in without.findings}
+    assert reasons["--kt-num-gpu-experts 4"] == "the CPU computes all of the model"

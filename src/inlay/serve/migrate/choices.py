@@ -8,7 +8,6 @@ from inlay.serve.migrate.model_name import (
     MODEL,
     gguf_name,
     is_hub_name,
-    is_quantized_gguf,
     unread_format,
     unread_quant,
 )
@@ -19,6 +18,7 @@ from inlay.serve.migrate.shell import Container
 
 _DEFAULTS = EngineConfig()
 _DEFAULT_PORT = ServeConfig().port
+_OF_GPUS = ("placement.", "experts.")
 _TIERS = ("cache.host", "cache.disk", "cache.store")
 
 
@@ -91,12 +91,14 @@ def imply(plan: Plan, program: Program) -> None:
 
 
 def fit_device(plan: Plan) -> None:
-    """Weights as integers are for CPUs."""
-    held = plan.value("--weight-format") or "auto"
-    if held == "auto" and is_quantized_gguf(plan.value("MODEL") or ""):
-        held = "quantised"
-    if held.startswith(("int", "quantised")) and plan.value("--device") != "cpu":
-        plan.follow("--device", "cpu", f"{held} weights are for CPUs so far; a GPU takes floats")
+    """What is said of a GPU beside the CPU says nothing where no GPU is used."""
+    if plan.value("--device") != "cpu":
+        return
+    for target in plan.settings():
+        if target.startswith(_OF_GPUS):
+            ask = plan.take(target)
+            if ask is not None:
+                plan.note(Fate.NEEDLESS, "", "the CPU computes all of the model", ask.flag)
 
 
 def fit_sizes(plan: Plan) -> None:

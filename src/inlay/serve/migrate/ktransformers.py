@@ -3,12 +3,15 @@
 Source: kt-kernel 0.7 with its fork of SGLang, and the archived KTransformers 0.4.
 """
 
+import math
 from dataclasses import replace
 
 from inlay.serve.migrate import shared
 from inlay.serve.migrate.program import Implied, Program, listens
 from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
 from inlay.serve.migrate.values import INT4, INT8, choice, text, threads, whole
+
+_MOST_DEFERRED = 64  # as `ExpertsConfig` accepts it
 
 _UNREAD = Aside(
     Fate.NOT_YET,
@@ -36,13 +39,17 @@ _METHODS: dict[str, str | Aside] = {
 }
 _METHOD_REASON = (
     "as many bits, on any CPU, AMX or not. int8 has a scale per row, as AMXINT8 has (int8:g32 is "
-    "more accurate); int4 has one per 32 weights, where AMXINT4 has one per row"
+    "more accurate); int4 has one per 32 weights, where AMXINT4 has one per row. All matrices "
+    "have it: with +bfloat16 behind it only experts"
 )
-_ON_CPU = "the CPU computes all experts; that takes no GPU memory, and no placement to choose"
-_RULES = "no rules for placement: all of the model runs on one device"
+_MOVES = (
+    "experts that tokens choose often come to the GPU while the model serves, whichever are there "
+    "first; `--set experts.moves=SIZE` says how many bytes a second, 0 none"
+)
+_RULES = "where each module runs; `inlay plan --rules` tells it before"
+_WHILE_SERVING = "which experts are used often is found out while the model serves"
 
 KT = "#kt"  # wanted where experts are KTransformers', whatever else is said of them
-ON_CPU = replace(shared.SPLIT, when="")
 IMPLIED = (
     Implied(
         target="--weight-format",
@@ -50,8 +57,26 @@ IMPLIED = (
         reason="AMXINT4 is the method unless --kt-method says another",
         when=KT,
     ),
-    replace(ON_CPU, when=KT),
 )
+
+
+def _share(value: str) -> str | Aside:
+    """A share of all experts, which is a number where it is nothing."""
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise ValueError("a share, 0 to 1")
+    if share == 0:
+        return "0"
+    return Aside(
+        Fate.NEEDLESS,
+        "as many experts as its memory has room for are on the GPU; a share of those that a layer "
+        "has is a number, which `--set placement.gpu_experts=N` takes",
+    )
+
+
 EXPERTS = (
     to(
         "--kt-method METHOD", "--weight-format", _METHOD_REASON, choice(_METHODS, otherwise=_UNREAD)
@@ -72,26 +97,32 @@ EXPERTS = (
         "--kt-numa-nodes ID...",
         "Inlay uses all nodes; `numactl --cpunodebind` in front of the line leaves some out",
     ),
-    not_yet(
-        "--kt-num-gpu-experts --gpu-experts N", _ON_CPU, unless={"0": "the CPU computes them all"}
+    to(
+        "--kt-num-gpu-experts --gpu-experts N",
+        shared.GPU_EXPERTS,
+        "of each layer; without it as many as the GPU's memory has room for",
+        whole(0),
     ),
-    not_yet("--kt-gpu-experts-ratio SHARE", _ON_CPU, unless={"0": "the CPU computes them all"}),
-    not_yet("--kt-expert-placement-strategy --init-expert-location NAME", _ON_CPU),
-    not_yet("--kt-enable-dynamic-expert-update", _ON_CPU),
-    not_yet(
+    to("--kt-gpu-experts-ratio SHARE", shared.GPU_EXPERTS, shared.NO_EXPERTS, _share),
+    needless("--kt-expert-placement-strategy --init-expert-location NAME", _MOVES),
+    needless("--kt-enable-dynamic-expert-update", _MOVES),
+    to(
         "--kt-max-deferred-experts-per-token N",
-        "each expert's output is added in its own layer, which is exact; deferral pays where a "
-        "GPU works beside the CPU",
-        unless={"0": "Inlay defers nothing"},
+        "experts.deferral",
+        "while a token decodes, of the experts that the CPU computes: at least two of all that it "
+        "chose are added in their own layer, and all of the last one. `auto` chooses a number, and "
+        "watches what it changes",
+        whole(0, _MOST_DEFERRED),
     ),
-    not_yet(
+    to(
         "--kt-gpu-prefill-token-threshold --kt-gpu-prefill-threshold N",
-        "long prompts are computed by the CPU, too, in chunks",
+        "experts.stream",
+        "prompt tokens of a step from which the CPU's experts are brought to the GPU; without it "
+        "as soon as that is quicker. It counts tokens of one step: those of a chunk",
+        whole(0),
     ),
-    needless(
-        "--record-kt-gpu-expert-distribution", "there are no experts on a GPU to choose by it"
-    ),
-    needless("--expert-distribution-recorder-mode MODE", "there is nothing to record it for"),
+    needless("--record-kt-gpu-expert-distribution", _WHILE_SERVING),
+    needless("--expert-distribution-recorder-mode MODE", _WHILE_SERVING),
     not_yet("--kt-lora-path --kt-expert-lora-path DIR", shared.ADAPTERS),
     needless("SGLANG_KT_*= KT_*= CPUINFER_*= VALUE", "kernels are chosen by what the CPU can do"),
 )
@@ -103,7 +134,7 @@ OLD_SERVER = Program(
         "*ktransformers/server/main.py",
         "ktransformers",
     ),
-    implied=(ON_CPU, listens(10002)),
+    implied=(listens(10002),),
     rows=(
         to("--model-path --model-dir DIR", "MODEL", "the model's files", text),
         not_yet(
@@ -113,7 +144,7 @@ OLD_SERVER = Program(
         ),
         to("--model-name NAME", "--served-model-name", "the name that clients use"),
         to("--cpu-infer N", "--threads", shared.THREADS, threads),
-        not_yet("--optimize-config-path --optimize-rule-path FILE", _RULES),
+        to("--optimize-config-path --optimize-rule-path FILE", "placement.rules", _RULES, text),
         to("--cache-lens N", "#pool_tokens", shared.POOL, whole()),
         to("--max-batch-size N", "scheduler.max_running", shared.RUNNING, whole()),
         to(
@@ -141,6 +172,6 @@ LOCAL_CHAT = replace(
     OLD_SERVER,
     name="KTransformers 0.4 (terminal)",
     starts=("-m ktransformers.local_chat", "*ktransformers/local_chat.py"),
-    implied=(ON_CPU,),
+    implied=(),
     note="local_chat is for the terminal: `inlay chat` takes the same MODEL and options.",
 )

@@ -16,17 +16,8 @@ from inlay.serve.migrate.values import (
     whole,
 )
 
-_ALL_LAYERS = Aside(Fate.NEEDLESS, "a GPU takes all layers, where it has room for them")
-_SOME_LAYERS = Aside(
-    Fate.NOT_YET,
-    "a model is not split between devices: the CPU computes all of it; where a GPU has room for "
-    "the whole, --device cuda",
-    shared.BEYOND_GPU,
-)
-_EXPERTS = (
-    "the CPU computes the experts, and the rest of the model, too: no splitting between devices"
-)
-_GPUS = "a model is not split over several GPUs: one takes it, or the CPU"
+_ALL_LAYERS = Aside(Fate.NEEDLESS, "a GPU takes all layers for which it has room")
+_SOME = Aside(Fate.NEEDLESS, shared.FILLED)
 _MORE_THAN_ALL = 99  # people write 99 or 999 for all layers; no model here has as many
 
 
@@ -39,16 +30,38 @@ def _layers(value: str) -> str | Aside:
     number = int(value)
     if number == 0:
         return "cpu"
-    return _ALL_LAYERS if number < 0 or number >= _MORE_THAN_ALL else _SOME_LAYERS
+    return _ALL_LAYERS if number < 0 or number >= _MORE_THAN_ALL else _SOME
+
+
+def _layers_of_host(value: str) -> str | Aside:
+    """`--n-cpu-moe`: in how many layers the CPU has the experts."""
+    if re.fullmatch(r"\d+", value) is None:
+        raise ValueError("a whole number")
+    return "0" if int(value) >= _MORE_THAN_ALL else _SOME
+
+
+def _overrides(value: str) -> str | Aside:
+    """`--override-tensor`: patterns of tensors' names with a device each."""
+    pairs = [pair.rpartition("=") for pair in value.split(",")]
+    if not all(equals and pattern for pattern, equals, _ in pairs):
+        raise ValueError("PATTERN=DEVICE")
+    of_experts = all("exps" in pattern and device == "CPU" for pattern, _, device in pairs)
+    # One that names layers names some of them.
+    some = any(re.search(r"blk\W*\.[\[(]*\d", pattern) for pattern, _, _ in pairs)
+    return "0" if of_experts and not some else _SOME
 
 
 def _device(value: str) -> str | Aside:
     """`--device`: `none`, `CUDA0`, or a list."""
     if value.lower() == "none":
         return "cpu"
+    if "," in value:
+        return Aside(
+            Fate.NEEDLESS, f"{shared.IN_STAGES}; CUDA_VISIBLE_DEVICES leaves some of them out"
+        )
     found = re.fullmatch(r"cuda(\d*)", value.lower())
     if found is None:
-        return Aside(Fate.NOT_YET, _GPUS if "," in value else "Inlay runs on CPUs and CUDA")
+        return Aside(Fate.NOT_YET, "Inlay runs on CPUs and CUDA")
     return f"cuda:{found[1]}" if found[1] else "cuda"
 
 
@@ -93,19 +106,20 @@ _DEVICES = (
         _layers,
     ),
     to("-dev --device LLAMA_ARG_DEVICE= NAME", "--device", "where the model runs", _device),
-    not_yet(
+    to("-cmoe --cpu-moe", shared.GPU_EXPERTS, shared.NO_EXPERTS, switch(on="0")),
+    to(
         "-ot --override-tensor LLAMA_ARG_OVERRIDE_TENSOR= PATTERN=DEVICE",
-        _EXPERTS,
-        target=shared.BEYOND_GPU,
+        shared.GPU_EXPERTS,
+        shared.NO_EXPERTS,
+        _overrides,
     ),
-    not_yet("-cmoe --cpu-moe", _EXPERTS, target=shared.BEYOND_GPU),
-    not_yet(
+    to(
         "-ncmoe --n-cpu-moe LLAMA_ARG_N_CPU_MOE= N",
-        _EXPERTS,
-        unless={"0": "no layer's experts are kept from the GPU"},
-        target=shared.BEYOND_GPU,
+        shared.GPU_EXPERTS,
+        shared.NO_EXPERTS,
+        _layers_of_host,
     ),
-    not_yet("-sm --split-mode -ts --tensor-split -mg --main-gpu MODE", _GPUS),
+    needless("-sm --split-mode -ts --tensor-split -mg --main-gpu MODE", shared.IN_STAGES),
     needless("-fit --fit [on|off]", shared.NO_FRACTION),
     needless("-fitt --fit-target -fitc --fit-ctx N", shared.NO_FRACTION),
     needless("-kvo --kv-offload -nkvo --no-kv-offload", "keys and values are where the model is"),
@@ -271,14 +285,13 @@ SERVER = Program(
     name="llama.cpp",
     starts=("llama-server", "llama serve"),
     images=("*llama.cpp:server*",),
-    implied=(shared.SPLIT, listens(8080)),
+    implied=(listens(8080),),
     rows=(*_ROWS, *shared.KEPT),
 )
 TERMINAL = Program(
     name="llama.cpp (terminal)",
     starts=("llama-cli", "llama cli"),
     images=("*llama.cpp:light*",),
-    implied=(shared.SPLIT,),
     rows=(*_TALK, *_ROWS, *shared.KEPT),
     note="llama-cli talks in the terminal: `inlay chat` does that with the same MODEL and options.",
 )

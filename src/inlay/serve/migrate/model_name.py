@@ -71,8 +71,3 @@ def gguf_name(name: str, file: str | None) -> str | None:
 def is_gguf(name: str) -> bool:
     """Whether it names a file, or a quantisation on the hub."""
     return name.lower().endswith(".gguf") or ":" in name.rpartition("/")[2]
-
-
-def is_quantized_gguf(name: str) -> bool:
-    """Whether it names a GGUF whose weights are not floats, as far as the name tells."""
-    return is_gguf(name) and gguf_quant(name) not in ("F32", "FP32", "F16", "FP16", "BF16")

@@ -1,7 +1,7 @@
 """SGLang, and `kt run`, which starts it. Source: SGLang 0.5, and KTransformers' fork of it."""
 
 from inlay.serve.migrate import shared
-from inlay.serve.migrate.ktransformers import EXPERTS, IMPLIED, ON_CPU
+from inlay.serve.migrate.ktransformers import EXPERTS, IMPLIED
 from inlay.serve.migrate.program import Program, listens
 from inlay.serve.migrate.rows import Aside, Fate, elsewhere, needless, not_yet, to
 from inlay.serve.migrate.values import (
@@ -99,12 +99,10 @@ _MEMORY = (
         "`--set cache.disk=DIR:SIZE` and `--set cache.store=HOST:PORT` are Inlay's tiers behind "
         "memory",
     ),
-    not_yet(
-        "--cpu-offload-gb N", shared.ONE_DEVICE, {"0": "nothing is offloaded"}, shared.BEYOND_GPU
-    ),
+    needless("--cpu-offload-gb N", shared.FILLED),
 )
 _REST = (
-    needless("--enable-p2p-check", "no GPU talks to another one"),
+    needless("--enable-p2p-check", "GPUs pass on one row per token, by whichever way there is"),
     needless(
         "--disable-shared-experts-fusion",
         "shared experts are computed with the routed ones, in one call of the kernels, in any case",
@@ -135,7 +133,7 @@ _REST = (
     needless(
         "--deepep-mode --deepep-config --ep-num-redundant-experts --eplb-* --ep-dispatch-algorithm "
         "--dist-timeout NAME",
-        "one engine runs on one device",
+        "no layer is split among GPUs",
     ),
     needless("--enable-dp-lm-head --enable-deepep-moe --enable-memory-saver", "one process"),
     needless("--nsa-* --mamba-* --triton-attention-* --flashinfer-* NAME", shared.KERNELS),
@@ -150,7 +148,9 @@ _REST = (
     not_yet("--skip-tokenizer-init", "the server always has its tokenizer; requests may send ids"),
     not_yet("--fastapi-root-path --file-storage-path PATH", "a proxy can do that"),
     needless("--watchdog-timeout SECONDS", "the server notices by itself when its engine dies"),
-    needless("--node-rank --dist-init-addr --nccl-port --base-gpu-id N", "one process, one device"),
+    needless(
+        "--node-rank --dist-init-addr --nccl-port --base-gpu-id N", "one engine is one process"
+    ),
     not_yet(
         "--disaggregation-mode --disaggregation-transfer-backend --disaggregation-bootstrap-port "
         "--disaggregation-ib-device NAME",
@@ -174,7 +174,7 @@ SGLANG = Program(
         "*sglang/launch_server.py",
     ),
     images=("lmsysorg/sglang*", "*/sglang:*"),
-    implied=(*IMPLIED, shared.SPLIT, listens(30000)),
+    implied=(*IMPLIED, listens(30000)),
     positional="MODEL",
     rows=(*EXPERTS, *_MODEL, *_SCHEDULER, *_MEMORY, *_REST, *shared.ENGINE, *shared.KEPT),
 )
@@ -182,7 +182,7 @@ SGLANG = Program(
 KT = Program(
     name="KTransformers",
     starts=("kt run",),
-    implied=(ON_CPU, listens(30000)),
+    implied=(listens(30000),),
     positional="MODEL",
     rows=(
         needless("--quantize", "experts are packed while the model loads"),

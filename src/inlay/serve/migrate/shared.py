@@ -1,6 +1,5 @@
 """Rows that several programs share: what HTTP servers and Hugging Face models have in common."""
 
-from inlay.serve.migrate.program import Implied
 from inlay.serve.migrate.rows import needless, not_yet, to
 from inlay.serve.migrate.values import text, threads, whole
 
@@ -15,22 +14,25 @@ PAGE = "tokens of a page, which is the unit of reuse, too"
 POOL = "tokens whose keys and values are held at the same time, in pages"
 THREADS = "threads of the CPU kernels; without it Inlay takes the physical cores that it may use"
 NO_FRACTION = (
-    "Inlay measures what is free when the weights are loaded, and takes pages from that; "
-    "`--set cache.memory=SIZE` says how much"
+    "Inlay goes by what is free, not by the whole: weights and a usual cache take nine tenths of "
+    "it at most, and pages come from what weights leave; `--set placement.gpu_memory=SIZE` and "
+    "`--set cache.memory=SIZE` say how much"
 )
 ALWAYS = "Inlay always does that"
-ONE_DEVICE = (
-    "one engine runs on one device; on CPUs the threads of all NUMA nodes share every layer"
+NOT_SPLIT = (
+    "no layer is split among GPUs: each has neighbouring layers, as many GPUs as it takes; on CPUs "
+    "the threads of all NUMA nodes share every layer"
 )
+IN_STAGES = "layers go to as many GPUs as it takes, neighbouring ones to each"
+FILLED = (
+    "Inlay fills a GPU by itself, with what does the most work per byte, and the CPU computes the "
+    "other experts at the same time; `--set placement.gpu_experts=N`, `placement.gpu_memory=SIZE` "
+    "and `placement.rules=FILE` say otherwise"
+)
+GPU_EXPERTS = "placement.gpu_experts"
+NO_EXPERTS = "the CPU computes the routed experts, the GPU everything else"
 GRAPHS = "there is nothing to capture or compile before serving"
 KERNELS = "Inlay has one kernel of each kind for every CPU, and chooses it by itself"
-BEYOND_GPU = "#beyond_gpu"  # the target of flags that split a model because a GPU is too small
-SPLIT = Implied(
-    target="--device",
-    value="cpu",
-    reason="what has to be split is larger than the GPU; a part of the model there is to come",
-    when=BEYOND_GPU,
-)
 IN_REQUESTS = "requests say it; what they leave out comes from the model's generation_config.json"
 DRAFTS = "no draft model or head: every token is the model's own"
 ADAPTERS = "adapters cannot be loaded: merge them into the weights"
@@ -69,7 +71,7 @@ KEPT = (
     ),
     needless(
         "NCCL_*= GLOO_*= TORCH_NCCL_*= TP_SOCKET_IFNAME= MASTER_ADDR= MASTER_PORT= VALUE",
-        "one engine is one process on one device",
+        "one engine is one process",
     ),
     needless("PYTHONUNBUFFERED= PYTHONPATH= LD_PRELOAD= TOKENIZERS_PARALLELISM= VALUE", "not used"),
 )
@@ -83,11 +85,8 @@ ENGINE = (
     not_yet("--tokenizer-mode --tokenizer-revision NAME", "the model's own tokenizer.json is read"),
     needless("--load-format NAME", FILES),
     not_yet("--chat-template FILE", "the model's own chat template is used"),
-    not_yet(
-        "--tensor-parallel-size --tp-size --tp -tp --pipeline-parallel-size --pp-size --pp -pp N",
-        ONE_DEVICE,
-        unless=ONE,
-    ),
+    not_yet("--tensor-parallel-size --tp-size --tp -tp N", NOT_SPLIT, unless=ONE),
+    needless("--pipeline-parallel-size --pp-size --pp -pp N", IN_STAGES),
     not_yet(
         "--data-parallel-size --dp-size --dp -dp --expert-parallel-size --ep-size --ep "
         "--moe-dense-tp-size --nnodes N",
@@ -104,6 +103,6 @@ ENGINE = (
     to("--download-dir DIR", "env:HF_HUB_CACHE", "the hub's own variable says it", text),
     needless(
         "--disable-custom-all-reduce --enable-expert-parallel --enable-eplb --enable-dp-attention",
-        "one engine runs on one device",
+        "no layer is split among GPUs",
     ),
 )

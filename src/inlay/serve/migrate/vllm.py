@@ -109,9 +109,7 @@ _MEMORY = (
     needless("--prefix-caching-hash-algo NAME", "names of blocks are always cryptographic"),
     to("--kv-offloading-size GIB", "cache.host", "memory behind the device's pages", gibibytes),
     not_yet("--kv-offloading-backend NAME", _CONNECTORS, unless={"native": shared.ALWAYS}),
-    not_yet(
-        "--cpu-offload-gb N", shared.ONE_DEVICE, {"0": "nothing is offloaded"}, shared.BEYOND_GPU
-    ),
+    needless("--cpu-offload-gb N", shared.FILLED),
     needless(
         "--swap-space GIB",
         "what has to give way is computed again, or loaded from `--set cache.host=SIZE`",
@@ -165,7 +163,7 @@ _REST = (
     needless(
         "--decode-context-parallel-size -dcp --prefill-context-parallel-size -pcp "
         "--all2all-backend --max-parallel-loading-workers N",
-        "one engine runs on one device",
+        "no layer is split among GPUs",
     ),
     needless("--cudagraph-capture-sizes --cuda-graph-sizes N...", shared.GRAPHS),
     needless("--max-cudagraph-capture-size --optimization-level -cc N", shared.GRAPHS),
@@ -200,7 +198,6 @@ VLLM = Program(
     ),
     images=("vllm/vllm-openai*", "*/vllm-openai*", "*vllm-cpu*"),
     positional="MODEL",
-    implied=(shared.SPLIT,),
     rows=(*_MODEL, *_SCHEDULER, *_MEMORY, *_REST, *shared.ENGINE, *shared.KEPT),
     note="Unless told, vLLM listens on every network, Inlay only on this machine: --host 0.0.0.0 "
     "opens it, best with --api-key.",
