@@ -48,6 +48,9 @@ def assert_one_line(result: "subprocess.CompletedProcess[str]", code: int, messa
         (["serve", "--set", "engine.scheduler.max_running=0"], "max_running must be >= 1, got 0"),
         (["serve", "--device", "tpu"], "'tpu'"),
         (["serve", "--weight-format", "int3"], "'int3'"),
+        (["serve", "--set", "experts.deferral=many"], "a whole number, or one of auto"),
+        (["serve", "--set", "experts.deferral=70"], "must be auto or 0 to 64, got 70"),
+        (["serve", "--set", "placement.gpu_memory=many"], "'many' is not a size"),
         (["migrate", "nginx -g x"], "'nginx -g x' starts no program that inlay migrate knows"),
         (["chat", "--set", "engine.cache.pages=0"], "cache.pages must be at least 1, got 0"),
         (["generate", "--prompts", "/not/there"], "--prompts /not/there: No such file"),
@@ -141,3 +144,26 @@ def test_doctor_draws_the_topology() -> None:
     report = json.loads(inlay("doctor", "--topology", "--json").stdout)
     assert len(report["topology"]["tiers"]["cpu:0"]) == 3
     assert_one_line(inlay("doctor", "--topology", "models/x"), 2, "leave DIRECTORY and --save out")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("placement.gpu_memory=20GiB", "says what goes to a GPU, and the device is cpu"),
+        ("placement.rules=/not/there.yaml", "rules /not/there.yaml: No such file"),
+        ("placement.rules=RULES", "prefill_device is cuda:7, and this machine has cpu"),
+    ],
+)
+def test_placements_that_this_machine_does_not_have(
+    setting: str, message: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "- match: {name: experts$}\n"
+        "  replace:\n"
+        "    class: ktransformers.operators.experts.KTransformersExperts\n"
+        '    kwargs: {prefill_device: "cuda:7", generate_device: cpu}\n'
+    )
+    setting = setting.replace("RULES", str(rules))
+    result = inlay("generate", "--device", "cpu", "--set", setting, stdin="Define lantern.\n")
+    assert_one_line(result, 2, message)

@@ -178,9 +178,12 @@ def _convert_union(text: str, args: tuple[Any, ...], path: str) -> Any:
         try:
             return convert(text, member, path)
         except ConfigError as error:
-            failure = failure or error
+            failure = error
     assert failure is not None
-    raise failure
+    named = [str(choice) for member in members for choice in get_args(member)]
+    if not named or len(members) == 1:
+        raise failure
+    raise ConfigError(f"{failure}, or one of {', '.join(named)}") from None
 
 
 def _convert_sequence(text: str, origin: Any, args: tuple[Any, ...], path: str) -> Any:

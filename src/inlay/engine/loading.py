@@ -12,6 +12,7 @@ from inlay.cache import KvStore, open_store
 from inlay.core.block_hash import DIGEST_BYTES
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
+from inlay.core.units import parse_bytes
 from inlay.engine.config import EngineConfig
 from inlay.engine.deferral import choose_deferral
 from inlay.engine.placing import place_model
@@ -103,7 +104,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
     where = place_model(config, source.directory, device)
-    experts = config.experts
+    experts, gpu_memory = config.experts, config.placement.gpu_memory
     model = load_model(
         source.directory,
         device=device,
@@ -111,6 +112,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
         verify=config.verify_weights,
         load=config.load,
         placement=where.placement,
+        gpu_bytes=None if gpu_memory is None else parse_bytes(gpu_memory),
         sharing=ShareConfig(
             deferred=0 if experts.deferral == "auto" else experts.deferral,
             moves_per_s=experts.moves_per_s,
@@ -130,7 +132,7 @@ def prepare(
         config,
         kv_format,
         model_context_tokens=model.shape.max_context_tokens,
-        free_bytes=model.free_for_pages() - unfilled_bytes,
+        free_bytes=model.free_for_pages(config.scheduler.max_batch_tokens) - unfilled_bytes,
         device=model.device,
     )
     pool = model.new_kv_pool(kv_format, size.num_pages)

@@ -20,6 +20,7 @@ from inlay.core.units import format_bytes, parse_bytes, size_to_set
 from inlay.engine.config import EngineConfig
 from inlay.experts import place_by_rules, read_rules
 from inlay.models.formats import full_name, part_formats
+from inlay.models.host_share import STREAM_BYTES
 from inlay.models.memory import device_free_bytes, free_memory_bytes
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def place_model(config: EngineConfig, directory: Path, device: str) -> Where:
     shape = read_shape(directory)
     gpus = _gpus(device)
     if asked.rules is not None:
-        return _by_rules(config, shape, asked.rules, gpus)
+        return _by_rules(config, shape, Path(asked.rules).expanduser(), gpus)
     if not gpus:  # loading says so
         return Where(placement=None, weight_format=config.weight_format)
     weight_format = config.weight_format
@@ -71,6 +72,7 @@ def place_model(config: EngineConfig, directory: Path, device: str) -> Where:
         experts=asked.gpu_experts,
         context_tokens=config.max_context_tokens,
         step_tokens=config.scheduler.max_batch_tokens,
+        stream_bytes=STREAM_BYTES if config.experts.stream else 0,
     )
     return Where(placement=placement, weight_format=config.weight_format)
 
@@ -131,11 +133,13 @@ def fewest_gpus(
     experts: int | None,
     context_tokens: int | None,
     step_tokens: int,
+    stream_bytes: int = 0,
 ) -> Placement:
     """On the first GPU, if it has room for all that is to be on GPUs; else on all of them.
 
     Args:
         experts: of each layer that GPUs are to keep; None: all, or as many as have room.
+        stream_bytes: of each GPU, kept for the experts that come there for long prompts.
 
     Others and errors are those of `choose_placement`.
 
@@ -164,6 +168,10 @@ def fewest_gpus(
             if CPU not in placement.devices and _resident(placement, shape) == wanted:
                 return placement
     placement = choose(budget)
+    if stream_bytes and shape.experts and _resident(placement, shape) < shape.experts:
+        less = {name: size - stream_bytes for name, size in budget.gpu_bytes.items()}
+        with suppress(ResourceError):
+            placement = choose(replace(budget, gpu_bytes=less))
     resident = _resident(placement, shape)
     if experts is not None and resident < experts:
         raise ResourceError(

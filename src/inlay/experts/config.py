@@ -1,7 +1,6 @@
 """Settings of where a model's parts run, and of experts on the host and on devices."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from inlay.core.errors import ConfigError
@@ -22,7 +21,7 @@ class PlacementConfig:
 
     gpu_memory: str | None = None
     gpu_experts: int | None = None
-    rules: Path | None = None
+    rules: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("gpu_memory", "gpu_experts"):

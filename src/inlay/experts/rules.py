@@ -67,13 +67,13 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
     try:
         text = file.read_text("utf-8")
     except OSError as error:
-        raise ConfigError(f"--rules {file}: {error.strerror}") from None
+        raise ConfigError(f"rules {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--rules {file}: not UTF-8: {error.reason}") from None
+        raise ConfigError(f"rules {file}: not UTF-8: {error.reason}") from None
     try:
         return parse_rules(text)
     except ConfigError as error:
-        raise ConfigError(f"--rules {file}: {error}") from None
+        raise ConfigError(f"rules {file}: {error}") from None
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:

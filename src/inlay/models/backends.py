@@ -18,12 +18,13 @@ from inlay.models.torch_ops import TorchOps
 from inlay.models.weights import OpenWeights
 
 
-def backend_of(device: str, name: str = "auto") -> Ops:
+def backend_of(device: str, name: str = "auto", gpu_bytes: int | None = None) -> Ops:
     """What computes on a device.
 
     Args:
         device: `cpu`, `cuda` or `cuda:<n>`.
-        name: `auto` (native kernels on a CPU, PyTorch on CUDA), `native` or `torch`.
+        name: `auto` (native kernels on a CPU, on CUDA Triton or PyTorch), `native` or `torch`.
+        gpu_bytes: most that a model takes of a GPU; None: what is free.
 
     Raises:
         UnsupportedModelError: no such device or backend.
@@ -33,9 +34,9 @@ def backend_of(device: str, name: str = "auto") -> Ops:
     if name == "auto" and found.type == "cuda" and importlib.util.find_spec("triton"):
         from inlay.models.gpu.ops import GpuOps
 
-        return GpuOps(found)
+        return GpuOps(found, gpu_bytes)
     if name == "torch" or (name == "auto" and found.type == "cuda"):
-        return TorchOps(found)
+        return TorchOps(found, gpu_bytes)
     if name not in ("auto", "native") or found.type != "cpu":
         raise UnsupportedModelError(
             f"backend {name!r} is not supported on {found}; supported are auto, torch, and on a "
@@ -67,9 +68,9 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda", number)
 
 
-def backends_of(placement: Placement) -> dict[str, Ops]:
-    """Those of all devices of a placement. Raises as `backend_of`."""
-    return {device: backend_of(device) for device in placement.devices}
+def backends_of(placement: Placement, gpu_bytes: int | None = None) -> dict[str, Ops]:
+    """Those of all devices of a placement. Arguments and errors are those of `backend_of`."""
+    return {device: backend_of(device, gpu_bytes=gpu_bytes) for device in placement.devices}
 
 
 def check_memory(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from inlay import kernels
@@ -29,6 +30,9 @@ from inlay.models.hand_over import HandOverLine, Residents, activation_of, fill_
 from inlay.models.ops import Array, Experts, Ops
 
 log = logging.getLogger(__name__)
+
+STREAM_BYTES = 1 << 30
+"""Of a device, for experts that come there for a step."""
 
 _RELIEF_SHARE = 0.25  # of the layers that keep experts on a device, when its memory runs out
 
@@ -58,7 +62,7 @@ class ShareConfig:
     deferred: int = 0
     moves_per_s: int = 0
     stream: Literal["auto"] | int = 0
-    stream_bytes: int = 1 << 30
+    stream_bytes: int = STREAM_BYTES
 
 
 @dataclass(frozen=True)
@@ -248,11 +252,15 @@ class HostShare:
             return {}
         slots = max(1, self._config.stream_bytes // 2 // self._expert_bytes)
         streams: dict[str, ExpertStream] = {}
-        for place in self._streamable:
-            ops = self._layers[place].ops
-            if ops.device not in streams:
-                hosts = [one.host for one in self._layers]
-                streams[ops.device] = ExpertStream(ops, hosts, min(slots, self._shape.experts))
+        try:
+            for place in self._streamable:
+                ops = self._layers[place].ops
+                if ops.device not in streams:
+                    hosts = [one.host for one in self._layers]
+                    streams[ops.device] = ExpertStream(ops, hosts, min(slots, self._shape.experts))
+        except torch.OutOfMemoryError as error:
+            log.warning("experts do not come to devices for long prompts: %s", error)
+            return {}
         if streams:
             each_s = max(stream.seconds_per_expert() for stream in streams.values())
             host_experts = int((~self.residency.resident_LE)[self._streamable].sum())

@@ -23,6 +23,7 @@ from inlay.core.errors import ArgumentError, ConfigError, UnsupportedModelError
 from inlay.core.kv_format import KvFormat, gqa_format, mla_format
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
+from inlay.core.offload import activation_bytes
 from inlay.core.placement import CPU, Placement
 from inlay.core.tensor_parallel import ALONE, shape_of_rank
 from inlay.models.backends import backend_of, backends_of, check_memory
@@ -134,12 +135,16 @@ class Model:
             whole, tp_degree=self._rank.degree, tp_rank=self._rank.number
         )
 
-    def free_for_pages(self) -> int:
-        """Free memory of the device; of several, as if the scarcest had all layers."""
+    def free_for_pages(self, step_tokens: int) -> int:
+        """Free memory of the device, on a GPU beside the activations of a step; of several, as if
+        the scarcest had all layers.
+        """
+        activations = int(activation_bytes(self.shape, step_tokens))
         free = []
         for device in self.placement.devices:
             own = sum(layer.device == device for layer in self.placement.layers)
-            free.append(self._placed.backends[device].free_bytes() * self.shape.layers // own)
+            left = self._placed.backends[device].free_bytes() - (device != CPU) * activations
+            free.append(max(0, left) * self.shape.layers // own)
         return min(free)
 
     def new_kv_pool(self, kv_format: KvFormat, num_pages: int) -> KvPool:
@@ -232,6 +237,7 @@ def load_model(
     load: Literal["lazy", "whole"] = "whole",
     placement: Placement | None = None,
     backends: Mapping[str, Ops] | None = None,
+    gpu_bytes: int | None = None,
     sharing: ShareConfig = ShareConfig(),  # noqa: B008 - it is frozen
     group: RankGroup | None = None,
 ) -> Model:
@@ -253,6 +259,7 @@ def load_model(
             backend, it is `whole`.
         placement: where each layer and its experts run; by default all on `device`.
         backends: what computes on the devices of `placement`; by default made by their names.
+        gpu_bytes: most of each GPU's memory for weights, cache and activations.
         sharing: of experts between host and devices. Where ranks share each layer, none move.
         group: the processes that share each layer; this one reads its rank's part of the tensors,
             and the first the host's experts.
@@ -275,7 +282,7 @@ def load_model(
         placed = Placed.whole(ops, shape, rank)
     else:
         shape = read_shape(directory)
-        placed = Placed.by(placement, backends or backends_of(placement), shape, rank)
+        placed = Placed.by(placement, backends or backends_of(placement, gpu_bytes), shape, rank)
     own = shape_of_rank(shape, rank.degree)
     packed = directory / PACKED_FILE
     if packed.is_file():

@@ -55,10 +55,14 @@ class TorchLinear:
 
 
 class TorchOps:
-    """See `inlay.models.ops.Ops`."""
+    """See `inlay.models.ops.Ops`.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    Args:
+        limit_bytes: of a GPU's memory, for weights, cache and activations; None: all that is free.
+    """
+
+    def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
+        self._device, self._limit_bytes = device, limit_bytes
 
     @property
     def name(self) -> str:
@@ -71,8 +75,11 @@ class TorchOps:
         return str(self._device)
 
     def free_bytes(self) -> int:
-        """As the protocol says."""
-        return device_free_bytes(str(self._device))
+        """As the protocol says; no more than is left of the limit."""
+        free_bytes = device_free_bytes(str(self._device))
+        if self._limit_bytes is None:
+            return free_bytes
+        return min(free_bytes, self._limit_bytes - torch.cuda.memory_allocated(self._device))
 
     @property
     def weight_formats(self) -> tuple[str, ...]:

@@ -95,3 +95,20 @@ def test_settings_for_gpus_are_not_for_a_cpu(tmp_path: Path) -> None:
             place_model(config, tmp_path, "cpu")
     none = EngineConfig(placement=PlacementConfig(gpu_experts=0))
     assert place_model(none, tmp_path, "cpu").placement is None
+
+
+def test_what_comes_for_long_prompts_has_room_kept() -> None:
+    def resident(stream_bytes: int, gpu: float) -> int:
+        placed = fewest_gpus(
+            shape_of(known_config("qwen3-30b-a3b")),
+            "int4+bfloat16",
+            Budget(host_bytes=64 * GIB, gpu_bytes={"cuda:0": int(gpu * GIB)}),
+            experts=None,
+            context_tokens=8192,
+            step_tokens=1024,
+            stream_bytes=stream_bytes,
+        )
+        return placed.layers[0].resident
+
+    assert 0 < resident(GIB, 10) < resident(0, 10) < 128
+    assert resident(GIB, 80) == 128  # nothing has to come

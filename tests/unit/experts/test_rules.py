@@ -119,7 +119,7 @@ def test_a_file(tmp_path: Path) -> None:
     file.write_text(FULL)
     assert len(read_rules(file)) == 2
     file.write_text("- 12")
-    with pytest.raises(ConfigError, match=rf"^--rules {file}: rule 1 \(line 1\)"):
+    with pytest.raises(ConfigError, match=rf"^rules {file}: rule 1 \(line 1\)"):
         read_rules(file)
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="not UTF-8"):

@@ -142,7 +142,7 @@ def test_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("content", "model", "message"),
     [
-        ("- 12", "deepseek-v3", r"--rules {file}: rule 1 (line 1): a rule must be a table"),
+        ("- 12", "deepseek-v3", r"rules {file}: rule 1 (line 1): a rule must be a table"),
         ("- match: {name: x}\n  replace: {}", "qwen3-8b", "rule 1 (line 1): it matches no module"),
         (
             '- match: {name: lm_head}\n  replace: {kwargs: {generate_device: "cuda:2"}}',

@@ -42,8 +42,8 @@ class PackedLinear:
 class GpuOps(TorchOps):
     """See `inlay.models.ops.Ops`. Needs Triton; on a CPU, its interpreter."""
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
+    def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
+        super().__init__(device, limit_bytes)
         self._host = NativeOps()
         self._staging = Staging(device)
 
