@@ -14,7 +14,8 @@ from torch import Tensor
 from inlay import kernels
 from inlay.models.gpu.linear import block_rows, launch_of, operand_rows
 from inlay.models.gpu.pairs import blocks_of
-from inlay.models.gpu.panels import BLOCK_K, PANEL, Panels, add_block, operand_of
+from inlay.models.gpu.panels import PANEL, Panels
+from inlay.models.gpu.product import operand_of, panel_product
 from inlay.models.gpu.staging import Staging
 
 _HALF = PANEL // 2
@@ -110,7 +111,9 @@ class GpuExperts:
         activation: kernels.Activation,
     ) -> None:
         count, choices = slots_TK.numel(), slots_TK.shape[1]
-        rows = min(64, block_rows(-(-count // self.slots)))
+        # Few pairs hardly meet in a slot.
+        few = len(x_TM) == 1 or count <= self.slots // 4
+        rows = 1 if few else max(16, min(64, block_rows(-(-count // self.slots))))
         blocks = blocks_of(slots_TK.view(-1), self.slots, rows)
         x_TM = operand_rows(x_TM)
         narrow = torch.bfloat16 if x_TM.is_cuda else torch.float32
@@ -142,7 +145,6 @@ class GpuExperts:
                 CODES=weight.codes,
                 OPERAND=operand_of(x_TM),
                 BLOCK_T=rows,
-                BLOCK_K=BLOCK_K,
                 GATED=half == _HALF,
                 **launch_of(rows),
             )
@@ -190,19 +192,21 @@ def _expert_product(
     i = tl.arange(0, BLOCK_T)
     present = i < tl.load(entry + 2)
     pair = tl.load(order + tl.load(entry + 1) + i, mask=present, other=0).to(tl.int64)
-    n = tl.arange(0, 64)
-    k = tl.arange(0, BLOCK_K)
     start = slot * slot_words + panel.to(tl.int64) * panel_words
-    word = words + start + n
-    scale = scales + start * CODES.word_scales + n
-    row = x + (pair // each)[:, None] * x_row + k[None, :]
-    sums = tl.zeros((BLOCK_T, 64), tl.float32)
-    for block in range(tl.cdiv(size_k, BLOCK_K)):
-        inside = present[:, None] & (block * BLOCK_K + k < size_k)[None, :]
-        x_TK = tl.load(row + block * BLOCK_K, mask=inside, other=0).to(OPERAND)
-        sums = add_block(
-            sums, x_TK, word, scale, block * (BLOCK_K // CODES.steps), column_words, CODES, OPERAND
-        )
+    sums = panel_product(
+        x + (pair // each) * x_row,
+        present,
+        size_k,
+        words + start,
+        scales + start * CODES.word_scales,
+        0,
+        tl.cdiv(size_k, BLOCK_K),
+        column_words,
+        CODES,
+        OPERAND,
+        BLOCK_T,
+        BLOCK_K,
+    )
     bias = biases + slot * slot_biases if biases is not None else None
     if GATED:
         column = panel * 32 + tl.arange(0, 32)
@@ -214,7 +218,7 @@ def _expert_product(
         up = tl.maximum(tl.minimum(up, limit), -limit)
         result = gate * tl.sigmoid(alpha * gate) * (up + up_offset)
     else:
-        column = panel * 64 + n
+        column = panel * 64 + tl.arange(0, 64)
         result = sums
         if biases is not None:
             result += tl.load(bias + column, mask=column < columns, other=0)[None, :]

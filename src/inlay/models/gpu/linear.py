@@ -10,25 +10,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inlay.models.gpu.panels import BLOCK_K, PANEL, Panels, add_block, operand_of
+from inlay.models.gpu.panels import BLOCK_K, PANEL, Panels
+from inlay.models.gpu.product import operand_of, panel_product
 
-_BLOCK_T = (16, 32, 64, 128)
+_BLOCK_T = (1, 16, 32, 64, 128)
 # Programs that a multiprocessor has at once, about; and blocks of K in the smallest piece.
-_PROGRAMS = 3
+_PROGRAMS = 4
 _LEAST_BLOCKS = 4
 _FEW_ROWS = 16
 
 
 def block_rows(rows: int) -> int:
-    """Rows that a program takes: at least what one tensor-core product has."""
+    """Rows that a program takes: one, or at least what a tensor-core product has."""
     return next((size for size in _BLOCK_T if size >= rows), _BLOCK_T[-1])
 
 
 def launch_of(rows: int) -> dict[str, int]:
-    """How a product of so many rows is compiled: what is loaded ahead fits the 99 KiB of shared
-    memory that smaller GPUs have, too.
+    """How a product of so many rows is compiled.
+
+    One row alone wants more of memory on its way at once; what is loaded ahead for many fits the
+    99 KiB of shared memory that smaller GPUs have, too.
     """
-    return {"num_warps": 8, "num_stages": 2} if rows > 64 else {"num_warps": 4, "num_stages": 3}
+    if rows == 1:
+        return {"BLOCK_K": 2 * BLOCK_K, "num_warps": 4, "num_stages": 1}
+    if rows > 64:
+        return {"BLOCK_K": BLOCK_K, "num_warps": 8, "num_stages": 2}
+    return {"BLOCK_K": BLOCK_K, "num_warps": 4, "num_stages": 3}
 
 
 @cache
@@ -68,9 +75,9 @@ def linear(
         out_TN: float32, contiguous columns, apart from x.
         pieces: of K, summed apart and added in order; by default as many as occupy the GPU.
 
-    Tolerance: x is rounded to bfloat16. Weights of groups of 32 and 64 are `(code - zero) * scale`
-        rounded to bfloat16, others are exact; products are summed in float32, in an order that
-        depends on T. In the interpreter nothing is rounded but sums.
+    Tolerance: x is rounded to bfloat16, and with more than one row weights of groups of 32 and 64
+        are, `(code - zero) * scale`; others are exact. Products are summed in float32, in an order
+        that depends on T. In the interpreter nothing is rounded but sums.
     """
     _products(x_TK[:, None], weight, out_TN[:, None], bias_N, accumulate, pieces)
 
@@ -117,7 +124,6 @@ def _products(
         CODES=weight.codes,
         OPERAND=operand_of(x_THK),
         BLOCK_T=block_rows(rows),
-        BLOCK_K=BLOCK_K,
         ACCUMULATE=accumulate,
         WHOLE=parts is None,
         **launch_of(block_rows(rows)),
@@ -159,22 +165,23 @@ def _product(
     head = tl.program_id(2) // pieces
     piece = tl.program_id(2) % pieces
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n = tl.arange(0, 64)
-    k = tl.arange(0, BLOCK_K)
     start = head.to(tl.int64) * head_words + panel.to(tl.int64) * panel_words
-    word = words + start + n
-    scale = scales + start * CODES.word_scales + n
-    row = x + head * x_head + t.to(tl.int64)[:, None] * x_row + k[None, :]
-    sums = tl.zeros((BLOCK_T, 64), tl.float32)
     blocks = tl.cdiv(size_k, BLOCK_K)
-    first = piece * blocks // pieces
-    for block in range(first, (piece + 1) * blocks // pieces):
-        inside = (t < rows)[:, None] & (block * BLOCK_K + k < size_k)[None, :]
-        x_TK = tl.load(row + block * BLOCK_K, mask=inside, other=0).to(OPERAND)
-        sums = add_block(
-            sums, x_TK, word, scale, block * (BLOCK_K // CODES.steps), column_words, CODES, OPERAND
-        )
-    column = panel * 64 + n
+    sums = panel_product(
+        x + head * x_head + t.to(tl.int64) * x_row,
+        t < rows,
+        size_k,
+        words + start,
+        scales + start * CODES.word_scales,
+        piece * blocks // pieces,
+        (piece + 1) * blocks // pieces,
+        column_words,
+        CODES,
+        OPERAND,
+        BLOCK_T,
+        BLOCK_K,
+    )
+    column = panel * 64 + tl.arange(0, 64)
     at = piece.to(tl.int64) * out_piece + head * out_head
     at = at + t.to(tl.int64)[:, None] * out_row + column[None, :]
     inside = (t < rows)[:, None] & (column < columns)[None, :]

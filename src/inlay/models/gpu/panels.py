@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -172,79 +170,3 @@ def panel_bytes(weight_format: WeightFormat, columns: int) -> int:
     """Of 64 rows."""
     scales = weight_format.scale_bytes * weight_format.groups(columns)
     return PANEL * (scales + weight_format.padded(columns) * weight_format.bits // 8)
-
-
-def operand_of(x: Tensor) -> tl.dtype:
-    """What matrices are multiplied in: bfloat16, or float32 in the interpreter, which multiplies
-    the bits of bfloat16 as integers (Triton 3.7).
-    """
-    return tl.bfloat16 if x.is_cuda else tl.float32
-
-
-@triton.jit
-def scales_of(stored, CODES: tl.constexpr):
-    """float32 scales, and zero points, of what is stored for them."""
-    zero = tl.full(stored.shape, CODES.bias, tl.float32)
-    if CODES.scale == "e8m0":
-        # 2^-127, the least of them, is subnormal.
-        scale = tl.maximum(stored.to(tl.int32) << 23, 0x400000).to(tl.float32, bitcast=True)
-    elif CODES.scale == "bf16 and zero":
-        scale = (stored & -65536).to(tl.float32, bitcast=True)
-        zero = ((stored << 16) >> 16).to(tl.float32) * (1.0 / 256)
-    else:
-        scale = stored.to(tl.float32)
-    return scale, zero
-
-
-@triton.jit
-def numbers_of(words_WN, CODES: tl.constexpr):
-    """Codes as float32 numbers `[W, steps, N]`, integers with their bias."""
-    step = tl.arange(0, CODES.steps)
-    shift = (step // CODES.lanes) * CODES.down + (step % CODES.lanes) * CODES.across
-    code = (words_WN[:, None, :] >> shift[None, :, None]) & ((1 << CODES.bits) - 1)
-    if CODES.number == "integer":
-        number = code.to(tl.float32)
-    elif CODES.number == "bfloat16":
-        number = (code << 16).to(tl.float32, bitcast=True)
-    else:
-        sign: tl.constexpr = 1 << (CODES.bits - 1)
-        half = (code & sign) << (16 - CODES.bits) | (code & (sign - 1)) << (10 - CODES.mantissa)
-        number = half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * CODES.power
-    return number
-
-
-@triton.jit
-def add_block(
-    sums_TN,
-    x_TK,
-    words,
-    scales,
-    first_word,
-    end_word,
-    CODES: tl.constexpr,
-    OPERAND: tl.constexpr,
-):
-    """Sums with one more block of K.
-
-    Args:
-        x_TK: in the operand's dtype, 0 beyond K.
-        words, scales: pointers `[N]` to the first of each column.
-        first_word, end_word: where the block begins in a column, and where the column ends.
-    """
-    w = first_word + tl.arange(0, x_TK.shape[1] // CODES.steps)
-    group = w // CODES.group_words
-    at = (w * 64 + (group + 1) * CODES.scale_words)[:, None]
-    inside = (w < end_word)[:, None]
-    number = numbers_of(tl.load(words[None, :] + at, mask=inside, other=0), CODES)
-    if CODES.scaled == "weights":
-        at = (group * CODES.scale_stride)[:, None]
-        scale, zero = scales_of(tl.load(scales[None, :] + at, mask=inside, other=0), CODES)
-        number = (number - zero[:, None, :]) * scale[:, None, :]
-    elif CODES.number == "integer":
-        number -= CODES.bias
-    weights = tl.reshape(number, (x_TK.shape[1], sums_TN.shape[1])).to(OPERAND)
-    if CODES.scaled == "sums":
-        at = (first_word // CODES.group_words) * CODES.scale_stride
-        scale, _ = scales_of(tl.load(scales + at), CODES)
-        return sums_TN + tl.dot(x_TK, weights) * scale[None, :]
-    return tl.dot(x_TK, weights, sums_TN, input_precision="ieee")

@@ -73,7 +73,11 @@ def test_every_code_and_extreme_scales(weight_format, device):
     weight.set_rows_quantized(0, np.ascontiguousarray(q), scales)
     panels = Panels.empty(1, 64, 256, weight_format, device)
     panels.set(0, weight.panels())
+    expected = torch.from_numpy(weight.dequantize()).T
     out_TN = torch.empty((256, 64), device=device)
     gpu.linear(torch.eye(256, device=device), panels, out_TN)
     # One weight to each sum: exact, on a GPU too.
-    assert torch.equal(out_TN.cpu(), torch.from_numpy(weight.dequantize()).T)
+    assert torch.equal(out_TN.cpu(), expected)
+    for k in (0, 7, 100, 135, 255):
+        gpu.linear(torch.eye(256, device=device)[k : k + 1], panels, out_TN[k : k + 1])
+        assert torch.equal(out_TN[k].cpu(), expected[k])
