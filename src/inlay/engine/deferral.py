@@ -1,15 +1,15 @@
 """Chooses how many experts a model defers: by its own times, within what that changes.
 
 Some decode steps are timed without deferral; `inlay.core.deferral` says from them how many keep the
-processors busy. Then sample texts are computed with and without: where the next token's
-distribution changes by more than is allowed, fewer are deferred.
+processors busy. Then the model answers sample questions without, and gets its own answers again
+with: where the next token's distribution changes by more than is allowed, fewer are deferred.
 """
 
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNTIMED_STEPS, _TIMED_STEPS = 4, 12
-_PROMPT_TOKENS, _DECODED_TOKENS = 8, 24
-_SAMPLES = (
-    "The lighthouse keeper climbed the stairs every evening, trimmed the wick and wrote the wind's "
-    "direction into a book that nobody had read for forty years.",
-    "def median(values):\n    ordered = sorted(values)\n    middle = len(ordered) // 2\n    return "
-    "ordered[middle]\n",
-    "To melt one gram of ice takes about 334 joules, and to warm the water by one degree takes "
-    "another 4.2, so a glass of ice water stays cold for long.",
-    "Die Brücke wurde im Frühjahr gesperrt, weil zwei ihrer Pfeiler Risse zeigten; seither fährt "
-    "eine Fähre, solange der Fluss nicht zu viel Wasser führt.",
+_ANSWER_TOKENS = 24
+_QUESTIONS = (
+    "What does the keeper of a lighthouse do all day?",
+    "Define the word lantern.",
+    "Write a Python function that returns the median of a list of numbers.",
+    "How much heat does it take to melt ten grams of ice? Show each step.",
+    "Warum braucht ein Kanal Schleusen?",
+    "Name three birds that winter in Africa, as a JSON list.",
 )
 
 
@@ -50,7 +48,7 @@ def choose_deferral(
         pool: nobody else uses it yet.
         max_divergence: mean KL divergence from no deferral, nats.
 
-    Cost: some 16 decode steps, and for each number that is tried 24 steps of four requests.
+    Cost: some 16 decode steps, and for each number that is tried 24 steps of six requests.
     """
     share = model.host_share
     if share is None:
@@ -66,12 +64,14 @@ def most_within(
 
     Args, returns and cost: as of `choose_deferral`.
     """
-    samples = _sample_tokens(text, pool)
-    if not wanted or not len(samples):
+    prompts, pages = _prompts(text, pool)
+    if not wanted or not prompts:
         return 0, 0.0
-    exact = _log_probabilities(model, pool, samples, 0)
+    ends = text.eos_token_ids
+    said, exact = _answers(model, pool, prompts, pages, ends, 0)
     for number in range(wanted, 0, -1):
-        changed = divergence(exact, _log_probabilities(model, pool, samples, number))
+        _, other = _answers(model, pool, prompts, pages, ends, number, said)
+        changed = divergence(exact, other)
         if changed <= max_divergence:
             return number, changed
         log.info("deferring %d experts changes the output by %.3f nats", number, changed)
@@ -86,9 +86,11 @@ def layer_times(model: "Model", pool: "KvPool") -> list[LayerTime]:
     share = model.host_share
     assert share is not None
     step_s, host_s, experts = [], [], []
-    tokens_BT = np.zeros((1, 1 + _UNTIMED_STEPS + _TIMED_STEPS), np.int32)
+    steps = 1 + _UNTIMED_STEPS + _TIMED_STEPS
+    pages = -(-steps // pool.format.page_tokens)
     with _deferring(share, 0):
-        for at, batch in enumerate(_decodes(tokens_BT, pool, 1)):
+        for at in range(steps):
+            batch = _batch([[0]], [at], pages)
             host_before, began = share.host_s, time.perf_counter()
             computed = share.activations["host"]
             model.forward(batch, pool).cpu()
@@ -115,17 +117,39 @@ def divergence(exact: Sequence[torch.Tensor], changed: Sequence[torch.Tensor]) -
     return float(torch.cat(each).mean())
 
 
-def _log_probabilities(
-    model: "Model", pool: "KvPool", tokens_BT: np.ndarray, deferred: int
-) -> list[torch.Tensor]:
-    """Of the token after each that is decoded."""
+def _answers(
+    model: "Model",
+    pool: "KvPool",
+    prompts: Sequence[Sequence[int]],
+    pages: int,
+    ends: AbstractSet[int],
+    deferred: int,
+    said: Sequence[Sequence[int]] = (),
+) -> tuple[list[list[int]], list[torch.Tensor]]:
+    """Answer greedily, or with what was `said`: tokens by step.
+
+    Returns:
+        Them, and the log probabilities of what comes after each, while its answer goes on.
+    """
     assert model.host_share is not None
+    new: list[list[int]] = [list(one) for one in prompts]
+    starts = [0] * len(new)
+    goes_on = np.ones(len(new), np.bool_)
+    spoken: list[list[int]] = []
+    found: list[torch.Tensor] = []
     with _deferring(model.host_share, deferred):
-        steps = [
-            model.forward(batch, pool).cpu().float().log_softmax(-1)
-            for batch in _decodes(tokens_BT, pool, _PROMPT_TOKENS)
-        ]
-    return steps[1:]
+        for step in range(1 + _ANSWER_TOKENS):
+            batch = _batch(new, starts, pages)
+            log_probabilities = model.forward(batch, pool).cpu().float().log_softmax(-1)
+            if step:
+                found.append(log_probabilities[torch.from_numpy(goes_on)])
+            spoken.append(list(said[step]) if said else log_probabilities.argmax(-1).tolist())
+            goes_on &= [token not in ends for token in spoken[-1]]
+            if not goes_on.any():
+                break
+            starts = [start + len(one) for start, one in zip(starts, new, strict=True)]
+            new = [[token] for token in spoken[-1]]
+    return spoken, found
 
 
 @contextmanager
@@ -137,30 +161,30 @@ def _deferring(share: "HostShare", number: int) -> Iterator[None]:
         share.deferred = before
 
 
-def _sample_tokens(text: "Text", pool: "KvPool") -> np.ndarray:
-    """As many tokens of each text, or of fewer texts where the pool is small."""
-    length = _PROMPT_TOKENS + _DECODED_TOKENS
-    pages = -(-length // pool.format.page_tokens)
-    encoded = [text.encode(one)[:length] for one in _SAMPLES[: pool.num_pages // pages]]
-    shortest = min(map(len, encoded), default=0)
-    if shortest <= _PROMPT_TOKENS:
-        return np.zeros((0, 0), np.int32)
-    return np.array([one[:shortest] for one in encoded], np.int32)
+def _prompts(text: "Text", pool: "KvPool") -> tuple[list[list[int]], int]:
+    """Questions, or fewer of them where the pool is small, and how many pages each may take."""
+    if text.chat_template:
+        chats = [[{"role": "user", "content": one}] for one in _QUESTIONS]
+        encoded = [text.encode_chat(chat) for chat in chats]
+    else:
+        encoded = [text.encode(one) for one in _QUESTIONS]
+    longest = max(map(len, encoded)) + _ANSWER_TOKENS
+    pages = -(-longest // pool.format.page_tokens)
+    return encoded[: pool.num_pages // pages], pages
 
 
-def _decodes(tokens_BT: np.ndarray, pool: "KvPool", prompt: int) -> Iterator[ForwardBatch]:
-    """A prompt of each request, then one token of each after the other."""
-    requests, length = tokens_BT.shape
-    pages = -(-length // pool.format.page_tokens)
-    table_BP = np.arange(requests * pages, dtype=np.int32).reshape(requests, pages)
-    for start, stop in pairwise((0, *range(prompt, length + 1))):
-        count = stop - start
-        yield ForwardBatch(
-            token_ids_T=tokens_BT[:, start:stop].astype(np.int32).reshape(-1),
-            positions_T=np.tile(np.arange(start, stop, dtype=np.int32), requests),
-            query_starts_B1=np.arange(0, requests * count + 1, count, dtype=np.int32),
-            context_lens_B=np.full(requests, stop, np.int32),
-            page_table_BP=table_BP,
-            logit_rows_R=np.arange(count - 1, requests * count, count, dtype=np.int32),
-            decode_T=np.full(requests * count, start > 0),
-        )
+def _batch(new: Sequence[Sequence[int]], starts: Sequence[int], pages: int) -> ForwardBatch:
+    """More tokens of some requests, which have so many pages each; decoding but for the first."""
+    counts = np.array([len(one) for one in new])
+    ends = np.cumsum(counts)
+    return ForwardBatch(
+        token_ids_T=np.concatenate(new).astype(np.int32),
+        positions_T=np.concatenate(
+            [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]
+        ).astype(np.int32),
+        query_starts_B1=np.append(0, ends).astype(np.int32),
+        context_lens_B=(np.array(starts) + counts).astype(np.int32),
+        page_table_BP=np.arange(len(new) * pages, dtype=np.int32).reshape(-1, pages),
+        logit_rows_R=(ends - 1).astype(np.int32),
+        decode_T=np.repeat(np.array(starts) > 0, counts),
+    )

@@ -46,7 +46,8 @@ class ExpertsConfig:
             0: none, which is exact. `auto`: the fewest that keep the processors busy, fewer where
             `max_divergence` asks for it.
         max_divergence: most that `auto` may change the next token's distribution: the mean KL
-            divergence in nats, over sample prompts, from no deferral.
+            divergence in nats from no deferral, over answers of the model to sample questions. Of
+            the demo model's answers none got worse at 0.002, and one in 75 at 0.006.
         moves: most bytes of experts that come to the device in a second, because they are used
             often, while others leave it; 0: all stay where they were put.
         stream: prompt tokens of a step from which the device gets the host's experts for it,
@@ -55,7 +56,7 @@ class ExpertsConfig:
     """
 
     deferral: Literal["auto"] | int = 0
-    max_divergence: float = 0.02
+    max_divergence: float = 0.003
     moves: str = "1GiB"
     stream: Literal["auto"] | int = "auto"
 

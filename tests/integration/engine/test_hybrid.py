@@ -8,6 +8,7 @@ import torch
 from inlay.cache import CacheConfig
 from inlay.core.placement import LayerPlacement, Placement
 from inlay.engine.config import EngineConfig, SchedulerConfig
+from inlay.engine.deferral import most_within
 from inlay.engine.engine import Engine
 from inlay.engine.loading import prepare
 from inlay.experts.config import ExpertsConfig
@@ -193,6 +194,23 @@ def test_deferral_is_chosen_by_what_it_spares_and_what_it_changes(tmp_path, make
 
     assert 1 <= chosen(1e9) <= 4
     assert chosen(0) == 0
+
+
+def test_the_guard_looks_at_answers_that_the_model_gives(text):
+    """It asks as users do: where experts weigh little in answers, they may be deferred."""
+    model = load_model(
+        DEMO,
+        weight_format="float32",
+        placement=Placement(layers=(on("fake:0"),) * LAYERS),
+        backends={"fake:0": FakeOps("fake:0", FakeDevice())},
+    )
+    pool = model.new_kv_pool(model.kv_format(), 50)
+    allowed = ExpertsConfig().max_divergence
+    number, changed = most_within(model, pool, text, 4, allowed)
+    assert 2 <= number <= 3 and 0 < changed <= allowed
+    fewer, less = most_within(model, pool, text, 4, changed / 2)
+    assert fewer < number and less <= changed / 2
+    assert model.host_share.deferred == 0
 
 
 def test_names_of_blocks_tell_what_was_deferred(make):
