@@ -18,7 +18,8 @@ from inlay import kernels
 from inlay.core.model_shape import Activation
 
 _SLOTS = 2  # a layer's rows stay while its deferred experts run beside the next layer's attention
-_ANSWER_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 60.0  # of one layer
+_STEP_TIMEOUT_S = 600.0  # a device may have all layers of a long prompt before it
 
 
 class HandOverLine:
@@ -101,7 +102,7 @@ class HandOverLine:
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            pending.wait(_ANSWER_TIMEOUT_S)
+            pending.wait(_STEP_TIMEOUT_S)
 
     def abort(self) -> None:
         """Give up a step that failed elsewhere: nobody asks for its layers any more."""
