@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from inlay.core.errors import (
@@ -11,13 +12,14 @@ from inlay.core.errors import (
     OverloadedError,
     RequestError,
 )
-from inlay.core.messages import RequestTimes, RequestTrace
+from inlay.core.messages import EngineInfo, EngineStats, RequestTimes, RequestTrace
 from inlay.serve.page.conversation import Answer, Conversation
 from inlay.serve.page.figures import compared, figures, seconds
 from inlay.serve.page.inside import heat_map, inside, pages
 from inlay.serve.page.markdown import to_html
 from inlay.serve.page.notices import notice
 from inlay.serve.page.prompts import prompts
+from inlay.serve.page.status import engine_words, live_figures
 
 COUNTS = [[0, 3, 9, 1], [5, 5, 0, 3]]
 
@@ -72,6 +74,27 @@ def test_again_forgets_the_answer_alone() -> None:
     chat.ask("one").answer.text = "first"
     turn = chat.again()
     assert (turn.question, turn.answer.text, len(chat.turns)) == ("one", "", 1)
+
+
+def test_the_engine_says_what_is_where() -> None:
+    info = EngineInfo(
+        model="m", architecture="a", parameters=10**9, max_context_tokens=9, vocab_size=9,
+        layers=2, moe_layers=2, experts=16, experts_per_token=4, device="cuda:0",
+        weight_format="int4", kv_dtype="bfloat16", isa="NVIDIA", page_tokens=16, num_pages=1,
+        page_bytes=1, load_s=0.0,
+    )  # fmt: skip
+    assert "experts deferred" not in engine_words(info)
+    placement = "layers 0 to 0 on cuda:0 with 3 of 16 experts each, layers 1 to 1 on cpu"
+    words = engine_words(msgspec.structs.replace(info, placement=placement, deferred=2))
+    assert "<span>layers 0 to 0 on cuda:0 with 3 of 16 experts each</span><span>layers 1" in words
+    assert words.endswith("<span>2 experts deferred</span>")
+
+
+def test_live_figures_tell_the_share_of_experts_on_a_gpu() -> None:
+    alone = live_figures(EngineStats(pages_total=4, expert_activations={"device": 0, "host": 9}))
+    assert "GPU" not in alone
+    shared = live_figures(EngineStats(pages_total=4, expert_activations={"device": 3, "host": 1}))
+    assert "experts on the GPU <b>75%</b>" in shared
 
 
 def test_figures_of_a_complete_answer() -> None:

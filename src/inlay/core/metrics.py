@@ -225,7 +225,16 @@ ENGINE_INFO = Metric(
     name="inlay_engine",
     kind="info",
     help="What the engine serves and with what.",
-    labels=("model", "architecture", "weight_format", "device", "isa", "kv_dtype"),
+    labels=(
+        "model",
+        "architecture",
+        "weight_format",
+        "device",
+        "isa",
+        "kv_dtype",
+        "placement",
+        "deferred",
+    ),
 )
 
 TRANSFER_BYTES = Metric(

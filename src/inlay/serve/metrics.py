@@ -147,6 +147,8 @@ class _EngineCollector(Collector):
             "device": info.device,
             "isa": info.isa,
             "kv_dtype": info.kv_dtype,
+            "placement": info.placement or info.device,
+            "deferred": str(info.deferred),
         }
         yield InfoMetricFamily(names.ENGINE_INFO.name, names.ENGINE_INFO.help, value=about)
         if stats is None:

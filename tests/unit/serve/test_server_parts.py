@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from inlay.__main__ import main
@@ -139,6 +140,10 @@ def test_banner(tokenizer_directory: Any) -> None:
     assert 'base_url="http://h:1/v1"' in text
     assert "Chat page" in text
     every = LoadProgress(loaded_bytes=4 << 30, total_bytes=4 << 30, seconds=2.0, over=True)
+    assert "deferred" not in text
+    split = msgspec.structs.replace(engine.info, placement="layers 0 to 3 on cuda:0", deferred=2)
+    text = banner("u", "n", split, some, page=False, key=False, start_s=0)
+    assert "\n  layers 0 to 3 on cuda:0\n  2 experts of a token are deferred" in text
     text = banner("u", "n", engine.info, every, page=False, key=False, start_s=0)
     assert "Chat page" not in text
     assert "  4.0 GiB of 4.0 GiB of weights are loaded, in 2.0 s (2.15 GB/s)\n" in text

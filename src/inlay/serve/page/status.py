@@ -27,7 +27,7 @@ class LiveStatus:
 
     def footer(self) -> None:
         """Put the long form here, and start refreshing."""
-        raw(_engine_words(self._service.info), "engine")
+        raw(engine_words(self._service.info), "engine")
         self._figures = raw("", "engine figures-live")
         self._timer = ui.timer(_IDLE_S, self.refresh)
 
@@ -50,7 +50,7 @@ class LiveStatus:
         busy = stats.running + stats.waiting > 0
         self._timer.interval = _BUSY_S if busy else _IDLE_S
         self._pill.set_content(_pill(stats))
-        self._figures.set_content(_figures(stats))
+        self._figures.set_content(live_figures(stats))
 
 
 def _pill(stats: EngineStats) -> str:
@@ -62,7 +62,8 @@ def _pill(stats: EngineStats) -> str:
     return f'<i class="busy"></i><span>{words}</span>'
 
 
-def _figures(stats: EngineStats) -> str:
+def live_figures(stats: EngineStats) -> str:
+    """Pages, hits of the cache, and experts on a GPU, as HTML."""
     used = stats.pages_total - stats.pages_free - stats.pages_cached
     parts = [
         f'<span title="Pages of the KV cache that running requests use">pages in use '
@@ -76,13 +77,23 @@ def _figures(stats: EngineStats) -> str:
             f'<span title="Share of all prompt tokens found in the cache">cache hit '
             f"<b>{share:.0%}</b></span>"
         )
+    if on_device := stats.expert_activations.get("device"):
+        share = on_device / sum(stats.expert_activations.values())
+        parts.append(
+            f'<span title="Share of the experts chosen while decoding that were on the GPU">'
+            f"experts on the GPU <b>{share:.0%}</b></span>"
+        )
     return "".join(parts)
 
 
-def _engine_words(info: EngineInfo) -> str:
+def engine_words(info: EngineInfo) -> str:
+    """What is served, with what and where, as HTML."""
     size = info.parameters
     shown = f"{size / 1e9:.1f} B" if size >= 1e9 else f"{size / 1e6:.1f} M"
     words = [f"{shown} parameters", info.device, info.isa, f"{info.weight_format} weights"]
     if info.experts:
         words.insert(1, f"{info.moe_layers} MoE layers × {info.experts} experts")
+    words += info.placement.split(", ")
+    if info.deferred:
+        words.append(f"{info.deferred} experts deferred")
     return "".join(f"<span>{escape(word)}</span>" for word in dict.fromkeys(words) if word)
