@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inlay.models.gpu.launch import on_its_gpu
 from inlay.models.gpu.linear import processors
 
 _BLOCK_N = 64
@@ -44,6 +45,7 @@ class Paged:
     context_lens_B: Tensor
 
 
+@on_its_gpu
 def attention(
     q_THD: Tensor,
     paged: Paged,

@@ -98,9 +98,10 @@ class GpuExperts:
         """
         choices = slots_TK.shape[1]
         turn = max(1, _SCRATCH_BYTES // (4 * choices * self.hidden))
-        for start in range(0, len(x_TM), turn):
-            part = slice(start, start + turn)
-            self._add(x_TM[part], slots_TK[part], routing_TK[part], out_TM[part], activation)
+        with torch.cuda.device_of(x_TM):
+            for start in range(0, len(x_TM), turn):
+                part = slice(start, start + turn)
+                self._add(x_TM[part], slots_TK[part], routing_TK[part], out_TM[part], activation)
 
     def _add(
         self,

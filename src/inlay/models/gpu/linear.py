@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inlay.models.gpu.launch import on_its_gpu
 from inlay.models.gpu.panels import BLOCK_K, PANEL, Panels
 from inlay.models.gpu.product import operand_of, panel_product
 
@@ -87,6 +88,7 @@ def linear_heads(x_THK: Tensor, weight: Panels, out_THN: Tensor) -> None:
     _products(x_THK, weight, out_THN, None, False, None)
 
 
+@on_its_gpu
 def _products(
     x_THK: Tensor,
     weight: Panels,

@@ -7,7 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inlay.models.gpu.launch import on_its_gpu
 
+
+@on_its_gpu
 def rope_and_store(
     qkv_TX: Tensor,
     cos_TC: Tensor,

@@ -8,8 +8,10 @@ import triton.language as tl
 from torch import Tensor
 
 from inlay.core.model_shape import RouterShape
+from inlay.models.gpu.launch import on_its_gpu
 
 
+@on_its_gpu
 def route(
     logits_TE: Tensor,
     router: RouterShape,

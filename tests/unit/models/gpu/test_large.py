@@ -119,3 +119,27 @@ def test_a_graph_holds_a_layer(device):
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(captured_TM, layer())
+
+
+@pytest.mark.multi_gpu
+def test_launches_go_to_the_gpu_of_the_data():
+    """The thread's current one is the first."""
+    second = torch.device("cuda:1")
+    panels, weight_NK = packed(100, 256, "int4:g32", second)
+    x_TK = rows_of(3, 256, second)
+    out_TN = torch.empty((3, 100), device=second)
+    linear(x_TK, panels, out_TN)
+    assert_near(out_TN, x_TK @ weight_NK.T)
+    host = host_experts(4, 256, 128, "int8")
+    experts = GpuExperts(4, 256, 128, "int8", second)
+    for expert in range(4):
+        experts.set_slot(expert, host, expert)
+    ids_TK, routing_TK = choices(3, 2, 4, second)
+    sum_TM = torch.zeros((3, 256), device=second)
+    expected = expected_sum(x_TK, host, ids_TK, routing_TK, sum_TM, kernels.SILU)
+    experts.moe(x_TK, ids_TK, routing_TK, sum_TM)
+    assert_near(sum_TM, expected)
+    paged, q_THD = problem([(1, 100)], 8, 2, 64, 0, second, page_tokens=16, dtype=torch.bfloat16)
+    attended_THV = torch.empty_like(q_THD)
+    attention(q_THD, paged, attended_THV, scale=0.1)
+    assert_near(attended_THV, expected_rows(q_THD, paged, 0.1, 0, None, 0))
