@@ -22,7 +22,13 @@ Model = Annotated[
         show_default=False,
     ),
 ]
-Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu or cuda.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where the model runs: cpu; cuda, which is all GPUs, or cuda:N, with the CPU for what "
+        "has no room there; or auto, cuda where there is a GPU."
+    ),
+]
 WeightFormat = Annotated[
     str,
     typer.Option(

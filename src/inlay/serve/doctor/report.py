@@ -206,7 +206,8 @@ def _plan(plan: Plan) -> list[tuple[str, str]]:
         (
             "memory",
             f"up to {format_bytes(plan.memory_bytes)}: bf16 models of up to about "
-            f"{plan.largest_bf16_parameters / 1e9:.1f} billion parameters",
+            f"{plan.largest_bf16_parameters / 1e9:.1f} billion parameters"
+            + (", larger ones with the CPU beside it" if plan.device == "cuda" else ""),
         ),
     ]
     if plan.decode_ceiling_tps is not None:

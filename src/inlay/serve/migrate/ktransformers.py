@@ -79,10 +79,13 @@ def _share(value: str) -> str | Aside:
 
 EXPERTS = (
     to(
-        "--kt-method METHOD", "--weight-format", _METHOD_REASON, choice(_METHODS, otherwise=_UNREAD)
+        "--kt-method --kt-amx-method METHOD",
+        "--weight-format",
+        _METHOD_REASON,
+        choice(_METHODS, otherwise=_UNREAD),
     ),
     needless(
-        "--kt-weight-path DIR",
+        "--kt-weight-path --kt-amx-weight-path DIR",
         "nothing is converted beforehand: experts are packed from the model's own files while "
         "they load",
         target=KT,
@@ -97,13 +100,13 @@ EXPERTS = (
         "--kt-numa-nodes ID...",
         "Inlay uses all nodes; `numactl --cpunodebind` in front of the line leaves some out",
     ),
+    to("--kt-gpu-experts-ratio SHARE", shared.GPU_EXPERTS, shared.NO_EXPERTS, _share),
     to(
         "--kt-num-gpu-experts --gpu-experts N",
         shared.GPU_EXPERTS,
         "of each layer; without it as many as the GPU's memory has room for",
         whole(0),
     ),
-    to("--kt-gpu-experts-ratio SHARE", shared.GPU_EXPERTS, shared.NO_EXPERTS, _share),
     needless("--kt-expert-placement-strategy --init-expert-location NAME", _MOVES),
     needless("--kt-enable-dynamic-expert-update", _MOVES),
     to(
