@@ -48,7 +48,7 @@ _CONVERTED_BYTES = 12
 
 
 class Model:
-    """One model on one device; made by `load_model`. `forward` is not thread-safe.
+    """One model, on one device or several; made by `load_model`. `forward` is not thread-safe.
 
     Routed experts that are not there yet are loaded when a step needs them.
 
