@@ -15,6 +15,7 @@
     │   └── ResourceError              not enough disk or memory, known before the work starts
     ├── EngineError                    the engine failed while running
     │   ├── EngineStartError           the engine's process did not become ready
+    │   ├── RankLostError              a process that shares the model's layers is gone, or late
     │   └── EngineDiedError            the engine's process ended; its requests are lost
     ├── EndpointError                  a server that was asked is not there or refused, `status`
     ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
@@ -169,6 +170,12 @@ class EngineStartError(EngineError):
 
     code = "engine_start_failed"
     http_status = 503
+
+
+class RankLostError(EngineError):
+    """A process that shares the model's layers is gone, or late."""
+
+    code = "rank_lost"
 
 
 class EngineDiedError(EngineError):

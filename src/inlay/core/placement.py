@@ -10,7 +10,7 @@ a user wrote, `inlay.models` carries it out.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
@@ -69,6 +69,10 @@ class Placement:
     def on(cls, device: str, layers: int, *, resident: int = 0) -> "Placement":
         """All layers alike."""
         return cls(layers=(LayerPlacement(device=device, resident=resident),) * layers)
+
+    def moved(self, device: str) -> "Placement":
+        """All layers on another device."""
+        return Placement(layers=tuple(replace(layer, device=device) for layer in self.layers))
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -79,9 +79,26 @@ class EngineConfig:
                 f"weight_format {self.weight_format!r} is not one of {', '.join(WEIGHT_FORMATS)}, "
                 "or two of them, of experts and of the rest: int4:g32+bfloat16"
             )
+        if self.placement.tensor_parallel > 1:
+            self._check_shared(number)
         if self.load not in ("lazy", "whole"):
             raise ConfigError(f"load is {self.load!r}: it must be lazy or whole")
         if self.max_context_tokens is not None and self.max_context_tokens < 2:
             raise ConfigError(f"max_context_tokens must be >= 2, got {self.max_context_tokens}")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads must be at least 1, got {self.threads}")
+
+    def _check_shared(self, gpu_number: str) -> None:
+        """Of what several processes cannot share."""
+        degree = self.placement.tensor_parallel
+        if gpu_number:
+            raise ConfigError(
+                f"device is {self.device}, and placement.tensor_parallel={degree} takes the GPUs "
+                f"from cuda:0 to cuda:{degree - 1}: set device=cuda"
+            )
+        for tier in ("host", "disk", "store"):
+            if getattr(self.cache, tier) is not None:
+                raise ConfigError(
+                    f"cache.{tier} keeps whole pages, and with placement.tensor_parallel={degree} "
+                    "each process has a part of them: leave one out"
+                )

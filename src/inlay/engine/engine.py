@@ -116,6 +116,9 @@ class Engine:
             lambda: loaded.text.tokenizer_json, vocab_size, self._end_ids
         )
         self._experts = loaded.model.shape.experts
+        self._ranks = loaded.ranks
+        if self._ranks is not None:
+            self._ranks.on_failure = on_ready
         self._loading = loaded.model.loading
         self._loading.on_change = on_ready
         self.forget_totals()
@@ -151,9 +154,11 @@ class Engine:
 
     @property
     def failure(self) -> InlayError | None:
-        """Why the engine is of no use any more: its weights did not come."""
+        """Why the engine is of no use any more: its weights did not come, or a rank is gone."""
         error = self._loading.failure
-        return None if error is None else load_failure(error)
+        if error is not None:
+            return load_failure(error)
+        return None if self._ranks is None else self._ranks.failure
 
     @property
     def sleep_s(self) -> float | None:
@@ -318,11 +323,13 @@ class Engine:
         return self._tiers is None or self._tiers.flush(timeout_s)
 
     def close(self) -> None:
-        """End helper threads, those that load the model among them. Live requests get no more
-        outputs.
+        """End helper threads, those that load the model among them, and other ranks. Live requests
+        get no more outputs.
         """
         self._loading.close()
         self._grammars.close()
+        if self._ranks is not None:
+            self._ranks.close()
         if self._tiers is not None:
             self._tiers.close()
 

@@ -1,8 +1,11 @@
 """Brings a model, its text and its pages up for an engine."""
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,13 +15,19 @@ from inlay.cache import KvStore, open_store
 from inlay.core.block_hash import DIGEST_BYTES
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
+from inlay.core.model_config import read_shape
+from inlay.core.placement import CPU
+from inlay.core.tensor_parallel import shape_of_rank
 from inlay.core.units import parse_bytes
 from inlay.engine.config import EngineConfig
 from inlay.engine.deferral import choose_deferral
-from inlay.engine.placing import place_model
+from inlay.engine.placing import Where, place_model
 from inlay.engine.pool_size import choose_pool_size
+from inlay.engine.rank_wire import PoolSetup, RankSetup
+from inlay.engine.ranks import Ranks
 from inlay.models.host_share import ShareConfig
 from inlay.models.model import Model, load_model
+from inlay.models.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from inlay.models.kv_pool import KvPool
@@ -35,6 +44,7 @@ class LoadedModel:
         name: what the user called the model.
         max_context_tokens: what model, configuration and pages allow.
         store: where blocks are kept besides the pool, if anywhere; the engine closes it.
+        ranks: other processes that share each layer; None: there are none. The engine closes them.
     """
 
     name: str
@@ -44,6 +54,7 @@ class LoadedModel:
     pool: "KvPool"
     max_context_tokens: int
     store: KvStore | None = None
+    ranks: Ranks | None = None
 
     @property
     def held_as(self) -> str:
@@ -86,7 +97,8 @@ def load(config: EngineConfig) -> LoadedModel:
         ResourceError: the page pool does not fit the memory that is free.
         StoreError: `cache.store` cannot be reached, or `cache.disk` cannot be used.
     """
-    _set_threads(config.threads)
+    on_cpu = _device(config.device) == CPU
+    set_threads(config.threads, config.placement.tensor_parallel if on_cpu else 1)
     # First: it takes memory that the pool of pages must not count on, and may fail early.
     store = open_store(config.cache)
     try:
@@ -104,9 +116,32 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
     device = _device(config.device)
     where = place_model(config, source.directory, device)
+    text = partial(Text.load, source.directory)
+    if config.placement.tensor_parallel == 1:
+        model = load_placed(config, source.directory, device, where)
+        return prepare(config, source.name, model, text(), store)
+    ranks = _start_ranks(config, source.directory, device, where)
+    try:
+        device = _device_of(device, 0)
+        model = load_placed(config, source.directory, device, where, ranks.meet(device))
+        model.around_step = ranks.step
+        return prepare(config, source.name, model, text(), store, ranks)
+    except BaseException:
+        ranks.close()
+        raise
+
+
+def load_placed(
+    config: EngineConfig,
+    directory: Path,
+    device: str,
+    where: Where,
+    group: RankGroup | None = None,
+) -> Model:
+    """Load a model's weights, or one rank's part of them. Raises as `load_model`."""
     experts, gpu_memory = config.experts, config.placement.gpu_memory
-    model = load_model(
-        source.directory,
+    return load_model(
+        directory,
         device=device,
         weight_format=where.weight_format,
         verify=config.verify_weights,
@@ -118,24 +153,66 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
             moves_per_s=experts.moves_per_s,
             stream=experts.stream,
         ),
+        group=group,
     )
-    return prepare(config, source.name, model, Text.load(source.directory), store)
+
+
+def _start_ranks(config: EngineConfig, directory: Path, device: str, where: Where) -> Ranks:
+    degree, placement = config.placement.tensor_parallel, where.placement
+    shape_of_rank(read_shape(directory), degree)  # refused before any process starts
+
+    def setup(number: int, port: int) -> RankSetup:
+        own = _device_of(device, number)
+        return RankSetup(
+            config=config,
+            directory=str(directory),
+            device=own,
+            weight_format=where.weight_format,
+            placement=None if placement is None else placement.moved(own),
+            number=number,
+            degree=degree,
+            port=port,
+            parent_pid=os.getpid(),
+        )
+
+    return Ranks(setup, degree)
+
+
+def _device_of(device: str, rank: int) -> str:
+    return device if device == CPU else f"{device}:{rank}"
+
+
+def free_for_pages(config: EngineConfig, model: Model) -> int:
+    """What weights that are still to come, and a step, leave."""
+    unfilled_bytes = model.unfilled_bytes  # asked first: it shrinks as what is free does
+    return model.free_for_pages(config.scheduler.max_batch_tokens) - unfilled_bytes
 
 
 def prepare(
-    config: EngineConfig, name: str, model: Model, text: "Text", store: KvStore | None = None
+    config: EngineConfig,
+    name: str,
+    model: Model,
+    text: "Text",
+    store: KvStore | None = None,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Give a model its page pool, and the store that stands behind it."""
     kv_format = model.kv_format(dtype=config.cache.dtype, page_tokens=config.cache.page_tokens)
-    unfilled_bytes = model.unfilled_bytes  # asked first: it shrinks as what is free does
+    free_bytes = free_for_pages(config, model)
+    if ranks is not None:
+        free_bytes = min(free_bytes, ranks.loaded())
+        if model.device == CPU:
+            free_bytes //= config.placement.tensor_parallel  # all of them see the same memory
     size = choose_pool_size(
         config,
         kv_format,
         model_context_tokens=model.shape.max_context_tokens,
-        free_bytes=model.free_for_pages(config.scheduler.max_batch_tokens) - unfilled_bytes,
+        free_bytes=free_bytes,
         device=model.device,
     )
     pool = model.new_kv_pool(kv_format, size.num_pages)
+    if ranks is not None:
+        ranks.open_pool(PoolSetup(kv_format.dtype, kv_format.page_tokens, size.num_pages))
     if config.experts.deferral == "auto" and model.host_share is not None:
         chosen, changed = choose_deferral(model, pool, text, config.experts.max_divergence)
         model.host_share.deferred = chosen
@@ -148,6 +225,7 @@ def prepare(
         pool=pool,
         max_context_tokens=size.max_context_tokens,
         store=store,
+        ranks=ranks,
     )
 
 
@@ -157,8 +235,9 @@ def _device(name: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _set_threads(threads: int | None) -> None:
-    threads = threads or kernels.usable_processors()
+def set_threads(threads: int | None, sharing: int = 1) -> None:
+    """Of the kernels: so many, or all processors, divided among the processes that share them."""
+    threads = max(1, (threads or kernels.usable_processors()) // sharing)
     kernels.set_num_threads(threads)
     torch.set_num_threads(threads)
 

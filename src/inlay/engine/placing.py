@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.offload import Offload, place
 from inlay.core.placement import CPU, LayerPlacement, Placement
 from inlay.core.roofline import Formats, parts_of
+from inlay.core.tensor_parallel import shape_of_rank
 from inlay.core.units import format_bytes, parse_bytes, size_to_set
 from inlay.engine.config import EngineConfig
 from inlay.experts import place_by_rules, read_rules
@@ -65,7 +67,8 @@ def place_model(config: EngineConfig, directory: Path, device: str) -> Where:
     stored = shape.quantization
     if weight_format == "auto":
         weight_format = "bfloat16" if stored is None else stored.weight_format
-    placement = fewest_gpus(
+    degree = asked.tensor_parallel
+    placement = (fewest_gpus if degree == 1 else partial(shared_by_ranks, degree))(
         shape,
         weight_format,
         Budget(host_bytes=free_memory_bytes(), gpu_bytes=_budgets(gpus, asked.gpu_memory)),
@@ -179,6 +182,40 @@ def fewest_gpus(
             f"{', '.join(budget.gpu_bytes)} beside everything else: set "
             f"placement.gpu_experts={resident}, give more with placement.gpu_memory, or shorten "
             "max_context_tokens"
+        )
+    return placement
+
+
+def shared_by_ranks(
+    degree: int, shape: ModelShape, weight_format: str, budget: Budget, **more: Any
+) -> Placement:
+    """Where one rank's part of all layers goes, on the first GPU; the others' are alike.
+
+    Args:
+        more: as `fewest_gpus`.
+
+    Raises:
+        ConfigError: so many cannot share the model.
+        ResourceError: fewer GPUs, or too little memory on one.
+    """
+    gpus = list(budget.gpu_bytes.items())[:degree]
+    if len(gpus) < degree:
+        raise ResourceError(
+            f"placement.tensor_parallel={degree} needs as many GPUs, and this machine has "
+            f"{len(gpus)}: set placement.tensor_parallel={len(gpus)}"
+        )
+    # Whole experts are the host's, of which a rank's shape has a part.
+    each = Budget(
+        host_bytes=budget.host_bytes // degree,
+        gpu_bytes={gpus[0][0]: min(size for _, size in gpus)},
+    )
+    placement = fewest_gpus(shape_of_rank(shape, degree), weight_format, each, **more)
+    on_gpu = sum(layer.device != CPU for layer in placement.layers)
+    if on_gpu < shape.layers:
+        raise ResourceError(
+            f"a GPU has room for its part of {on_gpu} of {shape.layers} layers, and with "
+            f"placement.tensor_parallel={degree} it has all: give more with placement.gpu_memory, "
+            "shorten max_context_tokens, take a weight_format of fewer bits, or more GPUs"
         )
     return placement
 

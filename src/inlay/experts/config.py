@@ -17,11 +17,13 @@ class PlacementConfig:
         gpu_experts: routed experts of each layer that GPUs keep; None: as many as have room beside
             everything else.
         rules: a YAML file that says where, in place of that choice (`docs/guides/placement.md`).
+        tensor_parallel: how many processes share each layer, each with a GPU, from `cuda:0` on.
     """
 
     gpu_memory: str | None = None
     gpu_experts: int | None = None
     rules: str | None = None
+    tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
         for name in ("gpu_memory", "gpu_experts"):
@@ -32,6 +34,15 @@ class PlacementConfig:
                 )
         if self.gpu_memory is not None and parse_bytes(self.gpu_memory) < 1:
             raise ConfigError(f"placement.gpu_memory must be above 0, got {self.gpu_memory}")
+        if self.tensor_parallel < 1:
+            raise ConfigError(
+                f"placement.tensor_parallel must be at least 1, got {self.tensor_parallel}"
+            )
+        if self.tensor_parallel > 1 and self.rules is not None:
+            raise ConfigError(
+                f"placement.tensor_parallel={self.tensor_parallel} has each layer on all GPUs, "
+                "and placement.rules place layers on one each: leave one out"
+            )
         if self.gpu_experts is not None and self.gpu_experts < 0:
             raise ConfigError(f"placement.gpu_experts must be at least 0, got {self.gpu_experts}")
 

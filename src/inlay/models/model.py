@@ -10,6 +10,7 @@ engine's business.
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -60,7 +61,8 @@ class Model:
         weight_format: how the matrices are held; see `part_formats` for which ones.
         fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
         loading: brings in what is missing; `wait` waits for it, `close` ends it.
-        before_step: told of each step, by which the first of several ranks has the others run it.
+        around_step: entered with each step, by which the first of several ranks has the others run
+            it, too; None: there are no others.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Model:
         self.device = placed.first.device
         self.placement = placed.placement
         self.host_share = share
-        self.before_step: Callable[[ForwardBatch], None] | None = None
+        self.around_step: Callable[[ForwardBatch], AbstractContextManager[None]] | None = None
         self._placed = placed
         self.weight_format = weight_format
         self.fingerprint = fingerprint
@@ -139,7 +141,7 @@ class Model:
         """Free memory of the device, on a GPU beside the activations of a step; of several, as if
         the scarcest had all layers.
         """
-        activations = int(activation_bytes(self.shape, step_tokens))
+        activations = int(activation_bytes(self._own, step_tokens))
         free = []
         for device in self.placement.devices:
             own = sum(layer.device == device for layer in self.placement.layers)
@@ -171,8 +173,12 @@ class Model:
             ModelFileError: weights that were still to come are damaged.
         """
         self._check(batch, pool)
-        if self.before_step is not None:
-            self.before_step(batch)
+        if self.around_step is None:
+            return self._run(batch, pool)
+        with self.around_step(batch):
+            return self._run(batch, pool)
+
+    def _run(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         if self.loading.over or self._mapped:
             return self._decoder.forward(batch, pool)
         # Packing takes turns with kernels: a step would wait for an expert before each of them.
@@ -187,9 +193,11 @@ class Model:
     @property
     def placement_line(self) -> str:
         """What is where, for people; empty where one device has all."""
-        if len(self.placement.devices) == 1 and self.host_share is None:
-            return ""
-        return ", ".join(placement_words(self.placement, self.shape))
+        degree = self._rank.degree
+        words = [] if self._rank.is_alone else [f"each layer shared by {degree} processes"]
+        if len(self.placement.devices) > 1 or self.host_share is not None:
+            words += placement_words(self.placement, self.shape)
+        return ", ".join(words)
 
     def relieve(self, error: BaseException) -> bool:
         """After a step that failed: give memory of devices back, if that was why.

@@ -4,21 +4,33 @@ Gloo moves the bytes between CPUs, NCCL between GPUs. A group belongs to who mad
 group of all processes is not touched, so threads of one process can be ranks, too.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store, TCPStore
 
-from inlay.core.errors import ResourceError
+from inlay.core.errors import RankLostError, ResourceError
 from inlay.core.tensor_parallel import Rank
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-
+_HOST = "127.0.0.1"
 TIMEOUT_S = 120.0
 """For one sum: the slowest step of the host's experts has room in it."""
+
+
+def listen() -> tuple[Store, int]:
+    """Where ranks find each other, for the first of them, and the port to tell the others."""
+    store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+    return store, store.port
+
+
+def meet(port: int) -> Store:
+    """The same for another rank."""
+    return TCPStore(_HOST, port, is_master=False, wait_for_workers=False)
 
 
 class RankGroup:
@@ -26,33 +38,33 @@ class RankGroup:
 
     Args:
         rank: this one.
-        store: where they find each other; `torch.distributed.TCPStore`, or `HashStore` of threads.
+        store: where they find each other: of `listen` and `meet`, or a `HashStore` of threads.
         device: where the numbers are: `cpu`, or `cuda:<n>`.
 
     Attributes:
         rank: this one.
     """
 
-    def __init__(
-        self, rank: Rank, store: "Store", device: str, timeout_s: float = TIMEOUT_S
-    ) -> None:
+    def __init__(self, rank: Rank, store: Store, device: str, timeout_s: float = TIMEOUT_S) -> None:
         """Meet the others.
 
         Raises:
             ResourceError: this PyTorch has no NCCL.
-            RuntimeError: they have not come in time.
+            RankLostError: they have not come in time.
         """
         self.rank = rank
         made = _nccl if device.startswith("cuda") else _gloo
-        self._group: Any = made(rank, store, timedelta(seconds=timeout_s))
+        with _lost():
+            self._group: Any = made(rank, store, timedelta(seconds=timeout_s))
 
     def sum(self, part: Tensor) -> None:
         """Add what all ranks have, in place; every rank gets the same bits.
 
         Raises:
-            RuntimeError: a rank is gone, or late.
+            RankLostError: as it says; on a GPU the next wait for it fails.
         """
-        self._group.allreduce([part]).wait()
+        with _lost():
+            self._group.allreduce([part]).wait()
 
     def gather(self, part_RV: Tensor, columns: int) -> Tensor:
         """The first rank gets the columns of all, the others none.
@@ -62,7 +74,7 @@ class RankGroup:
             columns: of all ranks.
 
         Raises:
-            RuntimeError: a rank is gone, or late.
+            RankLostError: as `sum`.
         """
         degree = self.rank.degree
         widths = [len(Rank(number, degree).part(columns)) for number in range(degree)]
@@ -70,10 +82,12 @@ class RankGroup:
         options = dist.GatherOptions()
         options.rootRank = 0
         if not self.rank.is_first:
-            self._group.gather([], [sent], options).wait()
+            with _lost():
+                self._group.gather([], [sent], options).wait()
             return part_RV[:, :0]
         parts = [torch.empty_like(sent) for _ in range(degree)]
-        self._group.gather([parts], [sent], options).wait()
+        with _lost():
+            self._group.gather([parts], [sent], options).wait()
         return torch.cat([part[:, :width] for part, width in zip(parts, widths, strict=True)], 1)
 
     def abort(self) -> None:
@@ -81,15 +95,23 @@ class RankGroup:
         self._group.abort()
 
 
-def _gloo(rank: Rank, store: "Store", timeout: timedelta) -> Any:
+@contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLostError(f"another rank is gone, or late: {error}") from error
+
+
+def _gloo(rank: Rank, store: Store, timeout: timedelta) -> Any:
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
     # Ranks are on one machine. By itself Gloo asks for the host's name, which may not resolve.
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=_HOST)]
     return dist.ProcessGroupGloo(store, rank.number, rank.degree, options)
 
 
-def _nccl(rank: Rank, store: "Store", timeout: timedelta) -> Any:
+def _nccl(rank: Rank, store: Store, timeout: timedelta) -> Any:
     if not dist.is_nccl_available():
         raise ResourceError(
             "placement.tensor_parallel on GPUs needs NCCL, which this PyTorch lacks: install a "

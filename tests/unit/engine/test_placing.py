@@ -9,7 +9,13 @@ from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.placement import Placement
 from inlay.engine.config import EngineConfig
-from inlay.engine.placing import Budget, choose_placement, fewest_gpus, place_model
+from inlay.engine.placing import (
+    Budget,
+    choose_placement,
+    fewest_gpus,
+    place_model,
+    shared_by_ranks,
+)
 from inlay.experts.config import PlacementConfig
 
 GIB = 1 << 30
@@ -112,3 +118,33 @@ def test_what_comes_for_long_prompts_has_room_kept() -> None:
 
     assert 0 < resident(GIB, 10) < resident(0, 10) < 128
     assert resident(GIB, 80) == 128  # nothing has to come
+
+
+def test_ranks_have_a_part_of_every_layer() -> None:
+    shape = shape_of(known_config("qwen3-30b-a3b"))
+
+    def shared(degree: int, gpus: list[float], host: float = 600) -> Placement:
+        return shared_by_ranks(
+            degree,
+            shape,
+            "int4+bfloat16",
+            of_gib(gpus, host),
+            experts=None,
+            context_tokens=8192,
+            step_tokens=1024,
+        )
+
+    assert {layer.resident for layer in shared(2, [16, 16]).layers} == {128}
+    placed = shared(2, [8, 6, 80])  # by the smallest of the first two
+    assert placed.devices == ("cuda:0",)
+    (resident,) = {layer.resident for layer in placed.layers}
+    assert 0 < resident < 128
+    assert placed.moved("cuda:1").devices == ("cuda:1",)
+    with pytest.raises(ResourceError, match="needs as many GPUs, and this machine has 2: set"):
+        shared(4, [16, 16])
+    with pytest.raises(ResourceError, match=r"room for its part of \d+ of 48 layers, and with"):
+        shared(2, [2.2, 2.2])
+    with pytest.raises(ResourceError, match="GB of main memory, and .* are needed"):
+        shared(2, [6, 6], host=10)
+    with pytest.raises(ConfigError, match="its 32 heads; possible are"):
+        shared(3, [16, 16, 16])

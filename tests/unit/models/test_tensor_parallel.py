@@ -1,12 +1,13 @@
 """Models whose layers several ranks share: the same answers as one process."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from inlay.core.errors import ConfigError, UnsupportedModelError
+from inlay.core.errors import ConfigError, RankLostError, UnsupportedModelError
 from inlay.core.placement import LayerPlacement, Placement
 from inlay.models.conversion.convert import convert
 from inlay.models.fake_device import FakeDevice, FakeOps
@@ -188,3 +189,24 @@ def test_pages_say_whose_part_they_have(tmp_path: Path) -> None:
     parts = in_ranks(3, lambda group: on_cpu(directory, group).kv_format())
     assert [(part.tp_degree, part.tp_rank) for part in parts] == [(3, 0), (3, 1), (3, 2)]
     assert sum(part.page_bytes for part in parts) == whole.page_bytes
+
+
+def test_a_late_rank_is_not_waited_for_for_ever() -> None:
+    def work(group: RankGroup) -> None:
+        group.sum(torch.ones(2))
+        if group.rank.is_first:
+            with pytest.raises(RankLostError, match="another rank is gone, or late"):
+                group.sum(torch.ones(2))  # the other one is in its next step already
+        else:
+            done.wait(20)
+
+    def first_waits(group: RankGroup) -> None:
+        try:
+            work(group)
+        finally:
+            if group.rank.is_first:
+                done.set()
+
+    done = threading.Event()
+    in_ranks(2, first_waits, timeout_s=0.5)
+    assert done.is_set()

@@ -27,8 +27,9 @@ COMMANDS = {
     TALK: (
         "M --host 0.0.0.0 --port 8000 --served-model-name N --weight-format int8 "
         "--threads 64 --set cache.pages=32 --set experts.deferral=2 "
-        "--set placement.gpu_experts=1 --set scheduler.max_batch_tokens=2048 "
-        "--set scheduler.max_running=4 --set scheduler.prefill_chunk=2048"
+        "--set placement.gpu_experts=1 --set placement.tensor_parallel=2 "
+        "--set scheduler.max_batch_tokens=2048 --set scheduler.max_running=4 "
+        "--set scheduler.prefill_chunk=2048"
     ),
     # The method that SGLang takes unless told, and its port.
     "python3 -m sglang.launch_server --model-path /m/DS --kt-weight-path /m/W --kt-cpuinfer 60": (
@@ -40,7 +41,7 @@ COMMANDS = {
     "--kt-expert-placement-strategy uniform --max-total-tokens 50000 --tensor-parallel-size 4 "
     "--attention-backend flashinfer --fp8-gemm-backend cutlass --trust-remote-code": (
         "/m/K2 --port 30000 --threads 96 --set cache.pages=3125 --set experts.stream=400 "
-        "--set placement.gpu_experts=8"
+        "--set placement.gpu_experts=8 --set placement.tensor_parallel=4"
     ),
     "sglang serve Qwen/Qwen3-8B --context-length 8192 --disable-radix-cache --random-seed 7 "
     "--trust-remote-code --attention-backend torch_native --disable-cuda-graph --tp 1": (
@@ -99,7 +100,8 @@ COMMANDS = {
     "--gpu-memory-utilization 0.9 --kv-cache-dtype fp8 --enable-prefix-caching "
     "--served-model-name a b --dtype bfloat16 --cpu-offload-gb 0 --api-key secret": (
         "Qwen/Qwen3-8B --served-model-name a,b --api-key secret --weight-format bfloat16 "
-        "--context 32000 --set scheduler.max_batch_tokens=2048 --set scheduler.max_running=2048"
+        "--context 32000 --set placement.tensor_parallel=2 "
+        "--set scheduler.max_batch_tokens=2048 --set scheduler.max_running=2048"
     ),
     "V/bin/python -m vllm.entrypoints.openai.api_server --model DIR --host 127.0.0.1 --port 18101 "
     "--max-model-len 2048 --enforce-eager --dtype bfloat16 --served-model-name tiny "
@@ -112,7 +114,8 @@ COMMANDS = {
     "VLLM_USE_V1=1 VLLM_CPU_KVCACHE_SPACE=40 VLLM_CPU_OMP_THREADS_BIND=0-31 vllm serve org/name "
     "--dtype=bfloat16 -tp=2 --distributed-executor-backend mp --max_num_batched_tokens 2048": (
         "org/name --weight-format bfloat16 --set cache.memory=40GiB "
-        "--set scheduler.max_batch_tokens=2048 --set scheduler.prefill_chunk=2048"
+        "--set placement.tensor_parallel=2 --set scheduler.max_batch_tokens=2048 "
+        "--set scheduler.prefill_chunk=2048"
     ),
     "docker run --gpus all --rm -it -v ~/.cache/huggingface:/hf "
     "-v /data/models:/models -e OMP_NUM_THREADS=8 -p 9000:8000 --ipc=host "
@@ -148,9 +151,7 @@ def test_the_talk_says_what_happens_to_each_flag() -> None:
         "--enable-p2p-check",
         "--disable-shared-experts-fusion",
     }
-    assert fates[Fate.NOT_YET] == {
-        "--tensor-parallel-size",
-    }
+    assert set(fates) == {Fate.LINE, Fate.NEEDLESS}
     written = {word for word in TALK.split() if word.startswith("--")}
     assert set.union(*fates.values()) - {""} == written
 
@@ -161,6 +162,7 @@ def test_the_config_means_what_the_talk_asked_for() -> None:
     assert (config.host, config.port, config.names) == ("0.0.0.0", 8000, ("N",))
     assert (engine.model, engine.device, engine.weight_format) == ("M", "auto", "int8")
     assert (engine.placement.gpu_experts, engine.experts.deferral) == (1, 2)
+    assert engine.placement.tensor_parallel == 2
     assert engine.cache.pages is not None
     assert engine.cache.pages * engine.cache.page_tokens == 512
     assert (engine.scheduler.max_running, engine.scheduler.prefill_chunk) == (4, 2048)
@@ -198,7 +200,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["migrate", TALK]) == 0
     text = capsys.readouterr().out
     assert text.startswith("inlay serve M --host 0.0.0.0 --port 8000 ")
-    assert "Not yet, and what Inlay does instead" in text
+    assert "No longer needed" in text
     assert run(["migrate", "--json", "--", *shlex.split(TALK.replace("\\\n", " "))]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["line"] == translate([TALK]).line.text()
@@ -297,6 +299,21 @@ def test_what_a_gpu_has_of_a_model(command: str, settings: str) -> None:
     assert ("gpu_experts" in line) == ("gpu_experts" in settings)
     assert not [one for one in migration.findings if one.fate is Fate.NOT_YET]
     assert_accepted(migration)
+
+
+def test_gpus_that_share_each_layer() -> None:
+    def reasons(command: str) -> dict[str, str]:
+        migration = translate([command])
+        assert_accepted(migration)
+        return {one.flag: one.reason for one in migration.findings}
+
+    on_cpus = translate(["python -m sglang.launch_server --model M --device cpu --tp 2"])
+    assert "tensor_parallel" not in on_cpus.line.text()
+    found = {one.flag: one.reason for one in on_cpus.findings}
+    assert "all NUMA nodes share every layer" in found["--tp 2"]
+    assert "that is what Inlay does" in reasons("vllm serve M -tp 1")["-tp 1"]
+    tier = reasons("vllm serve M -tp 2 --kv-offloading-size 8")["--kv-offloading-size 8"]
+    assert "has a part of them" in tier
 
 
 def test_of_a_gguf_that_no_other_program_reads() -> None:

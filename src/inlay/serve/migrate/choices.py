@@ -14,6 +14,7 @@ from inlay.serve.migrate.model_name import (
 from inlay.serve.migrate.plan import Plan
 from inlay.serve.migrate.program import Program
 from inlay.serve.migrate.rows import Fate
+from inlay.serve.migrate.shared import ALL_NODES, TENSOR_PARALLEL
 from inlay.serve.migrate.shell import Container
 
 _DEFAULTS = EngineConfig()
@@ -98,7 +99,22 @@ def fit_device(plan: Plan) -> None:
         if target.startswith(_OF_GPUS):
             ask = plan.take(target)
             if ask is not None:
-                plan.note(Fate.NEEDLESS, "", "the CPU computes all of the model", ask.flag)
+                alone = "the CPU computes all of the model"
+                reason = ALL_NODES if target == TENSOR_PARALLEL else alone
+                plan.note(Fate.NEEDLESS, "", reason, ask.flag)
+
+
+def fit_ranks(plan: Plan) -> None:
+    """GPUs that share each layer are all that there are from the first on, and keep no tiers."""
+    if TENSOR_PARALLEL not in plan:
+        return
+    if (plan.value("--device") or "").startswith("cuda:"):
+        plan.follow("--device", "cuda", "GPUs that share each layer are counted from the first")
+    for tier in _TIERS:
+        ask = plan.take(tier)
+        if ask is not None:
+            reason = "pages are kept whole, and each GPU that shares a layer has a part of them"
+            plan.note(Fate.NOT_YET, "", reason, ask.flag)
 
 
 def fit_sizes(plan: Plan) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inlay.serve.migrate.choices import (
     choose_model,
     fit_device,
+    fit_ranks,
     fit_sizes,
     imply,
     leave_container,
@@ -73,6 +74,7 @@ def make_line(
     choose_model(plan)
     imply(plan, program)
     fit_device(plan)
+    fit_ranks(plan)
     fit_sizes(plan)
     if container is not None:
         leave_container(plan, container)

@@ -1,6 +1,6 @@
 """Rows that several programs share: what HTTP servers and Hugging Face models have in common."""
 
-from inlay.serve.migrate.rows import needless, not_yet, to
+from inlay.serve.migrate.rows import Aside, Fate, needless, not_yet, to
 from inlay.serve.migrate.values import text, threads, whole
 
 HOST = to("--host LLAMA_ARG_HOST= ADDRESS", "--host", "the address to listen on", text)
@@ -19,10 +19,8 @@ NO_FRACTION = (
     "`--set cache.memory=SIZE` say how much"
 )
 ALWAYS = "Inlay always does that"
-NOT_SPLIT = (
-    "no layer is split among GPUs: each has neighbouring layers, as many GPUs as it takes; on CPUs "
-    "the threads of all NUMA nodes share every layer"
-)
+ALL_NODES = "on CPUs the threads of all NUMA nodes share every layer, in one process"
+TENSOR_PARALLEL = "placement.tensor_parallel"
 IN_STAGES = "layers go to as many GPUs as it takes, neighbouring ones to each"
 FILLED = (
     "Inlay fills a GPU by itself, with what does the most work per byte, and the CPU computes the "
@@ -85,7 +83,12 @@ ENGINE = (
     not_yet("--tokenizer-mode --tokenizer-revision NAME", "the model's own tokenizer.json is read"),
     needless("--load-format NAME", FILES),
     not_yet("--chat-template FILE", "the model's own chat template is used"),
-    not_yet("--tensor-parallel-size --tp-size --tp -tp N", NOT_SPLIT, unless=ONE),
+    to(
+        "--tensor-parallel-size --tp-size --tp -tp N",
+        TENSOR_PARALLEL,
+        "processes, each with a GPU, that share each layer",
+        whole(2, below=Aside(Fate.NEEDLESS, ONE["1"])),
+    ),
     needless("--pipeline-parallel-size --pp-size --pp -pp N", IN_STAGES),
     not_yet(
         "--data-parallel-size --dp-size --dp -dp --expert-parallel-size --ep-size --ep "

@@ -1,0 +1,116 @@
+"""Another rank of an engine's model, in a process of its own: `python -m inlay.engine.rank`.
+
+Reads its setup from standard input, loads its part of the model, and runs each step that it is told
+there, beside the engine's own. It ends when the engine closes the pipe or is gone.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from inlay.core.errors import EngineError, InlayError, RankLostError
+from inlay.core.log import configure_logging, parse_log_setting
+from inlay.core.settings import read_settings
+from inlay.engine.failures import failure_message
+from inlay.engine.rank_wire import (
+    RANK_LOST,
+    PoolSetup,
+    RankReady,
+    RankSetup,
+    RankStep,
+    ToRank,
+    batch_of,
+    read_frame,
+    write_frame,
+)
+from inlay.engine.wire import START_FAILED
+
+log = logging.getLogger(__name__)
+
+
+def _end_with(parent_pid: int) -> None:
+    """End this process when the engine's does, whatever it is doing."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            parent = os.pidfd_open(parent_pid)
+            if os.getppid() == parent_pid:
+                select.select([parent], [], [])
+        os._exit(0)
+
+    threading.Thread(target=watch, name="inlay-parent-watch", daemon=True).start()
+
+
+def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
+    """Do as the engine says, until it says no more.
+
+    Raises:
+        Exception: what kept this rank from it.
+    """
+    # They load torch; the engine's process is watched by now.
+    import torch
+
+    from inlay.core.tensor_parallel import Rank
+    from inlay.engine.loading import free_for_pages, load_placed, set_threads
+    from inlay.engine.placing import Where
+    from inlay.models.rank_group import RankGroup, meet
+
+    set_threads(setup.config.threads, setup.degree)
+    write_frame(answers, RankReady())  # now the others need not wait long for this one
+    rank = Rank(setup.number, setup.degree)
+    group = RankGroup(rank, meet(setup.port), setup.device)
+    where = Where(placement=setup.placement, weight_format=setup.weight_format)
+    model = load_placed(setup.config, Path(setup.directory), setup.device, where, group)
+    write_frame(answers, RankReady(free_for_pages(setup.config, model)))
+    decode = msgspec.msgpack.Decoder(ToRank).decode
+    pool = None
+    with torch.inference_mode():
+        while (frame := read_frame(commands)) is not None:
+            match decode(frame):
+                case PoolSetup(dtype, page_tokens, num_pages):
+                    kv_format = model.kv_format(dtype=dtype, page_tokens=page_tokens)
+                    pool = model.new_kv_pool(kv_format, num_pages)
+                    write_frame(answers, RankReady())
+                case RankStep() as step:
+                    assert pool is not None, "pages come before steps"
+                    model.forward(batch_of(step), pool)
+
+
+def main() -> int:
+    """Run a rank; returns the exit status."""
+    # The engine decides when to stop: Ctrl-C and the end of a service reach it, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    commands = sys.stdin.buffer
+    setup = msgspec.json.decode(commands.readline(), type=RankSetup)
+    configure_logging(parse_log_setting(read_settings().log))
+    _end_with(setup.parent_pid)
+    # What libraries print must not come between answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        _serve(setup, commands, answers)
+    except RankLostError as error:
+        log.info("rank %d ends: %s", setup.number, error)
+        return RANK_LOST
+    except Exception as error:
+        log.debug("rank %d failed", setup.number, exc_info=error)
+        told = error if isinstance(error, InlayError) else EngineError(repr(error))
+        with contextlib.suppress(OSError):
+            write_frame(answers, failure_message(told))
+        return START_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # taking torch and its threads down in order would cost a second or two

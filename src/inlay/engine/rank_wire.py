@@ -1,0 +1,129 @@
+"""What an engine and the other ranks of its model say to each other: messages through pipes.
+
+A frame is the length of its MessagePack in four bytes, and that. An engine that waits for requests
+sends nothing, so the other ranks sleep in `read`, and see at once when it is gone.
+"""
+
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.core.messages import EngineFailure
+from inlay.core.placement import Placement
+from inlay.engine.config import EngineConfig
+from inlay.models.batch import ForwardBatch
+
+# Exit status of a rank that ends because another one is gone.
+RANK_LOST = 4
+_LENGTH_BYTES = 4
+
+
+class RankSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank reads first, one line of JSON.
+
+    Attributes:
+        directory: of the model.
+        device: of this rank.
+        placement: of the layers, on this rank's device; None: all on `device`.
+        number, degree: which rank, of how many.
+        port: where the ranks find each other.
+        parent_pid: the engine's process, whose end is also the rank's.
+    """
+
+    config: EngineConfig
+    directory: str
+    device: str
+    weight_format: str
+    placement: Placement | None
+    number: int
+    degree: int
+    port: int
+    parent_pid: int
+
+
+class PoolSetup(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The pages that each rank has a part of."""
+
+    dtype: str
+    page_tokens: int
+    num_pages: int
+
+
+class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A `ForwardBatch`, its arrays as bytes."""
+
+    token_ids: bytearray
+    positions: bytearray
+    query_starts: bytearray
+    context_lens: bytearray
+    page_table: bytearray
+    logit_rows: bytearray
+    decodes: bytearray | None
+
+
+class RankReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A rank has done what it was last told, and has this much free for pages."""
+
+    free_bytes: int = 0
+
+
+ToRank = PoolSetup | RankStep
+FromRank = RankReady | EngineFailure
+
+
+def step_of(batch: ForwardBatch) -> RankStep:
+    """What the other ranks need of a step."""
+
+    def data(array: NDArray[Any]) -> bytearray:
+        return bytearray(array.tobytes())
+
+    return RankStep(
+        token_ids=data(batch.token_ids_T),
+        positions=data(batch.positions_T),
+        query_starts=data(batch.query_starts_B1),
+        context_lens=data(batch.context_lens_B),
+        page_table=data(batch.page_table_BP),
+        logit_rows=data(batch.logit_rows_R),
+        decodes=None if batch.decode_T is None else data(batch.decode_T),
+    )
+
+
+def batch_of(step: RankStep) -> ForwardBatch:
+    """The batch that a step was made of, without room for the experts chosen."""
+
+    def numbers(data: bytearray) -> NDArray[np.int32]:
+        return np.frombuffer(data, np.int32)
+
+    context_lens_B = numbers(step.context_lens)
+    return ForwardBatch(
+        token_ids_T=numbers(step.token_ids),
+        positions_T=numbers(step.positions),
+        query_starts_B1=numbers(step.query_starts),
+        context_lens_B=context_lens_B,
+        page_table_BP=numbers(step.page_table).reshape(len(context_lens_B), -1),
+        logit_rows_R=numbers(step.logit_rows),
+        decode_T=None if step.decodes is None else np.frombuffer(step.decodes, np.bool_),
+    )
+
+
+def write_frame(stream: IO[bytes], message: ToRank | FromRank) -> None:
+    """Send a message.
+
+    Raises:
+        OSError: the other side is gone.
+    """
+    data = msgspec.msgpack.encode(message)
+    stream.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> bytes | None:
+    """The next message; None: the other side is gone, or wants no more."""
+    head = stream.read(_LENGTH_BYTES)
+    if len(head) < _LENGTH_BYTES:
+        return None
+    length = int.from_bytes(head, "little")
+    data = stream.read(length)
+    return data if len(data) == length else None

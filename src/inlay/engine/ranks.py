@@ -1,0 +1,232 @@
+"""The other ranks of an engine's model: their processes, and what happens when one ends.
+
+    ranks = Ranks(setup, degree)
+    model = load_model(..., group=ranks.meet(device))
+    model.around_step = ranks.step
+    free_bytes = ranks.loaded()
+    ranks.open_pool(PoolSetup(...))
+    ...
+    ranks.close()
+
+After a step that failed in one rank the others wait for sums that do not come, so such a failure is
+the engine's end.
+"""
+
+import contextlib
+import logging
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from inlay.core.errors import EngineError, InlayError, RankLostError
+from inlay.core.messages import EngineFailure
+from inlay.core.tensor_parallel import Rank
+from inlay.engine.failures import restore
+from inlay.engine.rank_wire import (
+    RANK_LOST,
+    FromRank,
+    PoolSetup,
+    RankReady,
+    RankSetup,
+    ToRank,
+    read_frame,
+    step_of,
+    write_frame,
+)
+from inlay.models.batch import ForwardBatch
+from inlay.models.rank_group import RankGroup, listen
+
+log = logging.getLogger(__name__)
+
+_CAUSE_S = 2.0  # until the rank that others lost says, or shows, what happened to it
+_STOP_GRACE_S = 2.0
+
+
+class _Process:
+    """One rank's process."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        self.number, self.degree = setup.number, setup.degree
+        self.answers: queue.SimpleQueue[RankReady | None] = queue.SimpleQueue()
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "inlay.engine.rank"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C in a terminal is for the engine, which then ends the ranks
+        )
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self._commands, self._output = self.popen.stdin, self.popen.stdout
+        with contextlib.suppress(OSError):  # it ended already, and will be found so
+            self._commands.write(msgspec.json.encode(setup) + b"\n")
+            self._commands.flush()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"rank {self.number} of {self.degree} (process {self.popen.pid})"
+
+    def send(self, message: ToRank) -> None:
+        """Tell it something. Raises OSError if it is gone."""
+        write_frame(self._commands, message)
+
+    def receive(self) -> InlayError | None:
+        """Take answers until it ends. Returns why; None: because others did."""
+        decode = msgspec.msgpack.Decoder(FromRank).decode
+        told: InlayError | None = None
+        while (frame := read_frame(self._output)) is not None:
+            match decode(frame):
+                case RankReady() as answer:
+                    self.answers.put(answer)
+                case EngineFailure(code, message):
+                    told = restore(code, f"{message} ({self.name})")
+        self._output.close()
+        status = self.popen.wait()
+        if told is not None or status == RANK_LOST:
+            return told
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended ({status})"
+        return RankLostError(f"{self.name} {how}; its part of the model is gone")
+
+    def hang_up(self) -> None:
+        """Say that there is no more to do."""
+        with contextlib.suppress(OSError):
+            self._commands.close()
+
+    def stop(self) -> None:
+        """Wait for its end, not for long."""
+        try:
+            self.popen.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+
+
+class Ranks:
+    """All ranks but the first, which is the caller's.
+
+    Args:
+        setup: of each rank but the first, given its number and the port where the ranks meet.
+
+    Attributes:
+        failure: why the engine cannot go on; None: it can.
+        on_failure: called, from another thread, when there is one.
+    """
+
+    def __init__(self, setup: Callable[[int, int], RankSetup], degree: int) -> None:
+        self.failure: InlayError | None = None
+        self.on_failure: Callable[[], None] | None = None
+        self._rank = Rank(0, degree)
+        self._store, port = listen()
+        self._group: RankGroup | None = None
+        self._closing = False
+        self._known = threading.Event()
+        self._lock = threading.Lock()
+        self._processes = [_Process(setup(number, port)) for number in range(1, degree)]
+        self._threads = [
+            threading.Thread(target=self._watch, args=(one,), name=f"rank-{one.number}")
+            for one in self._processes
+        ]
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    def meet(self, device: str) -> RankGroup:
+        """What this rank, the first, computes sums with. Waits until the others have started.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._answers()
+        self._group = RankGroup(self._rank, self._store, device)
+        return self._group
+
+    def loaded(self) -> int:
+        """Wait until the others have their weights. Returns what the scarcest has free for pages.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        return min(answer.free_bytes for answer in self._answers())
+
+    def open_pool(self, pool: PoolSetup) -> None:
+        """Have the others reserve their parts of the pages.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._send(pool)
+        self._answers()
+
+    @contextmanager
+    def step(self, batch: ForwardBatch) -> Iterator[None]:
+        """Have the others run a step beside this rank's.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._send(step_of(batch))
+        try:
+            yield
+        except Exception as error:
+            self._give_up(error)
+            assert self.failure is not None
+            raise self.failure from error
+
+    def close(self) -> None:
+        """End the processes."""
+        self._closing = True
+        for process in self._processes:
+            process.hang_up()
+        for process, thread in zip(self._processes, self._threads, strict=True):
+            process.stop()
+            thread.join()
+
+    def _send(self, message: ToRank) -> None:
+        for process in self._processes:
+            try:
+                process.send(message)
+            except OSError as error:
+                self._give_up(error)
+        if self.failure is not None:
+            raise self.failure
+
+    def _answers(self) -> list[RankReady]:
+        answers = [process.answers.get() for process in self._processes]
+        if self.failure is not None:
+            raise self.failure
+        return [answer for answer in answers if answer is not None]
+
+    def _watch(self, process: _Process) -> None:
+        error = process.receive()
+        if self._closing:
+            return
+        if error is not None:
+            self._fail(error)
+        elif not self._known.wait(_CAUSE_S):
+            self._fail(RankLostError(f"{process.name} lost the others"))
+
+    def _give_up(self, error: Exception) -> None:
+        """A step failed here: perhaps because a rank is gone, which its thread says then."""
+        lost = isinstance(error, RankLostError | OSError)
+        if not lost or not self._known.wait(_CAUSE_S):
+            told = f"a step failed, and the other ranks cannot go on without it: {error!r}"
+            self._fail(error if isinstance(error, InlayError) else EngineError(told))
+
+    def _fail(self, error: InlayError) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = error
+        self._known.set()
+        log.error("the ranks cannot go on: %s", error)
+        if self._group is not None:
+            self._group.abort()  # a GPU would wait for a rank that is gone
+        for process in self._processes:
+            process.answers.put(None)  # nobody waits for more of them
+        if self.on_failure is not None:
+            self.on_failure()
