@@ -45,7 +45,7 @@ PER_TOKEN = 8  # experts
 OPERATIONS = 8  # of a layer, each with the device's latency, before it asks
 ADJUSTMENTS = 3
 EXPECTED = "the gain expected"
-PAGES = 128
+PAGES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +182,7 @@ class Study:
         assert model.host_share is not None
         self._model, self._share = model, model.host_share
         self._driver = ModelDriver(model, PAGES)
+        self._sequence = self._driver.add([])
         (device,) = (one for one in threading.enumerate() if one.name == "fake-device")
         assert device.ident is not None and device.native_id is not None
         os.sched_setaffinity(device.native_id, {processor})
@@ -237,7 +238,8 @@ class Study:
     def _step_times(self, numbers: Sequence[int], steps: int) -> tuple[float, dict[int, float]]:
         """Processor time of the device, and of a step by deferred experts; all take turns."""
         total_s = dict.fromkeys((0, *numbers), 0.0)
-        sequence = self._driver.add([0] * (1 + steps * len(total_s)))
+        sequence = self._sequence
+        sequence.tokens, sequence.computed = [0] * (1 + steps * len(total_s)), 0
         self._driver.step([(sequence, 1)])
         busy_s = self._device_busy_s()
         for _ in range(steps):
