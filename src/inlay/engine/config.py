@@ -52,6 +52,8 @@ class EngineConfig:
             that a step needs first. Of packed weights nothing is waited for. `whole` waits for all.
         verify_weights: compare a packed model with its checksums before serving it, which reads
             all of it.
+        graph: `auto` replays decode steps from CUDA graphs where that works; `off` launches each
+            operation.
         placement: what goes to a GPU.
         experts: of the host, and those that a device keeps.
     """
@@ -65,6 +67,7 @@ class EngineConfig:
     offline: bool = False
     load: Literal["lazy", "whole"] = "lazy"
     verify_weights: bool = False
+    graph: Literal["auto", "off"] = "auto"
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -83,6 +86,8 @@ class EngineConfig:
             self._check_shared(number)
         if self.load not in ("lazy", "whole"):
             raise ConfigError(f"load is {self.load!r}: it must be lazy or whole")
+        if self.graph not in ("auto", "off"):
+            raise ConfigError(f"graph is {self.graph!r}: it must be auto or off")
         if self.max_context_tokens is not None and self.max_context_tokens < 2:
             raise ConfigError(f"max_context_tokens must be >= 2, got {self.max_context_tokens}")
         if self.threads is not None and self.threads < 1:

@@ -154,6 +154,7 @@ def load_placed(
             stream=experts.stream,
         ),
         group=group,
+        graph=config.graph == "auto",
     )
 
 

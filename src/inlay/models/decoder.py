@@ -10,6 +10,7 @@ Shapes: T new tokens, R wanted rows, M model width, V vocabulary, Q = heads * he
 rows of q, k and v, F width of a dense MLP, E experts, K experts per token.
 """
 
+import logging
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -17,8 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inlay.core.errors import InlayError
 from inlay.core.model_shape import ModelShape
+from inlay.core.placement import CPU
 from inlay.models.batch import ForwardBatch
+from inlay.models.decode_graph import DecodeGraphs
 from inlay.models.host_share import HostShare, HostStep
 from inlay.models.kv_pool import KvPart, KvPool
 from inlay.models.ops import Array, AttentionSpec, Ops, Step
@@ -33,6 +37,8 @@ from inlay.models.weights import (
     MlaWeights,
     Weights,
 )
+
+log = logging.getLogger(__name__)
 
 _FIRST_ROPE_POSITIONS = 2048
 _KEPT_VIEWS = 256
@@ -102,6 +108,7 @@ class Decoder:
         share: what the host has of the mixture layers; None: each is computed where it lies.
         group: the processes that share each layer; None: this one has all of it. The first gets
             the logits.
+        graph: replay decode steps, where devices record them.
     """
 
     def __init__(
@@ -111,8 +118,9 @@ class Decoder:
         placed: Placed,
         share: HostShare | None = None,
         group: RankGroup | None = None,
+        graph: bool = False,
     ) -> None:
-        self._weights, self._share = weights, share
+        self._share = share
         sparse = count()
         self._stages = [
             _Stage(
@@ -120,10 +128,22 @@ class Decoder:
             )
             for at in placed.placement.stages
         ]
+        self._graphs: DecodeGraphs | None = None
+        if graph and group is None and CPU not in placed.placement.devices:
+            try:
+                self._graphs = DecodeGraphs(
+                    self._stages, weights.embedding_VM, shape.max_context_tokens, share
+                )
+            except InlayError as error:
+                log.info("decode steps are not replayed: %s", error)
 
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         """Logits `[R, V]`, float32, of the wanted rows; keys and values go to the pool."""
+        if self._graphs is not None:
+            logits = self._graphs.forward(batch, pool)
+            if logits is not None:
+                return logits
         if self._share is None:
             return self._forward(batch, pool, None)
         with self._share.step(batch) as host:
@@ -138,7 +158,7 @@ class Decoder:
             hidden_TM = stage.forward(batch, part, host, hidden_TM)
             before = stage
         assert before is not None
-        return before.logits(len(batch.logit_rows_R), hidden_TM)
+        return before.logits(len(batch.logit_rows_R), hidden_TM, before.step)
 
 
 class _Stage:
@@ -153,13 +173,14 @@ class _Stage:
         sparse: Iterator[int],
         group: RankGroup | None,
     ) -> None:
-        self._shape, self._ops, self._weights, self._group = shape, ops, weights, group
+        self.ops = ops
+        self._shape, self._weights, self._group = shape, weights, group
         self._memory = _Workspace(shape, ops, 1)
         self._views: dict[int, _Views] = {}
         self._rope_positions = 0
         self._cos_SC: Any = None
         self._sin_SC: Any = None
-        self._step: Step = None
+        self.step: Step = None  # of the batch that came last
         self._layers: list[tuple[LayerWeights, AttentionSpec, int]] = []
         for own, number in enumerate(numbers):
             layer = weights.layers[number]
@@ -171,14 +192,21 @@ class _Stage:
         self, batch: ForwardBatch, pool: KvPart, host: HostStep | None, before_TM: Array
     ) -> Array:
         """The hidden states after these layers. `before_TM`: before them; None: tokens begin."""
-        ops, eps = self._ops, self._shape.norm_eps
-        self._grow_rope(int(batch.positions_T.max()) + 1)
+        ops = self.ops
         work = self._workspace(len(batch.token_ids_T))
-        step = self._step = ops.begin(batch, pool, self._cos_SC, self._sin_SC)
+        self.step = ops.begin(batch, pool, *self.rope(int(batch.positions_T.max()) + 1))
         if before_TM is None:
-            ops.embed(self._weights.embedding_VM, step, work.hidden_TM)
+            ops.embed(self._weights.embedding_VM, self.step, work.hidden_TM)
         else:
             ops.take(before_TM, work.hidden_TM)
+        self.run(self.step, work, host, batch.expert_ids_LTK)
+        return work.hidden_TM
+
+    def run(
+        self, step: Step, work: _Views, host: HostStep | None, chosen_LTK: Array | None = None
+    ) -> None:
+        """All layers, on `work.hidden_TM` in place. `chosen_LTK`: gets the experts chosen."""
+        ops, eps = self.ops, self._shape.norm_eps
         for layer, spec, mixture in self._layers:
             ops.rms_norm(work.hidden_TM, layer.attention_norm_M, eps, work.normed_TM)
             self._begin_sum(work)
@@ -195,21 +223,20 @@ class _Stage:
                 ops.linear(work.gated_TF, layer.mlp.down, work.hidden_TM, accumulate=True)
             else:
                 self._mix(layer.mlp, work, host, mixture)
-                if batch.expert_ids_LTK is not None:
-                    batch.expert_ids_LTK[mixture] = ops.to_numpy(work.expert_ids_TK)
+                if chosen_LTK is not None:
+                    chosen_LTK[mixture] = ops.to_numpy(work.expert_ids_TK)
             self._end_sum(work)
-        return work.hidden_TM
 
     def leave(self, hidden_TM: Array) -> Array:
         """The hidden states for another backend."""
-        return self._ops.leave(hidden_TM)
+        return self.ops.leave(hidden_TM)
 
-    def logits(self, rows: int, hidden_TM: Array) -> Tensor:
+    def logits(self, rows: int, hidden_TM: Array, step: Step) -> Tensor:
         """Of the wanted rows."""
-        ops, weights, group, vocab = self._ops, self._weights, self._group, self._shape.vocab
+        ops, weights, group, vocab = self.ops, self._weights, self._group, self._shape.vocab
         logits_RV = ops.empty(rows, vocab if group is None else len(group.rank.part(vocab)))
         if rows:
-            states_RM = ops.wanted_rows(hidden_TM, self._step)
+            states_RM = ops.wanted_rows(hidden_TM, step)
             ops.rms_norm(states_RM, weights.final_norm_M, self._shape.norm_eps, states_RM)
             ops.linear(states_RM, weights.head, logits_RV)
         if group is not None:
@@ -219,21 +246,21 @@ class _Stage:
     def _begin_sum(self, work: _Views) -> None:
         """What was computed before is whole in each rank, and counts once in the next sum."""
         if self._group is not None and not self._group.rank.is_first:
-            self._ops.clear(work.hidden_TM)
+            self.ops.clear(work.hidden_TM)
 
     def _end_sum(self, work: _Views) -> None:
         if self._group is not None:
-            self._ops.sum_ranks(self._group, work.hidden_TM)
+            self.ops.sum_ranks(self._group, work.hidden_TM)
 
     def _attend(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
-        ops = self._ops
+        ops = self.ops
         ops.linear(work.normed_TM, weights.qkv, work.down_TN)
         ops.rope_and_store(work.down_TN, spec, step)
         ops.attention(work.q_THD, spec, step, work.attended_THD)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
 
     def _attend_latent(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
-        ops, rank = self._ops, spec.value_dim
+        ops, rank = self.ops, spec.value_dim
         ops.linear(work.normed_TM, weights.down, work.down_TN)
         if weights.q_up is not None:
             latent_TL = work.q_latent_TL
@@ -254,7 +281,7 @@ class _Stage:
         self, weights: MixtureWeights, work: _Views, host: HostStep | None, mixture: int
     ) -> None:
         """Host and device have their experts at the same time."""
-        ops, shape = self._ops, self._shape
+        ops, shape = self.ops, self._shape
         ops.linear(work.normed_TM, weights.router, work.router_TE)
         ids_TK, weights_TK = work.expert_ids_TK, work.expert_weights_TK
         ops.route(work.router_TE, shape.router, weights.correction_E, ids_TK, weights_TK)
@@ -282,9 +309,13 @@ class _Stage:
             shared=weights.shared,
         )
 
+    def work(self, rows: int) -> _Views:
+        """New memory for activations."""
+        return _Views(_Workspace(self._shape, self.ops, rows), self._shape, rows)
+
     def _workspace(self, rows: int) -> _Views:
         if rows > self._memory.rows:
-            self._memory = _Workspace(self._shape, self._ops, 1 << (rows - 1).bit_length())
+            self._memory = _Workspace(self._shape, self.ops, 1 << (rows - 1).bit_length())
             self._views.clear()
         if rows not in self._views:
             if len(self._views) >= _KEPT_VIEWS:
@@ -292,14 +323,15 @@ class _Stage:
             self._views[rows] = _Views(self._memory, self._shape, rows)
         return self._views[rows]
 
-    def _grow_rope(self, positions: int) -> None:
-        if positions <= self._rope_positions:
-            return
-        doubled = 1 << max(positions, _FIRST_ROPE_POSITIONS - 1).bit_length()
-        positions = max(positions, min(doubled, self._shape.max_context_tokens))
-        cos, sin = rope_tables(self._shape.rope, positions)
-        self._cos_SC, self._sin_SC = self._ops.array(cos), self._ops.array(sin)
-        self._rope_positions = positions
+    def rope(self, positions: int) -> tuple[Array, Array]:
+        """cos and sin of at least so many positions."""
+        if positions > self._rope_positions:
+            doubled = 1 << max(positions, _FIRST_ROPE_POSITIONS - 1).bit_length()
+            positions = max(positions, min(doubled, self._shape.max_context_tokens))
+            cos, sin = rope_tables(self._shape.rope, positions)
+            self._cos_SC, self._sin_SC = self.ops.array(cos), self.ops.array(sin)
+            self._rope_positions = positions
+        return self._cos_SC, self._sin_SC
 
 
 def _spec(

@@ -28,9 +28,11 @@ class HandOverLine:
     Args:
         layers: experts of each mixture layer, all alike in number and width.
         page_locked: the buffers are for a device that copies by itself.
+        all_rows: the device copies all rows in each step, as a recording does; the host computes
+            those of the step.
 
     Attributes:
-        rows: of the step that was begun.
+        rows: that the device copies in the step that was begun.
     """
 
     def __init__(
@@ -41,13 +43,15 @@ class HandOverLine:
         max_rows: int,
         per_token: int,
         page_locked: bool,
+        all_rows: bool = False,
     ) -> None:
         hidden = layers[0].hidden
 
         def buffer(*size: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(size, dtype=dtype, pin_memory=page_locked)
 
-        self.max_rows, self.rows = max_rows, 0
+        self.max_rows, self.rows = max_rows, max_rows
+        self._all_rows = all_rows
         self.x_2TM = buffer(_SLOTS, max_rows, hidden, dtype=torch.float32)
         self.out_2TM = buffer(_SLOTS, max_rows, hidden, dtype=torch.float32)
         self.ids_2TK = buffer(_SLOTS, max_rows, per_token, dtype=torch.int32)
@@ -85,9 +89,10 @@ class HandOverLine:
             decode_T: tokens that were generated: these are counted, and may defer experts.
             deferred: how many.
         """
-        self.rows = len(decode_T)
+        if not self._all_rows:
+            self.rows = len(decode_T)
         self._pending = self.host.begin(
-            self.rows,
+            len(decode_T),
             on_host_LE=on_host_LE,
             deferred_T=decode_T * np.int32(deferred) if deferred else None,
             counted_T=decode_T,

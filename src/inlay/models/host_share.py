@@ -137,6 +137,8 @@ class HostShare:
         residency: which experts devices keep.
         mover: changes that; None where there is nothing to change.
         activations: of tokens that decoded, by `device` and `host`: who computed the experts.
+        host_s: seconds that the host has computed immediate experts, in all steps.
+        version: another one when layers have lost the experts that a device kept.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class HostShare:
     ) -> None:
         self.deferred = config.deferred
         self.activations = {"device": 0, "host": 0}
+        self.host_s, self.version = 0.0, 0
         self._shape, self._config = shape, config
         # Nobody else keeps residents: relief gives their memory back.
         self._layers = [replace(one, residents=None) for one in mixtures.values()]
@@ -182,8 +185,14 @@ class HostShare:
                 fill_first(residents, self.residency.slot_of_LE.shape[1])
 
     @contextmanager
-    def step(self, batch: ForwardBatch) -> Iterator[HostStep]:
+    def step(
+        self, batch: ForwardBatch, line: HandOverLine | None = None, *, trial: bool = False
+    ) -> Iterator[HostStep]:
         """The host waits for the layers of a step, and has answered all when it is over.
+
+        Args:
+            line: one that `new_line` made, for a step without prompts; None: as steps need it.
+            trial: the same step comes again, and is counted then; no expert moves in between.
 
         Raises:
             InlayError: the host's part failed.
@@ -194,8 +203,9 @@ class HostShare:
         began, streamed = self._clock.now(), self._start_streams(prompts)
         on_host_LE = ~self.residency.resident_LE
         alone = prompts == rows and len(streamed) == len(self._layers)
-        line = None if alone else self._line_for(rows)
+        line = None if alone else line or self._line_for(rows)
         if line is not None:
+            before_s = line.host.immediate_s
             line.begin(on_host_LE, decode_T, self.deferred)
         try:
             yield HostStep(
@@ -214,8 +224,10 @@ class HostShare:
             raise
         if line is not None:
             line.end()
+            self.host_s += line.host.immediate_s - before_s
             line.host.take_counts(self._counts_LE)
-            self._count(on_host_LE)
+            if not trial:
+                self._count(on_host_LE)
         if prompts == rows:
             took_s = self._clock.now() - began
             self._choice.observe(prompts, streamed=bool(streamed), seconds=took_s)
@@ -237,14 +249,22 @@ class HostShare:
     def _line_for(self, rows: int) -> HandOverLine:
         if self._line is None or rows > self._line.max_rows:
             self._line = None  # its memory first
-            self._line = HandOverLine(
-                [one.host for one in self._layers],
-                activation_of(self._shape.activation),
-                max_rows=1 << (rows - 1).bit_length(),
-                per_token=self._shape.experts_per_token,
-                page_locked=any(device.startswith("cuda") for device in self._devices),
-            )
+            self._line = self._new_line(1 << (rows - 1).bit_length())
         return self._line
+
+    def new_line(self, rows: int) -> HandOverLine:
+        """One for recorded steps of so many rows, in all of which the device has its addresses."""
+        return self._new_line(rows, all_rows=True)
+
+    def _new_line(self, rows: int, *, all_rows: bool = False) -> HandOverLine:
+        return HandOverLine(
+            [one.host for one in self._layers],
+            activation_of(self._shape.activation),
+            max_rows=rows,
+            per_token=self._shape.experts_per_token,
+            page_locked=any(device.startswith("cuda") for device in self._devices),
+            all_rows=all_rows,
+        )
 
     def _make_streams(self) -> dict[str, ExpertStream]:
         """One for each device that may get the host's experts for a step."""
@@ -290,11 +310,6 @@ class HostShare:
         return frozenset(wanted)
 
     @property
-    def host_s(self) -> float:
-        """Seconds that the host has computed immediate experts, in all steps of this size."""
-        return 0.0 if self._line is None else self._line.host.immediate_s
-
-    @property
     def layers(self) -> int:
         """Mixture layers of which the host has some."""
         return len(self._layers)
@@ -313,6 +328,7 @@ class HostShare:
                 self.mover.drop(place)
             self.residency.drop(place)
             self._residents_L[place] = None
+        self.version += 1
         log.warning(
             "a device ran out of memory: the experts of %d of %d layers leave it",
             len(given),

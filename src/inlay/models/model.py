@@ -78,6 +78,7 @@ class Model:
         kv_dtype: str,
         share: HostShare | None,
         group: RankGroup | None,
+        graph: bool,
     ) -> None:
         self.shape = shape
         self._rank = placed.rank
@@ -94,7 +95,7 @@ class Model:
         weakref.finalize(self, loading.close)
         if share is not None:
             weakref.finalize(self, share.close)
-        self._decoder = Decoder(self._own, weights, placed, self.host_share, group)
+        self._decoder = Decoder(self._own, weights, placed, self.host_share, group, graph)
         self._mapped = mapped
         self._kv_dtype = kv_dtype
         self._kv_dtypes = placed.kv_dtypes
@@ -248,6 +249,7 @@ def load_model(
     gpu_bytes: int | None = None,
     sharing: ShareConfig = ShareConfig(),  # noqa: B008 - it is frozen
     group: RankGroup | None = None,
+    graph: bool = False,
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
@@ -271,6 +273,7 @@ def load_model(
         sharing: of experts between host and devices. Where ranks share each layer, none move.
         group: the processes that share each layer; this one reads its rank's part of the tensors,
             and the first the host's experts.
+        graph: replay decode steps on GPUs; see `DecodeGraphs`.
 
     Raises:
         ConfigError: the ranks cannot share this model, or not with this placement.
@@ -319,6 +322,7 @@ def load_model(
         kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
         share=share,
         group=group,
+        graph=graph,
     )
 
 

@@ -26,6 +26,7 @@ from inlay.models.memory import free_memory_bytes
 from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 from inlay.models.rank_group import RankGroup
+from inlay.models.recorder import Recorder
 
 _NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
 
@@ -344,6 +345,10 @@ class NativeOps:
     def mark(self) -> Callable[[], None]:
         """Nothing is under way."""
         return lambda: None
+
+    def recorder(self) -> Recorder:
+        """As the protocol says: a call takes little beside its work."""
+        raise UnsupportedModelError(f"{self.name} record nothing")
 
     def settle(self) -> None:
         """Nothing is under way."""

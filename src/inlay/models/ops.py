@@ -24,6 +24,7 @@ from inlay.models.hand_over import HandOverLine, Residents
 from inlay.models.kv_pool import KvPart
 from inlay.models.quantized import Matrix
 from inlay.models.rank_group import RankGroup
+from inlay.models.recorder import Recorder
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
 Linear = Any  # a backend's packed matrix with its bias
@@ -234,6 +235,14 @@ class Ops(Protocol):
 
     def mark(self) -> Callable[[], None]:
         """What waits until all operations so far are over; it may be called in another thread."""
+        ...
+
+    def recorder(self) -> Recorder:
+        """What records operations, to give them to the device again with one launch.
+
+        Raises:
+            UnsupportedModelError: they cannot be recorded; the message says why.
+        """
         ...
 
     def settle(self) -> None:

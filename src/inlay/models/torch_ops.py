@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inlay import kernels
+from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
@@ -26,6 +27,7 @@ from inlay.models.memory import device_free_bytes
 from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.rank_group import RankGroup
+from inlay.models.recorder import Recorder
 from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler, route
 
@@ -389,6 +391,10 @@ class TorchOps:
             return lambda: None
         event = torch.cuda.current_stream(self._device).record_event()
         return lambda: event.synchronize()
+
+    def recorder(self) -> Recorder:
+        """Nothing is recorded."""
+        raise UnsupportedModelError(f"{self.name} records nothing")
 
     def settle(self) -> None:
         """As the protocol says."""

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from inlay import kernels
+from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.core.weight_format import FORMATS, format_named
+from inlay.models.batch import ForwardBatch
 from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.gpu import linear as products
 from inlay.models.gpu.attention import Paged
@@ -22,9 +24,12 @@ from inlay.models.gpu.rope import rope_and_store
 from inlay.models.gpu.route import route
 from inlay.models.gpu.staging import Staging
 from inlay.models.hand_over import activation_of
+from inlay.models.kv_pool import KvPart
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
 from inlay.models.quantized import Matrix
+from inlay.models.recorder import CudaRecorder, Recorder, make_current
+from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler
 from inlay.models.torch_ops import TorchLinear, TorchOps, TorchStep
 
@@ -46,6 +51,7 @@ class GpuOps(TorchOps):
         super().__init__(device, limit_bytes)
         self._host = NativeOps()
         self._staging = Staging(device)
+        self._asks_for_counts = False  # of tokens of each expert, before it launches more
 
     @property
     def name(self) -> str:
@@ -86,6 +92,7 @@ class GpuOps(TorchOps):
     ) -> Experts:
         """A slot for each; experts in float32 and float16 are PyTorch's."""
         if weight_format in FLOAT_FORMATS and weight_format != "bfloat16":
+            self._asks_for_counts = True
             return super().new_experts(experts, hidden, width, weight_format, biases=biases)
         return GpuExperts(
             experts,
@@ -96,6 +103,19 @@ class GpuOps(TorchOps):
             biases=biases,
             staging=self._staging,
         )
+
+    def recorder(self) -> Recorder:
+        """CUDA graphs."""
+        if self._asks_for_counts:
+            raise UnsupportedModelError(
+                f"{self.name} has experts in float32 or float16, which wait for the GPU between "
+                "launches"
+            )
+        if self._device.type != "cuda":
+            return super().recorder()
+        if not streams_take_turns(self._device):
+            raise UnsupportedModelError(f"streams of {self.device} do not take turns with the host")
+        return CudaRecorder(self._device)
 
     def residents(self, host: kernels.ExpertWeights, slots: int) -> SlottedExperts:
         """In the host's bytes; float32 is PyTorch's."""
@@ -117,6 +137,11 @@ class GpuOps(TorchOps):
         )
         self._host.set_expert(host, 0, tensors)
         experts.set_slot(number, host, 0)
+
+    def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
+        """As the protocol says."""
+        make_current(self._device)
+        return super().begin(batch, pool, cos_SC, sin_SC)
 
     def linear(
         self,

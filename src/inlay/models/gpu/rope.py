@@ -32,7 +32,8 @@ def rope_and_store(
         cos_TC, sin_TC: float32, of the tokens' positions; rows contiguous.
         data: the pool, `[pages, layers, planes, page_tokens, G, D]`.
         layer: its number.
-        slots_T: int64, `page_id * page_tokens + offset` of each token.
+        slots_T: int64, `page_id * page_tokens + offset` of each token; one of a negative slot is
+            not stored.
         heads: H.
         first: element of a head from which on 2 C are rotated, each with the one C behind it.
         q_norm_D, k_norm_D: float32, weights of RMS norms.
@@ -121,4 +122,4 @@ def _rotate(
         plane = (head - HEADS) // KV_HEADS
         place = (slot // page_tokens) * page_stride + (slot % page_tokens) * token_stride
         place += layer_start + plane * plane_stride + ((head - HEADS) % KV_HEADS) * WIDTH
-        tl.store(pool + place + d, x.to(pool.dtype.element_ty), mask=inside)
+        tl.store(pool + place + d, x.to(pool.dtype.element_ty), mask=inside & (slot >= 0))
