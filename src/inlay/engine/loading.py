@@ -138,14 +138,16 @@ def load_placed(
     where: Where,
     group: RankGroup | None = None,
 ) -> Model:
-    """Load a model's weights, or one rank's part of them. Raises as `load_model`."""
+    """Load a model's weights, or one rank's part of them, and all of that: others would wait for
+    what a step of one lacks. Raises as `load_model`.
+    """
     experts, gpu_memory = config.experts, config.placement.gpu_memory
     return load_model(
         directory,
         device=device,
         weight_format=where.weight_format,
         verify=config.verify_weights,
-        load=config.load,
+        load=config.load if group is None else "whole",
         placement=where.placement,
         gpu_bytes=None if gpu_memory is None else parse_bytes(gpu_memory),
         sharing=ShareConfig(

@@ -18,6 +18,7 @@ import msgspec
 
 from inlay.core.errors import EngineError, InlayError, RankLostError
 from inlay.core.log import configure_logging, parse_log_setting
+from inlay.core.placement import CPU
 from inlay.core.settings import read_settings
 from inlay.engine.failures import failure_message
 from inlay.engine.rank_wire import (
@@ -63,6 +64,8 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
     from inlay.engine.placing import Where
     from inlay.models.rank_group import RankGroup, meet
 
+    if setup.device != CPU:
+        torch.cuda.set_device(setup.device)  # else the first GPU would get a context, too
     set_threads(setup.config.threads, setup.degree)
     write_frame(answers, RankReady())  # now the others need not wait long for this one
     rank = Rank(setup.number, setup.degree)

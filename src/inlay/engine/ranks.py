@@ -227,6 +227,7 @@ class Ranks:
         if self._group is not None:
             self._group.abort()  # a GPU would wait for a rank that is gone
         for process in self._processes:
+            process.popen.kill()  # alone it is of no use
             process.answers.put(None)  # nobody waits for more of them
         if self.on_failure is not None:
             self.on_failure()

@@ -18,6 +18,7 @@ from inlay.core.errors import RankLostError, ResourceError
 from inlay.core.tensor_parallel import Rank
 
 _HOST = "127.0.0.1"
+_MEET_S = 30.0
 TIMEOUT_S = 120.0
 """For one sum: the slowest step of the host's experts has room in it."""
 
@@ -105,10 +106,12 @@ def _lost() -> Iterator[None]:
 
 def _gloo(rank: Rank, store: Store, timeout: timedelta) -> Any:
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout = timeout
+    options._timeout = min(timeout, timedelta(seconds=_MEET_S))
     # Ranks are on one machine. By itself Gloo asks for the host's name, which may not resolve.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=_HOST)]
-    return dist.ProcessGroupGloo(store, rank.number, rank.degree, options)
+    group = dist.ProcessGroupGloo(store, rank.number, rank.degree, options)
+    group._set_default_timeout(timeout)
+    return group
 
 
 def _nccl(rank: Rank, store: Store, timeout: timedelta) -> Any:

@@ -76,16 +76,16 @@ def test_processes_give_the_text_of_one(tmp_path: Path, architecture: str, degre
     with running(directory, 1) as engine:
         tokens, logprobs = answers(engine)
     with running(directory, degree) as engine:
-        assert engine.info.page_bytes > 0 and engine.cache.counts().total == engine.info.num_pages
+        assert engine.info.placement == f"each layer shared by {degree} processes"
         shared_tokens, shared_logprobs = answers(engine)
     assert shared_tokens == tokens
     assert len(logprobs) > 50
     assert shared_logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
-def test_deferral_and_weights_that_come_later(tmp_path: Path) -> None:
+def test_deferral(tmp_path: Path) -> None:
     directory = tiny(tmp_path)
-    more = {"experts": ExpertsConfig(deferral=1), "load": "lazy"}
+    more = {"experts": ExpertsConfig(deferral=1)}
     with running(directory, 1, **more) as engine:
         expected = answers(engine)
     with running(directory, 2, **more) as engine:
@@ -152,7 +152,9 @@ async def test_clients_learn_which_rank_is_gone(tmp_path: Path) -> None:
     await client.aclose()
 
 
-def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    """One more rank, of a model that is not there."""
     config = configured(tmp_path / "none", 2)
 
     def setup(number: int, port: int) -> RankSetup:
@@ -168,13 +170,21 @@ def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
             parent_pid=os.getpid(),
         )
 
-    ranks = Ranks(setup, 2)
-    try:
+    made = Ranks(setup, 2)
+    yield made
+    made.close()
+
+
+def test_a_rank_that_cannot_load_says_why(ranks: Ranks) -> None:
+    ranks.meet("cpu")
+    with pytest.raises(ModelNotFoundError, match=r"none.*\(rank 1 of 2 \(process \d+\)\)"):
+        ranks.loaded()
+
+
+def test_a_rank_that_is_killed_before_ranks_meet(ranks: Ranks) -> None:
+    ranks._processes[0].popen.kill()
+    with pytest.raises(RankLostError, match=r"rank 1 of 2 .* was killed by SIGKILL"):
         ranks.meet("cpu")
-        with pytest.raises(ModelNotFoundError, match=r"none.*\(rank 1 of 2 \(process \d+\)\)"):
-            ranks.loaded()
-    finally:
-        ranks.close()
 
 
 def test_what_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
