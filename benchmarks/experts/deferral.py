@@ -202,7 +202,7 @@ class Study:
         kept: list[Repeat] = []
         for _ in range(2 * wanted):
             before = self._layers()
-            device_s, step_s = self._step_times(numbers, steps)
+            busy, step_s = self._step_times(numbers, steps)
             after = self._layers()
             self._adjust(device_time, after)
             times = [one[0].before_s + one[0].host_s(PER_TOKEN) for one in (before, after)]
@@ -214,7 +214,7 @@ class Study:
                     expected={n: fmean((gain(before, n), gain(after, n))) for n in numbers},
                     step_s=step_s,
                     chosen=choose_deferred(before, most_deferred(PER_TOKEN)),
-                    device_cpu_share=device_s / (steps * sum(step_s.values())),
+                    device_cpu_share=busy,
                 )
             )
             if len(kept) == wanted:
@@ -236,21 +236,22 @@ class Study:
         return time.clock_gettime(self._device_clock) - self._ops.waited_s
 
     def _step_times(self, numbers: Sequence[int], steps: int) -> tuple[float, dict[int, float]]:
-        """Processor time of the device, and of a step by deferred experts; all take turns."""
-        total_s = dict.fromkeys((0, *numbers), 0.0)
+        """Share of the time that the device is busy, and medians by deferred experts."""
+        step_s: dict[int, list[float]] = {number: [] for number in (0, *numbers)}
         sequence = self._sequence
-        sequence.tokens, sequence.computed = [0] * (1 + steps * len(total_s)), 0
+        sequence.tokens, sequence.computed = [0] * (1 + steps * len(step_s)), 0
         self._driver.step([(sequence, 1)])
         busy_s = self._device_busy_s()
         for _ in range(steps):
-            for number in total_s:
+            for number, times in step_s.items():
                 self._share.deferred = number
                 began = time.perf_counter()
                 self._driver.step([(sequence, 1)])
-                total_s[number] += time.perf_counter() - began
+                times.append(time.perf_counter() - began)
         busy_s = self._device_busy_s() - busy_s
         self._share.deferred = 0
-        return busy_s, {number: seconds / steps for number, seconds in total_s.items()}
+        share = busy_s / sum(map(sum, step_s.values()))
+        return share, {number: median(times) for number, times in step_s.items()}
 
 
 def samples(

@@ -1,10 +1,11 @@
 """Prefill and decode rates of the engine on one model, as a program of its own.
 
-    python -m benchmarks.models.engine_rates DIRECTORY FORMAT PROMPT OUTPUT BATCH...
+    python -m benchmarks.models.engine_rates DIRECTORY FORMAT PROMPT OUTPUT BATCH... [SETTING...]
 
 Prints one JSON line per batch: so many random prompts of PROMPT tokens arrive together, and once
 the last of them has its first token, OUTPUT steps are timed in which each gets one. The first part
 is prefill, though prompts that are ready decode already while others wait. Greedy, no end token.
+Settings of the engine are written as `--set` takes them; on a GPU its idle share is told, too.
 
 Memory changes its speed within seconds on a shared machine, so steps are timed a few at a time,
 each time between two measurements of what memory gives; where these differ by more than `NOISE`,
@@ -19,21 +20,26 @@ import time
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.models.gpu_idle import idle_share
 from benchmarks.triples import NOISE
 from inlay import kernels
 from inlay.cache import CacheConfig
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.overrides import apply_overrides
 from inlay.engine import Engine, EngineConfig, SchedulerConfig
 
 PAGE_TOKENS = 16
 STEPS_AT_ONCE = 8
+IDLE_STEPS = 16  # each time; twice
 
 
 def main() -> None:
     """Load the model, then measure every batch."""
-    directory, weight_format, prompt_tokens, output_tokens, *batches = sys.argv[1:]
-    sizes = [int(batch) for batch in batches]
-    engine = new_engine(directory, weight_format, int(prompt_tokens), int(output_tokens), sizes)
+    directory, weight_format, prompt_tokens, output_tokens, *others = sys.argv[1:]
+    sizes = [int(one) for one in others if "=" not in one]
+    settings = [one for one in others if "=" in one]
+    lengths = int(prompt_tokens), int(output_tokens)
+    engine = new_engine(directory, weight_format, *lengths, sizes, settings)
     # Pages and caches as they are later.
     measure(engine, 1, int(prompt_tokens), 1)
     for batch in sizes:
@@ -45,27 +51,31 @@ def main() -> None:
 
 
 def new_engine(
-    directory: str, weight_format: str, prompt_tokens: int, output_tokens: int, batches: list[int]
+    directory: str,
+    weight_format: str,
+    prompt_tokens: int,
+    output_tokens: int,
+    batches: list[int],
+    settings: list[str],
 ) -> Engine:
     """An engine with room for the largest batch, and no prefix cache: prompts are all new."""
     # While the last prompt is computed, the first may be as many tokens ahead as there are prompts.
-    context = prompt_tokens + output_tokens + 2 * max(batches) + PAGE_TOKENS
-    return Engine(
-        EngineConfig(
-            model=directory,
-            device="cpu",
-            weight_format=weight_format,
-            load="whole",
-            max_context_tokens=context,
-            cache=CacheConfig(
-                pages=max(batches) * -(-context // PAGE_TOKENS),
-                page_tokens=PAGE_TOKENS,
-                prefix=False,
-            ),
-            scheduler=SchedulerConfig(max_running=max(batches)),
-            seed=0,
-        )
+    context = prompt_tokens + output_tokens + 2 * (max(batches) + IDLE_STEPS) + PAGE_TOKENS
+    config = EngineConfig(
+        model=directory,
+        device="cpu",
+        weight_format=weight_format,
+        load="whole",
+        max_context_tokens=context,
+        cache=CacheConfig(
+            pages=max(batches) * -(-context // PAGE_TOKENS),
+            page_tokens=PAGE_TOKENS,
+            prefix=False,
+        ),
+        scheduler=SchedulerConfig(max_running=max(batches)),
+        seed=0,
     )
+    return Engine(apply_overrides(config, settings))
 
 
 def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) -> dict[str, float]:
@@ -73,7 +83,8 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
 
     Returns:
         `prefill_tokens_per_s`, `decode_tokens_per_s`; `decode_read_gbs` of the same times; `kept`,
-        the share of them that count. If none does, all of them do.
+        the share of them that count. If none does, all of them do. On a GPU `gpu_idle_share` of
+        further steps.
     """
     draw = random.Random(batch)
     for index in range(batch):
@@ -91,6 +102,9 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
         waiting -= {output.request_id for output in engine.step()}
     prefill_s = time.perf_counter() - start
     times = decode_times(engine, batch, output_tokens)
+    idle = {}
+    if engine.info.device.startswith("cuda"):
+        idle["gpu_idle_share"] = idle_share(engine.step, IDLE_STEPS)
     for index in range(batch):
         engine.cancel(f"{batch}-{index}")
     engine.step()
@@ -101,6 +115,7 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
         "decode_tokens_per_s": batch / fmean(step_s for step_s, _, _ in counted),
         "decode_read_gbs": fmean((before + after) / 2 for _, before, after in counted),
         "kept": len(calm) / len(times),
+        **idle,
     }
 
 

@@ -17,6 +17,7 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.roofline import Formats, Step, parts_of, work_of
 from inlay.models.formats import full_name, part_formats
 
+LLAMA = "llama.cpp"  # the environment
 LLAMA_BENCH = "build/bin/llama-batched-bench"
 NAMES = ("prefill_tokens_per_s", "decode_tokens_per_s")
 DECODE_LIMIT = "DRAM reads of the touched weights"
@@ -54,26 +55,38 @@ class Gguf:
     batches: list[int]
 
 
-def engine_run(run: Run, model: Path, weight_format: str, batches: Sequence[int]) -> EngineRun:
-    """Ours."""
+def engine_run(
+    run: Run,
+    model: Path,
+    weight_format: str,
+    batches: Sequence[int],
+    settings: Sequence[str] = (),
+) -> EngineRun:
+    """Ours; `settings` of the engine, as `--set` takes them."""
     command = [
         sys.executable, "-m", "benchmarks.models.engine_rates", str(model), weight_format,
         str(run.workload["prompt_tokens"]), str(run.workload["output_tokens"]),
-        *map(str, batches),
+        *map(str, batches), *settings,
     ]  # fmt: skip
     *rows, about = json_lines(command)
     return EngineRun(rates={row.pop("batch"): row for row in rows}, **about)
 
 
-def llama_rates(run: Run, file: Path, batches: Sequence[int]) -> Rates:
+def llama_rates(
+    run: Run,
+    file: Path,
+    batches: Sequence[int],
+    environment: str = LLAMA,
+    options: Sequence[str] = (),
+) -> Rates:
     """The peer: what its own `llama-batched-bench` prints, by batch."""
     prompt, output = run.workload["prompt_tokens"], run.workload["output_tokens"]
-    folder = peers.environment(run.peers, "llama.cpp")
+    folder = peers.environment(run.peers, environment)
     command = [
         f"{folder}/{LLAMA_BENCH}", "-m", str(file),
         "-c", str(max(batches) * (prompt + output)), "-npp", str(prompt), "-ntg", str(output),
         "-npl", ",".join(map(str, batches)), "-t", str(kernels.num_threads()),
-        "--output-format", "jsonl",
+        "--output-format", "jsonl", *options,
     ]  # fmt: skip
     return {
         row["pl"]: dict(zip(NAMES, (row["speed_pp"], row["speed_tg"]), strict=True))
@@ -81,9 +94,9 @@ def llama_rates(run: Run, file: Path, batches: Sequence[int]) -> Rates:
     }
 
 
-def llama_label(run: Run, experts: str, rest: str) -> str | None:
+def llama_label(run: Run, experts: str, rest: str, environment: str = LLAMA) -> str | None:
     """What the peer is called with matrices of these types; None if it is not there."""
-    llama = peers.environment(run.peers, "llama.cpp")
+    llama = peers.environment(run.peers, environment)
     if llama is None:
         return None
     if not (llama / LLAMA_BENCH).is_file():
@@ -91,7 +104,7 @@ def llama_label(run: Run, experts: str, rest: str) -> str | None:
         return None
     version = (llama / "version").read_text().strip()
     types = experts if experts == rest else f"{experts} experts, {rest} rest"
-    return f"llama.cpp ({version}) {types}"
+    return f"{environment} ({version}) {types}"
 
 
 def write_ggufs(
