@@ -43,11 +43,14 @@ class CudaRecorder:
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """As the protocol says."""
-        graph = torch.cuda.CUDAGraph()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         recording = torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         )
-        with torch.cuda.device(self._device), recording:
-            run()
+        try:
+            with torch.cuda.device(self._device), recording:
+                run()
+        finally:  # PyTorch stays in the stream that records, if what it recorded is not valid
+            torch.cuda.set_stream(before)
         replay: Callable[[], None] = graph.replay
         return replay

@@ -1,12 +1,20 @@
-"""The same engine on a CUDA device: plain PyTorch, without the CPU kernels."""
+"""The same engine on a CUDA device."""
+
+import logging
+from contextlib import closing
 
 import pytest
 
+from inlay.cache import CacheConfig
 from inlay.core.messages import SamplingParams
 from inlay.engine import Engine, EngineConfig
+from inlay.experts.config import ExpertsConfig, PlacementConfig
+from tests.integration.engine.engines import DEMO
 from tests.support.tiny_models import make_tiny_model
 
 PROMPTS = ["The lantern hangs", "A carpenter sets small pieces", "Every morning the ferry " * 20]
+WORDS = ["Define lantern.", "Define harbour.", "Define copper."]
+GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
 @pytest.mark.gpu
@@ -23,3 +31,51 @@ def test_greedy_text_is_that_of_the_cpu(architecture, tmp_path):
         assert first == again
         texts[device] = first
     assert texts["cpu"] == texts["cuda"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weight_format", ["bfloat16", "int4:g32+bfloat16"])
+@pytest.mark.parametrize("gpu_experts", [None, 4, 0])
+@pytest.mark.parametrize("deferral", [0, 2])
+def test_replayed_steps_give_the_same_text(weight_format, gpu_experts, deferral, caplog):
+    caplog.set_level(logging.INFO, "inlay.models.decode_graph")
+    texts = {}
+    for graph in ("off", "auto"):
+        with closing(_demo(weight_format, graph, gpu_experts, deferral=deferral, moves="0")) as it:
+            # Recordings of three rows, and of one.
+            texts[graph] = [c.text for c in it.generate(WORDS, GREEDY)]
+            texts[graph] += [c.text for c in it.generate(WORDS[:1], GREEDY)]
+    assert texts["off"] == texts["auto"]
+    assert {1, 3} <= _sizes_of(caplog)
+
+
+@pytest.mark.gpu
+def test_steps_are_replayed_while_experts_move(caplog):
+    caplog.set_level(logging.INFO, "inlay.models.decode_graph")
+    with closing(_demo("bfloat16", "auto", 4, deferral=2, moves="1GiB")) as engine:
+        texts = [c.text for c in engine.generate(WORDS * 4, GREEDY)]
+        assert all(texts) and engine.stats().experts_moved > 0
+    assert 12 in _sizes_of(caplog)
+
+
+def _demo(weight_format, graph, gpu_experts, **experts):
+    return Engine(
+        EngineConfig(
+            model=str(DEMO),
+            device="cuda",
+            weight_format=weight_format,
+            graph=graph,
+            placement=PlacementConfig(gpu_experts=gpu_experts),
+            experts=ExpertsConfig(stream=0, **experts),
+            cache=CacheConfig(pages=200),
+        )
+    )
+
+
+def _sizes_of(caplog):
+    assert not [line for line in caplog.messages if "not replayed" in line], caplog.text
+    return {
+        int(line.split(" up to ")[1].split()[0])
+        for line in caplog.messages
+        if "are replayed" in line
+    }
