@@ -132,7 +132,11 @@ class DecodeGraphs:
 
     Args:
         table_VM: of embeddings, the host's.
-        pages: of the longest request.
+        context_tokens: of the longest request that is replayed.
+        share: what the host has of the mixture layers.
+
+    Cost: of a recording that is made, two steps one operation at a time, about; memory for what
+        lies between operations, which all recordings of a stage share.
 
     Raises:
         InlayError: a stage's backend records nothing; the message says why.
@@ -174,7 +178,7 @@ class DecodeGraphs:
         try:
             return self._record(size, batch, pool)
         except Exception as error:
-            self._turn_off(str(error) if isinstance(error, InlayError) else repr(error))
+            self._turn_off(_first_of(error))
             return None
 
     def _size(self, batch: ForwardBatch, pool: KvPool) -> int | None:
@@ -259,6 +263,13 @@ def _run(part: _Part, _number: int, host: HostStep | None) -> None:
 def _replay(part: _Part, _number: int, _host: HostStep | None) -> None:
     assert part.replay is not None
     part.replay()
+
+
+def _first_of(error: BaseException) -> str:
+    """What went wrong first: ending a recording that is not valid fails once more."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error) if isinstance(error, InlayError) else repr(error)
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:
