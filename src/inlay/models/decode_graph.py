@@ -25,7 +25,8 @@ from inlay.core.errors import InlayError
 from inlay.core.units import format_bytes
 from inlay.models.batch import ForwardBatch
 from inlay.models.hand_over import HandOverLine
-from inlay.models.host_share import HostShare, HostStep
+from inlay.models.host_share import HostShare
+from inlay.models.host_step import HostStep
 from inlay.models.kv_pool import KvPart, KvPool
 from inlay.models.ops import Array, Ops, Step
 from inlay.models.recorder import Recorder

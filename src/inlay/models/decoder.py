@@ -23,7 +23,8 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
 from inlay.models.batch import ForwardBatch
 from inlay.models.decode_graph import DecodeGraphs
-from inlay.models.host_share import HostShare, HostStep
+from inlay.models.host_share import HostShare
+from inlay.models.host_step import HostStep
 from inlay.models.kv_pool import KvPart, KvPool
 from inlay.models.ops import Array, AttentionSpec, Ops, Step
 from inlay.models.placed import Placed

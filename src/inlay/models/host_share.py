@@ -8,7 +8,7 @@ Shapes: T tokens, L mixture layers that the host shares, E experts.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from inlay import kernels
 from inlay.core.clock import SystemClock
-from inlay.core.model_shape import Activation, ModelShape
+from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU, PrefillAt
 from inlay.experts import Residency
 from inlay.experts.streaming import StreamChoice
@@ -27,7 +27,8 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.expert_mover import ExpertMover
 from inlay.models.expert_stream import ExpertStream
 from inlay.models.hand_over import HandOverLine, Residents, activation_of, fill_first
-from inlay.models.ops import Array, Experts, Ops
+from inlay.models.host_step import HostStep
+from inlay.models.ops import Ops
 
 log = logging.getLogger(__name__)
 
@@ -63,67 +64,6 @@ class ShareConfig:
     moves_per_s: int = 0
     stream: Literal["auto"] | int = 0
     stream_bytes: int = STREAM_BYTES
-
-
-@dataclass(frozen=True)
-class HostStep:
-    """One step.
-
-    Attributes:
-        line: on which the host is asked; None: it has no part in this step.
-        streamed: places of layers whose host experts come to their device for tokens of prompts.
-        streams: what brings them, by device.
-        prompt_T: these tokens; the line has the others.
-    """
-
-    line: HandOverLine | None
-    places: dict[int, int]
-    residents_L: Sequence[Residents | None]
-    streamed: frozenset[int]
-    streams: Mapping[str, ExpertStream]
-    prompt_T: NDArray[np.bool_]
-
-    def has(self, mixture: int) -> bool:
-        """Whether the host shares a layer."""
-        return mixture in self.places
-
-    def mix(
-        self,
-        ops: Ops,
-        mixture: int,
-        x_TM: Array,
-        ids_TK: Array,
-        routing_TK: Array,
-        out_TM: Array,
-        *,
-        activation: Activation,
-        shared: Experts | None,
-    ) -> None:
-        """As `Ops.moe`, host and device at the same time."""
-        place = self.places[mixture]
-        streams = place in self.streamed
-        if self.line is not None:
-            asked_TK = ops.mask_rows(ids_TK, ~self.prompt_T) if streams else ids_TK
-            ops.ask(self.line, place, x_TM, asked_TK, routing_TK)
-        residents = self.residents_L[place]
-        if residents is not None or shared is not None:
-            ops.moe(
-                x_TM, residents, ids_TK, routing_TK, out_TM, activation=activation, shared=shared
-            )
-        if streams:
-            brought_TK = ids_TK if self.line is None else ops.mask_rows(ids_TK, self.prompt_T)
-            for experts in self.streams[ops.device].groups(place):
-                ops.moe(
-                    x_TM,
-                    experts,
-                    brought_TK,
-                    routing_TK,
-                    out_TM,
-                    activation=activation,
-                    shared=None,
-                )
-        if self.line is not None:
-            ops.add_answer(self.line, place, out_TM)
 
 
 class HostShare:
@@ -318,7 +258,15 @@ class HostShare:
         return [place for place, one in enumerate(self._residents_L) if one is not None]
 
     def relieve(self) -> bool:
-        """Give memory of devices back, a quarter of the layers' experts; False: there is none."""
+        """Give memory of devices back: that of experts that come for a step, then a quarter of the
+        layers' experts. False: there is none.
+        """
+        if self._streams:
+            for stream in self._streams.values():
+                stream.close()
+            self._streams = {}
+            log.warning("a device ran out of memory: no experts come there for long prompts")
+            return True
         keeping = self._keeping()
         if not keeping:
             return False
