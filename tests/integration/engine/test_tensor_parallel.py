@@ -199,3 +199,21 @@ def test_what_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
         PlacementConfig(tensor_parallel=2, rules=Path("rules.yaml"))
     with pytest.raises(ConfigError, match="must be at least 1, got 0"):
         PlacementConfig(tensor_parallel=0)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("gpu_experts", [None, 3])
+def test_text_of_two_gpus(tmp_path: Path, gpu_experts: int | None) -> None:
+    sizes = {"num_attention_heads": 8, "head_dim": 32, "moe_intermediate_size": 64}
+    directory = make_tiny_model(tmp_path, "qwen3_moe", num_hidden_layers=3, **sizes)
+    texts = []
+    for degree in (1, 2):
+        placement = PlacementConfig(tensor_parallel=degree, gpu_experts=gpu_experts)
+        engine = Engine(
+            EngineConfig(
+                model=str(directory), device="cuda", weight_format="float32", placement=placement
+            )
+        )
+        texts.append(answers(engine)[0])
+        engine.close()
+    assert texts[0] == texts[1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Type
 
 from inlay.core.errors import ConfigError, RankLostError, UnsupportedModelError
 from inlay.core.placement import LayerPlacement, Placement
@@ -14,6 +15,7 @@ from inlay.models.fake_device import FakeDevice, FakeOps
 from inlay.models.host_share import ShareConfig
 from inlay.models.model import Model, load_model
 from inlay.models.rank_group import RankGroup
+from tests.support.gguf_files import gguf_and_floats
 from tests.support.model_driver import ModelDriver
 from tests.support.quantized_files import quantize_files
 from tests.support.rank_threads import in_ranks
@@ -210,3 +212,21 @@ def test_a_late_rank_is_not_waited_for_for_ever() -> None:
     done = threading.Event()
     in_ranks(2, first_waits, timeout_s=0.5)
     assert done.is_set()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "sizes"),
+    [
+        ("llama", Type.Q4_K, {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}),
+        ("qwen3_moe", Type.Q8_0, {"moe_intermediate_size": 64, "head_dim": 32}),
+        (
+            "deepseek_v3",
+            Type.Q8_0,
+            {"hidden_size": 96, "q_lora_rank": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
+            | {"moe_intermediate_size": 64, "intermediate_size": 128},
+        ),
+    ],
+)
+def test_gguf_files(tmp_path: Path, architecture: str, kind: Type, sizes: dict[str, Any]) -> None:
+    file, _ = gguf_and_floats(tmp_path, kind, sizes | {"architecture": architecture})
+    check(file, 2, lambda group: on_cpu(file, group))
