@@ -58,7 +58,7 @@ class ExpertsConfig:
             `max_divergence` asks for it.
         max_divergence: most that `auto` may change the next token's distribution: the mean KL
             divergence in nats from no deferral, over answers of the model to sample questions. Of
-            the demo model's answers none got worse at 0.002, and one in 75 at 0.006.
+            the demo model's answers as many were right at 0.002, and one in 75 fewer at 0.006.
         moves: most bytes of experts that come to the device in a second, because they are used
             often, while others leave it; 0: all stay where they were put.
         stream: prompt tokens of a step from which the device gets the host's experts for it,

@@ -34,11 +34,10 @@ def test_each_point_is_a_setting_of_the_engine(share: float, experts: int) -> No
     case = load_case("experts/on_gpu")
     shape = RandomModel("deepseek-v2-lite", 0).shape
     point = {"gpu_share": share, "deferral": "auto", "graph": "off"}
-    *others, graph = settings(Run(case=case), shape, point)
-    config = apply_overrides(EngineConfig(), others)
+    config = apply_overrides(EngineConfig(), settings(Run(case=case), shape, point))
     assert config.device == "cuda" and config.placement.gpu_experts == experts
     assert config.experts.deferral == "auto" and config.experts.moves_per_s == 0
-    assert graph == "graph=off"
+    assert config.graph == "off"
 
 
 def test_the_peer_keeps_the_same_share() -> None:
