@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.models.gpu_idle import idle_share
+from benchmarks.experts import gpu_idle
 from benchmarks.triples import NOISE
 from inlay import kernels
 from inlay.cache import CacheConfig
@@ -30,7 +30,7 @@ from inlay.engine import Engine, EngineConfig, SchedulerConfig
 
 PAGE_TOKENS = 16
 STEPS_AT_ONCE = 8
-IDLE_STEPS = 16  # each time; twice
+IDLE_STEPS = 16
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def new_engine(
 ) -> Engine:
     """An engine with room for the largest batch, and no prefix cache: prompts are all new."""
     # While the last prompt is computed, the first may be as many tokens ahead as there are prompts.
-    context = prompt_tokens + output_tokens + 2 * (max(batches) + IDLE_STEPS) + PAGE_TOKENS
+    context = prompt_tokens + output_tokens + 2 * max(batches) + IDLE_STEPS + PAGE_TOKENS
     config = EngineConfig(
         model=directory,
         device="cpu",
@@ -104,7 +104,7 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
     times = decode_times(engine, batch, output_tokens)
     idle = {}
     if engine.info.device.startswith("cuda"):
-        idle["gpu_idle_share"] = idle_share(engine.step, IDLE_STEPS)
+        idle["gpu_idle_share"] = gpu_idle.measure(engine.step, steps=IDLE_STEPS).most_of_launches
     for index in range(batch):
         engine.cancel(f"{batch}-{index}")
     engine.step()

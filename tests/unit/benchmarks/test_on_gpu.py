@@ -9,7 +9,6 @@ import torch
 from benchmarks import __main__ as program
 from benchmarks.case import Run, load_case
 from benchmarks.experts.on_gpu import peer_options, settings
-from benchmarks.models.gpu_idle import covered
 from benchmarks.models.random_model import RandomModel
 from inlay.core.overrides import apply_overrides
 from inlay.engine import EngineConfig
@@ -46,8 +45,3 @@ def test_the_peer_keeps_the_same_share() -> None:
     assert shape.layers == 27 and len(shape.sparse_layers) == 26
     on_host = {share: int(peer_options(shape, share)[-1]) for share in (0.0, 0.5, 1.0)}
     assert on_host == {0.0: 27, 0.5: 14, 1.0: 0}
-
-
-def test_time_that_spans_share_counts_once() -> None:
-    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
-    assert covered([]) == 0
