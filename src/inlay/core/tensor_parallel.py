@@ -65,9 +65,11 @@ def shape_of_rank(shape: ModelShape, degree: int) -> ModelShape:
     Raises:
         ConfigError: something cannot be divided; says what, and which numbers of ranks can.
     """
+    if degree == 1:
+        return shape
     undivided = _undivided(shape, degree)
     if undivided:
-        possible = [n for n in range(1, _MOST_RANKS + 1) if not _undivided(shape, n)]
+        possible = [1, *(n for n in range(2, _MOST_RANKS + 1) if not _undivided(shape, n))]
         raise ConfigError(
             f"placement.tensor_parallel={degree} does not divide this model: {undivided}; "
             f"possible are {', '.join(map(str, possible))}"

@@ -104,3 +104,10 @@ def test_ranks_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"rank 2 is not in 0\.\.1"):
         Rank(2, 2)
     assert "there is at least one process" in refusal(SHAPE, 0)
+
+
+def test_one_rank_divides_nothing() -> None:
+    """Whatever the files have: also a width whose last group is not full."""
+    uneven = replace(quantized(128), moe_intermediate=300)
+    assert shape_of_rank(uneven, 1) is uneven
+    assert "possible are 1" in refusal(uneven, 2)

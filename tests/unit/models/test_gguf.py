@@ -36,7 +36,7 @@ FORMATS = {
 
 def held_and_meant(directory: Path, floats: Path, **options: Any) -> Iterator[tuple[Any, Any]]:
     """Matrices of a layer, as they are held and as the file means them."""
-    weights = load_model(directory, **options)._decoder._weights
+    weights = load_model(directory, **options)._decoder._stages[0]._weights
     layer, meant = weights.layers[1], load_file(floats / "model.safetensors")
     parts = ("gate_proj", "up_proj", "down_proj")
     for part, held in zip(parts, layer.mlp.experts.dequantize(3), strict=True):
@@ -80,11 +80,11 @@ def test_formats_of_experts_and_rest(tmp_path: Path) -> None:
     config["tie_word_embeddings"] = False
     directory, floats = gguf_and_floats(tmp_path, Type.Q8_0, config, experts=Type.MXFP4)
     model = load_model(directory)
-    layer = model._decoder._weights.layers[0]
+    layer = model._decoder._stages[0]._weights.layers[0]
     assert model.weight_format == "mxfp4"
     assert layer.attention.output.weight.format == "int8:g32"
     meant = load_file(floats / "model.safetensors")
-    head = model._decoder._weights.head.weight
+    head = model._decoder._stages[0]._weights.head.weight
     assert head.format == "int8:g32"
     # Its codes as they are; scales are rounded to bfloat16.
     np.testing.assert_allclose(head.dequantize(), meant["lm_head.weight"].numpy(), rtol=2**-8)
@@ -98,7 +98,7 @@ def test_matrices_of_latent_heads_are_held_in_8_bits(tmp_path: Path) -> None:
     config = {"architecture": "deepseek_v3", "hidden_size": 96, "q_lora_rank": 32}
     heads = {"qk_nope_head_dim": 32, "v_head_dim": 32}
     directory, floats = gguf_and_floats(tmp_path, Type.Q8_0, config | heads)
-    attention = load_model(directory)._decoder._weights.layers[0].attention
+    attention = load_model(directory)._decoder._stages[0]._weights.layers[0].attention
     meant = load_file(floats / "model.safetensors")["model.layers.0.self_attn.kv_b_proj.weight"]
     rank = meant.shape[1]
     by_head = meant.view(-1, 64, rank).numpy()

@@ -49,7 +49,7 @@ def test_each_part_is_held_as_said(tmp_path: Path, weight_format: str, dtype: st
         expected = kernels.pack_linear(source.numpy(), name).dequantize()
         assert np.array_equal(packed.weight.dequantize(), expected)
 
-    weights = model._decoder._weights
+    weights = model._decoder._stages[0]._weights
     attention, mlp = "model.layers.{}.self_attn.{}_proj", "model.layers.{}.mlp.{}"
     for i, layer in enumerate(weights.layers):
         check(layer.attention.qkv, other, *(attention.format(i, part) for part in "qkv"))
@@ -88,7 +88,7 @@ def test_estimated_memory(tmp_path: Path) -> None:
     )  # fmt: skip
     for name in kernels.FORMATS:
         model = load_model(directory, weight_format=name)
-        weights = model._decoder._weights
+        weights = model._decoder._stages[0]._weights
         matrices = [weights.head]
         for layer in weights.layers:
             matrices += [layer.attention.qkv, layer.attention.output, layer.mlp.router]
