@@ -181,6 +181,7 @@ class TransferBench:
         starts: list[float] = []
         ends: list[float] = []
         failed: list[BaseException] = []
+        over = [threading.Event() for _ in range(config.threads)]
         ready = threading.Barrier(config.threads, action=lambda: starts.append(time.perf_counter()))
 
         def work(thread: int) -> None:
@@ -200,21 +201,26 @@ class TransferBench:
                 failed.append(error)
                 self._stopped.set()
                 ready.abort()
+            finally:
+                over[thread].set()
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(config.threads)]
-        for thread in threads:
-            thread.start()
         try:
             for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.1)  # a join without end would not let Ctrl-C through
+                thread.start()  # which waits, so Ctrl-C may come here, too
+            for one in over:
+                # Not by joining: a join that Ctrl-C ends takes its thread for dead (bpo-45274).
+                while not one.wait(0.1):  # without an end Ctrl-C would not come through
+                    pass
         except BaseException:
             self._stopped.set()
-            for thread in threads:
-                thread.join(1)
+            ready.abort()  # some may wait for those that were not started
+            started = [over[n] for n, thread in enumerate(threads) if thread.ident is not None]
+            for one in started:
+                one.wait(1)
             self._engine.close()  # which ends calls that still wait
-            for thread in threads:
-                thread.join()
+            for one in started:
+                one.wait()
             raise
         if failed:
             broken = [e for e in failed if not isinstance(e, threading.BrokenBarrierError)]
