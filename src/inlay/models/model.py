@@ -193,10 +193,11 @@ class Model:
 
     @property
     def placement_line(self) -> str:
-        """What is where, for people; empty where one device has all."""
+        """What is where, for people; empty where one device, or the CPU, has all."""
         degree = self._rank.degree
         words = [] if self._rank.is_alone else [f"each layer shared by {degree} processes"]
-        if len(self.placement.devices) > 1 or self.host_share is not None:
+        devices = self.placement.devices
+        if len(devices) > 1 or (self.host_share is not None and devices != (CPU,)):
             words += placement_words(self.placement, self.shape)
         return ", ".join(words)
 

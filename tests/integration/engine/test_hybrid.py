@@ -216,6 +216,7 @@ def test_the_guard_looks_at_answers_that_the_model_gives(text):
 def test_names_of_blocks_tell_what_was_deferred(make):
     exact, changed = make(), make(deferral=2)
     assert changed.info.deferred == 2 and exact.info.deferred == 0
+    assert not changed.info.placement  # all of it is on the CPU
     named = [engine.cache.names("") for engine in (exact, changed)]
     for names in named:
         names.extend(range(16))
