@@ -11,6 +11,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "cancel", "error"]
 Tier = Literal["host", "disk", "store"]
 TIERS: tuple[Tier, ...] = ("host", "disk", "store")
+Phase = Literal["both", "prefill", "decode"]
 StructureKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 
@@ -85,6 +86,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
         priority: lower runs earlier; ties by arrival.
         cache_salt: requests reuse each other's KV only under the same salt.
         trace: also report experts used per layer and pages reused (`RequestTrace`).
+        phase: `both`; `prefill`: compute the KV of all tokens but the last, and send it where a
+            `KvTarget` says; `decode`: another instance computes that, this one reserves pages for
+            it, says where they are, and goes on from there. If it does not come, it computes it.
+        produced: output tokens of each choice so far, where another instance has begun; None for a
+            choice that is finished. They are not put out again. Empty: nothing has begun.
+        age_s: how long ago `arrival_s` was when this was sent, from a machine with another clock;
+            None: from this one.
     """
 
     request_id: str
@@ -94,6 +102,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     priority: int = 0
     cache_salt: str = ""
     trace: bool = False
+    phase: Phase = "both"
+    produced: tuple[tuple[int, ...] | None, ...] = ()
+    age_s: float | None = None
 
 
 class CancelRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
