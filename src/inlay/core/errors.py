@@ -8,6 +8,7 @@
     │   ├── ContextLengthError         prompt and output do not fit into the context
     │   └── StructureError             a JSON schema, regex or choice list cannot be compiled
     ├── OverloadedError                the queue is full: try again after `retry_after_s`
+    ├── AdmissionError                 an objective cannot be kept: try again after `retry_after_s`
     ├── ModelError                     a model cannot be loaded
     │   ├── ModelNotFoundError         no such directory, hub name or file in it
     │   ├── ModelFileError             a file is there but damaged or inconsistent
@@ -122,6 +123,21 @@ class OverloadedError(InlayError):
 
     code = "overloaded"
     http_status = 503
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class AdmissionError(InlayError):
+    """A request was refused at arrival: its objectives, or those of others, would not be kept.
+
+    Attributes:
+        retry_after_s: when it would probably be taken, in seconds.
+    """
+
+    code = "not_admitted"
+    http_status = 429
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)

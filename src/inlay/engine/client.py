@@ -32,6 +32,7 @@ from inlay.core.errors import (
     InlayError,
     RequestError,
 )
+from inlay.core.failures import error_of, restore
 from inlay.core.messages import (
     CancelRequest,
     EngineFailure,
@@ -46,7 +47,6 @@ from inlay.core.messages import (
     StatsRequest,
 )
 from inlay.engine.config import EngineConfig
-from inlay.engine.failures import error_of, restore
 from inlay.engine.wire import START_FAILED, WorkerSetup, address, new_socket
 
 log = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from inlay.core.errors import InlayError
+from inlay.core.failures import error_of
 from inlay.core.messages import (
     FinishReason,
     RequestOutput,
@@ -10,7 +11,6 @@ from inlay.core.messages import (
     RequestTrace,
     TokenLogprob,
 )
-from inlay.engine.failures import error_of
 
 
 @dataclass(kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inlay.core.errors import EngineError, InlayError
+from inlay.core.failures import failure_output
 from inlay.core.messages import (
     ChoiceDelta,
     FinishReason,
@@ -12,7 +13,6 @@ from inlay.core.messages import (
     RequestTrace,
     TokenLogprob,
 )
-from inlay.engine.failures import failure_output
 from inlay.engine.live import Choice, LiveRequest
 
 

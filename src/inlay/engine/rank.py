@@ -17,10 +17,10 @@ from typing import BinaryIO
 import msgspec
 
 from inlay.core.errors import EngineError, InlayError, RankLostError
+from inlay.core.failures import failure_message
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.placement import CPU
 from inlay.core.settings import read_settings
-from inlay.engine.failures import failure_message
 from inlay.engine.rank_wire import (
     RANK_LOST,
     PoolSetup,

@@ -25,9 +25,9 @@ from contextlib import contextmanager
 import msgspec
 
 from inlay.core.errors import EngineError, InlayError, RankLostError
+from inlay.core.failures import restore
 from inlay.core.messages import EngineFailure
 from inlay.core.tensor_parallel import Rank
-from inlay.engine.failures import restore
 from inlay.engine.rank_wire import (
     RANK_LOST,
     FromRank,

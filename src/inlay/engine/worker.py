@@ -20,6 +20,7 @@ import msgspec
 import zmq
 
 from inlay.core.errors import EngineError, EngineStartError, InlayError, RequestError
+from inlay.core.failures import failure_message, failure_output
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
     CancelRequest,
@@ -34,7 +35,6 @@ from inlay.core.messages import (
     ToEngine,
 )
 from inlay.core.settings import read_settings
-from inlay.engine.failures import failure_message, failure_output
 from inlay.engine.wire import START_FAILED, WorkerSetup, address, new_socket
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from inlay.core.errors import InlayError, OverloadedError, RequestError
+from inlay.core.errors import AdmissionError, InlayError, OverloadedError, RequestError
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def describe(error: BaseException) -> tuple[int, dict[str, object], dict[str, st
         message = f"internal error ({type(error).__name__}); the server's log has the details"
         return 500, error_object(500, message, "internal_error", None), {}
     headers: dict[str, str] = {}
-    if isinstance(error, OverloadedError):
+    if isinstance(error, OverloadedError | AdmissionError):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     elif error.http_status == 503:
         headers["Retry-After"] = "5"
