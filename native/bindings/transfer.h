@@ -10,6 +10,7 @@
 #include "../core/status.h"
 #include "../transfer/completions.h"
 #include "../transfer/engine.h"
+#include "../transfer/page_guard.h"
 
 namespace inlay::bindings {
 
@@ -39,6 +40,7 @@ struct SegmentHandle {
   std::shared_ptr<EngineHandle> engine;
   std::shared_ptr<transfer::Segment> segment;
   std::shared_ptr<std::byte> memory;  // of allocated segments: exported as a buffer
+  std::shared_ptr<transfer::PageGuard> pages = nullptr;  // of a guarded segment
 };
 
 // A byte range of a segment here, or of a peer's.
@@ -81,6 +83,12 @@ struct PeerHandle {
 
 // What Transfer(op, local, remote) describes.
 transfer::Request make_transfer(int op, nb::handle local, nb::handle remote);
+
+// Before the segment is added. Null without page_bytes. Throws ArgumentError.
+std::shared_ptr<transfer::PageGuard> guard_pages(transfer::Segment& segment,
+                                                 std::optional<int64_t> page_bytes);
+uint64_t grant_pages(const SegmentHandle& handle, nb::handle page_ids);
+bool revoke_grant(const SegmentHandle& handle, uint64_t grant, double timeout_s);
 
 transfer::Bytes body_of(const nb::bytes& body);
 void send_message(const PeerHandle& handle, const std::string& topic, const nb::bytes& body,

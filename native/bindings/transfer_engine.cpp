@@ -79,7 +79,8 @@ std::shared_ptr<EngineHandle> make_engine(std::string listen, const nb::bytes& t
 }
 
 SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size,
-                       std::optional<std::string> name, int remote) {
+                       std::optional<std::string> name, int remote,
+                       std::optional<int64_t> page_bytes) {
   if (size < 1) fail("size: must be at least 1, got ", size);
   const transfer::Access access = checked_access(remote);
   transfer::Engine& native = engine->get();
@@ -89,8 +90,9 @@ SegmentHandle allocate(const std::shared_ptr<EngineHandle>& engine, int64_t size
       std::make_shared<Segment>(allocated.bytes.get(), static_cast<uint64_t>(size), true, access,
                                 name ? *name : native.free_name(), allocated.bytes);
   segment->memory = std::move(allocated.memory);
+  auto pages = guard_pages(*segment, page_bytes);
   native.add(segment);
-  return {engine, std::move(segment), std::move(allocated.bytes)};
+  return {engine, std::move(segment), std::move(allocated.bytes), std::move(pages)};
 }
 
 std::shared_ptr<Segment> register_device(transfer::Engine& native, Memory memory,
@@ -109,7 +111,8 @@ std::shared_ptr<Segment> register_device(transfer::Engine& native, Memory memory
 }
 
 SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::handle buffer,
-                              std::optional<std::string> name, int remote) {
+                              std::optional<std::string> name, int remote,
+                              std::optional<int64_t> page_bytes) {
   const transfer::Access access = checked_access(remote);
   transfer::Engine& native = engine->get();
   Memory memory = memory_of(buffer, [&native] {
@@ -121,12 +124,15 @@ SegmentHandle register_buffer(const std::shared_ptr<EngineHandle>& engine, nb::h
     throw TransferFailure(Status::kSegmentAccess,
                           "segment '" + chosen + "' is a read-only buffer: peers cannot write it",
                           chosen);
+  if (memory.reached != Reached::kByHost && page_bytes)
+    fail("page_bytes: is of host memory; who writes a device's memory is not asked for a grant");
   if (memory.reached != Reached::kByHost)
     return {engine, register_device(native, std::move(memory), chosen, access), nullptr};
   auto segment = std::make_shared<Segment>(memory.data, memory.size, memory.writable, access,
                                            chosen, std::move(memory.keeper));
+  auto pages = guard_pages(*segment, page_bytes);
   native.add(segment);
-  return {engine, std::move(segment), nullptr};
+  return {engine, std::move(segment), nullptr, std::move(pages)};
 }
 
 SegmentHandle register_file(const std::shared_ptr<EngineHandle>& engine, std::string path,
@@ -401,8 +407,9 @@ void register_transfer_engine(nb::module_& m) {
                        problems[transport.c_str()] = text;
                      return problems;
                    })
-      .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a)
-      .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a)
+      .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a, "page_bytes"_a = nb::none())
+      .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a,
+           "page_bytes"_a = nb::none())
       .def("register_file", register_file, "path"_a, "size"_a.none(), "name"_a.none(), "remote"_a,
            "preallocate"_a)
       .def("register_shared_file", register_shared_file, "path"_a, "name"_a.none(), "remote"_a,

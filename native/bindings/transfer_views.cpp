@@ -210,6 +210,21 @@ void register_transfer_views(nb::module_& m) {
            "Raises:\n"
            "    WaitTimeoutError: still in use after `timeout_s`. It stays closed; its memory\n"
            "        must stay. Call again.")
+      .def(
+          "grant", grant_pages, "page_ids"_a,
+          "Let whoever is told the number that this returns write these pages, until `revoke`.\n\n"
+          "Of a segment with `page_bytes`. `page_ids` is a contiguous int32 array. The number has\n"
+          "64 bits, is above 0, and nobody guesses it.\n\n"
+          "Raises:\n"
+          "    ArgumentError: no page, one that there is not, or one that is granted.")
+      .def("revoke", revoke_grant, "grant"_a, nb::kw_only(), "timeout_s"_a = 1.0,
+           "Take a grant back, whatever its holder does, be it stopped or cut off.\n\n"
+           "True: nothing lands under it any more, its pages may be used and granted again. That\n"
+           "takes microseconds: no write is waited for, only the pieces of some that are being\n"
+           "copied or received at this moment, at most some MiB each. False: such a piece took\n"
+           "longer than `timeout_s`, since this process got no processor or the holder's memory\n"
+           "could not be read. It may still land, others cannot; leave the pages alone and call\n"
+           "again. True, too, for a number that is no grant, or none any more.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__",
@@ -234,31 +249,36 @@ void register_transfer_views(nb::module_& m) {
   nb::class_<TransferHandle>(
       m, "Transfer",
       "One copy between a range here and an equally long range of a peer.\n\n"
-      "`Transfer(Op.READ, local=seg[0:n], remote=peer['kv'][0:n])`; whole segments will do, too.")
+      "`Transfer(Op.READ, local=seg[0:n], remote=peer['kv'][0:n])`; whole segments will do, too.\n"
+      "A write of pages that their owner granted carries `grant`; GrantError where it is not for\n"
+      "all of them, or not any more.")
       .def(
           "__init__",
-          [](TransferHandle* self, int op, nb::handle local, nb::handle remote) {
+          [](TransferHandle* self, int op, nb::handle local, nb::handle remote, uint64_t grant) {
             new (self) TransferHandle{make_transfer(op, local, remote)};
+            self->request.grant = grant;
           },
-          "op"_a, "local"_a.none(), "remote"_a.none());
+          "op"_a, "local"_a.none(), "remote"_a.none(), nb::kw_only(), "grant"_a = 0);
 
   nb::class_<RangesHandle>(
       m, "Ranges",
       "Thousands of copies between two segments as one transfer.\n\n"
       "Range i is `lengths[i]` bytes (or `lengths`, one int for all) at `local_offsets[i]` of\n"
       "`local` and `remote_offsets[i]` of `remote`: contiguous int64 arrays of one length. They\n"
-      "are checked and copied here, in about 11 ns per range.\n\n"
+      "are checked and copied here, in about 11 ns per range. `grant` is as in Transfer.\n\n"
       "Raises:\n"
       "    SegmentRangeError: a range reaches beyond; names the first such.")
       .def(
           "__init__",
           [](RangesHandle* self, int op, nb::handle local, nb::handle remote,
-             nb::handle local_offsets, nb::handle remote_offsets, nb::handle lengths) {
+             nb::handle local_offsets, nb::handle remote_offsets, nb::handle lengths,
+             uint64_t grant) {
             new (self) RangesHandle{
                 make_ranges(op, local, remote, local_offsets, remote_offsets, lengths)};
+            self->request.grant = grant;
           },
           "op"_a, "local"_a.none(), "remote"_a.none(), "local_offsets"_a.none(),
-          "remote_offsets"_a.none(), "lengths"_a.none())
+          "remote_offsets"_a.none(), "lengths"_a.none(), nb::kw_only(), "grant"_a = 0)
       .def("__len__", [](const RangesHandle& h) { return h.request.ranges.size(); });
 }
 

@@ -3,7 +3,7 @@
 Arguments: the address to listen at, and the transports that may move bytes.
 
 It prints its address first, then one JSON value per command: the result of the expression, in which
-`engine`, `segments` (by name), `np`, `Access` and `cut_side_channels` are known.
+`engine`, `segments` (by name), `np`, `Access`, `Op`, `Transfer` and `cut_side_channels` are known.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.transfer import Access, TransferEngine
+from inlay.transfer import Access, Op, Transfer, TransferEngine
 
 TOKEN = b"token of the integration tests..."
 SIZE = 80 << 20
@@ -46,7 +46,7 @@ def cut_side_channels() -> int:
 
 def obey(engine: TransferEngine, **known: object) -> None:
     """Say the engine's address, then do what is told, until there is no more."""
-    known |= {"engine": engine, "np": np, "Access": Access}
+    known |= {"engine": engine, "np": np, "Access": Access, "Op": Op, "Transfer": Transfer}
     print(engine.address, flush=True)
     for line in sys.stdin:
         result = eval(line, known)
