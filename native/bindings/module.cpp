@@ -78,6 +78,9 @@ NB_MODULE(_native, m) {
       m.def_submodule("block_hash", "Block identity in batch; contract in inlay.core.block_hash.");
   inlay::bindings::register_block_hash(block_hash);
 
+  nb::module_ cluster = m.def_submodule("cluster", "Dispatch; typed doors in inlay.cluster.");
+  inlay::bindings::register_cluster_prefix_index(cluster);
+
   nb::module_ transfer =
       m.def_submodule("transfer", "Transfer engine; typed doors in inlay.transfer.");
   inlay::bindings::register_transfer(transfer);

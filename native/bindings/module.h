@@ -21,6 +21,7 @@ void register_rows(nanobind::module_& kernels);
 void register_pending(nanobind::module_& kernels);
 void register_runtime(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
+void register_cluster_prefix_index(nanobind::module_& cluster);
 void register_transfer(nanobind::module_& transfer);
 void register_transfer_policy(nanobind::module_& transfer_policy);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace inlay {
 namespace {
@@ -27,76 +28,97 @@ constexpr uint8_t kSigma[10][16] = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1
                                     {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
 
 using State = std::array<uint64_t, 8>;
+using Words = std::array<uint64_t, 16>;
 
-void mix(std::array<uint64_t, 16>& v, int a, int b, int c, int d, uint64_t x, uint64_t y) {
-  const auto at = [&v](int i) -> uint64_t& { return v[static_cast<std::size_t>(i)]; };
-  at(a) += at(b) + x;
-  at(d) = std::rotr(at(d) ^ at(a), 32);
-  at(c) += at(d);
-  at(b) = std::rotr(at(b) ^ at(c), 24);
-  at(a) += at(b) + y;
-  at(d) = std::rotr(at(d) ^ at(a), 16);
-  at(c) += at(d);
-  at(b) = std::rotr(at(b) ^ at(c), 63);
+template <int a, int b, int c, int d>
+[[gnu::always_inline]] inline void mix(Words& v, uint64_t x, uint64_t y) {
+  v[a] += v[b] + x;
+  v[d] = std::rotr(v[d] ^ v[a], 32);
+  v[c] += v[d];
+  v[b] = std::rotr(v[b] ^ v[c], 24);
+  v[a] += v[b] + y;
+  v[d] = std::rotr(v[d] ^ v[a], 16);
+  v[c] += v[d];
+  v[b] = std::rotr(v[b] ^ v[c], 63);
+}
+
+// The order of words is a constant in each round: looked up at run time it doubles the cost.
+template <std::size_t kRound>
+[[gnu::always_inline]] inline void mix_round(Words& v, const Words& m) {
+  constexpr const uint8_t* s = kSigma[kRound % 10];
+  mix<0, 4, 8, 12>(v, m[s[0]], m[s[1]]);
+  mix<1, 5, 9, 13>(v, m[s[2]], m[s[3]]);
+  mix<2, 6, 10, 14>(v, m[s[4]], m[s[5]]);
+  mix<3, 7, 11, 15>(v, m[s[6]], m[s[7]]);
+  mix<0, 5, 10, 15>(v, m[s[8]], m[s[9]]);
+  mix<1, 6, 11, 12>(v, m[s[10]], m[s[11]]);
+  mix<2, 7, 8, 13>(v, m[s[12]], m[s[13]]);
+  mix<3, 4, 9, 14>(v, m[s[14]], m[s[15]]);
+}
+
+template <std::size_t... kRounds>
+[[gnu::always_inline]] inline void mix_rounds(Words& v, const Words& m,
+                                              std::index_sequence<kRounds...>) {
+  (mix_round<kRounds>(v, m), ...);
+}
+
+uint64_t little_endian(uint64_t word) {
+  if constexpr (std::endian::native == std::endian::little) return word;
+  return __builtin_bswap64(word);
 }
 
 // `counted` is the number of message bytes up to and including this block (below 2^64 here).
 void compress(State& h, const uint8_t* block, uint64_t counted, bool last) {
-  std::array<uint64_t, 16> m;
-  for (std::size_t i = 0; i < 16; ++i) {
-    m[i] = 0;
-    for (std::size_t byte = 0; byte < 8; ++byte)
-      m[i] |= static_cast<uint64_t>(block[8 * i + byte]) << (8 * byte);
-  }
-  std::array<uint64_t, 16> v;
+  Words m;
+  std::memcpy(m.data(), block, kBlock);
+  for (uint64_t& word : m) word = little_endian(word);
+  Words v;
   std::copy(h.begin(), h.end(), v.begin());
   std::copy(kInitial.begin(), kInitial.end(), v.begin() + 8);
   v[12] ^= counted;
   if (last) v[14] = ~v[14];
-  for (int round = 0; round < 12; ++round) {
-    const uint8_t* s = kSigma[round % 10];
-    mix(v, 0, 4, 8, 12, m[s[0]], m[s[1]]);
-    mix(v, 1, 5, 9, 13, m[s[2]], m[s[3]]);
-    mix(v, 2, 6, 10, 14, m[s[4]], m[s[5]]);
-    mix(v, 3, 7, 11, 15, m[s[6]], m[s[7]]);
-    mix(v, 0, 5, 10, 15, m[s[8]], m[s[9]]);
-    mix(v, 1, 6, 11, 12, m[s[10]], m[s[11]]);
-    mix(v, 2, 7, 8, 13, m[s[12]], m[s[13]]);
-    mix(v, 3, 4, 9, 14, m[s[14]], m[s[15]]);
-  }
+  mix_rounds(v, m, std::make_index_sequence<12>());
   for (std::size_t i = 0; i < 8; ++i) h[i] ^= v[i] ^ v[i + 8];
 }
 
 }  // namespace
 
+KeyedBlake2b::KeyedBlake2b(std::span<const uint8_t> key, std::size_t digest_bytes)
+    : start_(kInitial) {
+  start_[0] ^= 0x01010000u ^ (key.size() << 8) ^ digest_bytes;
+  empty_ = start_;
+  std::array<uint8_t, kBlock> block{};
+  std::copy(key.begin(), key.end(), block.begin());
+  if (key.empty()) {
+    compress(empty_, block.data(), 0, true);
+    return;
+  }
+  counted_ = kBlock;
+  compress(empty_, block.data(), counted_, true);
+  compress(start_, block.data(), counted_, false);
+}
+
+void KeyedBlake2b::operator()(std::span<const uint8_t> message, std::span<uint8_t> digest) const {
+  State h = message.empty() ? empty_ : start_;
+  uint64_t counted = counted_;
+  while (message.size() > kBlock) {
+    counted += kBlock;
+    compress(h, message.data(), counted, false);
+    message = message.subspan(kBlock);
+  }
+  // The last block, full or not, carries the final flag.
+  if (!message.empty()) {
+    std::array<uint8_t, kBlock> block{};
+    std::copy(message.begin(), message.end(), block.begin());
+    compress(h, block.data(), counted + message.size(), true);
+  }
+  for (uint64_t& word : h) word = little_endian(word);
+  std::memcpy(digest.data(), h.data(), digest.size());
+}
+
 void blake2b(std::span<const uint8_t> message, std::span<const uint8_t> key,
              std::span<uint8_t> digest) {
-  State h = kInitial;
-  h[0] ^= 0x01010000u ^ (key.size() << 8) ^ digest.size();
-  std::array<uint8_t, kBlock> block{};
-  uint64_t counted = 0;
-  if (!key.empty()) {
-    std::copy(key.begin(), key.end(), block.begin());
-    counted = kBlock;
-    compress(h, block.data(), counted, message.empty());
-  }
-  // The last block, full or not, carries the final flag; only an unkeyed empty message has a block
-  // without any byte.
-  std::size_t done = 0;
-  while (message.size() - done > kBlock) {
-    counted += kBlock;
-    compress(h, message.data() + done, counted, false);
-    done += kBlock;
-  }
-  if (!message.empty() || key.empty()) {
-    const std::size_t rest = message.size() - done;
-    block.fill(0);
-    std::copy_n(message.begin() + static_cast<std::ptrdiff_t>(done), rest, block.begin());
-    counted += rest;
-    compress(h, block.data(), counted, true);
-  }
-  for (std::size_t i = 0; i < digest.size(); ++i)
-    digest[i] = static_cast<uint8_t>(h[i / 8] >> (8 * (i % 8)));
+  KeyedBlake2b(key, digest.size())(message, digest);
 }
 
 }  // namespace inlay

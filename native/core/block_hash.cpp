@@ -1,6 +1,8 @@
 #include "block_hash.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "blake2b.h"
 
@@ -12,17 +14,21 @@ std::vector<uint8_t> block_hash_chain(std::span<const uint8_t> namespace_key,
                                       std::size_t block_tokens) {
   const std::size_t blocks = token_ids.size() / block_tokens;
   std::vector<uint8_t> digests(blocks * kDigestBytes);
+  const KeyedBlake2b hash(namespace_key, kDigestBytes);
   std::vector<uint8_t> message(kDigestBytes + 4 * block_tokens);
   std::copy(parent.begin(), parent.end(), message.begin());
   for (std::size_t b = 0; b < blocks; ++b) {
-    for (std::size_t t = 0; t < block_tokens; ++t) {
-      const uint32_t id = token_ids[b * block_tokens + t];
-      for (std::size_t byte = 0; byte < 4; ++byte)
-        message[kDigestBytes + 4 * t + byte] = static_cast<uint8_t>(id >> (8 * byte));
+    uint8_t* tokens = message.data() + kDigestBytes;
+    const std::span<const uint32_t> block = token_ids.subspan(b * block_tokens, block_tokens);
+    if constexpr (std::endian::native == std::endian::little) {
+      std::memcpy(tokens, block.data(), block.size_bytes());
+    } else {
+      for (std::size_t at = 0; at < 4 * block_tokens; ++at)
+        tokens[at] = static_cast<uint8_t>(block[at / 4] >> (8 * (at % 4)));
     }
-    const std::span<uint8_t> digest(digests.data() + b * kDigestBytes, kDigestBytes);
-    blake2b(message, namespace_key, digest);
-    std::copy(digest.begin(), digest.end(), message.begin());
+    hash(message, {message.data(), kDigestBytes});
+    std::copy_n(message.begin(), kDigestBytes,
+                digests.begin() + static_cast<long>(b * kDigestBytes));
   }
   return digests;
 }

@@ -22,7 +22,8 @@ def test_equals_core(key: bytes, parent: bytes, token_ids: list[int], block_toke
     expected = b"".join(block_hash.chain(key, token_ids, block_tokens, parent))
     assert block_hash_chain(key, parent, token_ids, block_tokens) == expected
     array = np.array(token_ids, np.uint32)
-    assert block_hash_chain(key, parent, array, block_tokens) == expected
+    for form in (array, array.astype("<u4").tobytes(), tuple(token_ids), [*array]):
+        assert block_hash_chain(key, parent, form, block_tokens) == expected
 
 
 def test_messages_of_whole_hash_blocks() -> None:
@@ -43,6 +44,9 @@ def test_messages_of_whole_hash_blocks() -> None:
         ((b"k", bytes(16), [1], 0), "block_tokens"),
         ((b"k", bytes(16), [-1], 1), "token_ids"),
         ((b"k", bytes(16), [2**32], 1), "token_ids"),
+        ((b"k", bytes(16), [1.5], 1), "token_ids"),
+        ((b"k", bytes(16), "12", 1), "token_ids"),
+        ((b"k", bytes(16), b"12345", 1), "token_ids"),
         ((b"k", bytes(16), np.zeros(3, np.int64), 1), "token_ids"),
         ((b"k", bytes(16), np.zeros((3, 1), np.uint32), 1), "token_ids"),
         ((b"k", bytes(16), np.zeros(6, np.uint32)[::2], 1), "token_ids"),

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import inlay
+from inlay.cluster._reference import PrefixIndex
 from inlay.kernels import reference
 
 STUB = ast.parse(Path(inlay.__file__).with_name("_native.pyi").read_text())
@@ -68,6 +69,17 @@ def test_stub_has_the_parameters_of_every_function() -> None:
 TRANSFER_CLASSES = [
     name for name, node in members(stub_class("transfer")).items() if isinstance(node, ast.ClassDef)
 ]
+
+
+def test_stub_and_reference_have_the_members_of_the_prefix_index() -> None:
+    stubbed = members(stub_class("cluster.PrefixIndex"))
+    native_class = native("cluster").PrefixIndex
+    assert public(list(stubbed)) == public(dir(native_class)) == public(dir(PrefixIndex))
+    for member, node in stubbed.items():
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list and member != "__len__":
+            arguments = [argument.arg for argument in node.args.args]
+            assert native_parameters(getattr(native_class, member)) == arguments
+            assert list(inspect.signature(getattr(PrefixIndex, member)).parameters) == arguments
 
 
 @pytest.mark.parametrize("name", TRANSFER_CLASSES)

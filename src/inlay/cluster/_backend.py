@@ -1,0 +1,19 @@
+"""The compiled classes, or the references where there is no extension."""
+
+from typing import TYPE_CHECKING
+
+from inlay.core.settings import read_settings
+
+if TYPE_CHECKING:
+    from inlay._native import cluster as native
+
+    PrefixIndex = native.PrefixIndex
+else:
+    try:
+        if not read_settings().native:
+            raise ImportError("switched off by INLAY_NATIVE=0")
+        from inlay import _native
+    except ImportError:
+        from inlay.cluster._reference import PrefixIndex
+    else:
+        PrefixIndex = _native.cluster.PrefixIndex
