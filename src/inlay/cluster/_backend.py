@@ -1,4 +1,4 @@
-"""The compiled classes, or the references where there is no extension."""
+"""The compiled classes, or the references where there is no extension that has them."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ else:
     try:
         if not read_settings().native:
             raise ImportError("switched off by INLAY_NATIVE=0")
-        from inlay import _native
+        from inlay._native import cluster
     except ImportError:
         from inlay.cluster._reference import PrefixIndex
     else:
-        PrefixIndex = _native.cluster.PrefixIndex
+        PrefixIndex = cluster.PrefixIndex
