@@ -1,6 +1,7 @@
 """What a policy is asked and what it answers. Plain data, made a million times in a simulation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +12,10 @@ from inlay.cluster.slo import SloClass
 DIGEST_BYTES = 16
 NOWHERE = -1
 """In place of a slot."""
+
+
+Columns = Mapping[str, NDArray[Any]]
+"""Arrays over slots, by name."""
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -62,7 +67,7 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
         columns: by name, in the order in which to show them; `cost` is one of them.
     """
 
-    columns: dict[str, NDArray[np.generic]]
+    columns: Columns
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):

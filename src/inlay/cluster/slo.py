@@ -44,8 +44,7 @@ class SloClass:
 def gaps_s(token_times_s: Sequence[float]) -> list[float]:
     """Seconds between consecutive tokens."""
     return [
-        later - earlier
-        for earlier, later in zip(token_times_s, token_times_s[1:], strict=False)
+        later - earlier for earlier, later in zip(token_times_s, token_times_s[1:], strict=False)
     ]
 
 
@@ -62,6 +61,4 @@ def tbt_s(gaps: Sequence[float]) -> float:
 
 def meets(slo: SloClass, ttft_s: float, gaps: Sequence[float]) -> bool:
     """Whether a finished request kept all its objectives."""
-    return (
-        ttft_s <= slo.ttft_s and tbt_s(gaps) <= slo.tbt_s and max(gaps, default=0.0) <= slo.itl_s
-    )
+    return ttft_s <= slo.ttft_s and tbt_s(gaps) <= slo.tbt_s and max(gaps, default=0.0) <= slo.itl_s

@@ -21,7 +21,14 @@ from inlay.core.instance_messages import StepSample
 from inlay.core.messages import EngineInfo
 
 NUM_FEATURES = 6
-FEATURES = ("prefill_step", "prefill_token", "prefill_pair", "decode_step", "decode_row", "decode_context")
+FEATURES = (
+    "prefill_step",
+    "prefill_token",
+    "prefill_pair",
+    "decode_step",
+    "decode_row",
+    "decode_context",
+)
 """Names of the coefficients, each in seconds per one of it."""
 
 Coefficients = NDArray[np.float64]
@@ -215,7 +222,9 @@ class TimingModel:
         model = cls(np.maximum(seconds, max(seconds.max(), 1e-9) * 1e-9), config)
         model._squares_FF = np.eye(NUM_FEATURES) * min(steps, model._config.memory_steps) / 10
         model._products_F = model._squares_FF.sum(axis=1)
-        model._errors = np.array([1.0, 1.0]) * (steps, steps * std * std) if steps else model._errors
+        model._errors = (
+            np.array([1.0, 1.0]) * (steps, steps * std * std) if steps else model._errors
+        )
         model.num_steps = max(steps, _SCALE_STEPS)
         return model
 

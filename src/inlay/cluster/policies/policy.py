@@ -1,0 +1,154 @@
+"""What a policy is, and what all of them compute.
+
+Shapes: `S` slots.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.cluster.decision import NOWHERE, Columns, Copy, Decision, Refusal, RequestView, Terms
+from inlay.cluster.state import ClusterState, Floats
+
+Blocks = NDArray[np.int32]
+
+_NOBODY = Refusal(reason="no instance takes requests", retry_after_s=1.0)
+
+
+class Policy(ABC):
+    """Chooses instances for requests.
+
+    Pure: what it knows of the world are its arguments. It may remember its own decisions, and draws
+    from a generator that it was given, so that the same calls give the same answers.
+    """
+
+    name: ClassVar[str]
+
+    def choose(
+        self, request: RequestView, matches_S: Blocks, state: ClusterState, now_s: float
+    ) -> Decision:
+        """Decide where a request goes.
+
+        Args:
+            matches_S: leading blocks that each slot has of it; slots behind its end have none.
+            now_s: of the clock of `state`.
+
+        Returns:
+            Instances and predicted times, or a refusal where there is no instance. Objectives are
+            kept by `Admission`, not here.
+        """
+        if not state.num_prefill:
+            return Decision(policy=self.name, refusal=_NOBODY)
+        return self._choose(request, reusable(request, matches_S, state), state, now_s)
+
+    @abstractmethod
+    def _choose(
+        self, request: RequestView, blocks_S: Blocks, state: ClusterState, now_s: float
+    ) -> Decision:
+        """Decide where somebody takes prompts; `blocks_S`: those that need not be computed."""
+
+
+def reusable(request: RequestView, matches_S: Blocks, state: ClusterState) -> Blocks:
+    """Blocks that each slot need not compute; the last token is always computed."""
+    if len(matches_S) != state.num_slots:
+        fitted_S = np.zeros(state.num_slots, np.int32)
+        shared = min(len(matches_S), state.num_slots)
+        fitted_S[:shared] = matches_S[:shared]
+        matches_S = fitted_S
+    return np.minimum(matches_S, (request.num_tokens - 1) // state.page_tokens)
+
+
+def work_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Floats:
+    """Predicted time to compute the prompt behind so many blocks, at each slot."""
+    num_tokens = request.num_tokens
+    known_S = blocks_S * float(state.page_tokens)
+    work_S: Floats = state.pair_s * ((num_tokens + known_S) * 0.5)
+    work_S += state.token_s
+    work_S *= num_tokens - known_S
+    work_S += state.base_s
+    return work_S
+
+
+def decode_cost_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Floats:
+    """Of a request that is computed elsewhere: how much later it would be finished at each slot.
+
+    That is the time of its decode steps, and of those that it waits for where rows or pages are
+    short. Infinite where it may not go.
+    """
+    outputs = min(state.outputs, request.max_output_tokens)
+    rows_S = state.rows + state.coming_rows
+    tokens_S = state.context_tokens + state.coming_tokens
+    step_S = state.tbt_s(rows_S + 1.0, tokens_S + request.num_tokens)
+    need_S = (request.num_tokens + outputs) / state.page_tokens - blocks_S
+    room_S = state.pages_free + state.pages_cached - state.coming_pages - need_S
+    over_S = np.maximum(rows_S + 1.0 - state.max_rows, 0.0)
+    # A row, or the pages of one, come free when a request ends.
+    over_S += np.maximum(-room_S, 0.0) / np.maximum(need_S, 1.0)
+    cost_S: Floats = step_S * outputs * (1.0 + over_S) + state.closed_decode_s
+    return cost_S
+
+
+def send_s(slot: int, num_blocks: float, state: ClusterState) -> float:
+    """Expected time to send blocks from a slot, behind what it has to send."""
+    size_bytes = num_blocks * state.page_bytes
+    return state.transfer(slot).seconds(size_bytes, float(state.sending_bytes[slot]))
+
+
+def decide(
+    policy: Policy,
+    request: RequestView,
+    slot: int,
+    blocks_S: Blocks,
+    state: ClusterState,
+    now_s: float,
+    columns: Columns,
+    *,
+    copy: Copy | None = None,
+    replicate: Copy | None = None,
+    decode: int = NOWHERE,
+) -> Decision:
+    """The decision for a prefill at `slot`, with what is to be expected of it.
+
+    Args:
+        blocks_S: reusable blocks.
+        columns: what was compared, `cost` among it.
+        decode: where to decode if the slot only computes prompts; chosen here if `NOWHERE`.
+    """
+    if not state.splits[slot]:
+        decode = slot
+    elif decode == NOWHERE:
+        decode = int(decode_cost_s(request, blocks_S, state).argmin())
+    num_tokens, num_blocks = request.num_tokens, int(blocks_S[slot])
+    copy_s = 0.0
+    if copy is not None:
+        num_blocks = copy.first_block + copy.num_blocks
+        copy_s = send_s(copy.source, copy.num_blocks, state)
+    known = num_blocks * state.page_tokens
+    rate_s = float(state.token_s[slot]) + float(state.pair_s[slot]) * (num_tokens + known) / 2
+    work = float(state.base_s[slot]) + (num_tokens - known) * rate_s
+    wait = max(0.0, float(state.wait_s(request.priority, now_s)[slot]))
+    # Blocks come while others are computed.
+    ttft_s = max(wait, copy_s) + work
+    rows = float(state.rows[decode] + state.coming_rows[decode]) + 1.0
+    tokens = float(state.context_tokens[decode] + state.coming_tokens[decode]) + num_tokens
+    tbt_s = state.tbt_at_s(decode, rows, tokens)
+    if decode != slot:
+        moved = num_tokens / state.page_tokens - int(blocks_S[decode])
+        # It streams behind the computing: what is seen of it is what lasts longer, and the end.
+        send = send_s(slot, moved, state)
+        ttft_s += max(state.transfer(slot).latency_s, send - work) + tbt_s
+    return Decision(
+        policy=policy.name,
+        prefill=slot,
+        decode=decode,
+        reused_blocks=num_blocks,
+        copy=copy,
+        replicate=replicate,
+        ttft_s=ttft_s,
+        tbt_s=tbt_s,
+        wait_s=wait,
+        work_s=work,
+        terms=Terms(columns),
+    )

@@ -1,0 +1,472 @@
+"""What is known of all instances, as arrays over their slots. Pure: no clock, no I/O.
+
+It is made of three sources: what was sent to an instance and is not done (exact, but only of this
+dispatcher's requests), what the instance reports (true, but a moment old), and what time has done
+since then (predicted). Policies read the arrays; the dispatcher and the simulator call the methods.
+
+Slots are those of the prefix index. The store has one, too, where there is a store: it has blocks
+and takes no requests.
+
+Shapes: `S` slots, `L` levels of priority.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.cluster.decision import Decision, RequestView
+from inlay.cluster.live import LiveRequest
+from inlay.cluster.timing import TimingModel, TransferModel
+from inlay.core.errors import ArgumentError
+from inlay.core.instance_messages import LoadReport, Role
+
+Floats = NDArray[np.float64]
+SlotRole = Role | Literal["store"]
+
+NUM_LEVELS = 3
+NORMAL = 1
+REPORT_LAG_S = 0.02
+"""What was sent less than that before a report came is taken not to be in it."""
+WORK_MEMORY_S = 10.0
+"""Over which `recent_work_s` is a decaying sum."""
+_OUTPUTS_GUESS = 200.0  # tokens of an output, before any was seen
+_SOON_S = 1e-3
+
+
+def level_of(priority: int) -> int:
+    """The queue of a priority: 0 urgent, 1 normal, 2 best effort."""
+    return NORMAL if priority == 0 else 0 if priority < 0 else 2
+
+
+class ClusterState:
+    """Instances and their load, by slot. All arrays are (S,) unless it says otherwise.
+
+    Args:
+        page_tokens: tokens of a block, the same for all instances.
+        page_bytes: of a block's KV, when it moves.
+        copies: whether instances give blocks to each other when a `Decision.copy` asks for it.
+
+    Attributes:
+        closed_prefill_s, closed_decode_s, closed_both_s: 0 where a phase may be put, or all of a
+            request, and infinite elsewhere: added to a cost, it leaves only candidates. Roles are
+            a preference: where no instance has one, all others take its part.
+        splits: whether a slot only computes prompts, so that its requests decode elsewhere.
+        base_s, token_s, pair_s: computing `n - r` tokens behind `r` known ones takes
+            `base_s + (n - r) * (token_s + pair_s * (n + r) / 2)`, with what decodes there now.
+        relative_std: of what a sum of steps takes.
+        step_s: a decode step with what decodes there now.
+        row_s, context_s: what one more row, and one more token of context, add to it.
+        chunk_s: what a full chunk of a prompt adds to it.
+        free_at_s: (L, S), when what is queued at this level and before it will be computed.
+        recent_work_s: predicted work sent there, as a sum that decays over `WORK_MEMORY_S`.
+        rows, context_tokens: what decodes there.
+        coming_rows, coming_tokens: what was sent there to decode and has not begun.
+        max_rows: limit of `rows`.
+        pages_free, pages_cached, pages_total: as reported.
+        coming_pages: of them, wanted by requests that the report cannot have counted.
+        sending_bytes: KV that a slot has still to send.
+        num_prefill, num_splits: how many take prompts, and how many only these.
+        live: requests sent and not finished, by id.
+        outputs: mean tokens of an output, over the latest requests.
+    """
+
+    def __init__(self, page_tokens: int, page_bytes: int = 0, copies: bool = False) -> None:
+        if page_tokens < 1 or page_bytes < 0:
+            raise ArgumentError(
+                f"cluster state: page_tokens must be >= 1 and page_bytes >= 0, got {page_tokens} "
+                f"and {page_bytes}"
+            )
+        self.page_tokens, self.page_bytes, self.copies = page_tokens, page_bytes, copies
+        self.num_slots = 0
+        self.live: dict[str, LiveRequest] = {}
+        self.outputs = _OUTPUTS_GUESS
+        self.closed_prefill_s, self.closed_decode_s = _empty(), _empty()
+        self.closed_both_s = _empty()
+        self.splits: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self.base_s, self.token_s, self.pair_s = _empty(), _empty(), _empty()
+        self.relative_std = _empty()
+        self.step_s, self.row_s, self.context_s = _empty(), _empty(), _empty()
+        self.chunk_s = _empty()
+        self.free_at_s: Floats = np.zeros((NUM_LEVELS, 0))
+        self.recent_work_s = _empty()
+        self.rows, self.context_tokens = _empty(), _empty()
+        self.coming_rows, self.coming_tokens = _empty(), _empty()
+        self.max_rows = _empty()
+        self.pages_free, self.pages_cached, self.pages_total = _empty(), _empty(), _empty()
+        self.coming_pages = _empty()
+        self.sending_bytes = _empty()
+        self.num_prefill = 0
+        self.num_splits = 0
+        self._worked_s = 0.0  # time to which recent_work_s has decayed
+        # Of own requests: seconds of work not done, sums of the times at which those that decode
+        # end and those that come begin, and how many of the first there are.
+        self._left_s: Floats = np.zeros((NUM_LEVELS, 0))
+        self._foreign_s: Floats = np.zeros(0)
+        self._end_sum_s, self._reach_sum_s, self._own_rows = _empty(), _empty(), _empty()
+        self._slots: list[_Slot | None] = []
+
+    # Who is there.
+
+    def join(
+        self,
+        slot: int,
+        role: SlotRole,
+        timing: TimingModel | None = None,
+        transfer: TransferModel | None = None,
+        *,
+        prefill_chunk: int = 512,
+        max_running: int = 64,
+        pages_total: int = 0,
+    ) -> None:
+        """An instance, or the store, takes a slot of the prefix index.
+
+        Args:
+            timing: of instances of this kind; needed for all roles but `store`.
+            transfer: of what it sends.
+            prefill_chunk: most prompt tokens of one request in a step.
+        """
+        if timing is None and role != "store":
+            raise ArgumentError(f"cluster state: slot {slot} joins as {role} without a timing")
+        if slot < 0 or (slot < self.num_slots and self._slots[slot] is not None):
+            raise ArgumentError(f"cluster state: slot {slot} is in use, or negative")
+        if slot >= self.num_slots:
+            self._grow(slot + 1)
+        self._slots[slot] = _Slot(role, timing, transfer or TransferModel(), prefill_chunk)
+        for array in vars(self).values():
+            if isinstance(array, np.ndarray):
+                array[..., slot] = 0
+        self.max_rows[slot] = max_running
+        self.pages_total[slot] = self.pages_free[slot] = pages_total
+        self._open()
+        self._refresh(slot)
+
+    def leave(self, slot: int) -> list[str]:
+        """Forget an instance. Returns the ids of requests that were there: they are lost."""
+        lost = [one.request_id for one in self.live.values() if slot in (one.prefill, one.decode)]
+        for request_id in lost:
+            self.finished(request_id, None)
+        self._slots[slot] = None
+        self._open()
+        return lost
+
+    def drain(self, slot: int) -> None:
+        """Send nothing more there."""
+        self._slot(slot).draining = True
+        self._open()
+
+    def set_role(self, slot: int, role: Role) -> None:
+        """It has another role from now on; what it has stays."""
+        self._slot(slot).role = role
+        self._open()
+
+    def role(self, slot: int) -> SlotRole:
+        """Of the instance in a slot."""
+        return self._slot(slot).role
+
+    def transfer(self, slot: int) -> TransferModel:
+        """Of what a slot sends."""
+        return self._slot(slot).transfer
+
+    def gives(self, slot: int) -> bool:
+        """Whether other instances can get blocks from a slot."""
+        return self.copies or self._slot(slot).role == "store"
+
+    @property
+    def slots(self) -> list[int]:
+        """Those in use."""
+        return [slot for slot, one in enumerate(self._slots) if one is not None]
+
+    # What happens.
+
+    def report(self, slot: int, report: LoadReport, now_s: float) -> None:
+        """An instance says how loaded it is.
+
+        Cost: about 20 us, and 50 us if there are samples.
+        """
+        one = self._slot(slot)
+        if one.timing is not None and report.samples:
+            one.timing.observe(report.samples)
+        self.pages_free[slot] = report.pages_free
+        self.pages_cached[slot] = report.pages_cached
+        self.pages_total[slot] = report.pages_total
+        rows = report.samples[-1].decodes if report.samples else report.running
+        self.rows[slot] = rows if report.context_tokens else 0
+        self.context_tokens[slot] = report.context_tokens
+        self._refresh(slot)
+        unseen = self._unseen(one, report, now_s)
+        self._reconcile_queue(slot, one, report.prefill_tokens, unseen, now_s)
+        self.coming_pages[slot] = sum(
+            live.pages
+            for live in one.here.values()
+            if live.decode == slot
+            and not live.decoding
+            and (live.prefill == slot or live.request_id in unseen)
+        )
+
+    def dispatched(
+        self, request_id: str, request: RequestView, decision: Decision, now_s: float
+    ) -> None:
+        """A request was sent where a decision says."""
+        prefill, decode = decision.prefill, decision.decode
+        outputs = min(self.outputs, request.max_output_tokens)
+        blocks = math.ceil((request.num_tokens + outputs) / self.page_tokens)
+        level = level_of(request.priority)
+        live = LiveRequest(
+            request_id=request_id,
+            prefill=prefill,
+            decode=decode,
+            level=level,
+            num_tokens=request.num_tokens,
+            new_tokens=request.num_tokens - decision.reused_blocks * self.page_tokens,
+            work_s=decision.work_s,
+            outputs=outputs,
+            pages=blocks - (0 if decision.split else decision.reused_blocks),
+            sent_s=now_s,
+            reach_s=now_s + decision.ttft_s,
+            end_s=now_s + decision.ttft_s + outputs * decision.tbt_s,
+        )
+        self.live[request_id] = live
+        for slot in {prefill, decode}:
+            self._slot(slot).here[request_id] = live
+        one = self._slot(prefill)
+        one.position += 0.1 * (live.num_tokens - live.new_tokens / 2 - one.position)
+        free_at = self.free_at_s[level:, prefill]
+        np.maximum(free_at, now_s, out=free_at)
+        free_at += live.work_s
+        self._left_s[level:, prefill] += live.work_s
+        self.recent_work_s *= math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
+        self._worked_s = max(self._worked_s, now_s)
+        self.recent_work_s[prefill] += live.work_s
+        self.coming_rows[decode] += 1
+        self.coming_tokens[decode] += live.num_tokens
+        self.coming_pages[decode] += live.pages
+        self._reach_sum_s[decode] += live.reach_s
+
+    def prefill_done(self, request_id: str, now_s: float) -> None:
+        """The first output of a request came. Unknown ids are ignored."""
+        live = self.live.get(request_id)
+        if live is None or live.decoding:
+            return
+        self._end_prefill(live, now_s)
+        slot = live.decode
+        live.decoding = True
+        live.end_s += now_s - live.reach_s
+        self.rows[slot] += 1
+        self._own_rows[slot] += 1
+        self.context_tokens[slot] += live.num_tokens
+        self._end_sum_s[slot] += live.end_s
+        self._refresh(slot)
+
+    def finished(self, request_id: str, output_tokens: int | None) -> None:
+        """A request is over. Unknown ids are ignored.
+
+        Args:
+            output_tokens: how many it had; None where it was cut off and tells nothing.
+        """
+        live = self.live.pop(request_id, None)
+        if live is None:
+            return
+        if output_tokens is not None:
+            self.outputs += 0.02 * (output_tokens - self.outputs)
+        for slot in {live.prefill, live.decode}:
+            self._slot(slot).here.pop(request_id, None)
+        if not live.decoding:
+            self._end_prefill(live, None)
+            return
+        slot = live.decode
+        self.rows[slot] = max(0.0, self.rows[slot] - 1)
+        self.context_tokens[slot] = max(0.0, self.context_tokens[slot] - live.num_tokens)
+        self._own_rows[slot] -= 1
+        self._end_sum_s[slot] -= live.end_s
+        self._refresh(slot)
+
+    def sending(self, slot: int, size_bytes: float) -> None:
+        """A slot began to send so many bytes."""
+        self.sending_bytes[slot] += size_bytes
+
+    def sent(self, slot: int, size_bytes: float, seconds: float | None) -> None:
+        """It has sent them, in so many seconds; None where it failed."""
+        self.sending_bytes[slot] = ahead = max(0.0, self.sending_bytes[slot] - size_bytes)
+        if seconds is not None:
+            self._slot(slot).transfer.observe(size_bytes, float(ahead), seconds)
+
+    # What is expected.
+
+    def wait_s(self, priority: int, now_s: float) -> Floats:
+        """How long a request of this priority would wait for its prefill, by slot."""
+        wait_s: Floats = np.maximum(self.free_at_s[level_of(priority)] - now_s, 0.0)
+        return wait_s
+
+    def utilisation(self, now_s: float) -> float:
+        """Share of the time of all that compute prompts for which they were sent work of late."""
+        if not self.num_prefill:
+            return 1.0
+        decay = math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
+        return float(self.recent_work_s.sum()) * decay / (WORK_MEMORY_S * self.num_prefill)
+
+    def rows_after(self, ahead_s: float, now_s: float) -> tuple[Floats, Floats]:
+        """Rows and tokens of context that will decode at each slot in `ahead_s` seconds.
+
+        Those that come begin, and those that decode end, evenly around the mean of their expected
+        times: that takes sums by slot, and no look at each request.
+        """
+        own = np.maximum(self._own_rows, 1.0)
+        left_s = np.maximum(self._end_sum_s / own - now_s, _SOON_S)
+        gone = np.minimum(ahead_s / (2.0 * left_s), 1.0)
+        gone[self._own_rows == 0] = 0.0
+        reach_s = np.maximum(self._reach_sum_s / np.maximum(self.coming_rows, 1.0) - now_s, _SOON_S)
+        begun = np.minimum(ahead_s / (2.0 * reach_s), 1.0)
+        rows = self.rows * (1.0 - gone) + self.coming_rows * begun
+        return rows, self.context_tokens * (1.0 - gone) + self.coming_tokens * begun
+
+    def tbt_s(self, rows: Floats, context_tokens: Floats) -> Floats:
+        """Mean of the worst tenth of gaps where so much decodes, the new request included.
+
+        Where prompts are computed, too, the worst steps are those that have a part of one.
+        """
+        mixed = np.minimum(self.recent_work_s * (10.0 / WORK_MEMORY_S), 1.0)
+        extra_rows, extra_tokens = rows - self.rows, context_tokens - self.context_tokens
+        step_s: Floats = self.step_s + self.row_s * extra_rows + self.context_s * extra_tokens
+        step_s += mixed * self.chunk_s
+        return step_s
+
+    def tbt_at_s(self, slot: int, rows: float, context_tokens: float) -> float:
+        """`tbt_s` of one slot."""
+        mixed = min(float(self.recent_work_s[slot]) * (10.0 / WORK_MEMORY_S), 1.0)
+        extra_s = float(self.row_s[slot]) * (rows - float(self.rows[slot]))
+        extra_tokens = context_tokens - float(self.context_tokens[slot])
+        extra_s += float(self.context_s[slot]) * extra_tokens
+        return float(self.step_s[slot]) + extra_s + mixed * float(self.chunk_s[slot])
+
+    # Inside.
+
+    def _slot(self, slot: int) -> "_Slot":
+        one = self._slots[slot] if 0 <= slot < self.num_slots else None
+        if one is None:
+            raise ArgumentError(f"cluster state: nobody is in slot {slot}")
+        return one
+
+    def _grow(self, num_slots: int) -> None:
+        for name, array in list(vars(self).items()):
+            if isinstance(array, np.ndarray):
+                wider = np.zeros((*array.shape[:-1], num_slots), array.dtype)
+                wider[..., : self.num_slots] = array
+                setattr(self, name, wider)
+        self._slots += [None] * (num_slots - self.num_slots)
+        self.num_slots = num_slots
+
+    def _open(self) -> None:
+        """Who may be chosen changed."""
+        roles = [
+            "" if one is None or one.draining or one.role == "store" else one.role
+            for one in self._slots
+        ]
+        both = np.array([role != "" for role in roles], dtype=bool)
+        prefill = np.array([role in ("prefill", "both") for role in roles], dtype=bool)
+        decode = np.array([role in ("decode", "both") for role in roles], dtype=bool)
+        prefill = prefill if prefill.any() else both
+        decode = decode if decode.any() else both
+        self.closed_both_s = np.where(both, 0.0, np.inf)
+        self.closed_prefill_s = np.where(prefill, 0.0, np.inf)
+        self.closed_decode_s = np.where(decode, 0.0, np.inf)
+        self.splits = both & ~decode
+        self.num_prefill, self.num_splits = int(prefill.sum()), int(self.splits.sum())
+
+    def _refresh(self, slot: int) -> None:
+        """Bring the times of steps up to what decodes there now."""
+        one = self._slot(slot)
+        if one.timing is None:
+            return
+        c0, c1, c2, d0, d1, d2 = one.timing.coefficients.tolist()
+        decoding_s = d1 * float(self.rows[slot]) + d2 * float(self.context_tokens[slot])
+        base_s = c0 + decoding_s
+        self.base_s[slot] = base_s
+        self.token_s[slot] = c1 + base_s / one.chunk
+        self.pair_s[slot] = c2
+        self.relative_std[slot] = one.timing.relative_std
+        self.step_s[slot] = d0 + decoding_s
+        self.row_s[slot], self.context_s[slot] = d1, d2
+        self.chunk_s[slot] = max(0.0, c0 - d0) + c1 * one.chunk
+
+    def _unseen(self, one: "_Slot", report: LoadReport, now_s: float) -> set[str]:
+        """Requests that a report cannot know of: the newest ones.
+
+        Those just sent, and as many as the instance counts fewer than were sent. The first rule
+        holds with several dispatchers, the second where the instance was busy for long.
+        """
+        missing = len(one.here) - (report.waiting + report.running + report.receiving)
+        unseen: set[str] = set()
+        for live in reversed(one.here.values()):
+            if len(unseen) >= missing and live.sent_s < now_s - REPORT_LAG_S:
+                break
+            unseen.add(live.request_id)
+        return unseen
+
+    def _reconcile_queue(
+        self, slot: int, one: "_Slot", prefill_tokens: int, unseen: set[str], now_s: float
+    ) -> None:
+        """Set the queue to what an instance says it has to compute, and what it does not know of.
+
+        What it says is divided by level as own requests are; what is more than these is normal.
+        """
+        queued = [x for x in one.here.values() if x.prefill == slot and not x.decoding]
+        tokens_L, unseen_L = [0.0] * NUM_LEVELS, [0.0] * NUM_LEVELS
+        for live in queued:
+            if live.request_id in unseen:
+                unseen_L[live.level] += live.work_s
+            else:
+                tokens_L[live.level] += live.new_tokens
+        own = sum(tokens_L)
+        share = min(1.0, prefill_tokens / own) if own else 0.0
+        foreign = max(0.0, prefill_tokens - own)
+        rate_s = float(self.token_s[slot] + self.pair_s[slot] * one.position)
+        sum_s = foreign_s = 0.0
+        for level in range(NUM_LEVELS):
+            if level == NORMAL:
+                foreign_s = foreign * rate_s
+                sum_s += foreign_s
+            sum_s += tokens_L[level] * share * rate_s + unseen_L[level]
+            self.free_at_s[level, slot] = now_s + sum_s
+        self._foreign_s[slot] = foreign_s
+
+    def _end_prefill(self, live: LiveRequest, now_s: float | None) -> None:
+        """A request's prompt is computed; if `now_s` is None, it is not wanted any more."""
+        slot, level = live.prefill, live.level
+        if slot != live.decode:
+            self._slot(slot).here.pop(live.request_id, None)
+        left_s = self._left_s[:, slot]
+        left_s[level:] -= live.work_s
+        np.maximum(left_s, 0.0, out=left_s)
+        free_at_s = self.free_at_s[:, slot]
+        if now_s is None:
+            free_at_s[level:] -= live.work_s
+        else:
+            # What the queue was late or early by is settled with the request that left it.
+            free_at_s[:] = now_s + left_s
+            free_at_s[NORMAL:] += self._foreign_s[slot]
+        decode = live.decode
+        self.coming_rows[decode] = max(0.0, self.coming_rows[decode] - 1)
+        self.coming_tokens[decode] -= live.num_tokens
+        self.coming_pages[decode] = max(0.0, self.coming_pages[decode] - live.pages)
+        self._reach_sum_s[decode] -= live.reach_s
+
+
+class _Slot:
+    """What a slot has besides numbers in arrays."""
+
+    def __init__(
+        self, role: SlotRole, timing: TimingModel | None, transfer: TransferModel, chunk: int
+    ) -> None:
+        self.role = role
+        self.timing = timing
+        self.transfer = transfer
+        self.chunk = chunk
+        self.draining = False
+        self.position = 0.0  # mean position of the tokens that were sent here to compute
+        self.here: dict[str, LiveRequest] = {}  # in the order in which they were sent
+
+
+def _empty() -> Floats:
+    return np.zeros(0)
