@@ -10,9 +10,13 @@ from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
 from inlay.cache.loader import Loader
 from inlay.cache.open_store import open_store
+from inlay.cache.open_stream import open_stream
+from inlay.cache.outgoing import Outgoing
 from inlay.cache.paged_kv_cache import PagedKvCache
 from inlay.cache.pause import TierCounts
 from inlay.cache.prefetch import Prefetch
+from inlay.cache.stream import Incoming, KvStream
+from inlay.cache.stream_thread import Mark
 from inlay.cache.tiers import Tiers
 from inlay.cache.write_back import WriteBack
 
@@ -22,10 +26,14 @@ __all__ = [
     "BlockStore",
     "BlockStored",
     "CacheConfig",
+    "Incoming",
     "KvCache",
     "KvEvent",
     "KvStore",
+    "KvStream",
     "Loader",
+    "Mark",
+    "Outgoing",
     "PageCounts",
     "PageHold",
     "PagedKvCache",
@@ -35,4 +43,5 @@ __all__ = [
     "Tiers",
     "WriteBack",
     "open_store",
+    "open_stream",
 ]

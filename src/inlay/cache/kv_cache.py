@@ -153,10 +153,10 @@ class KvCache(ABC):
 
     @abstractmethod
     def pin(self, page_ids: Sequence[int]) -> None:
-        """Keep the content of named pages until `unpin`, whatever becomes of their blocks.
+        """Keep the content of pages until `unpin`, whatever becomes of their blocks and holds.
 
-        Blocks in pinned pages are evicted in their turn, but the pages are not used again
-        before they are unpinned. No page is pinned twice at a time.
+        For those who read pages from outside. Blocks in pinned pages are evicted in their turn,
+        but the pages are not used again before they are unpinned as often as they were pinned.
         """
 
     @abstractmethod

@@ -58,8 +58,8 @@ class PagedKvCache(KvCache):
         self._idle = LruEviction() if eviction is None else eviction
         self._events: list[KvEvent] | None = [] if record_events else None
         self.write_back: WriteBack | None = None
-        self._pinned: set[int] = set()
-        self._evicted_pinned: set[int] = set()
+        self._pinned: Counter[int] = Counter()
+        self._kept: set[int] = set()  # that only pins keep from being free
 
     def names(self, salt: str = "") -> BlockNames:
         """A new, empty list of block names."""
@@ -155,16 +155,18 @@ class PagedKvCache(KvCache):
             self._drop(old)
 
     def pin(self, page_ids: Sequence[int]) -> None:
-        """Keep the content of named pages until `unpin`."""
-        assert self._pinned.isdisjoint(page_ids)
+        """Keep the content of pages until `unpin`."""
         self._pinned.update(page_ids)
 
     def unpin(self, page_ids: Sequence[int]) -> None:
         """Let pinned pages go."""
-        self._pinned.difference_update(page_ids)
         for page_id in page_ids:
-            if page_id in self._evicted_pinned:
-                self._evicted_pinned.discard(page_id)
+            self._pinned[page_id] -= 1
+            if self._pinned[page_id]:
+                continue
+            del self._pinned[page_id]
+            if page_id in self._kept:
+                self._kept.discard(page_id)
                 self._drop(page_id)
 
     def coldest(self, limit: int) -> list[int]:
@@ -215,8 +217,9 @@ class PagedKvCache(KvCache):
         self._pool.audit()
         self._index.audit()
         held = Counter(page for hold in holds for page in hold.pages)
-        held.update(self._evicted_pinned)
-        assert self._evicted_pinned <= self._pinned
+        held.update(self._kept)
+        assert self._kept <= self._pinned.keys()
+        assert all(count > 0 for count in self._pinned.values())
         for page_id in range(self.num_pages):
             assert self._pool.references(page_id) == held[page_id], f"page {page_id} leaked"
         idle = list(self._idle)
@@ -246,7 +249,7 @@ class PagedKvCache(KvCache):
             self._evict()
 
     def _num_pinned_idle(self) -> int:
-        """Pages whose eviction would free none now. A batch's worth at most."""
+        """Pages whose eviction would free none now."""
         return sum(1 for page_id in self._pinned if self._pool.references(page_id) == 0)
 
     def _swap(self, hold: PageHold, block: int, page_id: int) -> None:
@@ -264,7 +267,7 @@ class PagedKvCache(KvCache):
             if self._index.holds_block(page_id):
                 self._idle.add(page_id)
             else:
-                self._pool.put_back(page_id)
+                self._put_back(page_id)
 
     def _evict(self) -> None:
         page_id = self._idle.pop()
@@ -273,9 +276,13 @@ class PagedKvCache(KvCache):
             self._events.append(BlockRemoved(digest))
         if self.write_back is not None:
             self.write_back.evicted(page_id)
+        self._put_back(page_id)
+
+    def _put_back(self, page_id: int) -> None:
+        """Nobody needs what is in a page, unless it is pinned."""
         if page_id in self._pinned:
             self._pool.retain(page_id)
-            self._evicted_pinned.add(page_id)
+            self._kept.add(page_id)
         else:
             self._pool.put_back(page_id)
 

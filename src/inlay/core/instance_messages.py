@@ -165,25 +165,47 @@ class KvTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=T
 
     Attributes:
         request_id: the same at both instances.
-        run_id: of the decode instance's run.
         address: of its transfer engine.
         segment: name of its pool there.
-        grant: proof that these pages were reserved; it is good for `valid_s`.
+        grant: proof that these pages were reserved; nothing lands without it.
         first_block: blocks before this one it has already.
         pages: page ids from that block on, little-endian u32 each; as many as `num_tokens` need.
-        num_tokens: leading tokens of the prompt whose KV is wanted.
-        valid_s: from when it was sent. Nothing may land later.
+        num_tokens: leading tokens whose KV is wanted: all that are known but the last. 0: nothing
+            is wanted, the decode instance has nearly all; the prefill is to be cancelled.
     """
 
     request_id: str
-    run_id: str
     address: str
     segment: str
     grant: int
     first_block: int
     pages: bytes
     num_tokens: int
-    valid_s: float
+
+
+def nothing_wanted(request_id: str) -> KvTarget:
+    """The target of a prompt that need not be computed elsewhere."""
+    return KvTarget(
+        request_id=request_id,
+        address="",
+        segment="",
+        grant=0,
+        first_block=0,
+        pages=b"",
+        num_tokens=0,
+    )
+
+
+class KvSent(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """All KV that a `KvTarget` asked for has landed: from instance to instance.
+
+    Attributes:
+        request_id: of the target.
+        cached_tokens: leading tokens that the sender did not compute for this request.
+    """
+
+    request_id: str
+    cached_tokens: int
 
 
 class KvLost(msgspec.Struct, frozen=True, array_like=True, tag=True):

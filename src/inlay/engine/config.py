@@ -54,6 +54,9 @@ class EngineConfig:
             all of it.
         graph: `auto` replays decode steps from CUDA graphs where that works; `off` launches each
             operation.
+        exchange: "host:port" where other instances send the KV of prompts that they compute for
+            this one, port 0 for any free one; None: prompts are computed here, and for nobody
+            else.
         placement: what goes to a GPU.
         experts: of the host, and those that a device keeps.
     """
@@ -68,6 +71,7 @@ class EngineConfig:
     load: Literal["lazy", "whole"] = "lazy"
     verify_weights: bool = False
     graph: Literal["auto", "off"] = "auto"
+    exchange: str | None = None
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -100,6 +104,11 @@ class EngineConfig:
             raise ConfigError(
                 f"device is {self.device}, and placement.tensor_parallel={degree} takes the GPUs "
                 f"from cuda:0 to cuda:{degree - 1}: set device=cuda"
+            )
+        if self.exchange is not None:
+            raise ConfigError(
+                f"exchange is {self.exchange!r}: pages of placement.tensor_parallel={degree} "
+                "processes cannot be sent to other instances; leave one out"
             )
         for tier in ("host", "disk", "store"):
             if getattr(self.cache, tier) is not None:

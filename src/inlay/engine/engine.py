@@ -21,6 +21,7 @@ from inlay.cache import PagedKvCache, TierCounts, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import EngineError, InlayError, OverloadedError, RequestError
+from inlay.core.instance_messages import KvTarget
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
@@ -33,17 +34,18 @@ from inlay.core.messages import (
 from inlay.engine.completion import Completion
 from inlay.engine.config import EngineConfig
 from inlay.engine.draws import derive_seed
+from inlay.engine.exchange import Exchange, prefill_part
 from inlay.engine.failures import load_failure, step_failure
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.loading import LoadedModel, hash_chain, load
-from inlay.engine.outputs import StepOutputs, advance, end_without_token, impossible
+from inlay.engine.outputs import StepOutputs, advance, end_without_token, impossible, replay
 from inlay.engine.runner import Runner, StepResult
 from inlay.engine.sampling import ChoiceSampler
 from inlay.engine.scheduler import Chunk, Scheduler
 from inlay.engine.scripts import generate, warm_up
 from inlay.engine.structure import GrammarCompiler
 from inlay.engine.text_output import TextOutput
-from inlay.engine.tiering import open_tiers
+from inlay.engine.tiering import open_exchange, open_tiers
 from inlay.engine.totals import Totals
 from inlay.engine.validation import check_request
 
@@ -111,6 +113,7 @@ class Engine:
         self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
         self._tiers: Tiers | None = None
         self._waits_for_tiers = False
+        self._exchange: Exchange | None = None
         self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens)
         self._grammars = GrammarCompiler(
             lambda: loaded.text.tokenizer_json, vocab_size, self._end_ids
@@ -127,6 +130,10 @@ class Engine:
         if loaded.store is not None:
             self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)
             self._scheduler.loader = self._tiers.loader
+        if config.exchange is not None:
+            self._exchange = open_exchange(
+                config.exchange, config.cache.secret, self.cache, self._scheduler, loaded, on_ready
+            )
         self.info = loaded.info(config, time.monotonic() - started)
 
     @property
@@ -145,7 +152,13 @@ class Engine:
             or self._outputs.pending
             or any(future.done() for future in self._compiling.values())
             or (self._tiers is not None and self._tiers.due)
+            or (self._exchange is not None and self._exchange.due)
         )
+
+    @property
+    def exchange_address(self) -> str:
+        """Where other instances send KV; empty where there is no exchange."""
+        return "" if self._exchange is None else self._exchange.address
 
     @property
     def load_progress(self) -> LoadProgress:
@@ -183,6 +196,13 @@ class Engine:
         """
         if self.failure is not None:
             raise self.failure
+        if message.phase != "both" and self._exchange is None:
+            raise RequestError(
+                f"this instance exchanges no KV with others, and phase is {message.phase!r}: set "
+                "engine.exchange, or send the whole request to one instance"
+            )
+        if message.phase == "prefill":
+            message = prefill_part(message)
         max_tokens = check_request(message, self.info, self.config.scheduler.max_running)
         if message.request_id in self._live:
             raise RequestError(f"request id {message.request_id!r} is in use", "request_id")
@@ -224,6 +244,25 @@ class Engine:
                 self._outputs.add(request, end_without_token(choice, "cancel"))
                 self._finish(choice)
 
+    def kv_target(self, target: KvTarget) -> None:
+        """The instance that decodes a prompt computed here has said where its KV goes."""
+        request = self._live.get(target.request_id)
+        if request is None or self._exchange is None:
+            return
+        try:
+            self._exchange.aim(target)
+        except ValueError as error:
+            self._fail(request, EngineError(f"the KV cannot be sent: {error}"))
+
+    def kv_lost(self, request_id: str, reason: str) -> None:
+        """The KV of a prompt will not come from another instance; it is computed here."""
+        if self._exchange is not None:
+            self._exchange.lost(request_id, reason)
+
+    def take_targets(self) -> list[KvTarget]:
+        """Where prompts that others compute for this instance are to go; each once."""
+        return [] if self._exchange is None else self._exchange.take_targets()
+
     def step(self) -> list[RequestOutput]:
         """Do one step of work and return what it added to each request.
 
@@ -234,6 +273,8 @@ class Engine:
         if self.failure is not None:
             self._fail_all(self.failure)
         self._start_compiled()
+        if self._exchange is not None:
+            self._exchanged(self._exchange)
         if self._tiers is not None:
             self._tiers.poll()
         chunks = self._schedule()
@@ -316,6 +357,8 @@ class Engine:
         holds = [choice.hold for choice in choices if choice.hold is not None]
         if self._tiers is not None:
             holds += self._tiers.holds()
+        if self._exchange is not None:
+            holds += self._exchange.holds()
         self.cache.audit(holds)
 
     def flush(self, timeout_s: float) -> bool:
@@ -330,6 +373,8 @@ class Engine:
         self._grammars.close()
         if self._ranks is not None:
             self._ranks.close()
+        if self._exchange is not None:
+            self._exchange.close()
         if self._tiers is not None:
             self._tiers.close()
 
@@ -346,57 +391,80 @@ class Engine:
             seed=derive_seed(self._seed, self._num_requests) if seed is None else seed,
             max_tokens=max_tokens,
             end_ids=end_ids if params.ignore_eos else end_ids | self._end_ids,
-            unfinished=params.n,
+            unfinished=params.n - message.produced.count(None),
         )
-        if params.prompt_logprobs is not None:
+        if params.prompt_logprobs is not None and not message.produced:
             request.prompt_logprobs = [None]
         if message.trace and self.info.moe_layers:
             request.expert_counts_LE = np.zeros((self.info.moe_layers, self._experts), np.int64)
         return request
 
     def _start(self, request: LiveRequest, grammar: Any) -> None:
-        """Make the choices of a request and queue the first; the others follow its prompt."""
-        message, params = request.message, request.params
-        for index in range(params.n):
-            mask = None if grammar is None else self._grammars.mask(grammar)
-            stream = self._text.stream(
-                skip_special_tokens=params.skip_special_tokens, prompt_ids=message.token_ids
-            )
-            request.choices.append(
-                Choice(
-                    request=request,
-                    index=index,
-                    sampler=ChoiceSampler(
-                        params,
-                        seed=request.seed,
-                        choice=index,
-                        prompt_ids=message.token_ids,
-                        end_ids=request.end_ids,
-                        mask=mask,
-                    ),
-                    text=TextOutput(stream, params.stop),
-                    names=self.cache.names(message.cache_salt),
-                    grammar=mask,
-                )
-            )
+        """Make the choices of a request and queue them."""
+        produced = request.message.produced
+        for index in range(request.params.n):
+            if produced and produced[index] is None:
+                continue
+            choice = self._new_choice(request, index, grammar)
+            replay(choice, (produced[index] or ()) if produced else ())
+            request.choices.append(choice)
         first, *others = request.choices
-        first.fork = others
+        if produced:
+            # Each has tokens of its own behind the prompt; blocks of the prompt they share anyway.
+            for other in others:
+                self._scheduler.add(other)
+        else:
+            first.fork = others  # they follow when the prompt is computed
+        match request.message.phase:
+            case "decode" if self._exchange is not None:
+                self._exchange.receive(first)
+                return
+            case "prefill" if self._exchange is not None:
+                self._exchange.send(first)
         self._scheduler.add(first)
+
+    def _new_choice(self, request: LiveRequest, index: int, grammar: Any) -> Choice:
+        message, params = request.message, request.params
+        mask = None if grammar is None else self._grammars.mask(grammar)
+        stream = self._text.stream(
+            skip_special_tokens=params.skip_special_tokens, prompt_ids=message.token_ids
+        )
+        return Choice(
+            request=request,
+            index=index,
+            sampler=ChoiceSampler(
+                params,
+                seed=request.seed,
+                choice=index,
+                prompt_ids=message.token_ids,
+                end_ids=request.end_ids,
+                mask=mask,
+            ),
+            text=TextOutput(stream, params.stop),
+            names=self.cache.names(message.cache_salt),
+            grammar=mask,
+        )
 
     def _finish(self, choice: Choice) -> None:
         """Take a choice with a finish reason out of the scheduler."""
         request = choice.request
         if choice.hold is not None:
             request.pages_used += len(choice.hold.pages)
-        self._scheduler.remove(choice)
+        self._remove(choice)
         request.unfinished -= 1
         if request.unfinished == 0:
             del self._live[request.request_id]
 
+    def _remove(self, choice: Choice) -> None:
+        """Take a choice out of wherever it is."""
+        self._scheduler.remove(choice)
+        if self._exchange is not None:
+            self._exchange.drop(choice)
+
     def _fail(self, request: LiveRequest, error: InlayError) -> None:
         for choice in request.choices:
             if choice.state != "finished":
-                self._scheduler.remove(choice)
+                self._remove(choice)
         self._stop_compiling(request)
         if self._live.pop(request.request_id, None) is not None:
             self._outputs.fail(request.request_id, error, request)
@@ -421,6 +489,15 @@ class Engine:
             future.cancel()
 
     # Phases of a step
+
+    def _exchanged(self, exchange: Exchange) -> None:
+        """Prompts that were sent end here; those that have come, or will not, are queued."""
+        for choice, error in exchange.poll():
+            if error is not None:
+                self._fail(choice.request, error)
+            else:
+                self._outputs.add(choice.request, end_without_token(choice, "length"))
+                self._finish(choice)
 
     def _compiled(self, future: "Future[Any]") -> None:
         if self._on_ready is not None and not future.cancelled():
@@ -489,7 +566,14 @@ class Engine:
         return done
 
     def _compute(self, chunks: list[Chunk]) -> StepResult:
-        batch, logits_RV = self._runner.forward(chunks)
+        exchange = self._exchange
+        if exchange is None or not exchange.before_step(chunks):
+            batch, logits_RV = self._runner.forward(chunks)
+        else:
+            try:
+                batch, logits_RV = self._runner.forward(chunks, exchange.layer_done)
+            finally:
+                exchange.after_step()
         for chunk in chunks:
             self._scheduler.computed(chunk)
         return self._runner.finish(chunks, batch, logits_RV)
@@ -498,7 +582,10 @@ class Engine:
         for chunk in chunks:
             if chunk.samples and chunk.choice.fork:
                 self._scheduler.fork(chunk.choice)
-            if chunk.samples and not chunk.choice.request.max_tokens:
+            if chunk.samples and chunk.choice.outgoing is not None:
+                assert self._exchange is not None
+                self._exchange.computed(chunk.choice)
+            elif chunk.samples and not chunk.choice.request.max_tokens:
                 for choice in chunk.choice.request.choices:
                     self._outputs.add(choice.request, end_without_token(choice, "length"))
                     self._finish(choice)

@@ -6,13 +6,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from inlay.cache import BlockNames, PageHold, Prefetch
+from inlay.cache import BlockNames, Outgoing, PageHold, Prefetch
 from inlay.core.messages import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
 from inlay.engine.sampling import ChoiceSampler
 from inlay.engine.structure import GrammarMask
 from inlay.engine.text_output import TextOutput
 
-ChoiceState = Literal["pending", "waiting", "running", "finished"]
+ChoiceState = Literal["pending", "receiving", "waiting", "running", "sending", "finished"]
 
 
 @dataclass(slots=True, eq=False)
@@ -85,12 +85,15 @@ class Choice:
 
     Attributes:
         state: `pending` while its grammar is compiled, or the prompt is being computed by the
-            first choice of its request; then `waiting` and `running`, perhaps several times.
+            first choice of its request; `receiving` while another instance computes its prompt;
+            then `waiting` and `running`, perhaps several times; `sending` when it is computed for
+            another instance.
         computed: leading tokens whose KV is in the pages of `hold`.
         traced: leading tokens counted in the request's expert counts.
-        hold: pages, while running.
+        hold: pages, while running; while waiting, those that another instance has filled.
         names: block names of prompt and output, kept over preemptions.
         prefetch: what is loaded for it, as long as more may come.
+        outgoing: where its KV goes, if it is computed for another instance.
         fork: choices that start when this one's prompt is computed (n > 1).
     """
 
@@ -106,6 +109,7 @@ class Choice:
     traced: int = 0
     hold: PageHold | None = None
     prefetch: Prefetch | None = None
+    outgoing: Outgoing | None = None
     fork: list["Choice"] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 

@@ -1,9 +1,9 @@
 """Applies sampled tokens to choices and collects what a step has to say to each request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inlay.core.errors import EngineError, InlayError
+from inlay.core.errors import EngineError, InlayError, RequestError
 from inlay.core.failures import failure_output
 from inlay.core.messages import (
     ChoiceDelta,
@@ -52,6 +52,21 @@ def advance(choice: Choice, token_id: int, logprob: TokenLogprob | None) -> Choi
         if stop is not None:
             end = _End("stop", stop)
     return _delta(choice, text, (token_id,), (logprob,) if logprob is not None else None, end)
+
+
+def replay(choice: Choice, token_ids: Sequence[int]) -> None:
+    """Bring a choice to where another instance left it: its tokens count, and are not put out.
+
+    Raises:
+        RequestError: they end the choice, so nothing is left to do.
+    """
+    for token_id in token_ids:
+        advance(choice, token_id, None)
+        if choice.finish_reason is not None:
+            raise RequestError(
+                f"the {len(token_ids)} tokens that choice {choice.index} has produced end it: "
+                "there is nothing to go on with"
+            )
 
 
 def end_without_token(choice: Choice, reason: FinishReason) -> ChoiceDelta:

@@ -16,6 +16,7 @@ from inlay.engine.live import Choice
 from inlay.engine.probabilities import Float32
 from inlay.engine.sampling import Sampler, Samples, token_logprobs
 from inlay.engine.scheduler import Chunk
+from inlay.models.batch import LayerDone
 
 if TYPE_CHECKING:
     from inlay.models.kv_pool import KvPool
@@ -45,13 +46,20 @@ class Runner:
         self._moe_layers = len(model.shape.sparse_layers)
         self._sampler = Sampler(model.shape.vocab)
 
-    def forward(self, chunks: Sequence[Chunk]) -> tuple[StepBatch, torch.Tensor]:
-        """Compute the KV of all chunks and the logits [R, V] that they need."""
+    def forward(
+        self, chunks: Sequence[Chunk], layer_done: LayerDone | None = None
+    ) -> tuple[StepBatch, torch.Tensor]:
+        """Compute the KV of all chunks and the logits [R, V] that they need.
+
+        Args:
+            layer_done: see `ForwardBatch`.
+        """
         batch = build_batch(
             chunks,
             page_tokens=self._page_tokens,
             moe_layers=self._moe_layers,
             experts_per_token=self._model.shape.experts_per_token,
+            layer_done=layer_done,
         )
         with torch.inference_mode():
             return batch, self._model.forward(batch.forward, self._pool)

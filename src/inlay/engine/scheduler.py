@@ -5,6 +5,9 @@ Requests run in the order of priority and arrival. When pages run out, the last 
 order is preempted: it gives its pages back and is computed again later, from its prompt and
 the output so far; its published blocks are usually still in the prefix cache.
 
+A choice may come with pages that another instance has filled; it keeps them while it waits, unless
+one before it needs them.
+
 Where there are tiers behind the device, blocks are loaded into a choice's pages while it waits
 and while it is computed; it steps over those that have come, and now and then waits for one.
 
@@ -72,11 +75,11 @@ class Scheduler:
         return bool(self.running or self._num_waiting)
 
     def add(self, choice: Choice) -> None:
-        """Put a choice into the queue."""
+        """Put a choice into the queue; it may bring pages, with `computed` tokens in them."""
         choice.state = "waiting"
         self._num_waiting += 1
         heapq.heappush(self._waiting, (choice.sort_key, choice))
-        if self.loader is not None:
+        if self.loader is not None and choice.hold is None:
             reusable = self._reusable(choice)
             if reusable:
                 choice.prefetch = self.loader.begin(choice.names, reusable, choice.sort_key)
@@ -88,6 +91,7 @@ class Scheduler:
         elif choice.state == "waiting":
             self._num_waiting -= 1
             self._end_prefetch(choice)
+            self._take_pages(choice)
         choice.state = "finished"
         if len(self._waiting) > 2 * self._num_waiting + 64:
             # Entries of removed choices leave the heap when they come first; not before is
@@ -158,7 +162,7 @@ class Scheduler:
                 try:
                     self._cache.reserve(choice.hold, chunk.stop)
                 except OutOfPagesError:
-                    if self.loader is not None and self.loader.shed(choice.sort_key):
+                    if self._shed(choice):
                         continue
                     victim = self.running[-1]
                     dropped = chunks.pop(victim, None)
@@ -242,7 +246,7 @@ class Scheduler:
         num_tokens, page_tokens = choice.num_tokens, self._cache.page_tokens
         reusable = self._reusable(choice)
         while True:
-            hold = None if choice.prefetch is None else choice.prefetch.hold
+            hold = choice.hold if choice.prefetch is None else choice.prefetch.hold
             match = self._cache.match_prefix(choice.names, reusable)
             there = match.num_tokens if hold is None else len(hold.pages) * page_tokens
             # Each running choice may soon need a page; without room for that, the newcomer
@@ -258,7 +262,7 @@ class Scheduler:
                     return hold
             except OutOfPagesError:
                 pass
-            if self.loader is not None and self.loader.shed(choice.sort_key):
+            if self._shed(choice):
                 continue
             if not self._preempt_for(choice, chunks):
                 return None
@@ -278,15 +282,36 @@ class Scheduler:
         heapq.heappop(self._waiting)
         self._num_waiting -= 1
         self._slots_used += choice.slots
-        choice.hold = hold
-        choice.computed = hold.num_named * self._cache.page_tokens
-        if choice.request.scheduled_s is None:
-            choice.request.cached_tokens = choice.computed
+        if choice.hold is None:
+            choice.hold = hold
+            choice.computed = hold.num_named * self._cache.page_tokens
+            if choice.request.scheduled_s is None:
+                choice.request.cached_tokens = choice.computed
         if choice.prefetch is not None:
             assert self.loader is not None
             self.loader.admit(choice.prefetch, hold)
         choice.state = "running"
         insort(self.running, choice, key=_order)
+
+    def _shed(self, choice: Choice) -> bool:
+        """Take pages of the last waiting choice behind this one; False if none has any."""
+        if self.loader is not None and self.loader.shed(choice.sort_key):
+            return True
+        held = [
+            other
+            for key, other in self._waiting
+            if key > choice.sort_key and other.state == "waiting" and other.hold is not None
+        ]
+        if held:
+            self._take_pages(max(held, key=_order))
+        return bool(held)
+
+    def _take_pages(self, choice: Choice) -> None:
+        """Let a waiting choice compute again what another instance has sent."""
+        if choice.hold is not None:
+            self._cache.release(choice.hold)
+            choice.hold = None
+            choice.computed = 0
 
     def _preempt_for(self, choice: Choice, chunks: dict[Choice, Chunk]) -> bool:
         """Preempt a running choice of strictly lower priority; False if there is none."""

@@ -1,14 +1,16 @@
-"""Puts the tiers behind the pages of a loaded model."""
+"""Puts the tiers behind the pages of a loaded model, and other instances beside them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from inlay.cache import BlockStore, PagedKvCache, Tiers, WriteBack
+from inlay.cache import BlockStore, PagedKvCache, Tiers, WriteBack, open_stream
 from inlay.cache.config import WriteWhen
 from inlay.core.clock import Clock
+from inlay.engine.exchange import Exchange
 from inlay.engine.loading import LoadedModel
+from inlay.engine.scheduler import Scheduler
 
 
 def open_tiers(
@@ -35,3 +37,32 @@ def open_tiers(
     return Tiers(
         cache, cache.write_back, blocks, page_bytes=loaded.kv_format.page_bytes, clock=clock
     )
+
+
+def open_exchange(
+    listen: str,
+    secret: str,
+    cache: PagedKvCache,
+    scheduler: Scheduler,
+    loaded: LoadedModel,
+    on_ready: Callable[[], None] | None,
+) -> Exchange:
+    """Let other instances send KV to a model's pool, and send to theirs; see `Exchange`.
+
+    Raises:
+        ConfigError: the model's layers are on several devices.
+        AddressInUseError: another process listens at `listen`.
+    """
+    pool = loaded.pool.whole
+    on_cpu = pool.data.device.type == "cpu"
+    memory = pool.as_bytes() if on_cpu else pool.device_bytes()
+    stream = open_stream(
+        listen,
+        secret,
+        memory=memory,
+        on_device=not on_cpu,
+        kv_format=loaded.kv_format,
+        cache=cache,
+        on_ready=on_ready,
+    )
+    return Exchange(stream, cache, scheduler)

@@ -18,6 +18,7 @@ def check_request(request: GenerateRequest, info: EngineInfo, max_running: int) 
     """
     _check_prompt(request.token_ids, info.vocab_size)
     _check_params(request.params, info.vocab_size, max_running)
+    _check_produced(request, info.vocab_size)
     return _output_limit(request, info.max_context_tokens)
 
 
@@ -42,6 +43,23 @@ def _check_prompt(token_ids: list[int], vocab_size: int) -> None:
         bad = next(token for token in token_ids if not 0 <= token < vocab_size)
         raise RequestError(
             f"the prompt has token id {bad}, but the model's ids are 0..{vocab_size - 1}", "prompt"
+        )
+
+
+def _check_produced(request: GenerateRequest, vocab_size: int) -> None:
+    produced, num_choices = request.produced, request.params.n
+    if produced and (len(produced) != num_choices or not any(p is not None for p in produced)):
+        raise RequestError(
+            f"produced has {len(produced)} entries for n = {num_choices} choices, of which "
+            f"{sum(p is None for p in produced)} are finished: give one for each, one unfinished"
+        )
+    if any(not 0 <= token_id < vocab_size for tokens in produced for token_id in tokens or ()):
+        raise RequestError(f"produced has a token id that is not in 0..{vocab_size - 1}")
+    if request.phase == "decode" and request.params.prompt_logprobs is not None:
+        raise RequestError(
+            "prompt_logprobs need the prompt to be computed where its answer is: send the request "
+            "to one instance",
+            "prompt_logprobs",
         )
 
 

@@ -4,7 +4,9 @@ Shapes: T tokens of the step, B requests, P pages per request (padded), R rows w
 wanted, L mixture-of-experts layers, K experts per token.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,9 @@ from numpy.typing import NDArray
 from inlay.core.errors import ArgumentError
 
 Int32Array = NDArray[np.int32]
+LayerDone = Callable[[int, Any], None]
+"""`(layer, mark)`: a layer's keys and values are in the pool when `mark()` returns, which waits for
+the device and may be called in any thread; None: they are there now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,7 @@ class ForwardBatch:
         logit_rows_R: rows of T whose logits are wanted.
         decode_T: bool, contiguous; the tokens that were generated, whose experts may be deferred.
             None: none of them.
+        layer_done: called when a layer has written its keys and values, while the step goes on.
         expert_ids_LTK: if given, filled with the experts chosen per mixture-of-experts layer.
     """
 
@@ -38,6 +44,7 @@ class ForwardBatch:
     logit_rows_R: Int32Array
     decode_T: NDArray[np.bool_] | None = None
     expert_ids_LTK: Int32Array | None = None
+    layer_done: LayerDone | None = None
 
     def __post_init__(self) -> None:
         tokens, requests = len(self.token_ids_T), len(self.context_lens_B)

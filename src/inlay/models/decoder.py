@@ -21,7 +21,7 @@ from torch import Tensor
 from inlay.core.errors import InlayError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
-from inlay.models.batch import ForwardBatch
+from inlay.models.batch import ForwardBatch, LayerDone
 from inlay.models.decode_graph import DecodeGraphs
 from inlay.models.host_share import HostShare
 from inlay.models.host_step import HostStep
@@ -141,7 +141,7 @@ class Decoder:
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         """Logits `[R, V]`, float32, of the wanted rows; keys and values go to the pool."""
-        if self._graphs is not None:
+        if self._graphs is not None and batch.layer_done is None:
             logits = self._graphs.forward(batch, pool)
             if logits is not None:
                 return logits
@@ -200,11 +200,16 @@ class _Stage:
             ops.embed(self._weights.embedding_VM, self.step, work.hidden_TM)
         else:
             ops.take(before_TM, work.hidden_TM)
-        self.run(self.step, work, host, batch.expert_ids_LTK)
+        self.run(self.step, work, host, batch.expert_ids_LTK, batch.layer_done)
         return work.hidden_TM
 
     def run(
-        self, step: Step, work: _Views, host: HostStep | None, chosen_LTK: Array | None = None
+        self,
+        step: Step,
+        work: _Views,
+        host: HostStep | None,
+        chosen_LTK: Array | None = None,
+        layer_done: LayerDone | None = None,
     ) -> None:
         """All layers, on `work.hidden_TM` in place. `chosen_LTK`: gets the experts chosen."""
         ops, eps = self.ops, self._shape.norm_eps
@@ -215,6 +220,8 @@ class _Stage:
                 self._attend_latent(layer.attention, spec, step, work)
             else:
                 self._attend(layer.attention, spec, step, work)
+            if layer_done is not None:
+                layer_done(spec.layer, None if ops.device == CPU else ops.mark())
             self._end_sum(work)
             ops.rms_norm(work.hidden_TM, layer.mlp_norm_M, eps, work.normed_TM)
             self._begin_sum(work)

@@ -39,7 +39,9 @@ class Loaded:
         self.text = Text.load(self.directory)
 
     @contextmanager
-    def engine(self, *, pages=2000, prefix=True, page_tokens=16, tiers=None, **scheduler):
+    def engine(
+        self, *, pages=2000, prefix=True, page_tokens=16, tiers=None, exchange=None, **scheduler
+    ):
         """A new engine, whose pages are all accounted for when the block ends.
 
         `tiers`: further fields of its `CacheConfig`.
@@ -49,6 +51,7 @@ class Loaded:
             model=str(self.directory),
             device="cpu",
             seed=0,
+            exchange=exchange,
             cache=cache,
             scheduler=SchedulerConfig(**scheduler),
         )

@@ -1,5 +1,7 @@
 """Random histories against a model that knows only which prefixes were computed."""
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -26,7 +28,8 @@ class Histories(RuleBasedStateMachine):
         self.live = []  # [hold, names, tokens, computed]
         self.remote = {}  # digest -> parent, as a listener of events sees it
         self.loads = []  # [hold of pages that something writes to]
-        self.pinned = {}  # page -> content that it keeps
+        self.pinned = Counter()
+        self.kept = {}  # content of pinned pages
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14))
     def start(self, tokens):
@@ -157,23 +160,26 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 4))
     def pin(self, data, count):
-        named = sorted(set(self.cache._index._blocks) - set(self.pinned))
-        pages = named[:count]
+        computed = {
+            page for hold, _, _, done in self.live for page in list(hold.pages)[: done // PAGE]
+        }
+        there = sorted(set(self.cache._index._blocks) | computed)
+        pages = data.draw(st.permutations(there))[:count]
         self.cache.pin(pages)
-        self.pinned |= {page: self.content[page] for page in pages}
+        self.pinned += Counter(pages)
+        self.kept |= {page: self.content[page] for page in pages}
 
     @precondition(lambda self: self.pinned)
     @rule(count=st.integers(1, 4))
     def unpin(self, count):
         pages = list(self.pinned)[:count]
         self.cache.unpin(pages)
-        for page in pages:
-            del self.pinned[page]
+        self.pinned -= Counter(pages)
 
     @invariant()
     def pinned_pages_keep_their_content(self):
-        for page, content in self.pinned.items():
-            assert self.content[page] == content
+        for page in self.pinned:
+            assert self.content[page] == self.kept[page]
 
     @invariant()
     def everything_is_accounted_for(self):

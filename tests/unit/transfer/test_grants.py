@@ -34,9 +34,7 @@ def memory() -> NDArray[np.uint8]:
 
 
 @pytest.fixture
-def pool(
-    engine: TransferEngine, memory: NDArray[np.uint8]
-) -> Segment:
+def pool(engine: TransferEngine, memory: NDArray[np.uint8]) -> Segment:
     return engine.register(memory, name="kv", remote=Access.WRITE, page_bytes=PAGE)
 
 

@@ -1,0 +1,273 @@
+"""The thread of a `KvStream`: an event loop that talks to `inlay.transfer`.
+
+The step loop gives it pieces to send and grants to take back; what it has to say is in `done`.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from inlay.cache.kv_cache import PageHold
+from inlay.cache.outgoing import Outgoing
+from inlay.core.errors import InlayError, TransferTimeoutError
+from inlay.core.instance_messages import KvLost, KvSent
+from inlay.core.kv_format import KvFormat
+from inlay.transfer import Op, Ranges, RemoteSegment, Segment, TransferEngine
+
+log = logging.getLogger(__name__)
+
+_TOPIC = "kv"
+_AIM_S = 60.0  # how long a prompt that is computed waits for its target
+_LAND_S = 30.0  # for one layer of one step
+_COME_S = 600.0  # for a prompt to be computed elsewhere; a lost peer is noticed much sooner
+_REVOKE_S = 5.0
+_JOIN_S = 5.0
+
+Mark = Callable[[], None]
+"""Waits until a device has done what it was told so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Blocks of one prompt and the pages that they are in: all of their layers, or one.
+
+    The pages stay as they are until the thread has told of the prompt.
+    """
+
+    blocks: range
+    pages: npt.NDArray[np.int64]
+    layer: int | None
+    mark: Mark | None
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """What of one prompt is to be sent; touched by the thread alone."""
+
+    pieces: "asyncio.Queue[Piece | None]" = field(default_factory=asyncio.Queue)
+    aimed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+
+
+@dataclass(slots=True)
+class _Expected:
+    grant: int
+    timer: asyncio.TimerHandle
+    revoking: "asyncio.Task[None] | None" = None
+
+
+Done = Outgoing | PageHold | KvSent | KvLost
+"""A prompt that is sent or failed, pages that are free of the transfer, a prompt that has come or
+will not come in time."""
+
+
+class StreamThread:
+    """See the module. Public methods are for the step loop; none of them waits, but `close`.
+
+    Args:
+        engine: of this instance; closed here.
+        pool: all pages, registered with it.
+        kv_format: layout of a page.
+        guarded: whether the pool takes grants.
+        on_ready: called from the thread when something of `done` is to be taken soon.
+
+    Attributes:
+        done: what happened, for the step loop to take.
+    """
+
+    def __init__(
+        self,
+        engine: TransferEngine,
+        pool: Segment,
+        kv_format: KvFormat,
+        *,
+        guarded: bool,
+        on_ready: Callable[[], None] | None,
+    ) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._format = kv_format
+        self._guarded = guarded
+        self._on_ready = on_ready
+        self.done: deque[Done] = deque()
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._expected: dict[str, _Expected] = {}
+        self._thread = threading.Thread(target=self._run, name="inlay-kv-stream", daemon=True)
+        self._thread.start()
+
+    def start(self, outgoing: Outgoing) -> Sending:
+        """Be ready to send a prompt."""
+        sending = Sending()
+        self._call(self._start, outgoing, sending)
+        return sending
+
+    def aim(self, sending: Sending) -> None:
+        """The target of the prompt is set."""
+        self._call(sending.aimed.set)
+
+    def put(self, sending: Sending, piece: Piece | None) -> None:
+        """Send a piece; None: there will be no more."""
+        self._call(sending.pieces.put_nowait, piece)
+
+    def stop(self, sending: Sending) -> None:
+        """Send no more of it; what is under way is cancelled, and then the prompt told of."""
+        self._call(self._stop, sending)
+
+    def expect(self, request_id: str, grant: int) -> None:
+        """A prompt will come; when it has, its grant is taken back before `done` tells of it."""
+        self._call(self._expect, request_id, grant)
+
+    def abandon(self, request_id: str, hold: PageHold) -> None:
+        """A prompt that is expected is not wanted; `done` tells when the pages of `hold` are free.
+
+        It may have come meanwhile, and be in `done`.
+        """
+        self._call(lambda: self._spawn(self._abandon(request_id, hold)))
+
+    def close(self) -> None:
+        """End the thread and leave all peers. What is under way fails."""
+        self._call(self._loop.stop)
+        self._thread.join(_JOIN_S)
+        self._engine.close()
+
+    def _call(self, function: Callable[..., object], *args: object) -> None:
+        self._loop.call_soon_threadsafe(function, *args)
+
+    # In the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._spawn(self._listen())
+        self._loop.run_forever()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            self._loop.run_until_complete(asyncio.wait(self._tasks))
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _tell(self, done: Done) -> None:
+        self.done.append(done)
+        if self._on_ready is not None and not isinstance(done, PageHold):
+            self._on_ready()
+
+    def _start(self, outgoing: Outgoing, sending: Sending) -> None:
+        sending.task = self._spawn(self._send(outgoing, sending))
+        # Not at the end of the work: it may be cancelled before it begins.
+        sending.task.add_done_callback(lambda _: self._tell(outgoing))
+
+    def _stop(self, sending: Sending) -> None:
+        assert sending.task is not None
+        sending.task.cancel()
+
+    async def _send(self, outgoing: Outgoing, sending: Sending) -> None:
+        landing: set[asyncio.Task[None]] = set()
+        try:
+            await self._send_pieces(outgoing, sending, landing)
+        except (InlayError, OSError) as error:
+            outgoing.error = error
+        finally:
+            for task in landing:
+                task.cancel()
+            await asyncio.gather(*landing, return_exceptions=True)
+
+    async def _send_pieces(
+        self, outgoing: Outgoing, sending: Sending, landing: "set[asyncio.Task[None]]"
+    ) -> None:
+        try:
+            await asyncio.wait_for(sending.aimed.wait(), _AIM_S)
+        except TimeoutError:
+            raise TransferTimeoutError(
+                f"no instance said in {_AIM_S:g} s where the KV of {outgoing.request_id} goes"
+            ) from None
+        target = outgoing.target
+        assert target is not None
+        peer = await asyncio.to_thread(self._engine.connect, target.address)
+        remote = peer[target.segment]
+        while (piece := await sending.pieces.get()) is not None:
+            landing.add(asyncio.create_task(self._land(outgoing, piece, remote)))
+        await asyncio.gather(*landing)
+        sent = msgspec.msgpack.encode(KvSent(outgoing.request_id, outgoing.cached_tokens))
+        await asyncio.to_thread(peer.send, _TOPIC, sent)
+
+    async def _land(self, outgoing: Outgoing, piece: Piece, remote: RemoteSegment) -> None:
+        if piece.mark is not None:
+            await asyncio.to_thread(piece.mark)
+        ranges = self._ranges(outgoing, piece, remote)
+        await self._engine.submit([ranges], deadline_s=_LAND_S)
+
+    def _ranges(self, outgoing: Outgoing, piece: Piece, remote: RemoteSegment) -> Ranges:
+        assert outgoing.target is not None
+        page_bytes, layer_bytes = self._format.page_bytes, self._format.layer_bytes
+        skip = 0 if piece.layer is None else piece.layer * layer_bytes
+        there = outgoing.remote(piece.blocks)
+        return Ranges(
+            Op.WRITE,
+            self._pool,
+            remote,
+            piece.pages * page_bytes + skip,
+            there * page_bytes + skip,
+            page_bytes if piece.layer is None else layer_bytes,
+            grant=outgoing.target.grant,
+        )
+
+    async def _listen(self) -> None:
+        async for message in self._engine.messages():
+            if message.topic != _TOPIC:
+                continue
+            try:
+                sent = msgspec.msgpack.decode(message.body, type=KvSent)
+            except msgspec.MsgspecError:
+                log.exception("a message of another instance cannot be read")
+            else:
+                self._spawn(self._arrived(sent))
+
+    # Prompts that are expected
+
+    def _expect(self, request_id: str, grant: int) -> None:
+        lost = KvLost(request_id, f"it did not come in {_COME_S:g} s")
+        timer = self._loop.call_later(_COME_S, self._tell, lost)
+        self._expected[request_id] = _Expected(grant, timer)
+
+    async def _arrived(self, sent: KvSent) -> None:
+        expected = self._expected.get(sent.request_id)
+        if expected is not None and expected.revoking is None:
+            await self._settle(sent.request_id, expected)
+            self._tell(sent)
+
+    async def _abandon(self, request_id: str, hold: PageHold) -> None:
+        expected = self._expected.get(request_id)
+        if expected is not None:
+            if expected.revoking is None and not self._guarded:
+                await asyncio.sleep(_LAND_S)  # no transfer takes longer
+            await self._settle(request_id, expected)
+        self._tell(hold)
+
+    async def _settle(self, request_id: str, expected: _Expected) -> None:
+        expected.timer.cancel()
+        if expected.revoking is None:
+            expected.revoking = self._spawn(self._revoke(expected))
+        await expected.revoking
+        self._expected.pop(request_id, None)
+
+    async def _revoke(self, expected: _Expected) -> None:
+        """Pages are used again only when nothing can land in them any more."""
+        while self._guarded:
+            if await asyncio.to_thread(self._pool.revoke, expected.grant, timeout_s=_REVOKE_S):
+                return
+            log.warning("pages are kept from use: another instance may still write to them")
