@@ -19,11 +19,15 @@ CLOSE_S = 2.0
 """How long connections may take to close once nothing runs any more."""
 
 
-def bind(host: str, port: int, *, option: str = "--port {port}") -> socket.socket:
-    """Listen on an address, before anything slow is done.
+def bind(
+    host: str, port: int, *, option: str = "--port {port}", shared: bool = False
+) -> socket.socket:
+    """Take an address, before anything slow is done, and listen on it.
 
     Args:
         option: how a user chooses another port, for the message about one that is taken.
+        shared: others of ours may have the same port (SO_REUSEPORT). It is only taken: whoever
+            listens gets connections, so the server listens when it is ready for them.
 
     Raises:
         AddressInUseError: the port is taken.
@@ -37,8 +41,11 @@ def bind(host: str, port: int, *, option: str = "--port {port}") -> socket.socke
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        listener.listen(2048)
+        if not shared:
+            listener.listen(2048)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -109,6 +116,11 @@ class StopSignals:
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
+
+    def insist(self) -> None:
+        """Ask and insist: the process that we serve for is gone."""
+        self.asked.set()
+        self.insisted.set()
 
     def _on_signal(self) -> None:
         (self.insisted if self.asked.is_set() else self.asked).set()

@@ -97,7 +97,7 @@ async def _serve(
 
         app = create_app(service, config)
         await stack.enter_async_context(app.router.lifespan_context(app))
-        gate.app = app
+        gate.open(app)
         gc.collect()
         gc.freeze()
         text = banner(

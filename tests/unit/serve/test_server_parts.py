@@ -123,7 +123,7 @@ async def test_gate() -> None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        gate.app = app
+        gate.open(app)
         assert (await client.get("/health")).status_code == 204
         gate.close("the server is stopping")
         answer = await client.get("/health")
