@@ -17,7 +17,8 @@
     ├── EngineError                    the engine failed while running
     │   ├── EngineStartError           the engine's process did not become ready
     │   ├── RankLostError              a process that shares the model's layers is gone, or late
-    │   └── EngineDiedError            the engine's process ended; its requests are lost
+    │   ├── EngineDiedError            the engine's process ended; its requests are lost
+    │   └── NoInstanceError            no instance of a deployment takes requests
     ├── EndpointError                  a server that was asked is not there or refused, `status`
     ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
     ├── TransferError                  bytes could not be moved
@@ -198,6 +199,13 @@ class EngineDiedError(EngineError):
     """The engine's process ended; the requests it held are lost."""
 
     code = "engine_died"
+    http_status = 503
+
+
+class NoInstanceError(EngineError):
+    """No instance of a deployment takes requests; the message says how each one is."""
+
+    code = "no_instance"
     http_status = 503
 
 

@@ -1,0 +1,470 @@
+"""Serves requests with the instances of a deployment, as one engine would.
+
+    dispatcher = Dispatcher(instances, chooser, hash_chain=..., secret=...)
+    instances.follow(roster)
+    async for output in dispatcher.generate(request):
+        ...
+
+It has the interface of `engine.client.EngineClient`. A request goes where the chooser says; if an
+instance is lost or has no room, it goes on elsewhere behind the tokens that the client has had.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from inlay.cluster.chooser import Chooser
+from inlay.cluster.decision import Decision, RequestView
+from inlay.cluster.instances import Instance, Instances
+from inlay.cluster.requests import Attempt, OpenRequest, Setback
+from inlay.cluster.slo import SloClass
+from inlay.core.block_hash import ROOT
+from inlay.core.clock import Clock
+from inlay.core.errors import (
+    AdmissionError,
+    ConfigError,
+    EngineDiedError,
+    EngineError,
+    InlayError,
+    NoInstanceError,
+    OverloadedError,
+    RequestError,
+)
+from inlay.core.failures import error_of
+from inlay.core.instance_messages import KvLost, KvTarget
+from inlay.core.messages import (
+    CancelRequest,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    LoadProgress,
+    RequestOutput,
+    ResetPrefixCache,
+)
+
+log = logging.getLogger(__name__)
+
+HashChain = Callable[[bytes, bytes, list[int], int], bytes]
+"""Of namespace key, parent digest, token ids and block length: digests of all full blocks."""
+
+_ANSWER_S = 10.0
+_MAX_SALTS = 1024
+_UNLIMITED = 1 << 30
+_UNLOADED = LoadProgress(loaded_bytes=0, total_bytes=0, seconds=0.0, over=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatcherConfig:
+    """Limits of a dispatcher.
+
+    Attributes:
+        max_tries: attempts of one request that may fail before the request does.
+        instance_wait_s: how long a request waits while no instance takes requests.
+        max_waiting: requests that wait so; one more is refused.
+    """
+
+    max_tries: int = 4
+    instance_wait_s: float = 10.0
+    max_waiting: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, low in (("max_tries", 1), ("instance_wait_s", 0), ("max_waiting", 0)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
+
+
+@dataclass(slots=True)
+class Counts:
+    """Running totals of a dispatcher.
+
+    Attributes:
+        retries: attempts that followed another one, by why that had ended.
+        kv_lost: prompts computed where they are decoded, though another instance was to.
+    """
+
+    retries: dict[str, int]
+    kv_lost: int = 0
+
+
+class Dispatcher:
+    """See the module. Takes over `instances`.
+
+    Args:
+        hash_chain: names the blocks of a prompt.
+        secret: of the deployment.
+        slo: objectives of requests.
+        drained: told of an instance that is draining and has nothing more of ours.
+
+    Attributes:
+        instances: who is there.
+        counts: what happened so far.
+    """
+
+    def __init__(
+        self,
+        instances: Instances,
+        chooser: Chooser,
+        *,
+        hash_chain: HashChain,
+        secret: bytes,
+        clock: Clock,
+        slo: SloClass | None = None,
+        config: DispatcherConfig | None = None,
+        drained: Callable[[Instance], None] = lambda instance: None,
+    ) -> None:
+        self.instances = instances
+        self.chooser = chooser
+        self.counts = Counts(retries={})
+        self._hash_chain = hash_chain
+        self._secret = secret
+        self._clock = clock
+        self._slo = slo or SloClass()
+        self._config = config or DispatcherConfig()
+        self._drained = drained
+        self._keys: dict[str, bytes] = {}
+        self._open_ids: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._num_waiting = 0
+        instances.handler = self
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is served; raises NoInstanceError before the first instance is there."""
+        reference = self.instances.reference
+        if reference is None:
+            raise NoInstanceError(f"no instance was there yet ({self.instances.describe()})")
+        return reference.engine
+
+    @property
+    def alive(self) -> bool:
+        """Whether an instance takes requests now."""
+        return self.instances.usable
+
+    @property
+    def load_progress(self) -> LoadProgress:
+        """How much of the weights is in memory, of all instances together."""
+        told = [one.progress for one in self.instances if one.progress is not None]
+        if not told:
+            return _UNLOADED
+        return LoadProgress(
+            loaded_bytes=sum(progress.loaded_bytes for progress in told),
+            total_bytes=sum(progress.total_bytes for progress in told),
+            seconds=max(progress.seconds for progress in told),
+            over=all(progress.over for progress in told),
+        )
+
+    @property
+    def reused_tokens(self) -> int:
+        """Prompt tokens that chosen instances were taken to have, so far."""
+        reference = self.instances.reference
+        page_tokens = 0 if reference is None else reference.engine.page_tokens
+        return self.chooser.log.reused_blocks * page_tokens
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+        """Stream the outputs of a request, as one instance would give them.
+
+        Closing or cancelling the iterator cancels the request, which frees its pages at once.
+
+        Raises:
+            RequestError: an instance refuses the request as written.
+            AdmissionError: its objectives would not be kept.
+            OverloadedError: the queues of all instances are full.
+            NoInstanceError: no instance took requests in `instance_wait_s`.
+            EngineError: a step failed, or instance after instance was lost.
+        """
+        request_id = request.request_id
+        if request_id in self._open_ids:
+            raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        self._open_ids.add(request_id)
+        try:
+            await self._wait_for_instance()
+            live = self._begin(request)
+            while True:
+                attempt = await self._dispatch(live)
+                try:
+                    while isinstance(event := await attempt.events.get(), RequestOutput):
+                        error = error_of(event)
+                        if error is not None:
+                            event = _setback(error)
+                            break
+                        shown = live.took(event, self._clock.now())
+                        if event.finished:
+                            attempt.output_tokens = live.output_tokens
+                        yield shown
+                        if event.finished:
+                            return
+                finally:
+                    self._end(attempt)
+                self._set_back(live, attempt, event)
+        finally:
+            self._open_ids.discard(request_id)
+
+    async def stats(self) -> EngineStats:
+        """Gauges and totals of all instances together, after all messages sent so far.
+
+        Raises:
+            NoInstanceError: none answered in ten seconds.
+        """
+        asked = [one.stats(_ANSWER_S) for one in self.instances if one.slot is not None]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told = [answer for answer in answers if isinstance(answer, EngineStats)]
+        if not told:
+            raise NoInstanceError(f"no instance answers ({self.instances.describe()})")
+        return _sum(told)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget all cached blocks that no request uses; returns when all instances have.
+
+        Raises:
+            NoInstanceError: as `stats`.
+        """
+        for instance in self.instances:
+            instance.send(ResetPrefixCache())
+        await self.stats()
+
+    def close(self) -> None:
+        """Leave all instances. Requests that are open end with `EngineDiedError`."""
+        self._config = DispatcherConfig(max_tries=1, instance_wait_s=0.0)
+        self.instances.close()
+
+    # A request's way
+
+    async def _wait_for_instance(self) -> None:
+        if self.instances.usable:
+            return
+        if self._num_waiting >= self._config.max_waiting:
+            raise OverloadedError(
+                f"{self._num_waiting} requests wait for an instance, the limit is "
+                f"{self._config.max_waiting}: try again later"
+            )
+        self._num_waiting += 1
+        try:
+            await self.instances.wait(self._config.instance_wait_s)
+        finally:
+            self._num_waiting -= 1
+
+    def _begin(self, request: GenerateRequest) -> OpenRequest:
+        params = request.params
+        if params.seed is None:  # drawn here, so that any instance continues the same text
+            params = msgspec.structs.replace(params, seed=secrets.randbits(63))
+            request = msgspec.structs.replace(request, params=params)
+        try:
+            digests = self._hash_chain(
+                self._key(request.cache_salt), ROOT, request.token_ids, self.info.page_tokens
+            )
+        except ValueError as error:
+            raise RequestError(f"the prompt has wrong token ids: {error}", "prompt") from None
+        return OpenRequest(request, digests, [[] for _ in range(max(1, params.n))])
+
+    def _key(self, salt: str) -> bytes:
+        """The key that names the blocks of a tenant."""
+        key = self._keys.get(salt)
+        if key is None:
+            reference = self.instances.reference
+            assert reference is not None
+            namespace = msgspec.structs.replace(reference.namespace, tenant_salt=salt)
+            key = namespace.key(self._secret)
+            if len(self._keys) >= _MAX_SALTS:
+                self._keys.clear()
+            self._keys[salt] = key
+        return key
+
+    async def _dispatch(self, live: OpenRequest) -> Attempt:
+        """Choose where a request goes, and send it there."""
+        while True:
+            decision = self._choose(live)
+            if decision is None:
+                if live.refused_by and self.instances.usable:
+                    raise live.setbacks[-1].error
+                await self._wait_for_instance()
+                continue
+            if decision.preempt is not None:
+                self._make_room(decision)
+            return self._start(live, decision)
+
+    def _choose(self, live: OpenRequest) -> Decision | None:
+        """None where nobody can take it."""
+        message = live.message
+        excluded = [
+            one.slot
+            for one in self.instances
+            if one.slot is not None and one.info is not None and one.info.run_id in live.refused_by
+        ]
+        decision = self.chooser.choose(
+            message.request_id,
+            self._view(live),
+            self._clock.now(),
+            excluded=excluded,
+            # What has begun is not refused: its client has had a part of the answer.
+            admit=not live.setbacks,
+            divisible=live.divisible,
+        )
+        if decision is not None and decision.refusal is not None:
+            raise AdmissionError(decision.refusal.reason, decision.refusal.retry_after_s)
+        return decision
+
+    def _view(self, live: OpenRequest) -> RequestView:
+        message = live.message
+        return RequestView(
+            num_tokens=live.num_tokens,
+            digests=live.digests,
+            max_output_tokens=message.params.max_tokens or _UNLIMITED,
+            priority=message.priority,
+            tenant=message.cache_salt,
+            slo=self._slo,
+        )
+
+    def _start(self, live: OpenRequest, decision: Decision) -> Attempt:
+        wire_id = f"{next(self._numbers)}:{live.message.request_id}"
+        decode = self.instances.at(decision.decode)
+        prefill = self.instances.at(decision.prefill) if decision.split else None
+        attempt = Attempt(wire_id, decision, decode, prefill)
+        request = live.remaining(wire_id, self._clock.now())
+        self.chooser.started(wire_id, self._view(live), decision, self._clock.now())
+        decode.attempts[wire_id] = attempt
+        if prefill is None:
+            self._send(decode, attempt, request)
+        else:
+            prefill.attempts[wire_id] = attempt
+            self._send(decode, attempt, msgspec.structs.replace(request, phase="decode"))
+            self._send(prefill, attempt, msgspec.structs.replace(request, phase="prefill"))
+        log.debug(
+            "request dispatched",
+            extra={
+                "request": live.message.request_id,
+                "attempt": wire_id,
+                "decode": decode.name,
+                "prefill": decode.name if prefill is None else prefill.name,
+            },
+        )
+        return attempt
+
+    def _send(self, instance: Instance, attempt: Attempt, request: GenerateRequest) -> None:
+        try:
+            sent = instance.send(request)
+        except (OverflowError, TypeError, msgspec.MsgspecError) as cause:
+            self._end(attempt)
+            raise RequestError(f"the request cannot be sent: {cause}") from cause
+        if not sent:
+            self._failed(instance, attempt, EngineError(f"{instance.name} cannot be reached"))
+
+    def _make_room(self, decision: Decision) -> None:
+        """Take best-effort work away from an instance; it goes through the choice again."""
+        for instance in {self.instances.at(decision.prefill), self.instances.at(decision.decode)}:
+            attempt = instance.attempts.get(decision.preempt or "")
+            if attempt is not None:
+                error = OverloadedError("it made room for others and found none elsewhere")
+                attempt.events.put_nowait(Setback(error, "preempted"))
+
+    def _set_back(self, live: OpenRequest, attempt: Attempt, setback: Setback) -> None:
+        """An attempt ended before its request did: raises if there is no other one."""
+        request_id = live.message.request_id
+        live.setbacks.append(setback)
+        if setback.why == "refused":
+            info = attempt.decode.info
+            if info is not None:
+                live.refused_by.add(info.run_id)
+        if all(tokens is None for tokens in live.produced):
+            raise EngineError(f"request {request_id} was lost at its last token: {setback.error}")
+        if setback.why == "failed" or len(live.setbacks) >= self._config.max_tries:
+            raise setback.error
+        self.counts.retries[setback.why] = self.counts.retries.get(setback.why, 0) + 1
+        log.warning(
+            "request goes on elsewhere",
+            extra={"request": request_id, "attempt": attempt.wire_id, "reason": setback.error},
+        )
+
+    def _end(self, attempt: Attempt) -> None:
+        """Nobody waits for an attempt any more."""
+        if not attempt.over:
+            attempt.over = True
+            attempt.decode.send(CancelRequest(attempt.wire_id))
+        self._end_prefill(attempt, cancel=True)
+        self.chooser.finished(attempt.wire_id, attempt.output_tokens)
+        attempt.decode.release(attempt.wire_id)
+
+    def _end_prefill(self, attempt: Attempt, *, cancel: bool = False) -> None:
+        prefill = attempt.prefill
+        if prefill is None:
+            return
+        attempt.prefill = None
+        if cancel:
+            prefill.send(CancelRequest(attempt.wire_id))
+        prefill.release(attempt.wire_id)
+
+    # What instances say
+
+    def output(self, instance: Instance, output: RequestOutput) -> None:
+        """See `Handler`."""
+        attempt = instance.attempts.get(output.request_id)
+        if attempt is None:
+            return
+        if instance is attempt.decode:
+            if not attempt.begun:
+                attempt.begun = True
+                self.chooser.begun(attempt.wire_id, self._clock.now())
+            attempt.over = attempt.over or output.finished
+            attempt.events.put_nowait(output)
+        elif output.finished and output.error is None:
+            self._end_prefill(attempt)
+        elif output.finished:
+            self._failed(instance, attempt, EngineError(output.error or ""))
+
+    def target(self, instance: Instance, target: KvTarget) -> None:
+        """See `Handler`."""
+        attempt = instance.attempts.get(target.request_id)
+        if attempt is None:
+            return
+        if target.num_tokens == 0:  # the decode instance has it all
+            self._end_prefill(attempt, cancel=True)
+        elif attempt.prefill is not None:
+            attempt.prefill.send(target)
+        # Else the prefill has failed, and the decode instance was told so.
+
+    def lost(self, instance: Instance, error: InlayError) -> None:
+        """See `Handler`."""
+        for attempt in list(instance.attempts.values()):
+            self._failed(instance, attempt, error)
+        instance.attempts.clear()
+
+    def drained(self, instance: Instance) -> None:
+        """See `Handler`."""
+        self._drained(instance)
+
+    def _failed(self, instance: Instance, attempt: Attempt, error: InlayError) -> None:
+        """An instance will do nothing more for an attempt."""
+        if instance is attempt.decode:
+            if not attempt.over:
+                attempt.over = True
+                died = EngineDiedError(f"the request was lost with its instance: {error}")
+                attempt.events.put_nowait(Setback(died, "lost"))
+        else:
+            self.counts.kv_lost += 1
+            self._end_prefill(attempt)
+            attempt.decode.send(KvLost(attempt.wire_id, f"{instance.name}: {error}"))
+
+
+def _setback(error: InlayError) -> Setback:
+    """What an instance's refusal means: another one may have room, or be there to stay."""
+    if isinstance(error, OverloadedError):
+        return Setback(error, "refused")
+    return Setback(error, "lost" if isinstance(error, EngineDiedError) else "failed")
+
+
+def _sum(all_stats: list[EngineStats]) -> EngineStats:
+    """Gauges and totals added up, field by field."""
+    total: dict[str, Any] = {}
+    for name in EngineStats.__struct_fields__:
+        values = [getattr(stats, name) for stats in all_stats]
+        if isinstance(values[0], dict):
+            keys = {key: None for value in values for key in value}
+            total[name] = {key: sum(value.get(key, 0) for value in values) for key in keys}
+        else:
+            total[name] = sum(values)
+    return EngineStats(**total)

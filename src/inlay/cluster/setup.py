@@ -1,0 +1,71 @@
+"""What a dispatcher's process reads from its standard input, and the line that it answers."""
+
+from typing import Any
+
+import msgspec
+
+from inlay.cluster.control import Member
+
+DISPATCHER = "inlay.serve.dispatcher"
+"""The module to run."""
+
+START_FAILED = 3
+"""Exit status of a dispatcher that said why it does not start."""
+
+
+class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of JSON; standard input then stays open, and its end is the dispatcher's.
+
+    Attributes:
+        name: unique among the deployment's dispatchers.
+        parent_pid: the process whose end is also the dispatcher's.
+        control: address of the supervisor's socket, which gives rosters; empty: `members` is all.
+        members: the instances, where no supervisor says who they are.
+        model: directory or hub name, for tokenizer and chat template; None: the demo model.
+        port: shared by dispatchers of a deployment (SO_REUSEPORT); 0: any.
+        serve: further fields of `serve.config.ServeConfig`, by name.
+        secret: of the deployment, `cache.secret` of its instances.
+        policy: a name in `cluster.policies`; empty: the default one.
+        policy_options: its arguments.
+        admission: fields of `cluster.admission.AdmissionConfig`.
+        slo: objectives by class: fields of `cluster.slo.SloClass`.
+        tenants: by name; what the policy and admission know of them.
+        timing: file of timing models that `inlay calibrate` wrote.
+        seed: of the policy's draws; None: random.
+        instance_wait_s: how long a request waits while no instance takes requests.
+    """
+
+    name: str
+    parent_pid: int
+    control: str = ""
+    members: tuple[Member, ...] = ()
+    model: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    serve: dict[str, Any] = {}
+    secret: str = ""
+    policy: str = ""
+    policy_options: dict[str, Any] = {}
+    admission: dict[str, Any] = {}
+    slo: dict[str, dict[str, Any]] = {}
+    tenants: dict[str, dict[str, Any]] = {}
+    timing: str | None = None
+    seed: int | None = None
+    instance_wait_s: float = 10.0
+
+
+class DispatcherReady(msgspec.Struct, frozen=True, tag="ready", tag_field="state"):
+    """It listens; requests wait for the first instance."""
+
+    address: str
+
+
+class DispatcherFailed(msgspec.Struct, frozen=True, tag="failed", tag_field="state"):
+    """It does not start: an error's code and message."""
+
+    code: str
+    message: str
+
+
+DispatcherLine = DispatcherReady | DispatcherFailed
+"""What it prints, one line of JSON."""
