@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from inlay import __version__
 from inlay.serve.admin import AdminRoutes
+from inlay.serve.cluster_routes import ClusterRoutes
 from inlay.serve.config import ServeConfig
 from inlay.serve.guard import KeyGuard
 from inlay.serve.openai.chat import ChatRoute
@@ -25,8 +26,13 @@ from inlay.serve.sglang import SglangRoutes
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(service: Service, config: ServeConfig) -> FastAPI:
+def create_app(
+    service: Service, config: ServeConfig, cluster: ClusterRoutes | None = None
+) -> FastAPI:
     """Put routes, guards and the chat page together.
+
+    Args:
+        cluster: what a dispatcher says of its instances; None behind one engine.
 
     Routes are Starlette's own: bodies are read by msgspec, which is several times cheaper than
     FastAPI's way and names wrong values as OpenAI's clients expect.
@@ -41,6 +47,7 @@ def create_app(service: Service, config: ServeConfig) -> FastAPI:
     )
     models, tokens = ModelsRoute(service), TokenizeRoutes(service)
     admin, sglang = AdminRoutes(service), SglangRoutes(service)
+    health = admin.health if cluster is None else cluster.health
     generating: list[tuple[str, Handler]] = [
         ("/v1/chat/completions", ChatRoute(service).handle),
         ("/v1/completions", CompletionRoute(service).handle),
@@ -49,8 +56,8 @@ def create_app(service: Service, config: ServeConfig) -> FastAPI:
     reading: list[tuple[str, Handler]] = [
         ("/v1/models", models.handle),
         ("/v1/models/{name:path}", models.handle),
-        ("/health", admin.health),
-        ("/ping", admin.health),
+        ("/health", health),
+        ("/ping", health),
         ("/version", admin.version),
         ("/metrics", admin.metrics),
         ("/tokenizer_info", tokens.info),
@@ -65,6 +72,8 @@ def create_app(service: Service, config: ServeConfig) -> FastAPI:
         ("/reset_prefix_cache", admin.reset_cache),
         ("/flush_cache", admin.reset_cache),
     ]
+    if cluster is not None:
+        reading.append(("/debug/decisions", cluster.decisions))
     for path, handler in generating:
         app.router.routes.append(Route(path, counted(service, handler), methods=["POST"]))
     for path, handler in reading:

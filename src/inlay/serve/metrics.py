@@ -47,6 +47,10 @@ class ServerMetrics:
             _Plain(self._registry), {"model_name": model, "engine": "0"}, info
         )
 
+    def add(self, collector: Collector) -> None:
+        """Export further families."""
+        self._registry.register(collector)
+
     def track(self, arrival_s: float) -> "RequestTracker":
         """Follow one request from now on."""
         return RequestTracker(self._counters, self._histograms, self._clock, arrival_s)
