@@ -143,6 +143,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         url: where clients reach it.
         uptime_s: since the supervisor started.
         processes: in the order in which they are started.
+        started: all processes of its file were ready once.
     """
 
     deployment: str
@@ -151,6 +152,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pid: int
     uptime_s: float
     processes: tuple[ProcessStatus, ...]
+    started: bool = False
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -19,6 +19,7 @@
     │   ├── RankLostError              a process that shares the model's layers is gone, or late
     │   ├── EngineDiedError            the engine's process ended; its requests are lost
     │   └── NoInstanceError            no instance of a deployment takes requests
+    ├── DeploymentError                a deployment is not there, or cannot be as it was asked to be
     ├── EndpointError                  a server that was asked is not there or refused, `status`
     ├── OutOfPagesError                the page pool has no free page (handled by the scheduler)
     ├── TransferError                  bytes could not be moved
@@ -207,6 +208,13 @@ class NoInstanceError(EngineError):
 
     code = "no_instance"
     http_status = 503
+
+
+class DeploymentError(InlayError):
+    """A deployment is not there, is there already, or cannot be as it was asked to be."""
+
+    code = "deployment_error"
+    http_status = 409
 
 
 class EndpointError(InlayError):

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes and times in seconds, as people write them."""
 
 import math
 import re
@@ -18,6 +18,8 @@ _FACTORS = {
     "TIB": 2**40,
 }
 
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+
 
 def parse_bytes(text: str | int) -> int:
     """Turn `"512MiB"`, `"1.5 GB"` or a plain number into bytes.
@@ -31,6 +33,20 @@ def parse_bytes(text: str | int) -> int:
     if match is None or match[2].upper() not in _FACTORS:
         raise ConfigError(f"{text!r} is not a size: write for example 512MiB, 20GiB or 1.5GB")
     return int(float(match[1]) * _FACTORS[match[2].upper()])
+
+
+def parse_seconds(text: str | float) -> float:
+    """Turn `"500ms"`, `"1.5 s"`, `"2min"` or a plain number, of seconds, into seconds.
+
+    Raises:
+        ConfigError: not a number with one of the units us, ms, s, min or h.
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text)
+    if match is None or match[2] not in _SECONDS:
+        raise ConfigError(f"{text!r} is not a time: write for example 500ms, 1.5s or 2min")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""The command line: `inlay serve`, `chat`, `doctor`, `plan`, `convert`, `store`, `bench` and more.
+"""The command line: `inlay serve`, `up`, `chat`, `doctor`, `plan`, `convert`, `store` and more.
 
 Only this module knows about exit codes and error lines: 0 done, 1 an `InlayError`, 2 wrong usage,
 130 interrupted. Each command lives in `serve.commands` and imports what is heavy when it runs, so
@@ -23,15 +23,20 @@ from inlay.serve.commands.bench_transfer import bench_transfer
 from inlay.serve.commands.chat import chat
 from inlay.serve.commands.convert import convert
 from inlay.serve.commands.doctor import doctor
+from inlay.serve.commands.down import down
+from inlay.serve.commands.drain import drain
 from inlay.serve.commands.generate import generate
 from inlay.serve.commands.migrate import migrate
 from inlay.serve.commands.plan import plan
+from inlay.serve.commands.scale import scale
 from inlay.serve.commands.serve import serve
+from inlay.serve.commands.status import status
 from inlay.serve.commands.store_drain import store_drain
 from inlay.serve.commands.store_master import store_master
 from inlay.serve.commands.store_node import store_node
 from inlay.serve.commands.store_objects import store_explain, store_get, store_put, store_rm
 from inlay.serve.commands.store_status import store_status
+from inlay.serve.commands.up import up
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -73,6 +78,11 @@ def build_app() -> typer.Typer:
     app.command("convert")(convert)
     app.command("migrate")(migrate)
     app.command("plan")(plan)
+    app.command("up")(up)
+    app.command("status")(status)
+    app.command("scale")(scale)
+    app.command("drain")(drain)
+    app.command("down")(down)
     store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")
     store.callback()(lambda: None)
     store.command("master")(store_master)

@@ -1,0 +1,1 @@
+"""`inlay up`: makes processes of a deployment's file, and runs them."""

@@ -1,0 +1,236 @@
+"""The processes of a deployment, from what its file says."""
+
+import json
+import math
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inlay.cluster.deployment import Deployment, instance_name
+from inlay.cluster.groups import Settings
+from inlay.cluster.launch.launcher import ProcessSpec
+from inlay.core.errors import ConfigError
+from inlay.core.instance_messages import Role
+from inlay.core.overrides import apply_overrides
+from inlay.engine.config import EngineConfig
+from inlay.serve.cluster.cpus import divide_cpus
+from inlay.serve.cluster.port import free_port
+from inlay.serve.config import ServeConfig
+from inlay.store.address import join_address
+
+_OWN = ("host", "port", "api_key", "engine")  # of ServeConfig, what a file says in another place
+
+
+class DeploymentSpecs:
+    """What is started for a deployment; `inlay.cluster.supervisor.Specs`.
+
+    Args:
+        deployment: with its secret.
+        model: directory or name that processes load.
+        model_name: that clients use, unless the file has one.
+        port: of the dispatchers, free for them.
+        control: address of the supervisor's socket.
+        state: directory for what a store's master keeps.
+
+    Raises:
+        ConfigError: engine or server settings that there are not, or out of range.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        model: str,
+        model_name: str,
+        port: int,
+        control: str,
+        state: Path,
+    ) -> None:
+        self._deployment = deployment
+        self._model = model
+        self._port = port
+        self._control = control
+        self._state = state
+        self._serve = {"served_model_name": model_name, **_serve_settings(deployment)}
+        self._masters = _master_addresses(deployment)
+        total = sum(group.count for group in deployment.instances.values())
+        divided = deployment.cpus == "divided" and deployment.launcher == "local"
+        self._cpus = divide_cpus(total) if divided else [()]
+        self._all = (*self._store(), *self._instances(), *self._dispatchers())
+
+    def all(self) -> Sequence[ProcessSpec]:
+        """Those that the file asks for."""
+        return self._all
+
+    def instance(self, group: str, index: int, role: Role | None = None) -> ProcessSpec:
+        """One instance of a group."""
+        found = self._deployment.instances[group]
+        role, name = role or found.role, instance_name(group, index)
+        listen = join_address(found.host, 0) if found.host else "127.0.0.1:0"
+        engine = self._engine(group, index)
+        return ProcessSpec(
+            name=name,
+            kind="instance",
+            module="inlay.engine.worker",
+            group=group,
+            role=role,
+            host=found.host,
+            device=engine.device,
+            cpus=self._cpus[self._place(group, index) % len(self._cpus)],
+            setup={
+                "config": msgspec.to_builtins(engine),
+                "instance": {"name": name, "role": role, "listen": listen, "transfer": listen},
+            },
+        )
+
+    def _instances(self) -> Iterator[ProcessSpec]:
+        for name, group in self._deployment.instances.items():
+            for index in range(group.count):
+                yield self.instance(name, index)
+
+    def _dispatchers(self) -> Iterator[ProcessSpec]:
+        deployment, found = self._deployment, self._deployment.dispatcher
+        for index in range(found.count):
+            name = f"dispatcher-{index}"
+            yield ProcessSpec(
+                name=name,
+                kind="dispatcher",
+                module="inlay.serve.dispatcher",
+                stop_signal=signal.SIGTERM,  # it lets running requests end
+                setup={
+                    "name": name,
+                    "control": self._control,
+                    "model": self._model,
+                    "host": found.host,
+                    "port": self._port,
+                    "serve": self._serve,
+                    "secret": deployment.secret,
+                    "policy": found.policy,
+                    "policy_options": found.options,
+                    "admission": deployment.admission,
+                    "slo": {name: _finite(asdict(slo)) for name, slo in deployment.slo.items()},
+                    "tenants": {name: asdict(one) for name, one in deployment.tenants.items()},
+                    "instance_wait_s": found.instance_wait_s,
+                },
+            )
+
+    def _store(self) -> Iterator[ProcessSpec]:
+        store = self._deployment.store
+        if store is None:
+            return
+        module = "inlay.serve.store.process"
+        for index, address in enumerate(self._masters):
+            yield ProcessSpec(
+                name=f"master-{index}",
+                kind="master",
+                module=module,
+                setup={
+                    "master": {
+                        "listen": address,
+                        "etcd": store.etcd,
+                        "state": str(self._state / "master.json"),
+                    }
+                },
+            )
+        for name, node in store.nodes.items():
+            yield ProcessSpec(
+                name=f"node-{name}",
+                kind="node",
+                module=module,
+                host=node.host,
+                setup={
+                    "node": {
+                        "master": self._master,
+                        "name": f"{self._deployment.name}.{name}",
+                        "memory": node.memory,
+                        "disk": node.disk,
+                        "listen": join_address(node.host or "127.0.0.1", 0),
+                    }
+                },
+            )
+
+    @property
+    def _master(self) -> str:
+        """Where the store is, for its clients."""
+        store = self._deployment.store
+        assert store is not None
+        return store.etcd or self._masters[0]
+
+    def _engine(self, group: str, index: int) -> EngineConfig:
+        deployment = self._deployment
+        engine = _engine(deployment, group, index)
+        store = self._master if deployment.store else None
+        cache = replace(engine.cache, secret=deployment.secret, store=store)
+        return replace(engine, model=self._model, cache=cache)
+
+    def _place(self, group: str, index: int) -> int:
+        """Number of an instance among all, for its CPUs."""
+        before = 0
+        for name, found in self._deployment.instances.items():
+            if name == group:
+                break
+            before += found.count
+        return before + index
+
+
+def check_settings(deployment: Deployment) -> None:
+    """Check the settings of engines and servers, before anything slow is done.
+
+    Raises:
+        ConfigError: there are none of this name, or the value is out of range.
+    """
+    for group in deployment.instances:
+        _engine(deployment, group, 0)
+    _serve_settings(deployment)
+
+
+def _engine(deployment: Deployment, group: str, index: int) -> EngineConfig:
+    """Engine settings of an instance, as far as the file says them."""
+    assignments = list(_assignments(deployment.engine_of(group, index)))
+    return apply_overrides(EngineConfig(), assignments, option=f"[instances.{group}] engine:")
+
+
+def _serve_settings(deployment: Deployment) -> dict[str, Any]:
+    """Fields of ServeConfig that the file sets, checked."""
+    found = deployment.dispatcher
+    for key in _OWN:
+        if key in found.serve:
+            where = "[engine]" if key == "engine" else f"[dispatcher] {key}"
+            raise ConfigError(f"[dispatcher.serve] {key}: write it in {where}")
+    settings = ServeConfig(host=found.host, port=found.port, api_key=found.api_key)
+    checked = apply_overrides(
+        settings, list(_assignments(found.serve)), option="[dispatcher.serve]"
+    )
+    set_ = {key: getattr(checked, key) for key in found.serve}
+    return {**set_, "api_key": found.api_key} if found.api_key else set_
+
+
+def _master_addresses(deployment: Deployment) -> tuple[str, ...]:
+    """Where the store's masters listen; free ports are chosen once, since nodes come back there."""
+    store = deployment.store
+    if store is None:
+        return ()
+    ports = [
+        store.port + index if store.port else free_port(store.host)
+        for index in range(store.masters)
+    ]
+    return tuple(join_address(store.host, port) for port in ports)
+
+
+def _assignments(settings: Settings, prefix: str = "") -> Iterator[str]:
+    """Nested settings as `path.to.field=value`."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _assignments(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            yield f"{prefix}{key}={text}"
+
+
+def _finite(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without infinite values, which JSON cannot say and which are defaults."""
+    return {key: value for key, value in fields.items() if value != math.inf}
