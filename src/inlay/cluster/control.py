@@ -106,7 +106,7 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):
     at_once: bool = False
 
 
-class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One process of a deployment.
 
     Attributes:
@@ -134,7 +134,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
     """How a deployment is.
 
     Attributes:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inlay.cluster.policies import DEFAULT_POLICY, make_policy
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import ROLES, Role
 from inlay.core.units import parse_bytes
@@ -66,7 +67,7 @@ class DispatcherGroup:
     host: str = "127.0.0.1"
     port: int = 8000
     count: int = 1
-    policy: str = "inlay"
+    policy: str = DEFAULT_POLICY
     options: Settings = field(default_factory=dict)
     api_key: str | None = None
     instance_wait_s: float = 10.0
@@ -77,6 +78,7 @@ class DispatcherGroup:
             raise ConfigError("host is empty: write an address, for example 127.0.0.1")
         _check_range("port", self.port, 0, 65535)
         _check_range("count", self.count, 1, 64)
+        make_policy(self.policy, self.options)
 
 
 @dataclass(frozen=True, kw_only=True)

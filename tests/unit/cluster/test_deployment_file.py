@@ -51,12 +51,12 @@ def test_engine_settings_of_a_group_are_laid_over_those_of_all() -> None:
         scheduler.max_running = 64
         scheduler.prefill_chunk = 256
         [dispatcher]
-        options = {balance = 0.5}
+        options = {balancing_threshold = 2.5}
         """
     )
     assert found.engine_of("decode", 0)["scheduler"] == {"max_running": 8, "prefill_chunk": 256}
     assert found.engine_of("prefill", 1)["scheduler"]["max_running"] == 64
-    assert found.dispatcher.options == {"balance": 0.5}
+    assert found.dispatcher.options == {"balancing_threshold": 2.5}
 
 
 def test_each_instance_of_a_group_has_its_device() -> None:
@@ -99,8 +99,10 @@ def test_times_have_units() -> None:
         ("[slo.chat]\nttf = '1s'\n[instances.a]", "did you mean ttft?"),
         ("[tenants.t]\nweight = 0\n[instances.a]", "weight is 0.0: it must be above 0"),
         ("[dispatcher]\nport = 70000\n[instances.a]", "[dispatcher] port is 70000"),
+        ("[dispatcher]\npolicy = 'best'\n[instances.a]", "policy 'best' is not one of random,"),
+        ("[dispatcher.options]\nx = 1\n[instances.a]", "[dispatcher] policy kv_centric, options"),
         ("[instances.a]\ncount = 2\ndevice = 'cuda:0'", "a-1 is on cuda:0, as a-0 is"),
-        ("[instances.a]\ncount = 3\ndevice = ['cuda:0', 'cuda:1']", "device has 2 entries and count is 3"),
+        ("[instances.a]\ncount = 3\ndevice = ['cpu', 'cpu']", "2 entries and count is 3"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(text: str, words: str) -> None:

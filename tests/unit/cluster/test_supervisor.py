@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ async def test_rosters_are_whole_and_numbered() -> None:
     async with running() as world:
         numbers = [roster.number for roster in world.rosters]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert all(a.members != b.members for a, b in zip(world.rosters, world.rosters[1:]))
+        assert all(a.members != b.members for a, b in pairwise(world.rosters))
         last = world.rosters[-1].members
         assert [(m.name, m.role, m.address, m.run) for m in last] == [
             ("prefill-0", "prefill", "tcp://prefill-0", 1),
@@ -269,7 +270,9 @@ async def test_scale_up_and_down() -> None:
         scaling = asyncio.ensure_future(world.supervisor.scale("prefill", 2))
         await settle()
         assert world.states()["prefill-2"] == "draining"
-        again = asyncio.ensure_future(world.supervisor.scale("prefill", 3))  # beside the one leaving
+        again = asyncio.ensure_future(
+            world.supervisor.scale("prefill", 3)
+        )  # beside the one leaving
         await settle()
         assert world.names()[-1] == "prefill-3"
         world.supervisor.drained("dispatcher-0", "prefill-2", 1)

@@ -27,9 +27,14 @@ def reserve_port(host: str, port: int, *, key: str) -> socket.socket:
             f"another port with {key} = {port + 1 if port < 65535 else 8000}"
         ) from None
     held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(address)
+    try:
+        held.bind(address)
+    except OSError:
+        # There are old connections of a server that did not share it. With this option, others
+        # could listen here before a dispatcher does, so it is not the first choice.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(address)
     return held
 
 

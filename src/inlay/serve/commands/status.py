@@ -13,7 +13,9 @@ def status(
     wait: Wait = 5.0,
 ) -> None:
     """Show what a deployment's processes do, and where it is reached."""
-    import msgspec
+    import json
+
+    from msgspec.structs import asdict
     from rich.console import Console
 
     from inlay.cluster.control import Status, StatusRequest
@@ -23,6 +25,7 @@ def status(
     found = ask(supervisor_of(name).control, StatusRequest(), timeout_s=wait)
     assert isinstance(found, Status)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        processes = [asdict(one) for one in found.processes]
+        print(json.dumps({**asdict(found), "processes": processes}, indent=2))
     else:
         Console().print(status_table(found))

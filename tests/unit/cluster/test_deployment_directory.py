@@ -1,0 +1,69 @@
+"""Who supervises a deployment, and what a killed supervisor leaves."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inlay.cluster.deployment_directory import DeploymentDirectory, find_running
+from inlay.core.errors import DeploymentError
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from inlay.cluster.deployment_directory import DeploymentDirectory
+with DeploymentDirectory(Path(sys.argv[1]), "demo").claim(Path("d.toml")) as found:
+    print(found.sockets, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_one_supervisor_of_a_name(tmp_path: Path) -> None:
+    directory = DeploymentDirectory(tmp_path, "demo")
+    assert directory.running() is None
+    with directory.claim(Path("/files/d.toml")) as own:
+        assert stat.S_IMODE(os.stat(own.sockets).st_mode) == 0o700
+        assert directory.running() == own == find_running(tmp_path, None)
+        with (
+            pytest.raises(DeploymentError, match=rf"process {os.getpid()}, from /files/d.toml"),
+            DeploymentDirectory(tmp_path, "demo").claim(Path("other.toml")),
+        ):
+            pass
+        with DeploymentDirectory(tmp_path, "other").claim(Path("o.toml")):
+            with pytest.raises(DeploymentError, match="several deployments are running.*demo, oth"):
+                find_running(tmp_path, None)
+            assert find_running(tmp_path, "demo") == own
+    assert directory.running() is None
+    assert not Path(own.sockets).exists()
+    with directory.claim(Path("d.toml")):
+        pass
+
+
+def test_a_killed_supervisor_is_none(tmp_path: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=30
+    )
+    sockets = Path(killed.stdout.strip())
+    assert sockets.is_dir()
+    directory = DeploymentDirectory(tmp_path, "demo")
+    assert directory.running() is None
+    with pytest.raises(DeploymentError, match="'demo' is not running; none is running"):
+        find_running(tmp_path, "demo")
+    with directory.claim(Path("d.toml")):
+        assert not sockets.exists()
+
+
+def test_nothing_runs(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="start one with inlay up FILE"):
+        find_running(tmp_path / "none", None)
+
+
+def test_the_secret_is_drawn_once_and_kept_private(tmp_path: Path) -> None:
+    drawn = DeploymentDirectory(tmp_path, "demo").secret()
+    assert len(drawn) == 64
+    assert DeploymentDirectory(tmp_path, "demo").secret() == drawn
+    assert DeploymentDirectory(tmp_path, "other").secret() != drawn
+    assert stat.S_IMODE((tmp_path / "demo" / "secret").stat().st_mode) == 0o600
