@@ -2,7 +2,6 @@
 
 import socket
 
-from inlay.core.errors import AddressInUseError
 from inlay.serve.http_server import bind
 
 
@@ -18,14 +17,8 @@ def reserve_port(host: str, port: int, *, key: str) -> socket.socket:
         ConfigError: the address is not one of this machine's, or needs other rights.
     """
     # First without sharing: another deployment's dispatchers would share the port with us.
-    try:
-        with bind(host, port) as probe:
-            family, address = probe.family, probe.getsockname()
-    except AddressInUseError:
-        raise AddressInUseError(
-            f"port {port} on {host} is in use: stop the process that listens there, or choose "
-            f"another port with {key} = {port + 1 if port < 65535 else 8000}"
-        ) from None
+    with bind(host, port, option=f"{key} = {{port}}") as probe:
+        family, address = probe.family, probe.getsockname()
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:

@@ -83,7 +83,7 @@ def test_settings_of_a_dispatcher() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"engine": {"schduler": {}, "schedler.x": 1}}, "has no field 'schedler'. Did you mean"),
+        ({"engine": {"schedule": {"x": 1}}}, "has no field 'schedule'. Did you mean scheduler?"),
         ({"engine": {"cache": {"page_tokens": 5000}}}, "[instances.prefill] engine: cache.page_to"),
         ({"dispatcher": {"serve": {"pge": True}}}, "[dispatcher.serve] pge: "),
         ({"dispatcher": {"serve": {"port": 1}}}, "[dispatcher.serve] port: write it in [dispatch"),
