@@ -75,7 +75,7 @@ def test_times_have_units() -> None:
     ("text", "words"),
     [
         ("", "no instance: add a group"),
-        ("nam = 'x'\n[instances.a]", "there is no key 'nam': did you mean name?"),
+        ("names = 'x'\n[instances.a]", "there is no key 'names': did you mean name?"),
         ("[instances.a]\ncuont = 2", "[instances.a] has no key 'cuont': did you mean count?"),
         ("[instances.a]\ncount = 'two'", "[instances.a] count=two: must be a whole number"),
         ("[instances.a]\ncount = -1", "[instances.a] count is -1: it must be in 0..256"),
