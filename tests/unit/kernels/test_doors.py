@@ -47,6 +47,8 @@ k.paged_attention(
 )
 assert (attended == 1).all()
 assert len(k.block_hash_chain(b"key", bytes(16), list(range(33)))) == 32
+forms = [list(range(33)), tuple(range(33)), range(33), np.arange(33, dtype="<u4").tobytes()]
+assert len({k.block_hash_chain(b"key", bytes(16), form) for form in forms}) == 1
 try:
     k.linear(x, k.pack_linear(np.ones((3, 5), np.float32)), out)
 except ArgumentError as error:
