@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -34,6 +35,7 @@ class EngineHandle {
 
  private:
   transfer::Engine* engine_;
+  std::mutex closing_;
 };
 
 struct SegmentHandle {
@@ -104,7 +106,7 @@ double checked_seconds(const char* name, double value);
 //
 // At exit the interpreter ends a daemon thread that asks for the GIL by unwinding its stack, which
 // C++ takes for an error and aborts. So from leave_waiters() on threads that wait here do not come
-// back, except the one that called it.
+// back, except the one that called it. That waits for those that had asked before.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "array.h"
@@ -36,12 +37,22 @@ constexpr double kNoDeadline = 1e9;
 
 pthread_t exiting_thread;
 std::atomic<bool> exiting{false};
+std::atomic<int> num_returning{0};
 
-void stay_if_exiting() {
-  if (!exiting.load() || pthread_equal(exiting_thread, pthread_self())) return;
-  nb::set_leak_warnings(false);  // what this thread holds is no leak to complain about
-  for (;;) pause();
-}
+// While it lives, this thread asks for the GIL; from leave_waiters() on it does not get so far.
+class Returning {
+ public:
+  Returning() {
+    ++num_returning;
+    if (!exiting.load() || pthread_equal(exiting_thread, pthread_self())) return;
+    --num_returning;
+    nb::set_leak_warnings(false);  // what this thread holds is no leak to complain about
+    for (;;) pause();
+  }
+  Returning(const Returning&) = delete;
+  Returning& operator=(const Returning&) = delete;
+  ~Returning() { --num_returning; }
+};
 
 transfer::Access checked_access(int access) {
   if (access < 0 || access > 2) fail("remote: must be Access.NONE, READ or WRITE, got ", access);
@@ -269,17 +280,24 @@ double checked_seconds(const char* name, double value) {
 }
 
 void leave_waiters() {
+  // Those who have asked get the GIL while they may; they wait for nothing else.
+  constexpr std::chrono::seconds kMost(1);
+  constexpr std::chrono::microseconds kLook(100);
   exiting_thread = pthread_self();
   exiting.store(true);
+  if (num_returning.load() > 0) nb::set_leak_warnings(false);  // they end in the middle of calls
+  const Clock::time_point end = Clock::now() + kMost;
+  const nb::gil_scoped_release unlocked;
+  while (num_returning.load() > 0 && Clock::now() < end) std::this_thread::sleep_for(kLook);
 }
 
 WithoutGil::~WithoutGil() {
-  stay_if_exiting();
+  const Returning returning;
   PyEval_RestoreThread(state_);
 }
 
 void check_signals() {
-  stay_if_exiting();
+  const Returning returning;
   const nb::gil_scoped_acquire locked;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -304,7 +322,8 @@ transfer::Engine& EngineHandle::get() const {
 void EngineHandle::close() {
   std::vector<std::shared_ptr<Segment>> segments;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
+    const std::lock_guard lock(closing_);  // who comes second finds it closed, too
     segments = engine_->close();
     for (const auto& segment : segments) segment->wait_unused(Clock::time_point::max());
   }

@@ -1,5 +1,6 @@
 // The dispatcher over paths that do what the test says: refusals, lost paths, doubt, cancels.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 
@@ -32,6 +33,10 @@ class FakePath final : public Path, public std::enable_shared_from_this<FakePath
   }
   PostResult post(Attempt& attempt) override {
     if (refuses != Status::kOk) return {Posted::kRefused, refuses};
+    if (during_copy) {
+      during_copy();
+      return {Posted::kDone};
+    }
     const Landing landing = landing_of(attempt);
     for (const Landing& other : landings_)
       if (other.transfer == landing.transfer)
@@ -115,6 +120,7 @@ class FakePath final : public Path, public std::enable_shared_from_this<FakePath
 
  public:
   Status refuses;
+  std::function<void()> during_copy;  // it copies inside post()
 };
 
 struct Case {
@@ -227,6 +233,24 @@ void test_given_up() {
   CHECK(read->state() == State::kCancelled && read->settled());
 }
 
+// The end of an engine, while a slice is copied and while one is not answered.
+void test_lost_meanwhile() {
+  {
+    Case c;
+    c.add_path()->during_copy = [&] { c.peer->lose(Status::kEngineClosed, false); };
+    const auto batch = c.submit(Op::kWrite, 4096);
+    CHECK(batch->state() == State::kDone);  // all of it landed
+    CHECK(batch->progress(0).complete && batch->progress(0).error == Status::kOk);
+  }
+  Case c;
+  const auto path = c.add_path();
+  const auto batch = c.submit(Op::kWrite, 4096);
+  c.peer->lose(Status::kEngineClosed, false);
+  CHECK(batch->state() == State::kFailed && !batch->settled());
+  CHECK(batch->failure().status == Status::kEngineClosed);
+  c.peer->forget();  // as the engine does
+}
+
 void test_earlier_deadlines_first() {
   Case c;
   const auto late = c.submit(Op::kRead, 4096, 900);
@@ -310,6 +334,7 @@ int main() {
   test_doubt_holds_the_slice();
   test_a_lost_path_is_settled_in_time();
   test_given_up();
+  test_lost_meanwhile();
   test_earlier_deadlines_first();
   for (uint64_t seed = 0; seed < 30; ++seed) test_random(seed);
 }

@@ -186,8 +186,11 @@ void Dispatch::finish(Sent& sent, Status status, bool settled) {
     return;
   }
   if (status == Status::kOk) {
-    part.batch->progress_[sent.request].bytes_done += sent.slice.bytes;
-    part.batch->progress_[sent.request].checksum ^= sent.sum.value_or(0);
+    Batch::Progress& progress = part.batch->progress_[sent.request];
+    progress.bytes_done += sent.slice.bytes;
+    progress.checksum ^= sent.sum.value_or(0);
+    // What was under way when all were to fail has come to a good end.
+    if (progress.bytes_done == sent.slice.request->bytes) progress.error = Status::kOk;
   } else if (!paths_fault && status != Status::kCancelled) {
     fail_request(part, sent.request, status);
   } else {
@@ -231,6 +234,7 @@ void Dispatch::leave_unsettled(Sent& sent) {
   ++part.batch->unsettled_;
   sent.mark = Mark::kUnsettled;
   sent.batch = part.batch->shared_from_this();
+  if (failed_ != Status::kOk) fail_request(part, sent.request, failed_);  // it may be the last
   sent.part = nullptr;
   --part.outstanding;
   finish_if_over(part);

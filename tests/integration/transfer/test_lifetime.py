@@ -56,6 +56,45 @@ def test_exit_with_batches_in_flight(target: Target, code: str) -> None:
     assert result.stderr == ("stop\n" if "sys.exit" in code else "")
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_exit_while_threads_call(closed: bool) -> None:
+    """Short calls, so that some thread is on its way back from one when the interpreter ends."""
+    code = """
+import random, sys, threading, time
+from inlay.core.errors import EngineClosedError
+from inlay.transfer import Access, Op, Transfer, TransferEngine
+from tests.integration.transfer.target import TOKEN
+owner, engine = TransferEngine(token=TOKEN), TransferEngine(token=TOKEN)
+owner.allocate(1 << 20, name="kv", remote=Access.WRITE)
+remote = engine.connect(owner.address)["kv"]
+ready = threading.Barrier(7)
+def work(thread):
+    local, at = engine.allocate(4096), thread << 12
+    ready.wait()
+    while True:
+        try:
+            engine.submit([Transfer(Op.READ, local, remote[at : at + 4096])]).wait()
+        except EngineClosedError:
+            time.sleep(0)
+for thread in range(6):
+    threading.Thread(target=work, args=(thread,), daemon=True).start()
+ready.wait()
+time.sleep(random.random() / 50)
+if sys.argv[1] == "True":
+    engine.close(), owner.close()
+    time.sleep(random.random() / 200)
+"""
+    for _ in range(6):  # one of three aborted once
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(closed)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+        )
+        assert result.returncode == 0, result.stderr
+
+
 def test_fork(target: Target) -> None:
     code = """
 batch = submit()

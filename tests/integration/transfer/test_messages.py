@@ -14,10 +14,11 @@ from inlay.core.errors import (
     EngineClosedError,
     PeerDiedError,
     SegmentClosedError,
+    TransferError,
     TransferTimeoutError,
     WaitTimeoutError,
 )
-from inlay.transfer import Message, Op, Ranges, Transfer, TransferEngine
+from inlay.transfer import Access, Message, Op, Ranges, Transfer, TransferEngine
 from tests.integration.transfer.conftest import Target
 from tests.integration.transfer.target import TOKEN
 
@@ -78,6 +79,48 @@ def test_both_directions_and_many_senders(engine: TransferEngine) -> None:
         assert engine.recv(timeout_s=10) == Message(other.engine_id, "answer", b"all there", False)
         with pytest.raises(WaitTimeoutError):
             engine.recv(timeout_s=0.05)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 30])
+def test_a_thread_that_receives_ends_with_the_engine(timeout_s: float | None) -> None:
+    """While others send, submit, and close."""
+    with TransferEngine(token=TOKEN) as other, TransferEngine(token=TOKEN) as engine:
+        sink = engine.register(bytearray(4096), name="sink", remote=Access.WRITE)
+        there = other.connect(engine.address)
+        taken: list[Message] = []
+        ended: list[float] = []
+
+        def receive() -> None:
+            try:
+                while True:
+                    taken.append(engine.recv(timeout_s=timeout_s))
+            except EngineClosedError:
+                ended.append(time.monotonic())
+
+        def call(once: Callable[[], None]) -> None:
+            try:
+                while True:
+                    once()
+            except TransferError:
+                ended.append(time.monotonic())
+
+        local, remote = other.allocate(sink.size), there["sink"]
+        threads = [
+            threading.Thread(target=receive),
+            threading.Thread(target=call, args=(lambda: there.send("x", b"1"),)),
+            threading.Thread(target=call, args=(lambda: other.write(local, remote),)),
+        ]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 20
+        while len(taken) < 200:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        begin = time.monotonic()
+        engine.close()
+        for thread in threads:
+            thread.join(20)
+        assert len(ended) == 3 and max(ended) - begin < 2
 
 
 def test_a_full_peer_takes_more_when_it_receives(engine: TransferEngine, target: Target) -> None:
