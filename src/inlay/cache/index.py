@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from inlay.core.block_hash import ROOT
+
 
 class PrefixIndex:
     """Maps block digests to pages and back.
@@ -65,6 +67,14 @@ class PrefixIndex:
         """The page of the block before the one in `page_id`; None for a first block."""
         return self._pages.get(self._blocks[page_id][1])
 
+    def digests(self) -> bytes:
+        """All digests, joined, parents before their children. O(blocks).
+
+        They are in the order in which they were added: a block comes after its parent, and if the
+        parent went and came again, the block had gone before it.
+        """
+        return b"".join(self._pages)
+
     def audit(self) -> None:
         """Check both directions and the parent links. O(blocks); for tests."""
         assert len(self._pages) == len(self._blocks)
@@ -73,4 +83,8 @@ class PrefixIndex:
             assert self._pages[digest] == page_id
             assert parent in self._pages or not any(parent), "a block without its parent"
             children[parent] = children.get(parent, 0) + 1
+        seen = {ROOT}
+        for digest, page_id in self._pages.items():
+            assert self._blocks[page_id][1] in seen, "a child that was added before its parent"
+            seen.add(digest)
         assert children == self._children

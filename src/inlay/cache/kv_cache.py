@@ -187,8 +187,22 @@ class KvCache(ABC):
         """Forget every block that nobody uses, and return how many."""
 
     @abstractmethod
+    def record_events(self, on: bool) -> None:
+        """Keep what happens to blocks for `take_events` from now on, or no longer.
+
+        What has been kept so far is dropped.
+        """
+
+    @abstractmethod
     def take_events(self) -> list[KvEvent]:
         """What was stored and removed since the last call; empty unless events are recorded."""
+
+    @abstractmethod
+    def digests(self) -> bytes:
+        """The names of all blocks that can be reused, joined, parents before their children.
+
+        Cost: O(blocks), about 10 ms for a million.
+        """
 
     @abstractmethod
     def counts(self) -> PageCounts:

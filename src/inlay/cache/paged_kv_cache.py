@@ -30,7 +30,6 @@ class PagedKvCache(KvCache):
         prefix: reuse equal prefixes; if False nothing is ever named.
         eviction: order of eviction; least recently used by default.
         hash_chain: computes digests.
-        record_events: keep events for `take_events`.
 
     Attributes:
         write_back: told what becomes of named pages; set while there are none.
@@ -45,7 +44,6 @@ class PagedKvCache(KvCache):
         prefix: bool = True,
         eviction: EvictionPolicy | None = None,
         hash_chain: ChainFunction = chain,
-        record_events: bool = False,
     ) -> None:
         self.num_pages = num_pages
         self.page_tokens = page_tokens
@@ -56,7 +54,7 @@ class PagedKvCache(KvCache):
         self._pool = PagePool(num_pages)
         self._index = PrefixIndex()
         self._idle = LruEviction() if eviction is None else eviction
-        self._events: list[KvEvent] | None = [] if record_events else None
+        self._events: list[KvEvent] | None = None
         self.write_back: WriteBack | None = None
         self._pinned: Counter[int] = Counter()
         self._kept: set[int] = set()  # that only pins keep from being free
@@ -198,12 +196,20 @@ class PagedKvCache(KvCache):
             self._evict()
         return count
 
+    def record_events(self, on: bool) -> None:
+        """Keep what happens to blocks for `take_events` from now on, or no longer."""
+        self._events = [] if on else None
+
     def take_events(self) -> list[KvEvent]:
         """What was stored and removed since the last call."""
         if not self._events:
             return []
         events, self._events = self._events, []
         return events
+
+    def digests(self) -> bytes:
+        """The names of all blocks that can be reused, joined, parents before their children."""
+        return self._index.digests()
 
     def counts(self) -> PageCounts:
         """Where the pages are."""

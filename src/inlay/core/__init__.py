@@ -1,1 +1,3 @@
-"""Messages, errors, units, block identity and KV layout. Standard library and msgspec only."""
+"""Messages, errors, units, block identity and KV layout. Standard library and msgspec only;
+`instance_socket` has pyzmq, too.
+"""

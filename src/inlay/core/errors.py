@@ -190,6 +190,12 @@ class EngineStartError(EngineError):
     http_status = 503
 
 
+class InstanceVersionError(EngineError):
+    """Dispatcher and instance speak different versions of their protocol."""
+
+    code = "instance_version"
+
+
 class RankLostError(EngineError):
     """A process that shares the model's layers is gone, or late."""
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from inlay import __version__
 from inlay.core.block_hash import Namespace
 from inlay.core.messages import EngineInfo, FromEngine, ToEngine
 
@@ -32,10 +33,12 @@ class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag=True):
     Attributes:
         dispatcher: name of the one who asks, for logs.
         protocol: its `PROTOCOL`.
+        version: of its Inlay, for messages.
     """
 
     dispatcher: str
     protocol: int = PROTOCOL
+    version: str = __version__
 
 
 class SetRole(msgspec.Struct, frozen=True, array_like=True, tag=True):

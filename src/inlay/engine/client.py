@@ -33,6 +33,7 @@ from inlay.core.errors import (
     RequestError,
 )
 from inlay.core.failures import error_of, restore
+from inlay.core.instance_socket import new_socket
 from inlay.core.messages import (
     CancelRequest,
     EngineFailure,
@@ -47,7 +48,7 @@ from inlay.core.messages import (
     StatsRequest,
 )
 from inlay.engine.config import EngineConfig
-from inlay.engine.wire import START_FAILED, WorkerSetup, address, new_socket
+from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +87,8 @@ class EngineClient:
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._death: InlayError | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = new_socket(self._context)
-        self._socket.bind(address(directory))
+        self._socket = new_socket(self._context, zmq.DEALER)
+        self._socket.bind(front_address(directory))
         assert process.stderr is not None
         self._stderr = process.stderr.fileno()
         os.set_blocking(self._stderr, False)

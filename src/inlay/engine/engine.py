@@ -11,17 +11,19 @@ import dataclasses
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from inlay.cache import PagedKvCache, TierCounts, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import EngineError, InlayError, OverloadedError, RequestError
-from inlay.core.instance_messages import KvTarget
+from inlay.core.instance_messages import KvTarget, LoadReport, StepSample
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
@@ -37,6 +39,7 @@ from inlay.engine.draws import derive_seed
 from inlay.engine.exchange import Exchange, prefill_part
 from inlay.engine.failures import load_failure, step_failure
 from inlay.engine.live import Choice, LiveRequest
+from inlay.engine.load import step_sample, work_ahead
 from inlay.engine.loading import LoadedModel, hash_chain, load
 from inlay.engine.outputs import StepOutputs, advance, end_without_token, impossible, replay
 from inlay.engine.runner import Runner, StepResult
@@ -67,6 +70,8 @@ class Engine:
 
     Attributes:
         info: what is served, with what.
+        namespace: of its blocks, without a tenant.
+        step_samples: where each step is noted; None: nowhere.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -98,14 +103,17 @@ class Engine:
         self._live: dict[str, LiveRequest] = {}
         self._compiling: dict[LiveRequest, Future[Any]] = {}
         self._outputs = StepOutputs()
+        self.step_samples: deque[StepSample] | None = None
+        self.namespace = Namespace(
+            fingerprint=loaded.model.fingerprint,
+            weight_format=loaded.held_as,
+            kv_format=loaded.kv_format,
+        )
         self.cache = PagedKvCache(
             num_pages=loaded.pool.num_pages,
             page_tokens=loaded.kv_format.page_tokens,
-            namespace_key=lambda salt: Namespace(
-                fingerprint=loaded.model.fingerprint,
-                weight_format=loaded.held_as,
-                kv_format=loaded.kv_format,
-                tenant_salt=salt,
+            namespace_key=lambda salt: msgspec.structs.replace(
+                self.namespace, tenant_salt=salt
             ).key(config.cache.secret.encode()),
             prefix=config.cache.prefix,
             hash_chain=hash_chain,
@@ -287,6 +295,8 @@ class Engine:
                 self._advance(done, result)
             took_s = time.perf_counter() - started
             self._totals.step_busy_s += took_s
+            if self.step_samples is not None:
+                self.step_samples.append(step_sample(chunks, took_s))
             if self._tiers is not None:
                 self._tiers.loader.costs.observe_prefill(_prefill_tokens(chunks), took_s)
         return self._outputs.take(self._clock.now(), self._lost)
@@ -341,6 +351,23 @@ class Engine:
             tier_failures=tiers.failures,
             tier_lost_blocks=tiers.lost_blocks,
             **self._runner.expert_counts(),
+        )
+
+    def load_report(self, run_id: str, samples: tuple[StepSample, ...]) -> LoadReport:
+        """How loaded it is now. O(live choices); see `work_ahead`."""
+        counts = self.cache.counts()
+        ahead = work_ahead(self._live.values(), self.cache)
+        return LoadReport(
+            run_id=run_id,
+            waiting=self._scheduler.num_waiting + len(self._compiling),
+            running=len(self._scheduler.running),
+            receiving=ahead.receiving,
+            prefill_tokens=ahead.prefill_tokens,
+            context_tokens=ahead.context_tokens,
+            pages_total=counts.total,
+            pages_free=counts.free,
+            pages_cached=counts.idle,
+            samples=samples,
         )
 
     def reset_prefix_cache(self) -> int:

@@ -94,6 +94,7 @@ class Choice:
         names: block names of prompt and output, kept over preemptions.
         prefetch: what is loaded for it, as long as more may come.
         outgoing: where its KV goes, if it is computed for another instance.
+        expected_tokens: that it will find in the cache, as `engine.load` saw it; None: not asked.
         fork: choices that start when this one's prompt is computed (n > 1).
     """
 
@@ -110,6 +111,7 @@ class Choice:
     hold: PageHold | None = None
     prefetch: Prefetch | None = None
     outgoing: Outgoing | None = None
+    expected_tokens: int | None = None
     fork: list["Choice"] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 

@@ -1,10 +1,10 @@
-"""The socket between a front and its engine's process: addresses and encoding."""
+"""What a worker is told at its start, and the socket to the front that started it."""
 
 from pathlib import Path
 
 import msgspec
-import zmq
 
+from inlay.core.instance_setup import InstanceSetup
 from inlay.engine.config import EngineConfig
 
 # Exit status of an engine process that could say why it did not start.
@@ -15,24 +15,18 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reads from its standard input, one line of JSON.
 
     Attributes:
-        directory: private directory of the socket; both sides remove it when they end.
         parent_pid: the process whose end is also the worker's.
+        directory: private directory of the front's socket; both sides remove it when they end.
+            None: no front has this engine for itself.
+        instance: it is one of a deployment, and listens for dispatchers.
     """
 
     config: EngineConfig
-    directory: str
     parent_pid: int
+    directory: str | None = None
+    instance: InstanceSetup | None = None
 
 
-def address(directory: Path | str) -> str:
-    """ZeroMQ address of the socket in a directory."""
+def front_address(directory: Path | str) -> str:
+    """ZeroMQ address of the front's socket, a DEALER, in its directory."""
     return f"ipc://{directory}/engine"
-
-
-def new_socket(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    """One end of the pair: queues without limit, since both sides always read."""
-    socket = context.socket(zmq.PAIR)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.LINGER, 1000)
-    return socket

@@ -1,191 +1,226 @@
-"""An engine in a process of its own: `python -m inlay.engine.worker`, started by `EngineClient`.
+"""An engine in a process of its own: `python -m inlay.engine.worker`.
 
-Reads its setup from standard input, answers with `EngineInfo` or `EngineFailure`, then serves
-messages of `core.messages` until standard input is closed or its parent is gone. One message
-carries all outputs of a step. Without work it sleeps in `poll` and uses no CPU.
+Reads its setup from standard input, loads the model, then serves messages of `core.messages` and
+`core.instance_messages` until standard input is closed or its parent is gone. It is started by
+`EngineClient`, for one front; or by a launcher, as an instance that any number of dispatchers
+connect to, and then says on standard output how far it is (`core.instance_setup`). Without work it
+sleeps in `poll` and uses no CPU.
 """
 
 import contextlib
 import logging
 import os
-import select
 import shutil
 import signal
 import sys
-import threading
-import time
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
 
-from inlay.core.errors import EngineError, EngineStartError, InlayError, RequestError
-from inlay.core.failures import failure_message, failure_output
+from inlay.core.clock import SystemClock
+from inlay.core.errors import ConfigError, EngineError, EngineStartError, InlayError, RequestError
+from inlay.core.failures import failure_message
+from inlay.core.instance_messages import SetRole, Subscribe, ToInstance
+from inlay.core.instance_setup import Bound, Failed, InstanceLine, Ready
+from inlay.core.instance_socket import listen_for_dispatchers, new_socket
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
     CancelRequest,
-    EngineFailure,
-    EngineInfo,
-    EngineStats,
     GenerateRequest,
     LoadProgress,
-    OutputBatch,
     ResetPrefixCache,
     StatsRequest,
-    ToEngine,
 )
+from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
-from inlay.engine.wire import START_FAILED, WorkerSetup, address, new_socket
+from inlay.engine.instance import Instance, new_run_id
+from inlay.engine.peers import Peer, Peers
+from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
 
 if TYPE_CHECKING:
     from inlay.engine.engine import Engine
 
 log = logging.getLogger(__name__)
-_EXIT_GRACE_S = 2.0
 _TELL_S = 1.0
 _FLUSH_S = 1.0  # for blocks that were computed last; within the grace
-
-
-class _ParentWatch:
-    """Ends this process when the parent closes standard input or dies.
-
-    A thread waits for both, so that loading a model or a long step does not delay the end. It
-    first asks the main loop to return; if that takes too long, the process ends anyway.
-    """
-
-    def __init__(self, setup: WorkerSetup) -> None:
-        self._setup = setup
-        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.stopping = threading.Event()
-        threading.Thread(target=self._run, name="inlay-parent-watch", daemon=True).start()
-
-    def _run(self) -> None:
-        watched = [sys.stdin.fileno()]
-        with contextlib.suppress(OSError):
-            watched.append(os.pidfd_open(self._setup.parent_pid))
-        if os.getppid() == self._setup.parent_pid:
-            select.select(watched, [], [])
-        self.stopping.set()
-        os.eventfd_write(self.wake, 1)
-        time.sleep(_EXIT_GRACE_S)
-        shutil.rmtree(self._setup.directory, ignore_errors=True)
-        os._exit(0)
 
 
 class _Server:
     """The loop between socket and engine."""
 
-    def __init__(self, engine: "Engine", socket: "zmq.Socket[bytes]", watch: _ParentWatch) -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        peers: Peers,
+        poller: zmq.Poller,
+        watch: ParentWatch,
+        *,
+        front: Peer | None,
+        instance: Instance | None,
+    ) -> None:
         self._engine = engine
-        self._socket = socket
+        self._peers = peers
+        self._poller = poller
         self._watch = watch
+        self._fronts = [] if front is None else [front]
+        self._instance = instance
         self._told = LoadProgress(loaded_bytes=0, total_bytes=0, seconds=0.0, over=False)
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(ToEngine).decode
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(watch.wake, zmq.POLLIN)
+        self._decode = msgspec.msgpack.Decoder(ToInstance).decode
 
-    def run(self) -> bool:
-        """Serve until the parent wants no more; False where the engine cannot go on."""
+    def run(self) -> InlayError | None:
+        """Serve until the parent wants no more; an error where the engine cannot go on."""
         self._tell_progress()
-        self.send(self._engine.info)
+        self._peers.send(self._fronts, self._engine.info)
         while not self._watch.stopping.is_set():
             if not self._engine.has_work:
                 self._sleep()
-            self._receive()
-            outputs = self._engine.step()
-            if outputs:
-                self.send(OutputBatch(tuple(outputs)))
-            if self._engine.failure is not None:
-                self.send(OutputBatch(tuple(self._engine.step())))  # requests are told first
-                self.send(failure_message(self._engine.failure))
-                return False
+            worked = self._receive() or self._engine.has_work
+            self._peers.deliver(self._engine.step())
+            failure = self._engine.failure
+            if failure is not None:
+                self._peers.deliver(self._engine.step())  # requests are told first
+                return failure
+            if self._instance is not None:
+                self._instance.after_step(worked)
             if not self._told.over:
                 self._tell_progress()
-        return True
+            for request_id in self._peers.take_orphans():
+                self._engine.cancel(request_id)
+        return None
 
     def _tell_progress(self) -> None:
         """Say how far loading is, now and then."""
         told, now = self._told, self._engine.load_progress
         if now.over or now.seconds - told.seconds >= _TELL_S or told.total_bytes == 0:
             self._told = now
-            self.send(now)
-
-    def send(
-        self, message: OutputBatch | EngineInfo | EngineStats | EngineFailure | LoadProgress
-    ) -> None:
-        """Send to the front; never blocks."""
-        with contextlib.suppress(zmq.Again):
-            self._socket.send(self._encode(message), zmq.NOBLOCK)
+            self._peers.send([*self._fronts, *self._peers.subscribers], now)
 
     def _sleep(self) -> None:
-        sleep_s = self._engine.sleep_s
+        sleeps = [self._engine.sleep_s]
+        if self._instance is not None:
+            sleeps.append(self._instance.sleep_s)
+        sleep_s = min((limit for limit in sleeps if limit is not None), default=None)
         self._poller.poll(None if sleep_s is None else int(1000 * sleep_s) + 1)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._watch.wake)
 
-    def _receive(self) -> None:
-        """Handle all messages that are there."""
-        while True:
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+    def _receive(self) -> bool:
+        """Handle all messages that are there; False if there was none."""
+        received = self._peers.receive()
+        if received is None:
+            return False
+        while received is not None:
+            peer, data = received
             try:
                 message = self._decode(data)
             except msgspec.MsgspecError as error:
-                self._refuse(data, error)
+                self._refuse(peer, data, error)
             else:
-                self._handle(message)
+                self._handle(peer, message)
+            received = self._peers.receive()
+        return True
 
-    def _handle(self, message: ToEngine) -> None:
+    def _handle(self, peer: Peer, message: ToInstance) -> None:
         match message:
             case GenerateRequest():
-                self._add(message)
-            case CancelRequest():
-                self._engine.cancel(message.request_id)
+                self._add(peer, message)
+            case CancelRequest(request_id):
+                self._engine.cancel(self._peers.engine_id(peer, request_id))
             case StatsRequest():
-                self.send(self._engine.stats())
+                self._peers.send([peer], self._engine.stats())
             case ResetPrefixCache():
                 self._engine.reset_prefix_cache()
+            case Subscribe() if self._instance is not None:
+                self._instance.subscribe(peer, message)
+            case SetRole(role) if self._instance is not None:
+                self._instance.set_role(role)
+            case _:
+                log.error("%s is for instances only, and this is none", type(message).__name__)
 
-    def _refuse(self, data: bytes, error: msgspec.MsgspecError) -> None:
+    def _refuse(self, peer: Peer, data: bytes, error: msgspec.MsgspecError) -> None:
         """Answer a message that is not what it should be, so that nobody waits for it."""
-        log.error("a message of %d bytes cannot be read: %s", len(data), error)
+        log.error("a message of %d bytes from %s cannot be read: %s", len(data), peer.name, error)
         with contextlib.suppress(msgspec.MsgspecError):
             match msgspec.msgpack.decode(data):
                 case ["GenerateRequest", str(request_id), *_]:
                     refusal = RequestError(f"the request has a wrong type: {error}")
-                    self.send(OutputBatch((failure_output(request_id, refusal),)))
+                    self._peers.refuse(peer, request_id, refusal)
 
-    def _add(self, request: GenerateRequest) -> None:
+    def _add(self, peer: Peer, request: GenerateRequest) -> None:
         try:
-            self._engine.add(request)
+            self._peers.admit(peer, request, self._engine.add)
         except InlayError as error:
-            refusal = failure_output(request.request_id, error)
+            self._peers.refuse(peer, request.request_id, error)
         except Exception as error:
-            log.exception("request %s cannot be added", request.request_id)
-            refusal = failure_output(
-                request.request_id, EngineError(f"the request cannot be added: {error!r}")
-            )
-        else:
-            return
-        self.send(OutputBatch((refusal,)))
+            log.exception("request %s of %s cannot be added", request.request_id, peer.name)
+            refusal = EngineError(f"the request cannot be added: {error!r}")
+            self._peers.refuse(peer, request.request_id, refusal)
 
 
-def _serve(setup: WorkerSetup, socket: "zmq.Socket[bytes]", watch: _ParentWatch) -> int:
-    try:
+class _Worker:
+    """One life of the process, once its setup is known.
+
+    Args:
+        say: tells the launcher, if there is one.
+    """
+
+    def __init__(self, setup: WorkerSetup, say: Callable[[InstanceLine], None]) -> None:
+        self._setup = setup
+        self._say = say
+        self._watch = ParentWatch(setup.parent_pid, self._remove_directory)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = new_socket(self._context, zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else those who are gone were not noticed
+        self._clock = SystemClock()
+        self._peers = Peers(self._socket, self._clock)
+        self._run_id = new_run_id()
+        self._address = ""
+
+    def run(self) -> int:
+        """Serve; returns the exit status."""
+        try:
+            failure = self._serve()
+        except Exception as error:
+            failure = _reason(error)
+        if failure is not None:
+            while self._peers.receive() is not None:  # those who came meanwhile are told, too
+                pass
+            self._peers.send(self._peers.everyone, failure_message(failure))
+            self._say(Failed(code=failure.code, message=str(failure)))
+        self._socket.close()
+        self._context.term()
+        self._remove_directory()  # the parent tidies up, too, unless it was killed
+        return 0 if failure is None else START_FAILED
+
+    def _serve(self) -> InlayError | None:
+        setup, config, front = self._setup.instance, self._setup.config, None
+        if self._setup.directory is not None:
+            front = self._peers.connect_front(front_address(self._setup.directory))
+        if setup is not None:
+            self._address = listen_for_dispatchers(self._socket, setup, config.cache.secret)
+            self._say(Bound(address=self._address, run_id=self._run_id, pid=os.getpid()))
         from inlay.engine.engine import Engine  # loads torch; the parent is watched by now
 
-        engine = Engine(setup.config, on_ready=lambda: os.eventfd_write(watch.wake, 1))
-    except Exception as error:
-        socket.send(msgspec.msgpack.encode(failure_message(_reason(error))))
-        return START_FAILED
-    served = _Server(engine, socket, watch).run()
-    engine.flush(_FLUSH_S)
-    engine.close()
-    return 0 if served else START_FAILED
+        wake = self._watch.wake
+        engine = Engine(config, clock=self._clock, on_ready=lambda: os.eventfd_write(wake, 1))
+        instance = None
+        if setup is not None:
+            instance = Instance(setup, self._run_id, engine, self._peers, self._clock)
+            self._say(Ready(address=self._address, load_s=engine.info.load_s))
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(wake, zmq.POLLIN)
+        server = _Server(engine, self._peers, poller, self._watch, front=front, instance=instance)
+        failure = server.run()
+        engine.flush(_FLUSH_S)
+        engine.close()
+        return failure
+
+    def _remove_directory(self) -> None:
+        if self._setup.directory is not None:
+            shutil.rmtree(self._setup.directory, ignore_errors=True)
 
 
 def _reason(error: Exception) -> InlayError:
@@ -200,25 +235,36 @@ def _reason(error: Exception) -> InlayError:
     )
 
 
-def main(stdin: BinaryIO | None = None) -> int:
+def _launcher() -> Callable[[InstanceLine], None]:
+    """Speak to the launcher by standard output from now on; what others print goes to the log."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(line: InstanceLine) -> None:
+        with contextlib.suppress(OSError):  # it may not listen any more
+            answers.write(msgspec.json.encode(line) + b"\n")
+            answers.flush()
+
+    return say
+
+
+def _silent(line: InstanceLine) -> None:
+    """There is no launcher: a front started this process, and hears all by its socket."""
+
+
+def main() -> int:
     """Run a worker; returns the exit status."""
     # The parent decides when to stop: Ctrl-C and the end of a service reach it, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    line = (sys.stdin.buffer if stdin is None else stdin).readline()
-    setup = msgspec.json.decode(line, type=WorkerSetup)
+    line = sys.stdin.buffer.readline()
     configure_logging(parse_log_setting(read_settings().log))
-    watch = _ParentWatch(setup)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = new_socket(context)
-    socket.connect(address(setup.directory))
     try:
-        return _serve(setup, socket, watch)
-    finally:
-        socket.close()
-        context.term()
-        # The parent tidies up, too, unless it was killed.
-        shutil.rmtree(setup.directory, ignore_errors=True)
+        setup = msgspec.json.decode(line, type=WorkerSetup)
+    except msgspec.MsgspecError as error:
+        _launcher()(Failed(code=ConfigError.code, message=f"the setup cannot be read: {error}"))
+        return START_FAILED
+    return _Worker(setup, _silent if setup.instance is None else _launcher()).run()
 
 
 if __name__ == "__main__":

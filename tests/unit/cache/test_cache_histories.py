@@ -22,8 +22,8 @@ class Histories(RuleBasedStateMachine):
             num_pages=PAGES,
             page_tokens=PAGE,
             namespace_key=lambda salt: b"key",
-            record_events=True,
         )
+        self.cache.record_events(True)
         self.content = {}  # page -> all tokens up to its end
         self.live = []  # [hold, names, tokens, computed]
         self.remote = {}  # digest -> parent, as a listener of events sees it

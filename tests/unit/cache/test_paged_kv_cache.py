@@ -155,7 +155,8 @@ def test_without_prefix_reuse_nothing_is_kept():
 
 
 def test_events_name_what_came_and_went():
-    cache = _cache(num_pages=2, record_events=True)
+    cache = _cache(num_pages=2)
+    cache.record_events(True)
     tokens = list(range(8))
     digests = _names(cache, tokens).digests
     cache.release(_compute(cache, tokens))
@@ -166,6 +167,10 @@ def test_events_name_what_came_and_went():
     assert cache.take_events() == []
     assert cache.reset() == 2
     assert cache.take_events() == [BlockRemoved(digests[1]), BlockRemoved(digests[0])]
+    cache.record_events(False)
+    cache.release(_compute(cache, tokens))
+    assert cache.take_events() == []
+    assert cache.digests() == b"".join(digests)
 
 
 def test_releasing_twice_does_nothing():
