@@ -229,6 +229,7 @@ class KvStream:
             first_block=first,
             pages=pages.astype("<u4").tobytes(),
             num_tokens=num_tokens,
+            ticket=request_id,
         )
         incoming = self._incoming[request_id] = Incoming(target, hold)
         self._thread.expect(request_id, target.grant)

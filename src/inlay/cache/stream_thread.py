@@ -202,7 +202,7 @@ class StreamThread:
         while (piece := await sending.pieces.get()) is not None:
             landing.add(asyncio.create_task(self._land(outgoing, piece, remote)))
         await asyncio.gather(*landing)
-        sent = msgspec.msgpack.encode(KvSent(outgoing.request_id, outgoing.cached_tokens))
+        sent = msgspec.msgpack.encode(KvSent(target.ticket, outgoing.cached_tokens))
         await asyncio.to_thread(peer.send, _TOPIC, sent)
 
     async def _land(self, outgoing: Outgoing, piece: Piece, remote: RemoteSegment) -> None:
@@ -245,9 +245,9 @@ class StreamThread:
         self._expected[request_id] = _Expected(grant, timer)
 
     async def _arrived(self, sent: KvSent) -> None:
-        expected = self._expected.get(sent.request_id)
+        expected = self._expected.get(sent.ticket)
         if expected is not None and expected.revoking is None:
-            await self._settle(sent.request_id, expected)
+            await self._settle(sent.ticket, expected)
             self._tell(sent)
 
     async def _abandon(self, request_id: str, hold: PageHold) -> None:

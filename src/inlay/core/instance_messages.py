@@ -175,6 +175,7 @@ class KvTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=T
         pages: page ids from that block on, little-endian u32 each; as many as `num_tokens` need.
         num_tokens: leading tokens whose KV is wanted: all that are known but the last. 0: nothing
             is wanted, the decode instance has nearly all; the prefill is to be cancelled.
+        ticket: what the decode instance calls the request; comes back in `KvSent`.
     """
 
     request_id: str
@@ -184,6 +185,7 @@ class KvTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=T
     first_block: int
     pages: bytes
     num_tokens: int
+    ticket: str = ""
 
 
 def nothing_wanted(request_id: str) -> KvTarget:
@@ -203,11 +205,11 @@ class KvSent(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """All KV that a `KvTarget` asked for has landed: from instance to instance.
 
     Attributes:
-        request_id: of the target.
+        ticket: of the target.
         cached_tokens: leading tokens that the sender did not compute for this request.
     """
 
-    request_id: str
+    ticket: str
     cached_tokens: int
 
 

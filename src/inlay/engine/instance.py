@@ -79,6 +79,7 @@ class Instance:
             engine=engine.info,
             namespace=engine.namespace,
             key_check=hashlib.blake2b(key).digest()[:_KEY_CHECK_BYTES],
+            transfer=engine.exchange_address,
             host=self._setup.reached_at,
             max_running=scheduler.max_running,
             max_waiting=scheduler.max_waiting,

@@ -22,7 +22,7 @@ import zmq
 from inlay.core.clock import SystemClock
 from inlay.core.errors import ConfigError, EngineError, EngineStartError, InlayError, RequestError
 from inlay.core.failures import failure_message
-from inlay.core.instance_messages import SetRole, Subscribe, ToInstance
+from inlay.core.instance_messages import KvLost, KvTarget, SetRole, Subscribe, ToInstance
 from inlay.core.instance_setup import Bound, Failed, InstanceLine, Ready
 from inlay.core.instance_socket import listen_for_dispatchers, new_socket
 from inlay.core.log import configure_logging, parse_log_setting
@@ -82,6 +82,8 @@ class _Server:
             if failure is not None:
                 self._peers.deliver(self._engine.step())  # requests are told first
                 return failure
+            for target in self._engine.take_targets():
+                self._peers.deliver_target(target)
             if self._instance is not None:
                 self._instance.after_step(worked)
             if not self._told.over:
@@ -132,6 +134,11 @@ class _Server:
                 self._peers.send([peer], self._engine.stats())
             case ResetPrefixCache():
                 self._engine.reset_prefix_cache()
+            case KvTarget():
+                request_id = self._peers.engine_id(peer, message.request_id)
+                self._engine.kv_target(msgspec.structs.replace(message, request_id=request_id))
+            case KvLost(request_id, reason):
+                self._engine.kv_lost(self._peers.engine_id(peer, request_id), reason)
             case Subscribe() if self._instance is not None:
                 self._instance.subscribe(peer, message)
             case SetRole(role) if self._instance is not None:
