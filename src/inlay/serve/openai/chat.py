@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from inlay.serve.events import ChatDelta, ChatEnd, ChatStart, Usage
 from inlay.serve.openai.errors import json_response
-from inlay.serve.openai.http import read_body
+from inlay.serve.openai.http import REQUEST_ID, read_body
 from inlay.serve.openai.logprobs import TokenNames, chat_logprobs
 from inlay.serve.openai.protocol import ChatRequest, decode_body
 from inlay.serve.openai.sse import CLIENT_CLOSED, EventStream, while_connected
@@ -34,8 +34,9 @@ class ChatRoute:
         raw = await read_body(request, self._service.config.max_body_bytes)
         body = decode_body(raw, _decoder)
         if body.request_id is None:
-            body.request_id = request.headers.get("x-request-id") or None
+            body.request_id = request.headers.get(REQUEST_ID) or None
         job = await self._service.prepare_chat(body)
+        request.state.request_id = job.request.request_id
         names = self._id_names if body.return_tokens_as_token_ids else self._names
         if body.stream:
             stream = EventStream(_stream(self._service, job, body, names))

@@ -14,7 +14,7 @@ from inlay.core.messages import ChoiceDelta, GenerateRequest, RequestOutput, Tok
 from inlay.serve.events import Usage
 from inlay.serve.openai.completion_job import CompletionJob, prepare_completion
 from inlay.serve.openai.errors import json_response
-from inlay.serve.openai.http import read_body
+from inlay.serve.openai.http import REQUEST_ID, read_body
 from inlay.serve.openai.logprobs import CompletionLogprobs, TokenNames
 from inlay.serve.openai.protocol import CompletionRequest, decode_body
 from inlay.serve.openai.sse import CLIENT_CLOSED, EventStream, merged, while_connected
@@ -37,8 +37,9 @@ class CompletionRoute:
         raw = await read_body(request, self._service.config.max_body_bytes)
         body = decode_body(raw, _decoder)
         if body.request_id is None:
-            body.request_id = request.headers.get("x-request-id") or None
+            body.request_id = request.headers.get(REQUEST_ID) or None
         job = await prepare_completion(self._service, body)
+        request.state.request_id = job.answer_id
         names = self._id_names if body.return_tokens_as_token_ids else self._names
         choices = [
             _Choice(self._service, job, body, names, prompt, i)

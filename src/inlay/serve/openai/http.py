@@ -9,6 +9,10 @@ from inlay.serve.openai.errors import BodyTooLargeError, error_response
 from inlay.serve.openai.sse import CLIENT_CLOSED
 from inlay.serve.service import Service
 
+REQUEST_ID = "X-Request-Id"
+"""Header of a request's id: the client's, or else the one that a handler left in `request.state`.
+The logs of all processes that the request passes have it."""
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -50,12 +54,15 @@ def answering(handler: Handler) -> Handler:
 
 
 def counted(service: Service, handler: Handler) -> Handler:
-    """`answering`, and count the status of each answer."""
+    """`answering`, with the request's id in the answer's header, and count its status."""
     inner = answering(handler)
 
     async def answer(request: Request) -> Response:
         response = await inner(request)
         service.metrics.answered(response.status_code)
+        request_id = request.headers.get(REQUEST_ID) or getattr(request.state, "request_id", "")
+        if request_id:
+            response.headers[REQUEST_ID] = request_id
         return response
 
     return answer
