@@ -10,18 +10,20 @@ instance is lost or has no room, it goes on elsewhere behind the tokens that the
 """
 
 import asyncio
-import itertools
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from inlay.cluster.attempts import Attempts
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.decision import Decision, RequestView
-from inlay.cluster.instances import Instance, Instances
+from inlay.cluster.instance import Instance
+from inlay.cluster.instances import Instances
 from inlay.cluster.requests import Attempt, OpenRequest, Setback
 from inlay.cluster.slo import SloClass
 from inlay.core.block_hash import ROOT
@@ -37,9 +39,7 @@ from inlay.core.errors import (
     RequestError,
 )
 from inlay.core.failures import error_of
-from inlay.core.instance_messages import KvLost, KvTarget
 from inlay.core.messages import (
-    CancelRequest,
     EngineInfo,
     EngineStats,
     GenerateRequest,
@@ -79,19 +79,6 @@ class DispatcherConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
 
 
-@dataclass(slots=True)
-class Counts:
-    """Running totals of a dispatcher.
-
-    Attributes:
-        retries: attempts that followed another one, by why that had ended.
-        kv_lost: prompts computed where they are decoded, though another instance was to.
-    """
-
-    retries: dict[str, int]
-    kv_lost: int = 0
-
-
 class Dispatcher:
     """See the module. Takes over `instances`.
 
@@ -103,7 +90,7 @@ class Dispatcher:
 
     Attributes:
         instances: who is there.
-        counts: what happened so far.
+        retries: attempts that followed another one, by why that had ended.
     """
 
     def __init__(
@@ -120,18 +107,16 @@ class Dispatcher:
     ) -> None:
         self.instances = instances
         self.chooser = chooser
-        self.counts = Counts(retries={})
+        self.retries: Counter[str] = Counter()
         self._hash_chain = hash_chain
         self._secret = secret
         self._clock = clock
         self._slo = slo or SloClass()
         self._config = config or DispatcherConfig()
-        self._drained = drained
         self._keys: dict[str, bytes] = {}
         self._open_ids: set[str] = set()
-        self._numbers = itertools.count(1)
         self._num_waiting = 0
-        instances.handler = self
+        self._attempts = Attempts(instances, chooser, clock, drained)
 
     @property
     def info(self) -> EngineInfo:
@@ -158,6 +143,11 @@ class Dispatcher:
             seconds=max(progress.seconds for progress in told),
             over=all(progress.over for progress in told),
         )
+
+    @property
+    def kv_lost(self) -> int:
+        """Prompts computed where they are decoded, though another instance was to."""
+        return self._attempts.kv_lost
 
     @property
     def reused_tokens(self) -> int:
@@ -200,7 +190,7 @@ class Dispatcher:
                         if event.finished:
                             return
                 finally:
-                    self._end(attempt)
+                    self._attempts.end(attempt)
                 self._set_back(live, attempt, event)
         finally:
             self._open_ids.discard(request_id)
@@ -285,8 +275,8 @@ class Dispatcher:
                 await self._wait_for_instance()
                 continue
             if decision.preempt is not None:
-                self._make_room(decision)
-            return self._start(live, decision)
+                self._attempts.make_room(decision)
+            return self._attempts.start(live, self._view(live), decision)
 
     def _choose(self, live: OpenRequest) -> Decision | None:
         """None where nobody can take it."""
@@ -320,48 +310,6 @@ class Dispatcher:
             slo=self._slo,
         )
 
-    def _start(self, live: OpenRequest, decision: Decision) -> Attempt:
-        wire_id = f"{next(self._numbers)}:{live.message.request_id}"
-        decode = self.instances.at(decision.decode)
-        prefill = self.instances.at(decision.prefill) if decision.split else None
-        attempt = Attempt(wire_id, decision, decode, prefill)
-        request = live.remaining(wire_id, self._clock.now())
-        self.chooser.started(wire_id, self._view(live), decision, self._clock.now())
-        decode.attempts[wire_id] = attempt
-        if prefill is None:
-            self._send(decode, attempt, request)
-        else:
-            prefill.attempts[wire_id] = attempt
-            self._send(decode, attempt, msgspec.structs.replace(request, phase="decode"))
-            self._send(prefill, attempt, msgspec.structs.replace(request, phase="prefill"))
-        log.debug(
-            "request dispatched",
-            extra={
-                "request": live.message.request_id,
-                "attempt": wire_id,
-                "decode": decode.name,
-                "prefill": decode.name if prefill is None else prefill.name,
-            },
-        )
-        return attempt
-
-    def _send(self, instance: Instance, attempt: Attempt, request: GenerateRequest) -> None:
-        try:
-            sent = instance.send(request)
-        except (OverflowError, TypeError, msgspec.MsgspecError) as cause:
-            self._end(attempt)
-            raise RequestError(f"the request cannot be sent: {cause}") from cause
-        if not sent:
-            self._failed(instance, attempt, EngineError(f"{instance.name} cannot be reached"))
-
-    def _make_room(self, decision: Decision) -> None:
-        """Take best-effort work away from an instance; it goes through the choice again."""
-        for instance in {self.instances.at(decision.prefill), self.instances.at(decision.decode)}:
-            attempt = instance.attempts.get(decision.preempt or "")
-            if attempt is not None:
-                error = OverloadedError("it made room for others and found none elsewhere")
-                attempt.events.put_nowait(Setback(error, "preempted"))
-
     def _set_back(self, live: OpenRequest, attempt: Attempt, setback: Setback) -> None:
         """An attempt ended before its request did: raises if there is no other one."""
         request_id = live.message.request_id
@@ -372,82 +320,13 @@ class Dispatcher:
                 live.refused_by.add(info.run_id)
         if all(tokens is None for tokens in live.produced):
             raise EngineError(f"request {request_id} was lost at its last token: {setback.error}")
-        if setback.why == "failed" or len(live.setbacks) >= self._config.max_tries:
+        if setback.why == "failed" or live.tries >= self._config.max_tries:
             raise setback.error
-        self.counts.retries[setback.why] = self.counts.retries.get(setback.why, 0) + 1
+        self.retries[setback.why] += 1
         log.warning(
             "request goes on elsewhere",
             extra={"request": request_id, "attempt": attempt.wire_id, "reason": setback.error},
         )
-
-    def _end(self, attempt: Attempt) -> None:
-        """Nobody waits for an attempt any more."""
-        if not attempt.over:
-            attempt.over = True
-            attempt.decode.send(CancelRequest(attempt.wire_id))
-        self._end_prefill(attempt, cancel=True)
-        self.chooser.finished(attempt.wire_id, attempt.output_tokens)
-        attempt.decode.release(attempt.wire_id)
-
-    def _end_prefill(self, attempt: Attempt, *, cancel: bool = False) -> None:
-        prefill = attempt.prefill
-        if prefill is None:
-            return
-        attempt.prefill = None
-        if cancel:
-            prefill.send(CancelRequest(attempt.wire_id))
-        prefill.release(attempt.wire_id)
-
-    # What instances say
-
-    def output(self, instance: Instance, output: RequestOutput) -> None:
-        """See `Handler`."""
-        attempt = instance.attempts.get(output.request_id)
-        if attempt is None:
-            return
-        if instance is attempt.decode:
-            if not attempt.begun:
-                attempt.begun = True
-                self.chooser.begun(attempt.wire_id, self._clock.now())
-            attempt.over = attempt.over or output.finished
-            attempt.events.put_nowait(output)
-        elif output.finished and output.error is None:
-            self._end_prefill(attempt)
-        elif output.finished:
-            self._failed(instance, attempt, EngineError(output.error or ""))
-
-    def target(self, instance: Instance, target: KvTarget) -> None:
-        """See `Handler`."""
-        attempt = instance.attempts.get(target.request_id)
-        if attempt is None:
-            return
-        if target.num_tokens == 0:  # the decode instance has it all
-            self._end_prefill(attempt, cancel=True)
-        elif attempt.prefill is not None:
-            attempt.prefill.send(target)
-        # Else the prefill has failed, and the decode instance was told so.
-
-    def lost(self, instance: Instance, error: InlayError) -> None:
-        """See `Handler`."""
-        for attempt in list(instance.attempts.values()):
-            self._failed(instance, attempt, error)
-        instance.attempts.clear()
-
-    def drained(self, instance: Instance) -> None:
-        """See `Handler`."""
-        self._drained(instance)
-
-    def _failed(self, instance: Instance, attempt: Attempt, error: InlayError) -> None:
-        """An instance will do nothing more for an attempt."""
-        if instance is attempt.decode:
-            if not attempt.over:
-                attempt.over = True
-                died = EngineDiedError(f"the request was lost with its instance: {error}")
-                attempt.events.put_nowait(Setback(died, "lost"))
-        else:
-            self.counts.kv_lost += 1
-            self._end_prefill(attempt)
-            attempt.decode.send(KvLost(attempt.wire_id, f"{instance.name}: {error}"))
 
 
 def _setback(error: InlayError) -> Setback:

@@ -7,172 +7,23 @@ depend are listed with the difference and get no requests.
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator
-from hashlib import blake2b
-from typing import Protocol
-
-import zmq
+from collections.abc import Iterator
 
 from inlay.cluster.chooser import Chooser
+from inlay.cluster.compatibility import difference
 from inlay.cluster.control import Member, Roster
-from inlay.cluster.instance_link import InstanceLink
-from inlay.cluster.requests import Attempt
+from inlay.cluster.instance import Connect, Handler, Instance
 from inlay.core.clock import Clock
-from inlay.core.errors import EngineError, InlayError, NoInstanceError
+from inlay.core.errors import InlayError, NoInstanceError
 from inlay.core.instance_messages import (
-    PROTOCOL,
-    FromInstance,
     InstanceInfo,
     KvEvents,
     KvSnapshot,
-    KvTarget,
     LoadReport,
     SetRole,
-    ToInstance,
-)
-from inlay.core.messages import (
-    EngineStats,
-    LoadProgress,
-    OutputBatch,
-    RequestOutput,
-    StatsRequest,
 )
 
 log = logging.getLogger(__name__)
-
-Connect = Callable[[str], "zmq.Socket[bytes]"]
-
-
-class Handler(Protocol):
-    """Who has requests at the instances."""
-
-    def output(self, instance: "Instance", output: RequestOutput) -> None:
-        """An instance said something about a request."""
-        ...
-
-    def target(self, instance: "Instance", target: KvTarget) -> None:
-        """An instance says where the KV of a prompt is to go."""
-        ...
-
-    def lost(self, instance: "Instance", error: InlayError) -> None:
-        """An instance is gone, with all that it did for us."""
-        ...
-
-    def drained(self, instance: "Instance") -> None:
-        """An instance that is draining has nothing more of ours."""
-        ...
-
-
-class Instance:
-    """One instance: the owner of the link to it.
-
-    Attributes:
-        member: what the roster says of it.
-        info: what it says of itself; None before, and while it is gone.
-        slot: its place in what choices are made from; None while it takes no requests.
-        difference: why it is refused; empty if it is not.
-        report: of its load.
-        progress: how much of its weights is in memory.
-        attempts: of requests that are there, by the id that they have there.
-    """
-
-    def __init__(self, member: Member, among: "Instances", connect: Connect, name: str) -> None:
-        self.member = member
-        self.info: InstanceInfo | None = None
-        self.slot: int | None = None
-        self.difference = ""
-        self.report: LoadReport | None = None
-        self.progress: LoadProgress | None = None
-        self.attempts: dict[str, Attempt] = {}
-        self._among = among
-        self._stats: deque[asyncio.Future[EngineStats]] = deque()
-        self._link = InstanceLink(lambda: connect(member.address), name, self)
-
-    @property
-    def name(self) -> str:
-        """Unique in the deployment."""
-        return self.member.name
-
-    @property
-    def takes_requests(self) -> bool:
-        """Whether new ones may be sent there."""
-        return self.slot is not None and self.member.state == "ready"
-
-    @property
-    def state(self) -> str:
-        """How it is, in words."""
-        if self.difference:
-            return f"refused: {self.difference}"
-        if self.info is None:
-            return self._link.state if self._link.state != "connected" else "loading"
-        return self.member.state
-
-    def send(self, message: ToInstance) -> bool:
-        """Send without waiting; False if it cannot be reached."""
-        return self._link.send(message)
-
-    def release(self, wire_id: str) -> None:
-        """An attempt is over here."""
-        if self.attempts.pop(wire_id, None) is not None and not self.attempts:
-            self._among.emptied(self)
-
-    async def stats(self, timeout_s: float) -> EngineStats:
-        """Gauges and totals, after all messages sent so far.
-
-        Raises:
-            EngineError: it did not answer, or is gone.
-        """
-        future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._stats.append(future)
-        self.send(StatsRequest())
-        try:
-            return await asyncio.wait_for(future, timeout_s)
-        except TimeoutError:
-            raise EngineError(f"{self.name} did not answer in {timeout_s:g} s") from None
-
-    def close(self) -> None:
-        """Leave it."""
-        self._link.close()
-        self._forget(EngineError(f"{self.name} is not in the deployment any more"))
-
-    # What the link hears
-
-    def received(self, message: FromInstance) -> None:
-        """See `LinkOwner`."""
-        match message:
-            case OutputBatch():
-                for output in message.outputs:
-                    self._among.handler.output(self, output)
-            case KvTarget():
-                self._among.handler.target(self, message)
-            case KvSnapshot() | KvEvents() | LoadReport():
-                if isinstance(message, LoadReport):
-                    self.report = message
-                self._among.learn(self, message)
-            case InstanceInfo():
-                self.info = message
-                self._among.introduced(self)
-            case LoadProgress():
-                self.progress = message
-            case EngineStats():
-                future = self._stats.popleft()
-                if not future.done():
-                    future.set_result(message)
-
-    def lost(self, reason: str) -> None:
-        """See `LinkOwner`."""
-        log.warning("instance %s: %s", self.name, reason)
-        self._forget(EngineError(f"{self.name}: {reason}"))
-
-    def _forget(self, error: InlayError) -> None:
-        self.info = self.report = self.progress = None
-        self.difference = ""
-        self._among.departed(self, error)
-        while self._stats:
-            future = self._stats.popleft()
-            if not future.done():
-                future.set_exception(error)
 
 
 class Instances:
@@ -181,7 +32,6 @@ class Instances:
     Args:
         chooser: is told who is there and what they say.
         handler: of requests; set it before the first roster.
-        connect: makes a DEALER that is connected to an address.
         secret: of the deployment, by which blocks are named.
         name: the dispatcher's.
 
@@ -333,48 +183,6 @@ class Instances:
             for future in self._waiting:
                 if not future.done():
                     future.set_result(None)
-
-
-def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> str:
-    """Why an instance cannot serve beside another one; empty if it can.
-
-    Instances that differ here would give other text, or blocks that nobody else can use.
-    """
-    ours = blake2b(reference.namespace.key(secret)).digest()[: len(info.key_check)]
-    if info.protocol != PROTOCOL:
-        return (
-            f"it speaks protocol {info.protocol} (Inlay {info.version}), this dispatcher speaks "
-            f"{PROTOCOL}: run the same version of Inlay everywhere"
-        )
-    mine, its = _facts(reference), _facts(info)
-    unlike = [
-        f"{name} is {its[name]}, that of {reference.name} is {value}"
-        for name, value in mine.items()
-        if its[name] != value
-    ]
-    if unlike:
-        return "; ".join(unlike)
-    if info.key_check != ours:
-        return "its cache.secret is not the deployment's"
-    return ""
-
-
-def _facts(info: InstanceInfo) -> dict[str, object]:
-    space = info.namespace
-    layout = {
-        f"kv_format.{name}": getattr(space.kv_format, name)
-        for name in space.kv_format.__struct_fields__
-        if name not in ("tp_degree", "tp_rank")
-    }
-    return {
-        "the model's fingerprint": space.fingerprint,
-        "weight_version": space.weight_version,
-        "weight_format": space.weight_format,
-        "adapter": space.adapter,
-        "vocab_size": info.engine.vocab_size,
-        "max_context_tokens": info.engine.max_context_tokens,
-        **layout,
-    }
 
 
 def _where(member: Member) -> tuple[str, int]:

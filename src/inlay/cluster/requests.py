@@ -15,7 +15,7 @@ from inlay.core.messages import GenerateRequest, RequestOutput, RequestTimes
 
 if TYPE_CHECKING:
     from inlay.cluster.decision import Decision
-    from inlay.cluster.instances import Instance
+    from inlay.cluster.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,11 @@ class OpenRequest:
         return len(self.message.token_ids) + max(
             (len(tokens) for tokens in self.produced if tokens is not None), default=0
         )
+
+    @property
+    def tries(self) -> int:
+        """Attempts that failed; one that made room for others did not."""
+        return sum(setback.why != "preempted" for setback in self.setbacks)
 
     @property
     def divisible(self) -> bool:

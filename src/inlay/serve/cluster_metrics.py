@@ -27,18 +27,18 @@ class ClusterCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """All families."""
         yield from self._instances()
-        log, counts = self._dispatcher.chooser.log, self._dispatcher.counts
+        log = self._dispatcher.chooser.log
         decisions = _family(CounterMetricFamily, names.DECISIONS)
         for (policy, outcome), count in log.outcomes.items():
             decisions.add_metric([policy, outcome], count)
         yield decisions
         retries = _family(CounterMetricFamily, names.RETRIES)
-        for reason, count in counts.retries.items():
+        for reason, count in self._dispatcher.retries.items():
             retries.add_metric([reason], count)
         yield retries
         for metric, value in (
             (names.REUSED_TOKENS, self._dispatcher.reused_tokens),
-            (names.KV_LOST, counts.kv_lost),
+            (names.KV_LOST, self._dispatcher.kv_lost),
         ):
             yield CounterMetricFamily(metric.name, metric.help, value=value)
 

@@ -1,0 +1,178 @@
+"""Attempts of requests at instances: sent there, followed, and taken back.
+
+An attempt at one instance is one message. One that is divided is two, to the instance that computes
+the prompt and to the one that decodes; what they have to tell each other before keys and values can
+flow goes through here. The instance that decodes is the one that answers: if the other one fails,
+it computes the prompt, and the client sees nothing of it.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from inlay.cluster.chooser import Chooser
+from inlay.cluster.decision import Decision, RequestView
+from inlay.cluster.instance import Instance
+from inlay.cluster.instances import Instances
+from inlay.cluster.requests import Attempt, OpenRequest, Setback
+from inlay.core.clock import Clock
+from inlay.core.errors import (
+    EngineDiedError,
+    EngineError,
+    InlayError,
+    OverloadedError,
+    RequestError,
+)
+from inlay.core.instance_messages import KvLost, KvTarget
+from inlay.core.messages import CancelRequest, GenerateRequest, RequestOutput
+
+log = logging.getLogger(__name__)
+
+
+class Attempts:
+    """Those of one dispatcher; the handler of its instances.
+
+    Args:
+        chooser: is told what begins and ends.
+        drained: called for an instance that is draining and has nothing more of ours.
+
+    Attributes:
+        kv_lost: prompts computed where they are decoded, though another instance was to.
+    """
+
+    def __init__(
+        self,
+        instances: Instances,
+        chooser: Chooser,
+        clock: Clock,
+        drained: Callable[[Instance], None],
+    ) -> None:
+        self.kv_lost = 0
+        self._instances = instances
+        self._chooser = chooser
+        self._clock = clock
+        self._drained = drained
+        self._numbers = itertools.count(1)
+        instances.handler = self
+
+    def start(self, live: OpenRequest, view: RequestView, decision: Decision) -> Attempt:
+        """Send a request where a decision says.
+
+        Raises:
+            RequestError: it has values that no message can hold.
+        """
+        wire_id = f"{next(self._numbers)}:{live.message.request_id}"
+        now_s = self._clock.now()
+        decode = self._instances.at(decision.decode)
+        prefill = self._instances.at(decision.prefill) if decision.split else None
+        attempt = Attempt(wire_id, decision, decode, prefill)
+        request = live.remaining(wire_id, now_s)
+        self._chooser.started(wire_id, view, decision, now_s)
+        decode.attempts[wire_id] = attempt
+        if prefill is None:
+            self._send(decode, attempt, request)
+        else:
+            prefill.attempts[wire_id] = attempt
+            self._send(decode, attempt, msgspec.structs.replace(request, phase="decode"))
+            self._send(prefill, attempt, msgspec.structs.replace(request, phase="prefill"))
+        log.debug(
+            "request dispatched",
+            extra={
+                "request": live.message.request_id,
+                "attempt": wire_id,
+                "decode": decode.name,
+                "prefill": decode.name if prefill is None else prefill.name,
+            },
+        )
+        return attempt
+
+    def make_room(self, decision: Decision) -> None:
+        """Take best-effort work away from an instance; it goes through the choice again."""
+        for slot in {decision.prefill, decision.decode}:
+            instance = self._instances.at(slot)
+            attempt = instance.attempts.get(decision.preempt or "")
+            if attempt is not None and attempt.decode is instance and not attempt.over:
+                attempt.over = True
+                instance.send(CancelRequest(attempt.wire_id))
+                error = OverloadedError("it made room for others and found none elsewhere")
+                attempt.events.put_nowait(Setback(error, "preempted"))
+
+    def end(self, attempt: Attempt) -> None:
+        """Nobody waits for an attempt any more."""
+        if not attempt.over:
+            attempt.over = True
+            attempt.decode.send(CancelRequest(attempt.wire_id))
+        self._end_prefill(attempt, cancel=True)
+        self._chooser.finished(attempt.wire_id, attempt.output_tokens)
+        attempt.decode.release(attempt.wire_id)
+
+    def _end_prefill(self, attempt: Attempt, *, cancel: bool = False) -> None:
+        prefill = attempt.prefill
+        if prefill is None:
+            return
+        attempt.prefill = None
+        if cancel:
+            prefill.send(CancelRequest(attempt.wire_id))
+        prefill.release(attempt.wire_id)
+
+    # What instances say
+
+    def output(self, instance: Instance, output: RequestOutput) -> None:
+        """See `Handler`."""
+        attempt = instance.attempts.get(output.request_id)
+        if attempt is None:
+            return
+        if instance is attempt.decode:
+            if not attempt.begun:
+                attempt.begun = True
+                self._chooser.begun(attempt.wire_id, self._clock.now())
+            attempt.over = attempt.over or output.finished
+            attempt.events.put_nowait(output)
+        elif output.finished and output.error is None:
+            self._end_prefill(attempt)
+        elif output.finished:
+            self._failed(instance, attempt, EngineError(output.error or ""))
+
+    def target(self, instance: Instance, target: KvTarget) -> None:
+        """See `Handler`."""
+        attempt = instance.attempts.get(target.request_id)
+        if attempt is None:
+            return
+        if target.num_tokens == 0:  # the decode instance has it all
+            self._end_prefill(attempt, cancel=True)
+        elif attempt.prefill is not None:
+            attempt.prefill.send(target)
+        # Else the prefill has failed, and the decode instance was told so.
+
+    def lost(self, instance: Instance, error: InlayError) -> None:
+        """See `Handler`."""
+        for attempt in list(instance.attempts.values()):
+            self._failed(instance, attempt, error)
+        instance.attempts.clear()
+
+    def drained(self, instance: Instance) -> None:
+        """See `Handler`."""
+        self._drained(instance)
+
+    def _failed(self, instance: Instance, attempt: Attempt, error: InlayError) -> None:
+        """An instance will do nothing more for an attempt."""
+        if instance is attempt.decode:
+            if not attempt.over:
+                attempt.over = True
+                died = EngineDiedError(f"the request was lost with its instance: {error}")
+                attempt.events.put_nowait(Setback(died, "lost"))
+        else:
+            self.kv_lost += 1
+            self._end_prefill(attempt)
+            attempt.decode.send(KvLost(attempt.wire_id, f"{instance.name}: {error}"))
+
+    def _send(self, instance: Instance, attempt: Attempt, request: GenerateRequest) -> None:
+        try:
+            sent = instance.send(request)
+        except (OverflowError, TypeError, msgspec.MsgspecError) as cause:
+            self.end(attempt)
+            raise RequestError(f"the request cannot be sent: {cause}") from cause
+        if not sent:
+            self._failed(instance, attempt, EngineError(f"{instance.name} cannot be reached"))

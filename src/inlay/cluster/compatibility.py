@@ -1,0 +1,47 @@
+"""Whether an instance can serve beside others."""
+
+from hashlib import blake2b
+
+from inlay.core.instance_messages import PROTOCOL, InstanceInfo
+
+
+def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> str:
+    """Why an instance cannot serve beside another one; empty if it can.
+
+    Instances that differ here would give other text, or blocks that nobody else can use.
+    """
+    ours = blake2b(reference.namespace.key(secret)).digest()[: len(info.key_check)]
+    if info.protocol != PROTOCOL:
+        return (
+            f"it speaks protocol {info.protocol} (Inlay {info.version}), this dispatcher speaks "
+            f"{PROTOCOL}: run the same version of Inlay everywhere"
+        )
+    mine, its = _facts(reference), _facts(info)
+    unlike = [
+        f"{name} is {its[name]}, that of {reference.name} is {value}"
+        for name, value in mine.items()
+        if its[name] != value
+    ]
+    if unlike:
+        return "; ".join(unlike)
+    if info.key_check != ours:
+        return "its cache.secret is not the deployment's"
+    return ""
+
+
+def _facts(info: InstanceInfo) -> dict[str, object]:
+    space = info.namespace
+    layout = {
+        f"kv_format.{name}": getattr(space.kv_format, name)
+        for name in space.kv_format.__struct_fields__
+        if name not in ("tp_degree", "tp_rank")
+    }
+    return {
+        "the model's fingerprint": space.fingerprint,
+        "weight_version": space.weight_version,
+        "weight_format": space.weight_format,
+        "adapter": space.adapter,
+        "vocab_size": info.engine.vocab_size,
+        "max_context_tokens": info.engine.max_context_tokens,
+        **layout,
+    }

@@ -1,0 +1,114 @@
+"""The HTTP side of a dispatcher: health, decisions, metrics, refusals."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from inlay.cluster.decision import Refusal
+from inlay.core import cluster_metrics
+from inlay.models.text import Text
+from inlay.serve.app import create_app
+from inlay.serve.cluster_metrics import ClusterCollector
+from inlay.serve.cluster_routes import ClusterRoutes
+from inlay.serve.config import ServeConfig
+from inlay.serve.service import Service
+from tests.unit.cluster.dispatching import Cluster
+
+BODY = {"prompt": [1, 2, 3] * 10, "max_tokens": 4, "temperature": 0}
+
+
+@dataclasses.dataclass
+class Front:
+    cluster: Cluster
+    client: httpx.AsyncClient
+
+
+@pytest.fixture
+async def front(tokenizer_directory: Path) -> AsyncIterator[Front]:
+    cluster = Cluster(instance_wait_s=0.01)
+    await cluster.add("a")
+    await cluster.add("b")
+    config = ServeConfig(page=False)
+    text = Text.load(tokenizer_directory)
+    service = Service(cluster.dispatcher, text, config, model_name="m")
+    service.metrics.add(ClusterCollector(cluster.dispatcher))
+    app = create_app(service, config, ClusterRoutes(cluster.dispatcher, cluster.clock))
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://inlay") as client:
+        yield Front(cluster, client)
+    cluster.close()
+
+
+async def test_health_has_the_instances(front: Front) -> None:
+    answer = await front.client.get("/health")
+    assert answer.status_code == 200
+    names = [(one["name"], one["state"], one["role"]) for one in answer.json()["instances"]]
+    assert names == [("a", "ready", "both"), ("b", "ready", "both")]
+    assert answer.json()["instances"][0]["load"]["pages_total"] == 100
+    front.cluster.states = {"a": "starting", "b": "draining"}
+    front.cluster.follow()
+    answer = await front.client.get("/health")
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+    assert [one["state"] for one in answer.json()["instances"]] == ["starting", "draining"]
+    refused = await front.client.post("/v1/completions", json=BODY)
+    assert refused.status_code == 503
+    assert "a is starting, b is draining" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["code"] == "no_instance"
+
+
+async def test_decisions_in_both_forms(front: Front) -> None:
+    for name in ("first", "second"):
+        answer = await front.client.post(
+            "/v1/completions", json=BODY, headers={"X-Request-Id": name}
+        )
+        assert answer.status_code == 200
+    entries = (await front.client.get("/debug/decisions")).json()["decisions"]
+    assert ["second" in entries[0]["request"], "first" in entries[1]["request"]] == [True, True]
+    assert {row["instance"] for row in entries[0]["candidates"]} == {"a", "b"}
+    found = (await front.client.get("/debug/decisions?request=first&limit=5")).json()["decisions"]
+    assert len(found) == 1
+    text = (await front.client.get("/debug/decisions?format=text")).text
+    assert "round_robin: a" in text and "30 tokens" in text and "cost" in text
+    refusal = Refusal(reason="too much", retry_after_s=6.3)
+    front.cluster.chooser._admission = lambda view, decision, state, now_s: msgspec.structs.replace(
+        decision, refusal=refusal
+    )
+    answer = await front.client.post("/v1/completions", json=BODY)
+    assert answer.status_code == 429 and answer.headers["Retry-After"] == "7"
+    assert answer.json()["error"] == {
+        "message": "too much",
+        "type": "rate_limit_error",
+        "param": None,
+        "code": "not_admitted",
+    }
+    text = (await front.client.get("/debug/decisions?format=text&limit=1")).text
+    assert "refused: too much (come back in 6.3 s)" in text
+    assert (await front.client.get("/debug/decisions?limit=0")).status_code == 400
+
+
+async def test_metrics_count_decisions(front: Front) -> None:
+    await front.client.post("/v1/completions", json=BODY)
+    text = (await front.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for metric in vars(cluster_metrics).values():
+        if hasattr(metric, "kind"):
+            assert families[metric.name].type == metric.kind, metric.name
+    (sample,) = families[cluster_metrics.DECISIONS.name].samples
+    assert sample.labels == {"policy": "round_robin", "outcome": "whole"} and sample.value == 1
+    ready = families[cluster_metrics.INSTANCE_READY.name].samples
+    assert {sample.labels["instance"]: sample.value for sample in ready} == {"a": 1, "b": 1}
+    assert families["inlay_requests_running"].samples[0].value == 2
+
+
+async def test_the_id_is_in_the_answer(front: Front) -> None:
+    answer = await front.client.post("/v1/completions", json=BODY, headers={"X-Request-Id": "me"})
+    assert answer.headers["X-Request-Id"] == "me" and "me" in answer.json()["id"]
+    answer = await front.client.post("/v1/completions", json=BODY)
+    assert answer.headers["X-Request-Id"] == answer.json()["id"]
+    sent = [name for one in front.cluster.stand_ins.values() for name in one.requests]
+    assert any(name.endswith(answer.json()["id"]) for name in sent)
