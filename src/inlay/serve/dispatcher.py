@@ -1,0 +1,312 @@
+"""The process of a dispatcher: `python -m inlay.serve.dispatcher`, started by a supervisor.
+
+It reads its setup from standard input, connects to instances while it imports what HTTP needs,
+prints one line when it listens, and serves what `inlay serve` serves. Nothing that it knows is
+kept: a restarted one hears all of it again from the supervisor and the instances.
+"""
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import os
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+import zmq
+
+from inlay.cluster.chooser import Chooser
+from inlay.cluster.control import Roster
+from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
+from inlay.cluster.instance import Instance
+from inlay.cluster.instances import Instances
+from inlay.cluster.policies import DEFAULT_POLICY, make_policy
+from inlay.cluster.roster_link import RosterLink
+from inlay.cluster.setup import (
+    START_FAILED,
+    DispatcherFailed,
+    DispatcherLine,
+    DispatcherReady,
+    DispatcherSetup,
+)
+from inlay.cluster.slo import SloClass
+from inlay.core.clock import SystemClock
+from inlay.core.errors import ConfigError, EngineStartError, InlayError, NoInstanceError
+from inlay.core.instance_socket import connect_instance
+from inlay.core.log import configure_logging, parse_log_setting
+from inlay.core.parent_watch import ParentWatch
+from inlay.core.settings import read_settings
+from inlay.engine.config import EngineConfig, SchedulerConfig
+from inlay.serve.config import ServeConfig
+from inlay.serve.http_server import StopSignals, bind, http_server, shown_host
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from inlay.models.source import ModelSource
+    from inlay.models.text import Text
+    from inlay.serve.gate import Gate
+    from inlay.serve.service import Service
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_NO_TIME_S = 3600.0
+
+
+class DispatcherProcess:
+    """One dispatcher and the sockets that it lives by.
+
+    Args:
+        setup: what the supervisor wants.
+        config: of the HTTP side, made of that.
+    """
+
+    def __init__(self, setup: DispatcherSetup, config: ServeConfig) -> None:
+        from inlay import kernels
+
+        self._setup = setup
+        self._config = config
+        self._clock = SystemClock()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.chooser = make_chooser(setup)
+        self.instances = Instances(
+            self.chooser,
+            lambda address: connect_instance(self._context, address, setup.secret),
+            secret=setup.secret.encode(),
+            name=setup.name,
+            clock=self._clock,
+        )
+        self.dispatcher = Dispatcher(
+            self.instances,
+            self.chooser,
+            hash_chain=kernels.block_hash_chain,
+            secret=setup.secret.encode(),
+            clock=self._clock,
+            slo=make_slo(setup),
+            config=DispatcherConfig(instance_wait_s=setup.instance_wait_s),
+            drained=self._drained,
+        )
+        self._roster: RosterLink | None = None
+        if setup.control:
+            self._roster = RosterLink(
+                self._context, setup.control, setup.name, self.instances.follow
+            )
+        else:
+            self.instances.follow(Roster(number=1, members=setup.members))
+
+    def make_app(self, source: "ModelSource", text: "Text") -> "tuple[Service, FastAPI]":
+        """What serves requests, once the first instance has said what it is."""
+        from inlay.serve.app import create_app
+        from inlay.serve.cluster_metrics import ClusterCollector
+        from inlay.serve.cluster_routes import ClusterRoutes
+        from inlay.serve.openai.sampling import SamplingDefaults
+        from inlay.serve.service import Service
+
+        reference = self.instances.reference
+        assert reference is not None
+        scheduler = SchedulerConfig(
+            max_running=reference.max_running,
+            max_waiting=reference.max_waiting,
+            max_batch_tokens=reference.max_batch_tokens,
+            prefill_chunk=reference.prefill_chunk,
+        )
+        engine = EngineConfig(model=str(source.directory), scheduler=scheduler)
+        config = dataclasses.replace(self._config, engine=engine)
+        defaults = SamplingDefaults.load(source.directory)
+        service = Service(self.dispatcher, text, config, defaults=defaults, model_name=source.name)
+        service.metrics.add(ClusterCollector(self.dispatcher))
+        return service, create_app(service, config, ClusterRoutes(self.dispatcher, self._clock))
+
+    async def first_instance(self) -> None:
+        """Until an instance has said what it is."""
+        while True:
+            try:
+                await self.instances.wait(_NO_TIME_S)
+            except NoInstanceError:
+                continue
+            return
+
+    def close(self) -> None:
+        """Leave the instances and the supervisor."""
+        self.dispatcher.close()
+        if self._roster is not None:
+            self._roster.close()
+        self._context.term()
+
+    def _drained(self, instance: Instance) -> None:
+        if self._roster is not None:
+            self._roster.drained(instance.name, instance.member.run)
+
+
+async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWatch) -> None:
+    """Serve until told to stop."""
+    from inlay.models.source import resolve_model
+
+    config = serve_config(setup)
+    stop = StopSignals()
+    loop = asyncio.get_running_loop()
+
+    def parent_is_gone() -> None:
+        loop.remove_reader(watch.wake)
+        stop.insist()
+
+    loop.add_reader(watch.wake, parent_is_gone)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(stop.installed())
+        process = DispatcherProcess(setup, config)
+        stack.callback(process.close)
+        source = resolve_model(setup.model, weight_format=None)
+        loading = asyncio.ensure_future(asyncio.to_thread(_load_text, source.directory))
+        stack.callback(loading.cancel)
+        await asyncio.to_thread(_load_http_modules, config.page)
+        from inlay.serve.gate import Gate
+
+        gate = Gate(setup.instance_wait_s)
+        gate.refusal = "no instance takes requests yet: try again in a few seconds"
+        server = await stack.enter_async_context(
+            http_server(listener, gate, access_log=config.access_log)
+        )
+        host, port = listener.getsockname()[:2]
+        say(DispatcherReady(f"http://{shown_host(config.host, host)}:{port}"))
+        asked = asyncio.ensure_future(stop.asked.wait())
+        stack.callback(asked.cancel)
+        opening = asyncio.ensure_future(_open(process, gate, source, loading, stack))
+        stack.callback(opening.cancel)
+        await asyncio.wait((asked, opening), return_when=asyncio.FIRST_COMPLETED)
+        service = opening.result() if opening.done() else None
+        await asked
+        await _drain(config, gate, server, service, stop)
+
+
+async def _open(
+    process: DispatcherProcess,
+    gate: "Gate",
+    source: "ModelSource",
+    loading: "asyncio.Future[Text]",
+    stack: AsyncExitStack,
+) -> "Service":
+    text = await loading
+    await process.first_instance()
+    service, app = process.make_app(source, text)
+    await stack.enter_async_context(app.router.lifespan_context(app))
+    gate.open(app)
+    gc.collect()
+    gc.freeze()
+    log.info("dispatcher serves", extra={"instances": process.instances.describe()})
+    return service
+
+
+async def _drain(
+    config: ServeConfig,
+    gate: "Gate",
+    server: "uvicorn.Server",
+    service: "Service | None",
+    stop: StopSignals,
+) -> None:
+    """Leave new connections to others, refuse new requests, let running ones end for a while."""
+    for listening in server.servers:
+        listening.close()
+    gate.close("this dispatcher is stopping: try again")
+    deadline_s = asyncio.get_running_loop().time() + config.drain_s
+    while service is not None and service.active and not stop.insisted.is_set():
+        if asyncio.get_running_loop().time() >= deadline_s:
+            break
+        await asyncio.sleep(_POLL_S)
+    if service is not None:
+        service.stopping = True
+
+
+def make_chooser(setup: DispatcherSetup) -> Chooser:
+    """The policy and what it goes by."""
+    timing = None if setup.timing is None else Path(setup.timing)
+    policy = make_policy(setup.policy or DEFAULT_POLICY, setup.policy_options, setup.seed)
+    return Chooser(policy, admission=None, timing=timing)
+
+
+def make_slo(setup: DispatcherSetup) -> SloClass:
+    """The objectives of all requests: of the class `default`, or the first one that there is."""
+    name = "default" if "default" in setup.slo else next(iter(setup.slo), "default")
+    try:
+        return SloClass(**{"name": name, **setup.slo.get(name, {})})
+    except TypeError as error:
+        raise ConfigError(f"dispatcher.slo.{name}: {error}") from None
+
+
+def serve_config(setup: DispatcherSetup) -> ServeConfig:
+    """The configuration of the HTTP side.
+
+    Raises:
+        ConfigError: an unknown field, or a value that does not fit.
+    """
+    known = {field.name for field in dataclasses.fields(ServeConfig)} - {"engine", "host", "port"}
+    unknown = sorted(set(setup.serve) - known)
+    if unknown:
+        raise ConfigError(
+            f"dispatcher.serve has the unknown field {unknown[0]!r}: it may have "
+            + ", ".join(sorted(known))
+        )
+    try:
+        return msgspec.convert({**setup.serve, "host": setup.host, "port": setup.port}, ServeConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"dispatcher.serve: {error}") from None
+
+
+def say(line: DispatcherLine) -> None:
+    """Tell the one who started us."""
+    sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _load_http_modules(page: bool) -> None:
+    """Import what the HTTP side needs, while instances answer."""
+    import uvicorn  # noqa: F401
+
+    import inlay.serve.app
+    import inlay.serve.gate
+
+    if page:
+        import inlay.serve.page.app  # noqa: F401
+
+
+def _load_text(directory: Path) -> "Text":
+    from inlay.models.text import Text
+
+    return Text.load(directory)
+
+
+def main(stdin: BinaryIO | None = None) -> int:
+    """Run a dispatcher; returns the exit status."""
+    configure_logging(parse_log_setting(read_settings().log))
+    line = (sys.stdin.buffer if stdin is None else stdin).readline()
+    try:
+        setup = msgspec.json.decode(line, type=DispatcherSetup)
+        watch = ParentWatch(setup.parent_pid)
+        with bind(setup.host, setup.port, shared=True) as listener:
+            import uvloop
+
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(setup, listener, watch))
+    except msgspec.DecodeError as error:
+        say(DispatcherFailed("invalid_config", f"the setup cannot be read: {error}"))
+        return START_FAILED
+    except InlayError as error:
+        say(DispatcherFailed(error.code, str(error)))
+        return START_FAILED
+    except Exception as error:
+        log.exception("the dispatcher cannot go on")
+        say(DispatcherFailed(EngineStartError.code, f"the dispatcher cannot go on: {error!r}"))
+        return START_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,227 @@
+"""A dispatcher and real instances: one text, whatever becomes of the instances."""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.cluster import RunningDispatcher, RunningInstance, ended
+from tests.support.server import RunningServer
+
+CHAT = [{"role": "user", "content": "Tell me of lanterns and the sea."}]
+LONG = {"model": "inlay-demo", "messages": CHAT, "max_tokens": 300, "ignore_eos": True}
+SAMPLINGS = [{"temperature": 0}, {"temperature": 0.9, "seed": 11}]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What one `inlay serve` answers, for each of SAMPLINGS."""
+    server = RunningServer(None, engine={"threads": 1, "device": "cpu"}).wait_ready()
+    try:
+        yield [answer(server.url, **sampling) for sampling in SAMPLINGS]
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts instances and dispatchers that end with the test."""
+    with ExitStack() as stack:
+
+        def make(kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            process = kind(*arguments, tmp_path, **options)
+            stack.enter_context(ended(process))
+            return process
+
+        yield make
+
+
+def answer(url: str, **fields: Any) -> str:
+    reply = httpx.post(url + "/v1/chat/completions", json=LONG | fields, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["message"]["content"])
+
+
+def stream(url: str, at_token: int, act: Callable[[], None], **fields: Any) -> tuple[str, float]:
+    """A streamed answer; at one token something is done. Returns it and the longest gap after."""
+    text, count, gap_s, last_s = "", 0, 0.0, 0.0
+    body = LONG | fields | {"stream": True}
+    with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=60) as reply:
+        for line in reply.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            delta = json.loads(line[6:])["choices"][0]["delta"]
+            text += delta.get("content") or ""
+            now_s = time.monotonic()
+            if count > at_token:
+                gap_s = max(gap_s, now_s - last_s)
+            last_s = now_s
+            count += 1
+            if count == at_token:
+                act()
+    return text, gap_s
+
+
+def busy(url: str) -> str:
+    """Name of the instance that has a request."""
+    instances = httpx.get(url + "/health").json()["instances"]
+    (name,) = [one["name"] for one in instances if one.get("requests")]
+    return str(name)
+
+
+def kill_busy(url: str, instances: dict[str, RunningInstance], victims: list[str]) -> None:
+    victims.append(busy(url))
+    instances[victims[-1]].kill()
+
+
+def two(start: Callable[..., Any]) -> tuple[RunningDispatcher, dict[str, RunningInstance]]:
+    instances = {name: start(RunningInstance, name) for name in ("a", "b")}
+    for instance in instances.values():
+        instance.wait_ready()
+    dispatcher = start(RunningDispatcher, [one.member for one in instances.values()])
+    return dispatcher, instances
+
+
+def test_the_same_text_with_and_without_a_lost_instance(
+    start: Callable[..., Any], texts: list[str]
+) -> None:
+    dispatcher, instances = two(start)
+    client = openai.OpenAI(base_url=dispatcher.url + "/v1", api_key="-", max_retries=0)
+    for _ in instances:
+        reply = client.chat.completions.create(
+            model="inlay-demo",
+            messages=CHAT,  # type: ignore[arg-type]
+            max_tokens=300,
+            temperature=0,
+            extra_body={"ignore_eos": True},
+        )
+        assert reply.choices[0].message.content == texts[0]
+    for sampling, text in zip(SAMPLINGS, texts, strict=True):
+        victims: list[str] = []
+        kill = partial(kill_busy, dispatcher.url, instances, victims)
+        got, gap_s = stream(dispatcher.url, 30, kill, **sampling)
+        assert got == text
+        assert gap_s < 5
+        (victim,) = victims
+        states = {
+            one["name"]: one["state"]
+            for one in httpx.get(dispatcher.url + "/health").json()["instances"]
+        }
+        assert states[victim] == "connecting"
+        if sampling is SAMPLINGS[0]:  # back, where it was
+            port = int(instances[victim].member.address.rpartition(":")[2])
+            instances[victim] = start(RunningInstance, victim, port=port).wait_ready()
+            wait_for(dispatcher, victim, "ready")
+    assert 'retries_total{reason="lost"} 2' in httpx.get(dispatcher.url + "/metrics").text
+
+
+def wait_for(dispatcher: RunningDispatcher, name: str, state: str) -> None:
+    """Until the dispatcher sees an instance so."""
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        instances = httpx.get(dispatcher.url + "/health").json()["instances"]
+        if {one["name"]: one["state"] for one in instances}[name] == state:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{name} is not {state}: {instances}")
+
+
+def test_a_stopped_instance_is_left_in_seconds(start: Callable[..., Any], texts: list[str]) -> None:
+    dispatcher, instances = two(start)
+    stopped: list[RunningInstance] = []
+
+    def stop() -> None:
+        stopped.append(instances[busy(dispatcher.url)])
+        stopped[0].send(signal.SIGSTOP)
+
+    text, gap_s = stream(dispatcher.url, 30, stop, temperature=0)
+    assert text == texts[0]
+    assert 1 < gap_s < 6
+    stopped[0].send(signal.SIGCONT)
+    wait_for(dispatcher, stopped[0].member.name, "ready")
+
+
+def test_requests_wait_for_an_instance_that_starts(start: Callable[..., Any]) -> None:
+    instance = start(RunningInstance, "a")
+    dispatcher = start(RunningDispatcher, [instance.member], instance_wait_s=60.0)
+    assert httpx.get(dispatcher.url + "/health").status_code == 503
+    assert answer(dispatcher.url, max_tokens=3)
+
+
+def test_without_instances_it_says_so(start: Callable[..., Any]) -> None:
+    dispatcher = start(RunningDispatcher, [], instance_wait_s=0.2)
+    reply = httpx.post(dispatcher.url + "/v1/chat/completions", json=LONG)
+    assert reply.status_code == 503 and int(reply.headers["Retry-After"]) > 0
+    assert "no instance" in reply.json()["error"]["message"]
+
+
+def test_two_dispatchers_share_a_port_and_one_leaves(start: Callable[..., Any]) -> None:
+    instance = start(RunningInstance, "a").wait_ready()
+    with socket.socket() as kept:  # as a supervisor keeps it
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+        both = [
+            start(RunningDispatcher, [instance.member], name=f"d{number}", port=port)
+            for number in range(2)
+        ]
+        assert {one.url for one in both} == {f"http://127.0.0.1:{port}"}
+        for _ in range(8):
+            assert answer(both[0].url, max_tokens=2)
+        both[0].send(signal.SIGTERM)
+        assert both[0].wait() == 0
+        for _ in range(8):
+            assert answer(both[1].url, max_tokens=2)
+        both[1].kill()
+        began_s = time.monotonic()
+        again = start(RunningDispatcher, [instance.member], name="d2", port=port)
+        assert answer(again.url, max_tokens=2)
+        assert time.monotonic() - began_s < 10  # 3 on a machine that has nothing else to do
+
+
+def test_it_ends_with_its_parent(start: Callable[..., Any]) -> None:
+    dispatcher = start(RunningDispatcher, [])
+    dispatcher.hang_up()
+    assert dispatcher.wait(5) == 0
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "said"),
+    [
+        ({"serve": {"prot": 1}}, "invalid_config", "unknown field 'prot'"),
+        ({"policy": "best"}, "invalid_config", "policy 'best' is not one of"),
+        ({"model": "/nowhere"}, "model_not_found", "/nowhere"),
+        ({"colour": "red"}, "invalid_config", "colour"),
+    ],
+)
+def test_a_wrong_setup_is_named(
+    start: Callable[..., Any], setup: dict[str, Any], code: str, said: str
+) -> None:
+    dispatcher = start(RunningDispatcher, [], **setup)
+    line = dispatcher.first_line
+    assert (line["state"], line["code"]) == ("failed", code) and said in line["message"]
+    assert dispatcher.wait() == 3
+
+
+def test_idle_is_idle(start: Callable[..., Any]) -> None:
+    instance = start(RunningInstance, "a").wait_ready()
+    dispatcher = start(RunningDispatcher, [instance.member])
+    answer(dispatcher.url, max_tokens=2)
+
+    def cpu_s() -> float:
+        fields = Path(f"/proc/{dispatcher.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before_s = cpu_s()
+    time.sleep(2)
+    assert cpu_s() - before_s < 0.1
