@@ -186,11 +186,12 @@ class _Worker:
         self._address = ""
 
     def run(self) -> int:
-        """Serve; returns the exit status."""
+        """Load, serve until the end, and say why if it comes early; returns the exit status."""
         try:
             failure = self._serve()
         except Exception as error:
-            failure = _reason(error)
+            log.exception("the engine's process ends")
+            failure = EngineError(f"the engine's process failed: {error!r}")
         if failure is not None:
             while self._peers.receive() is not None:  # those who came meanwhile are told, too
                 pass
@@ -205,13 +206,16 @@ class _Worker:
         setup, config, front = self._setup.instance, self._setup.config, None
         if self._setup.directory is not None:
             front = self._peers.connect_front(front_address(self._setup.directory))
-        if setup is not None:
-            self._address = listen_for_dispatchers(self._socket, setup, config.cache.secret)
-            self._say(Bound(address=self._address, run_id=self._run_id, pid=os.getpid()))
-        from inlay.engine.engine import Engine  # loads torch; the parent is watched by now
-
         wake = self._watch.wake
-        engine = Engine(config, clock=self._clock, on_ready=lambda: os.eventfd_write(wake, 1))
+        try:
+            if setup is not None:
+                self._address = listen_for_dispatchers(self._socket, setup, config.cache.secret)
+                self._say(Bound(address=self._address, run_id=self._run_id, pid=os.getpid()))
+            from inlay.engine.engine import Engine  # loads torch; the parent is watched by now
+
+            engine = Engine(config, clock=self._clock, on_ready=lambda: os.eventfd_write(wake, 1))
+        except Exception as error:
+            return _reason(error)
         instance = None
         if setup is not None:
             instance = Instance(setup, self._run_id, engine, self._peers, self._clock)
