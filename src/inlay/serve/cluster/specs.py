@@ -70,7 +70,6 @@ class DeploymentSpecs:
         """One instance of a group."""
         found = self._deployment.instances[group]
         role, name = role or found.role, instance_name(group, index)
-        listen = join_address(found.host, 0) if found.host else "127.0.0.1:0"
         engine = self._engine(group, index)
         return ProcessSpec(
             name=name,
@@ -83,7 +82,7 @@ class DeploymentSpecs:
             cpus=self._cpus[self._place(group, index) % len(self._cpus)],
             setup={
                 "config": msgspec.to_builtins(engine),
-                "instance": {"name": name, "role": role, "listen": listen, "transfer": listen},
+                "instance": {"name": name, "role": role, "listen": _any_port(found.host)},
             },
         )
 
@@ -148,7 +147,7 @@ class DeploymentSpecs:
                         "name": f"{self._deployment.name}.{name}",
                         "memory": node.memory,
                         "disk": node.disk,
-                        "listen": join_address(node.host or "127.0.0.1", 0),
+                        "listen": _any_port(node.host),
                     }
                 },
             )
@@ -165,7 +164,10 @@ class DeploymentSpecs:
         engine = _engine(deployment, group, index)
         store = self._master if deployment.store else None
         cache = replace(engine.cache, secret=deployment.secret, store=store)
-        return replace(engine, model=self._model, cache=cache)
+        exchange = engine.exchange
+        if exchange is None and engine.placement.tensor_parallel == 1:  # others cannot
+            exchange = _any_port(deployment.instances[group].host)
+        return replace(engine, model=self._model, cache=cache, exchange=exchange)
 
     def _place(self, group: str, index: int) -> int:
         """Number of an instance among all, for its CPUs."""
@@ -219,6 +221,10 @@ def _master_addresses(deployment: Deployment) -> tuple[str, ...]:
         for index in range(store.masters)
     ]
     return tuple(join_address(store.host, port) for port in ports)
+
+
+def _any_port(host: str) -> str:
+    return join_address(host or "127.0.0.1", 0)
 
 
 def _assignments(settings: Settings, prefix: str = "") -> Iterator[str]:

@@ -65,8 +65,8 @@ def test_settings_of_an_instance() -> None:
         "name": "prefill-0",
         "role": "prefill",
         "listen": "127.0.0.1:0",
-        "transfer": "127.0.0.1:0",
     }
+    assert config["exchange"] == "127.0.0.1:0"
     assert specs.instance("decode", 4, "both").setup["instance"]["role"] == "both"
 
 
