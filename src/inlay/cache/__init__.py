@@ -15,6 +15,7 @@ from inlay.cache.outgoing import Outgoing
 from inlay.cache.paged_kv_cache import PagedKvCache
 from inlay.cache.pause import TierCounts
 from inlay.cache.prefetch import Prefetch
+from inlay.cache.sessions import Sessions
 from inlay.cache.stream import Incoming, KvStream
 from inlay.cache.stream_thread import Mark
 from inlay.cache.tiers import Tiers
@@ -39,6 +40,7 @@ __all__ = [
     "PagedKvCache",
     "Prefetch",
     "PrefixMatch",
+    "Sessions",
     "TierCounts",
     "Tiers",
     "WriteBack",

@@ -19,6 +19,10 @@ class EvictionPolicy(ABC):
         """A page became idle."""
 
     @abstractmethod
+    def add_first(self, page_id: int) -> None:
+        """A page became idle, or is so, whose content is not needed for a while."""
+
+    @abstractmethod
     def discard(self, page_id: int) -> None:
         """An idle page is used again."""
 
@@ -44,6 +48,11 @@ class LruEviction(EvictionPolicy):
     def add(self, page_id: int) -> None:
         """A page became idle: it goes last."""
         self._pages[page_id] = None
+
+    def add_first(self, page_id: int) -> None:
+        """A page that goes next."""
+        self._pages[page_id] = None
+        self._pages.move_to_end(page_id, last=False)
 
     def discard(self, page_id: int) -> None:
         """An idle page is used again."""

@@ -49,6 +49,10 @@ class PrefixIndex:
             del self._children[parent]
         return digest
 
+    def num_children(self, digest: bytes) -> int:
+        """How many blocks follow a block."""
+        return self._children.get(digest, 0)
+
     def longest_match(self, digests: Sequence[bytes], max_blocks: int) -> int:
         """How many leading blocks of a chain are there, at most `max_blocks`.
 

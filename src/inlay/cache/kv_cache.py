@@ -168,6 +168,20 @@ class KvCache(ABC):
         """Idle pages, those that would be evicted next, first; at most `limit`."""
 
     @abstractmethod
+    def cool(self, names: BlockNames) -> list[int]:
+        """Have the last blocks of a chain evicted before all others.
+
+        As far back as nobody uses them and no other chain goes through them.
+
+        Returns:
+            Their pages, in the order in which they would go.
+        """
+
+    @abstractmethod
+    def warm(self, names: BlockNames) -> int:
+        """Have the blocks of a chain evicted last, and return how many there are."""
+
+    @abstractmethod
     def has_block(self, digest: bytes) -> bool:
         """Whether a block can be reused."""
 

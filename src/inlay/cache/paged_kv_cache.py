@@ -171,6 +171,33 @@ class PagedKvCache(KvCache):
         """Idle pages, those that would be evicted next, first."""
         return list(islice(self._idle, limit))
 
+    def cool(self, names: BlockNames) -> list[int]:
+        """Have the last blocks of a chain evicted before all others."""
+        pages: list[int] = []
+        for digest in reversed(names.digests):
+            page_id = self._index.page_of(digest)
+            if page_id is None:
+                continue
+            followers = self._index.num_children(digest)
+            if self._pool.references(page_id) or followers > bool(pages):
+                break
+            pages.append(page_id)
+        for page_id in reversed(pages):
+            self._idle.discard(page_id)
+            self._idle.add_first(page_id)
+        return pages
+
+    def warm(self, names: BlockNames) -> int:
+        """Have the blocks of a chain evicted last, and return how many there are."""
+        found = self._index.longest_match(names.digests, len(names.digests))
+        for digest in reversed(names.digests[:found]):
+            page_id = self._index.page_of(digest)
+            assert page_id is not None
+            if not self._pool.references(page_id):
+                self._idle.discard(page_id)
+                self._idle.add(page_id)
+        return found
+
     def has_block(self, digest: bytes) -> bool:
         """Whether a block can be reused."""
         return self._index.page_of(digest) is not None

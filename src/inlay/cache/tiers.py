@@ -4,6 +4,7 @@ The step loop owns this, as it owns the `KvCache`: calls come from one thread an
 waits. Jobs run on the threads of `BlockStore`; `poll` takes their results.
 """
 
+from collections.abc import Sequence
 from math import inf
 
 from inlay.cache.block_store import BlockStore
@@ -44,6 +45,7 @@ class Tiers:
         clock: Clock,
     ) -> None:
         self._blocks = blocks
+        self._write_back = write_back
         self._clock = clock
         self.counts = TierCounts()
         batch = max(1, min(_BATCH_BYTES // page_bytes, _MAX_BATCH_BLOCKS))
@@ -103,6 +105,10 @@ class Tiers:
     def holds(self) -> list[PageHold]:
         """Pages in use here, besides those of running requests; for audits."""
         return self.loader.holds()
+
+    def keep(self, page_ids: Sequence[int]) -> None:
+        """Copy the blocks in these pages, where no tier has them: they may be evicted soon."""
+        self._write_back.wanted(page_ids)
 
     def flush(self, timeout_s: float) -> bool:
         """Copy what waits to be copied, or to be evicted; False if that takes longer.

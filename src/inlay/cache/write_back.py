@@ -56,8 +56,11 @@ class WriteBack:
 
     def cooling(self, page_ids: Iterable[int]) -> None:
         """These pages are the next to be evicted."""
-        if not self.waits_for_eviction:
-            return
+        if self.waits_for_eviction:
+            self.wanted(page_ids)
+
+    def wanted(self, page_ids: Iterable[int]) -> None:
+        """The blocks in these pages will be used again, perhaps after they were evicted."""
         for page_id in page_ids:
             block = self._unsaved.pop(page_id, None)
             if block is not None:

@@ -46,6 +46,7 @@ from inlay.core.messages import (
     LoadProgress,
     RequestOutput,
     ResetPrefixCache,
+    SessionBlocks,
 )
 
 log = logging.getLogger(__name__)
@@ -217,6 +218,26 @@ class Dispatcher:
         for instance in self.instances:
             instance.send(ResetPrefixCache())
         await self.stats()
+
+    async def hint_session(self, session: str, *, paused: bool) -> SessionBlocks:
+        """A session waits for something else, or its next turn is near; all instances hear of it.
+
+        Returns:
+            What the instance says that knows most of it.
+
+        Raises:
+            NoInstanceError: as `stats`.
+        """
+        asked = [
+            one.hint_session(session, paused=paused, timeout_s=_ANSWER_S)
+            for one in self.instances
+            if one.slot is not None
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told = [answer for answer in answers if isinstance(answer, SessionBlocks)]
+        if not told:
+            raise NoInstanceError(f"no instance answers ({self.instances.describe()})")
+        return max(told, key=lambda blocks: (blocks.num_blocks, blocks.on_device))
 
     def close(self) -> None:
         """Leave all instances. Requests that are open end with `EngineDiedError`."""

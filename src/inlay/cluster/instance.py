@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import zmq
 
@@ -25,11 +25,16 @@ from inlay.core.messages import (
     EngineStats,
     LoadProgress,
     OutputBatch,
+    PauseSession,
     RequestOutput,
+    ResumeSession,
+    SessionBlocks,
     StatsRequest,
 )
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", EngineStats, SessionBlocks)
 
 Connect = Callable[[str], "zmq.Socket[bytes]"]
 """Makes a DEALER that is connected to an address."""
@@ -99,7 +104,7 @@ class Instance:
         self.progress: LoadProgress | None = None
         self.attempts: dict[str, Attempt] = {}
         self._owner = owner
-        self._stats: deque[asyncio.Future[EngineStats]] = deque()
+        self._asked: deque[asyncio.Future[Any]] = deque()  # answered in this order
         self._link = InstanceLink(lambda: connect(member.address), name, self)
 
     @property
@@ -136,9 +141,17 @@ class Instance:
         Raises:
             EngineError: it did not answer, or is gone.
         """
-        future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._stats.append(future)
-        self.send(StatsRequest())
+        return await self._ask(StatsRequest(), EngineStats, timeout_s)
+
+    async def hint_session(self, session: str, *, paused: bool, timeout_s: float) -> SessionBlocks:
+        """A session waits for something else, or its next turn is near. Raises as `stats`."""
+        hint = PauseSession(session) if paused else ResumeSession(session)
+        return await self._ask(hint, SessionBlocks, timeout_s)
+
+    async def _ask(self, message: ToInstance, answer: type[Answer], timeout_s: float) -> Answer:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked.append(future)
+        self.send(message)
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
@@ -168,8 +181,8 @@ class Instance:
                 self._owner.introduced(self)
             case LoadProgress():
                 self.progress = message
-            case EngineStats():
-                future = self._stats.popleft()
+            case EngineStats() | SessionBlocks():
+                future = self._asked.popleft()
                 if not future.done():
                     future.set_result(message)
 
@@ -182,7 +195,7 @@ class Instance:
         self.info = self.report = self.progress = None
         self.difference = ""
         self._owner.departed(self, error)
-        while self._stats:
-            future = self._stats.popleft()
+        while self._asked:
+            future = self._asked.popleft()
             if not future.done():
                 future.set_exception(error)

@@ -93,6 +93,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
             choice that is finished. They are not put out again. Empty: nothing has begun.
         age_s: how long ago `arrival_s` was when this was sent, from a machine with another clock;
             None: from this one.
+        session: whose turn this is; `PauseSession` and `ResumeSession` name it. Empty: none.
     """
 
     request_id: str
@@ -105,6 +106,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     phase: Phase = "both"
     produced: tuple[tuple[int, ...] | None, ...] = ()
     age_s: float | None = None
+    session: str = ""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -291,6 +293,34 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Forget all cached blocks that no request uses."""
 
 
+class PauseSession(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A session waits for something else, a tool for example: its blocks may make room for others.
+
+    Answered by `SessionBlocks`.
+    """
+
+    session: str
+
+
+class ResumeSession(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The next turn of a session is near: bring its blocks back. Answered by `SessionBlocks`."""
+
+    session: str
+
+
+class SessionBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What an engine knows of a session.
+
+    Attributes:
+        num_blocks: of its last turn; 0: no turn of it has ended here.
+        on_device: how many of them are on the device now.
+    """
+
+    session: str
+    num_blocks: int
+    on_device: int
+
+
 class StatsRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Ask for an `EngineStats` now."""
 
@@ -308,5 +338,7 @@ class OutputBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
     outputs: tuple[RequestOutput, ...]
 
 
-ToEngine = GenerateRequest | CancelRequest | ResetPrefixCache | StatsRequest
-FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure | LoadProgress
+ToEngine = (
+    GenerateRequest | CancelRequest | ResetPrefixCache | StatsRequest | PauseSession | ResumeSession
+)
+FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure | LoadProgress | SessionBlocks

@@ -21,6 +21,7 @@ import tempfile
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -43,14 +44,20 @@ from inlay.core.messages import (
     GenerateRequest,
     LoadProgress,
     OutputBatch,
+    PauseSession,
     RequestOutput,
     ResetPrefixCache,
+    ResumeSession,
+    SessionBlocks,
     StatsRequest,
+    ToEngine,
 )
 from inlay.engine.config import EngineConfig
 from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", EngineStats, SessionBlocks)
 
 _STOP_GRACE_S = 5.0
 _ANSWER_S = 30.0
@@ -81,7 +88,7 @@ class EngineClient:
         # By an id of our own: the engine may still answer a closed stream whose id is used again.
         self._streams: dict[str, asyncio.Queue[RequestOutput | InlayError]] = {}
         self._stream_numbers = itertools.count(1)
-        self._stats: deque[asyncio.Future[EngineStats]] = deque()
+        self._asked: deque[asyncio.Future[Any]] = deque()  # answered in this order
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -182,11 +189,23 @@ class EngineClient:
             EngineDiedError: the engine's process ended.
             EngineError: no answer in half a minute.
         """
+        return await self._ask(StatsRequest(), EngineStats)
+
+    async def hint_session(self, session: str, *, paused: bool) -> SessionBlocks:
+        """A session waits for something else, or its next turn is near.
+
+        Raises:
+            EngineDiedError, EngineError: as `stats`.
+        """
+        hint = PauseSession(session) if paused else ResumeSession(session)
+        return await self._ask(hint, SessionBlocks)
+
+    async def _ask(self, message: ToEngine, answer: type[Answer]) -> Answer:
         self._check_alive()
         # A future that was given up stays in the queue, since its answer may still come.
-        future: asyncio.Future[EngineStats] = self._loop.create_future()
-        self._stats.append(future)
-        self._send(self._encode(StatsRequest()))
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._asked.append(future)
+        self._send(self._encode(message))
         try:
             return await asyncio.wait_for(future, _ANSWER_S)
         except TimeoutError:
@@ -248,8 +267,8 @@ class EngineClient:
                     queue = self._streams.get(output.request_id)
                     if queue is not None:
                         queue.put_nowait(output)
-            case EngineStats():
-                future = self._stats.popleft()
+            case EngineStats() | SessionBlocks():
+                future = self._asked.popleft()
                 if not future.done():
                     future.set_result(message)
             case EngineInfo():
@@ -309,8 +328,8 @@ class EngineClient:
         self._death = error
         for queue in self._streams.values():
             queue.put_nowait(EngineDiedError(str(error)))
-        while self._stats:
-            future = self._stats.popleft()
+        while self._asked:
+            future = self._asked.popleft()
             if not future.done():
                 future.set_exception(EngineDiedError(str(error)))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from inlay.cache import PagedKvCache, TierCounts, Tiers
+from inlay.cache import PagedKvCache, Sessions, TierCounts, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import EngineError, InlayError, OverloadedError, RequestError
@@ -31,6 +31,7 @@ from inlay.core.messages import (
     LoadProgress,
     RequestOutput,
     SamplingParams,
+    SessionBlocks,
     TokenLogprob,
 )
 from inlay.engine.completion import Completion
@@ -118,6 +119,7 @@ class Engine:
             prefix=config.cache.prefix,
             hash_chain=hash_chain,
         )
+        self._sessions = Sessions(self.cache)
         self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
         self._tiers: Tiers | None = None
         self._waits_for_tiers = False
@@ -138,6 +140,7 @@ class Engine:
         if loaded.store is not None:
             self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)
             self._scheduler.loader = self._tiers.loader
+            self._sessions.tiers = self._tiers
         if config.exchange is not None:
             self._exchange = open_exchange(
                 config.exchange, config.cache.secret, self.cache, self._scheduler, loaded, on_ready
@@ -285,6 +288,7 @@ class Engine:
             self._exchanged(self._exchange)
         if self._tiers is not None:
             self._tiers.poll()
+            self._sessions.poll()
         chunks = self._schedule()
         if self._tiers is not None:
             self._tiers.start()
@@ -373,6 +377,22 @@ class Engine:
     def reset_prefix_cache(self) -> int:
         """Forget all cached blocks that no request uses, and return how many."""
         return self.cache.reset()
+
+    def pause_session(self, session: str) -> SessionBlocks:
+        """Blocks of a session's last turn may make room; tiers get a copy of what they have not."""
+        self._waits_for_tiers = False
+        self._sessions.pause(session)
+        return self._session_blocks(session)
+
+    def resume_session(self, session: str) -> SessionBlocks:
+        """Blocks of a session's last turn come back from the tiers."""
+        self._waits_for_tiers = False
+        self._sessions.resume(session)
+        return self._session_blocks(session)
+
+    def _session_blocks(self, session: str) -> SessionBlocks:
+        sessions = self._sessions
+        return SessionBlocks(session, sessions.num_blocks(session), sessions.on_device(session))
 
     def forget_totals(self) -> None:
         """Start the totals of `stats` from zero."""
@@ -479,6 +499,8 @@ class Engine:
             request.pages_used += len(choice.hold.pages)
         self._remove(choice)
         request.unfinished -= 1
+        if request.message.session and choice.index == 0:
+            self._sessions.ended(request.message.session, choice.names)
         if request.unfinished == 0:
             del self._live[request.request_id]
 

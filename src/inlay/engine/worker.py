@@ -30,7 +30,9 @@ from inlay.core.messages import (
     CancelRequest,
     GenerateRequest,
     LoadProgress,
+    PauseSession,
     ResetPrefixCache,
+    ResumeSession,
     StatsRequest,
 )
 from inlay.core.parent_watch import ParentWatch
@@ -134,6 +136,10 @@ class _Server:
                 self._peers.send([peer], self._engine.stats())
             case ResetPrefixCache():
                 self._engine.reset_prefix_cache()
+            case PauseSession(session):
+                self._peers.send([peer], self._engine.pause_session(session))
+            case ResumeSession(session):
+                self._peers.send([peer], self._engine.resume_session(session))
             case KvTarget():
                 request_id = self._peers.engine_id(peer, message.request_id)
                 self._engine.kv_target(msgspec.structs.replace(message, request_id=request_id))

@@ -21,6 +21,7 @@ from inlay.serve.openai.http import answering, counted
 from inlay.serve.openai.models import ModelsRoute
 from inlay.serve.openai.tokenize import TokenizeRoutes
 from inlay.serve.service import Service
+from inlay.serve.sessions import SessionRoutes
 from inlay.serve.sglang import SglangRoutes
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -46,6 +47,7 @@ def create_app(
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )
     models, tokens = ModelsRoute(service), TokenizeRoutes(service)
+    sessions = SessionRoutes(service)
     admin, sglang = AdminRoutes(service), SglangRoutes(service)
     health = admin.health if cluster is None else cluster.health
     generating: list[tuple[str, Handler]] = [
@@ -69,6 +71,8 @@ def create_app(
     acting: list[tuple[str, Handler]] = [
         ("/tokenize", tokens.tokenize),
         ("/detokenize", tokens.detokenize),
+        ("/v1/sessions/{session_id}/pause", sessions.pause),
+        ("/v1/sessions/{session_id}/resume", sessions.resume),
         ("/reset_prefix_cache", admin.reset_cache),
         ("/flush_cache", admin.reset_cache),
     ]

@@ -21,6 +21,7 @@ from inlay.core.messages import (
     LoadProgress,
     RequestOutput,
     SamplingParams,
+    SessionBlocks,
 )
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
@@ -64,6 +65,10 @@ class Engine(Protocol):
 
     async def reset_prefix_cache(self) -> None:
         """Forget cached blocks."""
+        ...
+
+    async def hint_session(self, session: str, *, paused: bool) -> SessionBlocks:
+        """A session pauses, or its next turn is near."""
         ...
 
 
@@ -327,6 +332,7 @@ class Service:
             priority=priority,
             cache_salt=body.cache_salt or "",
             trace=trace,
+            session=body.session_id or "",
         )
 
     def output_limit(

@@ -72,7 +72,7 @@ def prefer_loads(engine):
     engine._tiers.loader.costs.observe_prefill(10**9, 10**9)
 
 
-def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", **params):
+def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", session="", **params):
     """A request with an arrival time of zero: order of arrival is order of `add`."""
     return GenerateRequest(
         request_id=str(request_id),
@@ -82,6 +82,7 @@ def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", **
         priority=priority,
         trace=trace,
         cache_salt=cache_salt,
+        session=session,
     )
 
 

@@ -7,7 +7,8 @@ import pytest
 from inlay.core.messages import SamplingParams
 from tests.integration.engine.engines import drain, prefer_loads, request
 
-PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+PARAMS_DICT = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
+PARAMS = SamplingParams(**PARAMS_DICT)
 
 
 def _prompts(count, length=200, seed=1):
@@ -168,3 +169,44 @@ def test_prompt_logprobs_are_computed_not_loaded(tiny, prompts):
         again = engine.generate(prompts[0], params)[0]
         assert again.prompt_logprobs == first.prompt_logprobs
         assert again.cached_tokens == 0
+
+
+def test_a_paused_session_makes_room_and_is_back_for_its_next_turn(tiny):
+    agent, *others = _prompts(4, length=200, seed=7)
+    with tiny.engine(pages=45, tiers={"host": "64MiB", "write": "evict"}) as engine:
+        prefer_loads(engine)
+
+        def turn(prompt, session=""):
+            message = request("turn", prompt, session=session, **PARAMS_DICT)
+            engine.add(message)
+            return drain(engine)["turn"]
+
+        turn(others[0])
+        turn(agent, "agent")
+        paused = engine.pause_session("agent")
+        assert paused.num_blocks == paused.on_device == 12
+        engine.step()
+        _settle(engine)  # pages that are being copied are not free
+        turn(others[1])
+        turn(others[2])
+        _settle(engine)
+        assert engine.pause_session("agent").on_device < 12
+        # It went before the blocks of others that were used before it.
+        assert engine.generate(others[0], PARAMS, trace=True)[0].trace.tier_tokens == {}
+        assert engine.generate(others[0], PARAMS)[0].cached_tokens == 192
+
+        engine.resume_session("agent")
+        for _ in range(200):
+            if engine.resume_session("agent").on_device == 12:
+                break
+            _settle(engine)
+            engine.step()
+        (first, *_) = turn([*agent, 5, 6, 7], "agent")
+        assert first.cached_tokens == 192
+        assert not first.tier_tokens, "it had to be loaded when the turn came"
+
+
+def test_a_hint_about_a_session_that_nobody_knows(tiny):
+    with tiny.engine(pages=30) as engine:
+        assert engine.pause_session("nobody").num_blocks == 0
+        assert engine.resume_session("nobody").num_blocks == 0

@@ -110,6 +110,18 @@ class Histories(RuleBasedStateMachine):
         self.live.remove(entry)
         self.cache.release(entry[0])
 
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=PAGE, max_size=14), cool=st.booleans())
+    def hint(self, tokens, cool):
+        names = self.cache.names()
+        names.extend(tokens)
+        if not cool:
+            assert self.cache.warm(names) == self.cache.match_prefix(names, len(tokens)).num_blocks
+            return
+        pages = self.cache.cool(names)
+        assert self.cache.coldest(len(pages)) == pages
+        for page in pages:
+            assert self.content[page] == tokens[: len(self.content[page])]
+
     @rule()
     def reset(self):
         self.cache.reset()

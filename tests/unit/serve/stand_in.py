@@ -14,6 +14,7 @@ from inlay.core.messages import (
     LoadProgress,
     RequestOutput,
     RequestTimes,
+    SessionBlocks,
     TokenLogprob,
 )
 from inlay.models.text import Text
@@ -45,6 +46,7 @@ class StandInEngine:
         self.requests: list[GenerateRequest] = []
         self.cancelled: list[str] = []
         self.resets = 0
+        self.hints: list[tuple[str, bool]] = []
         self.info = EngineInfo(
             model="some/model",
             architecture="qwen3_moe",
@@ -110,6 +112,10 @@ class StandInEngine:
 
     async def stats(self) -> EngineStats:
         return EngineStats(running=1, pages_total=100, pages_free=70, pages_cached=20)
+
+    async def hint_session(self, session: str, *, paused: bool) -> SessionBlocks:
+        self.hints.append((session, paused))
+        return SessionBlocks(session, 12 if session == "agent" else 0, 3 if paused else 12)
 
     async def reset_prefix_cache(self) -> None:
         self.resets += 1

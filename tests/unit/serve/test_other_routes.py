@@ -52,6 +52,22 @@ async def test_health_and_version(api: Api) -> None:
         assert answer.json()["error"]["code"] == "engine_died"
 
 
+async def test_hints_about_sessions(api: Api) -> None:
+    async with api() as (client, engine):
+        await client.post(CHAT, json={"messages": HI, "session_id": "agent"})
+        assert engine.requests[-1].session == "agent"
+        paused = (await client.post("/v1/sessions/agent/pause")).json()
+        assert (paused["state"], paused["blocks"], paused["blocks_on_device"]) == ("paused", 12, 3)
+        resumed = (await client.post("/v1/sessions/agent/resume")).json()
+        assert (resumed["state"], resumed["blocks_on_device"]) == ("active", 12)
+        assert engine.hints == [("agent", True), ("agent", False)]
+        unknown = await client.post("/v1/sessions/other/pause")
+        assert unknown.status_code == 404
+        assert unknown.json()["error"]["code"] == "session_not_found"
+        assert "session_id" in unknown.json()["error"]["message"]
+        assert (await client.get("/v1/sessions/agent/pause")).status_code == 405
+
+
 async def test_metrics(api: Api) -> None:
     async with api() as (client, engine):
         await client.post(CHAT, json={"messages": HI})

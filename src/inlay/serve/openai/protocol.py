@@ -46,6 +46,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    session_id: str | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
