@@ -24,12 +24,10 @@ class KeepConfig:
         tries: of a process that never was ready; it is then given up, and at once when it says
             why it cannot start. One that was ready once is started again for ever.
         start_timeout_s: from its start until it is ready.
-        grace_s: from the end of its standard input to its own.
     """
 
     tries: int = 3
     start_timeout_s: float = 1800.0
-    grace_s: float = 6.0
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
 
 
@@ -108,7 +106,7 @@ class Keeper:
             if at_once:
                 self.process.kill()
             else:
-                await self.process.stop(self._config.grace_s)
+                await self.process.stop(self.spec.grace_s)
         await asyncio.shield(self._task)
 
     def status(self) -> ProcessStatus:

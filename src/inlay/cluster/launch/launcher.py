@@ -28,6 +28,7 @@ class ProcessSpec:
         device: of an instance, as `engine.device`.
         cpus: that it may use; none: all.
         stop_signal: what asks it to end; 0: the end of its standard input does.
+        grace_s: how long it may take then.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ProcessSpec:
     device: str = ""
     cpus: Sequence[int] = ()
     stop_signal: int = 0
+    grace_s: float = 6.0
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from inlay.serve.config import ServeConfig
 from inlay.store.address import join_address
 
 _OWN = ("host", "port", "api_key", "engine")  # of ServeConfig, what a file says in another place
+_CLOSE_S = 4.0  # for what a dispatcher does when its requests have ended
 
 
 class DeploymentSpecs:
@@ -55,7 +56,9 @@ class DeploymentSpecs:
         self._port = port
         self._control = control
         self._state = state
-        self._serve = {"served_model_name": model_name, **_serve_settings(deployment)}
+        serve = _serve_settings(deployment)
+        self._serve = {"served_model_name": model_name, **serve}
+        self._drain_s: float = serve.get("drain_s", ServeConfig.drain_s)
         self._masters = _master_addresses(deployment)
         total = sum(group.count for group in deployment.instances.values())
         divided = deployment.cpus == "divided" and deployment.launcher == "local"
@@ -100,6 +103,7 @@ class DeploymentSpecs:
                 kind="dispatcher",
                 module="inlay.serve.dispatcher",
                 stop_signal=signal.SIGTERM,  # it lets running requests end
+                grace_s=self._drain_s + _CLOSE_S,
                 setup={
                     "name": name,
                     "control": self._control,

@@ -11,7 +11,7 @@ _STYLES = {"ready": "green", "starting": "yellow", "draining": "yellow", "gone":
 
 def status_table(found: Status) -> RenderableType:
     """What is served where, and a row for each process."""
-    head = Text()
+    head = Text(no_wrap=True, overflow="ignore")
     head.append(found.deployment, style="bold")
     head.append(f" serves {found.model} at ")
     head.append(found.url, style="bold")

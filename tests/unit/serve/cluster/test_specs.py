@@ -71,7 +71,9 @@ def test_settings_of_an_instance() -> None:
 
 
 def test_settings_of_a_dispatcher() -> None:
-    setup = make().all()[-1].setup
+    spec = make().all()[-1]
+    setup = spec.setup
+    assert spec.grace_s == 7  # requests have the 3 s of a server
     assert (setup["port"], setup["secret"], setup["control"]) == (8123, "s3", "ipc:///x/control")
     assert setup["serve"] == {
         "served_model_name": "m", "page": False, "cors_origins": ("*",), "api_key": "k"

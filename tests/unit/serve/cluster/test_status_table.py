@@ -1,0 +1,44 @@
+"""The table of a deployment."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from inlay.cluster.control import ProcessStatus, Status
+from inlay.serve.cluster.status_table import duration, status_table
+
+
+def test_each_process_has_a_row() -> None:
+    found = Status(
+        deployment="chat",
+        model="org/model",
+        url="http://127.0.0.1:8000",
+        pid=7,
+        uptime_s=300,
+        processes=(
+            ProcessStatus(
+                name="decode-0", kind="instance", role="decode", state="starting", run=3,
+                since_s=2, where="b", note="was killed by SIGKILL",
+            ),
+            ProcessStatus(
+                name="dispatcher-0", kind="dispatcher", state="ready", pid=12, run=1, since_s=250,
+                address="http://127.0.0.1:8000",
+            ),
+        ),
+    )  # fmt: skip
+    output = io.StringIO()
+    Console(file=output, width=110).print(status_table(found))
+    head, _, first, second = (line.split() for line in output.getvalue().splitlines())
+    assert " ".join(head).startswith("chat serves org/model at http://127.0.0.1:8000, up 5 min")
+    assert first[:6] == ["decode-0", "starting", "2", "s", "decode", "-"]
+    assert " ".join(first[6:]) == "3 on b, was killed by SIGKILL"
+    assert second[-3:] == ["12", "1", "http://127.0.0.1:8000"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
