@@ -104,7 +104,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
     Attributes:
         run_id: of the instance's run.
         waiting, running: choices in the queue, and those that run.
-        receiving: requests whose pages are reserved for KV that has not come.
+        receiving: requests whose KV another instance computes and has not all sent.
         prefill_tokens: prompt tokens still to be computed, of waiting and running ones.
         context_tokens: tokens in the contexts of those that decode.
         pages_total, pages_free, pages_cached: as in `EngineStats`.

@@ -83,14 +83,15 @@ class Peers:
 
     def receive(self) -> tuple[Peer, bytes] | None:
         """The next message, and who sent it; None if there is none."""
-        try:
-            address, data = self._socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        except ValueError:
-            log.warning("a message of more or fewer than one frame is ignored")
-            return self.receive()
-        return self._peer(address), data
+        while True:
+            try:
+                address, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            peer = self._peer(address)
+            if len(frames) == 1:
+                return peer, frames[0]
+            log.warning("a message of %d frames from %s is ignored", len(frames), peer.name)
 
     def send(self, peers: Iterable[Peer], message: FromInstance) -> None:
         """Send a message to each of them."""

@@ -119,7 +119,7 @@ class _Server:
             peer, data = received
             try:
                 message = self._decode(data)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 self._refuse(peer, data, error)
             else:
                 self._handle(peer, message)
@@ -152,10 +152,10 @@ class _Server:
             case _:
                 log.error("%s is for instances only, and this is none", type(message).__name__)
 
-    def _refuse(self, peer: Peer, data: bytes, error: msgspec.MsgspecError) -> None:
+    def _refuse(self, peer: Peer, data: bytes, error: Exception) -> None:
         """Answer a message that is not what it should be, so that nobody waits for it."""
         log.error("a message of %d bytes from %s cannot be read: %s", len(data), peer.name, error)
-        with contextlib.suppress(msgspec.MsgspecError):
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             match msgspec.msgpack.decode(data):
                 case ["GenerateRequest", str(request_id), *_]:
                     refusal = RequestError(f"the request has a wrong type: {error}")

@@ -217,6 +217,19 @@ def test_another_protocol_is_refused(peer):
     assert not isinstance(peer.receive(0.1), LoadReport)
 
 
+def test_messages_that_cannot_be_read(peer):
+    """None ends the process, and who waits for an answer gets one."""
+    wrong = msgspec.msgpack.encode(request("typed", ["five"]))
+    deep = wrong[:-1] + b"\x91" * 100_000 + b"\xc0"
+    for data in (b"", b"\xc1", b"\x91" * 100_000 + b"\xc0", deep, msgspec.msgpack.encode(["No"])):
+        peer.socket.send(data)
+    peer.socket.send_multipart([b"two", b"frames"])
+    peer.socket.send(wrong)
+    peer.until(lambda: peer.finished("typed"))
+    assert "has a wrong type" in peer.outputs["typed"][-1].error
+    peer.generate(request("after", [5], max_tokens=2))
+
+
 def test_times_in_the_clock_of_the_sender(peer):
     theirs = 1e6 + time.monotonic()
     message = request("t", [5], max_tokens=3, ignore_eos=True)
