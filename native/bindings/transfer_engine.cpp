@@ -426,9 +426,9 @@ void register_transfer_engine(nb::module_& m) {
                        problems[transport.c_str()] = text;
                      return problems;
                    })
-      .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a, "page_bytes"_a = nb::none())
+      .def("allocate", allocate, "size"_a, "name"_a.none(), "remote"_a, "page_bytes"_a.none())
       .def("register", register_buffer, "buffer"_a.none(), "name"_a.none(), "remote"_a,
-           "page_bytes"_a = nb::none())
+           "page_bytes"_a.none())
       .def("register_file", register_file, "path"_a, "size"_a.none(), "name"_a.none(), "remote"_a,
            "preallocate"_a)
       .def("register_shared_file", register_shared_file, "path"_a, "name"_a.none(), "remote"_a,

@@ -443,10 +443,10 @@ class transfer:
         @property
         def transports(self) -> dict[str, str]: ...
         def allocate(
-            self, size: int, name: str | None, remote: int, page_bytes: int | None = None
+            self, size: int, name: str | None, remote: int, page_bytes: int | None
         ) -> transfer.Segment: ...
         def register(
-            self, buffer: Any, name: str | None, remote: int, page_bytes: int | None = None
+            self, buffer: Any, name: str | None, remote: int, page_bytes: int | None
         ) -> transfer.Segment: ...
         def register_file(
             self,

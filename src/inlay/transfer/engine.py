@@ -175,7 +175,7 @@ class TransferEngine:
 
         Cost: pages are faulted in here, about 0.2 s per GiB.
         """
-        return self._native.allocate(size, name, remote, *_guard(page_bytes))
+        return self._native.allocate(size, name, remote, page_bytes)
 
     def register(
         self,
@@ -208,7 +208,7 @@ class TransferEngine:
         this process's memory. No page is touched. The first device memory of a process starts CUDA,
         0.1 s and more; children that are forked later cannot use it.
         """
-        return self._native.register(buffer, name, remote, *_guard(page_bytes))
+        return self._native.register(buffer, name, remote, page_bytes)
 
     def register_file(
         self,
@@ -390,11 +390,6 @@ class TransferEngine:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _guard(page_bytes: int | None) -> tuple[int, ...]:
-    """An extension from before grants takes no such argument."""
-    return () if page_bytes is None else (page_bytes,)
 
 
 def _ledgers() -> str:
