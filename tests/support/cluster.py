@@ -98,6 +98,7 @@ class RunningInstance(Process):
         config.setdefault("model", None)
         config.setdefault("device", "cpu")
         config.setdefault("threads", 1)
+        config.setdefault("exchange", "127.0.0.1:0")
         config["cache"] = {"secret": SECRET, **config.get("cache", {})}
         instance = {"name": name, "role": role, "listen": f"127.0.0.1:{port}"}
         setup = {"config": config, "instance": instance}

@@ -19,7 +19,7 @@ from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.timing import TimingModel, prior_for
 from inlay.core.errors import ArgumentError
-from inlay.core.instance_messages import InstanceInfo, KvEvents, KvSnapshot, LoadReport
+from inlay.core.instance_messages import InstanceInfo, KvEvents, KvSnapshot, LoadReport, Role
 
 Admission = Callable[[RequestView, Decision, ClusterState, float], Decision]
 """Turns a decision into a refusal where objectives would not be kept; its last argument is now."""
@@ -71,7 +71,7 @@ class Chooser:
         slot = self._index.add()
         self._state.join(
             slot,
-            info.role,
+            _role(info),
             self._timing_of(info),
             prefill_chunk=info.prefill_chunk,
             max_running=info.max_running,
@@ -88,8 +88,8 @@ class Chooser:
 
     def changed(self, slot: int, info: InstanceInfo) -> None:
         """An instance said again what it is."""
-        if self.state.role(slot) != info.role:
-            self.state.set_role(slot, info.role)
+        if self.state.role(slot) != _role(info):
+            self.state.set_role(slot, _role(info))
 
     def drain(self, slot: int) -> None:
         """Choose an instance no more."""
@@ -188,6 +188,11 @@ def timing_kind(info: InstanceInfo) -> str:
         engine.placement,
     )
     return "-".join(re.sub(r"\W+", "_", part) for part in parts if part) + ".json"
+
+
+def _role(info: InstanceInfo) -> Role:
+    """Of an instance; one that can exchange no KV has to compute both."""
+    return info.role if info.transfer else "both"
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 import json
 import os
+import random
+import re
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -225,3 +228,77 @@ def test_idle_is_idle(start: Callable[..., Any]) -> None:
     before_s = cpu_s()
     time.sleep(2)
     assert cpu_s() - before_s < 0.1
+
+
+def of_roles(
+    start: Callable[..., Any], roles: dict[str, str]
+) -> tuple[RunningDispatcher, dict[str, RunningInstance]]:
+    instances = {name: start(RunningInstance, name, role=role) for name, role in roles.items()}
+    for instance in instances.values():
+        instance.wait_ready()
+    dispatcher = start(RunningDispatcher, [one.member for one in instances.values()])
+    return dispatcher, instances
+
+
+def test_a_divided_request_survives_either_instance(
+    start: Callable[..., Any], texts: list[str]
+) -> None:
+    dispatcher, instances = of_roles(start, {"p0": "prefill", "d0": "decode"})
+    for sampling, text in zip(SAMPLINGS, texts, strict=True):
+        assert answer(dispatcher.url, **sampling) == text
+    assert decisions(dispatcher)["split"] == 2
+    got, _ = stream(dispatcher.url, 30, instances["d0"].kill, temperature=0)
+    assert got == texts[0]  # the instance for prefill went on
+    port = int(instances["d0"].member.address.rpartition(":")[2])
+    start(RunningInstance, "d0", role="decode", port=port).wait_ready()
+    wait_for(dispatcher, "d0", "ready")
+    got, _ = stream(dispatcher.url, 30, instances["p0"].kill, temperature=0)
+    assert got == texts[0]
+    assert answer(dispatcher.url, temperature=0) == texts[0]  # the one for decode does it all
+
+
+def test_mixed_requests_give_the_same_text_on_one_and_on_four(start: Callable[..., Any]) -> None:
+    one, _ = of_roles(start, {"b0": "both"})
+    four, _ = of_roles(
+        start, dict.fromkeys(("p0", "p1"), "prefill") | dict.fromkeys(("d0", "d1"), "decode")
+    )
+    bodies = mixed(24)
+    with ThreadPoolExecutor(8) as pool:
+        expected = list(pool.map(partial(complete, one.url), bodies))
+        for _ in range(2):  # the second time from caches
+            assert list(pool.map(partial(complete, four.url), bodies)) == expected
+    counts = decisions(four)
+    assert counts["split"] > len(bodies)
+    assert "inlay_dispatch_kv_lost_total 0.0" in httpx.get(four.url + "/metrics").text
+
+
+def mixed(count: int) -> list[dict[str, Any]]:
+    """Completions with prompts of 1 to 600 tokens, some with shared beginnings."""
+    draw = random.Random(5)
+    shared = [draw.randrange(300, 2000) for _ in range(300)]
+    bodies = []
+    for number in range(count):
+        own = [draw.randrange(300, 2000) for _ in range(draw.choice((1, 15, 16, 17, 120, 300)))]
+        body = {
+            "prompt": (shared if number % 3 == 0 else []) + own,
+            "max_tokens": draw.choice((1, 5, 40)),
+            "temperature": draw.choice((0, 0.8)),
+            "seed": number,
+            "logprobs": 1 if number % 5 == 0 else None,
+            "n": 2 if number % 7 == 0 else 1,
+        }
+        bodies.append(body)
+    return bodies
+
+
+def complete(url: str, body: dict[str, Any]) -> list[Any]:
+    reply = httpx.post(url + "/v1/completions", json=body, timeout=120)
+    assert reply.status_code == 200, reply.text
+    return [(one["text"], one["logprobs"]) for one in reply.json()["choices"]]
+
+
+def decisions(dispatcher: RunningDispatcher) -> dict[str, int]:
+    """How many there were, by outcome."""
+    text = httpx.get(dispatcher.url + "/metrics").text
+    found = re.findall(r'dispatch_decisions_total\{outcome="(\w+)".*\} ([\d.]+)', text)
+    return {outcome: int(float(count)) for outcome, count in found}

@@ -115,6 +115,7 @@ class InstanceStandIn:
             "version": "0",
             "engine": ENGINE,
             "namespace": NAMESPACE,
+            "transfer": "127.0.0.1:1",
             "max_running": 8,
             "max_waiting": 8,
             "max_batch_tokens": 64,

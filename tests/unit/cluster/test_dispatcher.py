@@ -424,3 +424,12 @@ async def test_closing_ends_requests(make: Callable[..., Cluster]) -> None:
     cluster.dispatcher.close()
     with pytest.raises(EngineDiedError):
         await reading.end()
+
+
+async def test_an_instance_that_exchanges_nothing_computes_both(
+    make: Callable[..., Cluster],
+) -> None:
+    cluster = make()
+    await cluster.add("p", role="prefill", transfer="")
+    assert cluster.chooser.state.role(0) == "both"
+    await Reading(cluster, request()).end()
