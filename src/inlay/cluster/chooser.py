@@ -5,24 +5,32 @@ and hear the same news. The policy sees them as they are at the moment of a choi
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.decision_log import DecisionLog
-from inlay.cluster.policies import Policy
+from inlay.cluster.policies import Blocks, Policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.timing import TimingModel, prior_for
 from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import InstanceInfo, KvEvents, KvSnapshot, LoadReport, Role
 
-Admission = Callable[[RequestView, Decision, ClusterState, float], Decision]
-"""Turns a decision into a refusal where objectives would not be kept; its last argument is now."""
+
+class Chooses(Protocol):
+    """A policy, or one behind a gate."""
+
+    def choose(
+        self, request: RequestView, matches_S: Blocks, state: ClusterState, now_s: float
+    ) -> Decision:
+        """See `Policy.choose`."""
+        ...
 
 
 class Chooser:
@@ -30,7 +38,7 @@ class Chooser:
 
     Args:
         policy: chooses.
-        admission: refuses what would not keep its objectives; None takes all.
+        admission: the policy behind a gate, for requests that may be refused; None takes all.
         timing: directory of timing models to start from, `<timing_kind>.json` each.
 
     Attributes:
@@ -38,7 +46,7 @@ class Chooser:
     """
 
     def __init__(
-        self, policy: Policy, *, admission: Admission | None = None, timing: Path | None = None
+        self, policy: Policy, *, admission: Chooses | None = None, timing: Path | None = None
     ) -> None:
         self.log = DecisionLog()
         self._policy = policy
@@ -134,11 +142,10 @@ class Chooser:
             if not np.isfinite(self._state.closed_decode_s).any():
                 return None
             matches_S = self._index.match(request.digests, now_s)
-            decision = self._policy.choose(request, matches_S, self._state, now_s)
+            chooses = self._admission if admit and self._admission is not None else self._policy
+            decision = chooses.choose(request, matches_S, self._state, now_s)
             if decision.refusal is None and decision.split and not divisible:
                 decision = msgspec.structs.replace(decision, prefill=decision.decode)
-            if admit and self._admission is not None:
-                decision = self._admission(request, decision, self._state, now_s)
         self.log.add(request_id, request, decision, self._names, now_s)
         return decision
 

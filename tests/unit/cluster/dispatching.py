@@ -8,6 +8,7 @@ import zmq
 from inlay import kernels
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.control import Member, Roster
+from inlay.cluster.decision import Decision, Refusal
 from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
@@ -15,6 +16,17 @@ from inlay.cluster.policies import make_policy
 from inlay.core.clock import FakeClock
 from inlay.core.messages import GenerateRequest, RequestOutput, SamplingParams
 from tests.unit.cluster.instance_stand_in import SECRET, InstanceStandIn, next_token
+
+
+class Refusing:
+    """Admission that takes nobody."""
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        self._refusal = Refusal(reason, retry_after_s)
+
+    def choose(self, request: Any, matches_S: Any, state: Any, now_s: float) -> Decision:
+        return Decision(policy="round_robin", refusal=self._refusal)
+
 
 PROMPT = list(range(40))
 

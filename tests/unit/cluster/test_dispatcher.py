@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from inlay.cluster.control import Member, Roster
-from inlay.cluster.decision import Decision, Refusal
+from inlay.cluster.decision import Decision
 from inlay.core.errors import (
     AdmissionError,
     EngineDiedError,
@@ -28,6 +28,7 @@ from tests.unit.cluster.dispatching import (
     PROMPT,
     Cluster,
     Reading,
+    Refusing,
     expected,
     request,
     wire_id,
@@ -384,10 +385,7 @@ async def test_prompt_logprobs_are_not_divided(make: Callable[..., Cluster]) -> 
 async def test_a_refusal_of_admission(make: Callable[..., Cluster]) -> None:
     cluster = make()
     await cluster.add("a")
-    refusal = Refusal(reason="the prompt would wait for 9 s", retry_after_s=7.0)
-    cluster.chooser._admission = lambda view, decision, state, now_s: msgspec.structs.replace(
-        decision, refusal=refusal
-    )
+    cluster.chooser._admission = Refusing("the prompt would wait for 9 s", 7.0)
     with pytest.raises(AdmissionError, match="wait for 9 s") as caught:
         await Reading(cluster, request()).end()
     assert caught.value.retry_after_s == 7.0 and caught.value.http_status == 429

@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from inlay.cluster.decision import Refusal
 from inlay.core import cluster_metrics
 from inlay.models.text import Text
 from inlay.serve.app import create_app
@@ -17,7 +15,7 @@ from inlay.serve.cluster_metrics import ClusterCollector
 from inlay.serve.cluster_routes import ClusterRoutes
 from inlay.serve.config import ServeConfig
 from inlay.serve.service import Service
-from tests.unit.cluster.dispatching import Cluster
+from tests.unit.cluster.dispatching import Cluster, Refusing
 
 BODY = {"prompt": [1, 2, 3] * 10, "max_tokens": 4, "temperature": 0}
 
@@ -74,10 +72,7 @@ async def test_decisions_in_both_forms(front: Front) -> None:
     assert len(found) == 1
     text = (await front.client.get("/debug/decisions?format=text")).text
     assert "round_robin: a" in text and "30 tokens" in text and "cost" in text
-    refusal = Refusal(reason="too much", retry_after_s=6.3)
-    front.cluster.chooser._admission = lambda view, decision, state, now_s: msgspec.structs.replace(
-        decision, refusal=refusal
-    )
+    front.cluster.chooser._admission = Refusing("too much", 6.3)
     answer = await front.client.post("/v1/completions", json=BODY)
     assert answer.status_code == 429 and answer.headers["Retry-After"] == "7"
     assert answer.json()["error"] == {
