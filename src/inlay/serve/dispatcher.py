@@ -42,7 +42,7 @@ from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
 from inlay.engine.config import EngineConfig, SchedulerConfig
 from inlay.serve.config import ServeConfig
-from inlay.serve.http_server import StopSignals, bind, http_server, shown_host
+from inlay.serve.http_server import BACKLOG, StopSignals, bind, http_server, shown_host
 
 if TYPE_CHECKING:
     import uvicorn
@@ -169,6 +169,7 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
 
         gate = Gate(setup.instance_wait_s)
         gate.refusal = "no instance takes requests yet: try again in a few seconds"
+        listener.listen(BACKLOG)
         server = await stack.enter_async_context(
             http_server(listener, gate, access_log=config.access_log)
         )

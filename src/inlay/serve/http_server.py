@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
+BACKLOG = 2048
 CLOSE_S = 2.0
 """How long connections may take to close once nothing runs any more."""
 
@@ -45,7 +46,7 @@ def bind(
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         if not shared:
-            listener.listen(2048)
+            listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
