@@ -21,7 +21,7 @@ from inlay.cluster.control import control_address
 from inlay.core.errors import DeploymentError
 from inlay.core.settings import read_settings
 
-_PREFIX = "inlay-up-"
+_SOCKETS, _PREFIX = "sockets", "inlay-up-"
 _MAX_SOCKET_PATH = 90  # of 107 bytes that Linux allows
 
 
@@ -70,7 +70,7 @@ class DeploymentDirectory:
             if not _locked(lock):
                 raise DeploymentError(self.taken(self._read_note()))
             self._remove_stale()
-            sockets = _private_directory()
+            sockets = _private_directory(self.path / _SOCKETS)
             running = Supervised(pid=os.getpid(), sockets=str(sockets), file=str(file))
             try:
                 _write(self._note, msgspec.json.encode(running))
@@ -122,7 +122,7 @@ class DeploymentDirectory:
     def _remove_stale(self) -> None:
         """Remove what a supervisor that was killed has left."""
         stale = self._read_note()
-        if stale is not None and Path(stale.sockets).name.startswith(_PREFIX):
+        if stale is not None and Path(stale.sockets).name.startswith((_SOCKETS, _PREFIX)):
             shutil.rmtree(stale.sockets, ignore_errors=True)
 
 
@@ -171,10 +171,10 @@ def _write(file: Path, data: bytes) -> None:
     partial.replace(file)
 
 
-def _private_directory() -> Path:
+def _private_directory(wanted: Path) -> Path:
     """A new directory that only this user may enter, with a path short enough for a socket."""
-    directory = tempfile.mkdtemp(prefix=_PREFIX)
-    if len(directory.encode()) > _MAX_SOCKET_PATH:
-        os.rmdir(directory)
-        directory = tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp")
-    return Path(directory)
+    if len(os.fsencode(wanted)) <= _MAX_SOCKET_PATH:
+        shutil.rmtree(wanted, ignore_errors=True)
+        wanted.mkdir(mode=0o700)
+        return wanted
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))

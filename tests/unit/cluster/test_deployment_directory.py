@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import os, signal, sys
 from pathlib import Path
 from inlay.cluster.deployment_directory import DeploymentDirectory
 with DeploymentDirectory(Path(sys.argv[1]), "demo").claim(Path("d.toml")) as found:
+    Path(found.sockets, "control").touch()
     print(found.sockets, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -47,13 +49,27 @@ def test_a_killed_supervisor_is_none(tmp_path: Path) -> None:
         [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=30
     )
     sockets = Path(killed.stdout.strip())
-    assert sockets.is_dir()
+    assert (sockets / "control").exists()
     directory = DeploymentDirectory(tmp_path, "demo")
     assert directory.running() is None
     with pytest.raises(DeploymentError, match="'demo' is not running; none is running"):
         find_running(tmp_path, "demo")
     with directory.claim(Path("d.toml")):
-        assert not sockets.exists()
+        assert not (sockets / "control").exists()
+
+
+@pytest.mark.parametrize("depth", [0, 12])
+def test_a_socket_fits_however_long_the_path_is(depth: int) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        check_socket_fits(Path(short).joinpath(*["directory"] * depth), inside=depth == 0)
+
+
+def check_socket_fits(root: Path, *, inside: bool) -> None:
+    with DeploymentDirectory(root, "demo").claim(Path("d.toml")) as found:
+        assert len(found.control) < 107
+        assert found.sockets.startswith(str(root)) == inside
+        assert stat.S_IMODE(os.stat(found.sockets).st_mode) == 0o700
+    assert not Path(found.sockets).exists()
 
 
 def test_nothing_runs(tmp_path: Path) -> None:
