@@ -115,7 +115,15 @@ class Deployment:
         hosts = {f"[instances.{name}]": group.host for name, group in self.instances.items()}
         if self.store is not None:
             hosts |= {f"[store.nodes.{name}]": node.host for name, node in self.store.nodes.items()}
+        far = next((table for table, host in hosts.items() if host not in _LOCAL), None)
+        if far is not None and self.store is not None:
+            hosts["[store]"] = self.store.host
         for table, host in hosts.items():
+            if self.launcher == "ray" and far is not None and host in _LOCAL:
+                raise ConfigError(
+                    f"{table} host is {host!r}, where {far} on {hosts[far]} cannot reach it: "
+                    "write the address of this machine"
+                )
             if self.launcher == "local" and host not in _LOCAL:
                 raise ConfigError(
                     f'{table} host is {host!r}, and launcher = "local" starts processes of this '

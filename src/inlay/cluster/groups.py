@@ -24,7 +24,7 @@ class InstanceGroup:
         count: how many there are at the start.
         device: of each, as `engine.device`: one for all, or a list with one for each.
         threads: of each, as `engine.threads`.
-        host: machine that they run on; empty leaves it to the launcher.
+        host: address of the machine that they run on; empty: this one.
         engine: settings that differ from those of all instances.
     """
 
@@ -88,7 +88,7 @@ class StoreNode:
     Attributes:
         memory: a size such as `"4GiB"`.
         disk: a directory and a size, such as `"/var/cache/inlay:20GiB"`.
-        host: machine that it runs on; empty leaves it to the launcher.
+        host: address of the machine that it runs on; empty: this one.
     """
 
     memory: str = "1GiB"

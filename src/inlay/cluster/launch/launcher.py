@@ -24,9 +24,10 @@ class ProcessSpec:
         setup: plain data for standard input. The launcher adds `parent_pid`, of the process which
             holds the other end.
         group, role: of an instance.
-        host: machine that it is to run on; empty leaves it to the launcher.
+        host: address of the machine that it is to run on; empty: the supervisor's.
         device: of an instance, as `engine.device`.
         cpus: that it may use; none: all.
+        num_cpus, num_gpus: to be set aside for it, where a launcher divides machines.
         stop_signal: what asks it to end; 0: the end of its standard input does.
         grace_s: how long it may take then.
     """
@@ -40,6 +41,8 @@ class ProcessSpec:
     host: str = ""
     device: str = ""
     cpus: Sequence[int] = ()
+    num_cpus: int = 0
+    num_gpus: int = 0
     stop_signal: int = 0
     grace_s: float = 6.0
 

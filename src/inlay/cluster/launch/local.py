@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from inlay.cluster.launch.launcher import ProcessSpec, Running, Said
-from inlay.cluster.launch.log_file import LogFile
+from inlay.cluster.launch.log_file import Log, LogFile
 
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class LocalProcess:
 
     where = ""
 
-    def __init__(self, spec: ProcessSpec, log: LogFile) -> None:
+    def __init__(self, spec: ProcessSpec, log: Log) -> None:
         self._log = log
         self._stop_signal = spec.stop_signal
         self._loop = asyncio.get_running_loop()

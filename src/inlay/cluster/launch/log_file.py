@@ -3,9 +3,28 @@
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 TAIL_LINES = 20
+
+
+class Log(Protocol):
+    """Takes what a process writes to its standard error, and lines that none asked for.
+
+    Attributes:
+        tail: the last lines that are not empty.
+    """
+
+    @property
+    def tail(self) -> Sequence[str]: ...  # noqa: D102
+
+    def write(self, data: bytes) -> None:
+        """Append."""
+        ...
+
+    def close(self) -> None:
+        """There will be no more."""
+        ...
 
 
 class LogFile:

@@ -15,7 +15,6 @@ from inlay.cluster.deployment_directory import DeploymentDirectory, Supervised
 from inlay.cluster.launch.launcher import Launcher
 from inlay.cluster.launch.local import LocalLauncher
 from inlay.cluster.supervisor import Supervisor
-from inlay.core.errors import ConfigError
 from inlay.models.source import ModelSource, resolve_model
 from inlay.serve.cluster.port import reserve_port
 from inlay.serve.cluster.specs import DeploymentSpecs, check_settings
@@ -55,14 +54,14 @@ def run_deployment(
         host, port = held.getsockname()[:2]
         specs = DeploymentSpecs(
             deployment,
-            model=str(source.directory) if deployment.launcher == "local" else source.name,
+            model=_model_of(deployment, source),
             model_name=source.name,
             port=port,
             control=supervised.control,
             state=directory.path,
         )
         url = f"http://{shown_host(found.host, host)}:{port}"
-        launcher = _make_launcher(deployment, directory.logs)
+        launcher = _make_launcher(deployment, directory.logs, specs)
         asyncio.run(_supervise(deployment, specs, launcher, supervised, url, say, show))
     say("stopped")
 
@@ -133,10 +132,21 @@ def _resolve(deployment: Deployment, say: Callable[[str], None]) -> ModelSource:
     )
 
 
-def _make_launcher(deployment: Deployment, logs: Path) -> Launcher:
+def _model_of(deployment: Deployment, source: ModelSource) -> str | None:
+    """What processes load: on other machines the files may be elsewhere."""
+    if deployment.launcher == "local":
+        return str(source.directory)
+    if source.is_demo:
+        return None
+    return str(Path(source.name).absolute()) if Path(source.name).exists() else source.name
+
+
+def _make_launcher(deployment: Deployment, logs: Path, specs: DeploymentSpecs) -> Launcher:
     if deployment.launcher == "local":
         return LocalLauncher(logs)
-    raise ConfigError(f'launcher = "{deployment.launcher}" is not built yet: write "local"')
+    from inlay.cluster.launch.ray import RayLauncher
+
+    return RayLauncher(logs, specs.all())
 
 
 def _counted(kind: str, count: int) -> str:

@@ -31,7 +31,7 @@ class DeploymentSpecs:
 
     Args:
         deployment: with its secret.
-        model: directory or name that processes load.
+        model: directory or name that processes load; None: the demo model.
         model_name: that clients use, unless the file has one.
         port: of the dispatchers, free for them.
         control: address of the supervisor's socket.
@@ -45,7 +45,7 @@ class DeploymentSpecs:
         self,
         deployment: Deployment,
         *,
-        model: str,
+        model: str | None,
         model_name: str,
         port: int,
         control: str,
@@ -83,6 +83,8 @@ class DeploymentSpecs:
             host=found.host,
             device=engine.device,
             cpus=self._cpus[self._place(group, index) % len(self._cpus)],
+            num_cpus=engine.threads or 1,
+            num_gpus=engine.placement.tensor_parallel if engine.device.startswith("cuda") else 0,
             setup={
                 "config": msgspec.to_builtins(engine),
                 "instance": {"name": name, "role": role, "listen": _any_port(found.host)},
@@ -166,6 +168,8 @@ class DeploymentSpecs:
     def _engine(self, group: str, index: int) -> EngineConfig:
         deployment = self._deployment
         engine = _engine(deployment, group, index)
+        if deployment.launcher == "ray" and engine.device.startswith("cuda"):
+            engine = replace(engine, device="cuda")  # those that Ray gives it, and no others
         store = self._master if deployment.store else None
         cache = replace(engine.cache, secret=deployment.secret, store=store)
         exchange = engine.exchange
