@@ -87,6 +87,15 @@ def test_times_have_units() -> None:
         ("name = '../x'\n[instances.a]", "name is '../x'"),
         ("launcher = 'rey'\n[instances.a]", "Did you mean ray?"),
         ("[instances.a]\nhost = '10.0.0.2'", 'write launcher = "ray"'),
+        (
+            "launcher = 'ray'\n[instances.a]\nhost = '10.0.0.2'\n[instances.b]",
+            "[instances.b] host is '', where [instances.a] on 10.0.0.2 cannot reach it",
+        ),
+        (
+            "launcher = 'ray'\n[instances.a]\nhost = '10.0.0.2'\n[store.nodes.n]\n"
+            "host = '10.0.0.2'",
+            "[store] host is '127.0.0.1', where [instances.a] on 10.0.0.2 cannot reach it",
+        ),
         ("[engine]\nmodel = 'x'\n[instances.a]", "[engine] model: it is no setting of an engine"),
         ("[engine.cache]\nsecret = 'x'\n[instances.a]", "write secret"),
         ("[engine.cache]\nstore = 'x:1'\n[instances.a]", "add [store] and a node"),

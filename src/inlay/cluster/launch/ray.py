@@ -11,6 +11,7 @@ Actors belong to the supervisor's connection: Ray ends them when that is gone, h
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from inlay.cluster.launch.ray_bundles import machine_of, make_bundles
 from inlay.core.errors import DeploymentError
 
 _CHILDREN = ("dispatcher", "master")
+_ANSWER_S = 5.0
 _RESERVE_S = 30.0
 _SETTLE_S = 5.0  # for Ray to say what became of an actor that we ended
 
@@ -243,6 +245,22 @@ class RayProcess:
         return f"was lost with its Ray actor, for good: {' '.join(str(error).split())}"
 
 
+def _check_address(address: str) -> None:
+    """That a Ray cluster may be at a given address: Ray itself takes a minute to give up.
+
+    Raises:
+        DeploymentError: it is one for clients of Ray, whose actors would outlive a supervisor.
+        OSError: nobody listens there.
+    """
+    if address.startswith("ray://"):
+        raise DeploymentError(
+            f"RAY_ADDRESS is {address}: run inlay up on a machine of the cluster, and leave it out"
+        )
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+
+
 def _connect() -> Any:
     """The module `ray`, connected to the cluster of RAY_ADDRESS, or of this machine."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when Ray is imported
@@ -254,6 +272,7 @@ def _connect() -> Any:
             'launcher = "ray" needs Ray, which is not installed: pip install "inlay[cluster]"'
         ) from None
     try:
+        _check_address(os.environ.get("RAY_ADDRESS", ""))
         ray.init(address="auto", configure_logging=False, log_to_driver=False)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise DeploymentError(

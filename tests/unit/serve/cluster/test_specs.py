@@ -97,6 +97,17 @@ def test_settings_that_there_are_not(change: dict[str, object], words: str) -> N
     assert words in str(caught.value)
 
 
+def test_what_ray_sets_aside() -> None:
+    """Of GPUs it says which, so that an instance takes the first of those that it sees."""
+    decode = {"role": "decode", "count": 2, "device": ["cuda:0", "cuda:1"]}
+    instances = {"prefill": {"role": "prefill", "threads": 3}, "decode": decode}
+    specs = make({**TABLES, "launcher": "ray", "instances": instances})
+    prefill, other = specs.instance("prefill", 0), specs.instance("decode", 1)
+    assert (prefill.num_cpus, prefill.num_gpus, prefill.device) == (3, 0, "auto")
+    assert (other.num_cpus, other.num_gpus, other.device) == (1, 1, "cuda")
+    assert other.setup["config"]["device"] == "cuda"
+
+
 def test_each_instance_has_its_cpus(tmp_path: Path) -> None:
     for cpu, core in enumerate((0, 1, 2, 3, 0, 1, 2, 3)):  # two of a core are 4 apart
         topology = tmp_path / f"cpu{cpu}" / "topology"
