@@ -1,4 +1,4 @@
-"""The HTTP application: every route, the guards before them, and the chat page."""
+"""The HTTP application: every route, the guards before them, and the pages."""
 
 from collections.abc import Awaitable, Callable
 
@@ -13,6 +13,7 @@ from inlay import __version__
 from inlay.serve.admin import AdminRoutes
 from inlay.serve.cluster_routes import ClusterRoutes
 from inlay.serve.config import ServeConfig
+from inlay.serve.dashboard.source import EngineStatus
 from inlay.serve.guard import KeyGuard
 from inlay.serve.openai.chat import ChatRoute
 from inlay.serve.openai.completions import CompletionRoute
@@ -23,6 +24,7 @@ from inlay.serve.openai.tokenize import TokenizeRoutes
 from inlay.serve.service import Service
 from inlay.serve.sessions import SessionRoutes
 from inlay.serve.sglang import SglangRoutes
+from inlay.serve.status_route import StatusRoute
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -30,7 +32,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 def create_app(
     service: Service, config: ServeConfig, cluster: ClusterRoutes | None = None
 ) -> FastAPI:
-    """Put routes, guards and the chat page together.
+    """Put routes, guards and the pages together.
 
     Args:
         cluster: what a dispatcher says of its instances; None behind one engine.
@@ -50,6 +52,7 @@ def create_app(
     sessions = SessionRoutes(service)
     admin, sglang = AdminRoutes(service), SglangRoutes(service)
     health = admin.health if cluster is None else cluster.health
+    status = EngineStatus(service) if cluster is None else cluster.status_of(service)
     generating: list[tuple[str, Handler]] = [
         ("/v1/chat/completions", ChatRoute(service).handle),
         ("/v1/completions", CompletionRoute(service).handle),
@@ -61,6 +64,7 @@ def create_app(
         ("/health", health),
         ("/ping", health),
         ("/version", admin.version),
+        ("/cluster/status", StatusRoute(status).handle),
         ("/metrics", admin.metrics),
         ("/tokenizer_info", tokens.info),
         ("/server_info", sglang.server_info),
@@ -87,7 +91,7 @@ def create_app(
     if config.page:
         from inlay.serve.page import mount_page
 
-        mount_page(app, service, config)
+        mount_page(app, service, config, status)
     if config.api_key is not None:
         app.add_middleware(KeyGuard, api_key=config.api_key)
     if config.cors_origins:

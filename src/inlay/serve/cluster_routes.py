@@ -8,9 +8,11 @@ from starlette.responses import PlainTextResponse, Response
 
 from inlay.cluster.decision_log import KEPT
 from inlay.cluster.dispatcher import Dispatcher
+from inlay.cluster.dispatcher_status import DispatcherStatus
 from inlay.core.clock import Clock
 from inlay.core.errors import RequestError
 from inlay.serve.openai.errors import json_response
+from inlay.serve.service import Service
 
 _NOT_TERMS = ("instance", "chosen")
 
@@ -21,6 +23,12 @@ class ClusterRoutes:
     def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
         self._dispatcher = dispatcher
         self._clock = clock
+
+    def status_of(self, service: Service) -> DispatcherStatus:
+        """Takes the picture of the dispatcher and of what `service` counts in front of it."""
+        return DispatcherStatus(
+            self._dispatcher, service.figures, self._clock, model=service.name
+        )
 
     async def health(self, request: Request) -> Response:
         """200 while an instance takes requests, else 503; with the state of each instance."""

@@ -6,9 +6,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inlay.serve.openai.errors import AuthenticationError, error_response
 
-_OPEN = ("/", "/health", "/favicon.ico")
+_OPEN = ("/", "/dashboard", "/health", "/favicon.ico")
 _OPEN_BELOW = ("/_nicegui/", "/_nicegui_ws/")
-"""The chat page asks for the key itself."""
+"""The chat page and the dashboard ask for the key themselves."""
 
 
 class KeyGuard:

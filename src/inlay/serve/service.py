@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from inlay.cluster.figures import Figures
 from inlay.core.clock import Clock, SystemClock
-from inlay.core.errors import ContextLengthError, EngineDiedError, RequestError
+from inlay.core.errors import ContextLengthError, EngineDiedError, InlayError, RequestError
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
@@ -91,9 +92,11 @@ class Service:
         config: names and limits.
         defaults: sampling defaults of the model.
         model_name: what the user called the model; the served name unless `config` has others.
+        figures: is told of every request; it knows the objectives, where there are some.
 
     Attributes:
         active: requests that run in the engine now.
+        figures: what clients had of late.
         stopping: the engine is being stopped on purpose, so its end is no failure.
     """
 
@@ -106,6 +109,7 @@ class Service:
         defaults: SamplingDefaults | None = None,
         model_name: str | None = None,
         clock: Clock | None = None,
+        figures: Figures | None = None,
     ) -> None:
         self.client = client
         self.text = text
@@ -115,6 +119,7 @@ class Service:
         self.dialect = choose_dialect(text.chat_template)
         self.clock = clock or SystemClock()
         self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
+        self.figures = figures or Figures(self.clock)
         self.limits = SamplingLimits(
             vocab_size=client.info.vocab_size,
             max_n=min(config.max_choices, config.engine.scheduler.max_running),
@@ -293,14 +298,18 @@ class Service:
             InlayError: the request cannot be served, or the engine failed.
         """
         tracker = self.metrics.track(request.arrival_s)
+        watched = self.figures.track(request)
+        failure: InlayError | None = None
         self.active += 1
         try:
             async with aclosing(_closable(self.client.generate(request))) as outputs:
                 async for output in outputs:
                     tracker.saw(output)
+                    watched.saw(output)
                     yield output
-        except EngineDiedError:
-            if self.stopping:
+        except InlayError as error:
+            failure = error
+            if self.stopping and isinstance(error, EngineDiedError):
                 raise ServerStoppingError(
                     "the server stopped before the answer was complete"
                 ) from None
@@ -308,6 +317,7 @@ class Service:
         finally:
             self.active -= 1
             tracker.close()
+            watched.close(failure)
 
     def request(
         self,

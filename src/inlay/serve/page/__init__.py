@@ -11,16 +11,19 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from inlay.serve.config import ServeConfig
+    from inlay.serve.dashboard.source import StatusSource
     from inlay.serve.service import Service
 
 __all__ = ["mount_page"]
 
 
-def mount_page(app: "FastAPI", service: "Service", config: "ServeConfig") -> None:
-    """Put the chat page at `/` of `app`; call it after all other routes are in place.
+def mount_page(
+    app: "FastAPI", service: "Service", config: "ServeConfig", status: "StatusSource"
+) -> None:
+    """Put the chat page at `/` of `app` and the dashboard at `/dashboard`; call it after all other routes are in place.
 
     Cost: imports NiceGUI, about half a second; import `page.app` while the engine loads.
     """
     from inlay.serve.page.app import mount
 
-    mount(app, service, config)
+    mount(app, service, config, status)

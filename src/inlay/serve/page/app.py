@@ -1,9 +1,10 @@
-"""Puts the chat page on the server's own FastAPI app.
+"""Puts the chat page and the dashboard on the server's own FastAPI app.
 
 Imports NiceGUI (about half a second), so the server imports this module only when it has a page to
 show, while the engine loads.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -14,6 +15,8 @@ from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inlay.serve.config import ServeConfig
+from inlay.serve.dashboard.source import StatusSource
+from inlay.serve.dashboard.view import DashboardPage
 from inlay.serve.page.lock import Lock
 from inlay.serve.page.view import ChatPage
 from inlay.serve.page.widgets import LOGO
@@ -39,6 +42,7 @@ class _Desk:
 
     service: Service
     config: ServeConfig
+    status: StatusSource
 
 
 class _PageFiles:
@@ -59,17 +63,17 @@ class _PageFiles:
 
 
 class _PageMount(Mount):
-    """A mount at `/` that takes the page's own paths only; all others are the API's to answer."""
+    """A mount at `/` that takes the pages' own paths only; all others are the API's to answer."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = scope.get("path", "")
-        if path in ("", "/", "/favicon.ico") or path.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        if path in ("", "/", "/dashboard", "/favicon.ico") or path.startswith(("/_nicegui/", "/_nicegui_ws/")):
             return super().matches(scope)
         return Match.NONE, {}
 
 
-def mount(app: FastAPI, service: Service, config: ServeConfig) -> None:
-    """Serve the page from `app`, after all routes that it has.
+def mount(app: FastAPI, service: Service, config: ServeConfig, status: StatusSource) -> None:
+    """Serve the pages from `app`, after all routes that it has.
 
     NiceGUI is one per process and lives as long as the first app that is given here.
     """
@@ -86,23 +90,40 @@ def mount(app: FastAPI, service: Service, config: ServeConfig) -> None:
             show_welcome_message=False,
         )
         app.router.routes.pop()  # the mount that takes every path
-    desk = _Desk(service=service, config=config)
+    desk = _Desk(service=service, config=config, status=status)
     app.router.routes.append(_PageMount("/", app=_PageFiles(core.app, desk)))
 
 
-def _read(name: str) -> str:
-    return files("inlay.serve.page").joinpath(name).read_text(encoding="utf-8")
+def _read(package: str, name: str) -> str:
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def _add_head(*styles: str) -> None:
+    script = _read("inlay.serve.page", "page.js")
+    ui.add_head_html(
+        '<meta name="theme-color" content="#faf8f4"><meta name="robots" content="noindex">'
+        f"<style>{''.join(styles)}</style><script>{script}</script>"
+    )
+
+
+async def _behind_lock(config: ServeConfig, build: Callable[[], Awaitable[None]]) -> None:
+    if config.api_key is None:
+        await build()
+    else:
+        await Lock(config.api_key, build).show()
 
 
 @ui.page("/")
 async def _page(request: Request) -> None:
     desk: _Desk = request.scope["inlay_desk"]
-    ui.add_head_html(
-        '<meta name="theme-color" content="#faf8f4"><meta name="robots" content="noindex">'
-        f"<style>{_read('page.css')}</style><script>{_read('page.js')}</script>"
+    _add_head(_read("inlay.serve.page", "page.css"))
+    await _behind_lock(desk.config, ChatPage(desk.service).build)
+
+
+@ui.page("/dashboard", title="Inlay dashboard")
+async def _dashboard(request: Request) -> None:
+    desk: _Desk = request.scope["inlay_desk"]
+    _add_head(
+        _read("inlay.serve.page", "page.css"), _read("inlay.serve.dashboard", "dashboard.css")
     )
-    page = ChatPage(desk.service)
-    if desk.config.api_key is None:
-        page.build()
-    else:
-        await Lock(desk.config.api_key, page.build).show()
+    await _behind_lock(desk.config, DashboardPage(desk.status, desk.service.name).build)

@@ -6,7 +6,7 @@ the browser tab, until the tab is closed.
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from nicegui import app, ui
 
@@ -19,7 +19,7 @@ _DELAY_S = 0.5  # after a wrong key
 class Lock:
     """A form that calls `on_open` once, after the right key."""
 
-    def __init__(self, api_key: str, on_open: Callable[[], None]) -> None:
+    def __init__(self, api_key: str, on_open: Callable[[], Awaitable[None]]) -> None:
         self._key = api_key
         self._on_open = on_open
 
@@ -30,7 +30,7 @@ class Lock:
         if not self._client.has_socket_connection:
             return  # whoever asked for the page never opened it
         if self._matches(app.storage.tab.get(_REMEMBERED)):
-            self._on_open()
+            await self._on_open()
             return
         self._box = box("lock")
         with self._box, box("lock-card"):
@@ -65,4 +65,4 @@ class Lock:
         app.storage.tab[_REMEMBERED] = given
         self._box.delete()
         with self._client:
-            self._on_open()
+            await self._on_open()

@@ -40,7 +40,7 @@ class ChatPage:
         self.running: asyncio.Task[None] | None = None
         self.next_question: dict[str, int] = {}
 
-    def build(self) -> None:
+    async def build(self) -> None:
         """Draw the page into the current client."""
         self.client = ui.context.client
         self.client.on_disconnect(self._stop_when_gone)
