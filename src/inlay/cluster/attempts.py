@@ -16,6 +16,7 @@ from inlay.cluster.chooser import Chooser
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
+from inlay.cluster.kv_paths import KvPaths, Moving
 from inlay.cluster.requests import Attempt, OpenRequest, Setback
 from inlay.core.clock import Clock
 from inlay.core.errors import (
@@ -30,6 +31,8 @@ from inlay.core.messages import CancelRequest, GenerateRequest, RequestOutput
 
 log = logging.getLogger(__name__)
 
+_PAGE_ID_BYTES = 4
+
 
 class Attempts:
     """Those of one dispatcher; the handler of its instances.
@@ -39,6 +42,7 @@ class Attempts:
         drained: called for an instance that is draining and has nothing more of ours.
 
     Attributes:
+        paths: between which instances keys and values went.
         kv_lost: prompts computed where they are decoded, though another instance was to.
     """
 
@@ -49,6 +53,7 @@ class Attempts:
         clock: Clock,
         drained: Callable[[Instance], None],
     ) -> None:
+        self.paths = KvPaths()
         self.kv_lost = 0
         self._instances = instances
         self._chooser = chooser
@@ -127,7 +132,10 @@ class Attempts:
         if instance is attempt.decode:
             if not attempt.begun:
                 attempt.begun = True
-                self._chooser.begun(attempt.wire_id, self._clock.now())
+                now_s = self._clock.now()
+                self._chooser.begun(attempt.wire_id, now_s)
+                if attempt.moving is not None:
+                    attempt.moving.arrived(now_s)
             attempt.over = attempt.over or output.finished
             attempt.events.put_nowait(output)
         elif output.finished and output.error is None:
@@ -144,7 +152,13 @@ class Attempts:
             self._end_prefill(attempt, cancel=True)
         elif attempt.prefill is not None:
             attempt.prefill.send(target)
+            attempt.moving = self._asked(attempt.prefill, attempt.decode, target)
         # Else the prefill has failed, and the decode instance was told so.
+
+    def _asked(self, prefill: Instance, decode: Instance, target: KvTarget) -> Moving:
+        page_bytes = 0 if decode.info is None else decode.info.engine.page_bytes
+        size_bytes = len(target.pages) // _PAGE_ID_BYTES * page_bytes
+        return self.paths.asked(prefill.name, decode.name, size_bytes, self._clock.now())
 
     def lost(self, instance: Instance, error: InlayError) -> None:
         """See `Handler`."""
@@ -165,6 +179,8 @@ class Attempts:
                 attempt.events.put_nowait(Setback(died, "lost"))
         else:
             self.kv_lost += 1
+            if attempt.moving is not None:
+                attempt.moving.path.lost += 1
             self._end_prefill(attempt)
             attempt.decode.send(KvLost(attempt.wire_id, f"{instance.name}: {error}"))
 

@@ -63,6 +63,11 @@ class Chooser:
         return self._policy
 
     @property
+    def index(self) -> PrefixIndex:
+        """Which instance has which blocks; to be read."""
+        return self._index
+
+    @property
     def state(self) -> ClusterState:
         """Load and timing of the instances."""
         if self._state is None:

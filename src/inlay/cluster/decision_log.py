@@ -42,8 +42,12 @@ class DecisionLog:
         self.reused_blocks += decision.reused_blocks
         self._entries.append((request_id, request, decision, names, now_s))
 
-    def describe(self, now_s: float) -> Iterator[dict[str, Any]]:
-        """Decisions for people and programs, the latest first. Times are ages."""
+    def describe(self, now_s: float, *, candidates: bool = True) -> Iterator[dict[str, Any]]:
+        """Decisions for people and programs, the latest first. Times are ages.
+
+        Args:
+            candidates: say what was compared, too.
+        """
         for request_id, request, decision, names, made_s in reversed(self._entries):
             by_slot = [names.get(slot, "") for slot in range(max(names, default=-1) + 1)]
             yield {
@@ -65,7 +69,7 @@ class DecisionLog:
                 "retry_after_s": (
                     None if decision.refusal is None else decision.refusal.retry_after_s
                 ),
-                "candidates": explain(decision, by_slot),
+                "candidates": explain(decision, by_slot) if candidates else [],
             }
 
 

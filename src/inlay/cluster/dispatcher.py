@@ -24,6 +24,7 @@ from inlay.cluster.chooser import Chooser
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
+from inlay.cluster.kv_paths import KvPaths
 from inlay.cluster.requests import Attempt, OpenRequest, Setback
 from inlay.cluster.slo import SloClass
 from inlay.core.block_hash import ROOT
@@ -91,7 +92,8 @@ class Dispatcher:
 
     Attributes:
         instances: who is there.
-        retries: attempts that followed another one, by why that had ended.
+        retries: attempts that followed another one, by the instance that had that, and why it
+            ended there.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Dispatcher:
     ) -> None:
         self.instances = instances
         self.chooser = chooser
-        self.retries: Counter[str] = Counter()
+        self.retries: Counter[tuple[str, str]] = Counter()
         self._hash_chain = hash_chain
         self._secret = secret
         self._clock = clock
@@ -144,6 +146,20 @@ class Dispatcher:
             seconds=max(progress.seconds for progress in told),
             over=all(progress.over for progress in told),
         )
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait while no instance takes any."""
+        return self._num_waiting
+
+    @property
+    def kv_paths(self) -> KvPaths:
+        """Between which instances keys and values went."""
+        return self._attempts.paths
+
+    def slo_of(self, request: GenerateRequest) -> SloClass:
+        """The objectives of a request."""
+        return self._slo
 
     @property
     def kv_lost(self) -> int:
@@ -328,7 +344,7 @@ class Dispatcher:
             max_output_tokens=message.params.max_tokens or _UNLIMITED,
             priority=message.priority,
             tenant=message.cache_salt,
-            slo=self._slo,
+            slo=self.slo_of(message),
         )
 
     def _set_back(self, live: OpenRequest, attempt: Attempt, setback: Setback) -> None:
@@ -343,7 +359,7 @@ class Dispatcher:
             raise EngineError(f"request {request_id} was lost at its last token: {setback.error}")
         if setback.why == "failed" or live.tries >= self._config.max_tries:
             raise setback.error
-        self.retries[setback.why] += 1
+        self.retries[attempt.decode.name, setback.why] += 1
         log.warning(
             "request goes on elsewhere",
             extra={"request": request_id, "attempt": attempt.wire_id, "reason": setback.error},

@@ -7,12 +7,13 @@ from typing import Any
 from inlay.cluster import picture
 from inlay.cluster.dispatcher import Dispatcher
 from inlay.cluster.figures import Figures
-from inlay.cluster.instances import Instance
+from inlay.cluster.instance import Instance
 from inlay.cluster.status import (
     ClusterStatus,
     DecisionStatus,
     IndexStatus,
     InstanceStatus,
+    PathStatus,
 )
 from inlay.core.clock import Clock
 from inlay.core.errors import EngineError
@@ -64,9 +65,7 @@ class DispatcherStatus:
             del self._stats[name]
         for name, instance in instances.items():
             if name not in self._asking:
-                task = asyncio.ensure_future(self._ask_one(name, instance))
-                self._asking[name] = task
-                task.add_done_callback(lambda _, name=name: self._asking.pop(name))
+                self._asking[name] = asyncio.ensure_future(self._ask_one(name, instance))
         if self._asking:
             await asyncio.wait(list(self._asking.values()), timeout=_PATIENCE_S)
 
@@ -75,11 +74,11 @@ class DispatcherStatus:
             self._stats[name] = await instance.stats(_ANSWER_S)
         except EngineError:
             self._stats.pop(name, None)
+        finally:
+            del self._asking[name]
 
     def _status(self, now_s: float) -> ClusterStatus:
         dispatcher, figures = self._dispatcher, self._figures
-        names = dispatcher.instances.names
-        dispatcher.loads.keep(set(names))
         reference = dispatcher.instances.reference
         retries: dict[str, int] = {}
         for (_, why), count in dispatcher.retries.items():
@@ -91,19 +90,19 @@ class DispatcherStatus:
             policy=dispatcher.chooser.policy.name,
             window_s=picture.WINDOW_S,
             page_tokens=0 if reference is None else reference.engine.page_tokens,
-            instances=[self._instance(name, now_s) for name in names],
+            instances=[self._instance(name, now_s) for name in dispatcher.instances.names],
             traffic=picture.traffic(
                 figures, now_s, waiting=dispatcher.num_waiting, retries=retries
             ),
             classes=picture.classes(figures, now_s),
             history=picture.history(figures.tally, now_s),
-            paths=dispatcher.paths(now_s),
+            paths=self._paths(now_s),
             decisions=self._decisions(now_s),
             index=self._index(),
         )
 
     def _instance(self, name: str, now_s: float) -> InstanceStatus:
-        instances, loads = self._dispatcher.instances, self._dispatcher.loads
+        instances, loads = self._dispatcher.instances, self._dispatcher.instances.loads
         instance = instances.find(name)
         described: dict[str, Any] = {
             "name": name,
@@ -137,6 +136,22 @@ class DispatcherStatus:
         if stats is not None:
             described |= picture.totals(stats)
         return InstanceStatus(**described)
+
+    def _paths(self, now_s: float) -> list[PathStatus]:
+        paths = self._dispatcher.kv_paths
+        paths.keep(set(self._dispatcher.instances.names))
+        return [
+            PathStatus(
+                source=source,
+                target=target,
+                prompts=path.prompts,
+                size_bytes=path.size_bytes,
+                lost=path.lost,
+                last_s=path.last_s,
+                age_s=None if path.used_s is None else now_s - path.used_s,
+            )
+            for (source, target), path in sorted(paths.known.items())
+        ]
 
     def _decisions(self, now_s: float) -> list[DecisionStatus]:
         found = []

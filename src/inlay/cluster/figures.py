@@ -1,8 +1,8 @@
 """What clients have of a server, over the last minutes: rates, latencies, refusals, cache hits.
 
-    watched = figures.track(request)
-    watched.saw(output)     # each one, as the client gets it
-    watched.close(error)    # however it ended
+watched = figures.track(request)
+watched.saw(output)     # each one, as the client gets it
+watched.close(error)    # however it ended
 """
 
 from array import array

@@ -13,6 +13,7 @@ from inlay.cluster.chooser import Chooser
 from inlay.cluster.compatibility import difference
 from inlay.cluster.control import Member, Roster
 from inlay.cluster.instance import Connect, Handler, Instance
+from inlay.cluster.loads import Loads
 from inlay.core.clock import Clock
 from inlay.core.errors import InlayError, NoInstanceError
 from inlay.core.instance_messages import (
@@ -36,6 +37,7 @@ class Instances:
         name: the dispatcher's.
 
     Attributes:
+        loads: how loaded they were of late.
         reference: what the others must be like; None before the first instance.
     """
 
@@ -53,6 +55,7 @@ class Instances:
         self._members: dict[str, Member] = {}
         self._slots: dict[int, Instance] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        self.loads = Loads()
         self.reference: InstanceInfo | None = None
 
     def __iter__(self) -> Iterator[Instance]:
@@ -83,6 +86,10 @@ class Instances:
         """Of all that the roster has, in order."""
         return sorted(self._members)
 
+    def member(self, name: str) -> Member:
+        """What the roster says of an instance that it has."""
+        return self._members[name]
+
     def find(self, name: str) -> Instance | None:
         """An instance that there is a link to."""
         return self._present.get(name)
@@ -110,6 +117,7 @@ class Instances:
         """Be connected to those, and only those, that the roster has."""
         members = {member.name: member for member in roster.members if member.state != "gone"}
         self._members = members
+        self.loads.keep(members.keys())
         for instance in self:
             member = members.get(instance.name)
             if member is None or _where(member) != _where(instance.member):
@@ -150,6 +158,8 @@ class Instances:
 
     def learn(self, instance: Instance, message: KvSnapshot | KvEvents | LoadReport) -> None:
         """An instance says what it has, or has to do."""
+        if isinstance(message, LoadReport):
+            self.loads.saw(instance.name, message, self._clock.now())
         if instance.slot is not None:
             self._chooser.learn(instance.slot, message, self._clock.now())
 

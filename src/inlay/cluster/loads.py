@@ -1,5 +1,6 @@
 """How loaded each instance was, over the last minutes."""
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from inlay.cluster.windows import Ring, num_slots
@@ -11,12 +12,12 @@ class LoadSlot:
     """Of one instance in a slot of time.
 
     Attributes:
-        last: the latest report.
+        busy: most choices that were there: running, waiting, or receiving KV.
         prefill_tokens, prefill_s: prompt tokens computed, in steps that took so long.
         decode_steps, decode_s: steps that had no prompt tokens, and what they took.
     """
 
-    last: LoadReport | None = None
+    busy: int = 0
     prefill_tokens: int = 0
     prefill_s: float = 0.0
     decode_steps: int = 0
@@ -24,7 +25,7 @@ class LoadSlot:
 
 
 class Loads:
-    """By the names of instances. What left is remembered until `forget`."""
+    """By the names of instances."""
 
     def __init__(self) -> None:
         self._rings: dict[str, Ring[LoadSlot]] = {}
@@ -35,7 +36,7 @@ class Loads:
         if ring is None:
             ring = self._rings[name] = Ring(LoadSlot)
         slot = ring.at(now_s)
-        slot.last = report
+        slot.busy = max(slot.busy, report.running + report.waiting + report.receiving)
         for sample in report.samples:
             if sample.prefill_tokens:
                 slot.prefill_tokens += sample.prefill_tokens
@@ -44,7 +45,7 @@ class Loads:
                 slot.decode_steps += 1
                 slot.decode_s += sample.seconds
 
-    def keep(self, names: set[str]) -> None:
+    def keep(self, names: Set[str]) -> None:
         """Forget all other instances."""
         for name in self._rings.keys() - names:
             del self._rings[name]
@@ -61,11 +62,6 @@ class Loads:
         )
 
     def busy(self, name: str, now_s: float) -> list[float]:
-        """Choices that ran or waited at the end of each slot; the last one known holds on."""
+        """The most choices that were there in each slot; 0 where nothing was reported."""
         ring = self._rings.get(name)
-        line, level = [], 0.0
-        for slot in ring.latest(now_s) if ring else ():
-            if slot is not None and slot.last is not None:
-                level = float(slot.last.running + slot.last.waiting + slot.last.receiving)
-            line.append(level)
-        return line
+        return [float(slot.busy) if slot else 0.0 for slot in (ring.latest(now_s) if ring else ())]

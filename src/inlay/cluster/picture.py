@@ -12,7 +12,7 @@ from inlay.cluster.status import (
     RefusalStatus,
     TrafficStatus,
 )
-from inlay.cluster.windows import SLOT_S, Spread, Tally
+from inlay.cluster.windows import NUM_SLOTS, SLOT_S, Spread, Tally
 from inlay.core.messages import EngineStats
 
 WINDOW_S = 60.0
@@ -73,7 +73,7 @@ def history(tally: Tally, now_s: float) -> HistoryStatus:
     return HistoryStatus(
         slot_s=SLOT_S,
         requests=tally.series("requests", now_s),
-        refused=[sum(parts) for parts in zip(*refused, strict=True)],
+        refused=[sum(parts) for parts in zip(*refused, [0.0] * NUM_SLOTS, strict=True)],
         prompt_tokens=tally.series("prompt_tokens", now_s),
         hit_tokens={tier: tally.series(f"hit_tokens:{tier}", now_s) for tier in HIT_TIERS},
     )

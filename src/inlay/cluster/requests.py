@@ -16,6 +16,7 @@ from inlay.core.messages import GenerateRequest, RequestOutput, RequestTimes
 if TYPE_CHECKING:
     from inlay.cluster.decision import Decision
     from inlay.cluster.instance import Instance
+    from inlay.cluster.kv_paths import Moving
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Attempt:
         decode: who answers.
         prefill: who computes the prompt for it, until that has ended; else None.
         events: outputs of `decode`, as they come.
+        moving: its KV, once that was asked for.
         begun: whether an output has come.
         over: nothing more will come of it.
         output_tokens: of the request, once that is finished.
@@ -52,6 +54,7 @@ class Attempt:
     decode: "Instance"
     prefill: "Instance | None"
     events: "asyncio.Queue[RequestOutput | Setback]" = field(default_factory=asyncio.Queue)
+    moving: "Moving | None" = None
     begun: bool = False
     over: bool = False
     output_tokens: int | None = None

@@ -42,7 +42,11 @@ REUSED_TOKENS = _cluster(
     "Prompt tokens that chosen instances were taken to have in their caches.",
 )
 RETRIES = _cluster(
-    "dispatch_retries", "counter", "Requests that went on elsewhere, by reason.", "reason"
+    "dispatch_retries",
+    "counter",
+    "Requests that went on elsewhere, by where they had been and why.",
+    "instance",
+    "reason",
 )
 KV_LOST = _cluster(
     "dispatch_kv_lost",

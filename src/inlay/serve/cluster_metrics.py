@@ -33,8 +33,8 @@ class ClusterCollector(Collector):
             decisions.add_metric([policy, outcome], count)
         yield decisions
         retries = _family(CounterMetricFamily, names.RETRIES)
-        for reason, count in self._dispatcher.retries.items():
-            retries.add_metric([reason], count)
+        for labels, count in self._dispatcher.retries.items():
+            retries.add_metric(labels, count)
         yield retries
         for metric, value in (
             (names.REUSED_TOKENS, self._dispatcher.reused_tokens),

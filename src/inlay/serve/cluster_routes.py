@@ -26,9 +26,7 @@ class ClusterRoutes:
 
     def status_of(self, service: Service) -> DispatcherStatus:
         """Takes the picture of the dispatcher and of what `service` counts in front of it."""
-        return DispatcherStatus(
-            self._dispatcher, service.figures, self._clock, model=service.name
-        )
+        return DispatcherStatus(self._dispatcher, service.figures, self._clock, model=service.name)
 
     async def health(self, request: Request) -> Response:
         """200 while an instance takes requests, else 503; with the state of each instance."""

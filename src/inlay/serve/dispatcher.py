@@ -22,6 +22,7 @@ import zmq
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.control import Roster
 from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
+from inlay.cluster.figures import Figures
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
 from inlay.cluster.policies import DEFAULT_POLICY, make_policy
@@ -119,7 +120,16 @@ class DispatcherProcess:
         engine = EngineConfig(model=str(source.directory), scheduler=scheduler)
         config = dataclasses.replace(self._config, engine=engine)
         defaults = SamplingDefaults.load(source.directory)
-        service = Service(self.dispatcher, text, config, defaults=defaults, model_name=source.name)
+        figures = Figures(self._clock, slo_of=self.dispatcher.slo_of)
+        service = Service(
+            self.dispatcher,
+            text,
+            config,
+            defaults=defaults,
+            model_name=source.name,
+            clock=self._clock,
+            figures=figures,
+        )
         service.metrics.add(ClusterCollector(self.dispatcher))
         return service, create_app(service, config, ClusterRoutes(self.dispatcher, self._clock))
 

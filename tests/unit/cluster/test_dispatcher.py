@@ -91,7 +91,7 @@ async def test_a_lost_instance_is_not_seen_by_the_client(
     again = await second.until(GenerateRequest)
     assert [len(tokens) for tokens in again.produced] == ([had] * n if had else [])
     assert [output.prompt_tokens for output in reading.outputs] == [40] + [None] * 5
-    assert cluster.dispatcher.retries == {"lost": 1}
+    assert cluster.dispatcher.retries == {("a", "lost"): 1}
     if had:
         times = reading.outputs[-1].times
         assert times is not None and times.arrival_s == 99.0
@@ -135,7 +135,7 @@ async def test_a_full_instance_sends_it_elsewhere(make: Callable[..., Cluster]) 
     full.output(failure_output(wire_id(full), OverloadedError("8 requests are waiting")))
     await reading.end()
     assert reading.text() == expected()
-    assert cluster.dispatcher.retries == {"refused": 1}
+    assert cluster.dispatcher.retries == {("a", "refused"): 1}
 
 
 async def test_all_full_is_overload(make: Callable[..., Cluster]) -> None:

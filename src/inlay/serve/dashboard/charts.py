@@ -92,7 +92,9 @@ class _Scale:
 
     def __init__(self, top: float, num_values: int) -> None:
         power = 10.0 ** math.floor(math.log10(top))
-        self.top = next(m * power for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if m * power >= top * 0.999)
+        self.top = next(
+            m * power for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if m * power >= top * 0.999
+        )
         self._step = (WIDTH - _LEFT) / max(1, num_values - 1)
 
     def x(self, at: int) -> float:

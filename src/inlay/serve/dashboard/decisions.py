@@ -98,7 +98,7 @@ def _candidates(rows: list[dict[str, Any]]) -> str:
     terms = [name for name in rows[0] if name not in _NOT_TERMS]
     head = "".join(f"<th>{escape(_title(name))}</th>" for name in terms)
     body = "".join(
-        f'<tr{" class=chosen" if row["chosen"] else ""}><th>{escape(row["instance"])}'
+        f"<tr{' class=chosen' if row['chosen'] else ''}><th>{escape(row['instance'])}"
         + ("<small> chosen</small>" if row["chosen"] else "")
         + "</th>"
         + "".join(f"<td>{_term(name, row[name])}</td>" for name in terms)

@@ -151,11 +151,9 @@ def _latency(label: str, percentile: str, of: ClassStatus, window: str) -> str:
     spread, slo_s = (of.ttft, of.ttft_slo_s) if label == "TTFT" else (of.itl, of.itl_slo_s)
     value_s = spread.p90_s if percentile == "p90" else spread.p99_s
     below = "no objective" if slo_s is None else f"objective {numbers.duration(slo_s)}"
-    meaning = (
-        f"{percentile} of class {of.name}, {window}; "
-        + ("arrival to first token" if label == "TTFT" else "each gap between tokens")
-        + f"; p50 is {spread.p50_s * 1e3:.1f} ms" * (spread.p50_s is not None)
-    ) if spread.p50_s is not None else f"No request of class {of.name}, {window}"
+    what = "arrival to first token" if label == "TTFT" else "each gap between tokens"
+    median = "none" if spread.p50_s is None else f"p50 is {spread.p50_s * 1e3:.1f} ms"
+    meaning = f"{what}, {percentile} of class {of.name}, {window}: {median}"
     late = value_s is not None and slo_s is not None and value_s > slo_s
     return _tile(f"{label} {percentile}", numbers.duration(value_s), below, meaning, late)
 
@@ -165,7 +163,7 @@ def _no_latency(label: str) -> str:
 
 
 def _latency_chart(title: str, kind: str, of: ClassStatus | None, slot_s: float) -> str:
-    keys = (("p50", "p50"), ("p99", "p99"))
+    keys: tuple[tuple[str, str], ...] = (("p50", "p50"), ("p99", "p99"))
     if of is None:
         return _card(title, "", keys, empty("No request yet."))
     slo_s = of.ttft_slo_s if kind == "ttft" else of.itl_slo_s

@@ -17,8 +17,7 @@ _REFRESH_S = 1.0
 _log = logging.getLogger(__name__)
 
 _PICK = (
-    "(e) => { const row = e.target.closest('[data-request]'); "
-    "if (row) emit(row.dataset.request); }"
+    "(e) => { const row = e.target.closest('[data-request]'); if (row) emit(row.dataset.request); }"
 )
 
 
@@ -45,15 +44,18 @@ class DashboardPage:
                 self._part(charts, "charts")
                 with _panel("Objectives", "wide"):
                     self._part(classes, "scroll")
-                with box("thirds"):
+                with box("halves"):
                     with _panel("KV pool"):
                         self._part(pool)
-                    with _panel("Paths of KV between instances"):
-                        self._part(paths)
-                    with _panel("Refused requests"):
-                        self._part(refusals)
-                with box("decisions"):
-                    with _panel("Decisions", note="click one to see why"):
+                    with box("stack"):
+                        with _panel("Paths of KV between instances"):
+                            self._part(paths, "scroll")
+                        with _panel("Refused requests"):
+                            self._part(refusals)
+                with box("halves"):
+                    with _panel(
+                        "Decisions", note="click one to see why; they hold still under the pointer"
+                    ):
                         self._list = self._part(self._decisions, "scroll")
                     with _panel("Why this instance"):
                         self._why = raw(
@@ -65,9 +67,7 @@ class DashboardPage:
         self._draw(status)
         self._timer = ui.timer(_REFRESH_S, self._refresh)
         ui.on("visible", lambda event: self._watch(bool(event.args)))
-        ui.context.client.run_javascript(
-            'if (document.hidden) emitEvent("visible", false)'
-        )
+        ui.context.client.run_javascript('if (document.hidden) emitEvent("visible", false)')
 
     def _header(self, status: ClusterStatus) -> None:
         with box(tag="header"):

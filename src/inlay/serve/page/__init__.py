@@ -20,7 +20,7 @@ __all__ = ["mount_page"]
 def mount_page(
     app: "FastAPI", service: "Service", config: "ServeConfig", status: "StatusSource"
 ) -> None:
-    """Put the chat page at `/` of `app` and the dashboard at `/dashboard`; call it after all other routes are in place.
+    """Put the chat page at `/` of `app`, the dashboard at `/dashboard`; call it after all routes.
 
     Cost: imports NiceGUI, about half a second; import `page.app` while the engine loads.
     """

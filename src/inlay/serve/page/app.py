@@ -67,7 +67,9 @@ class _PageMount(Mount):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = scope.get("path", "")
-        if path in ("", "/", "/dashboard", "/favicon.ico") or path.startswith(("/_nicegui/", "/_nicegui_ws/")):
+        if path in ("", "/", "/dashboard", "/favicon.ico") or path.startswith(
+            ("/_nicegui/", "/_nicegui_ws/")
+        ):
             return super().matches(scope)
         return Match.NONE, {}
 
