@@ -122,6 +122,30 @@ HTTP_REQUESTS = Metric(
     "499 means that the client went away first.",
     labels=("status",),
 )
+REFUSED = Metric(
+    name="inlay_requests_refused",
+    kind="counter",
+    help="Requests that were not taken for now, by error code.",
+    labels=("code",),
+)
+FAILED = Metric(
+    name="inlay_requests_failed",
+    kind="counter",
+    help="Requests that ended with an error, by its code.",
+    labels=("code",),
+)
+SLO_REQUESTS = Metric(
+    name="inlay_slo_requests",
+    kind="counter",
+    help="Finished requests by class, and whether they kept all its objectives (kept, missed).",
+    labels=("class", "outcome"),
+)
+SLO_OBJECTIVE = Metric(
+    name="inlay_slo_objective_seconds",
+    kind="gauge",
+    help="Objectives of each class that there were requests of (ttft, itl, tbt).",
+    labels=("class", "objective"),
+)
 RUNNING = Metric(
     name="inlay_requests_running",
     kind="gauge",
@@ -301,6 +325,9 @@ SERVER_METRICS = (
     HTTP_REQUESTS,
 )
 """Metrics that the HTTP process counts itself."""
+
+FIGURES_METRICS = (REFUSED, FAILED, SLO_REQUESTS, SLO_OBJECTIVE)
+"""Those that it reads from its figures when they are asked for."""
 
 ENGINE_METRICS = (
     RUNNING,

@@ -31,7 +31,7 @@ def banner(
         "",
     ]
     if page:
-        lines += ["Chat page:", f"  {url}/", ""]
+        lines += ["Chat page, dashboard:", f"  {url}/", f"  {url}/dashboard", ""]
     question = '{"messages": [{"role": "user", "content": "What does lantern mean?"}]}'
     lines += [
         "Try it with curl:",

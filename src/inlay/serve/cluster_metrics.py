@@ -1,24 +1,27 @@
 """The metrics of a dispatcher: its numbers at the time of asking."""
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from inlay.cluster.dispatcher import Dispatcher
+from inlay.cluster.picture import WINDOW_S
 from inlay.core import cluster_metrics as names
+from inlay.core.clock import Clock
 from inlay.core.metrics import Metric
+from inlay.serve.metrics import empty_family
 
-F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
+_SPEEDS = (names.INSTANCE_PREFILL_SPEED, names.INSTANCE_DECODE_STEP)
 
 
 class ClusterCollector(Collector):
     """See the module."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
         self._dispatcher = dispatcher
+        self._clock = clock
 
     def describe(self) -> Iterable[Family]:
         """Nothing: the families are known when they are asked for."""
@@ -28,11 +31,11 @@ class ClusterCollector(Collector):
         """All families."""
         yield from self._instances()
         log = self._dispatcher.chooser.log
-        decisions = _family(CounterMetricFamily, names.DECISIONS)
+        decisions = empty_family(CounterMetricFamily, names.DECISIONS)
         for (policy, outcome), count in log.outcomes.items():
             decisions.add_metric([policy, outcome], count)
         yield decisions
-        retries = _family(CounterMetricFamily, names.RETRIES)
+        retries = empty_family(CounterMetricFamily, names.RETRIES)
         for labels, count in self._dispatcher.retries.items():
             retries.add_metric(labels, count)
         yield retries
@@ -41,10 +44,34 @@ class ClusterCollector(Collector):
             (names.KV_LOST, self._dispatcher.kv_lost),
         ):
             yield CounterMetricFamily(metric.name, metric.help, value=value)
+        yield from self._index()
+        yield from self._paths()
+
+    def _index(self) -> Iterator[Family]:
+        index = self._dispatcher.chooser.index
+        for metric, value in (
+            (names.INDEX_BLOCKS, len(index)),
+            (names.INDEX_BYTES, index.memory_bytes()),
+        ):
+            yield GaugeMetricFamily(metric.name, metric.help, value=value)
+
+    def _paths(self) -> Iterator[Family]:
+        families = [
+            (empty_family(CounterMetricFamily, metric), field)
+            for metric, field in (
+                (names.PATH_PROMPTS, "prompts"),
+                (names.PATH_BYTES, "size_bytes"),
+                (names.PATH_LOST, "lost"),
+            )
+        ]
+        for pair, path in self._dispatcher.kv_paths.known.items():
+            for family, field in families:
+                family.add_metric(pair, getattr(path, field))
+        yield from (family for family, _ in families)
 
     def _instances(self) -> Iterator[Family]:
         families = {
-            metric.name: _family(GaugeMetricFamily, metric)
+            metric.name: empty_family(GaugeMetricFamily, metric)
             for metric in (
                 names.INSTANCE_READY,
                 names.INSTANCE_REQUESTS,
@@ -52,6 +79,9 @@ class ClusterCollector(Collector):
                 names.INSTANCE_PREFILL_TOKENS,
                 names.INSTANCE_CONTEXT_TOKENS,
                 names.INSTANCE_PAGES,
+                names.INSTANCE_BLOCKS,
+                names.INSTANCE_PREFILL_SPEED,
+                names.INSTANCE_DECODE_STEP,
             )
         }
 
@@ -66,6 +96,13 @@ class ClusterCollector(Collector):
             if instance is None:
                 continue
             add(names.INSTANCE_REQUESTS, len(instance.attempts), name)
+            if instance.slot is not None:
+                blocks = self._dispatcher.chooser.index.num_blocks(instance.slot)
+                add(names.INSTANCE_BLOCKS, blocks, name)
+            speeds = instances.loads.speeds(name, self._clock.now(), WINDOW_S)
+            for metric, speed in zip(_SPEEDS, speeds, strict=True):
+                if speed is not None:
+                    add(metric, speed, name)
             load = instance.report
             if load is None:
                 continue
@@ -78,7 +115,3 @@ class ClusterCollector(Collector):
             add(names.INSTANCE_PAGES, load.pages_cached, name, "cached")
             add(names.INSTANCE_PAGES, used, name, "used")
         yield from families.values()
-
-
-def _family(kind: type[F], metric: Metric) -> F:
-    return kind(metric.name, metric.help, labels=metric.labels)

@@ -130,7 +130,7 @@ class DispatcherProcess:
             clock=self._clock,
             figures=figures,
         )
-        service.metrics.add(ClusterCollector(self.dispatcher))
+        service.metrics.add(ClusterCollector(self.dispatcher, self._clock))
         return service, create_app(service, config, ClusterRoutes(self.dispatcher, self._clock))
 
     async def first_instance(self) -> None:

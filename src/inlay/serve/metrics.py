@@ -1,6 +1,7 @@
 """Counts what happens to requests, and writes it in the Prometheus text form."""
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
@@ -267,6 +268,14 @@ class _AliasCollector(Collector):
                 sample.value,
             )
         return made
+
+
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
+
+
+def empty_family(kind: type[F], metric: names.Metric) -> F:
+    """A family of a metric with labels, to which values are added."""
+    return kind(metric.name, metric.help, labels=metric.labels)
 
 
 def _gauge(metric: names.Metric, value: float) -> GaugeMetricFamily:

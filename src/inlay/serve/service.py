@@ -27,6 +27,7 @@ from inlay.core.messages import (
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
 from inlay.serve.events import ChatDelta, ChatEnd, ChatEvent, ChatStart, Usage
+from inlay.serve.figures_metrics import FiguresCollector
 from inlay.serve.metrics import ServerMetrics
 from inlay.serve.openai.errors import ModelNameError, ServerStoppingError
 from inlay.serve.openai.protocol import ChatRequest, GenerationBody
@@ -120,6 +121,7 @@ class Service:
         self.clock = clock or SystemClock()
         self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
         self.figures = figures or Figures(self.clock)
+        self.metrics.add(FiguresCollector(self.figures))
         self.limits = SamplingLimits(
             vocab_size=client.info.vocab_size,
             max_n=min(config.max_choices, config.engine.scheduler.max_running),

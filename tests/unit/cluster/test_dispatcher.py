@@ -313,9 +313,12 @@ async def test_a_divided_request(make: Callable[..., Cluster]) -> None:
     decode.target(rest.request_id)
     assert (await prefill.until(KvTarget)).request_id == rest.request_id
     prefill.output(RequestOutput(request_id=rest.request_id, finished=True))
+    cluster.clock.advance(0.3)
     decode.answer(rest.request_id)
     await reading.end()
     assert reading.text() == expected()
+    path = cluster.dispatcher.kv_paths.known["p", "d"]
+    assert (path.prompts, path.lost, path.last_s) == (1, 0, pytest.approx(0.3))
     assert not [one for one in prefill.heard + decode.heard if isinstance(one, CancelRequest)]
 
 

@@ -1,5 +1,6 @@
 """The HTTP side of a dispatcher: health, decisions, metrics, refusals."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from inlay.cluster.control import Roster
+from inlay.cluster.status import ClusterStatus
 from inlay.core import cluster_metrics
+from inlay.core.instance_messages import LoadReport, StepSample
 from inlay.models.text import Text
 from inlay.serve.app import create_app
 from inlay.serve.cluster_metrics import ClusterCollector
@@ -33,8 +37,14 @@ async def front(tokenizer_directory: Path) -> AsyncIterator[Front]:
     await cluster.add("b")
     config = ServeConfig(page=False)
     text = Text.load(tokenizer_directory)
-    service = Service(cluster.dispatcher, text, config, model_name="m")
-    service.metrics.add(ClusterCollector(cluster.dispatcher))
+    service = Service(
+        cluster.dispatcher,
+        text,
+        config,
+        model_name="m",
+        clock=cluster.clock,
+    )
+    service.metrics.add(ClusterCollector(cluster.dispatcher, cluster.clock))
     app = create_app(service, config, ClusterRoutes(cluster.dispatcher, cluster.clock))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://inlay") as client:
@@ -96,7 +106,7 @@ async def test_metrics_count_decisions(front: Front) -> None:
     (sample,) = families[cluster_metrics.DECISIONS.name].samples
     assert sample.labels == {"policy": "round_robin", "outcome": "whole"} and sample.value == 1
     ready = families[cluster_metrics.INSTANCE_READY.name].samples
-    assert {sample.labels["instance"]: sample.value for sample in ready} == {"a": 1, "b": 1}
+    assert {sample.labels["instance_name"]: sample.value for sample in ready} == {"a": 1, "b": 1}
     assert families["inlay_requests_running"].samples[0].value == 2
 
 
@@ -107,3 +117,49 @@ async def test_the_id_is_in_the_answer(front: Front) -> None:
     assert answer.headers["X-Request-Id"] == answer.json()["id"]
     sent = [name for one in front.cluster.stand_ins.values() for name in one.requests]
     assert any(name.endswith(answer.json()["id"]) for name in sent)
+
+
+async def test_the_status_has_instances_decisions_and_what_clients_had(front: Front) -> None:
+    cluster = front.cluster
+    await front.client.post("/v1/completions", json=BODY)
+    sample = StepSample(100, 0, 0, 0, 0.5)
+    cluster.stand_ins["a"].tell(
+        LoadReport(
+            run_id="a-1",
+            waiting=2,
+            running=1,
+            receiving=0,
+            prefill_tokens=30,
+            context_tokens=7,
+            pages_total=100,
+            pages_free=60,
+            pages_cached=30,
+            samples=(sample,),
+        )  # fmt: skip
+    )
+    while not (load := cluster.instances.find("a").report) or not load.samples:  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+    answer = await front.client.get("/cluster/status")
+    status = msgspec.json.decode(answer.content, type=ClusterStatus)
+    first, second = status.instances
+    assert (first.name, first.state, first.role, second.name) == ("a", "ready", "both", "b")
+    assert (first.waiting, first.prefill_tokens, first.pages_used) == (2, 30, 10)
+    assert (first.prefill_tokens_per_s, first.decode_step_s) == (200.0, None)
+    assert first.busy[-1] == 3 and first.hit_tokens["host"] == 2
+    assert status.traffic.requests_total == 1 and status.classes[0].finished == 1
+    (decision,) = status.decisions
+    assert (decision.outcome, decision.decode, decision.measured_ttft_s) == ("whole", "a", 0.0)
+    # Half a second long it is the same, then another one.
+    cluster.stand_ins["b"].close()
+    while cluster.instances.find("b").info:  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+    assert (await front.client.get("/cluster/status")).content == answer.content
+    cluster.clock.advance(1.0)
+    later = (await front.client.get("/cluster/status")).json()
+    assert later["instances"][1]["state"] != "ready" and later["decisions"][0]["age_s"] == 1.0
+
+
+async def test_the_status_of_a_cluster_without_instances(front: Front) -> None:
+    front.cluster.instances.follow(Roster(number=2, members=()))
+    status = (await front.client.get("/cluster/status")).json()
+    assert status["instances"] == [] and status["index"]["blocks"] == 0

@@ -40,7 +40,7 @@ def serve(
     threads: Threads = None,
     assignments: Set = None,
 ) -> None:
-    """Serve a model over HTTP: the OpenAI API under /v1, a chat page at /."""
+    """Serve a model over HTTP: the OpenAI API under /v1, pages at / and /dashboard."""
     config = make_config(
         model=model,
         host=host,

@@ -37,7 +37,7 @@ class DashboardPage:
         status = await self._source.take()
         with box("shell dashboard"):
             self._header(status)
-            with box("board", tag="main"):
+            with box("board"):
                 self._part(tiles, "tiles")
                 with _panel("Instances", "wide"):
                     self._part(instances, "scroll")

@@ -61,6 +61,7 @@ class ChatPage:
             text(self.model.name, "model").props(f'title="{self.model.info.architecture}"')
             box("spring")
             self.status.header()
+            raw('<a class="ghost" href="/dashboard"><span>Dashboard</span></a>')
             button("New chat", self.new_chat, symbol="plus", classes="ghost", hint="New chat")
             button(
                 "",
