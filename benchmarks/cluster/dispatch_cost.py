@@ -1,4 +1,4 @@
-"""cluster/dispatch_cost: how many requests a second one core can name, look up and place."""
+"""cluster/dispatch_cost: how many requests a second one core can name, look up, place and pass."""
 
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.case import Run
+from benchmarks.cluster.dispatching import passing
 from benchmarks.triples import Comparison, Samples
 from inlay.cluster.decision import RequestView
 from inlay.cluster.policies import make_policy
@@ -75,8 +76,10 @@ def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
         yield rate("matches_per_s", params, one, matching(one))
         per_block = one.index.memory_bytes() / len(one.index)
         yield Samples(name="bytes_per_block", params=params, values=[per_block])
+    filled.clear()
     for params in run.params("hash_us"):
         yield hashing(run, params)
+    yield from passing(run)
 
 
 def rate(

@@ -37,8 +37,13 @@ class Fleet:
     folder: Path
 
     @contextmanager
-    def dispatcher(self, policy: str, **setup: Any) -> Iterator[str]:
-        """A dispatcher that serves, before empty prefix caches; its URL."""
+    def dispatcher(self, policy: str, *, warm: bool = True, **setup: Any) -> Iterator[str]:
+        """A dispatcher that serves, before empty prefix caches; its URL.
+
+        Args:
+            warm: it has seen how long some prompts take.
+            setup: other fields of `DispatcherSetup`.
+        """
         process = RunningDispatcher(
             self.members, self.folder, model=str(self.model), policy=policy, seed=0, **setup
         )
@@ -46,6 +51,8 @@ class Fleet:
             if not process.url:
                 raise RuntimeError(f"the dispatcher does not start: {process.first_line}")
             wait_until_ready(process.url, len(self.members))
+            if warm:
+                play(process.url, _warming(len(self.members)))
             httpx.post(f"{process.url}/reset_prefix_cache", timeout=READY_S).raise_for_status()
             yield process.url
 
@@ -67,20 +74,19 @@ def running(model: Path, folder: Path, roles: Sequence[Role], **config: Any) -> 
             instances.append(instance)
         members = tuple(instance.wait_ready().member for instance in instances)
         fleet = Fleet(model, members, folder)
-        warm(fleet)
+        with fleet.dispatcher("round_robin", warm=False) as url:
+            answered(play(url, _warming(len(members))))
         yield fleet
 
 
-def warm(fleet: Fleet) -> None:
-    """Prompts of several lengths at each instance, which computes what only the first needs."""
+def _warming(num_instances: int) -> list[Arrival]:
+    """Prompts of several lengths for each instance."""
     draw = random.Random(0)
-    arrivals = [
+    return [
         Arrival(0.0, random_prompt(draw, tokens), 4)
         for tokens in _WARM_TOKENS
-        for _ in fleet.members
+        for _ in range(num_instances)
     ]
-    with fleet.dispatcher("round_robin") as url:
-        answered(play(url, arrivals))
 
 
 def wait_until_ready(url: str, num_instances: int) -> None:

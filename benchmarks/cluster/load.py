@@ -33,15 +33,25 @@ class Reply:
 
 
 def play(
-    url: str, arrivals: Sequence[Arrival], timeout_s: float = TIMEOUT_S
+    url: str,
+    arrivals: Sequence[Arrival],
+    *,
+    concurrency: int | None = None,
+    stream: bool = True,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[RequestRecord]:
     """Send each request at its time, greedy, and wait for all; what fails is recorded so.
 
-    `due_s` of the records counts from the first arrival's time, in the same clock as the others.
+    Args:
+        concurrency: most requests at once; later ones wait. None for no cap.
+        stream: without it a record has no times of tokens but that of the answer.
+
+    Returns:
+        A record for each; all times are in one clock, `due_s` by the arrival's time.
     """
     host = urlsplit(url).netloc
-    requests = [_encode(host, arrival) for arrival in arrivals]
-    start_s, replies = uvloop.run(_play(host, requests, arrivals, timeout_s))
+    requests = [_encode(host, arrival, stream) for arrival in arrivals]
+    start_s, replies = uvloop.run(_play(host, requests, arrivals, concurrency, timeout_s))
     return [
         _read(index, start_s + arrival.time_s, reply)
         for index, (arrival, reply) in enumerate(zip(arrivals, replies, strict=True))
@@ -64,15 +74,15 @@ def answered(records: Sequence[RequestRecord]) -> list[RequestRecord]:
     return list(records)
 
 
-def _encode(host: str, arrival: Arrival) -> bytes:
+def _encode(host: str, arrival: Arrival, stream: bool) -> bytes:
     body = json.dumps(
         {
             "prompt": arrival.prompt,
             "max_tokens": arrival.output_tokens,
             "temperature": 0,
             "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
         }
     ).encode()
     head = (
@@ -83,17 +93,24 @@ def _encode(host: str, arrival: Arrival) -> bytes:
 
 
 async def _play(
-    host: str, requests: Sequence[bytes], arrivals: Sequence[Arrival], timeout_s: float
+    host: str,
+    requests: Sequence[bytes],
+    arrivals: Sequence[Arrival],
+    concurrency: int | None,
+    timeout_s: float,
 ) -> tuple[float, list[Reply]]:
     replies = [Reply() for _ in requests]
     idle: list[_Connection] = []
+    gate = asyncio.Semaphore(concurrency or len(requests))
     start_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for request, arrival, reply in zip(requests, arrivals, replies, strict=True):
             delay_s = start_s + arrival.time_s - time.perf_counter()
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
-            tasks.create_task(_ask(host, idle, request, reply, timeout_s))
+            await gate.acquire()
+            task = tasks.create_task(_ask(host, idle, request, reply, timeout_s))
+            task.add_done_callback(lambda _: gate.release())
     for connection in idle:
         connection.close()
     return start_s, replies
@@ -181,6 +198,8 @@ def _read(index: int, due_s: float, reply: Reply) -> RequestRecord:
         body = b"".join(piece for _, piece in reply.pieces)[:300].decode(errors="replace")
         record.error = reply.error or f"HTTP {reply.status}: {body}"
         return record
+    if reply.pieces[0][1].startswith(b"{"):
+        record.on_event(b"".join(piece for _, piece in reply.pieces), reply.finished_s)
     rest = b""
     for now_s, piece in reply.pieces:
         *lines, rest = (rest + piece).split(b"\n")
