@@ -47,7 +47,7 @@ class Fleet:
         process = RunningDispatcher(
             self.members, self.folder, model=str(self.model), policy=policy, seed=0, **setup
         )
-        with ended(process):
+        with ended(process), _noted(process.log):
             if not process.url:
                 raise RuntimeError(f"the dispatcher does not start: {process.first_line}")
             wait_until_ready(process.url, len(self.members))
@@ -77,6 +77,16 @@ def running(model: Path, folder: Path, roles: Sequence[Role], **config: Any) -> 
         with fleet.dispatcher("round_robin", warm=False) as url:
             answered(play(url, _warming(len(members))))
         yield fleet
+
+
+@contextmanager
+def _noted(log: Path) -> Iterator[None]:
+    """Errors have the end of a log with them, which is gone with its folder."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"{log.name}: {log.read_text()[-2000:]}")
+        raise
 
 
 def _warming(num_instances: int) -> list[Arrival]:
