@@ -30,7 +30,7 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         admission: fields of `cluster.admission.AdmissionConfig`.
         slo: objectives by class: fields of `cluster.slo.SloClass`.
         tenants: by name; what the policy and admission know of them.
-        timing: file of timing models that `inlay calibrate` wrote.
+        timing: directory of timing models that `inlay calibrate` wrote; None: where it writes.
         seed: of the policy's draws; None: random.
         instance_wait_s: how long a request waits while no instance takes requests.
     """

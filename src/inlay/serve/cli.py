@@ -20,6 +20,7 @@ from inlay.core.settings import read_settings
 from inlay.serve.commands.bench_serve import bench_serve
 from inlay.serve.commands.bench_store import bench_store
 from inlay.serve.commands.bench_transfer import bench_transfer
+from inlay.serve.commands.calibrate import calibrate
 from inlay.serve.commands.chat import chat
 from inlay.serve.commands.convert import convert
 from inlay.serve.commands.doctor import doctor
@@ -83,6 +84,7 @@ def build_app() -> typer.Typer:
     app.command("scale")(scale)
     app.command("drain")(drain)
     app.command("down")(down)
+    app.command("calibrate")(calibrate)
     store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")
     store.callback()(lambda: None)
     store.command("master")(store_master)

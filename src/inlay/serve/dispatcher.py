@@ -42,6 +42,7 @@ from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
 from inlay.engine.config import EngineConfig, SchedulerConfig
+from inlay.serve.cluster.calibration import timing_directory
 from inlay.serve.config import ServeConfig
 from inlay.serve.http_server import BACKLOG, StopSignals, bind, http_server, shown_host
 
@@ -235,7 +236,7 @@ async def _drain(
 
 def make_chooser(setup: DispatcherSetup) -> Chooser:
     """The policy and what it goes by."""
-    timing = None if setup.timing is None else Path(setup.timing)
+    timing = timing_directory() if setup.timing is None else Path(setup.timing)
     policy = make_policy(setup.policy or DEFAULT_POLICY, setup.policy_options, setup.seed)
     return Chooser(policy, admission=None, timing=timing)
 
