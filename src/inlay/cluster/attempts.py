@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from inlay.cluster.chooser import Chooser
-from inlay.cluster.decision import Decision, RequestView
+from inlay.cluster.decision import Copy, Decision, RequestView
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
 from inlay.cluster.kv_paths import KvPaths, Moving
@@ -91,6 +91,19 @@ class Attempts:
                 "prefill": decode.name if prefill is None else prefill.name,
             },
         )
+        return attempt
+
+    def start_copy(self, copy: Copy, message: GenerateRequest, digests: bytes) -> Attempt:
+        """Have one instance send a prompt, which it has nearly all of, to another one."""
+        wire_id = f"{next(self._numbers)}:{message.request_id}"
+        now_s = self._clock.now()
+        source, target = self._instances.at(copy.source), self._instances.at(copy.target)
+        attempt = Attempt(wire_id, None, target, source)
+        message = msgspec.structs.replace(message, request_id=wire_id, age_s=0.0)
+        self._chooser.copying(copy.target, digests, now_s)
+        target.attempts[wire_id] = source.attempts[wire_id] = attempt
+        self._send(target, attempt, msgspec.structs.replace(message, phase="decode"))
+        self._send(source, attempt, msgspec.structs.replace(message, phase="prefill"))
         return attempt
 
     def make_room(self, decision: Decision) -> None:

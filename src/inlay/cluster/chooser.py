@@ -81,6 +81,7 @@ class Chooser:
         engine = info.engine
         if self._state is None:
             self._state = ClusterState(engine.page_tokens, engine.page_bytes)
+            self._state.copies = bool(info.transfer)
         slot = self._index.add()
         self._state.join(
             slot,
@@ -161,6 +162,10 @@ class Chooser:
         self.state.dispatched(attempt_id, request, decision, now_s)
         for slot in {decision.prefill, decision.decode}:
             self._index.expect(slot, request.digests, now_s)
+
+    def copying(self, slot: int, digests: bytes, now_s: float) -> None:
+        """Blocks are on their way to an instance."""
+        self._index.expect(slot, digests, now_s)
 
     def begun(self, attempt_id: str, now_s: float) -> None:
         """The first output came."""

@@ -21,6 +21,7 @@ import msgspec
 
 from inlay.cluster.attempts import Attempts
 from inlay.cluster.chooser import Chooser
+from inlay.cluster.copies import Copies
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
@@ -94,6 +95,7 @@ class Dispatcher:
         instances: who is there.
         retries: attempts that followed another one, by the instance that had that, and why it
             ended there.
+        copies: of blocks, from instance to instance.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Dispatcher:
         self._open_ids: set[str] = set()
         self._num_waiting = 0
         self._attempts = Attempts(instances, chooser, clock, drained)
+        self.copies = Copies(self._attempts, clock)
 
     @property
     def info(self) -> EngineInfo:
@@ -258,6 +261,7 @@ class Dispatcher:
     def close(self) -> None:
         """Leave all instances. Requests that are open end with `EngineDiedError`."""
         self._config = DispatcherConfig(max_tries=1, instance_wait_s=0.0)
+        self.copies.close()
         self.instances.close()
 
     # A request's way
@@ -311,6 +315,13 @@ class Dispatcher:
                     raise live.setbacks[-1].error
                 await self._wait_for_instance()
                 continue
+            if decision.copy is not None and not live.copied:
+                # Once: what has come, or has not, is seen by the next choice.
+                live.copied = True
+                await self.copies.run(decision.copy, live, self.info.page_tokens)
+                continue
+            if decision.replicate is not None:
+                self.copies.ahead(decision.replicate, live, self.info.page_tokens)
             if decision.preempt is not None:
                 self._attempts.make_room(decision)
             return self._attempts.start(live, self._view(live), decision)

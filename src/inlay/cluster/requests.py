@@ -39,7 +39,7 @@ class Attempt:
 
     Attributes:
         wire_id: its id there, no other attempt's of this dispatcher.
-        decision: where it goes, and why.
+        decision: where it goes, and why; None of a copy of blocks.
         decode: who answers.
         prefill: who computes the prompt for it, until that has ended; else None.
         events: outputs of `decode`, as they come.
@@ -50,7 +50,7 @@ class Attempt:
     """
 
     wire_id: str
-    decision: "Decision"
+    decision: "Decision | None"
     decode: "Instance"
     prefill: "Instance | None"
     events: "asyncio.Queue[RequestOutput | Setback]" = field(default_factory=asyncio.Queue)
@@ -73,6 +73,7 @@ class OpenRequest:
         setbacks: why attempts ended before the request did.
         refused_by: runs of instances that would not take it.
         first_token_s: when it came.
+        copied: whether blocks were copied for it.
     """
 
     message: GenerateRequest
@@ -83,6 +84,7 @@ class OpenRequest:
     setbacks: list[Setback] = field(default_factory=list)
     refused_by: set[str] = field(default_factory=set)
     first_token_s: float | None = None
+    copied: bool = False
 
     @property
     def num_tokens(self) -> int:

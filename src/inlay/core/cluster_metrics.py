@@ -56,6 +56,12 @@ KV_LOST = _cluster(
     "counter",
     "Prompts computed where they are decoded, since those computed elsewhere did not come.",
 )
+COPIED_BLOCKS = _cluster(
+    "dispatch_copied_blocks",
+    "counter",
+    "Blocks that an instance got from another since they were wanted there.",
+)
+COPIES_FAILED = _cluster("dispatch_copies_failed", "counter", "Copies of blocks that did not come.")
 INSTANCE_BLOCKS = _cluster(
     "instance_blocks", "gauge", "Reusable blocks there that this dispatcher knows of.", INSTANCE
 )

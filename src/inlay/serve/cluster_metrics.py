@@ -42,6 +42,8 @@ class ClusterCollector(Collector):
         for metric, value in (
             (names.REUSED_TOKENS, self._dispatcher.reused_tokens),
             (names.KV_LOST, self._dispatcher.kv_lost),
+            (names.COPIED_BLOCKS, self._dispatcher.copies.copied_blocks),
+            (names.COPIES_FAILED, self._dispatcher.copies.failed),
         ):
             yield CounterMetricFamily(metric.name, metric.help, value=value)
         yield from self._index()
