@@ -5,13 +5,11 @@ and hear the same news. The policy sees them as they are at the moment of a choi
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.decision_log import DecisionLog
@@ -144,8 +142,8 @@ class Chooser:
         """
         if self._state is None:
             return None
-        with _without(self._state, excluded):
-            if not np.isfinite(self._state.closed_decode_s).any():
+        with self._state.without(excluded):
+            if not self._state.num_open:
                 return None
             matches_S = self._index.match(request.digests, now_s)
             chooses = self._admission if admit and self._admission is not None else self._policy
@@ -210,21 +208,3 @@ def timing_kind(info: InstanceInfo) -> str:
 def _role(info: InstanceInfo) -> Role:
     """Of an instance; one that can exchange no KV has to compute both."""
     return info.role if info.transfer else "both"
-
-
-@contextmanager
-def _without(state: ClusterState, excluded: Sequence[int]) -> Iterator[None]:
-    """Close slots for one choice. Where none is for decoding, those that compute prompts do."""
-    prefill_S, decode_S = state.closed_prefill_s, state.closed_decode_s
-    splits_S = state.splits
-    state.closed_prefill_s, state.closed_decode_s = prefill_S.copy(), decode_S.copy()
-    for slot in excluded:
-        state.closed_prefill_s[slot] = state.closed_decode_s[slot] = np.inf
-    if not np.isfinite(state.closed_decode_s).any():
-        state.closed_decode_s = state.closed_prefill_s.copy()
-        state.splits = np.zeros_like(splits_S)
-    try:
-        yield
-    finally:
-        state.closed_prefill_s, state.closed_decode_s = prefill_S, decode_S
-        state.splits = splits_S

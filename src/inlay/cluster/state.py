@@ -11,6 +11,8 @@ Shapes: `S` slots, `L` levels of priority.
 """
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -33,6 +35,7 @@ WORK_MEMORY_S = 10.0
 """Over which `recent_work_s` is a decaying sum."""
 _OUTPUTS_GUESS = 200.0  # tokens of an output, before any was seen
 _SOON_S = 1e-3
+_WORST_TENTH = 1.75  # the mean of the worst tenth, in standard deviations above the mean
 
 
 def level_of(priority: int) -> int:
@@ -49,9 +52,12 @@ class ClusterState:
         copies: whether instances give blocks to each other when a `Decision.copy` asks for it.
 
     Attributes:
-        closed_prefill_s, closed_decode_s, closed_both_s: 0 where a phase may be put, or all of a
-            request, and infinite elsewhere: added to a cost, it leaves only candidates. Roles are
-            a preference: where no instance has one, all others take its part.
+        closed_prefill_s, closed_decode_s: 0 where a phase may be put, infinite elsewhere: added to
+            a cost, it leaves only candidates. Where no instance has a role, all others take its
+            part.
+        closed_short_s: as `closed_prefill_s` for prompts with at most `chunk` tokens to compute;
+            instances that decode take them, too.
+        chunk: most prompt tokens of one request in a step.
         splits: whether a slot only computes prompts, so that its requests decode elsewhere.
         base_s, token_s, pair_s: computing `n - r` tokens behind `r` known ones takes
             `base_s + (n - r) * (token_s + pair_s * (n + r) / 2)`, with what decodes there now.
@@ -67,7 +73,8 @@ class ClusterState:
         pages_free, pages_cached, pages_total: as reported.
         coming_pages: of them, wanted by requests that the report cannot have counted.
         sending_bytes: KV that a slot has still to send.
-        num_prefill, num_splits: how many take prompts, and how many only these.
+        num_open, num_prefill, num_splits: how many there are to choose from, how many of them
+            take prompts of any length, and how many only prompts.
         live: requests sent and not finished, by id.
         outputs: mean tokens of an output, over the latest requests.
     """
@@ -83,7 +90,7 @@ class ClusterState:
         self.live: dict[str, LiveRequest] = {}
         self.outputs = _OUTPUTS_GUESS
         self.closed_prefill_s, self.closed_decode_s = _empty(), _empty()
-        self.closed_both_s = _empty()
+        self.closed_short_s, self.chunk = _empty(), _empty()
         self.splits: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self.base_s, self.token_s, self.pair_s = _empty(), _empty(), _empty()
         self.relative_std = _empty()
@@ -99,12 +106,15 @@ class ClusterState:
         self.sending_bytes = _empty()
         self.num_prefill = 0
         self.num_splits = 0
+        self.num_open = 0
         self._worked_s = 0.0  # time to which recent_work_s has decayed
         # Of own requests: seconds of work not done, sums of the times at which those that decode
         # end and those that come begin, and how many of the first there are.
         self._left_s: Floats = np.zeros((NUM_LEVELS, 0))
         self._foreign_s: Floats = np.zeros(0)
         self._end_sum_s, self._reach_sum_s, self._own_rows = _empty(), _empty(), _empty()
+        self._excluded: frozenset[int] = frozenset()
+        self._num_outputs = 1  # the guess
         self._slots: list[_Slot | None] = []
 
     # Who is there.
@@ -138,6 +148,7 @@ class ClusterState:
             if isinstance(array, np.ndarray):
                 array[..., slot] = 0
         self.max_rows[slot] = max_running
+        self.chunk[slot] = prefill_chunk
         self.pages_total[slot] = self.pages_free[slot] = pages_total
         self._open()
         self._refresh(slot)
@@ -160,6 +171,20 @@ class ClusterState:
         """It has another role from now on; what it has stays."""
         self._slot(slot).role = role
         self._open()
+
+    @contextmanager
+    def without(self, slots: Sequence[int]) -> Iterator[None]:
+        """Close these for one choice; the others take their part."""
+        if not slots:
+            yield
+            return
+        self._excluded = frozenset(slots)
+        self._open()
+        try:
+            yield
+        finally:
+            self._excluded = frozenset()
+            self._open()
 
     def role(self, slot: int) -> SlotRole:
         """Of the instance in a slot."""
@@ -269,7 +294,8 @@ class ClusterState:
         if live is None:
             return
         if output_tokens is not None:
-            self.outputs += 0.02 * (output_tokens - self.outputs)
+            self._num_outputs += 1
+            self.outputs += (output_tokens - self.outputs) * max(0.02, 1 / self._num_outputs)
         for slot in {live.prefill, live.decode}:
             self._slot(slot).here.pop(request_id, None)
         if not live.decoding:
@@ -306,20 +332,32 @@ class ClusterState:
         decay = math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
         return float(self.recent_work_s.sum()) * decay / (WORK_MEMORY_S * self.num_prefill)
 
-    def rows_after(self, ahead_s: float, now_s: float) -> tuple[Floats, Floats]:
-        """Rows and tokens of context that will decode at each slot in `ahead_s` seconds.
+    def utilisation_of(self, slots: list[int], now_s: float) -> float:
+        """Share of the time of these slots for which they were sent work of late."""
+        decay = math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
+        return float(self.recent_work_s[slots].mean()) * decay / WORK_MEMORY_S
+
+    def best_effort(self, slot: int) -> list[LiveRequest]:
+        """Requests of the lowest level that decode at a slot."""
+        here = self._slot(slot).here.values()
+        return [x for x in here if x.decoding and x.level == NUM_LEVELS - 1]
+
+    def load_after(self, slot: int, ahead_s: float, now_s: float) -> tuple[float, float]:
+        """Rows and tokens of context that will decode at a slot in `ahead_s` seconds.
 
         Those that come begin, and those that decode end, evenly around the mean of their expected
         times: that takes sums by slot, and no look at each request.
         """
-        own = np.maximum(self._own_rows, 1.0)
-        left_s = np.maximum(self._end_sum_s / own - now_s, _SOON_S)
-        gone = np.minimum(ahead_s / (2.0 * left_s), 1.0)
-        gone[self._own_rows == 0] = 0.0
-        reach_s = np.maximum(self._reach_sum_s / np.maximum(self.coming_rows, 1.0) - now_s, _SOON_S)
-        begun = np.minimum(ahead_s / (2.0 * reach_s), 1.0)
-        rows = self.rows * (1.0 - gone) + self.coming_rows * begun
-        return rows, self.context_tokens * (1.0 - gone) + self.coming_tokens * begun
+        gone = begun = 0.0
+        if own := float(self._own_rows[slot]):
+            # Where they run longer than expected, what is left is no shorter for it.
+            least_s = self.outputs * float(self.step_s[slot]) / 2
+            gone = _share_by(ahead_s, max(float(self._end_sum_s[slot]) / own - now_s, least_s))
+        if coming := float(self.coming_rows[slot]):
+            begun = _share_by(ahead_s, float(self._reach_sum_s[slot]) / coming - now_s)
+        rows = float(self.rows[slot]) * (1.0 - gone) + coming * begun
+        tokens = float(self.context_tokens[slot]) * (1.0 - gone)
+        return rows, tokens + float(self.coming_tokens[slot]) * begun
 
     def tbt_s(self, rows: Floats, context_tokens: Floats) -> Floats:
         """Mean of the worst tenth of gaps where so much decodes, the new request included.
@@ -330,6 +368,7 @@ class ClusterState:
         extra_rows, extra_tokens = rows - self.rows, context_tokens - self.context_tokens
         step_s: Floats = self.step_s + self.row_s * extra_rows + self.context_s * extra_tokens
         step_s += mixed * self.chunk_s
+        step_s *= self.relative_std * _WORST_TENTH + 1.0
         return step_s
 
     def tbt_at_s(self, slot: int, rows: float, context_tokens: float) -> float:
@@ -338,7 +377,8 @@ class ClusterState:
         extra_s = float(self.row_s[slot]) * (rows - float(self.rows[slot]))
         extra_tokens = context_tokens - float(self.context_tokens[slot])
         extra_s += float(self.context_s[slot]) * extra_tokens
-        return float(self.step_s[slot]) + extra_s + mixed * float(self.chunk_s[slot])
+        late = 1.0 + _WORST_TENTH * float(self.relative_std[slot])
+        return (float(self.step_s[slot]) + extra_s + mixed * float(self.chunk_s[slot])) * late
 
     # Inside.
 
@@ -360,19 +400,22 @@ class ClusterState:
     def _open(self) -> None:
         """Who may be chosen changed."""
         roles = [
-            "" if one is None or one.draining or one.role == "store" else one.role
-            for one in self._slots
+            ""
+            if one is None or one.draining or one.role == "store" or slot in self._excluded
+            else one.role
+            for slot, one in enumerate(self._slots)
         ]
         both = np.array([role != "" for role in roles], dtype=bool)
         prefill = np.array([role in ("prefill", "both") for role in roles], dtype=bool)
         decode = np.array([role in ("decode", "both") for role in roles], dtype=bool)
         prefill = prefill if prefill.any() else both
         decode = decode if decode.any() else both
-        self.closed_both_s = np.where(both, 0.0, np.inf)
+        self.closed_short_s = np.where(both, 0.0, np.inf)
         self.closed_prefill_s = np.where(prefill, 0.0, np.inf)
         self.closed_decode_s = np.where(decode, 0.0, np.inf)
         self.splits = both & ~decode
         self.num_prefill, self.num_splits = int(prefill.sum()), int(self.splits.sum())
+        self.num_open = int(both.sum())
 
     def _refresh(self, slot: int) -> None:
         """Bring the times of steps up to what decodes there now."""
@@ -466,6 +509,11 @@ class _Slot:
         self.draining = False
         self.position = 0.0  # mean position of the tokens that were sent here to compute
         self.here: dict[str, LiveRequest] = {}  # in the order in which they were sent
+
+
+def _share_by(ahead_s: float, mean_s: float) -> float:
+    """Of events that lie evenly around `mean_s` from now, the share that is over by `ahead_s`."""
+    return min(max(ahead_s, 0.0) / (2.0 * max(mean_s, _SOON_S)), 1.0)
 
 
 def _empty() -> Floats:

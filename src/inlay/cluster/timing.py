@@ -36,7 +36,7 @@ Coefficients = NDArray[np.float64]
 _FORMAT = "inlay timing 1"
 _MEMORY_STEPS = 2000.0  # steps after which an observation counts 1/e
 _OUTLIER = 2.5  # in standard deviations; what is beyond counts less
-_PRIOR_STEPS = 1.0  # how many steps the prior is worth, for each coefficient
+_PRIOR_STEPS = 0.05  # how many steps the prior is worth, for each coefficient
 _SCALE_STEPS = 16  # first ones, which also set the scale of the prior
 
 
@@ -141,10 +141,11 @@ class TimingModel:
         keep = np.exp(-len(timed) / self._config.memory_steps)
         self._errors *= keep
         self._errors += (len(timed), float(np.sum(np.minimum(error_S, 2 * limit) ** 2)))
-        # Relative to the smaller of both times: an expectation that is far off must not silence
-        # the steps that would correct it.
-        scaled_SF = x_SF * self._prior * (1.0 / np.minimum(expected_S, seconds_S))[:, None]
-        target_S = seconds_S / np.minimum(expected_S, seconds_S)
+        # Relative to what is expected, whose error is not that of the step; where that is far too
+        # little, to the step itself, or a bad start would weigh more than all that follows.
+        unit_S = np.maximum(expected_S, seconds_S / 2)
+        scaled_SF = x_SF * self._prior / unit_S[:, None]
+        target_S = seconds_S / unit_S
         self._squares_FF *= keep
         self._squares_FF += scaled_SF.T @ (scaled_SF * weight_S[:, None])
         self._products_F *= keep

@@ -51,6 +51,7 @@ def test_engine_settings_of_a_group_are_laid_over_those_of_all() -> None:
         scheduler.max_running = 64
         scheduler.prefill_chunk = 256
         [dispatcher]
+        policy = "kv_centric"
         options = {balancing_threshold = 2.5}
         """
     )
@@ -109,7 +110,7 @@ def test_times_have_units() -> None:
         ("[tenants.t]\nweight = 0\n[instances.a]", "weight is 0.0: it must be above 0"),
         ("[dispatcher]\nport = 70000\n[instances.a]", "[dispatcher] port is 70000"),
         ("[dispatcher]\npolicy = 'best'\n[instances.a]", "policy 'best' is not one of random,"),
-        ("[dispatcher.options]\nx = 1\n[instances.a]", "[dispatcher] policy kv_centric, options"),
+        ("[dispatcher.options]\nx = 1\n[instances.a]", "[dispatcher] policy inlay, options"),
         ("[instances.a]\ncount = 2\ndevice = 'cuda:0'", "a-1 is on cuda:0, as a-0 is"),
         ("[instances.a]\ncount = 3\ndevice = ['cpu', 'cpu']", "2 entries and count is 3"),
     ],

@@ -54,11 +54,12 @@ def test_matches_of_other_lengths_than_the_state_are_fitted(policy: Policy) -> N
 
 
 def test_decisions_explain_themselves(policy: Policy) -> None:
-    state = state_of("both", "both", "decode")
+    state = state_of("both", "both", "prefill")
     state.drain(1)
     decision = policy.choose(request(), matches(1, 2, 3), state, 0.0)
-    rows = explain(decision, ["a", "b", "c"])
-    assert rows[0]["instance"] == "a" and rows[0]["chosen"] is True
+    names = ["a", "b", "c"]
+    rows = explain(decision, names)
+    assert rows[0]["chosen"] is (rows[0]["instance"] == names[decision.prefill])
     assert all(np.isfinite(row["cost"]) for row in rows)
     assert "b" not in {row["instance"] for row in rows}
 
@@ -124,3 +125,49 @@ def test_unknown_names_and_options_are_told() -> None:
         make_policy("kv_centric", {"threshold": 2})
     with pytest.raises(ConfigError, match=r"balancing_threshold must be at least 1, got 0\.5"):
         make_policy("kv_centric", {"balancing_threshold": 0.5})
+
+
+def test_inlay_splits_long_prompts_and_not_short_rests() -> None:
+    policy = make_policy("inlay")
+    state = state_of("prefill", "decode")
+    assert policy.choose(request(8000), matches(0, 0), state, 0.0).split
+    decision = policy.choose(request(8000), matches(0, 480), state, 0.0)
+    assert (decision.prefill, decision.decode, decision.reused_blocks) == (1, 1, 480)
+
+
+@pytest.mark.parametrize(("queue_s", "chosen"), [(0.0, 0), (2.0, 1)])
+def test_inlay_computes_twice_only_while_an_instance_is_free(queue_s: float, chosen: int) -> None:
+    state = state_of("both", "both")
+    sent(state, "a", 0, 0.0, work_s=queue_s)
+    sent(state, "b", 1, 0.0, work_s=queue_s + 0.3)
+    # Waiting takes longer than computing what the other has; but then others wait for that.
+    assert make_policy("inlay").choose(request(3000), matches(0, 100), state, 0.0).prefill == chosen
+
+
+def test_inlay_asks_for_a_second_holder_of_a_hot_prefix_ahead_of_need() -> None:
+    policy = make_policy("inlay")
+    state = state_of("both", "both", "both", copies=True)
+    digests = bytes(16 * 400)
+    copies = []
+    for step in range(200):
+        now_s = step * 0.05
+        decision = policy.choose(request(6800, digests=digests), matches(0, 400, 0), state, now_s)
+        if decision.replicate is not None:
+            copies.append((now_s, decision.replicate))
+    assert copies
+    first_s, copy = copies[0]
+    assert (copy.source, copy.first_block, copy.num_blocks) == (1, 0, 400)
+    assert first_s < 5.0
+    gaps = np.diff([at_s for at_s, _ in copies])
+    assert (gaps >= 2.0 - 1e-9).all()  # not asked for again and again while it is on its way
+
+
+def test_inlay_leaves_the_turns_of_a_conversation_where_they_are() -> None:
+    policy = make_policy("inlay")
+    state = state_of("both", "both", copies=True)
+    for turn in range(1, 100):
+        digests = b"".join(i.to_bytes(16, "little") for i in range(4 * turn + 4))
+        decision = policy.choose(
+            request(64 * turn + 100, digests=digests), matches(4 * turn, 0), state, turn * 0.1
+        )
+        assert decision.replicate is None and decision.prefill == 0

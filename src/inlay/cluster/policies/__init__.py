@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from inlay.cluster.policies.inlay import Inlay
 from inlay.cluster.policies.kv_centric import KvCentric
 from inlay.cluster.policies.least_loaded import LeastLoaded
 from inlay.cluster.policies.local_cache_aware import LocalCacheAware
 from inlay.cluster.policies.policy import Blocks, Policy
 from inlay.cluster.policies.random import Random
+from inlay.cluster.policies.roles import RoleChange, RoleConfig, RolePlanner
 from inlay.cluster.policies.round_robin import RoundRobin
 from inlay.core.errors import ConfigError
 
@@ -17,20 +19,26 @@ __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
     "Blocks",
+    "Inlay",
     "KvCentric",
     "LeastLoaded",
     "LocalCacheAware",
     "Policy",
     "Random",
+    "RoleChange",
+    "RoleConfig",
+    "RolePlanner",
     "RoundRobin",
     "make_policy",
 ]
 
-_ALL: tuple[type[Policy], ...] = (Random, RoundRobin, LeastLoaded, LocalCacheAware, KvCentric)
+_ALL: tuple[type[Policy], ...] = (
+    Random, RoundRobin, LeastLoaded, LocalCacheAware, KvCentric, Inlay,
+)  # fmt: skip
 POLICIES: Mapping[str, Callable[..., Policy]] = {policy.name: policy for policy in _ALL}
 """By the names that deployments use."""
 
-DEFAULT_POLICY = "kv_centric"
+DEFAULT_POLICY = Inlay.name
 
 
 def make_policy(

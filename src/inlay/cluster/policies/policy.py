@@ -71,6 +71,16 @@ def work_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Float
     return work_S
 
 
+def work_same_s(request: RequestView, num_blocks: int, state: ClusterState) -> Floats:
+    """`work_s` where every slot has the same blocks; a new array."""
+    known = num_blocks * state.page_tokens
+    num_new = request.num_tokens - known
+    work_S: Floats = state.token_s * num_new
+    work_S += state.pair_s * (num_new * (request.num_tokens + known) * 0.5)
+    work_S += state.base_s
+    return work_S
+
+
 def decode_cost_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Floats:
     """Of a request that is computed elsewhere: how much later it would be finished at each slot.
 

@@ -1,0 +1,176 @@
+"""Refuses at arrival what would miss its objectives, or make others miss theirs.
+
+Load is a predicted time over the objective for it, and 1 is full. `early` takes what decodes now
+for what will decode when the request gets there, one prefill later, so that many are taken while
+many compute prompts and none while these decode: prefill and decode swing against each other.
+`predicted` adds those that will have begun by then and leaves out those that will have ended.
+
+Source: Mooncake (FAST'25; arXiv 2407.00079, section 7); there the prediction is of the whole pool,
+here of the instance that was chosen.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from inlay.cluster.decision import Decision, Refusal, RequestView
+from inlay.cluster.policies.policy import Blocks, Policy
+from inlay.cluster.shares import Shares
+from inlay.cluster.state import ClusterState
+from inlay.core.errors import ConfigError
+
+AdmissionMode = Literal["off", "early", "predicted"]
+_MODES: tuple[AdmissionMode, ...] = ("off", "early", "predicted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionConfig:
+    """When requests are refused.
+
+    Attributes:
+        mode: `off` takes everything that an instance takes; see above.
+        max_load: predicted time over objective at which a request is refused. Below 1 keeps a
+            reserve for predictions that are wrong.
+        max_wait_s: the same for the predicted wait before a prompt is computed, whatever the
+            objectives: it bounds the queues.
+        share_s: time over which a tenant's use of the cluster counts against its share.
+        min_retry_s, max_retry_s: bounds of Retry-After.
+    """
+
+    mode: AdmissionMode = "predicted"
+    max_load: float = 0.9
+    max_wait_s: float = 60.0
+    share_s: float = 30.0
+    min_retry_s: float = 0.5
+    max_retry_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise ConfigError(f"admission.mode {self.mode!r} is not one of {', '.join(_MODES)}")
+        for name in ("max_load", "max_wait_s", "share_s", "min_retry_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"admission.{name} must be above 0, got {getattr(self, name)}")
+        if not self.max_retry_s >= self.min_retry_s:
+            raise ConfigError(
+                f"admission.max_retry_s must be at least min_retry_s ({self.min_retry_s}), got "
+                f"{self.max_retry_s}"
+            )
+
+
+class Admission:
+    """A policy behind a gate: `choose` as a policy has it, with refusals.
+
+    While there is room everybody is taken. When load rises, a tenant that uses more than its share
+    of the work is refused first: its load counts as many times as it is above its share. Best
+    effort (priority above 0) has no objectives, and gives up its place to a request that has.
+
+    Args:
+        weights: of tenants, 1 where there is none; shares are in proportion to them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: AdmissionConfig | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self._policy = policy
+        self._config = config or AdmissionConfig()
+        self._shares = Shares(weights or {}, self._config.share_s)
+
+    @property
+    def name(self) -> str:
+        """Of the policy."""
+        return self._policy.name
+
+    def choose(
+        self, request: RequestView, matches_S: Blocks, state: ClusterState, now_s: float
+    ) -> Decision:
+        """The policy's decision, or a refusal. See `Policy.choose`.
+
+        A request that is taken counts as work of its tenant.
+        """
+        decision = self._policy.choose(request, matches_S, state, now_s)
+        if decision.refusal is not None or self._config.mode == "off":
+            return decision
+        excess = self._shares.excess(request.tenant, now_s)
+        limit = self._config.max_load / excess
+        prompt_load = self._prompt_load(request, decision)
+        decode_load, tbt_s = self._decode_load(request, decision, state, now_s, 0)
+        if prompt_load > limit:
+            return self._refuse(
+                decision,
+                f"the first token is expected after {decision.ttft_s:.3g} s",
+                decision.ttft_s * (1.0 - limit / prompt_load),
+                excess,
+            )
+        if decode_load > limit:
+            victim = self._victim(request, decision, state)
+            if victim is None or limit < self._decode_load(request, decision, state, now_s, 1)[0]:
+                # Rows end evenly over the time that an output takes.
+                output_s = state.outputs * tbt_s
+                return self._refuse(
+                    decision,
+                    f"a gap between tokens is expected to take {tbt_s:.3g} s"
+                    if tbt_s / request.slo.tbt_s >= decode_load
+                    else "no room is expected where it would decode",
+                    output_s * (1.0 - limit / decode_load),
+                    excess,
+                )
+            decision = msgspec.structs.replace(decision, preempt=victim)
+        self._shares.used(request.tenant, decision.work_s, now_s)
+        return decision
+
+    def _prompt_load(self, request: RequestView, decision: Decision) -> float:
+        load = decision.wait_s / self._config.max_wait_s
+        return load if request.priority > 0 else max(load, decision.ttft_s / request.slo.ttft_s)
+
+    def _decode_load(
+        self,
+        request: RequestView,
+        decision: Decision,
+        state: ClusterState,
+        now_s: float,
+        fewer: int,
+    ) -> tuple[float, float]:
+        """Load where it would decode when it gets there, and the expected TBT.
+
+        Args:
+            fewer: rows that make room for it.
+        """
+        slot = decision.decode
+        rows, tokens = float(state.rows[slot]), float(state.context_tokens[slot])
+        if self._config.mode == "predicted":
+            rows, tokens = state.load_after(slot, decision.ttft_s, now_s)
+        rows += 1 - fewer
+        tokens += request.num_tokens * (1 - fewer)
+        tbt_s = state.tbt_at_s(slot, rows, tokens)
+        if request.priority > 0:
+            return 0.0, tbt_s
+        objective_s = min(request.slo.tbt_s, request.slo.itl_s)
+        # Rows are counted, not predicted: they need no reserve.
+        room = rows / max(float(state.max_rows[slot]), 1.0) * self._config.max_load
+        return max(tbt_s / objective_s, room if math.isfinite(objective_s) else 0.0), tbt_s
+
+    def _victim(self, request: RequestView, decision: Decision, state: ClusterState) -> str | None:
+        """The best-effort request to take away: the one with the least to compute again."""
+        if request.priority > 0:
+            return None
+        there = state.best_effort(decision.decode)
+        return min(there, key=lambda live: live.num_tokens).request_id if there else None
+
+    def _refuse(self, decision: Decision, reason: str, retry_s: float, excess: float) -> Decision:
+        config = self._config
+        if excess > 1.0:
+            reason += f", and its tenant has {excess:.2g} times its share of the cluster"
+        retry_after_s = min(max(retry_s, config.min_retry_s), config.max_retry_s)
+        return Decision(
+            policy=decision.policy,
+            ttft_s=decision.ttft_s,
+            tbt_s=decision.tbt_s,
+            refusal=Refusal(reason, retry_after_s),
+            terms=decision.terms,
+        )

@@ -1,0 +1,131 @@
+"""Who is refused, when, and what that does to those who are not."""
+
+import numpy as np
+import pytest
+
+from inlay.cluster.admission import Admission, AdmissionConfig
+from inlay.cluster.policies import make_policy
+from inlay.cluster.slo import SloClass
+from inlay.cluster.state import ClusterState
+from inlay.core.errors import ConfigError
+from tests.unit.cluster.clusters import SECONDS, matches, request, sent, state_of
+from tests.unit.cluster.model_cluster import ModelCluster
+from tests.unit.cluster.workloads import no_sharing
+
+SLO = SloClass(ttft_s=2.0, tbt_s=0.1)
+
+
+def gate(mode: str = "predicted", **settings: object) -> Admission:
+    config = AdmissionConfig(mode=mode, **settings)  # type: ignore[arg-type]
+    return Admission(make_policy("inlay"), config)
+
+
+def busy(rows: int) -> ClusterState:
+    state = state_of("both")
+    for number in range(rows):
+        sent(state, str(number), 0, 0.0, work_s=0.0, ttft_s=0.0)
+        state.prefill_done(str(number), 0.0)
+    return state
+
+
+def test_a_late_first_token_is_refused_until_the_queue_is_short_enough() -> None:
+    state = state_of("both")
+    sent(state, "a", 0, 0.0, work_s=5.0)
+    slo = SloClass(ttft_s=2.0)
+    decision = gate().choose(request(slo=slo), matches(), state, 0.0)
+    assert decision.refusal is not None
+    assert "first token is expected after" in decision.refusal.reason
+    again_s = decision.refusal.retry_after_s
+    assert 3.0 < again_s < 4.5
+    assert gate().choose(request(slo=slo), matches(), state, again_s + 0.01).refusal is None
+    assert gate("off").choose(request(slo=slo), matches(), state, 0.0).refusal is None
+
+
+def test_slow_decoding_is_refused() -> None:
+    state = busy(60)
+    state.step_s[:] = 0.2
+    decision = gate().choose(request(slo=SLO), matches(), state, 0.0)
+    assert decision.refusal is not None and "gap between tokens" in decision.refusal.reason
+    assert decision.refusal.retry_after_s >= 0.5
+
+
+def test_full_rows_are_refused_where_there_are_objectives() -> None:
+    loose = SloClass(tbt_s=10.0)
+    decision = gate("early").choose(request(slo=loose), matches(), busy(64), 0.0)
+    assert decision.refusal is not None and "no room" in decision.refusal.reason
+    assert gate("early").choose(request(), matches(), busy(64), 0.0).refusal is None
+
+
+def test_queues_are_bounded_without_objectives() -> None:
+    state = state_of("both")
+    sent(state, "a", 0, 0.0, work_s=100.0)
+    for priority in (0, 1):
+        assert gate().choose(request(priority=priority), matches(), state, 0.0).refusal is not None
+
+
+def test_best_effort_gives_up_its_place() -> None:
+    state = busy(63)
+    batch = make_policy("inlay").choose(request(500, priority=1), matches(), state, 0.0)
+    state.dispatched("batch", request(500, priority=1), batch, 0.0)
+    state.prefill_done("batch", 0.0)
+    loose = SloClass(tbt_s=10.0)
+    decision = gate("early").choose(request(slo=loose), matches(), state, 0.0)
+    assert decision.refusal is None and decision.preempt == "batch"
+    decision = gate("early").choose(request(slo=loose, priority=1), matches(), state, 0.0)
+    assert decision.preempt is None
+
+
+def test_wrong_settings_are_told() -> None:
+    with pytest.raises(ConfigError, match="'soon' is not one of off, early, predicted"):
+        gate("soon")
+    with pytest.raises(ConfigError, match=r"max_load must be above 0, got 0"):
+        gate(max_load=0)
+
+
+def overload(mode: str, rate: float) -> ModelCluster:
+    """Long prompts, and decoding that is scarce."""
+    jobs = no_sharing(int(rate * 90), rate=rate, seed=4)
+    for job in jobs:
+        job.slo = SloClass(ttft_s=8.0, tbt_s=0.025)
+        job.outputs *= 8
+    roles = ["prefill", "prefill", "prefill", "decode"]
+    return ModelCluster(gate(mode), roles, SECONDS, pages=4000).run(jobs)  # type: ignore[arg-type]
+
+
+def test_goodput_holds_at_twice_the_load() -> None:
+    base = overload("predicted", 1.0).goodput
+    kept = overload("predicted", 2.4).goodput
+    lost = overload("off", 2.4).goodput
+    assert kept >= 0.9 * base
+    assert base - kept <= 0.5 * (base - lost)
+
+
+def test_prediction_damps_the_swing_between_prefill_and_decode() -> None:
+    def swing(mode: str) -> tuple[float, float]:
+        cluster = overload(mode, 2.4)
+        taken = np.array([job.arrival_s for job in cluster.jobs if not job.refused])
+        counts = np.histogram(taken, bins=np.arange(10.0, 91.0, 2.0))[0]
+        return float(counts.std() / counts.mean()), cluster.goodput
+
+    early, early_goodput = swing("early")
+    predicted, goodput = swing("predicted")
+    assert predicted < early
+    assert goodput >= early_goodput
+
+
+def test_a_tenant_that_asks_for_too_much_is_refused_first() -> None:
+    jobs = []
+    for tenant, rate, seed in (("many", 4.0, 1), ("few", 0.5, 2)):
+        own = no_sharing(int(rate * 60), rate=rate, seed=seed)
+        for job in own:
+            job.tenant, job.slo = tenant, SloClass(ttft_s=4.0)
+        jobs += own
+    jobs.sort(key=lambda job: job.arrival_s)
+    cluster = ModelCluster(gate(), ["both"] * 3, SECONDS, pages=4000).run(jobs)  # type: ignore
+    refused = {
+        tenant: np.mean([job.refused for job in jobs if job.tenant == tenant])
+        for tenant in ("many", "few")
+    }
+    assert refused["many"] > 0.2
+    assert refused["few"] < 0.2 * refused["many"]
+    assert cluster.goodput > 0
