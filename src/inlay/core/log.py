@@ -77,8 +77,15 @@ def configure_logging(
 
 
 def record_fields(record: logging.LogRecord) -> dict[str, object]:
-    """The fields given through `extra`."""
-    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+    """The fields given through `extra`.
+
+    Libraries may add attributes of their own to each record (Ray does); these begin with `_`.
+    """
+    return {
+        key: value
+        for key, value in record.__dict__.items()
+        if key not in _STANDARD and not key.startswith("_")
+    }
 
 
 class TextFormatter(logging.Formatter):

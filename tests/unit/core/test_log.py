@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from inlay.core.errors import ConfigError
-from inlay.core.log import LogConfig, configure_logging, parse_log_setting
+from inlay.core.log import LogConfig, configure_logging, parse_log_setting, record_fields
 
 
 @pytest.fixture
@@ -65,3 +65,8 @@ def test_configuring_again_replaces_the_handler(logger: logging.Logger) -> None:
     second = written(logger, LogConfig())
     logger.warning("once")
     assert first.getvalue() == "" and second.getvalue().count("once") == 1
+
+
+def test_what_libraries_add_to_records_is_no_field() -> None:
+    record = logging.makeLogRecord({"msg": "ready", "_of_a_library": 1, "load_s": 1.2})
+    assert record_fields(record) == {"load_s": 1.2}
