@@ -1,7 +1,6 @@
 """Every kind of process is killed once under load; `tools/soak cluster` does so at length."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

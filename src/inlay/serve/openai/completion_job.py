@@ -1,6 +1,12 @@
 """Completion requests: checked, tokenised, and cut into one engine request per prompt."""
 
+import struct
+from collections.abc import Sequence
+from typing import cast
+
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from inlay.core.errors import RequestError
 from inlay.core.messages import GenerateRequest
@@ -98,8 +104,8 @@ def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | lis
         return [prompt]
     if not prompt:
         raise RequestError("prompt is an empty list: it must have at least one entry", "prompt")
-    if all(isinstance(entry, int) for entry in prompt):
-        return [[entry for entry in prompt if isinstance(entry, int)]]
+    if _packed(prompt) is not None or all(isinstance(entry, int) for entry in prompt):
+        return [cast(list[int], prompt)]
     found: list[str | list[int]] = []
     for i, entry in enumerate(prompt):
         if isinstance(entry, int):
@@ -112,6 +118,14 @@ def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | lis
     return found
 
 
+def _packed(prompt: Sequence[object]) -> NDArray[np.int64] | None:
+    """Entries that are numbers as an array, else None. Prompts are long, and loops are slow."""
+    try:
+        return np.frombuffer(struct.pack(f"{len(prompt)}q", *prompt), np.int64)
+    except struct.error:
+        return None
+
+
 async def _prompt_ids(
     service: Service, prompt: str | list[int], body: CompletionRequest
 ) -> list[int]:
@@ -121,8 +135,9 @@ async def _prompt_ids(
     else:
         ids = prompt
         vocab_size = service.limits.vocab_size
-        bad = next((i for i in ids if not 0 <= i < vocab_size), None)
-        if bad is not None:
+        packed = _packed(ids)
+        if packed is None or (ids and not 0 <= packed.min() <= packed.max() < vocab_size):
+            bad = next(i for i in ids if not 0 <= i < vocab_size)
             raise RequestError(
                 f"prompt has the token id {bad}: token ids are in 0..{vocab_size - 1}", "prompt"
             )
