@@ -57,18 +57,23 @@ def wait_until(found: Callable[[], Any], timeout_s: float, what: str) -> Any:
 class RunningDeployment:
     """`inlay up FILE`, what it printed, and shortcuts to ask it.
 
+    Args:
+        popen: starts the process; another one may start it in a network namespace.
+
     Attributes:
         url: of its dispatchers; empty until all is ready.
     """
 
-    def __init__(self, folder: Path, text: str) -> None:
+    def __init__(
+        self, folder: Path, text: str, popen: Callable[..., Any] = subprocess.Popen
+    ) -> None:
         self.folder = folder
         self.file = folder / "deployment.toml"
         self.file.write_text(text)
         self.url = ""
         self._lines: list[str] = []
         self._known = threading.Event()
-        self._process = subprocess.Popen(
+        self._process = popen(
             [sys.executable, "-m", "inlay", "up", str(self.file)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

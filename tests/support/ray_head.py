@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone, with ports and files of its own."""
+"""A Ray cluster with ports and files of its own."""
 
 import os
 import shutil
@@ -8,23 +8,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 START_S = 60.0
+Popen = Callable[..., "subprocess.Popen[str]"]
 
 
 @contextmanager
-def ray_head(num_cpus: int) -> Iterator[str]:
+def ray_head(num_cpus: int, *args: str, popen: Popen = subprocess.Popen) -> Iterator[str]:
     """A running head; gives its address. It ends with all its processes."""
-    folder = tempfile.mkdtemp(prefix="inlay-ray-", dir="/tmp")  # paths of sockets have to be short
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    head = subprocess.Popen(
+    head = ("--head", f"--port={port}", "--include-dashboard=false", *args)
+    with ray_machine(num_cpus, *head, popen=popen) as host:
+        yield f"{host}:{port}"
+
+
+@contextmanager
+def ray_machine(num_cpus: int, *args: str, popen: Popen = subprocess.Popen) -> Iterator[str]:
+    """A machine of a cluster, by `ray start` with further options; gives its host."""
+    folder = tempfile.mkdtemp(prefix="inlay-ray-", dir="/tmp")  # paths of sockets have to be short
+    machine = popen(
         [
-            sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",
-            f"--port={port}", f"--temp-dir={folder}", f"--num-cpus={num_cpus}", "--num-gpus=0",
-            "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats",
+            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *args,
+            f"--temp-dir={folder}", f"--num-cpus={num_cpus}", "--num-gpus=0",
+            "--disable-usage-stats", "--include-log-monitor=false",
             f"--object-store-memory={80 * 2**20}",
         ],
         stdout=subprocess.PIPE,
@@ -34,24 +44,24 @@ def ray_head(num_cpus: int) -> Iterator[str]:
         start_new_session=True,
     )  # fmt: skip
     try:
-        yield f"{_wait_started(head)}:{port}"
+        yield _wait_started(machine)
     finally:
-        head.send_signal(signal.SIGTERM)
+        machine.send_signal(signal.SIGTERM)
         try:
-            head.communicate(timeout=20)
+            machine.communicate(timeout=20)
         except subprocess.TimeoutExpired:
-            os.killpg(head.pid, signal.SIGKILL)
-            head.communicate()
+            os.killpg(machine.pid, signal.SIGKILL)
+            machine.communicate()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_started(head: "subprocess.Popen[str]") -> str:
+def _wait_started(machine: "subprocess.Popen[Any]") -> str:
     """Wait until it serves; its host."""
-    assert head.stdout is not None
+    assert machine.stdout is not None
     deadline_s = time.monotonic() + START_S
     lines = []
     host = "127.0.0.1"
-    for line in head.stdout:
+    for line in machine.stdout:
         lines.append(line)
         if "Local node IP:" in line:
             host = line.rpartition(":")[2].strip()

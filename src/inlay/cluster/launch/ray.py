@@ -12,22 +12,23 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inlay.cluster.launch.launcher import ProcessSpec, Running, Said
+from inlay.cluster.launch.launcher import ProcessSpec, Running
 from inlay.cluster.launch.local import LocalLauncher
 from inlay.cluster.launch.log_file import LogFile
-from inlay.cluster.launch.ray_actor import Began, Ended, Event, ProcessActor
+from inlay.cluster.launch.ray_actor import ProcessActor
 from inlay.cluster.launch.ray_bundles import machine_of, make_bundles
+from inlay.cluster.launch.ray_process import SETTLE_S, RayProcess
 from inlay.core.errors import DeploymentError
 
 _CHILDREN = ("dispatcher", "master")
 _ANSWER_S = 5.0
 _RESERVE_S = 30.0
-_SETTLE_S = 5.0  # for Ray to say what became of an actor that we ended
 
 
 @dataclass(kw_only=True)
@@ -61,6 +62,8 @@ class RayLauncher:
         self._ray = _connect()
         self._local = LocalLauncher(logs)
         self._places: dict[str, _Place] = {}
+        self._calls: set[asyncio.Future[None]] = set()
+        self._closed = False
         try:
             self._here: str = self._ray.util.get_node_ip_address()
             self._reserve([spec for spec in planned if spec.kind not in _CHILDREN], _RESERVE_S)
@@ -82,41 +85,53 @@ class RayLauncher:
         place = self._places[spec.name]
         if place.actor is None:
             place.actor = self._make_actor(spec, place)
-        return RayProcess(spec, place.actor, self)
+        machine = machine_of(spec, self._here)
+        return RayProcess(
+            spec,
+            place.actor,
+            LogFile(Path(self.log_file(spec.name))),
+            self._drop,
+            where="" if machine == self._here else machine,
+        )
 
     def log_file(self, name: str) -> str:
         """The file of a process's log."""
         return self._local.log_file(name)
 
-    def where(self, spec: ProcessSpec) -> str:
-        """The machine of a process; empty for this one."""
-        machine = machine_of(spec, self._here)
-        return "" if machine == self._here else machine
+    async def close(self) -> None:
+        """End what is left of actors, give back what was set aside, and leave Ray."""
+        if self._closed:
+            return
+        self._closed = True
+        places = self._places.values()
+        actors = [place.actor for place in places if place.actor is not None]
+        groups = {place.group.id: place.group for place in places}
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=SETTLE_S)
 
-    def drop(self, actor: Any, *, leave: bool = False) -> None:
+        def leave() -> None:
+            self._give_back(actors, list(groups.values()))
+            self._ray.shutdown()
+
+        await asyncio.wait((_apart(leave),), timeout=SETTLE_S)
+
+    def _drop(self, actor: Any, leave: bool) -> None:
         """End an actor for good; where its process will `leave`, so does what was set aside."""
-        self._ray.kill(actor, no_restart=True)
+        groups = []
         for name, place in list(self._places.items()):
             if place.actor is actor:
                 place.actor = None
                 if leave and not place.shared:
-                    del self._places[name]
-                    self._ray.util.remove_placement_group(place.group)
+                    groups.append(self._places.pop(name).group)
+        call = _apart(lambda: self._give_back([actor], groups))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
 
-    async def close(self) -> None:
-        """End what is left of actors, give back what was set aside, and leave Ray."""
-        places, self._places = self._places, {}
-        await asyncio.to_thread(self._close, list(places.values()))
-
-    def _close(self, places: Sequence[_Place]) -> None:
-        if not self._ray.is_initialized():
-            return
-        for place in places:
-            if place.actor is not None:
-                self._ray.kill(place.actor, no_restart=True)
-        for group in {place.group.id: place.group for place in places}.values():
+    def _give_back(self, actors: Sequence[Any], groups: Sequence[Any]) -> None:
+        for actor in actors:
+            self._ray.kill(actor, no_restart=True)
+        for group in groups:
             self._ray.util.remove_placement_group(group)
-        self._ray.shutdown()
 
     def _reserve(self, specs: Sequence[ProcessSpec], timeout_s: float) -> None:
         """Set aside what processes need, for all of them or none."""
@@ -156,93 +171,22 @@ class RayLauncher:
         )
 
 
-class RayProcess:
-    """A process in an actor. All methods are called on the event loop that made it.
+def _apart(call: Callable[[], None]) -> asyncio.Future[None]:
+    """Call Ray in a thread that nobody has to wait for: Ray waits a minute for a head that is gone.
 
-    Attributes:
-        pid: on its machine; 0 until it is known.
-        where: its machine; empty for this one.
+    Errors are no news: what was to be given back is gone with Ray.
     """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
 
-    def __init__(self, spec: ProcessSpec, actor: Any, launcher: RayLauncher) -> None:
-        self.pid = 0
-        self.where = launcher.where(spec)
-        self._actor = actor
-        self._launcher = launcher
-        self._log = LogFile(Path(launcher.log_file(spec.name)))
-        self._said: asyncio.Queue[Said | None] = asyncio.Queue()
-        self._how = ""
-        self._task = asyncio.ensure_future(self._follow(spec))
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            call()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(done.set_result, None)
 
-    async def lines(self) -> AsyncIterator[Said]:
-        """What it says, until its end."""
-        while (said := await self._said.get()) is not None:
-            yield said
-
-    async def ended(self) -> str:
-        """Wait for its end; how that was."""
-        await asyncio.wait((self._task,))
-        return self._how
-
-    async def stop(self, grace_s: float) -> None:
-        """Let it end, and its actor then; both are killed after `grace_s`."""
-        if self.pid and not self._task.done():
-            self._actor.stop.remote(grace_s)
-            await asyncio.wait((self._task,), timeout=grace_s + _SETTLE_S)
-        self._end(leave=True)
-        await self.ended()
-
-    def kill(self) -> None:
-        """Kill its actor, and it with that; the next run has another actor."""
-        self._end(leave=False)
-
-    def log_end(self) -> Sequence[str]:
-        """The last lines of its log."""
-        return self._log.tail
-
-    def _end(self, *, leave: bool) -> None:
-        self._how = self._how or "was killed with its Ray actor"
-        self._launcher.drop(self._actor, leave=leave)
-        asyncio.get_running_loop().call_later(_SETTLE_S, self._task.cancel)
-
-    async def _follow(self, spec: ProcessSpec) -> None:
-        """Run it, and take what becomes of it, until its end."""
-        from ray.exceptions import RayError
-
-        try:
-            # Tried again by Ray for as long as it restarts the actor.
-            await self._actor.present.options(max_task_retries=-1).remote()
-            events = self._actor.run.options(num_returns="streaming").remote(spec)
-            async for event in events:
-                self._take(await event)
-        except RayError as error:
-            self._how = self._how or self._lost(error)
-        finally:
-            self._log.close()
-            self._said.put_nowait(None)
-
-    def _take(self, event: Event) -> None:
-        match event:
-            case Began(pid):
-                self.pid = pid
-            case Said():
-                self._said.put_nowait(event)
-            case bytes():
-                self._log.write(event)
-            case Ended(how):
-                self._how = how
-
-    def _lost(self, error: Exception) -> str:
-        """What Ray says of an actor, in words."""
-        from ray.exceptions import ActorUnavailableError, RayTaskError
-
-        if isinstance(error, ActorUnavailableError):
-            return "was lost with its Ray actor, which Ray restarts"
-        if isinstance(error, RayTaskError):
-            return f"cannot be started: {error.cause}"
-        with contextlib.suppress(Exception):  # it is gone for good: the next run has another one
-            self._launcher.drop(self._actor)
-        return f"was lost with its Ray actor, for good: {' '.join(str(error).split())}"
+    threading.Thread(target=run, name="inlay-ray", daemon=True).start()
+    return done
 
 
 def _check_address(address: str) -> None:

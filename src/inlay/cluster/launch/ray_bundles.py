@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from inlay.cluster.launch.launcher import ProcessSpec
 from inlay.core.errors import DeploymentError
+from inlay.core.instance_setup import is_loopback
 
 Bundle = dict[str, float]
 Machines = Mapping[str, Mapping[str, float]]
 """By address: all resources that Ray has there."""
 
 _ON_MACHINE = 0.001  # of `node:ADDRESS`, of which each machine has 1
-_HERE = ("", "localhost", "127.0.0.1", "::1")
 
 
 def machine_of(spec: ProcessSpec, here: str) -> str:
     """Address of the machine that a process is to run on; `here` is the supervisor's."""
-    return here if spec.host in _HERE else spec.host
+    return here if not spec.host or is_loopback(spec.host) else spec.host
 
 
 def make_bundles(specs: Sequence[ProcessSpec], machines: Machines, here: str) -> list[Bundle]:
