@@ -123,6 +123,8 @@ def test_the_status_tells_the_same_to_programs(running: Running) -> None:
     assert split and {(path.source, path.target) for path in status.paths} == {("p0", "d0")}
     (path,) = status.paths
     assert path.size_bytes > 0 and path.lost == 0 and path.last_s is not None
+    assert {route.state for route in path.routes} == {"ready"}
+    assert sum(route.size_bytes for route in path.routes) > 0
     for one in status.instances:
         assert one.query_tokens > 0 and one.prefill_tokens_per_s
     # Every name of the metrics has a value too.

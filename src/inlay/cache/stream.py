@@ -22,6 +22,7 @@ from inlay.cache.outgoing import Outgoing
 from inlay.cache.stream_thread import Mark, Piece, Sending, StreamThread
 from inlay.core.instance_messages import KvLost, KvSent, KvTarget
 from inlay.core.kv_format import KvFormat
+from inlay.core.messages import KvRoute
 from inlay.transfer import Segment, TransferEngine
 
 SEGMENT = "kv"
@@ -106,6 +107,10 @@ class KvStream:
             *self._returning,
             *(incoming.hold for incoming in self._incoming.values()),
         ]
+
+    def routes(self) -> tuple[KvRoute, ...]:
+        """The paths by which KV goes to other instances."""
+        return self._thread.routes()
 
     def poll(self) -> tuple[list[Outgoing], list[Incoming]]:
         """Prompts that have been sent, or could not be, and those that have come, or will not."""

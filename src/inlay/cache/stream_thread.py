@@ -20,6 +20,7 @@ from inlay.cache.outgoing import Outgoing
 from inlay.core.errors import InlayError, TransferTimeoutError
 from inlay.core.instance_messages import KvLost, KvSent
 from inlay.core.kv_format import KvFormat
+from inlay.core.messages import KvRoute
 from inlay.transfer import Op, Ranges, RemoteSegment, Segment, TransferEngine
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,21 @@ class StreamThread:
         It may have come meanwhile, and be in `done`.
         """
         self._call(lambda: self._spawn(self._abandon(request_id, hold)))
+
+    def routes(self) -> tuple[KvRoute, ...]:
+        """The engine's paths to peers."""
+        return tuple(
+            KvRoute(
+                peer=path.peer,
+                transport=path.transport,
+                state=path.state,
+                reason=path.reason,
+                size_bytes=path.written_bytes,
+                retries=sum(path.retries.values()),
+                bandwidth_gbs=path.bandwidth_gbs,
+            )
+            for path in self._engine.paths()
+        )
 
     def close(self) -> None:
         """End the thread and leave all peers. What is under way fails."""

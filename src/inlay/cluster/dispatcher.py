@@ -392,6 +392,8 @@ def _sum(all_stats: list[EngineStats]) -> EngineStats:
         if isinstance(values[0], dict):
             keys = {key: None for value in values for key in value}
             total[name] = {key: sum(value.get(key, 0) for value in values) for key in keys}
+        elif isinstance(values[0], tuple):
+            total[name] = tuple(item for value in values for item in value)
         else:
             total[name] = sum(values)
     return EngineStats(**total)

@@ -8,16 +8,18 @@ from inlay.cluster import picture
 from inlay.cluster.dispatcher import Dispatcher
 from inlay.cluster.figures import Figures
 from inlay.cluster.instance import Instance
+from inlay.cluster.kv_paths import KvPath
 from inlay.cluster.status import (
     ClusterStatus,
     DecisionStatus,
     IndexStatus,
     InstanceStatus,
     PathStatus,
+    RouteStatus,
 )
 from inlay.core.clock import Clock
 from inlay.core.errors import EngineError
-from inlay.core.messages import EngineStats
+from inlay.core.messages import EngineStats, KvRoute
 
 _SHOWN_DECISIONS = 40
 _ANSWER_S = 5.0
@@ -138,20 +140,32 @@ class DispatcherStatus:
         return InstanceStatus(**described)
 
     def _paths(self, now_s: float) -> list[PathStatus]:
-        paths = self._dispatcher.kv_paths
-        paths.keep(set(self._dispatcher.instances.names))
-        return [
-            PathStatus(
-                source=source,
-                target=target,
-                prompts=path.prompts,
-                size_bytes=path.size_bytes,
-                lost=path.lost,
-                last_s=path.last_s,
-                age_s=None if path.used_s is None else now_s - path.used_s,
+        """What this dispatcher asked for, and what the instances' transfer engines say."""
+        instances, paths = self._dispatcher.instances, self._dispatcher.kv_paths
+        paths.keep(set(instances.names))
+        names = {one.info.transfer: one.name for one in instances if one.info is not None}
+        routes: dict[tuple[str, str], list[RouteStatus]] = {}
+        for source, stats in self._stats.items():
+            for route in stats.kv_routes:
+                target = names.get(route.peer)
+                if target is not None:
+                    routes.setdefault((source, target), []).append(_route(route))
+        found = []
+        for pair in sorted(paths.known.keys() | routes.keys()):
+            path = paths.known.get(pair, _UNUSED)
+            found.append(
+                PathStatus(
+                    source=pair[0],
+                    target=pair[1],
+                    prompts=path.prompts,
+                    size_bytes=path.size_bytes,
+                    lost=path.lost,
+                    last_s=path.last_s,
+                    age_s=None if path.used_s is None else now_s - path.used_s,
+                    routes=routes.get(pair, []),
+                )
             )
-            for (source, target), path in sorted(paths.known.items())
-        ]
+        return found
 
     def _decisions(self, now_s: float) -> list[DecisionStatus]:
         found = []
@@ -179,6 +193,18 @@ class DispatcherStatus:
         )
 
 
+def _route(route: KvRoute) -> RouteStatus:
+    return RouteStatus(
+        transport=route.transport,
+        state=route.state,
+        reason=route.reason,
+        size_bytes=route.size_bytes,
+        retries=route.retries,
+        bandwidth_gbs=route.bandwidth_gbs,
+    )
+
+
+_UNUSED = KvPath()
 _LOAD_FIELDS = (
     "waiting",
     "running",

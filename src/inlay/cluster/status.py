@@ -158,6 +158,17 @@ class HistoryStatus(msgspec.Struct, frozen=True, kw_only=True):
     hit_tokens: dict[str, list[float]]
 
 
+class RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One way that the bytes can take; as in `core.messages.KvRoute`."""
+
+    transport: str
+    state: str
+    reason: str
+    size_bytes: int
+    retries: int
+    bandwidth_gbs: float | None
+
+
 class PathStatus(msgspec.Struct, frozen=True, kw_only=True):
     """KV of prompts from the instance that computes them to the one that decodes.
 
@@ -167,6 +178,7 @@ class PathStatus(msgspec.Struct, frozen=True, kw_only=True):
         lost: of these prompts, those that did not come and were computed again.
         last_s: from the request for the KV to the first output, the latest time.
         age_s: since that.
+        routes: of the transfer engine of `source`, whoever's prompts it sent.
     """
 
     source: str
@@ -176,6 +188,7 @@ class PathStatus(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     last_s: float | None
     age_s: float | None
+    routes: list[RouteStatus] = []
 
 
 class DecisionStatus(msgspec.Struct, frozen=True, kw_only=True):

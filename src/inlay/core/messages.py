@@ -236,6 +236,28 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
     deferred: int = 0
 
 
+class KvRoute(msgspec.Struct, frozen=True, array_like=True):
+    """One path by which an engine sends KV to another one, as `transfer.PathInfo` has it.
+
+    Attributes:
+        peer: address of the other one's transfer engine.
+        transport: such as "tcp".
+        state: `ready`, `paused` or `closed`.
+        reason: why it is not ready; else empty.
+        size_bytes: that went by it.
+        retries: pieces that had to be sent again.
+        bandwidth_gbs: expected of the next pieces, in 10^9 bytes per second; None before the first.
+    """
+
+    peer: str
+    transport: str
+    state: str
+    reason: str
+    size_bytes: int
+    retries: int
+    bandwidth_gbs: float | None
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
     """Gauges and running totals of one engine.
 
@@ -249,6 +271,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
         tier_lost_blocks: blocks that gave up their pages before they were copied.
         expert_activations: experts of tokens that decoded, by who computed them: `device`, `host`.
         experts_moved: experts that came to a device because they were used often.
+        kv_routes: to other engines, those that it has sent KV to.
     """
 
     running: int = 0
@@ -271,6 +294,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     tier_lost_blocks: int = 0
     expert_activations: dict[str, int] = {}
     experts_moved: int = 0
+    kv_routes: tuple[KvRoute, ...] = ()
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):

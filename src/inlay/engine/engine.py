@@ -355,6 +355,7 @@ class Engine:
             tier_failures=tiers.failures,
             tier_lost_blocks=tiers.lost_blocks,
             **self._runner.expert_counts(),
+            kv_routes=() if self._exchange is None else self._exchange.routes(),
         )
 
     def load_report(self, run_id: str, samples: tuple[StepSample, ...]) -> LoadReport:

@@ -13,7 +13,7 @@ import msgspec
 from inlay.cache import Incoming, KvCache, KvStream, Mark, Outgoing, PageHold
 from inlay.core.errors import EngineError, InlayError, OutOfPagesError, RequestError
 from inlay.core.instance_messages import KvTarget, nothing_wanted
-from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.messages import GenerateRequest, KvRoute, SamplingParams
 from inlay.engine.live import Choice
 from inlay.engine.scheduler import Chunk, Scheduler
 
@@ -73,6 +73,10 @@ class Exchange:
     def holds(self) -> list[PageHold]:
         """Pages in use here, besides those of running requests; for audits."""
         return self._stream.holds()
+
+    def routes(self) -> tuple[KvRoute, ...]:
+        """The paths by which KV goes to other instances."""
+        return self._stream.routes()
 
     def take_targets(self) -> list[KvTarget]:
         """Targets for those who compute the prompts."""

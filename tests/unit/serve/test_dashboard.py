@@ -16,6 +16,7 @@ from inlay.cluster.status import (
     PathStatus,
     Percentiles,
     RefusalStatus,
+    RouteStatus,
     TrafficStatus,
 )
 from inlay.core.errors import EngineDiedError, OverloadedError
@@ -176,7 +177,27 @@ def test_paths_show_their_health(lost: int, mood: str) -> None:
     )
     html = paths(idle(paths=[path]))
     assert f'class="dot {mood}"' in html
-    assert f"p0 → d0 4 1.0 MiB 200 ms {lost} 1 min" in words(html)
+    assert f"p0 → d0 – 4 1.0 MiB 200 ms {lost} 1 min" in words(html)
+
+
+@pytest.mark.parametrize(("states", "mood"), [("rr", "good"), ("rc", "soon"), ("cc", "bad")])
+def test_paths_show_what_the_bytes_go_by(states: str, mood: str) -> None:
+    routes = [
+        RouteStatus(transport="tcp", state="ready", reason="", size_bytes=9, retries=3,
+                    bandwidth_gbs=2.04)
+        if state == "r"
+        else RouteStatus(transport="rdma", state="closed", reason="peer_unreachable", size_bytes=0,
+                         retries=0, bandwidth_gbs=None)
+        for state in states
+    ]  # fmt: skip
+    path = PathStatus(
+        source="p0", target="d0", prompts=0, size_bytes=0, lost=0, last_s=None, age_s=None,
+        routes=routes,
+    )  # fmt: skip
+    html = paths(idle(paths=[path]))
+    assert f'class="dot {mood}"' in html
+    assert ("tcp 2 GB/s, 3 again" in words(html)) == ("r" in states)
+    assert ("rdma peer_unreachable" in words(html)) == ("c" in states)
 
 
 def test_refusals_by_code_and_the_latest() -> None:
@@ -246,6 +267,8 @@ def test_bars_lie_on_each_other() -> None:
         (numbers.rate(None, "/s"), "–"),
         (numbers.share(1, 3), "33 %"),
         (numbers.share(0, 0), "–"),
+        (numbers.share(0, 9), "0 %"),
+        (numbers.share(1, 999), "&lt; 1 %"),
         (numbers.count(2_345_678), "2.3 M"),
         (numbers.ago(0.2), "now"),
         (numbers.ago(59), "59 s"),

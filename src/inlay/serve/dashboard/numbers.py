@@ -27,8 +27,11 @@ def rate(value: float | None, unit: str) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`37 %`, or a dash of nothing."""
-    return NONE if whole <= 0 else f"{100 * part / whole:.0f} %"
+    """`37 %`, `< 1 %`, or a dash of nothing."""
+    if whole <= 0:
+        return NONE
+    percent = 100 * part / whole
+    return "&lt; 1 %" if 0 < percent < 0.5 else f"{percent:.0f} %"
 
 
 def size(size_bytes: float) -> str:

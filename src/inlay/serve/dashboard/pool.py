@@ -2,7 +2,7 @@
 
 from html import escape
 
-from inlay.cluster.status import HIT_TIERS, ClusterStatus, InstanceStatus, PathStatus
+from inlay.cluster.status import HIT_TIERS, ClusterStatus, InstanceStatus, PathStatus, RouteStatus
 from inlay.serve.dashboard import numbers
 from inlay.serve.dashboard.charts import empty
 
@@ -69,14 +69,15 @@ def _tiers(known: list[InstanceStatus]) -> str:
 
 
 def paths(status: ClusterStatus) -> str:
-    """Where keys and values went from instance to instance, and whether they came."""
+    """Where keys and values went from instance to instance, whether they came, and by what."""
     if not status.paths:
         if status.server == "engine":
             return empty("One engine: keys and values stay where they are.")
         return empty("No prompt was computed by one instance for another one yet.")
     rows = "".join(_path(path) for path in status.paths)
     return (
-        "<table><thead><tr><th>Path</th><th>Prompts</th><th>KV</th>"
+        '<table><thead><tr><th>Path</th><th title="What the transfer engine sends by, and the '
+        'bandwidth that it expects">By</th><th>Prompts</th><th>KV</th>'
         '<th title="From the request for the KV to the first output">Latest</th>'
         "<th>Lost</th><th>Used</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
@@ -84,14 +85,31 @@ def paths(status: ClusterStatus) -> str:
 
 
 def _path(path: PathStatus) -> str:
-    mood = "good" if not path.lost else "bad" if path.lost == path.prompts else "soon"
     mark = ' class="late"' if path.lost else ""
     used = numbers.NONE if path.age_s is None else numbers.ago(path.age_s)
+    by = "<br>".join(_route(route) for route in path.routes) or numbers.NONE
     return (
-        f'<tr><th><span class="dot {mood}"></span>{escape(path.source)} → {escape(path.target)}'
-        f"</th><td>{path.prompts:,}</td><td>{numbers.size(path.size_bytes)}</td>"
-        f"<td>{numbers.duration(path.last_s)}</td><td{mark}>{path.lost:,}</td><td>{used}</td></tr>"
+        f'<tr><th><span class="dot {_health(path)}"></span>{escape(path.source)} → '
+        f"{escape(path.target)}</th><td>{by}</td><td>{path.prompts:,}</td>"
+        f"<td>{numbers.size(path.size_bytes)}</td><td>{numbers.duration(path.last_s)}</td>"
+        f"<td{mark}>{path.lost:,}</td><td>{used}</td></tr>"
     )
+
+
+def _health(path: PathStatus) -> str:
+    """Bad: nothing can go; soon: not all came, or not all ways are there."""
+    ready = [route.state == "ready" for route in path.routes]
+    if (path.lost and path.lost == path.prompts) or (ready and not any(ready)):
+        return "bad"
+    return "soon" if path.lost or not all(ready) else "good"
+
+
+def _route(route: RouteStatus) -> str:
+    if route.state != "ready":
+        return f'<span class="late">{escape(route.transport)} {escape(route.reason)}</span>'
+    speed = "" if route.bandwidth_gbs is None else f" {route.bandwidth_gbs:.2g} GB/s"
+    again = f', <span class="late">{route.retries:,} again</span>' if route.retries else ""
+    return f"{escape(route.transport)}<small>{speed}{again}</small>"
 
 
 def refusals(status: ClusterStatus) -> str:

@@ -30,6 +30,7 @@ class DashboardPage:
         self._parts: list[tuple[ui.html, Callable[[ClusterStatus], str], str]] = []
         self._picked: str | None = None
         self._held = False
+        self._listed: ClusterStatus | None = None  # what the list of decisions shows
         self._failed = False
 
     async def build(self) -> None:
@@ -91,6 +92,7 @@ class DashboardPage:
         return element
 
     def _decisions(self, status: ClusterStatus) -> str:
+        self._listed = status
         return decisions(status, self._picked)
 
     def _listen(self) -> None:
@@ -107,12 +109,13 @@ class DashboardPage:
     def _hold(self, held: bool) -> None:
         self._held = held
 
-    async def _pick(self, event: object) -> None:
+    def _pick(self, event: object) -> None:
         self._picked = str(getattr(event, "args", ""))
-        status = await self._source.take()
-        entry = self._source.decision(self._picked)
-        self._why.set_content(explanation(entry, status.page_tokens))
-        self._list.set_content(self._decisions(status))
+        status = self._listed
+        if status is not None:
+            entry = self._source.decision(self._picked)
+            self._why.set_content(explanation(entry, status.page_tokens))
+            self._list.set_content(self._decisions(status))
 
     def _watch(self, seen: bool) -> None:
         """The page was hidden, or is visible again."""
