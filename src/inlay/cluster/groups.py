@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from inlay.cluster.policies import DEFAULT_POLICY, make_policy
 from inlay.core.errors import ConfigError
@@ -60,6 +60,7 @@ class DispatcherGroup:
         port: 0 takes a free one.
         policy: name of what chooses instances.
         options: of the policy.
+        roles: `auto` lets instances take another role when the mix of work shifts; `fixed` not.
         instance_wait_s: how long a request may wait while no instance is there.
         serve: other settings of `inlay serve`.
     """
@@ -69,6 +70,7 @@ class DispatcherGroup:
     count: int = 1
     policy: str = DEFAULT_POLICY
     options: Settings = field(default_factory=dict)
+    roles: Literal["fixed", "auto"] = "fixed"
     api_key: str | None = None
     instance_wait_s: float = 10.0
     serve: Settings = field(default_factory=dict)
@@ -79,6 +81,8 @@ class DispatcherGroup:
         _check_range("port", self.port, 0, 65535)
         _check_range("count", self.count, 1, 64)
         make_policy(self.policy, self.options)
+        if self.roles not in ("fixed", "auto"):
+            raise ConfigError(f"roles is {self.roles!r}: it must be fixed or auto")
 
 
 @dataclass(frozen=True, kw_only=True)

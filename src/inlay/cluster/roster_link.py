@@ -7,8 +7,17 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from inlay.cluster.control import Drained, Follow, FromSupervisor, Roster, ToSupervisor
+from inlay.cluster.control import (
+    ChangeRole,
+    Drained,
+    Follow,
+    FromSupervisor,
+    Refused,
+    Roster,
+    ToSupervisor,
+)
 from inlay.cluster.message_socket import MessageSocket
+from inlay.core.instance_messages import Role
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +55,10 @@ class RosterLink:
         """Nothing of ours is at an instance that is draining."""
         self._send(Drained(self._dispatcher, instance, run))
 
+    def change_role(self, instance: str, role: Role) -> None:
+        """Ask that an instance has another role; the roster says when it has."""
+        self._send(ChangeRole(instance, role))
+
     def close(self) -> None:
         """Leave."""
         self._unwatch()
@@ -67,3 +80,5 @@ class RosterLink:
             return
         if isinstance(message, Roster):
             self._changed(message)
+        elif isinstance(message, Refused):
+            log.warning("the supervisor: %s", message.message)

@@ -1,6 +1,6 @@
 """What a dispatcher's process reads from its standard input, and the line that it answers."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +30,8 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         admission: fields of `cluster.admission.AdmissionConfig`.
         slo: objectives by class: fields of `cluster.slo.SloClass`.
         tenants: by name; what the policy and admission know of them.
+        roles: `auto` lets instances take another role when the mix of work shifts; of several
+            dispatchers one is told so. `fixed` leaves them as they are.
         timing: directory of timing models that `inlay calibrate` wrote; None: where it writes.
         seed: of the policy's draws; None: random.
         instance_wait_s: how long a request waits while no instance takes requests.
@@ -49,6 +51,7 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     admission: dict[str, Any] = {}
     slo: dict[str, dict[str, Any]] = {}
     tenants: dict[str, dict[str, Any]] = {}
+    roles: Literal["fixed", "auto"] = "fixed"
     timing: str | None = None
     seed: int | None = None
     instance_wait_s: float = 10.0

@@ -25,7 +25,7 @@ from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
 from inlay.cluster.figures import Figures
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
-from inlay.cluster.policies import DEFAULT_POLICY, make_policy
+from inlay.cluster.policies import DEFAULT_POLICY, RoleConfig, RolePlanner, make_policy
 from inlay.cluster.roster_link import RosterLink
 from inlay.cluster.setup import (
     START_FAILED,
@@ -134,6 +134,26 @@ class DispatcherProcess:
         service.metrics.add(ClusterCollector(self.dispatcher, self._clock))
         return service, create_app(service, config, ClusterRoutes(self.dispatcher, self._clock))
 
+    async def plan_roles(self) -> None:
+        """Ask for another role of an instance when the mix of work has shifted; never ends."""
+        config = RoleConfig()
+        planner = RolePlanner(config, make_slo(self._setup))
+        while True:
+            await asyncio.sleep(config.period_s)
+            if self._roster is None or not self.dispatcher.alive:
+                continue
+            change = planner.plan(self.chooser.state, self._clock.now())
+            if change is not None:
+                name = self.instances.at(change.slot).name
+                log.info(
+                    "instance %s is to be %s: load of prefill %.2f, of decode %.2f",
+                    name,
+                    change.role,
+                    change.prefill_load,
+                    change.decode_load,
+                )
+                self._roster.change_role(name, change.role)
+
     async def first_instance(self) -> None:
         """Until an instance has said what it is."""
         while True:
@@ -190,6 +210,9 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
         stack.callback(asked.cancel)
         opening = asyncio.ensure_future(_open(process, gate, source, loading, stack))
         stack.callback(opening.cancel)
+        if setup.roles == "auto":
+            planning = asyncio.ensure_future(process.plan_roles())
+            stack.callback(planning.cancel)
         await asyncio.wait((asked, opening), return_when=asyncio.FIRST_COMPLETED)
         service = opening.result() if opening.done() else None
         await asked

@@ -116,6 +116,7 @@ class DeploymentSpecs:
                     "secret": deployment.secret,
                     "policy": found.policy,
                     "policy_options": found.options,
+                    "roles": found.roles if index == 0 else "fixed",
                     "admission": deployment.admission,
                     "slo": {name: _finite(asdict(slo)) for name, slo in deployment.slo.items()},
                     "tenants": {name: asdict(one) for name, one in deployment.tenants.items()},
