@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import zmq
 
+from inlay.cluster.admission import Admission, AdmissionConfig
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.control import Roster
 from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
@@ -258,10 +259,19 @@ async def _drain(
 
 
 def make_chooser(setup: DispatcherSetup) -> Chooser:
-    """The policy and what it goes by."""
+    """The policy and what it goes by.
+
+    Raises:
+        ConfigError: no such policy, or wrong options of it or of admission.
+    """
     timing = timing_directory() if setup.timing is None else Path(setup.timing)
     policy = make_policy(setup.policy or DEFAULT_POLICY, setup.policy_options, setup.seed)
-    return Chooser(policy, admission=None, timing=timing)
+    try:
+        config = AdmissionConfig(**setup.admission)
+    except TypeError as error:
+        raise ConfigError(f"dispatcher.admission: {error}") from None
+    weights = {name: float(tenant.get("weight", 1)) for name, tenant in setup.tenants.items()}
+    return Chooser(policy, admission=Admission(policy, config, weights), timing=timing)
 
 
 def make_slo(setup: DispatcherSetup) -> SloClass:

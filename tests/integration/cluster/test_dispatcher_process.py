@@ -206,6 +206,7 @@ def test_it_ends_with_its_parent(start: Callable[..., Any]) -> None:
         ({"serve": {"prot": 1}}, "invalid_config", "unknown field 'prot'"),
         ({"policy": "best"}, "invalid_config", "policy 'best' is not one of"),
         ({"model": "/nowhere"}, "model_not_found", "/nowhere"),
+        ({"admission": {"mod": "off"}}, "invalid_config", "dispatcher.admission: "),
         ({"colour": "red"}, "invalid_config", "colour"),
     ],
 )
@@ -304,3 +305,17 @@ def decisions(dispatcher: RunningDispatcher) -> dict[str, int]:
     text = httpx.get(dispatcher.url + "/metrics").text
     found = re.findall(r'dispatch_decisions_total\{outcome="(\w+)".*\} ([\d.]+)', text)
     return {outcome: int(float(count)) for outcome, count in found}
+
+
+def test_what_would_miss_its_objective_is_refused(start: Callable[..., Any]) -> None:
+    instance = start(RunningInstance, "a").wait_ready()
+    slo = {"default": {"ttft_s": 1e-6}}
+    dispatcher = start(RunningDispatcher, [instance.member], slo=slo)
+    reply = httpx.post(dispatcher.url + "/v1/chat/completions", json=LONG)
+    assert reply.status_code == 429 and int(reply.headers["Retry-After"]) >= 1
+    assert reply.json()["error"]["code"] == "not_admitted"
+    assert decisions(dispatcher) == {"refused": 1}
+    best_effort = httpx.post(
+        dispatcher.url + "/v1/chat/completions", json=LONG | {"priority": 1, "max_tokens": 2}
+    )
+    assert best_effort.status_code == 200
