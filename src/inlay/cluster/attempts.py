@@ -126,11 +126,16 @@ class Attempts:
         self._chooser.finished(attempt.wire_id, attempt.output_tokens)
         attempt.decode.release(attempt.wire_id)
 
-    def _end_prefill(self, attempt: Attempt, *, cancel: bool = False) -> None:
-        prefill = attempt.prefill
+    def _end_prefill(self, attempt: Attempt, *, cancel: bool = False, landed: bool = False) -> None:
+        prefill, moving = attempt.prefill, attempt.moving
         if prefill is None:
             return
         attempt.prefill = None
+        if moving is not None and prefill.slot is not None:
+            # Of a copy nothing is computed: its time is that of the transfer.
+            timed = landed and attempt.decision is None
+            seconds = self._clock.now() - moving.asked_s if timed else None
+            self._chooser.sent(prefill.slot, moving.size_bytes, seconds)
         if cancel:
             prefill.send(CancelRequest(attempt.wire_id))
         prefill.release(attempt.wire_id)
@@ -152,7 +157,7 @@ class Attempts:
             attempt.over = attempt.over or output.finished
             attempt.events.put_nowait(output)
         elif output.finished and output.error is None:
-            self._end_prefill(attempt)
+            self._end_prefill(attempt, landed=True)
         elif output.finished:
             self._failed(instance, attempt, EngineError(output.error or ""))
 
@@ -166,6 +171,8 @@ class Attempts:
         elif attempt.prefill is not None:
             attempt.prefill.send(target)
             attempt.moving = self._asked(attempt.prefill, attempt.decode, target)
+            if attempt.prefill.slot is not None:
+                self._chooser.sending(attempt.prefill.slot, attempt.moving.size_bytes)
         # Else the prefill has failed, and the decode instance was told so.
 
     def _asked(self, prefill: Instance, decode: Instance, target: KvTarget) -> Moving:

@@ -165,6 +165,18 @@ class Chooser:
         """Blocks are on their way to an instance."""
         self._index.expect(slot, digests, now_s)
 
+    def sending(self, slot: int, size_bytes: int) -> None:
+        """An instance has pages to send to another one."""
+        self.state.sending(slot, size_bytes)
+
+    def sent(self, slot: int, size_bytes: int, seconds: float | None) -> None:
+        """It has sent them.
+
+        Args:
+            seconds: what that took; None where it failed, or computing was a part of it.
+        """
+        self.state.sent(slot, size_bytes, seconds)
+
     def begun(self, attempt_id: str, now_s: float) -> None:
         """The first output came."""
         self.state.prefill_done(attempt_id, now_s)

@@ -29,10 +29,12 @@ class Moving:
 
     Attributes:
         asked_s: when it was asked for.
+        size_bytes: of the pages that were.
     """
 
     path: KvPath
     asked_s: float
+    size_bytes: int
 
     def arrived(self, now_s: float) -> None:
         """The first output is there."""
@@ -52,7 +54,7 @@ class KvPaths:
         path.prompts += 1
         path.size_bytes += size_bytes
         path.used_s = now_s
-        return Moving(path, now_s)
+        return Moving(path, now_s, size_bytes)
 
     def keep(self, names: Set[str]) -> None:
         """Forget paths of all other instances."""
