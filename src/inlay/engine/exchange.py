@@ -65,11 +65,6 @@ class Exchange:
         """Whether there is something to do before the next step."""
         return self._stream.due
 
-    @property
-    def num_receiving(self) -> int:
-        """Choices whose prompt is computed elsewhere."""
-        return len(self._receiving) + len(self._crowded)
-
     def holds(self) -> list[PageHold]:
         """Pages in use here, besides those of running requests; for audits."""
         return self._stream.holds()
