@@ -4,38 +4,27 @@ It is made of three sources: what was sent to an instance and is not done (exact
 dispatcher's requests), what the instance reports (true, but a moment old), and what time has done
 since then (predicted). Policies read the arrays; the dispatcher and the simulator call the methods.
 
-Slots are those of the prefix index. The store has one, too, where there is a store: it has blocks
-and takes no requests.
-
 Shapes: `S` slots, `L` levels of priority.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.live import LiveRequest
+from inlay.cluster.slot_times import WORK_MEMORY_S, SlotTimes
+from inlay.cluster.slots import Floats, Slot, SlotRole, empty
 from inlay.cluster.timing import TimingModel, TransferModel
 from inlay.core.errors import ArgumentError
-from inlay.core.instance_messages import LoadReport, Role
-
-Floats = NDArray[np.float64]
-SlotRole = Role | Literal["store"]
+from inlay.core.instance_messages import LoadReport
 
 NUM_LEVELS = 3
 NORMAL = 1
 REPORT_LAG_S = 0.02
 """What was sent less than that before a report came is taken not to be in it."""
-WORK_MEMORY_S = 10.0
-"""Over which `recent_work_s` is a decaying sum."""
 _OUTPUTS_GUESS = 200.0  # tokens of an output, before any was seen
 _SOON_S = 1e-3
-_WORST_TENTH = 1.75  # the mean of the worst tenth, in standard deviations above the mean
 
 
 def level_of(priority: int) -> int:
@@ -43,7 +32,7 @@ def level_of(priority: int) -> int:
     return NORMAL if priority == 0 else 0 if priority < 0 else 2
 
 
-class ClusterState:
+class ClusterState(SlotTimes):
     """Instances and their load, by slot. All arrays are (S,) unless it says otherwise.
 
     Args:
@@ -52,29 +41,12 @@ class ClusterState:
         copies: whether instances give blocks to each other when a `Decision.copy` asks for it.
 
     Attributes:
-        closed_prefill_s, closed_decode_s: 0 where a phase may be put, infinite elsewhere: added to
-            a cost, it leaves only candidates. Where no instance has a role, all others take its
-            part.
-        closed_short_s: as `closed_prefill_s` for prompts with at most `chunk` tokens to compute;
-            instances that decode take them, too.
-        chunk: most prompt tokens of one request in a step.
-        splits: whether a slot only computes prompts, so that its requests decode elsewhere.
-        base_s, token_s, pair_s: computing `n - r` tokens behind `r` known ones takes
-            `base_s + (n - r) * (token_s + pair_s * (n + r) / 2)`, with what decodes there now.
-        relative_std: of what a sum of steps takes.
-        step_s: a decode step with what decodes there now.
-        row_s, context_s: what one more row, and one more token of context, add to it.
-        chunk_s: what a full chunk of a prompt adds to it.
         free_at_s: (L, S), when what is queued at this level and before it will be computed.
-        recent_work_s: predicted work sent there, as a sum that decays over `WORK_MEMORY_S`.
-        rows, context_tokens: what decodes there.
         coming_rows, coming_tokens: what was sent there to decode and has not begun.
         max_rows: limit of `rows`.
         pages_free, pages_cached, pages_total: as reported.
         coming_pages: of them, wanted by requests that the report cannot have counted.
         sending_bytes: KV that a slot has still to send.
-        num_open, num_prefill, num_splits: how many there are to choose from, how many of them
-            take prompts of any length, and how many only prompts.
         live: requests sent and not finished, by id.
         outputs: mean tokens of an output, over the latest requests.
     """
@@ -85,37 +57,23 @@ class ClusterState:
                 f"cluster state: page_tokens must be >= 1 and page_bytes >= 0, got {page_tokens} "
                 f"and {page_bytes}"
             )
+        super().__init__()
         self.page_tokens, self.page_bytes, self.copies = page_tokens, page_bytes, copies
-        self.num_slots = 0
         self.live: dict[str, LiveRequest] = {}
         self.outputs = _OUTPUTS_GUESS
-        self.closed_prefill_s, self.closed_decode_s = _empty(), _empty()
-        self.closed_short_s, self.chunk = _empty(), _empty()
-        self.splits: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self.base_s, self.token_s, self.pair_s = _empty(), _empty(), _empty()
-        self.relative_std = _empty()
-        self.step_s, self.row_s, self.context_s = _empty(), _empty(), _empty()
-        self.chunk_s = _empty()
         self.free_at_s: Floats = np.zeros((NUM_LEVELS, 0))
-        self.recent_work_s = _empty()
-        self.rows, self.context_tokens = _empty(), _empty()
-        self.coming_rows, self.coming_tokens = _empty(), _empty()
-        self.max_rows = _empty()
-        self.pages_free, self.pages_cached, self.pages_total = _empty(), _empty(), _empty()
-        self.coming_pages = _empty()
-        self.sending_bytes = _empty()
-        self.num_prefill = 0
-        self.num_splits = 0
-        self.num_open = 0
+        self.coming_rows, self.coming_tokens = empty(), empty()
+        self.max_rows = empty()
+        self.pages_free, self.pages_cached, self.pages_total = empty(), empty(), empty()
+        self.coming_pages = empty()
+        self.sending_bytes = empty()
         self._worked_s = 0.0  # time to which recent_work_s has decayed
         # Of own requests: seconds of work not done, sums of the times at which those that decode
         # end and those that come begin, and how many of the first there are.
         self._left_s: Floats = np.zeros((NUM_LEVELS, 0))
-        self._foreign_s: Floats = np.zeros(0)
-        self._end_sum_s, self._reach_sum_s, self._own_rows = _empty(), _empty(), _empty()
-        self._excluded: frozenset[int] = frozenset()
+        self._foreign_s = empty()
+        self._end_sum_s, self._reach_sum_s, self._own_rows = empty(), empty(), empty()
         self._num_outputs = 1  # the guess
-        self._slots: list[_Slot | None] = []
 
     # Who is there.
 
@@ -139,18 +97,12 @@ class ClusterState:
         """
         if timing is None and role != "store":
             raise ArgumentError(f"cluster state: slot {slot} joins as {role} without a timing")
-        if slot < 0 or (slot < self.num_slots and self._slots[slot] is not None):
-            raise ArgumentError(f"cluster state: slot {slot} is in use, or negative")
-        if slot >= self.num_slots:
-            self._grow(slot + 1)
-        self._slots[slot] = _Slot(role, timing, transfer or TransferModel(), prefill_chunk)
-        for array in vars(self).values():
-            if isinstance(array, np.ndarray):
-                array[..., slot] = 0
+        one = Slot(
+            role=role, timing=timing, transfer=transfer or TransferModel(), chunk=prefill_chunk
+        )
+        self._take(slot, one)
         self.max_rows[slot] = max_running
-        self.chunk[slot] = prefill_chunk
         self.pages_total[slot] = self.pages_free[slot] = pages_total
-        self._open()
         self._refresh(slot)
 
     def leave(self, slot: int) -> list[str]:
@@ -158,50 +110,12 @@ class ClusterState:
         lost = [one.request_id for one in self.live.values() if slot in (one.prefill, one.decode)]
         for request_id in lost:
             self.finished(request_id, None)
-        self._slots[slot] = None
-        self._open()
+        self._free(slot)
         return lost
-
-    def drain(self, slot: int) -> None:
-        """Send nothing more there."""
-        self._slot(slot).draining = True
-        self._open()
-
-    def set_role(self, slot: int, role: Role) -> None:
-        """It has another role from now on; what it has stays."""
-        self._slot(slot).role = role
-        self._open()
-
-    @contextmanager
-    def without(self, slots: Sequence[int]) -> Iterator[None]:
-        """Close these for one choice; the others take their part."""
-        if not slots:
-            yield
-            return
-        self._excluded = frozenset(slots)
-        self._open()
-        try:
-            yield
-        finally:
-            self._excluded = frozenset()
-            self._open()
-
-    def role(self, slot: int) -> SlotRole:
-        """Of the instance in a slot."""
-        return self._slot(slot).role
-
-    def transfer(self, slot: int) -> TransferModel:
-        """Of what a slot sends."""
-        return self._slot(slot).transfer
 
     def gives(self, slot: int) -> bool:
         """Whether other instances can get blocks from a slot."""
         return self.copies or self._slot(slot).role == "store"
-
-    @property
-    def slots(self) -> list[int]:
-        """Those in use."""
-        return [slot for slot, one in enumerate(self._slots) if one is not None]
 
     # What happens.
 
@@ -325,13 +239,6 @@ class ClusterState:
         wait_s: Floats = np.maximum(self.free_at_s[level_of(priority)] - now_s, 0.0)
         return wait_s
 
-    def utilisation(self, now_s: float) -> float:
-        """Share of the time of all that compute prompts for which they were sent work of late."""
-        if not self.num_prefill:
-            return 1.0
-        decay = math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
-        return float(self.recent_work_s.sum()) * decay / (WORK_MEMORY_S * self.num_prefill)
-
     def utilisation_of(self, slots: list[int], now_s: float) -> float:
         """Share of the time of these slots for which they were sent work of late."""
         decay = math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
@@ -359,81 +266,9 @@ class ClusterState:
         tokens = float(self.context_tokens[slot]) * (1.0 - gone)
         return rows, tokens + float(self.coming_tokens[slot]) * begun
 
-    def tbt_s(self, rows: Floats, context_tokens: Floats) -> Floats:
-        """Mean of the worst tenth of gaps where so much decodes, the new request included.
-
-        Where prompts are computed, too, the worst steps are those that have a part of one.
-        """
-        mixed = np.minimum(self.recent_work_s * (10.0 / WORK_MEMORY_S), 1.0)
-        extra_rows, extra_tokens = rows - self.rows, context_tokens - self.context_tokens
-        step_s: Floats = self.step_s + self.row_s * extra_rows + self.context_s * extra_tokens
-        step_s += mixed * self.chunk_s
-        step_s *= self.relative_std * _WORST_TENTH + 1.0
-        return step_s
-
-    def tbt_at_s(self, slot: int, rows: float, context_tokens: float) -> float:
-        """`tbt_s` of one slot."""
-        mixed = min(float(self.recent_work_s[slot]) * (10.0 / WORK_MEMORY_S), 1.0)
-        extra_s = float(self.row_s[slot]) * (rows - float(self.rows[slot]))
-        extra_tokens = context_tokens - float(self.context_tokens[slot])
-        extra_s += float(self.context_s[slot]) * extra_tokens
-        late = 1.0 + _WORST_TENTH * float(self.relative_std[slot])
-        return (float(self.step_s[slot]) + extra_s + mixed * float(self.chunk_s[slot])) * late
-
     # Inside.
 
-    def _slot(self, slot: int) -> "_Slot":
-        one = self._slots[slot] if 0 <= slot < self.num_slots else None
-        if one is None:
-            raise ArgumentError(f"cluster state: nobody is in slot {slot}")
-        return one
-
-    def _grow(self, num_slots: int) -> None:
-        for name, array in list(vars(self).items()):
-            if isinstance(array, np.ndarray):
-                wider = np.zeros((*array.shape[:-1], num_slots), array.dtype)
-                wider[..., : self.num_slots] = array
-                setattr(self, name, wider)
-        self._slots += [None] * (num_slots - self.num_slots)
-        self.num_slots = num_slots
-
-    def _open(self) -> None:
-        """Who may be chosen changed."""
-        roles = [
-            ""
-            if one is None or one.draining or one.role == "store" or slot in self._excluded
-            else one.role
-            for slot, one in enumerate(self._slots)
-        ]
-        both = np.array([role != "" for role in roles], dtype=bool)
-        prefill = np.array([role in ("prefill", "both") for role in roles], dtype=bool)
-        decode = np.array([role in ("decode", "both") for role in roles], dtype=bool)
-        prefill = prefill if prefill.any() else both
-        decode = decode if decode.any() else both
-        self.closed_short_s = np.where(both, 0.0, np.inf)
-        self.closed_prefill_s = np.where(prefill, 0.0, np.inf)
-        self.closed_decode_s = np.where(decode, 0.0, np.inf)
-        self.splits = both & ~decode
-        self.num_prefill, self.num_splits = int(prefill.sum()), int(self.splits.sum())
-        self.num_open = int(both.sum())
-
-    def _refresh(self, slot: int) -> None:
-        """Bring the times of steps up to what decodes there now."""
-        one = self._slot(slot)
-        if one.timing is None:
-            return
-        c0, c1, c2, d0, d1, d2 = one.timing.coefficients.tolist()
-        decoding_s = d1 * float(self.rows[slot]) + d2 * float(self.context_tokens[slot])
-        base_s = c0 + decoding_s
-        self.base_s[slot] = base_s
-        self.token_s[slot] = c1 + base_s / one.chunk
-        self.pair_s[slot] = c2
-        self.relative_std[slot] = one.timing.relative_std
-        self.step_s[slot] = d0 + decoding_s
-        self.row_s[slot], self.context_s[slot] = d1, d2
-        self.chunk_s[slot] = max(0.0, c0 - d0) + c1 * one.chunk
-
-    def _unseen(self, one: "_Slot", report: LoadReport, now_s: float) -> set[str]:
+    def _unseen(self, one: Slot, report: LoadReport, now_s: float) -> set[str]:
         """Requests that a report cannot know of: the newest ones.
 
         Those just sent, and as many as the instance counts fewer than were sent. The first rule
@@ -448,7 +283,7 @@ class ClusterState:
         return unseen
 
     def _reconcile_queue(
-        self, slot: int, one: "_Slot", prefill_tokens: int, unseen: set[str], now_s: float
+        self, slot: int, one: Slot, prefill_tokens: int, unseen: set[str], now_s: float
     ) -> None:
         """Set the queue to what an instance says it has to compute, and what it does not know of.
 
@@ -496,25 +331,6 @@ class ClusterState:
         self._reach_sum_s[decode] -= live.reach_s
 
 
-class _Slot:
-    """What a slot has besides numbers in arrays."""
-
-    def __init__(
-        self, role: SlotRole, timing: TimingModel | None, transfer: TransferModel, chunk: int
-    ) -> None:
-        self.role = role
-        self.timing = timing
-        self.transfer = transfer
-        self.chunk = chunk
-        self.draining = False
-        self.position = 0.0  # mean position of the tokens that were sent here to compute
-        self.here: dict[str, LiveRequest] = {}  # in the order in which they were sent
-
-
 def _share_by(ahead_s: float, mean_s: float) -> float:
     """Of events that lie evenly around `mean_s` from now, the share that is over by `ahead_s`."""
     return min(max(ahead_s, 0.0) / (2.0 * max(mean_s, _SOON_S)), 1.0)
-
-
-def _empty() -> Floats:
-    return np.zeros(0)

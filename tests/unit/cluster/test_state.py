@@ -119,8 +119,8 @@ def test_utilisation_is_work_over_time() -> None:
     state = state_of("both", "both")
     for number in range(400):
         sent(state, str(number), number % 2, number * 0.1, work_s=0.1)
-    assert state.utilisation(40.0) == pytest.approx(0.5, rel=0.05)
-    assert state.utilisation(80.0) < 0.02
+    assert state.utilisation_of([0, 1], 40.0) == pytest.approx(0.5, rel=0.05)
+    assert state.utilisation_of([0, 1], 80.0) < 0.02
 
 
 def test_slots_are_left_out_of_one_choice() -> None:

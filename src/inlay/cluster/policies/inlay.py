@@ -30,7 +30,8 @@ from inlay.cluster.policies.policy import (
     work_same_s,
 )
 from inlay.cluster.policies.seen import SeenPrompts
-from inlay.cluster.state import ClusterState, Floats
+from inlay.cluster.slots import Floats
+from inlay.cluster.state import ClusterState
 from inlay.core.errors import ConfigError
 
 _HOT_HITS = 3.0  # fewer say nothing of a rate

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.cluster.decision import NOWHERE, Columns, Copy, Decision, Refusal, RequestView, Terms
-from inlay.cluster.state import ClusterState, Floats
+from inlay.cluster.slots import Floats
+from inlay.cluster.state import ClusterState
 
 Blocks = NDArray[np.int32]
 
