@@ -133,7 +133,7 @@ def test_a_mask_that_breaks_fails_one_request(tiny, monkeypatch):
         for name in ("bad", "good"):
             engine.add(request(name, [5], max_tokens=4, temperature=0.0, ignore_eos=True))
         engine.step()
-        sampler = engine._live["bad"].choices[0].sampler
+        sampler = engine._requests.live["bad"].choices[0].sampler
 
         def fail(logits):
             raise ValueError("no mask")
@@ -225,7 +225,7 @@ def test_a_text_bug_fails_one_request(tiny, caplog):
         def fail(*arguments):
             raise ValueError("no text")
 
-        choice = engine._live["bad"].choices[0]
+        choice = engine._requests.live["bad"].choices[0]
         choice.text = type("Broken", (), {"push": fail, "end": fail})()
         outputs = drain(engine)
         assert "no text" in outputs["bad"][-1].error
