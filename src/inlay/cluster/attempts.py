@@ -43,7 +43,7 @@ class Attempts:
 
     Attributes:
         paths: between which instances keys and values went.
-        kv_lost: prompts computed where they are decoded, though another instance was to.
+        lost_prompts: computed where they are decoded, though another instance was to.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Attempts:
         drained: Callable[[Instance], None],
     ) -> None:
         self.paths = KvPaths()
-        self.kv_lost = 0
+        self.lost_prompts = 0
         self._instances = instances
         self._chooser = chooser
         self._clock = clock
@@ -72,7 +72,7 @@ class Attempts:
         now_s = self._clock.now()
         decode = self._instances.at(decision.decode)
         prefill = self._instances.at(decision.prefill) if decision.split else None
-        attempt = Attempt(wire_id, decision, decode, prefill)
+        attempt = Attempt(wire_id, decision, decode, prefill, view)
         request = live.remaining(wire_id, now_s)
         self._chooser.started(wire_id, view, decision, now_s)
         decode.attempts[wire_id] = attempt
@@ -180,6 +180,12 @@ class Attempts:
         size_bytes = len(target.pages) // _PAGE_ID_BYTES * page_bytes
         return self.paths.asked(prefill.name, decode.name, size_bytes, self._clock.now())
 
+    def kv_lost(self, instance: Instance, message: KvLost) -> None:
+        """See `Handler`."""
+        attempt = instance.attempts.get(message.request_id)
+        if attempt is not None and attempt.prefill is not None:
+            self._not_sent(attempt, cancel=True)
+
     def lost(self, instance: Instance, error: InlayError) -> None:
         """See `Handler`."""
         for attempt in list(instance.attempts.values()):
@@ -198,11 +204,20 @@ class Attempts:
                 died = EngineDiedError(f"the request was lost with its instance: {error}")
                 attempt.events.put_nowait(Setback(died, "lost"))
         else:
-            self.kv_lost += 1
-            if attempt.moving is not None:
-                attempt.moving.path.lost += 1
-            self._end_prefill(attempt)
+            self._not_sent(attempt)
             attempt.decode.send(KvLost(attempt.wire_id, f"{instance.name}: {error}"))
+
+    def _not_sent(self, attempt: Attempt, *, cancel: bool = False) -> None:
+        """A prompt is computed where it is decoded."""
+        self.lost_prompts += 1
+        if attempt.moving is not None:
+            attempt.moving.path.lost += 1
+        self._end_prefill(attempt, cancel=cancel)
+        waits = not (attempt.begun or attempt.over)
+        if waits and attempt.request is not None and attempt.decision is not None:
+            self._chooser.undivided(
+                attempt.wire_id, attempt.request, attempt.decision, self._clock.now()
+            )
 
     def _send(self, instance: Instance, attempt: Attempt, request: GenerateRequest) -> None:
         try:

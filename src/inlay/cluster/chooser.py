@@ -161,6 +161,14 @@ class Chooser:
         for slot in {decision.prefill, decision.decode}:
             self._index.expect(slot, request.digests, now_s)
 
+    def undivided(
+        self, attempt_id: str, request: RequestView, decision: Decision, now_s: float
+    ) -> None:
+        """The prompt of a request that was divided is computed where it decodes."""
+        self.state.finished(attempt_id, None)
+        decision = msgspec.structs.replace(decision, prefill=decision.decode)
+        self.state.dispatched(attempt_id, request, decision, now_s)
+
     def copying(self, slot: int, digests: bytes, now_s: float) -> None:
         """Blocks are on their way to an instance."""
         self._index.expect(slot, digests, now_s)

@@ -167,7 +167,7 @@ class Dispatcher:
     @property
     def kv_lost(self) -> int:
         """Prompts computed where they are decoded, though another instance was to."""
-        return self._attempts.kv_lost
+        return self._attempts.lost_prompts
 
     @property
     def reused_tokens(self) -> int:

@@ -16,6 +16,7 @@ from inlay.core.instance_messages import (
     FromInstance,
     InstanceInfo,
     KvEvents,
+    KvLost,
     KvSnapshot,
     KvTarget,
     LoadReport,
@@ -49,6 +50,10 @@ class Handler(Protocol):
 
     def target(self, instance: "Instance", target: KvTarget) -> None:
         """An instance says where the KV of a prompt is to go."""
+        ...
+
+    def kv_lost(self, instance: "Instance", message: KvLost) -> None:
+        """An instance computes a prompt itself that another one was to send it."""
         ...
 
     def lost(self, instance: "Instance", error: InlayError) -> None:
@@ -172,6 +177,8 @@ class Instance:
                     self._owner.handler.output(self, output)
             case KvTarget():
                 self._owner.handler.target(self, message)
+            case KvLost():
+                self._owner.handler.kv_lost(self, message)
             case KvSnapshot() | KvEvents() | LoadReport():
                 if isinstance(message, LoadReport):
                     self.report = message

@@ -14,7 +14,7 @@ from inlay.core.errors import InlayError
 from inlay.core.messages import GenerateRequest, RequestOutput, RequestTimes
 
 if TYPE_CHECKING:
-    from inlay.cluster.decision import Decision
+    from inlay.cluster.decision import Decision, RequestView
     from inlay.cluster.instance import Instance
     from inlay.cluster.kv_paths import Moving
 
@@ -40,6 +40,7 @@ class Attempt:
     Attributes:
         wire_id: its id there, no other attempt's of this dispatcher.
         decision: where it goes, and why; None of a copy of blocks.
+        request: as the decision saw it; None of a copy.
         decode: who answers.
         prefill: who computes the prompt for it, until that has ended; else None.
         events: outputs of `decode`, as they come.
@@ -53,6 +54,7 @@ class Attempt:
     decision: "Decision | None"
     decode: "Instance"
     prefill: "Instance | None"
+    request: "RequestView | None" = None
     events: "asyncio.Queue[RequestOutput | Setback]" = field(default_factory=asyncio.Queue)
     moving: "Moving | None" = None
     begun: bool = False

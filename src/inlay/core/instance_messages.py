@@ -214,11 +214,14 @@ class KvSent(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class KvLost(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The KV of a prompt will not come: the decode instance computes the rest itself."""
+    """The KV of a prompt will not come: the decode instance computes the rest itself.
+
+    To that instance where the other one cannot send it, from that instance where it waits no more.
+    """
 
     request_id: str
     reason: str
 
 
 ToInstance = ToEngine | Subscribe | SetRole | KvTarget | KvLost
-FromInstance = FromEngine | InstanceInfo | LoadReport | KvEvents | KvSnapshot | KvTarget
+FromInstance = FromEngine | InstanceInfo | LoadReport | KvEvents | KvSnapshot | KvTarget | KvLost

@@ -21,7 +21,7 @@ from inlay.cache import PagedKvCache, Sessions, TierCounts, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import EngineError, InlayError
-from inlay.core.instance_messages import KvTarget, LoadReport, StepSample
+from inlay.core.instance_messages import KvLost, KvTarget, LoadReport, StepSample
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
@@ -240,9 +240,11 @@ class Engine:
         if self._exchange is not None:
             self._exchange.lost(request_id, reason)
 
-    def take_targets(self) -> list[KvTarget]:
-        """Where prompts that others compute for this instance are to go; each once."""
-        return [] if self._exchange is None else self._exchange.take_targets()
+    def take_kv_messages(self) -> list[KvTarget | KvLost]:
+        """Where prompts that others compute for this instance are to go, and which it computes
+        itself because they did not come; each once.
+        """
+        return [] if self._exchange is None else self._exchange.take_messages()
 
     def step(self) -> list[RequestOutput]:
         """Do one step of work and return what it added to each request.

@@ -12,7 +12,7 @@ import msgspec
 
 from inlay.cache import Incoming, KvCache, KvStream, Mark, Outgoing, PageHold
 from inlay.core.errors import EngineError, InlayError, OutOfPagesError, RequestError
-from inlay.core.instance_messages import KvTarget, nothing_wanted
+from inlay.core.instance_messages import KvLost, KvTarget, nothing_wanted
 from inlay.core.messages import GenerateRequest, KvRoute, SamplingParams
 from inlay.engine.live import Choice
 from inlay.engine.scheduler import Chunk, Scheduler
@@ -53,7 +53,7 @@ class Exchange:
         self._sending: dict[str, Choice] = {}
         self._crowded: dict[str, Choice] = {}  # wait for pages to reserve
         self._receiving: dict[str, Choice] = {}
-        self._targets: list[KvTarget] = []
+        self._messages: list[KvTarget | KvLost] = []
 
     @property
     def address(self) -> str:
@@ -73,10 +73,10 @@ class Exchange:
         """The paths by which KV goes to other instances."""
         return self._stream.routes()
 
-    def take_targets(self) -> list[KvTarget]:
-        """Targets for those who compute the prompts."""
-        targets, self._targets = self._targets, []
-        return targets
+    def take_messages(self) -> list[KvTarget | KvLost]:
+        """Where prompts are to go that others compute, and which are not waited for any more."""
+        messages, self._messages = self._messages, []
+        return messages
 
     def poll(self) -> list[tuple[Choice, InlayError | None]]:
         """Go on with what has happened since the last call; what has come is queued.
@@ -181,7 +181,7 @@ class Exchange:
         match = self._cache.match_prefix(choice.names, num_tokens)
         if num_tokens - match.num_tokens <= page_tokens:
             # As quick to compute in a step that runs anyway.
-            self._targets.append(nothing_wanted(request_id))
+            self._messages.append(nothing_wanted(request_id))
             self._scheduler.add(choice)
             return True
         counts = self._cache.counts()
@@ -195,13 +195,14 @@ class Exchange:
             return False
         choice.request.cached_tokens = match.num_tokens
         incoming = self._stream.reserve(request_id, hold, num_tokens)
-        self._targets.append(incoming.target)
+        self._messages.append(incoming.target)
         self._receiving[request_id] = choice
         return True
 
     def _arrived(self, choice: Choice, incoming: Incoming) -> None:
         if incoming.error:
             log.warning("a prompt is computed here: %s", incoming.error)
+            self._messages.append(KvLost(choice.request.request_id, incoming.error))
         else:
             request = choice.request
             request.cached_tokens = max(request.cached_tokens, incoming.cached_tokens)

@@ -16,7 +16,7 @@ import zmq
 from inlay.core.clock import Clock
 from inlay.core.errors import InlayError, RequestError
 from inlay.core.failures import failure_output
-from inlay.core.instance_messages import FromInstance, KvTarget
+from inlay.core.instance_messages import FromInstance, KvLost, KvTarget
 from inlay.core.messages import GenerateRequest, OutputBatch, RequestOutput, RequestTimes
 
 log = logging.getLogger(__name__)
@@ -174,11 +174,11 @@ class Peers:
         for peer, batch in batches.items():
             self.send([peer], OutputBatch(tuple(batch)))
 
-    def deliver_target(self, target: KvTarget) -> None:
-        """Send where a prompt's KV is to go to the peer whose request it is."""
-        peer, request_id = self._owner(target.request_id)
+    def deliver_kv(self, message: KvTarget | KvLost) -> None:
+        """Tell the peer whose request it is what becomes of a prompt's KV."""
+        peer, request_id = self._owner(message.request_id)
         if peer is not None:
-            self.send([peer], msgspec.structs.replace(target, request_id=request_id))
+            self.send([peer], msgspec.structs.replace(message, request_id=request_id))
 
     def _owner(self, engine_id: str) -> tuple[Peer | None, str]:
         number, _, request_id = engine_id.partition(":")

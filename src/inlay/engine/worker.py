@@ -84,8 +84,8 @@ class _Server:
             if failure is not None:
                 self._peers.deliver(self._engine.step())  # requests are told first
                 return failure
-            for target in self._engine.take_targets():
-                self._peers.deliver_target(target)
+            for message in self._engine.take_kv_messages():
+                self._peers.deliver_kv(message)
             if self._instance is not None:
                 self._instance.after_step(worked)
             if not self._told.over:

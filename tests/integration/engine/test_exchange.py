@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from inlay.core.instance_messages import KvLost
 from inlay.core.messages import Structure
 from tests.integration.engine.engines import request
 
@@ -26,6 +27,7 @@ class Pair:
         self.outputs = {}
         self.sent = {}
         self.targets = {}
+        self.given_up = []
         self.deaf = False  # pass no targets on
 
     def add(self, message):
@@ -38,7 +40,10 @@ class Pair:
             if engine.has_work:
                 for output in engine.step():
                     outputs.setdefault(output.request_id, []).append(output)
-            for target in engine.take_targets():
+            for target in engine.take_kv_messages():
+                if isinstance(target, KvLost):
+                    self.given_up.append(target)
+                    continue
                 self.targets[target.request_id] = target
                 if target.num_tokens == 0:
                     self.prefill.cancel(target.request_id)
@@ -159,6 +164,22 @@ def test_a_prompt_that_does_not_come_is_computed(tiny):
             both.step()
         assert not both.outputs
         both.decode.kv_lost("r", "the prefill instance is gone")
+        both.prefill.cancel("r")
+        assert token_ids(both.drain()["r"]) == expected
+
+
+def test_an_instance_says_that_it_waits_no_more(tiny, monkeypatch):
+    monkeypatch.setattr("inlay.cache.stream_thread._COME_S", 0.05)
+    (ids,) = prompts([400])
+    message = request("r", ids, max_tokens=6, temperature=0.0)
+    expected = alone(tiny, [message])["r"]
+    with pair(tiny) as both:
+        both.deaf = True
+        both.add(message)
+        while not both.outputs:
+            both.step()
+        (lost,) = both.given_up
+        assert lost.request_id == "r" and "0.05 s" in lost.reason
         both.prefill.cancel("r")
         assert token_ids(both.drain()["r"]) == expected
 

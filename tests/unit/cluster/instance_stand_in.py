@@ -13,6 +13,7 @@ from inlay.core.instance_messages import (
     FromInstance,
     InstanceInfo,
     KvEvents,
+    KvLost,
     KvSnapshot,
     KvTarget,
     LoadReport,
@@ -204,6 +205,10 @@ class InstanceStandIn:
                 num_tokens=num_tokens,
             ),
         )
+
+    def kv_lost(self, request_id: str) -> None:
+        """Say that it waits no more for the KV of a prompt."""
+        self._send(self._peers[request_id], KvLost(request_id, "its time is over"))
 
     async def until(self, kind: type[Any], count: int = 1) -> Any:
         """The last of so many messages of a kind, when it has come."""

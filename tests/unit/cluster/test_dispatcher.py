@@ -346,6 +346,29 @@ async def test_a_prompt_that_fails_is_computed_where_it_decodes(
     assert cluster.dispatcher.kv_lost == 1
 
 
+async def test_a_decode_instance_that_waits_no_more(make: Callable[..., Cluster]) -> None:
+    cluster = make()
+    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    prefill = await cluster.add("p", role="prefill", eager=False)
+    decode = await cluster.add("d", role="decode", eager=False)
+    reading = Reading(cluster, request())
+    rest = await decode.until(GenerateRequest)
+    slot = cluster.instances.find("d").slot  # type: ignore[union-attr]
+    assert cluster.chooser.state.live[rest.request_id].prefill != slot
+    decode.target(rest.request_id)
+    await prefill.until(KvTarget)
+    decode.kv_lost(rest.request_id)
+    assert await prefill.until(CancelRequest) == CancelRequest(rest.request_id)
+    live = cluster.chooser.state.live[rest.request_id]
+    assert live.prefill == live.decode == slot
+    assert cluster.dispatcher.kv_lost == 1
+    assert cluster.dispatcher.kv_paths.known["p", "d"].lost == 1
+    assert not [one for one in decode.heard if isinstance(one, KvLost)]
+    decode.answer(rest.request_id)
+    await reading.end()
+    assert reading.text() == expected()
+
+
 async def test_a_prompt_that_is_not_wanted_is_cancelled(make: Callable[..., Cluster]) -> None:
     cluster = make()
     cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
