@@ -54,6 +54,7 @@
     │   ├── ObjectDamaged              no replica has the bytes that were put
     │   ├── StoreTimeout (TimeoutError)  the call's time was over
     │   └── StoreClosed                the store is closed, or the parent's of a fork
+    ├── TraceError (ValueError)        requests of a trace are not as they must be, `request`
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
     └── AddressInUseError              a port is taken
 
@@ -438,6 +439,23 @@ class StoreTimeout(StoreError, TimeoutError):
 
 class StoreClosed(StoreError):
     """The store is closed, or was made by the parent of this forked process."""
+
+
+class TraceError(InlayError, ValueError):
+    """A trace of requests is not as it must be.
+
+    Attributes:
+        reason: what is wrong, without the place.
+        request: number of the request at fault, from 0; None if it is the whole.
+    """
+
+    code = "invalid_trace"
+    http_status = 400
+
+    def __init__(self, reason: str, request: int | None = None) -> None:
+        super().__init__(reason if request is None else f"request {request}: {reason}")
+        self.reason = reason
+        self.request = request
 
 
 class WaitTimeoutError(InlayError, TimeoutError):
