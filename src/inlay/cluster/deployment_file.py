@@ -62,13 +62,10 @@ def parse_deployment(tables: Settings) -> Deployment:
     Raises:
         ConfigError: an unknown key, with the nearest one, or what does not fit together.
     """
-    _check_keys("", tables, Deployment)
+    _check_keys("", tables, Deployment, without={})
     found: dict[str, Any] = {
         "instances": _named(tables, "instances", InstanceGroup, keep=("engine",)),
-        "slo": {
-            name: replace(slo, name=name)
-            for name, slo in _named(tables, "slo", SloClass, without=("name",)).items()
-        },
+        "slo": _named(tables, "slo", SloClass, knows_name=True),
         "tenants": _named(tables, "tenants", Tenant),
         "engine": _table(tables, "engine", ""),
         "admission": _table(tables, "admission", ""),
@@ -92,11 +89,13 @@ def _named(
     *,
     prefix: str = "",
     keep: Sequence[str] = (),
-    without: Sequence[str] = (),
+    knows_name: bool = False,
 ) -> dict[str, C]:
-    """Tables below a table, each under a name of the user's."""
+    """Tables below a table, each under a name of the user's, which may be a field of it."""
     return {
-        name: _read(f"{prefix}{key}.{name}", table, made, keep, without)
+        name: _read(
+            f"{prefix}{key}.{name}", table, made, keep, {"name": name} if knows_name else {}
+        )
         for name, table in (
             (name, _table(_table(tables, key, prefix), name, f"{prefix}{key}."))
             for name in _table(tables, key, prefix)
@@ -109,14 +108,15 @@ def _read(
     table: Settings,
     made: type[C],
     keep: Sequence[str] = (),
-    without: Sequence[str] = (),
+    ready: Settings | None = None,
 ) -> C:
-    """One table; `keep` names those below it that stay plain data."""
-    _check_keys(where, table, made, without)
+    """One table; `keep` names those below it that stay plain data, `ready` is not in the file."""
+    ready = ready or {}
+    _check_keys(where, table, made, without=ready)
     kept = {key: _table(table, key, f"{where}.") for key in keep if key in table}
     plain = {key: value for key, value in table.items() if key not in kept}
     try:
-        return _build(made, plain, kept)
+        return _build(made, plain, {**kept, **ready})
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}") from error
 
@@ -137,7 +137,7 @@ def _field(key: str) -> str:
     return f"{key}_s" if key in _TIMES else key
 
 
-def _check_keys(where: str, table: Settings, made: type[Any], without: Sequence[str] = ()) -> None:
+def _check_keys(where: str, table: Settings, made: type[Any], without: Settings) -> None:
     names = [one.name for one in fields(made) if one.name not in without]
     known = [name[:-2] if name[:-2] in _TIMES else name for name in names]
     for key in table:

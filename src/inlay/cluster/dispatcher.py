@@ -27,7 +27,7 @@ from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
 from inlay.cluster.kv_paths import KvPaths
 from inlay.cluster.requests import Attempt, OpenRequest, Setback
-from inlay.cluster.slo import SloClass
+from inlay.cluster.slo import SloClasses
 from inlay.core.block_hash import ROOT
 from inlay.core.clock import Clock
 from inlay.core.errors import (
@@ -88,7 +88,7 @@ class Dispatcher:
     Args:
         hash_chain: names the blocks of a prompt.
         secret: of the deployment.
-        slo: objectives of requests.
+        classes: of objectives.
         drained: told of an instance that is draining and has nothing more of ours.
 
     Attributes:
@@ -106,7 +106,7 @@ class Dispatcher:
         hash_chain: HashChain,
         secret: bytes,
         clock: Clock,
-        slo: SloClass | None = None,
+        classes: SloClasses | None = None,
         config: DispatcherConfig | None = None,
         drained: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
@@ -116,7 +116,7 @@ class Dispatcher:
         self._hash_chain = hash_chain
         self._secret = secret
         self._clock = clock
-        self._slo = slo or SloClass()
+        self._classes = classes or SloClasses()
         self._config = config or DispatcherConfig()
         self._keys: dict[str, bytes] = {}
         self._open_ids: set[str] = set()
@@ -159,10 +159,6 @@ class Dispatcher:
     def kv_paths(self) -> KvPaths:
         """Between which instances keys and values went."""
         return self._attempts.paths
-
-    def slo_of(self, request: GenerateRequest) -> SloClass:
-        """The objectives of a request."""
-        return self._slo
 
     @property
     def kv_lost(self) -> int:
@@ -355,7 +351,7 @@ class Dispatcher:
             max_output_tokens=message.params.max_tokens or _UNLIMITED,
             priority=message.priority,
             tenant=message.cache_salt,
-            slo=self.slo_of(message),
+            slo=self._classes.of(message),
         )
 
     def _set_back(self, live: OpenRequest, attempt: Attempt, setback: Setback) -> None:

@@ -25,8 +25,6 @@ _KEPT_REFUSALS = 32
 REFUSALS = (AdmissionError, OverloadedError, NoInstanceError)
 """Errors that say: not now."""
 
-_DEFAULT = SloClass()
-
 
 class ClassFigures:
     """Latencies of the requests of one class.
@@ -57,9 +55,7 @@ class Figures:
         in_flight: requests that are not over.
     """
 
-    def __init__(
-        self, clock: Clock, slo_of: Callable[[GenerateRequest], SloClass] = lambda _: _DEFAULT
-    ) -> None:
+    def __init__(self, clock: Clock, slo_of: Callable[[GenerateRequest], SloClass]) -> None:
         self.clock = clock
         self.tally = Tally(clock.now())
         self.classes: dict[str, ClassFigures] = {}

@@ -144,7 +144,7 @@ class Tenant:
 
     Attributes:
         weight: its share of the instances where there is not enough for all.
-        priority: greater ones go first.
+        priority: added to that of each of its requests, of which lower ones go first.
     """
 
     weight: float = 1.0
@@ -153,6 +153,7 @@ class Tenant:
     def __post_init__(self) -> None:
         if not self.weight > 0:
             raise ConfigError(f"weight is {self.weight}: it must be above 0")
+        _check_range("priority", self.priority, -1000, 1000)
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

@@ -94,6 +94,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
         age_s: how long ago `arrival_s` was when this was sent, from a machine with another clock;
             None: from this one.
         session: whose turn this is; `PauseSession` and `ResumeSession` name it. Empty: none.
+        slo: class of its objectives. Empty: the default one.
     """
 
     request_id: str
@@ -107,6 +108,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     produced: tuple[tuple[int, ...] | None, ...] = ()
     age_s: float | None = None
     session: str = ""
+    slo: str = ""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):

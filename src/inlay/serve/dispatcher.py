@@ -23,7 +23,6 @@ from inlay.cluster.admission import Admission, AdmissionConfig
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.control import Roster
 from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
-from inlay.cluster.figures import Figures
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
 from inlay.cluster.policies import DEFAULT_POLICY, RoleConfig, RolePlanner, make_policy
@@ -35,7 +34,7 @@ from inlay.cluster.setup import (
     DispatcherReady,
     DispatcherSetup,
 )
-from inlay.cluster.slo import SloClass
+from inlay.cluster.slo import SloClass, SloClasses
 from inlay.core.clock import SystemClock
 from inlay.core.errors import ConfigError, EngineStartError, InlayError, NoInstanceError
 from inlay.core.instance_socket import connect_instance
@@ -78,6 +77,7 @@ class DispatcherProcess:
         self._clock = SystemClock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.chooser = make_chooser(setup)
+        self._classes = make_classes(setup)
         self.instances = Instances(
             self.chooser,
             lambda address: connect_instance(self._context, address, setup.secret),
@@ -91,7 +91,7 @@ class DispatcherProcess:
             hash_chain=kernels.block_hash_chain,
             secret=setup.secret.encode(),
             clock=self._clock,
-            slo=make_slo(setup),
+            classes=self._classes,
             config=DispatcherConfig(instance_wait_s=setup.instance_wait_s),
             drained=self._drained,
         )
@@ -122,7 +122,6 @@ class DispatcherProcess:
         engine = EngineConfig(model=str(source.directory), scheduler=scheduler)
         config = dataclasses.replace(self._config, engine=engine)
         defaults = SamplingDefaults.load(source.directory)
-        figures = Figures(self._clock, slo_of=self.dispatcher.slo_of)
         service = Service(
             self.dispatcher,
             text,
@@ -130,7 +129,7 @@ class DispatcherProcess:
             defaults=defaults,
             model_name=source.name,
             clock=self._clock,
-            figures=figures,
+            classes=self._classes,
         )
         service.metrics.add(ClusterCollector(self.dispatcher, self._clock))
         return service, create_app(service, config, ClusterRoutes(self.dispatcher, self._clock))
@@ -138,7 +137,7 @@ class DispatcherProcess:
     async def plan_roles(self) -> None:
         """Ask for another role of an instance when the mix of work has shifted; never ends."""
         config = RoleConfig()
-        planner = RolePlanner(config, make_slo(self._setup))
+        planner = RolePlanner(config, self._classes.default)
         while True:
             await asyncio.sleep(config.period_s)
             if self._roster is None or not self.dispatcher.alive:
@@ -274,13 +273,20 @@ def make_chooser(setup: DispatcherSetup) -> Chooser:
     return Chooser(policy, admission=Admission(policy, config, weights), timing=timing)
 
 
-def make_slo(setup: DispatcherSetup) -> SloClass:
-    """The objectives of all requests: of the class `default`, or the first one that there is."""
-    name = "default" if "default" in setup.slo else next(iter(setup.slo), "default")
-    try:
-        return SloClass(**{"name": name, **setup.slo.get(name, {})})
-    except TypeError as error:
-        raise ConfigError(f"dispatcher.slo.{name}: {error}") from None
+def make_classes(setup: DispatcherSetup) -> SloClasses:
+    """Classes of objectives, and the priorities of tenants.
+
+    Raises:
+        ConfigError: an objective that is none.
+    """
+    found = {}
+    for name, fields in setup.slo.items():
+        try:
+            found[name] = SloClass(**{"name": name, **fields})
+        except (TypeError, ConfigError) as error:
+            raise ConfigError(f"dispatcher.slo.{name}: {error}") from None
+    priorities = {name: int(tenant.get("priority", 0)) for name, tenant in setup.tenants.items()}
+    return SloClasses(found, priorities)
 
 
 def serve_config(setup: DispatcherSetup) -> ServeConfig:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from inlay.cluster.figures import Figures
+from inlay.cluster.slo import SloClasses
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import ContextLengthError, EngineDiedError, InlayError, RequestError
 from inlay.core.messages import (
@@ -93,11 +94,11 @@ class Service:
         config: names and limits.
         defaults: sampling defaults of the model.
         model_name: what the user called the model; the served name unless `config` has others.
-        figures: is told of every request; it knows the objectives, where there are some.
+        classes: of objectives, for requests to choose from.
 
     Attributes:
         active: requests that run in the engine now.
-        figures: what clients had of late.
+        figures: what clients had of late; it is told of every request.
         stopping: the engine is being stopped on purpose, so its end is no failure.
     """
 
@@ -110,7 +111,7 @@ class Service:
         defaults: SamplingDefaults | None = None,
         model_name: str | None = None,
         clock: Clock | None = None,
-        figures: Figures | None = None,
+        classes: SloClasses | None = None,
     ) -> None:
         self.client = client
         self.text = text
@@ -120,7 +121,8 @@ class Service:
         self.dialect = choose_dialect(text.chat_template)
         self.clock = clock or SystemClock()
         self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
-        self.figures = figures or Figures(self.clock)
+        self.classes = classes or SloClasses()
+        self.figures = Figures(self.clock, self.classes.of)
         self.metrics.add(FiguresCollector(self.figures))
         self.limits = SamplingLimits(
             vocab_size=client.info.vocab_size,
@@ -333,18 +335,18 @@ class Service:
         """A request to the engine, under an id that no other one has."""
         wanted = body.request_id or f"{prefix}-{secrets.token_hex(12)}"
         unique = wanted if not body.request_id else f"{prefix}-{wanted}-{next(self._unique)}"
-        priority = body.priority or 0
-        if not -(2**31) <= priority < 2**31:
-            raise RequestError(f"priority is {priority}: it must fit into 32 bits", "priority")
+        tenant = body.cache_salt or ""
+        slo = self.classes.named(body.service_tier)
         return GenerateRequest(
             request_id=unique,
             token_ids=token_ids,
             params=params,
             arrival_s=self.clock.now(),
-            priority=priority,
-            cache_salt=body.cache_salt or "",
+            priority=self.classes.priority(slo, body.priority, tenant),
+            cache_salt=tenant,
             trace=trace,
             session=body.session_id or "",
+            slo=slo.name,
         )
 
     def output_limit(

@@ -309,13 +309,15 @@ def decisions(dispatcher: RunningDispatcher) -> dict[str, int]:
 
 def test_what_would_miss_its_objective_is_refused(start: Callable[..., Any]) -> None:
     instance = start(RunningInstance, "a").wait_ready()
-    slo = {"default": {"ttft_s": 1e-6}}
+    slo = {"default": {"ttft_s": 1e-6}, "batch": {"ttft_s": 60.0}}
     dispatcher = start(RunningDispatcher, [instance.member], slo=slo)
     reply = httpx.post(dispatcher.url + "/v1/chat/completions", json=LONG)
     assert reply.status_code == 429 and int(reply.headers["Retry-After"]) >= 1
     assert reply.json()["error"]["code"] == "not_admitted"
     assert decisions(dispatcher) == {"refused": 1}
-    best_effort = httpx.post(
-        dispatcher.url + "/v1/chat/completions", json=LONG | {"priority": 1, "max_tokens": 2}
-    )
-    assert best_effort.status_code == 200
+    for chosen in ({"priority": 1}, {"service_tier": "flex"}, {"service_tier": "batch"}):
+        body = LONG | chosen | {"max_tokens": 2}
+        assert httpx.post(dispatcher.url + "/v1/chat/completions", json=body).status_code == 200
+    kept = r'inlay_slo_requests_total\{class="(\w+)",.*outcome="kept"\} ([\d.]+)'
+    found = dict(re.findall(kept, httpx.get(dispatcher.url + "/metrics").text))
+    assert found == {"default": "1.0", "flex": "1.0", "batch": "1.0"}

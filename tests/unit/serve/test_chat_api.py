@@ -262,6 +262,7 @@ async def test_everything_that_is_passed_on(api: Api) -> None:
         "seed": -1,
         "skip_special_tokens": False,
         "priority": -3,
+        "service_tier": "flex",
         "cache_salt": "a",
         "user": "someone",
         "chat_template_kwargs": {"enable_thinking": False},
@@ -281,7 +282,7 @@ async def test_everything_that_is_passed_on(api: Api) -> None:
     assert (params.max_tokens, params.min_tokens, params.ignore_eos) == (7, 2, True)
     assert params.seed == 2**63 - 1
     assert not params.skip_special_tokens
-    assert (request.priority, request.cache_salt) == (-3, "a")
+    assert (request.priority, request.slo, request.cache_salt) == (-3, "flex", "a")
     prompt = engine.text.decode(request.token_ids, skip_special_tokens=False)
     assert prompt.endswith("<think>\n\n</think>\n\n")
 

@@ -46,6 +46,7 @@ COMPLETIONS = "/v1/completions"
         ({"n": 10**30}, "n", "is 1000"),
         ({"seed": 2**64}, "seed", "64 bits"),
         ({"priority": 2**40}, "priority", "32 bits"),
+        ({"service_tier": "gold"}, "service_tier", "may be auto, default, flex, priority"),
         ({"stop": ["a", ""]}, "stop", "empty"),
         ({"stop": 5}, "stop", "must be a text or a list"),
         ({"stop_token_ids": [10**9]}, "stop_token_ids", "1000000000"),

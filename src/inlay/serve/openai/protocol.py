@@ -45,6 +45,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     n: int | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = None
+    service_tier: str | None = None
     cache_salt: str | None = None
     session_id: str | None = None
     request_id: str | None = None

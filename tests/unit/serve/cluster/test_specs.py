@@ -78,7 +78,7 @@ def test_settings_of_a_dispatcher() -> None:
     assert setup["serve"] == {
         "served_model_name": "m", "page": False, "cors_origins": ("*",), "api_key": "k"
     }  # fmt: skip
-    assert setup["slo"] == {"chat": {"name": "chat", "ttft_s": 1.0}}
+    assert setup["slo"] == {"chat": {"name": "chat", "ttft_s": 1.0, "priority": 0}}
     assert setup["tenants"] == {"t": {"weight": 2.0, "priority": 0}}
 
 
