@@ -63,9 +63,11 @@ class AdmissionConfig:
 class Admission:
     """A policy behind a gate: `choose` as a policy has it, with refusals.
 
-    While there is room everybody is taken. When load rises, a tenant that uses more than its share
-    of the work is refused first: its load counts as many times as it is above its share. Best
-    effort (priority above 0) has no objectives, and gives up its place to a request that has.
+    While there is room everybody is taken. An idle instance takes what it cannot serve in time,
+    too: that harms nobody, and a prediction that is wrong is mended by it. When load rises, a
+    tenant that uses more than its share of the work is refused first: its load counts as many times
+    as it is above its share. Best effort (priority above 0) has no objectives, and gives up its
+    place to a request that has.
 
     Args:
         weights: of tenants, 1 where there is none; shares are in proportion to them.
@@ -101,12 +103,8 @@ class Admission:
         prompt_load = self._prompt_load(request, decision)
         decode_load, tbt_s = self._decode_load(request, decision, state, now_s, 0)
         if prompt_load > limit:
-            return self._refuse(
-                decision,
-                f"the first token is expected after {decision.ttft_s:.3g} s",
-                decision.ttft_s * (1.0 - limit / prompt_load),
-                excess,
-            )
+            retry_s = min(decision.ttft_s * (1.0 - limit / prompt_load), decision.wait_s)
+            return self._refuse(decision, _late(request, decision), retry_s, excess)
         if decode_load > limit:
             victim = self._victim(request, decision, state)
             if victim is None or limit < self._decode_load(request, decision, state, now_s, 1)[0]:
@@ -126,7 +124,9 @@ class Admission:
 
     def _prompt_load(self, request: RequestView, decision: Decision) -> float:
         load = decision.wait_s / self._config.max_wait_s
-        return load if request.priority > 0 else max(load, decision.ttft_s / request.slo.ttft_s)
+        if request.priority > 0 or not decision.wait_s:
+            return load
+        return max(load, decision.ttft_s / request.slo.ttft_s)
 
     def _decode_load(
         self,
@@ -148,7 +148,7 @@ class Admission:
         rows += 1 - fewer
         tokens += request.num_tokens * (1 - fewer)
         tbt_s = state.tbt_at_s(slot, rows, tokens)
-        if request.priority > 0:
+        if request.priority > 0 or not state.rows[slot] + state.coming_rows[slot]:
             return 0.0, tbt_s
         objective_s = min(request.slo.tbt_s, request.slo.itl_s)
         # Rows are counted, not predicted: they need no reserve.
@@ -174,3 +174,14 @@ class Admission:
             refusal=Refusal(reason, retry_after_s),
             terms=decision.terms,
         )
+
+
+def _late(request: RequestView, decision: Decision) -> str:
+    alone_s, objective_s = decision.ttft_s - decision.wait_s, request.slo.ttft_s
+    if alone_s > objective_s:
+        return (
+            f"this prompt's first token takes {alone_s:.3g} s on an idle instance, and the "
+            f"objective of class {request.slo.name} is {objective_s:.3g} s: only one that is idle "
+            "takes it"
+        )
+    return f"the first token is expected after {decision.ttft_s:.3g} s"

@@ -55,7 +55,7 @@ def answer(url: str, **fields: Any) -> str:
     return str(reply.json()["choices"][0]["message"]["content"])
 
 
-def stream(url: str, at_token: int, act: Callable[[], None], **fields: Any) -> tuple[str, float]:
+def stream(url: str, at_token: int, act: Callable[[], object], **fields: Any) -> tuple[str, float]:
     """A streamed answer; at one token something is done. Returns it and the longest gap after."""
     text, count, gap_s, last_s = "", 0, 0.0, 0.0
     body = LONG | fields | {"stream": True}
@@ -309,15 +309,34 @@ def decisions(dispatcher: RunningDispatcher) -> dict[str, int]:
 
 def test_what_would_miss_its_objective_is_refused(start: Callable[..., Any]) -> None:
     instance = start(RunningInstance, "a").wait_ready()
-    slo = {"default": {"ttft_s": 1e-6}, "batch": {"ttft_s": 60.0}}
+    slo = {"default": {"tbt_s": 1e-6}, "batch": {"tbt_s": 60.0}}
     dispatcher = start(RunningDispatcher, [instance.member], slo=slo)
-    reply = httpx.post(dispatcher.url + "/v1/chat/completions", json=LONG)
-    assert reply.status_code == 429 and int(reply.headers["Retry-After"]) >= 1
-    assert reply.json()["error"]["code"] == "not_admitted"
-    assert decisions(dispatcher) == {"refused": 1}
-    for chosen in ({"priority": 1}, {"service_tier": "flex"}, {"service_tier": "batch"}):
-        body = LONG | chosen | {"max_tokens": 2}
-        assert httpx.post(dispatcher.url + "/v1/chat/completions", json=body).status_code == 200
-    kept = r'inlay_slo_requests_total\{class="(\w+)",.*outcome="kept"\} ([\d.]+)'
-    found = dict(re.findall(kept, httpx.get(dispatcher.url + "/metrics").text))
-    assert found == {"default": "1.0", "flex": "1.0", "batch": "1.0"}
+    url = dispatcher.url + "/v1/chat/completions"
+    assert httpx.post(url, json=LONG | {"max_tokens": 2}).status_code == 200  # nobody else is there
+
+    def others() -> None:
+        reply = httpx.post(url, json=LONG)
+        assert reply.status_code == 429 and int(reply.headers["Retry-After"]) >= 1
+        assert reply.json()["error"]["code"] == "not_admitted"
+        for chosen in ({"priority": 1}, {"service_tier": "flex"}, {"service_tier": "batch"}):
+            assert httpx.post(url, json=LONG | chosen | {"max_tokens": 2}).status_code == 200
+
+    stream(dispatcher.url, 30, others, service_tier="batch")
+    assert decisions(dispatcher) == {"refused": 1, "whole": 5}
+    finished = r'inlay_slo_requests_total\{class="(\w+)",.*outcome="(\w+)"\} ([\d.]+)'
+    found = re.findall(finished, httpx.get(dispatcher.url + "/metrics").text)
+    counts = {name: sum(float(n) for of, _, n in found if of == name) for name, _, _ in found}
+    assert counts == {"default": 2.0, "flex": 1.0, "batch": 2.0}
+
+
+def test_best_effort_makes_room_and_goes_on_with_the_same_text(
+    start: Callable[..., Any], texts: list[str]
+) -> None:
+    instance = start(RunningInstance, "a", scheduler={"max_running": 1}).wait_ready()
+    slo = {"default": {"tbt_s": 60.0}}
+    dispatcher = start(RunningDispatcher, [instance.member], slo=slo)
+    urgent = partial(answer, dispatcher.url, max_tokens=20)
+    text, _ = stream(dispatcher.url, 30, urgent, service_tier="flex", temperature=0)
+    assert text == texts[0]
+    metrics = httpx.get(dispatcher.url + "/metrics").text
+    assert 'inlay_dispatch_retries_total{instance_name="a",reason="preempted"} 1.0' in metrics

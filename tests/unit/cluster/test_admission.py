@@ -49,6 +49,16 @@ def test_slow_decoding_is_refused() -> None:
     assert decision.refusal.retry_after_s >= 0.5
 
 
+def test_an_idle_instance_takes_what_it_cannot_serve_in_time() -> None:
+    impossible = SloClass(name="fast", ttft_s=1e-3, tbt_s=1e-3)
+    state = state_of("both")
+    assert gate().choose(request(slo=impossible), matches(), state, 0.0).refusal is None
+    sent(state, "a", 0, 0.0, work_s=2.0)
+    refusal = gate().choose(request(slo=impossible), matches(), state, 0.0).refusal
+    assert refusal is not None and refusal.retry_after_s == 2.0
+    assert "on an idle instance, and the objective of class fast is 0.001 s" in refusal.reason
+
+
 def test_full_rows_are_refused_where_there_are_objectives() -> None:
     loose = SloClass(tbt_s=10.0)
     decision = gate("early").choose(request(slo=loose), matches(), busy(64), 0.0)
