@@ -18,7 +18,7 @@ class SlotTimes(Slots):
         relative_std: of what a sum of steps takes.
         step_s: a decode step with what decodes there now.
         row_s, context_s: what one more row, and one more token of context, add to it.
-        chunk_s: what a full chunk of a prompt adds to it.
+        chunk_s: what a part of a prompt, as they are sent there, adds to it.
         rows, context_tokens: what decodes there.
         recent_work_s: predicted work sent there, as a sum that decays over `WORK_MEMORY_S`.
     """
@@ -67,4 +67,4 @@ class SlotTimes(Slots):
         self.relative_std[slot] = one.timing.relative_std
         self.step_s[slot] = d0 + decoding_s
         self.row_s[slot], self.context_s[slot] = d1, d2
-        self.chunk_s[slot] = max(0.0, c0 - d0) + c1 * one.chunk
+        self.chunk_s[slot] = max(0.0, c0 - d0) + c1 * min(one.part, one.chunk)

@@ -4,6 +4,7 @@ Slots are those of the prefix index. The store has one, too, where there is a st
 and takes no requests.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Slot:
         transfer: of what it sends.
         chunk: most prompt tokens of one request in a step.
         position: mean position of the tokens that were sent there to compute.
+        part: mean number of tokens of a step's part of a prompt; infinite before the first one.
         here: requests, in the order in which they were sent.
     """
 
@@ -39,6 +41,7 @@ class Slot:
     chunk: int
     draining: bool = False
     position: float = 0.0
+    part: float = math.inf
     here: dict[str, LiveRequest] = field(default_factory=dict)
 
 

@@ -125,6 +125,7 @@ class ClusterState(SlotTimes):
         Cost: about 20 us, and 50 us if there are samples.
         """
         one = self._slot(slot)
+        self._pass(now_s)  # here, too: what is said of a busy past must not keep requests away
         if one.timing is not None and report.samples:
             one.timing.observe(report.samples)
         self.pages_free[slot] = report.pages_free
@@ -171,12 +172,13 @@ class ClusterState(SlotTimes):
             self._slot(slot).here[request_id] = live
         one = self._slot(prefill)
         one.position += 0.1 * (live.num_tokens - live.new_tokens / 2 - one.position)
+        part = min(live.new_tokens, one.chunk)
+        one.part = part if math.isinf(one.part) else one.part + 0.1 * (part - one.part)
         free_at = self.free_at_s[level:, prefill]
         np.maximum(free_at, now_s, out=free_at)
         free_at += live.work_s
         self._left_s[level:, prefill] += live.work_s
-        self.recent_work_s *= math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
-        self._worked_s = max(self._worked_s, now_s)
+        self._pass(now_s)
         self.recent_work_s[prefill] += live.work_s
         self.coming_rows[decode] += 1
         self.coming_tokens[decode] += live.num_tokens
@@ -241,8 +243,8 @@ class ClusterState(SlotTimes):
 
     def utilisation_of(self, slots: list[int], now_s: float) -> float:
         """Share of the time of these slots for which they were sent work of late."""
-        decay = math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
-        return float(self.recent_work_s[slots].mean()) * decay / WORK_MEMORY_S
+        self._pass(now_s)
+        return float(self.recent_work_s[slots].mean()) / WORK_MEMORY_S
 
     def best_effort(self, slot: int) -> list[LiveRequest]:
         """Requests of the lowest level that decode at a slot."""
@@ -267,6 +269,11 @@ class ClusterState(SlotTimes):
         return rows, tokens + float(self.coming_tokens[slot]) * begun
 
     # Inside.
+
+    def _pass(self, now_s: float) -> None:
+        """Time passes: what was sent counts less and less."""
+        self.recent_work_s *= math.exp(min(0.0, self._worked_s - now_s) / WORK_MEMORY_S)
+        self._worked_s = max(self._worked_s, now_s)
 
     def _unseen(self, one: Slot, report: LoadReport, now_s: float) -> set[str]:
         """Requests that a report cannot know of: the newest ones.
