@@ -32,7 +32,9 @@ class Bench:
         self.requests = []
         self.finished = []
 
-    def request(self, prompt, *, output=3, priority=0, n=1, prompt_logprobs=None):
+    def request(
+        self, prompt, *, output=3, priority=0, n=1, prompt_logprobs=None, tenant="", produced=()
+    ):
         order = len(self.requests)
         params = SamplingParams(n=n, prompt_logprobs=prompt_logprobs)
         request = LiveRequest(
@@ -42,6 +44,8 @@ class Bench:
                 params=params,
                 arrival_s=float(order),
                 priority=priority,
+                cache_salt=tenant,
+                produced=produced,
             ),
             order=order,
             seed=0,

@@ -21,6 +21,7 @@ class LiveRequest:
 
     Attributes:
         order: arrival number; breaks ties.
+        round: among those of all tenants, see `engine.rounds`; None before it is queued.
         seed: of its draws.
         max_tokens: output limit per choice, resolved against the context.
         end_ids: tokens that end a choice.
@@ -39,6 +40,7 @@ class LiveRequest:
     max_tokens: int
     end_ids: frozenset[int]
     unfinished: int
+    round: int | None = None
     choices: list["Choice"] = field(default_factory=list)
     scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -72,6 +74,11 @@ class LiveRequest:
     def params(self) -> SamplingParams:
         """How to sample."""
         return self.message.params
+
+    @property
+    def tenant(self) -> str:
+        """On whose account it is."""
+        return self.message.cache_salt
 
     @property
     def prompt(self) -> list[int]:
@@ -116,10 +123,11 @@ class Choice:
     finish_reason: FinishReason | None = None
 
     @property
-    def sort_key(self) -> tuple[int, float, int, int]:
-        """Who runs first: priority, then arrival; of one request the lower choice."""
-        message = self.request.message
-        return (message.priority, message.arrival_s, self.request.order, self.index)
+    def sort_key(self) -> tuple[int, int, float, int, int]:
+        """Who runs first: priority, round, then arrival; of one request the lower choice."""
+        request = self.request
+        message = request.message
+        return (message.priority, request.round or 0, message.arrival_s, request.order, self.index)
 
     @property
     def num_tokens(self) -> int:

@@ -1,9 +1,10 @@
 """Decides who computes what in the next step. No torch, no clock, no I/O.
 
 One token budget per step is shared by decodes, which come first, and by chunks of prompts.
-Requests run in the order of priority and arrival. When pages run out, the last one in that
-order is preempted: it gives its pages back and is computed again later, from its prompt and
-the output so far; its published blocks are usually still in the prefix cache.
+Requests run in the order of priority, of rounds (`engine.rounds`) and of arrival. When
+pages run out, the last one in that order is preempted: it gives its pages back and is computed
+again later, from its prompt and the output so far; its published blocks are usually still in the
+prefix cache.
 
 A choice may come with pages that another instance has filled; it keeps them while it waits, unless
 one before it needs them.
@@ -24,8 +25,9 @@ from inlay.cache import KvCache, Loader, PageHold
 from inlay.core.errors import OutOfPagesError
 from inlay.engine.config import SchedulerConfig
 from inlay.engine.live import Choice
+from inlay.engine.rounds import Rounds
 
-SortKey = tuple[int, float, int, int]
+SortKey = tuple[int, int, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Scheduler:
         self._logit_rows_left = 0
         self._waiting: list[tuple[SortKey, Choice]] = []
         self._num_waiting = 0
+        self._rounds = Rounds()
         self.running: list[Choice] = []
         self._slots_used = 0
         self.preemptions = 0
@@ -77,6 +80,11 @@ class Scheduler:
     def add(self, choice: Choice) -> None:
         """Put a choice into the queue; it may bring pages, with `computed` tokens in them."""
         choice.state = "waiting"
+        request = choice.request
+        if request.round is None and request.message.produced:  # it was its turn elsewhere
+            request.round = self._rounds.now
+        elif request.round is None:
+            request.round = self._rounds.take(request.tenant, choice.num_tokens - choice.computed)
         self._num_waiting += 1
         heapq.heappush(self._waiting, (choice.sort_key, choice))
         if self.loader is not None and choice.hold is None:
@@ -86,9 +94,13 @@ class Scheduler:
 
     def remove(self, choice: Choice) -> None:
         """Take a choice out, wherever it is, and give its pages back."""
+        request = choice.request
         if choice.state == "running":
             self._stop(choice)
+            self._rounds.charge(request.tenant, len(choice.output))
         elif choice.state == "waiting":
+            if request.scheduled_s is None:
+                self._rounds.charge(request.tenant, -len(request.prompt))
             self._num_waiting -= 1
             self._end_prefetch(choice)
             self._take_pages(choice)
@@ -280,6 +292,7 @@ class Scheduler:
 
     def _start(self, choice: Choice, hold: PageHold) -> None:
         heapq.heappop(self._waiting)
+        self._rounds.begun(choice.request.round or 0)
         self._num_waiting -= 1
         self._slots_used += choice.slots
         if choice.hold is None:

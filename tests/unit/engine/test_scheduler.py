@@ -71,6 +71,33 @@ def test_an_urgent_request_takes_the_place_of_a_lesser_one():
     assert bench.scheduler.preemptions == 1
 
 
+def test_a_flood_of_one_tenant_is_not_before_all_others():
+    bench = Bench(max_running=1)
+    for base in range(0, 40, 10):
+        bench.request(range(base, base + 8), output=1, tenant="many")
+    bench.step()
+    bench.request(range(100, 108), output=1, tenant="few")
+    bench.request(range(110, 118), output=1, tenant="few")
+    bench.request(range(120, 128), output=1, tenant="few", produced=((),))
+    bench.run()
+    # In turns from when the others came, and what began elsewhere first.
+    assert [order for order, _ in bench.finished] == [0, 4, 6, 1, 5, 2, 3]
+
+
+def test_long_outputs_and_prompts_count_for_their_tenant():
+    bench = Bench(max_running=1)
+    bench.request(range(4), output=20, tenant="long")
+    bench.run()
+    bench.request(range(10, 14), output=1, tenant="long")
+    for base in (20, 30, 40):
+        bench.request(range(base, base + 9), output=1, tenant="short")
+    cancelled = bench.request(range(50, 80), tenant="other")
+    bench.scheduler.remove(cancelled)
+    bench.request(range(90, 94), output=1, tenant="other")
+    bench.run()
+    assert [order for order, _ in bench.finished] == [0, 2, 6, 3, 4, 1]
+
+
 def test_when_pages_run_out_the_last_comer_waits():
     bench = Bench(pages=6)
     bench.request(range(8), output=12)
