@@ -72,6 +72,21 @@ class Chooser:
             raise ArgumentError("no instance has joined: there is no state yet")
         return self._state
 
+    def least_s(self) -> dict[str, float]:
+        """By objective, what it takes on the quickest instance when it is idle.
+
+        Empty before a step was seen.
+        """
+        known = [timing for timing in self._timing.values() if timing.num_steps]
+        if not known:
+            return {}
+        step_s = min(timing.decode_s(1, 1) for timing in known)
+        return {
+            "ttft": min(timing.prefill_s(1, 0) for timing in known),
+            "tbt": step_s,
+            "itl": step_s,
+        }
+
     # Who is there
 
     def join(self, info: InstanceInfo, now_s: float) -> int:

@@ -96,7 +96,7 @@ class DispatcherStatus:
             traffic=picture.traffic(
                 figures, now_s, waiting=dispatcher.num_waiting, retries=retries
             ),
-            classes=picture.classes(figures, now_s),
+            classes=picture.classes(figures, now_s, self._dispatcher.chooser.least_s()),
             history=picture.history(figures.tally, now_s),
             paths=self._paths(now_s),
             decisions=self._decisions(now_s),

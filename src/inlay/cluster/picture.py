@@ -1,6 +1,7 @@
 """Makes the parts of a `ClusterStatus` that come from figures and loads."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from inlay.cluster.figures import ClassFigures, Figures
@@ -56,12 +57,18 @@ def traffic(
     )
 
 
-def classes(figures: Figures, now_s: float) -> list[ClassStatus]:
-    """Latencies and objectives of each class that there were requests of."""
+def classes(
+    figures: Figures, now_s: float, least_s: Mapping[str, float] | None = None
+) -> list[ClassStatus]:
+    """Latencies and objectives of each class that there were requests of.
+
+    Args:
+        least_s: by objective, what it takes on an idle instance.
+    """
     sums = figures.tally.sums(now_s, WINDOW_S)
     covered_s = figures.tally.covered_s(now_s, WINDOW_S)
     return [
-        _class(name, of_class, sums, covered_s, now_s)
+        _class(name, of_class, sums, covered_s, now_s, least_s or {})
         for name, of_class in sorted(figures.classes.items())
     ]
 
@@ -98,7 +105,12 @@ def totals(stats: EngineStats) -> dict[str, Any]:
 
 
 def _class(
-    name: str, figures: ClassFigures, sums: dict[str, float], covered_s: float, now_s: float
+    name: str,
+    figures: ClassFigures,
+    sums: dict[str, float],
+    covered_s: float,
+    now_s: float,
+    least_s: Mapping[str, float],
 ) -> ClassStatus:
     slo = figures.slo
     good = int(sums.get(f"good:{name}", 0))
@@ -114,6 +126,12 @@ def _class(
         good=good,
         refused=int(sums.get(f"refused_of:{name}", 0)),
         goodput_per_s=good / covered_s,
+        impossible="; ".join(
+            f"{objective} is {getattr(slo, f'{objective}_s'):.3g} s, and an idle instance needs "
+            f"{seconds:.3g} s"
+            for objective, seconds in least_s.items()
+            if getattr(slo, f"{objective}_s") < seconds
+        ),
         ttft_p50_s=figures.ttft.series(0.5, now_s),
         ttft_p99_s=figures.ttft.series(0.99, now_s),
         itl_p50_s=figures.itl.series(0.5, now_s),

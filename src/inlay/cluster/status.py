@@ -83,6 +83,7 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True):
         ttft_slo_s, itl_slo_s, tbt_slo_s: the objectives; null where there is none.
         finished, good, refused: requests; `good` kept all objectives.
         goodput_per_s: of good ones.
+        impossible: which objectives no instance can keep, not even one that is idle.
         ttft_p50_s, ...: percentiles by slot of history.
     """
 
@@ -97,6 +98,7 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True):
     good: int
     refused: int
     goodput_per_s: float
+    impossible: str
     ttft_p50_s: list[float | None]
     ttft_p99_s: list[float | None]
     itl_p50_s: list[float | None]

@@ -74,6 +74,11 @@ def test_a_request_is_judged_by_its_objectives() -> None:
     assert chat.ttft.p99_s == pytest.approx(0.6, rel=0.03)
     age_s = clients.clock.now() - 1000.0
     assert chat.goodput_per_s == pytest.approx(2 / age_s)
+    assert chat.impossible == ""
+    [chat] = picture.classes(
+        clients.figures, clients.clock.now(), {"ttft": 0.6, "tbt": 0.1, "itl": 0.1}
+    )
+    assert chat.impossible == "ttft is 0.5 s, and an idle instance needs 0.6 s"
 
 
 def test_without_objectives_all_that_finish_are_good() -> None:

@@ -77,7 +77,7 @@ def of_class(**fields: object) -> ClassStatus:
         "name": "chat", "ttft_slo_s": 0.5, "itl_slo_s": 0.05, "tbt_slo_s": None,
         "ttft": Percentiles(p50_s=0.2, p90_s=0.7, p99_s=0.9, count=9),
         "itl": Percentiles(p50_s=0.01, p90_s=0.02, p99_s=0.03, count=99), "tbt": Percentiles(),
-        "finished": 10, "good": 8, "refused": 1, "goodput_per_s": 0.4,
+        "finished": 10, "good": 8, "refused": 1, "goodput_per_s": 0.4, "impossible": "",
         "ttft_p50_s": [None, 0.1, 0.2, None, 0.1, 0.1], "ttft_p99_s": [None, 0.3] * 3,
         "itl_p50_s": [None] * SLOTS, "itl_p99_s": [None] * SLOTS,
     }  # fmt: skip

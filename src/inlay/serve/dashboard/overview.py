@@ -99,13 +99,15 @@ def charts(status: ClusterStatus) -> str:
 
 def classes(status: ClusterStatus) -> str:
     """One row per class of objectives, if there is more than one, or an objective at all."""
-    shown = [one for one in status.classes if one.finished or one.ttft.count]
+    shown = [one for one in status.classes if one.finished or one.ttft.count or one.refused]
     if not shown:
         return empty("No request has finished in the last minute.")
     rows = []
     for one in shown:
         cells = (
-            f"<th>{escape(one.name)}</th>",
+            f'<th class="late" title="{escape(one.impossible)}">{escape(one.name)}</th>'
+            if one.impossible
+            else f"<th>{escape(one.name)}</th>",
             *_against(one.ttft, one.ttft.p90_s, one.ttft_slo_s),
             *_against(one.itl, one.itl.p99_s, one.itl_slo_s),
             *_against(one.tbt, one.tbt.p90_s, one.tbt_slo_s),
