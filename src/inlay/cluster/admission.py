@@ -34,8 +34,8 @@ class AdmissionConfig:
         mode: `off` takes everything that an instance takes; see above.
         max_load: predicted time over objective at which a request is refused. Below 1 keeps a
             reserve for predictions that are wrong.
-        max_wait_s: the same for the predicted wait before a prompt is computed, whatever the
-            objectives: it bounds the queues.
+        max_wait_s: the same for the predicted wait before a prompt is computed, and for that until
+            there is room to decode, whatever the objectives: it bounds the queues.
         share_s: time over which a tenant's use of the cluster counts against its share.
         min_retry_s, max_retry_s: bounds of Retry-After.
     """
@@ -148,12 +148,17 @@ class Admission:
         rows += 1 - fewer
         tokens += request.num_tokens * (1 - fewer)
         tbt_s = state.tbt_at_s(slot, rows, tokens)
-        if request.priority > 0 or not state.rows[slot] + state.coming_rows[slot]:
-            return 0.0, tbt_s
+        max_rows = max(float(state.max_rows[slot]), 1.0)
+        ahead = float(state.rows[slot] + state.coming_rows[slot]) - fewer
+        # Rows end one after the other.
+        wait_s = max(0.0, ahead + 1 - max_rows) * state.outputs * tbt_s / max_rows
+        load = wait_s / self._config.max_wait_s
+        if request.priority > 0 or not ahead:
+            return load, tbt_s
         objective_s = min(request.slo.tbt_s, request.slo.itl_s)
         # Rows are counted, not predicted: they need no reserve.
-        room = rows / max(float(state.max_rows[slot]), 1.0) * self._config.max_load
-        return max(tbt_s / objective_s, room if math.isfinite(objective_s) else 0.0), tbt_s
+        room = rows / max_rows * self._config.max_load if math.isfinite(objective_s) else 0.0
+        return max(load, tbt_s / objective_s, room), tbt_s
 
     def _victim(self, request: RequestView, decision: Decision, state: ClusterState) -> str | None:
         """The best-effort request to take away: the one with the least to compute again."""

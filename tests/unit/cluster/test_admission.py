@@ -73,6 +73,18 @@ def test_queues_are_bounded_without_objectives() -> None:
         assert gate().choose(request(priority=priority), matches(), state, 0.0).refusal is not None
 
 
+def test_the_wait_for_room_to_decode_is_bounded_without_objectives() -> None:
+    state = busy(64)
+    assert gate().choose(request(), matches(), state, 0.0).refusal is None
+    for number in range(20):
+        sent(state, f"waits {number}", 0, 0.0, work_s=0.0, ttft_s=0.0)
+    for priority in (0, 1):
+        asked = request(priority=priority)
+        refusal = gate(max_wait_s=1.0).choose(asked, matches(), state, 0.0).refusal
+        assert refusal is not None and "no room is expected" in refusal.reason
+        assert gate(max_wait_s=10.0).choose(asked, matches(), state, 0.0).refusal is None
+
+
 def test_best_effort_gives_up_its_place() -> None:
     state = busy(63)
     batch = make_policy("inlay").choose(request(500, priority=1), matches(), state, 0.0)
