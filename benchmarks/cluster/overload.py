@@ -1,4 +1,4 @@
-"""cluster/overload: goodput at twice the capacity over that at capacity, by mode of admission.
+"""cluster/overload: goodput at twice the capacity over that at capacity, by admission or not.
 
 Objectives are three times what takes 90 % of requests without load, measured first. Capacity is the
 rate with the greatest goodput of some that are parts of what the cluster can do at once, without

@@ -97,6 +97,15 @@ def test_best_effort_gives_up_its_place() -> None:
     assert decision.preempt is None
 
 
+def test_a_prompt_is_not_put_among_decodes_that_it_makes_late() -> None:
+    state = state_of("prefill", "decode")
+    sent(state, "a", 0, 0.0, work_s=1.0)  # at once where it decodes, or behind this one
+    assert gate().choose(request(100), matches(0, 0), state, 0.0).prefill == 1
+    loose, tight = SloClass(tbt_s=0.1), SloClass(itl_s=0.03)
+    assert gate().choose(request(100, slo=loose), matches(0, 0), state, 0.0).prefill == 1
+    assert gate().choose(request(100, slo=tight), matches(0, 0), state, 0.0).split
+
+
 def test_wrong_settings_are_told() -> None:
     with pytest.raises(ConfigError, match="'soon' is not one of off, early, predicted"):
         gate("soon")

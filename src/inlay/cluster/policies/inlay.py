@@ -120,6 +120,9 @@ class Inlay(Policy):
         cost_S += lost_S
         if state.num_open > state.num_prefill:
             long_S = request.num_tokens - blocks_S * state.page_tokens > state.chunk
+            # All that decode there wait for the step that computes it.
+            if (gap_s := min(request.slo.tbt_s, request.slo.itl_s)) < np.inf:
+                long_S |= work_S * late_S > gap_s
             cost_S += np.where(long_S, state.closed_prefill_s, state.closed_short_s)
         else:
             cost_S += state.closed_prefill_s
