@@ -110,8 +110,9 @@ class Trace:
 
         It is the hit ratio of a cache that forgets nothing, counted in blocks.
         """
-        blocks = len(self.blocks)
-        return (blocks - len(np.unique(self.blocks))) / blocks if blocks else 0.0
+        names = np.sort(self.blocks, kind="stable")  # several times as quick as np.unique
+        again = np.count_nonzero(names[1:] == names[:-1])
+        return again / len(names) if len(names) else 0.0
 
     def _check_times(self) -> None:
         times = self.arrival_s
@@ -186,6 +187,13 @@ class Trace:
             f"{there}: a name stands for a block and all before it",
             int(here),
         )
+
+
+def out_of_order(time_s: float, before_s: float) -> str:
+    """What is wrong with a request that arrives before the one ahead of it."""
+    return (
+        f"arrives at {time_s} s, but the one before at {before_s} s: sort the requests by arrival"
+    )
 
 
 def blocks_of(tokens: NDArray[Any], block_tokens: int) -> NDArray[np.int64]:

@@ -1,0 +1,116 @@
+"""Opens files of traces, finds their format, and says in which line something is wrong."""
+
+import gzip
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from pathlib import Path
+
+from inlay.core.errors import TraceError
+from inlay.sim.formats.azure import AzureFormat
+from inlay.sim.formats.base import TraceFormat
+from inlay.sim.formats.mooncake import MooncakeFormat
+from inlay.sim.formats.openai_log import OpenAiLogFormat
+from inlay.sim.trace import BLOCK_TOKENS, Trace, out_of_order
+
+FORMATS: dict[str, type[TraceFormat]] = {
+    form.name: form for form in (MooncakeFormat, AzureFormat, OpenAiLogFormat)
+}
+"""By the names that `read` takes."""
+
+_GZIP = b"\x1f\x8b"
+
+
+def read(file: str | Path, *, format: str = "auto", block_tokens: int = BLOCK_TOKENS) -> Trace:
+    """The trace in a file, gzipped or plain.
+
+    Args:
+        format: a name of `FORMATS`; `auto` goes by the first line.
+        block_tokens: tokens of a block. A Mooncake file has names of blocks and does not say how
+            long they are; in the others any length can be chosen.
+
+    Raises:
+        TraceError: no such format, or something is wrong with a line, which the message names.
+        OSError: the file cannot be read.
+
+    Cost: about 10 us per request of Mooncake's traces, with 24 names each. All lines are in memory
+        at once: `read_chunks` is for files of which that is too much.
+    """
+    for trace in _chunks(file, None, format, block_tokens):
+        return trace
+    raise TraceError(f"{file} has no requests")
+
+
+def read_chunks(
+    file: str | Path,
+    requests: int = 50_000,
+    *,
+    format: str = "auto",
+    block_tokens: int = BLOCK_TOKENS,
+) -> Iterator[Trace]:
+    """The trace in a file as consecutive parts, each of so many requests; arguments as of `read`.
+
+    Memory holds one part at a time. Times and names of blocks go on from part to part. That a name
+    has one predecessor is checked within each part only.
+    """
+    if requests < 1:
+        raise TraceError(f"a chunk must have at least 1 request, got {requests}")
+    yield from _chunks(file, requests, format, block_tokens)
+
+
+def _chunks(
+    file: str | Path, requests: int | None, format: str, block_tokens: int
+) -> Iterator[Trace]:
+    with _opened(Path(file)) as stream:
+        numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
+        parser: TraceFormat | None = None
+        ahead_s = 0.0
+        while part := _taken(file, numbered, requests):
+            if parser is None:
+                parser = _format_of(file, part[0][1], format)(block_tokens)
+                del part[: parser.is_header(part[0][1])]
+                if not part:
+                    continue
+            try:
+                trace = parser.parse([line for _, line in part])
+                if trace.arrival_s[0] < ahead_s:
+                    raise TraceError(out_of_order(trace.arrival_s[0], ahead_s), 0)
+            except TraceError as error:
+                if error.request is None:
+                    raise TraceError(f"{file}: {error.reason}") from None
+                line = part[error.request][0]
+                raise TraceError(f"{file}, line {line}: {error.reason}") from None
+            ahead_s = float(trace.arrival_s[-1])
+            yield trace
+
+
+def _taken(
+    file: str | Path, numbered: Iterator[tuple[int, bytes]], requests: int | None
+) -> list[tuple[int, bytes]]:
+    try:
+        return list(islice(numbered, requests))
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise TraceError(f"{file} is a damaged gzip file: {error}") from None
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Iterable[bytes]]:
+    with file.open("rb") as stream:
+        packed = stream.read(2) == _GZIP
+        stream.seek(0)
+        with gzip.GzipFile(fileobj=stream) if packed else nullcontext(stream) as lines:
+            yield lines
+
+
+def _format_of(file: str | Path, line: bytes, name: str) -> type[TraceFormat]:
+    if name == "auto":
+        for form in FORMATS.values():
+            if form.recognises(line):
+                return form
+        raise TraceError(
+            f"{file} begins like none of the formats {', '.join(FORMATS)}: "
+            f"{line[:80].decode(errors='replace')!r}"
+        )
+    if name not in FORMATS:
+        raise TraceError(f"format {name!r} is none of auto, {', '.join(FORMATS)}")
+    return FORMATS[name]
