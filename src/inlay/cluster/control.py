@@ -72,6 +72,19 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag=True):
     run: int
 
 
+class Stalled(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """An instance stands still: kill it, and start it again.
+
+    Attributes:
+        run: of the instance; another one is left alone.
+        silent_s: for how long it said nothing.
+    """
+
+    instance: str
+    run: int
+    silent_s: float
+
+
 class Scale(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Have `count` instances in a group; done when the new ones are ready and others gone."""
 
@@ -168,7 +181,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
     message: str
 
 
-ToSupervisor = Follow | Drained | Scale | Drain | ChangeRole | StatusRequest | Stop
+ToSupervisor = Follow | Drained | Stalled | Scale | Drain | ChangeRole | StatusRequest | Stop
 FromSupervisor = Roster | Status | Done | Refused
 
 

@@ -20,6 +20,7 @@ from inlay.cluster.control import (
     Refused,
     Roster,
     Scale,
+    Stalled,
     StatusRequest,
     Stop,
     ToSupervisor,
@@ -90,6 +91,8 @@ class ControlServer:
                 self._send(peer, supervisor.roster)
             case Drained():
                 supervisor.drained(message.dispatcher, message.instance, message.run)
+            case Stalled():
+                supervisor.stalled(message.instance, message.run, message.silent_s)
             case StatusRequest():
                 self._send(peer, supervisor.status())
             case Scale():

@@ -35,7 +35,7 @@ from inlay.core.units import parse_seconds
 
 C = TypeVar("C")
 
-_TIMES = ("ttft", "tbt", "itl", "drain", "start_timeout", "instance_wait")
+_TIMES = ("ttft", "tbt", "itl", "drain", "start_timeout", "instance_wait", "stall")
 
 
 def read_deployment(file: Path) -> Deployment:

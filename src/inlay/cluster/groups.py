@@ -62,6 +62,8 @@ class DispatcherGroup:
         options: of the policy.
         roles: `auto` lets instances take another role when the mix of work shifts; `fixed` not.
         instance_wait_s: how long a request may wait while no instance is there.
+        stall_s: an instance that says nothing for so long, though a step takes less than a
+            twentieth of that, is killed and started again.
         serve: other settings of `inlay serve`.
     """
 
@@ -73,6 +75,7 @@ class DispatcherGroup:
     roles: Literal["fixed", "auto"] = "fixed"
     api_key: str | None = None
     instance_wait_s: float = 10.0
+    stall_s: float = 30.0
     serve: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,6 +83,11 @@ class DispatcherGroup:
             raise ConfigError("host is empty: write an address, for example 127.0.0.1")
         _check_range("port", self.port, 0, 65535)
         _check_range("count", self.count, 1, 64)
+        if not self.stall_s >= 5:
+            raise ConfigError(
+                f"stall is {self.stall_s:g} s: it must be at least 5 s, since instances report "
+                "once a second"
+            )
         make_policy(self.policy, self.options)
         if self.roles not in ("fixed", "auto"):
             raise ConfigError(f"roles is {self.roles!r}: it must be fixed or auto")

@@ -96,6 +96,8 @@ class Instance:
         slot: its place in what choices are made from; None while it takes no requests.
         difference: why it is refused; empty if it is not.
         report: of its load.
+        silent_s: for how long it has reported nothing, as `stalls` counts it; None before its first
+            report.
         progress: how much of its weights is in memory.
         attempts: of requests that are there, by the id that they have there.
     """
@@ -106,6 +108,7 @@ class Instance:
         self.slot: int | None = None
         self.difference = ""
         self.report: LoadReport | None = None
+        self.silent_s: float | None = None
         self.progress: LoadProgress | None = None
         self.attempts: dict[str, Attempt] = {}
         self._owner = owner
@@ -162,6 +165,12 @@ class Instance:
         except TimeoutError:
             raise EngineError(f"{self.name} did not answer in {timeout_s:g} s") from None
 
+    def give_up(self, reason: str) -> None:
+        """It is as good as lost. It is there again when it answers on a new connection."""
+        self.silent_s = 0.0
+        if self.info is not None:
+            self._link.renew(reason)
+
     def close(self) -> None:
         """Leave it."""
         self._link.close()
@@ -181,7 +190,7 @@ class Instance:
                 self._owner.handler.kv_lost(self, message)
             case KvSnapshot() | KvEvents() | LoadReport():
                 if isinstance(message, LoadReport):
-                    self.report = message
+                    self.report, self.silent_s = message, 0.0
                 self._owner.learn(self, message)
             case InstanceInfo():
                 self.info = message

@@ -73,6 +73,13 @@ class InstanceLink:
         """Send without waiting. What is on its way to an instance that is lost is lost, too."""
         return self._socket.send(_encode(message))
 
+    def renew(self, reason: str) -> None:
+        """Leave this connection for a new one; the owner hears that it is lost."""
+        self.state = "connecting"
+        self._shut()
+        self._open()
+        self._owner.lost(reason)
+
     def close(self) -> None:
         """Leave; the instance cancels what it does for us. The owner hears nothing more."""
         if not self._closed:
@@ -127,13 +134,7 @@ class InstanceLink:
         elif event == zmq.EVENT_DISCONNECTED:
             self._socket.receive()  # what came before the end counts
             if not self._closed:
-                self._lose()
-
-    def _lose(self) -> None:
-        self.state = "connecting"
-        self._shut()
-        self._open()
-        self._owner.lost("its connection was lost")
+                self.renew("its connection was lost")
 
     def _give_up(self, reason: str) -> None:
         """It is of no use, and would not be after another try."""

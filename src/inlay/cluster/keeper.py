@@ -10,7 +10,7 @@ from inlay.cluster.backoff import Backoff, BackoffConfig
 from inlay.cluster.control import ProcessStatus, State
 from inlay.cluster.launch.launcher import Launcher, ProcessSpec, Running, Said
 from inlay.core.clock import Clock
-from inlay.core.errors import EngineStartError, InlayError
+from inlay.core.errors import EngineDiedError, EngineStartError, InlayError
 from inlay.core.failures import restore
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -98,6 +98,12 @@ class Keeper:
         self._end_with_this_run()
         if self.state == "ready":
             self._enter("draining")
+
+    def restart(self, why: str) -> None:
+        """Kill the process, which is of no use any more; it is started again as after any end."""
+        if self.process is not None:
+            self._reason = Said(state="failed", code=EngineDiedError.code, message=why)
+            self.process.kill()
 
     async def stop(self, *, at_once: bool = False) -> None:
         """End the process, and start it no more; returns when it is gone."""

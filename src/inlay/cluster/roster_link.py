@@ -14,6 +14,7 @@ from inlay.cluster.control import (
     FromSupervisor,
     Refused,
     Roster,
+    Stalled,
     ToSupervisor,
 )
 from inlay.cluster.message_socket import MessageSocket
@@ -54,6 +55,10 @@ class RosterLink:
     def drained(self, instance: str, run: int) -> None:
         """Nothing of ours is at an instance that is draining."""
         self._send(Drained(self._dispatcher, instance, run))
+
+    def stalled(self, instance: str, run: int, silent_s: float) -> None:
+        """An instance stands still: it is to be started again."""
+        self._send(Stalled(instance, run, silent_s))
 
     def change_role(self, instance: str, role: Role) -> None:
         """Ask that an instance has another role; the roster says when it has."""

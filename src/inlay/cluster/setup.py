@@ -35,6 +35,7 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         timing: directory of timing models that `inlay calibrate` wrote; None: where it writes.
         seed: of the policy's draws; None: random.
         instance_wait_s: how long a request waits while no instance takes requests.
+        stall_s: an instance that reports nothing for so long, and 20 steps, stands still.
     """
 
     name: str
@@ -55,6 +56,7 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     timing: str | None = None
     seed: int | None = None
     instance_wait_s: float = 10.0
+    stall_s: float = 30.0
 
 
 class DispatcherReady(msgspec.Struct, frozen=True, tag="ready", tag_field="state"):

@@ -53,6 +53,10 @@ class SlotTimes(Slots):
         late = 1.0 + _WORST_TENTH * float(self.relative_std[slot])
         return (float(self.step_s[slot]) + extra_s + mixed * float(self.chunk_s[slot])) * late
 
+    def longest_step_s(self, slot: int) -> float:
+        """A step with a full chunk of a prompt."""
+        return self.step_s.item(slot) + self.chunk_s.item(slot)
+
     def _refresh(self, slot: int) -> None:
         """Bring the times of steps up to what decodes there now."""
         one = self._slot(slot)

@@ -173,6 +173,12 @@ class Supervisor:
             self._without[instance].add(dispatcher)
             self._check_empty(instance)
 
+    def stalled(self, instance: str, run: int, silent_s: float) -> None:
+        """A dispatcher says that an instance stands still; it is started again."""
+        keeper = self._keepers.get(instance)
+        if keeper is not None and keeper.run == run and keeper.state in ("ready", "draining"):
+            keeper.restart(f"it said nothing for {silent_s:g} s")
+
     def changed(self, keeper: Keeper, text: str) -> None:
         """A process did; see `inlay.cluster.keeper.Watcher`."""
         if text and not self._stopping:

@@ -35,6 +35,7 @@ from inlay.cluster.setup import (
     DispatcherSetup,
 )
 from inlay.cluster.slo import SloClass, SloClasses
+from inlay.cluster.stalls import StallWatch
 from inlay.core.clock import SystemClock
 from inlay.core.errors import ConfigError, EngineStartError, InlayError, NoInstanceError
 from inlay.core.instance_socket import connect_instance
@@ -102,6 +103,9 @@ class DispatcherProcess:
             )
         else:
             self.instances.follow(Roster(number=1, members=setup.members))
+        self.stalls = StallWatch(
+            self.instances, self.chooser, stall_s=setup.stall_s, tell=self._stalled
+        )
 
     def make_app(self, source: "ModelSource", text: "Text") -> "tuple[Service, FastAPI]":
         """What serves requests, once the first instance has said what it is."""
@@ -170,6 +174,10 @@ class DispatcherProcess:
             self._roster.close()
         self._context.term()
 
+    def _stalled(self, instance: Instance, silent_s: float) -> None:
+        if self._roster is not None:
+            self._roster.stalled(instance.name, instance.member.run, silent_s)
+
     def _drained(self, instance: Instance) -> None:
         if self._roster is not None:
             self._roster.drained(instance.name, instance.member.run)
@@ -210,6 +218,8 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
         stack.callback(asked.cancel)
         opening = asyncio.ensure_future(_open(process, gate, source, loading, stack))
         stack.callback(opening.cancel)
+        watching = asyncio.ensure_future(process.stalls.run())
+        stack.callback(watching.cancel)
         if setup.roles == "auto":
             planning = asyncio.ensure_future(process.plan_roles())
             stack.callback(planning.cancel)

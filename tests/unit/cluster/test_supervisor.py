@@ -303,6 +303,25 @@ async def test_a_role_is_changed_and_kept_over_a_restart() -> None:
         assert world.launcher.last("decode-1").spec.setup == {"role": "prefill"}
 
 
+async def test_an_instance_that_stands_still_is_started_again() -> None:
+    async with running() as world:
+        world.supervisor.stalled("decode-0", 2, 30.0)  # of another run
+        world.supervisor.stalled("decode-7", 1, 30.0)
+        await settle()
+        assert world.states()["decode-0"] == "ready"
+        world.supervisor.stalled("decode-0", 1, 30.0)
+        world.supervisor.stalled("decode-0", 1, 30.0)  # so says another dispatcher
+        await settle()
+        assert "it said nothing for 30 s" in world.said[-1]
+        assert world.states()["decode-0"] == "starting"
+        await world.sleeps.advance(1.0)
+        await world.ready("decode-0")
+        assert world.states()["decode-0"] == "ready"
+        world.supervisor.stalled("decode-0", 1, 30.0)
+        await settle()
+        assert world.states()["decode-0"] == "ready"
+
+
 async def test_a_process_that_waits_to_be_started_again_is_stopped_at_once() -> None:
     async with running() as world:
         await world.end("decode-0")

@@ -121,6 +121,7 @@ class DeploymentSpecs:
                     "slo": {name: _finite(asdict(slo)) for name, slo in deployment.slo.items()},
                     "tenants": {name: asdict(one) for name, one in deployment.tenants.items()},
                     "instance_wait_s": found.instance_wait_s,
+                    "stall_s": found.stall_s,
                 },
             )
 
