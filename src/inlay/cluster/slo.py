@@ -105,13 +105,6 @@ class SloClasses:
         return priority + self._priorities.get(tenant, 0)
 
 
-def gaps_s(token_times_s: Sequence[float]) -> list[float]:
-    """Seconds between consecutive tokens."""
-    return [
-        later - earlier for earlier, later in zip(token_times_s, token_times_s[1:], strict=False)
-    ]
-
-
 def tbt_s(gaps: Sequence[float]) -> float:
     """A request's time between tokens: the mean of its longest tenth of gaps, at least of one.
 

@@ -13,8 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from inlay.cluster.control_client import ask
 from inlay.cluster.deployment_directory import find_running
 from tests.integration.cluster.askers import Askers, answer, questions
 from tests.support.deployments import RunningDeployment, running_deployment, wait_until
+from tests.support.fault_runs import Outcome, repeat
 from tests.support.server import RunningServer
 
 BACK_S = 5.0
@@ -53,8 +53,6 @@ memory = "32MiB"
 """
 # By name: the kinds or roles of processes of which one is killed.
 FAULTS = ("prefill", "decode", "dispatcher", "node", "master")
-
-Outcome = dict[str, float]
 
 
 class Faulted:
@@ -148,42 +146,18 @@ def main() -> None:
     seeds = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else None)
     found: list[dict[str, object]] = []
     for fault in sys.argv[4:] or FAULTS:
-        found.append(_repeat(fault, runs, seeds))
+        load_seed = seeds.getrandbits(32)
+        told = repeat(fault, _once(fault, load_seed), runs, seeds)
+        found.append({**told, "load_seed": load_seed})
         record.write_text(json.dumps(found, indent=2) + "\n")
     sys.exit(not all(one["passed"] for one in found))
 
 
-def _repeat(fault: str, runs: int, seeds: random.Random) -> dict[str, object]:
+@contextmanager
+def _once(fault: str, load_seed: int) -> Iterator[Callable[[int], Outcome]]:
     """A deployment of its own for each fault, so that one that fails does not spoil the others."""
-    told: list[int] = []
-    figures: dict[str, list[float]] = {}
-    error: str | None = None
-    began_s = time.monotonic()
-    load_seed = seeds.getrandbits(32)
-    try:
-        with tempfile.TemporaryDirectory() as folder, faulted(Path(folder), load_seed) as one:
-            for _ in range(runs):
-                told.append(seeds.getrandbits(32))
-                for figure, value in one.run(fault, told[-1]).items():
-                    figures.setdefault(figure, []).append(value)
-    except BaseException as problem:
-        error = "".join(traceback.format_exception(problem, limit=-3))
-    print(f"{fault}: {len(told)} runs, {error or 'passed'}", flush=True)
-    return {
-        "fault": fault,
-        "passed": error is None,
-        "error": error,
-        "seconds": round(time.monotonic() - began_s, 1),
-        "load_seed": load_seed,
-        "seeds": told,
-        "figures": {
-            figure: {
-                "median": round(sorted(values)[len(values) // 2], 3),
-                "greatest": round(max(values), 3),
-            }
-            for figure, values in figures.items()
-        },
-    }
+    with tempfile.TemporaryDirectory() as folder, faulted(Path(folder), load_seed) as one:
+        yield lambda seed: one.run(fault, seed)
 
 
 if __name__ == "__main__":

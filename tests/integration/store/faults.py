@@ -11,7 +11,6 @@ import random
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from inlay.store import Store
 from tests.integration.store import disk_faults
 from tests.integration.store.fleet import Fleet, ReaderThread, eventually, look
 from tests.support.directories import running
+from tests.support.fault_runs import Outcome, repeat
 from tests.support.relay import Relay
 
 NOTICED_S = 2.5
@@ -27,7 +27,6 @@ BACK_S = 5.0
 READ_KEYS = 20
 SLOWEST_READ_S = 1.0  # by cached location, on a machine that is busy with other things
 
-Outcome = dict[str, float]
 Fault = Callable[[Fleet], Outcome]
 
 
@@ -212,37 +211,20 @@ def main() -> None:
 def _repeat(
     name: str, fault: Fault, folder: Path, etcd: str | None, runs: int, seeds: random.Random
 ) -> dict[str, object]:
-    told: list[int] = []
-    figures: dict[str, list[float]] = {}
     acknowledged = 0
-    error: str | None = None
-    began = time.monotonic()
-    try:
-        disks = name in DISKS
-        with Fleet(folder, seeds.getrandbits(32), etcd=etcd, disks=disks) as fleet:
-            for _ in range(runs):
-                told.append(seeds.getrandbits(32))
-                for figure, value in run(fleet, fault, told[-1]).items():
-                    figures.setdefault(figure, []).append(value)
+    load_seed = seeds.getrandbits(32)
+
+    @contextmanager
+    def once() -> Iterator[Callable[[int], Outcome]]:
+        nonlocal acknowledged
+        with Fleet(folder, load_seed, etcd=etcd, disks=name in DISKS) as fleet:
+            try:
+                yield lambda seed: run(fleet, fault, seed)
+            finally:
                 acknowledged = fleet.ledger.acknowledged
-    except BaseException as problem:
-        error = "".join(traceback.format_exception(problem, limit=-3))
-    print(f"{name}: {len(told)} runs, {acknowledged} acknowledged, {error or 'passed'}", flush=True)
-    return {
-        "fault": name,
-        "passed": error is None,
-        "error": error,
-        "seconds": round(time.monotonic() - began, 1),
-        "acknowledged": acknowledged,
-        "seeds": told,
-        "figures": {
-            figure: {
-                "median": round(sorted(values)[len(values) // 2], 3),
-                "greatest": round(max(values), 3),
-            }
-            for figure, values in figures.items()
-        },
-    }
+
+    told = repeat(name, once(), runs, seeds)
+    return {**told, "acknowledged": acknowledged}
 
 
 if __name__ == "__main__":

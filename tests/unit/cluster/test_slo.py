@@ -4,13 +4,12 @@ from math import inf
 
 import pytest
 
-from inlay.cluster.slo import SloClass, SloClasses, gaps_s, meets, tbt_s
+from inlay.cluster.slo import SloClass, SloClasses, meets, tbt_s
 from inlay.core.errors import ConfigError, RequestError
 
 
-def test_gaps_and_their_worst_tenth() -> None:
-    assert gaps_s([1.0]) == [] and tbt_s([]) == 0.0
-    assert gaps_s([1.0, 1.5, 3.0]) == [0.5, 1.5]
+def test_the_worst_tenth_of_gaps() -> None:
+    assert tbt_s([]) == 0.0
     assert tbt_s([0.5, 1.5]) == 1.5
     assert tbt_s([1.0] * 18 + [2.0, 4.0]) == 3.0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inlay.core.errors import EngineDiedError
+from inlay.core.errors import ArgumentError, EngineDiedError
 from inlay.serve.app import create_app
 from inlay.serve.config import ServeConfig
 from tests.unit.serve.conftest import Api
@@ -222,10 +222,13 @@ async def test_failure_while_streaming(api: Api) -> None:
             assert answer.status_code == 503
 
 
-async def test_bugs_are_not_shown(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("a secret"), ArgumentError("a secret")])
+async def test_bugs_are_not_shown(
+    api: Api, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     async with api() as (client, engine):
         engine.fails_after = 0
-        engine.error = ZeroDivisionError("a secret")  # type: ignore[assignment]
+        engine.error = error  # type: ignore[assignment]
         answer = await client.post(CHAT, json={"messages": HI})
     assert answer.status_code == 500
     assert "secret" not in answer.text

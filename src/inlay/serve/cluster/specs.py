@@ -13,6 +13,7 @@ import msgspec
 from inlay.cluster.deployment import Deployment, instance_name
 from inlay.cluster.groups import Settings
 from inlay.cluster.launch.launcher import ProcessSpec
+from inlay.cluster.setup import DISPATCHER
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
 from inlay.core.overrides import apply_overrides
@@ -103,7 +104,7 @@ class DeploymentSpecs:
             yield ProcessSpec(
                 name=name,
                 kind="dispatcher",
-                module="inlay.serve.dispatcher",
+                module=DISPATCHER,
                 stop_signal=signal.SIGTERM,  # it lets running requests end
                 grace_s=self._drain_s + _CLOSE_S,
                 setup={

@@ -6,7 +6,13 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from inlay.core.errors import AdmissionError, InlayError, OverloadedError, RequestError
+from inlay.core.errors import (
+    AdmissionError,
+    ArgumentError,
+    InlayError,
+    OverloadedError,
+    RequestError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -68,10 +74,11 @@ def error_object(
 def describe(error: BaseException) -> tuple[int, dict[str, object], dict[str, str]]:
     """Status, body and extra headers for an error that ended a request.
 
-    Anything that is not an `InlayError` is a bug of ours: it is logged with its traceback, and the
-    client learns only that it happened.
+    Anything that is not an `InlayError` is a bug of ours, and so is a call with a wrong argument,
+    since what clients do wrong is a `RequestError`: it is logged with its traceback, and the client
+    learns only that it happened.
     """
-    if not isinstance(error, InlayError):
+    if not isinstance(error, InlayError) or isinstance(error, ArgumentError):
         _log.error("a request failed unexpectedly", exc_info=error)
         message = f"internal error ({type(error).__name__}); the server's log has the details"
         return 500, error_object(500, message, "internal_error", None), {}
