@@ -34,6 +34,7 @@ class AdmissionConfig:
         mode: `off` takes everything that an instance takes; see above.
         max_load: predicted time over objective at which a request is refused. Below 1 keeps a
             reserve for predictions that are wrong.
+        caution: by how many standard deviations a first token is taken to be late.
         max_wait_s: the same for the predicted wait before a prompt is computed, and for that until
             there is room to decode, whatever the objectives: it bounds the queues.
         share_s: time over which a tenant's use of the cluster counts against its share.
@@ -42,6 +43,7 @@ class AdmissionConfig:
 
     mode: AdmissionMode = "predicted"
     max_load: float = 0.9
+    caution: float = 1.0
     max_wait_s: float = 60.0
     share_s: float = 30.0
     min_retry_s: float = 0.5
@@ -53,6 +55,8 @@ class AdmissionConfig:
         for name in ("max_load", "max_wait_s", "share_s", "min_retry_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"admission.{name} must be above 0, got {getattr(self, name)}")
+        if not self.caution >= 0:
+            raise ConfigError(f"admission.caution must be at least 0, got {self.caution}")
         if not self.max_retry_s >= self.min_retry_s:
             raise ConfigError(
                 f"admission.max_retry_s must be at least min_retry_s ({self.min_retry_s}), got "
@@ -100,11 +104,11 @@ class Admission:
             return decision
         excess = self._shares.excess(request.tenant, now_s)
         limit = self._config.max_load / excess
-        prompt_load = self._prompt_load(request, decision)
+        prompt_load, ttft_s = self._prompt_load(request, decision, state)
         decode_load, tbt_s = self._decode_load(request, decision, state, now_s, 0)
         if prompt_load > limit:
             retry_s = min(decision.ttft_s * (1.0 - limit / prompt_load), decision.wait_s)
-            return self._refuse(decision, _late(request, decision), retry_s, excess)
+            return self._refuse(decision, _late(request, decision, ttft_s), retry_s, excess)
         if decode_load > limit:
             victim = self._victim(request, decision, state)
             if victim is None or limit < self._decode_load(request, decision, state, now_s, 1)[0]:
@@ -122,11 +126,16 @@ class Admission:
         self._shares.used(request.tenant, decision.work_s, now_s)
         return decision
 
-    def _prompt_load(self, request: RequestView, decision: Decision) -> float:
+    def _prompt_load(
+        self, request: RequestView, decision: Decision, state: ClusterState
+    ) -> tuple[float, float]:
+        """Load until its first token, and when that is expected at the latest."""
+        late = 1.0 + self._config.caution * float(state.relative_std[decision.prefill])
+        ttft_s = decision.ttft_s * late
         load = decision.wait_s / self._config.max_wait_s
         if request.priority > 0 or not decision.wait_s:
-            return load
-        return max(load, decision.ttft_s / request.slo.ttft_s)
+            return load, ttft_s
+        return max(load, ttft_s / request.slo.ttft_s), ttft_s
 
     def _decode_load(
         self,
@@ -181,7 +190,7 @@ class Admission:
         )
 
 
-def _late(request: RequestView, decision: Decision) -> str:
+def _late(request: RequestView, decision: Decision, ttft_s: float) -> str:
     alone_s, objective_s = decision.ttft_s - decision.wait_s, request.slo.ttft_s
     if alone_s > objective_s:
         return (
@@ -189,4 +198,4 @@ def _late(request: RequestView, decision: Decision) -> str:
             f"objective of class {request.slo.name} is {objective_s:.3g} s: only one that is idle "
             "takes it"
         )
-    return f"the first token is expected after {decision.ttft_s:.3g} s"
+    return f"the first token is expected after {ttft_s:.3g} s"
