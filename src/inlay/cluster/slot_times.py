@@ -13,8 +13,8 @@ class SlotTimes(Slots):
     """Times of steps, and what they depend on. All arrays are (S,).
 
     Attributes:
-        base_s, token_s, pair_s: computing `n - r` tokens behind `r` known ones takes
-            `base_s + (n - r) * (token_s + pair_s * (n + r) / 2)`, with what decodes there now.
+        base_s, token_s, half_pair_s: computing `n - r` tokens behind `r` known ones takes
+            `base_s + (n - r) * (token_s + half_pair_s * (n + r))`, with what decodes there now.
         relative_std: of what a sum of steps takes.
         step_s: a decode step with what decodes there now.
         row_s, context_s: what one more row, and one more token of context, add to it.
@@ -25,7 +25,7 @@ class SlotTimes(Slots):
 
     def __init__(self) -> None:
         super().__init__()
-        self.base_s, self.token_s, self.pair_s = empty(), empty(), empty()
+        self.base_s, self.token_s, self.half_pair_s = empty(), empty(), empty()
         self.relative_std = empty()
         self.step_s, self.row_s, self.context_s = empty(), empty(), empty()
         self.chunk_s = empty()
@@ -46,12 +46,11 @@ class SlotTimes(Slots):
 
     def tbt_at_s(self, slot: int, rows: float, context_tokens: float) -> float:
         """`tbt_s` of one slot."""
-        mixed = min(float(self.recent_work_s[slot]) * (10.0 / WORK_MEMORY_S), 1.0)
-        extra_s = float(self.row_s[slot]) * (rows - float(self.rows[slot]))
-        extra_tokens = context_tokens - float(self.context_tokens[slot])
-        extra_s += float(self.context_s[slot]) * extra_tokens
-        late = 1.0 + _WORST_TENTH * float(self.relative_std[slot])
-        return (float(self.step_s[slot]) + extra_s + mixed * float(self.chunk_s[slot])) * late
+        mixed = min(self.recent_work_s.item(slot) * (10.0 / WORK_MEMORY_S), 1.0)
+        step_s = self.step_s.item(slot) + mixed * self.chunk_s.item(slot)
+        step_s += self.row_s.item(slot) * (rows - self.rows.item(slot))
+        step_s += self.context_s.item(slot) * (context_tokens - self.context_tokens.item(slot))
+        return step_s * (1.0 + _WORST_TENTH * self.relative_std.item(slot))
 
     def longest_step_s(self, slot: int) -> float:
         """A step with a full chunk of a prompt."""
@@ -67,7 +66,7 @@ class SlotTimes(Slots):
         base_s = c0 + decoding_s
         self.base_s[slot] = base_s
         self.token_s[slot] = c1 + base_s / one.chunk
-        self.pair_s[slot] = c2
+        self.half_pair_s[slot] = c2 / 2
         self.relative_std[slot] = one.timing.relative_std
         self.step_s[slot] = d0 + decoding_s
         self.row_s[slot], self.context_s[slot] = d1, d2

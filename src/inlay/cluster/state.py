@@ -306,7 +306,7 @@ class ClusterState(SlotTimes):
         own = sum(tokens_L)
         share = min(1.0, prefill_tokens / own) if own else 0.0
         foreign = max(0.0, prefill_tokens - own)
-        rate_s = float(self.token_s[slot] + self.pair_s[slot] * one.position)
+        rate_s = float(self.token_s[slot] + self.half_pair_s[slot] * 2 * one.position)
         sum_s = foreign_s = 0.0
         for level in range(NUM_LEVELS):
             if level == NORMAL:

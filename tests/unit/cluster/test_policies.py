@@ -171,3 +171,10 @@ def test_inlay_leaves_the_turns_of_a_conversation_where_they_are() -> None:
             request(64 * turn + 100, digests=digests), matches(4 * turn, 0), state, turn * 0.1
         )
         assert decision.replicate is None and decision.prefill == 0
+
+
+def test_a_prompt_that_the_decode_instance_has_is_not_divided(policy: Policy) -> None:
+    state = state_of("prefill", "decode")
+    decision = policy.choose(request(1600), matches(100, 100), state, 0.0)
+    assert (decision.prefill, decision.decode, decision.copy) == (1, 1, None)
+    assert decision.reused_blocks == 99

@@ -54,7 +54,7 @@ class Inlay(Policy):
             predicted to take a larger share of its holders' time.
         heat_s: time over which hits of a prefix count.
 
-    Cost: about 25 numpy calls, and 15 more where instances copy blocks.
+    Cost: about 30 numpy calls, and 15 more where instances copy blocks.
     """
 
     name = "inlay"
@@ -98,15 +98,19 @@ class Inlay(Policy):
             given = seen.ready_s(request.digests, best) <= now_s
         wait_S = state.wait_s(request.priority, now_s)
         work_S = work_s(request, blocks_S, state)
-        # How many such prompts wait even in the shortest queue: so many more will wait for this.
-        shortest_s = float((wait_S + state.closed_prefill_s).min())
-        pressure = min(shortest_s / float(work_S[source]), self._max_pressure)
         late_S = state.relative_std * self._caution
         late_S += 1.0
+        # Infinite from here on where the request may not go.
+        closed_S = _closed_s(request, blocks_S, work_S, late_S, state)
+        np.maximum(wait_S, closed_S, out=wait_S)
+        # How many such prompts wait even in the shortest queue: so many more will wait for this.
+        pressure = min(float(wait_S.min()) / work_S.item(source), self._max_pressure)
         # What each second of computing takes from others.
         weight_S = state.rows * self._later
         weight_S += pressure
-        prompt_S = (wait_S + work_S) * late_S + weight_S * work_S
+        prompt_S = wait_S + work_S
+        prompt_S *= late_S
+        prompt_S += weight_S * work_S
         copies_S = None
         if given and wait_S[source] > 0:
             copies_S = self._copies(
@@ -115,17 +119,9 @@ class Inlay(Policy):
         decode_S, decode = self._decoding(request, blocks_S, state)
         # Copied or computed, the blocks that a slot has not will displace others.
         lost_S = work_S * (self._eviction * seen.displaced * (1.0 + pressure))
-        lost_S *= state.pages_free * state.page_tokens < request.num_tokens
+        lost_S *= state.pages_free < request.num_tokens / state.page_tokens
         cost_S = prompt_S + decode_S
         cost_S += lost_S
-        if state.num_open > state.num_prefill:
-            long_S = request.num_tokens - blocks_S * state.page_tokens > state.chunk
-            # All that decode there wait for the step that computes it.
-            if (gap_s := min(request.slo.tbt_s, request.slo.itl_s)) < np.inf:
-                long_S |= work_S * late_S > gap_s
-            cost_S += np.where(long_S, state.closed_prefill_s, state.closed_short_s)
-        else:
-            cost_S += state.closed_prefill_s
         slot = int(cost_S.argmin())
         columns: Columns = {
             "cost": cost_S, "blocks": blocks_S, "wait_s": wait_S, "work_s": work_S,
@@ -139,8 +135,7 @@ class Inlay(Policy):
         replicate = None
         if given and copy is None:
             replicate = self._replicate(request, source, slot, blocks_S, cost_S, state, now_s)
-        ready_s = now_s + float(wait_S[slot]) + float(work_S[slot])
-        seen.add(request.digests, best, ready_s)
+        seen.add(request.digests, best, now_s + wait_S.item(slot) + work_S.item(slot))
         return decide(
             self, request, slot, blocks_S, state, now_s, columns,
             copy=copy, replicate=replicate, decode=decode,
@@ -220,3 +215,16 @@ class Inlay(Policy):
         hot.asked_s = now_s
         had = int(blocks_S[target])
         return Copy(source, target, had, best - had)
+
+
+def _closed_s(
+    request: RequestView, blocks_S: Blocks, work_S: Floats, late_S: Floats, state: ClusterState
+) -> Floats:
+    """0 where a prompt may go, infinite elsewhere: its rest is long for instances that decode."""
+    if state.num_open == state.num_prefill:
+        return state.closed_prefill_s
+    long_S = request.num_tokens - blocks_S * state.page_tokens > state.chunk
+    # All that decode there wait for the step that computes it.
+    if (gap_s := min(request.slo.tbt_s, request.slo.itl_s)) < np.inf:
+        long_S |= work_S * late_S > gap_s
+    return np.where(long_S, state.closed_prefill_s, state.closed_short_s)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inlay.cluster.decision import NOWHERE, Columns, Copy, Decision, Refusal, RequestView, Terms
 from inlay.cluster.slots import Floats
-from inlay.cluster.state import ClusterState
+from inlay.cluster.state import ClusterState, level_of
 
 Blocks = NDArray[np.int32]
 
@@ -63,11 +63,12 @@ def reusable(request: RequestView, matches_S: Blocks, state: ClusterState) -> Bl
 
 def work_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Floats:
     """Predicted time to compute the prompt behind so many blocks, at each slot."""
-    num_tokens = request.num_tokens
+    num_tokens = float(request.num_tokens)
     known_S = blocks_S * float(state.page_tokens)
-    work_S: Floats = state.pair_s * ((num_tokens + known_S) * 0.5)
+    work_S: Floats = known_S + num_tokens
+    work_S *= state.half_pair_s
     work_S += state.token_s
-    work_S *= num_tokens - known_S
+    work_S *= np.subtract(num_tokens, known_S, out=known_S)
     work_S += state.base_s
     return work_S
 
@@ -77,7 +78,7 @@ def work_same_s(request: RequestView, num_blocks: int, state: ClusterState) -> F
     known = num_blocks * state.page_tokens
     num_new = request.num_tokens - known
     work_S: Floats = state.token_s * num_new
-    work_S += state.pair_s * (num_new * (request.num_tokens + known) * 0.5)
+    work_S += state.half_pair_s * (num_new * (request.num_tokens + known))
     work_S += state.base_s
     return work_S
 
@@ -122,6 +123,9 @@ def decide(
 ) -> Decision:
     """The decision for a prefill at `slot`, with what is to be expected of it.
 
+    Where a request would decode elsewhere, on an instance that has all of its prompt, it is not
+    divided.
+
     Args:
         blocks_S: reusable blocks.
         columns: what was compared, `cost` among it.
@@ -131,19 +135,22 @@ def decide(
         decode = slot
     elif decode == NOWHERE:
         decode = int(decode_cost_s(request, blocks_S, state).argmin())
-    num_tokens, num_blocks = request.num_tokens, int(blocks_S[slot])
+    num_tokens = request.num_tokens
+    if decode != slot and blocks_S[decode] >= (num_tokens - 1) // state.page_tokens > 0:
+        slot, copy = decode, None
+    num_blocks = int(blocks_S[slot])
     copy_s = 0.0
     if copy is not None:
         num_blocks = copy.first_block + copy.num_blocks
         copy_s = send_s(copy.source, copy.num_blocks, state)
     known = num_blocks * state.page_tokens
-    rate_s = float(state.token_s[slot]) + float(state.pair_s[slot]) * (num_tokens + known) / 2
-    work = float(state.base_s[slot]) + (num_tokens - known) * rate_s
-    wait = max(0.0, float(state.wait_s(request.priority, now_s)[slot]))
+    rate_s = state.token_s.item(slot) + state.half_pair_s.item(slot) * (num_tokens + known)
+    work = state.base_s.item(slot) + (num_tokens - known) * rate_s
+    wait = max(0.0, state.free_at_s.item(level_of(request.priority), slot) - now_s)
     # Blocks come while others are computed.
     ttft_s = max(wait, copy_s) + work
-    rows = float(state.rows[decode] + state.coming_rows[decode]) + 1.0
-    tokens = float(state.context_tokens[decode] + state.coming_tokens[decode]) + num_tokens
+    rows = state.rows.item(decode) + state.coming_rows.item(decode) + 1.0
+    tokens = state.context_tokens.item(decode) + state.coming_tokens.item(decode) + num_tokens
     tbt_s = state.tbt_at_s(decode, rows, tokens)
     if decode != slot:
         moved = num_tokens / state.page_tokens - int(blocks_S[decode])

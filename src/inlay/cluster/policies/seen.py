@@ -47,15 +47,15 @@ class SeenPrompts:
         """
         known = num_held
         old, new = self._old, self._new
-        step = self._stride * DIGEST_BYTES
-        for end in range(step, len(digests) + 1, step):
+        step, held = self._stride * DIGEST_BYTES, num_held * DIGEST_BYTES
+        # From the end: before a block that is known, all are.
+        for end in range(len(digests) // step * step, 0, -step):
             digest = digests[end - DIGEST_BYTES : end]
             if digest in new or digest in old:
                 known = max(known, end // DIGEST_BYTES)
-                if end > num_held * DIGEST_BYTES:
-                    new[digest] = ready_s  # it is gone, and computed once more
-            else:
-                new[digest] = ready_s
+                if end <= held:
+                    break
+            new[digest] = ready_s  # first, or once more where it is gone
         if len(new) > self._max:
             self._old, self._new = new, {}
         if known:
