@@ -32,6 +32,7 @@ from inlay.core.messages import CancelRequest, GenerateRequest, RequestOutput
 log = logging.getLogger(__name__)
 
 _PAGE_ID_BYTES = 4
+_BEFORE_ALL_S = 3600.0
 
 
 class Attempts:
@@ -99,7 +100,8 @@ class Attempts:
         now_s = self._clock.now()
         source, target = self._instances.at(copy.source), self._instances.at(copy.target)
         attempt = Attempt(wire_id, None, target, source)
-        message = msgspec.structs.replace(message, request_id=wire_id, age_s=0.0)
+        # So old that it goes before all that wait; it takes a block's time from them.
+        message = msgspec.structs.replace(message, request_id=wire_id, age_s=_BEFORE_ALL_S)
         self._chooser.copying(copy.target, digests, now_s)
         target.attempts[wire_id] = source.attempts[wire_id] = attempt
         self._send(target, attempt, msgspec.structs.replace(message, phase="decode"))

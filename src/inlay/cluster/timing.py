@@ -262,7 +262,7 @@ class TransferModel:
     def observe(self, size_bytes: float, ahead_bytes: float, seconds: float) -> None:
         """A transfer took so long, with so many bytes of the sender before it."""
         moving_s = seconds - self.latency_s
-        if seconds <= 0:
+        if seconds <= 0 or size_bytes <= 0:
             return
         if moving_s < self.latency_s:
             # Too short to say something of bandwidth; it bounds the latency.

@@ -40,7 +40,7 @@ class Job:
     request_id: str = ""
     decision: Decision | None = None
     computed: int = -1  # tokens; -1: not begun
-    ready_s: float = 0.0  # when copied blocks are there
+    copied: bool = False
     cached: int = 0
     produced: int = 0
     first_s: float = -1.0
@@ -71,6 +71,7 @@ class Instance:
         self.decoding: list[Job] = []
         self.chunks: list[tuple[Job, int]] = []
         self.busy = False
+        self.step_end_s = 0.0  # of the current one, or the last
         self.samples: deque[StepSample] = deque(maxlen=64)
         self.link_free_s = 0.0
         self.sent_s: dict[int, float] = {}
@@ -93,15 +94,13 @@ class Instance:
         while len(self.cache) > self.pages:
             self.cache.popitem(last=False)
 
-    def plan(self, now_s: float, page_tokens: int) -> float:
+    def plan(self, page_tokens: int) -> float:
         """Choose the next step and return its time; 0 if there is nothing to do."""
         budget, self.chunks = self.max_batch - len(self.decoding), []
         pairs = tokens = 0
         for *_, job in itertools.islice(sorted(self.queue), self.max_running):
             if budget <= 0 or len(self.decoding) + len(self.chunks) >= self.max_running:
                 break
-            if job.ready_s > now_s:
-                continue
             if job.computed < 0:
                 blocks = min(self.match(job.blocks), (job.num_tokens - 1) // page_tokens)
                 job.cached = job.computed = blocks * page_tokens
@@ -211,11 +210,11 @@ class ModelCluster:
             job.refused = True
             self.left -= 1
             return
+        if decision.copy is not None and not job.copied:
+            job.copied = True
+            self._copy(job.blocks, decision.copy, job)  # then it is chosen for once more
+            return
         self.state.dispatched(job.request_id, view, decision, self.now_s)
-        job.ready_s = self.now_s
-        if decision.copy is not None:
-            job.ready_s = self._copy(job.blocks, decision.copy)
-            self._at(job.ready_s, self._wake, self.instances[decision.prefill])
         if decision.replicate is not None:
             self._copy(job.blocks, decision.replicate)
         instance = self.instances[decision.prefill]
@@ -224,30 +223,41 @@ class ModelCluster:
         self.max_waiting = max(self.max_waiting, len(instance.queue))
         self._wake(instance)
 
-    def _copy(self, blocks: tuple[int, ...], copy: Copy) -> float:
-        """Blocks go over the sender's link, one copy after the other."""
-        source = self.instances[copy.source]
+    def _copy(self, blocks: tuple[int, ...], copy: Copy, job: Job | None = None) -> None:
+        """Blocks go over the sender's link, one copy after the other; engines act between steps."""
+        source, target = self.instances[copy.source], self.instances[copy.target]
         size_bytes = copy.num_blocks * self.page_bytes
-        start_s = max(self.now_s, source.link_free_s)
+        asked_s = max(self.now_s, target.step_end_s)
+        start_s = max(asked_s, source.step_end_s, source.link_free_s)
         source.link_free_s = start_s + size_bytes / self.bandwidth
-        end_s = source.link_free_s + 0.002
         self.state.sending(copy.source, size_bytes)
         self.copied += copy.num_blocks
         moved = blocks[: copy.first_block + copy.num_blocks]
-        self._at(end_s, self._copied, copy, moved, size_bytes, end_s - self.now_s)
-        return end_s
+        target.sent_s.update(dict.fromkeys(moved, self.now_s))
+        end_s = source.link_free_s + 0.002
+        self._at(end_s, self._sent, copy, size_bytes, end_s - asked_s)
+        self._at(end_s, self._copied, copy, moved, job)
 
-    def _copied(self, copy: Copy, moved: tuple[int, ...], size: int, seconds: float) -> None:
-        self.state.sent(copy.source, size, seconds)
+    def _sent(self, copy: Copy, size_bytes: int, seconds: float) -> None:
+        self.state.sent(copy.source, size_bytes, seconds)
+
+    def _copied(self, copy: Copy, moved: tuple[int, ...], job: Job | None) -> None:
+        target = self.instances[copy.target]
+        if target.busy and target.step_end_s > self.now_s:
+            self._at(target.step_end_s, self._copied, copy, moved, job)
+            return
         if self.instances[copy.source].match(moved) == len(moved):
-            self.instances[copy.target].store(moved)
+            target.store(moved)
+        if job is not None:
+            self._arrive(job)
 
     def _wake(self, instance: Instance) -> None:
         if not instance.busy:
-            seconds = instance.plan(self.now_s, self.page_tokens)
+            seconds = instance.plan(self.page_tokens)
             if seconds:
                 instance.busy = True
-                self._at(self.now_s + seconds, self._stepped, instance)
+                instance.step_end_s = self.now_s + seconds
+                self._at(instance.step_end_s, self._stepped, instance)
 
     def _stepped(self, instance: Instance) -> None:
         instance.busy = False

@@ -178,3 +178,13 @@ def test_a_prompt_that_the_decode_instance_has_is_not_divided(policy: Policy) ->
     decision = policy.choose(request(1600), matches(100, 100), state, 0.0)
     assert (decision.prefill, decision.decode, decision.copy) == (1, 1, None)
     assert decision.reused_blocks == 99
+
+
+@pytest.mark.parametrize("name", ["inlay", "kv_centric"])
+def test_nothing_is_copied_where_as_much_is(name: str) -> None:
+    policy, state = make_policy(name), state_of("both", "both", "both", copies=True)
+    for slot in range(3):
+        sent(state, str(slot), slot, 0.0, work_s=2.0 - slot / 7)
+    for num_tokens in range(1700, 3000, 13):  # whatever rounding makes of it
+        decision = policy.choose(request(num_tokens), matches(100, 100, 100), state, 0.0)
+        assert decision.copy is None

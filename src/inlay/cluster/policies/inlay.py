@@ -23,9 +23,9 @@ from inlay.cluster.policies.heat import Heat
 from inlay.cluster.policies.policy import (
     Blocks,
     Policy,
+    copy_s,
     decide,
     decode_cost_s,
-    send_s,
     work_s,
     work_same_s,
 )
@@ -135,7 +135,8 @@ class Inlay(Policy):
         replicate = None
         if given and copy is None:
             replicate = self._replicate(request, source, slot, blocks_S, cost_S, state, now_s)
-        seen.add(request.digests, best, now_s + wait_S.item(slot) + work_S.item(slot))
+        if copy is None:  # else it is chosen for once more
+            seen.add(request.digests, best, now_s + wait_S.item(slot) + work_S.item(slot))
         return decide(
             self, request, slot, blocks_S, state, now_s, columns,
             copy=copy, replicate=replicate, decode=decode,
@@ -154,8 +155,8 @@ class Inlay(Policy):
     ) -> NDArray[np.bool_]:
         """Where a copy of what the best holder has is better; lowers `prompt_S` there."""
         best = int(blocks_S[source])
-        first_s = send_s(source, 0, state)
-        block_s = send_s(source, 1, state) - first_s
+        first_s = copy_s(source, 0, state)
+        block_s = copy_s(source, 1, state) - first_s
         # It comes while others are computed.
         copying_S = np.maximum(wait_S, (best - blocks_S) * block_s + first_s)
         rest_S = work_same_s(request, best, state)
@@ -164,7 +165,7 @@ class Inlay(Policy):
         rest_S *= weight_S
         copying_S += rest_S
         copies_S: NDArray[np.bool_] = copying_S < prompt_S
-        copies_S[source] = False
+        copies_S &= blocks_S < best
         np.copyto(prompt_S, copying_S, where=copies_S)
         return copies_S
 

@@ -6,7 +6,7 @@ Source: Mooncake (FAST'25), section 5.1.
 import numpy as np
 
 from inlay.cluster.decision import Columns, Copy, Decision, RequestView
-from inlay.cluster.policies.policy import Blocks, Policy, decide, send_s, work_s
+from inlay.cluster.policies.policy import Blocks, Policy, copy_s, decide, work_s
 from inlay.cluster.state import ClusterState
 from inlay.core.errors import ConfigError
 
@@ -36,8 +36,9 @@ class KvCentric(Policy):
         wait_S = state.wait_s(request.priority, now_s)
         copied_S = np.where(best > self._threshold * blocks_S, best - blocks_S, 0).astype(np.int32)
         if best and state.gives(source):
-            first_s, block_s = send_s(source, 0, state), send_s(source, 1, state)
-            copy_S = np.where(copied_S > 0, first_s + copied_S * (block_s - first_s), 0.0)
+            first_s = copy_s(source, 0, state)
+            block_s = copy_s(source, 1, state) - first_s
+            copy_S = np.where(copied_S > 0, first_s + copied_S * block_s, 0.0)
         else:  # nobody has any, and in that slot there may be nobody at all
             copied_S[:] = 0
             copy_S = np.zeros(len(copied_S))

@@ -15,6 +15,7 @@ from inlay.cluster.state import ClusterState, level_of
 
 Blocks = NDArray[np.int32]
 
+_COPY_STEPS = 2.0
 _NOBODY = Refusal(reason="no instance takes requests", retry_after_s=1.0)
 
 
@@ -108,6 +109,16 @@ def send_s(slot: int, num_blocks: float, state: ClusterState) -> float:
     return state.transfer(slot).seconds(size_bytes, float(state.sending_bytes[slot]))
 
 
+def copy_s(source: int, num_blocks: float, state: ClusterState) -> float:
+    """Expected time until blocks that another instance asks for are there.
+
+    Both look at it between two steps only: the one that asks, the one that sends, and at the end
+    the first again, each half through a step on average that has parts of one or two prompts.
+    """
+    step_s = state.step_s.item(source) + state.chunk_s.item(source)
+    return _COPY_STEPS * step_s + send_s(source, num_blocks, state)
+
+
 def decide(
     policy: Policy,
     request: RequestView,
@@ -139,16 +150,16 @@ def decide(
     if decode != slot and blocks_S[decode] >= (num_tokens - 1) // state.page_tokens > 0:
         slot, copy = decode, None
     num_blocks = int(blocks_S[slot])
-    copy_s = 0.0
+    copying = 0.0
     if copy is not None:
         num_blocks = copy.first_block + copy.num_blocks
-        copy_s = send_s(copy.source, copy.num_blocks, state)
+        copying = copy_s(copy.source, copy.num_blocks, state)
     known = num_blocks * state.page_tokens
     rate_s = state.token_s.item(slot) + state.half_pair_s.item(slot) * (num_tokens + known)
     work = state.base_s.item(slot) + (num_tokens - known) * rate_s
     wait = max(0.0, state.free_at_s.item(level_of(request.priority), slot) - now_s)
     # Blocks come while others are computed.
-    ttft_s = max(wait, copy_s) + work
+    ttft_s = max(wait, copying) + work
     rows = state.rows.item(decode) + state.coming_rows.item(decode) + 1.0
     tokens = state.context_tokens.item(decode) + state.coming_tokens.item(decode) + num_tokens
     tbt_s = state.tbt_at_s(decode, rows, tokens)
