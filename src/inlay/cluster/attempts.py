@@ -94,19 +94,22 @@ class Attempts:
         )
         return attempt
 
-    def start_copy(self, copy: Copy, message: GenerateRequest, digests: bytes) -> Attempt:
+    def start_copy(self, copy: Copy, message: GenerateRequest) -> Attempt:
         """Have one instance send a prompt, which it has nearly all of, to another one."""
         wire_id = f"{next(self._numbers)}:{message.request_id}"
-        now_s = self._clock.now()
         source, target = self._instances.at(copy.source), self._instances.at(copy.target)
         attempt = Attempt(wire_id, None, target, source)
         # So old that it goes before all that wait; it takes a block's time from them.
         message = msgspec.structs.replace(message, request_id=wire_id, age_s=_BEFORE_ALL_S)
-        self._chooser.copying(copy.target, digests, now_s)
         target.attempts[wire_id] = source.attempts[wire_id] = attempt
         self._send(target, attempt, msgspec.structs.replace(message, phase="decode"))
         self._send(source, attempt, msgspec.structs.replace(message, phase="prefill"))
         return attempt
+
+    def copied(self, attempt: Attempt, digests: bytes) -> None:
+        """Blocks have come to the instance that an attempt of `start_copy` copied them to."""
+        if attempt.decode.slot is not None:
+            self._chooser.copied(attempt.decode.slot, digests, self._clock.now())
 
     def make_room(self, decision: Decision) -> None:
         """Take best-effort work away from an instance; it goes through the choice again."""

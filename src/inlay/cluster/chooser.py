@@ -184,8 +184,11 @@ class Chooser:
         decision = msgspec.structs.replace(decision, prefill=decision.decode)
         self.state.dispatched(attempt_id, request, decision, now_s)
 
-    def copying(self, slot: int, digests: bytes, now_s: float) -> None:
-        """Blocks are on their way to an instance."""
+    def copied(self, slot: int, digests: bytes, now_s: float) -> None:
+        """Blocks have come to an instance, which will say so in a moment.
+
+        Counted earlier, they would draw requests that then compute them.
+        """
         self._index.expect(slot, digests, now_s)
 
     def sending(self, slot: int, size_bytes: int) -> None:

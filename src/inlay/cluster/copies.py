@@ -40,13 +40,13 @@ class Copies:
         """Copy blocks that will be wanted; nobody waits for them."""
         if len(self._ahead) < _MAX_AHEAD:
             attempt = self._start(copy, live, page_tokens)
-            task = asyncio.create_task(self._finish(copy, attempt))
+            task = asyncio.create_task(self._finish(copy, live, attempt))
             self._ahead.add(task)
             task.add_done_callback(self._ahead.discard)
 
     async def run(self, copy: Copy, live: OpenRequest, page_tokens: int) -> None:
         """Copy blocks; returns when they are there, or it is plain that they will not come."""
-        await self._finish(copy, self._start(copy, live, page_tokens))
+        await self._finish(copy, live, self._start(copy, live, page_tokens))
 
     def _start(self, copy: Copy, live: OpenRequest, page_tokens: int) -> Attempt:
         stop = copy.first_block + copy.num_blocks
@@ -57,9 +57,9 @@ class Copies:
             arrival_s=self._clock.now(),
             cache_salt=live.message.cache_salt,
         )
-        return self._attempts.start_copy(copy, message, live.digests[: stop * DIGEST_BYTES])
+        return self._attempts.start_copy(copy, message)
 
-    async def _finish(self, copy: Copy, attempt: Attempt) -> None:
+    async def _finish(self, copy: Copy, live: OpenRequest, attempt: Attempt) -> None:
         try:
             event = await asyncio.wait_for(attempt.events.get(), _COPY_S)
         except TimeoutError:
@@ -67,6 +67,8 @@ class Copies:
         else:
             if isinstance(event, RequestOutput) and event.error is None:
                 self.copied_blocks += copy.num_blocks
+                stop = copy.first_block + copy.num_blocks
+                self._attempts.copied(attempt, live.digests[: stop * DIGEST_BYTES])
             else:
                 self._failed(copy, event)
         finally:

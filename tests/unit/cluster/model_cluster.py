@@ -233,7 +233,6 @@ class ModelCluster:
         self.state.sending(copy.source, size_bytes)
         self.copied += copy.num_blocks
         moved = blocks[: copy.first_block + copy.num_blocks]
-        target.sent_s.update(dict.fromkeys(moved, self.now_s))
         end_s = source.link_free_s + 0.002
         self._at(end_s, self._sent, copy, size_bytes, end_s - asked_s)
         self._at(end_s, self._copied, copy, moved, job)

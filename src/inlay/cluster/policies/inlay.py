@@ -9,21 +9,21 @@ no threshold.
 Times count as they may turn out late, so that an instance whose steps vary is not taken for as
 quick as a steady one.
 
-Blocks are copied from the best holder where that pays by the same account. A prompt of which less
-than a chunk is left is computed where it will decode, if that is better by the same account, too.
+No request waits for a copy: what takes two steps at least, and displaces other blocks, gains less
+than it costs others (docs/experiments.md). Prefixes that keep their holders too busy are copied
+ahead of need. A prompt of which less than a chunk is left is computed where it will decode, if that
+is better by the same account.
 
 Shapes: `S` slots.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inlay.cluster.decision import DIGEST_BYTES, NOWHERE, Columns, Copy, Decision, RequestView
 from inlay.cluster.policies.heat import Heat
 from inlay.cluster.policies.policy import (
     Blocks,
     Policy,
-    copy_s,
     decide,
     decode_cost_s,
     work_s,
@@ -54,7 +54,7 @@ class Inlay(Policy):
             predicted to take a larger share of its holders' time.
         heat_s: time over which hits of a prefix count.
 
-    Cost: about 30 numpy calls, and 15 more where instances copy blocks.
+    Cost: about 30 numpy calls.
     """
 
     name = "inlay"
@@ -108,16 +108,12 @@ class Inlay(Policy):
         # What each second of computing takes from others.
         weight_S = state.rows * self._later
         weight_S += pressure
-        prompt_S = wait_S + work_S
+        prompt_S = weight_S + 1.0
+        prompt_S *= work_S
+        prompt_S += wait_S
         prompt_S *= late_S
-        prompt_S += weight_S * work_S
-        copies_S = None
-        if given and wait_S[source] > 0:
-            copies_S = self._copies(
-                request, blocks_S, source, wait_S, late_S, weight_S, prompt_S, state
-            )
         decode_S, decode = self._decoding(request, blocks_S, state)
-        # Copied or computed, the blocks that a slot has not will displace others.
+        # The blocks that a slot has not will displace others.
         lost_S = work_S * (self._eviction * seen.displaced * (1.0 + pressure))
         lost_S *= state.pages_free < request.num_tokens / state.page_tokens
         cost_S = prompt_S + decode_S
@@ -128,46 +124,14 @@ class Inlay(Policy):
             "late": late_S, "weight": weight_S, "prompt_s": prompt_S, "lost_s": lost_S,
             "decode_s": decode_S,
         }  # fmt: skip
-        copy = None
-        if copies_S is not None and copies_S[slot]:
-            had = int(blocks_S[slot])
-            copy = Copy(source, slot, had, best - had)
         replicate = None
-        if given and copy is None:
+        if given:
             replicate = self._replicate(request, source, slot, blocks_S, cost_S, state, now_s)
-        if copy is None:  # else it is chosen for once more
-            seen.add(request.digests, best, now_s + wait_S.item(slot) + work_S.item(slot))
+        seen.add(request.digests, best, now_s + wait_S.item(slot) + work_S.item(slot))
         return decide(
             self, request, slot, blocks_S, state, now_s, columns,
-            copy=copy, replicate=replicate, decode=decode,
+            replicate=replicate, decode=decode,
         )  # fmt: skip
-
-    def _copies(
-        self,
-        request: RequestView,
-        blocks_S: Blocks,
-        source: int,
-        wait_S: Floats,
-        late_S: Floats,
-        weight_S: Floats,
-        prompt_S: Floats,
-        state: ClusterState,
-    ) -> NDArray[np.bool_]:
-        """Where a copy of what the best holder has is better; lowers `prompt_S` there."""
-        best = int(blocks_S[source])
-        first_s = copy_s(source, 0, state)
-        block_s = copy_s(source, 1, state) - first_s
-        # It comes while others are computed.
-        copying_S = np.maximum(wait_S, (best - blocks_S) * block_s + first_s)
-        rest_S = work_same_s(request, best, state)
-        copying_S += rest_S
-        copying_S *= late_S
-        rest_S *= weight_S
-        copying_S += rest_S
-        copies_S: NDArray[np.bool_] = copying_S < prompt_S
-        copies_S &= blocks_S < best
-        np.copyto(prompt_S, copying_S, where=copies_S)
-        return copies_S
 
     def _decoding(
         self, request: RequestView, blocks_S: Blocks, state: ClusterState

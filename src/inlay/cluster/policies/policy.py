@@ -66,10 +66,10 @@ def work_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Float
     """Predicted time to compute the prompt behind so many blocks, at each slot."""
     num_tokens = float(request.num_tokens)
     known_S = blocks_S * float(state.page_tokens)
-    work_S: Floats = known_S + num_tokens
-    work_S *= state.half_pair_s
+    work_S: Floats = state.half_pair_s * (known_S + num_tokens)
     work_S += state.token_s
-    work_S *= np.subtract(num_tokens, known_S, out=known_S)
+    np.subtract(num_tokens, known_S, out=known_S)
+    work_S *= known_S
     work_S += state.base_s
     return work_S
 
