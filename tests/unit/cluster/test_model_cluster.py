@@ -63,7 +63,9 @@ def test_kv_centric_beats_round_robin_on_conversations() -> None:
 def test_the_default_is_at_least_as_good_as_every_other(workload: str, copies: bool) -> None:
     hits, ttft_s = figures("inlay", workload, copies)
     for other in POLICIES.keys() - {"inlay"}:
-        other_hits, other_ttft_s = figures(other, workload, copies and other == "kv_centric")
+        # What was copied first, while the request waited, counts in its time alone.
+        other_hits, _ = figures(other, workload)
+        _, other_ttft_s = figures(other, workload, copies and other == "kv_centric")
         # Equal but for chance where nothing is shared, so that all can only balance.
         assert hits >= 0.99 * other_hits, other
         assert ttft_s <= 1.02 * other_ttft_s, other
