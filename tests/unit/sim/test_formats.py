@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,20 @@ def test_chunks_are_the_trace_in_parts(tmp_path: Path) -> None:
     plain = tmp_path / "plain.jsonl"
     plain.write_bytes(gzip.decompress(file.read_bytes()))
     assert_same(read(plain), whole)
+
+
+def test_parts_bound_the_memory() -> None:
+    file = MOONCAKE / "mooncake_synthetic.jsonl.gz"
+
+    def peak_bytes(requests: int) -> int:
+        tracemalloc.start()
+        try:
+            assert sum(len(part) for part in read_chunks(file, requests)) == 3993
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(200) < peak_bytes(4000) / 5
 
 
 def test_azure(tmp_path: Path) -> None:
