@@ -110,6 +110,7 @@ def test_azure(tmp_path: Path) -> None:
         (lines_of(LINE, {**LINE, "hash_ids": [3, -1]}), r"line 2: hash_ids must be 0 to .* got -1"),
         (lines_of(LINE, {**LINE, "hash_ids": [3, 2**64]}), "line 2: hash_ids must be 0 to"),
         (lines_of(LINE) + json.dumps(LINE) + json.dumps(LINE), "line 2: JSON is malformed"),
+        (lines_of(LINE, {**LINE, "session": 2**63}), "line 2: Expected `int` <= 9223372036854775"),
         (AZURE + "2023-11-16 18:17:05,1\n", "line 5: must have 3 cells"),
         (AZURE + "2023-11-16 18:17:05,x,3\n", "line 5: invalid literal for int"),
         (AZURE + "2023-13-16 18:17:05,1,3\n", "line 5: Month out of range"),
@@ -135,10 +136,17 @@ def test_a_file_without_requests(tmp_path: Path) -> None:
             read(file)
 
 
-def test_a_damaged_gzip_file(tmp_path: Path) -> None:
-    file = tmp_path / "cut.jsonl.gz"
-    file.write_bytes((MOONCAKE / "mooncake_synthetic.jsonl.gz").read_bytes()[:50_000])
-    with pytest.raises(TraceError, match="damaged gzip file"):
+@pytest.mark.parametrize("damage", ["cut off", "other bytes", "other checksum"])
+def test_a_damaged_gzip_file(tmp_path: Path, damage: str) -> None:
+    packed = bytearray((MOONCAKE / "mooncake_synthetic.jsonl.gz").read_bytes())
+    if damage == "cut off":
+        del packed[50_000:]
+    else:
+        place = 50_000 if damage == "other bytes" else len(packed) - 8
+        packed[place : place + 4] = b"\xff\x00\xff\x00"
+    file = tmp_path / "damaged.jsonl.gz"
+    file.write_bytes(packed)
+    with pytest.raises(TraceError, match=r"damaged gzip file|damaged.jsonl.gz, line \d+: "):
         read(file)
 
 

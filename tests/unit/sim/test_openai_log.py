@@ -150,3 +150,10 @@ def test_parts_go_on_from_each_other(tmp_path: Path) -> None:
 def test_wrong_lines(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
     with pytest.raises(TraceError, match=rf"line 2: .*{words}" if "line" not in words else words):
         read_log(tmp_path, entry(0, FIRST), {**entry(1, FIRST), **changed}, format="openai")
+
+
+def test_a_line_nested_without_end(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text('{"messages": [{"content": ' + "[" * 100_000)
+    with pytest.raises(TraceError, match="line 1: "):
+        read(file)

@@ -51,6 +51,6 @@ def parse_all(lines: Sequence[bytes], parse: Callable[[bytes], T]) -> list[T]:
     for place, line in enumerate(lines):
         try:
             parsed.append(parse(line))
-        except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
             raise TraceError(str(error), place) from None
     return parsed

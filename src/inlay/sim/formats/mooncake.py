@@ -28,7 +28,7 @@ class _Line(msgspec.Struct, gc=False, omit_defaults=True):
     input_length: _Length
     output_length: _Length
     hash_ids: list[int]
-    session: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    session: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
     group: str = "default"
 
 

@@ -1,6 +1,7 @@
 """Opens files of traces, finds their format, and says in which line something is wrong."""
 
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
@@ -89,7 +90,7 @@ def _taken(
 ) -> list[tuple[int, bytes]]:
     try:
         return list(islice(numbered, requests))
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(f"{file} is a damaged gzip file: {error}") from None
 
 
