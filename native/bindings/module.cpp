@@ -81,6 +81,9 @@ NB_MODULE(_native, m) {
   nb::module_ cluster = m.def_submodule("cluster", "Dispatch; typed doors in inlay.cluster.");
   inlay::bindings::register_cluster_prefix_index(cluster);
 
+  nb::module_ sim = m.def_submodule("sim", "The simulator's world; typed doors in inlay.sim.");
+  inlay::bindings::register_sim(sim);
+
   nb::module_ transfer =
       m.def_submodule("transfer", "Transfer engine; typed doors in inlay.transfer.");
   inlay::bindings::register_transfer(transfer);

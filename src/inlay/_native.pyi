@@ -297,6 +297,61 @@ class cluster:
         def num_expected(self) -> int: ...
         def __len__(self) -> int: ...
 
+class sim:
+    class World:
+        def __init__(
+            self,
+            *,
+            seed: int,
+            news_delay_s: float,
+            report_s: float,
+            link_latency_s: float,
+            aim_timeout_s: float,
+            come_timeout_s: float,
+            samples: bool,
+        ) -> None: ...
+        def add(
+            self,
+            *,
+            num_pages: int,
+            page_tokens: int,
+            max_batch_tokens: int,
+            max_running: int,
+            prefill_chunk: int,
+            step_time: list[list[tuple[float, ...]]],
+            noise: float,
+            experts: int,
+            experts_per_token: int,
+            token_bytes: float,
+            layers: int,
+            out_bytes_per_s: float,
+            in_bytes_per_s: float,
+        ) -> int: ...
+        def advance(self, until_s: float, index: cluster.PrefixIndex | None) -> None: ...
+        def submit(
+            self,
+            request: int,
+            arrival_s: float,
+            priority: int,
+            prompt_tokens: int,
+            output_tokens: int,
+            blocks: bytes,
+            prefill: int,
+            decode: int,
+        ) -> None: ...
+        def take_news(self) -> list[tuple[Any, ...]]: ...
+        def take_outcomes(self) -> bytes: ...
+        def keep_steps(self) -> None: ...
+        def take_steps(self) -> bytes: ...
+        def audit(self) -> None: ...
+        def busy_s(self, slot: int) -> float: ...
+        def num_steps(self, slot: int) -> int: ...
+        def sent_bytes(self, slot: int) -> float: ...
+        @property
+        def now_s(self) -> float: ...
+        @property
+        def num_live(self) -> int: ...
+
 class transfer:
     @staticmethod
     def leave_waiters() -> None: ...

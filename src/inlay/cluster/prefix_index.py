@@ -136,6 +136,11 @@ class PrefixIndex:
         return lengths_BS
 
     @property
+    def native(self) -> _backend.PrefixIndex:
+        """What other native code may feed: the simulator's world."""
+        return self._index
+
+    @property
     def num_slots(self) -> int:
         """One more than the highest slot in use: the length of what `match` returns."""
         return self._index.num_slots

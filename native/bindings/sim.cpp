@@ -1,0 +1,122 @@
+// The simulator's world; its typed door is inlay.sim.world.
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "../sim/world.h"
+#include "cluster_prefix_index.h"
+#include "module.h"
+
+namespace inlay::bindings {
+
+using namespace nb::literals;
+using sim::World;
+
+namespace {
+
+using Parts = std::vector<std::vector<sim::Features>>;
+
+World* make_world(uint64_t seed, double news_delay_s, double report_s, double link_latency_s,
+                  double aim_timeout_s, double come_timeout_s, bool samples) {
+  return new World(
+      {seed, news_delay_s, report_s, link_latency_s, aim_timeout_s, come_timeout_s, samples});
+}
+
+std::size_t add_instance(World& self, uint32_t num_pages, uint32_t page_tokens,
+                         uint32_t max_batch_tokens, uint32_t max_running, uint32_t prefill_chunk,
+                         const Parts& step_time, double noise, uint32_t experts,
+                         uint32_t experts_per_token, double token_bytes, uint32_t layers,
+                         double out_bytes_per_s, double in_bytes_per_s) {
+  return self.add({num_pages,
+                   page_tokens,
+                   {max_batch_tokens, max_running, prefill_chunk},
+                   sim::StepTime(step_time),
+                   noise,
+                   experts,
+                   experts_per_token,
+                   token_bytes,
+                   layers,
+                   out_bytes_per_s,
+                   in_bytes_per_s});
+}
+
+void advance_world(World& self, double until_s, SharedIndex* index) {
+  if (index == nullptr) return self.advance(until_s, nullptr);
+  index->quick([&](cluster::PrefixIndex& known) { self.advance(until_s, &known); });
+}
+
+void submit_request(World& self, uint64_t request, double arrival_s, int32_t priority,
+                    uint32_t prompt_tokens, uint32_t output_tokens, const nb::bytes& blocks,
+                    std::size_t prefill, std::size_t decode) {
+  self.submit({request, arrival_s, priority, prompt_tokens, output_tokens, chain_of(blocks)},
+              prefill, decode);
+}
+
+// Tuples, the first of which say what they are: what comes in small numbers and at once is looked
+// at one by one.
+nb::list take_news(World& self) {
+  nb::list all;
+  for (const sim::News& news : self.take_news()) {
+    if (news.kind != sim::News::kReport) {
+      all.append(nb::make_tuple(static_cast<int>(news.kind), news.heard_s, news.request,
+                                news.output_tokens));
+      continue;
+    }
+    nb::list samples;
+    for (const sim::StepSample& step : news.samples)
+      samples.append(nb::make_tuple(step.prefill_tokens, step.prefill_pairs, step.decodes,
+                                    step.decode_context, step.seconds));
+    const sim::Load& load = news.load;
+    all.append(nb::make_tuple(static_cast<int>(news.kind), news.heard_s, news.slot, load.waiting,
+                              load.running, load.receiving, load.prefill_tokens,
+                              load.context_tokens, load.pages_free, load.pages_cached, samples));
+  }
+  return all;
+}
+
+template <typename Row>
+nb::bytes bytes_of_rows(const std::vector<Row>& rows) {
+  return nb::bytes(rows.data(), rows.size() * sizeof(Row));
+}
+
+}  // namespace
+
+void register_sim(nb::module_& sim) {
+  nb::class_<World>(sim, "World")
+      .def(nb::new_(&make_world), "seed"_a, "news_delay_s"_a, "report_s"_a, "link_latency_s"_a,
+           "aim_timeout_s"_a, "come_timeout_s"_a, "samples"_a)
+      .def("add", add_instance, "num_pages"_a, "page_tokens"_a, "max_batch_tokens"_a,
+           "max_running"_a, "prefill_chunk"_a, "step_time"_a, "noise"_a, "experts"_a,
+           "experts_per_token"_a, "token_bytes"_a, "layers"_a, "out_bytes_per_s"_a,
+           "in_bytes_per_s"_a)
+      .def("advance", advance_world, "until_s"_a, "index"_a.none())
+      .def("submit", submit_request, "request"_a, "arrival_s"_a, "priority"_a, "prompt_tokens"_a,
+           "output_tokens"_a, "blocks"_a, "prefill"_a, "decode"_a)
+      .def("take_news", take_news)
+      .def("take_outcomes", [](World& self) { return bytes_of_rows(self.take_outcomes()); })
+      .def("keep_steps", &World::keep_steps)
+      .def("take_steps", [](World& self) { return bytes_of_rows(self.take_steps()); })
+      .def("audit", &World::audit)
+      .def(
+          "busy_s", [](World& self, std::size_t slot) { return self.instance(slot).busy_s(); },
+          "slot"_a)
+      .def(
+          "num_steps",
+          [](World& self, std::size_t slot) { return self.instance(slot).num_steps(); }, "slot"_a)
+      .def(
+          "sent_bytes",
+          [](World& self, std::size_t slot) {
+            self.instance(slot);
+            return self.sent_bytes(slot);
+          },
+          "slot"_a)
+      .def_prop_ro("now_s", &World::now_s)
+      .def_prop_ro("num_live", &World::num_live);
+}
+
+}  // namespace inlay::bindings

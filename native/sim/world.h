@@ -1,0 +1,207 @@
+// Instances that do not exist, in a time of their own: what is submitted to them is computed, sent
+// and remembered as engines would, and who asks hears of it as late as a dispatcher does. It knows
+// no policy.
+//
+// What happens at one time happens in this order: ends of steps, ends of transfers, reports, what
+// is submitted, starts of steps; at several instances in the order of their slots. Nothing depends
+// on addresses or on the order of a container.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <queue>
+#include <span>
+#include <vector>
+
+#include "../cluster/digest.h"
+#include "../cluster/prefix_index.h"
+#include "instance.h"
+#include "links.h"
+
+namespace inlay::sim {
+
+struct WorldConfig {
+  uint64_t seed = 0;
+  double news_delay_s = 0.002;  // of what instances say
+  double report_s = 0.02;       // between two reports of one, at least
+  double link_latency_s = 0.0;
+  double aim_timeout_s = 60.0;    // a computed prompt waits so long for pages elsewhere
+  double come_timeout_s = 600.0;  // and pages for a prompt
+  bool samples = true;            // reports have what steps took
+};
+
+struct Submission {
+  uint64_t request = 0;  // the caller's number
+  double arrival_s = 0.0;
+  int32_t priority = 0;
+  uint32_t prompt_tokens = 1;
+  uint32_t output_tokens = 1;
+  cluster::Chain blocks;  // full blocks of the prompt
+};
+
+// What an instance says. `request` and `slot` as the kind has them.
+struct News {
+  enum Kind : uint8_t { kFirst, kFinished, kReport, kBlocks, kOld };
+
+  double heard_s = 0.0;
+  Kind kind = kFirst;
+  uint16_t slot = 0;
+  uint64_t request = 0;
+  uint32_t output_tokens = 0;
+  Load load;
+  std::vector<StepSample> samples;
+  std::vector<BlockChange> changes;
+};
+
+// What came of a request. Plain, since arrays are made of it.
+struct Outcome {
+  uint64_t request = 0;
+  double arrival_s = 0.0;
+  double first_s = 0.0;
+  double end_s = 0.0;
+  double tbt_s = 0.0;
+  double longest_gap_s = 0.0;
+  uint32_t cached_tokens = 0;
+  uint32_t preemptions = 0;
+  uint32_t prefill = 0;
+  uint32_t decode = 0;
+};
+
+// One step, where steps are kept.
+struct KeptChunk {
+  uint64_t step = 0;
+  double start_s = 0.0;
+  double end_s = 0.0;
+  uint64_t request = 0;
+  uint32_t slot = 0;
+  uint32_t start = 0;
+  uint32_t stop = 0;
+  uint32_t decoding = 0;  // 1 where it samples
+};
+
+class World {
+ public:
+  explicit World(const WorldConfig& config);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Returns its slot.
+  std::size_t add(const InstanceConfig& config);
+
+  double now_s() const { return now_s_; }
+  // Requests that are submitted and not finished.
+  std::size_t num_live() const { return live_; }
+
+  // Runs all that comes before what is submitted at that time; not back. Infinite: until there is
+  // nothing to do. An index hears of blocks; its slots are those of the world.
+  void advance(double until_s, cluster::PrefixIndex* index);
+  // A request goes to an instance, now; where `decode` is another one it gets the keys and values
+  // of the prompt. Throws ArgumentError where an instance could never hold it, or no link is there.
+  void submit(const Submission& request, std::size_t prefill, std::size_t decode);
+
+  // What was heard and what finished since the last call.
+  std::vector<News> take_news();
+  std::vector<Outcome> take_outcomes();
+
+  // Chunks of all steps from now on; for tests.
+  void keep_steps() { keep_steps_ = true; }
+  std::vector<KeptChunk> take_steps();
+
+  Instance& instance(std::size_t slot);
+  double sent_bytes(std::size_t slot) const {
+    return links_.sent_bytes(static_cast<uint16_t>(slot));
+  }
+  // See PageCache::audit().
+  void audit() const;
+
+ private:
+  // In the order in which they happen at one time.
+  enum Kind : uint8_t { kEnd, kTransfer, kTimeout, kReport, kSubmit, kStart };
+  struct Event {
+    double at_s;
+    Kind kind;
+    uint16_t slot;
+
+    bool operator>(const Event& other) const {
+      if (at_s != other.at_s) return at_s > other.at_s;
+      if (kind != other.kind) return kind > other.kind;
+      return slot > other.slot;
+    }
+  };
+  struct Landing {
+    double at_s;
+    Sequence* sender;
+  };
+  struct Place {
+    explicit Place(const InstanceConfig& config, uint64_t seed, uint16_t slot)
+        : instance(config, seed, slot) {}
+
+    Instance instance;
+    bool starting = false;
+    double start_s = 0.0;
+    double reported_s = -1e300;
+    bool untold = false;  // something happened since the last report
+    bool report_due = false;
+    std::vector<Sequence*> receiving;
+    std::deque<Sequence*> crowded;  // of them, those that wait for pages
+    std::vector<StepSample> samples;
+    std::size_t heard_report = SIZE_MAX;  // in `heard_`
+  };
+
+  void at(double time_s, Kind kind, uint16_t slot) { events_.push({time_s, kind, slot}); }
+  void happen(const Event& event);
+  void kick(uint16_t slot);
+  void start(uint16_t slot);
+  void end(uint16_t slot);
+  void token(Sequence& sequence);
+  void finish(Sequence& sequence);
+  void report(uint16_t slot);
+  void tell(News news);
+  void tell_blocks(uint16_t slot);
+  void deliver(double until_s, cluster::PrefixIndex* index);
+  void hear(News news);
+  void keep(uint16_t slot);
+
+  Sequence& make(const Submission& request, std::size_t slot);
+  void free(Sequence& sequence);
+  void require_fits(const Submission& request, std::size_t slot) const;
+  Place& place(uint16_t slot) { return *places_[slot]; }
+
+  // Prompts computed for another instance: world_split.cpp.
+  void divide(const Submission& request, std::size_t prefill, std::size_t decode);
+  bool reserve(Sequence& receiver);
+  void poll_crowded(uint16_t slot);
+  void drop_sender(Sequence& receiver);
+  void offer(Sequence& sender);
+  void stream_begins(Sequence& sender, const Chunk& chunk, double seconds);
+  void stream_ends(const Chunk& chunk);
+  void computed_for_other(const Chunk& chunk);
+  void remove_sender(Sequence& sender);
+  void drained(Links::Flow flow);
+  void landed(Sequence& sender);
+  void give_up(uint16_t slot);
+  double bytes_of(const Sequence& sender, uint32_t start, uint32_t stop);
+
+  WorldConfig config_;
+  double now_s_ = 0.0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::unique_ptr<Place>> places_;
+  Links links_;
+  std::vector<Sequence*> flow_senders_;  // by flow
+  std::deque<Landing> landings_;         // what is on its way after its last byte was sent
+
+  std::deque<Sequence> sequences_;
+  std::vector<Sequence*> unused_;
+  std::size_t live_ = 0;
+  uint64_t submitted_ = 0;
+
+  std::deque<News> said_;
+  std::vector<News> heard_;
+  std::vector<Outcome> outcomes_;
+  std::vector<Digest> run_;  // of deliver()
+  bool keep_steps_ = false;
+  std::vector<KeptChunk> kept_;
+};
+
+}  // namespace inlay::sim

@@ -1,0 +1,114 @@
+// The simulated world, for builds with sanitizers; Python's tests compare more.
+#include <cmath>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "../sim/links.h"
+#include "../sim/world.h"
+#include "check.h"
+
+using inlay::cluster::Chain;
+using inlay::cluster::Digest;
+using inlay::cluster::PrefixIndex;
+using inlay::sim::InstanceConfig;
+using inlay::sim::Links;
+using inlay::sim::News;
+using inlay::sim::Outcome;
+using inlay::sim::StepTime;
+using inlay::sim::World;
+
+namespace {
+
+// 10 ms, and 10 us a token of a prompt.
+StepTime step_time() { return StepTime({{{0.01, 1e-5, 0, 0.01, 1e-4, 1e-8, 0, 0}}}); }
+
+InstanceConfig config(uint32_t num_pages) {
+  return {num_pages, 16, {256, 8, 64}, step_time(), 0.0, 0, 0, 1000.0, 4, 1e6, 1e6};
+}
+
+// Requests of a few families with common beginnings, on three instances that all have too few
+// pages; some of them are divided.
+void check_drawn(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  World world({seed, 0.002, 0.02, 0.001, 1.0, 5.0, true});
+  PrefixIndex index(seed, 1);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(world.add(config(60)) == index.add());
+  }
+  std::multiset<uint64_t> firsts;
+  std::multiset<uint64_t> ends;
+  std::vector<Outcome> outcomes;
+  const auto hear = [&] {
+    for (const News& news : world.take_news()) {
+      if (news.kind == News::kFirst) firsts.insert(news.request);
+      if (news.kind == News::kFinished) ends.insert(news.request);
+    }
+    for (const Outcome& outcome : world.take_outcomes()) outcomes.push_back(outcome);
+  };
+  double now_s = 0.0;
+  const uint64_t requests = 200;
+  for (uint64_t request = 0; request < requests; ++request) {
+    now_s += static_cast<double>(random() % 4) * 0.03;
+    world.advance(now_s, &index);
+    hear();
+    const auto prompt = static_cast<uint32_t>(1 + random() % 400);
+    std::vector<Digest> blocks;
+    const uint64_t family = random() % 5;
+    const uint64_t left = random() % 20;
+    for (uint64_t i = 0; i < prompt / 16; ++i)
+      blocks.push_back({(i < left ? 0 : request + 1) << 32 | family << 16 | i, 0});
+    std::vector<int32_t> lengths(3);
+    const Chain chain({reinterpret_cast<const uint8_t*>(blocks.data()), blocks.size() * 16});
+    index.match(chain, lengths);
+    const std::size_t prefill = random() % 3;
+    const std::size_t decode = random() % 2 == 0 ? prefill : random() % 3;
+    world.submit({request, now_s, static_cast<int32_t>(random() % 3) - 1, prompt,
+                  static_cast<uint32_t>(1 + random() % 100), chain},
+                 prefill, decode);
+    world.audit();
+  }
+  world.advance(INFINITY, &index);
+  hear();
+  world.audit();
+  CHECK(world.num_live() == 0 && outcomes.size() == requests);
+  CHECK(firsts.size() == requests && ends.size() == requests);
+  for (const Outcome& outcome : outcomes) {
+    CHECK(firsts.count(outcome.request) == 1 && ends.count(outcome.request) == 1);
+    CHECK(outcome.arrival_s < outcome.first_s && outcome.first_s <= outcome.end_s);
+    CHECK(outcome.tbt_s <= outcome.longest_gap_s);
+  }
+}
+
+// Two senders to one receiver and one of them to another: 10 in, of which 4 can leave the second.
+void check_fair_shares() {
+  Links links;
+  links.add_end(100, 100);
+  links.add_end(8, 100);
+  links.add_end(100, 10);
+  links.add_end(100, 100);
+  const Links::Flow first = links.open(0, 2);
+  const Links::Flow second = links.open(1, 2);
+  const Links::Flow third = links.open(1, 3);
+  links.put(first, 60);
+  links.put(second, 40);
+  links.put(third, 40);
+  CHECK(links.next_s() == 10.0);  // at 6, 4 and 4 a second
+  links.advance(10.0);
+  CHECK(links.take_drained().size() == 3);
+  links.put(third, 16);
+  links.produce(third, 2.0);
+  CHECK(links.next_s() > 12.6 && links.next_s() < 12.7);  // 16 at 8 less 2 a second
+  links.advance(links.next_s());
+  CHECK(links.take_drained().size() == 1 && std::isinf(links.next_s()));
+  links.advance(20.0);
+  CHECK(links.empty(third) && std::abs(links.sent_bytes(1) - 40 - 40 - 16 - 20) < 1e-6);
+}
+
+}  // namespace
+
+int main() {
+  for (uint64_t seed = 0; seed < 20; ++seed) check_drawn(seed);
+  check_fair_shares();
+  return 0;
+}

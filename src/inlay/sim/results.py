@@ -1,0 +1,67 @@
+"""What came of a simulation: arrays over the requests of its trace, and figures of them.
+
+Shapes: `R` requests, `S` slots.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Results:
+    """Times and places of each request; not a number, and -1, where it was refused.
+
+    Attributes:
+        arrival_s, first_s, end_s: (R,), seconds of the trace.
+        tbt_s, longest_gap_s: (R,), mean of the worst tenth of a request's gaps, and the longest.
+        cached_tokens: (R,), of the prompt, that were not computed.
+        preemptions: (R,).
+        prefill, decode: (R,), slots.
+        refusals: by request, why it was refused.
+        input_tokens, output_tokens: (R,), of the trace.
+        busy_s, steps, sent_bytes: (S,), what instances did.
+    """
+
+    arrival_s: Floats
+    first_s: Floats
+    end_s: Floats
+    tbt_s: Floats
+    longest_gap_s: Floats
+    cached_tokens: NDArray[np.int64]
+    preemptions: NDArray[np.int64]
+    prefill: NDArray[np.int64]
+    decode: NDArray[np.int64]
+    refusals: dict[int, str]
+    input_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    busy_s: Floats
+    steps: NDArray[np.int64]
+    sent_bytes: Floats
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Requests that were not refused, (R,)."""
+        return self.prefill >= 0
+
+    @property
+    def ttft_s(self) -> Floats:
+        """From arrival to first token, (R,)."""
+        return self.first_s - self.arrival_s
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of the prompt tokens of finished requests that were not computed."""
+        tokens = int(self.input_tokens[self.finished].sum())
+        return float(self.cached_tokens[self.finished].sum()) / tokens if tokens else 0.0
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last end."""
+        done = self.finished
+        if not done.any():
+            return 0.0
+        return float(self.end_s[done].max() - self.arrival_s.min())

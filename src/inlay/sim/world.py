@@ -1,0 +1,283 @@
+"""The door to the simulated world: instances that do not exist, in a time of their own.
+
+It knows no policy: `simulation` decides where requests go and when time goes on. What instances do
+is in `native/sim`: they step as `engine.scheduler` makes them, keep blocks as `cache.PagedKvCache`
+does, and send prompts to each other as `cache.stream` does.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.cluster.prefix_index import PrefixIndex
+from inlay.core.instance_messages import LoadReport, StepSample
+from inlay.sim import _backend
+from inlay.sim.step_time import StepTime
+
+DIGEST_BYTES = 16
+OUTCOME = np.dtype(
+    [
+        ("request", np.uint64),
+        ("arrival_s", np.float64),
+        ("first_s", np.float64),
+        ("end_s", np.float64),
+        ("tbt_s", np.float64),
+        ("longest_gap_s", np.float64),
+        ("cached_tokens", np.uint32),
+        ("preemptions", np.uint32),
+        ("prefill", np.uint32),
+        ("decode", np.uint32),
+    ]
+)
+"""What came of a request: its times, `cluster.slo.tbt_s` and longest gap of its tokens, how much of
+its prompt was in the cache, how often it was preempted, and the slots that computed it."""
+CHUNK = np.dtype(
+    [
+        ("step", np.uint64),
+        ("start_s", np.float64),
+        ("end_s", np.float64),
+        ("request", np.uint64),
+        ("slot", np.uint32),
+        ("start", np.uint32),
+        ("stop", np.uint32),
+        ("samples", np.uint32),
+    ]
+)
+"""Tokens start..stop of a request, computed in a step of a slot; see `World.keep_steps`."""
+
+_FIRST, _FINISHED, _REPORT = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """One engine.
+
+    Attributes:
+        step_time: how long its steps take.
+        num_pages: of its KV cache; a page is a block of the trace.
+        page_tokens: the same for all instances.
+        max_batch_tokens, max_running, prefill_chunk: as in `engine.config.SchedulerConfig`.
+        noise: relative standard deviation of a step's time.
+        experts, experts_per_token: of a layer, and how many a token chooses; 0: none.
+        token_bytes: of KV, all layers.
+        layers: KV of a layer is sent while the next one is computed.
+        out_bytes_per_s, in_bytes_per_s: of its links to other instances; 0: there is none.
+    """
+
+    step_time: StepTime
+    num_pages: int
+    page_tokens: int = 512
+    max_batch_tokens: int = 1024
+    max_running: int = 64
+    prefill_chunk: int = 512
+    noise: float = 0.0
+    experts: int = 0
+    experts_per_token: int = 0
+    token_bytes: float = 0.0
+    layers: int = 1
+    out_bytes_per_s: float = 0.0
+    in_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """A request has its first token, as heard at `time_s`."""
+
+    time_s: float
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request is over, as heard at `time_s`."""
+
+    time_s: float
+    request: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An instance said how loaded it is, as heard at `time_s`."""
+
+    time_s: float
+    slot: int
+    report: LoadReport
+
+
+News = FirstToken | Finished | Reported
+
+
+class World:
+    """Instances in simulated time. The same calls give the same results.
+
+    Args:
+        seed: of the noise.
+        index: hears of blocks; its slots are those of the instances, in the order of `add`.
+        news_delay_s: after which it is heard what instances say.
+        report_s: between two load reports of an instance, at least.
+        link_latency_s: from the last byte that is sent to the first use.
+        aim_timeout_s, come_timeout_s: a computed prompt waits so long for pages where it is
+            decoded, and these for a prompt; then it is computed there. As in `cache.stream`.
+        samples: whether reports say how long steps took.
+
+    Attributes:
+        index: as given.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        index: PrefixIndex | None = None,
+        news_delay_s: float = 0.002,
+        report_s: float = 0.1,
+        link_latency_s: float = 0.0,
+        aim_timeout_s: float = 60.0,
+        come_timeout_s: float = 600.0,
+        samples: bool = True,
+    ) -> None:
+        self.index = index
+        self._native_index = None if index is None else index.native
+        self._world = _backend.World(
+            seed=seed,
+            news_delay_s=news_delay_s,
+            report_s=report_s,
+            link_latency_s=link_latency_s,
+            aim_timeout_s=aim_timeout_s,
+            come_timeout_s=come_timeout_s,
+            samples=samples,
+        )
+        self._pages: list[int] = []
+
+    def add(self, config: InstanceConfig) -> int:
+        """One more instance; returns its slot.
+
+        Raises:
+            ArgumentError: a number is out of its range, or the page size is not that of the others.
+        """
+        arguments: dict[str, Any] = {
+            name: getattr(config, name) for name in InstanceConfig.__dataclass_fields__
+        }
+        arguments["step_time"] = [list(forms) for forms in config.step_time.parts]
+        slot = self._world.add(**arguments)
+        self._pages.append(config.num_pages)
+        return slot
+
+    def advance(self, until_s: float) -> None:
+        """Run all that happens before a request that is submitted at `until_s`.
+
+        Infinite: until nothing is left to do.
+        """
+        self._world.advance(until_s, self._native_index)
+
+    def submit(
+        self,
+        request: int,
+        *,
+        arrival_s: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        blocks: bytes,
+        prefill: int,
+        decode: int,
+        priority: int = 0,
+    ) -> None:
+        """Send a request to an instance, now; or to two, of which one computes its prompt.
+
+        Args:
+            request: the caller's number, that of its outcome.
+            arrival_s: now or before; those that came first run first.
+            blocks: names of the full blocks of the prompt, as `names_of` makes them.
+
+        Raises:
+            ArgumentError: an instance could never hold it, or has no link to the other one.
+        """
+        self._world.submit(
+            request, arrival_s, priority, prompt_tokens, output_tokens, blocks, prefill, decode
+        )
+
+    def news(self) -> list[News]:
+        """What was heard since the last call, in order; of a slot's reports the latest."""
+        heard: list[News] = []
+        for item in self._world.take_news():
+            kind = item[0]
+            if kind == _FIRST:
+                heard.append(FirstToken(item[1], item[2]))
+            elif kind == _FINISHED:
+                heard.append(Finished(item[1], item[2], item[3]))
+            else:
+                heard.append(Reported(item[1], item[2], self._report(*item[2:])))
+        return heard
+
+    def outcomes(self) -> NDArray[np.void]:
+        """Of requests that finished since the last call, as `OUTCOME`, in that order."""
+        return np.frombuffer(self._world.take_outcomes(), OUTCOME)
+
+    def keep_steps(self) -> None:
+        """Keep what is computed from now on, for `steps`. Costs 48 bytes for each chunk."""
+        self._world.keep_steps()
+
+    def steps(self) -> NDArray[np.void]:
+        """Chunks of the steps that ended since the last call, as `CHUNK`."""
+        return np.frombuffer(self._world.take_steps(), CHUNK)
+
+    def audit(self) -> None:
+        """Check that pages are accounted for. Cost: all blocks; for tests."""
+        self._world.audit()
+
+    @property
+    def now_s(self) -> float:
+        """The time that it has come to."""
+        return self._world.now_s
+
+    @property
+    def num_live(self) -> int:
+        """Requests that were submitted and are not finished."""
+        return self._world.num_live
+
+    def busy_s(self, slot: int) -> float:
+        """Seconds of steps that an instance began."""
+        return self._world.busy_s(slot)
+
+    def num_steps(self, slot: int) -> int:
+        """Steps that an instance began."""
+        return self._world.num_steps(slot)
+
+    def sent_bytes(self, slot: int) -> float:
+        """KV that an instance has sent to others."""
+        return self._world.sent_bytes(slot)
+
+    def _report(
+        self,
+        slot: int,
+        waiting: int,
+        running: int,
+        receiving: int,
+        prefill_tokens: int,
+        context_tokens: int,
+        pages_free: int,
+        pages_cached: int,
+        samples: list[tuple[int, int, int, int, float]],
+    ) -> LoadReport:
+        return LoadReport(
+            run_id="1",
+            waiting=waiting,
+            running=running,
+            receiving=receiving,
+            prefill_tokens=prefill_tokens,
+            context_tokens=context_tokens,
+            pages_total=self._pages[slot],
+            pages_free=pages_free,
+            pages_cached=pages_cached,
+            samples=tuple(StepSample(*sample) for sample in samples),
+        )
+
+
+def names_of(blocks: NDArray[np.uint64]) -> bytes:
+    """Digests that stand for the names of a trace's blocks, `DIGEST_BYTES` each, joined."""
+    names = np.zeros((len(blocks), 2), np.uint64)
+    names[:, 0] = blocks
+    return names.tobytes()

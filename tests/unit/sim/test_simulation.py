@@ -1,0 +1,129 @@
+"""A trace through policy, index, state and world."""
+
+import numpy as np
+import pytest
+
+from inlay.cluster.admission import AdmissionConfig
+from inlay.cluster.slo import SloClass
+from inlay.core.errors import ConfigError
+from inlay.sim.scenario import Kind, Scenario
+from inlay.sim.simulation import Simulation
+from inlay.sim.step_time import StepTime
+from inlay.sim.trace import Trace
+from inlay.sim.world import InstanceConfig
+
+pytest.importorskip("inlay._native")
+
+PAGE = 16
+ENGINE = {
+    "step_time": StepTime.fitted([8e-3, 4e-5, 2e-9, 8e-3, 2e-5, 1e-8]),
+    "num_pages": 600,
+    "page_tokens": PAGE,
+}
+LINKS = {"token_bytes": 1e5, "layers": 32, "out_bytes_per_s": 1e10, "in_bytes_per_s": 1e10}
+
+
+def sessions(requests=300, each_s=0.05, seed=0):
+    """Chats of which each turn continues the one before."""
+    rng = np.random.default_rng(seed)
+    lengths, chains, turns = [], [], {}
+    for number in range(requests):
+        chat = int(rng.integers(requests // 6))
+        blocks, tokens = turns.get(chat, ([], 0))
+        tokens += int(rng.integers(30, 400))
+        blocks = blocks[: tokens // PAGE]
+        count = -(-tokens // PAGE)
+        blocks = blocks + [number << 20 | i for i in range(len(blocks), count)]
+        turns[chat] = (blocks[: tokens // PAGE], tokens)
+        lengths.append(tokens)
+        chains.append(blocks)
+    return Trace(
+        arrival_s=np.cumsum(rng.exponential(each_s, requests)),
+        input_tokens=np.array(lengths),
+        output_tokens=rng.integers(1, 60, requests),
+        block_starts=np.cumsum([0, *map(len, chains)]),
+        blocks=np.array([block for chain in chains for block in chain], np.uint64),
+        block_tokens=PAGE,
+    )
+
+
+def scenario(count=3, split=False, engine=None, **changes):
+    one = InstanceConfig(**ENGINE | (LINKS if split else {}) | (engine or {}))
+    kinds = (
+        (Kind(instance=one, role="prefill", count=2), Kind(instance=one, role="decode"))
+        if split
+        else (Kind(instance=one, count=count),)
+    )
+    return Scenario(kinds=kinds, **changes)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "kv_centric", "inlay"])
+@pytest.mark.parametrize("split", [False, True])
+def test_all_requests_are_served_and_a_seed_repeats_them(policy, split):
+    trace = sessions()
+    one = scenario(split=split, policy=policy, engine={"noise": 0.1}, seed=3, learn=True)
+    results = Simulation(one).run(trace)
+    assert results.finished.all() and not results.refusals
+    assert (results.ttft_s > 0).all() and (results.end_s >= results.first_s).all()
+    assert (results.cached_tokens < trace.input_tokens).all()
+    again = Simulation(one).run(trace)
+    for name in ("first_s", "end_s", "tbt_s", "decode"):
+        assert np.array_equal(getattr(results, name), getattr(again, name))
+    other = Simulation(scenario(split=split, policy=policy, engine={"noise": 0.1}, seed=4))
+    assert not np.array_equal(results.end_s, other.run(trace).end_s)
+    if split:
+        assert (results.prefill != results.decode).mean() > 0.2 and results.sent_bytes[:2].all()
+
+
+def test_who_knows_blocks_finds_more_of_them():
+    trace = sessions()
+    hits = {
+        policy: Simulation(scenario(policy=policy)).run(trace).hit_ratio
+        for policy in ("round_robin", "local_cache_aware", "kv_centric")
+    }
+    assert hits["round_robin"] + 0.1 < min(hits["local_cache_aware"], hits["kv_centric"])
+    assert max(hits.values()) <= trace.reusable_share()
+
+
+def test_the_state_is_empty_in_the_end_and_believes_what_is_true():
+    simulation = Simulation(scenario(learn=True))
+    results = simulation.run(sessions())
+    state = simulation.state
+    assert not state.live and not state.rows.any() and not state.coming_rows.any()
+    assert state.outputs == pytest.approx(float(results.output_tokens.mean()), rel=0.2)
+    true = ENGINE["step_time"].parts[0][0][:6]
+    # What is never seen alone, the contexts' share, is not as well known as the rest.
+    assert state.token_s[0] == pytest.approx(true[1] + true[0] / 512, rel=0.1)
+
+
+def test_what_would_miss_its_objectives_is_refused():
+    trace = sessions(each_s=0.005)
+    slo = SloClass(ttft_s=0.5)
+    taken = Simulation(scenario(slo=slo)).run(trace)
+    results = Simulation(scenario(slo=slo, admission=AdmissionConfig(mode="predicted"))).run(trace)
+    refused = ~results.finished
+    assert 20 < refused.sum() < 290
+    assert sorted(results.refusals) == np.flatnonzero(refused).tolist()
+    assert np.isnan(results.first_s[refused]).all()
+    kept, kept_by_all = (np.mean(one.ttft_s[one.finished] <= 0.5) for one in (results, taken))
+    assert kept > 0.8 and kept > kept_by_all + 0.25
+
+
+def test_what_fits_nowhere_is_refused():
+    trace = sessions(requests=30)
+    results = Simulation(scenario(engine={"num_pages": 30})).run(trace)
+    fits = trace.input_tokens + trace.output_tokens <= 30 * PAGE
+    assert np.array_equal(results.finished, fits) and not fits.all()
+    assert set(results.refusals.values()) == {"it does not fit on the instance that was chosen"}
+
+
+def test_pages_are_the_blocks_of_the_trace():
+    with pytest.raises(ConfigError, match="blocks of 16 tokens, the scenario pages of 32"):
+        Simulation(scenario(engine={"page_tokens": 32})).run(sessions(requests=10))
+    with pytest.raises(ConfigError, match="same page_tokens"):
+        Scenario(
+            kinds=(
+                Kind(instance=InstanceConfig(**ENGINE)),
+                Kind(instance=InstanceConfig(**ENGINE | {"page_tokens": 32})),
+            )
+        )
