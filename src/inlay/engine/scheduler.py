@@ -152,7 +152,7 @@ class Scheduler:
         self._logit_rows_left = self._logit_rows
         decodes = [c for c in self.running if c.num_tokens - c.computed == 1 and c.prefetch is None]
         budget -= self._schedule_running(decodes, chunks, budget)
-        if len(decodes) < len(self.running):
+        if len(chunks) < len(self.running):
             prefills = [c for c in self.running if c not in chunks]
             budget -= self._schedule_running(prefills, chunks, budget)
         if self._num_waiting:

@@ -113,6 +113,14 @@ def test_when_pages_run_out_the_last_comer_waits():
     assert _outputs(bench) == _outputs(alone)
 
 
+def test_a_decode_that_loses_its_pages_leaves_the_step_to_prompts():
+    bench = Bench(pages=30, prefill_chunk=3, max_running=3, max_batch_tokens=8)
+    bench.request(range(97), output=1)
+    bench.request([1000, 1001], output=20)
+    bench.run()  # no step is empty
+    assert bench.scheduler.preemptions and len(bench.finished) == 2
+
+
 def test_choices_share_the_prompt():
     bench = Bench()
     bench.request(range(10), output=4, n=3)
