@@ -5,6 +5,8 @@ request's blocks are looked for, an instance is chosen, the request goes there. 
 a dispatcher would see at that time, and no more.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.trace import Trace
 from inlay.sim.world import DIGEST_BYTES, OUTCOME, Finished, FirstToken, Reported, World, names_of
+
+_Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]
 
 
 class Simulation:
@@ -70,61 +74,84 @@ class Simulation:
             pages_total=one.num_pages,
         )
 
-    def run(self, trace: Trace) -> Results:
-        """Replay a trace to its end.
+    def run(self, trace: Trace | Iterable[Trace]) -> Results:
+        """Replay a trace to its end, once.
 
-        Cost: a decision for each request, and about 5 ns for each token of an answer.
+        Args:
+            trace: whole, or as consecutive parts, of which one at a time is in memory; what is kept
+                of a request is about 100 bytes.
+
+        Raises:
+            ConfigError: its blocks have another length than the pages.
+
+        Cost: a decision for each request, and about 0.1 us for each token of an answer.
         """
-        if trace.block_tokens != self._scenario.page_tokens:
+        parts = (trace,) if isinstance(trace, Trace) else trace
+        requests: list[_Requests] = []
+        outcomes: list[NDArray[np.void]] = []
+        refusals: dict[int, str] = {}
+        first = 0
+        for part in parts:
+            self._replay(part, first, refusals)
+            first += len(part)
+            requests.append((part.arrival_s, part.input_tokens, part.output_tokens))
+            outcomes.append(self.world.outcomes())
+        self.world.advance(np.inf)
+        self._hear()
+        outcomes.append(self.world.outcomes())
+        return self._results(requests, np.concatenate(outcomes), refusals)
+
+    def _replay(self, trace: Trace, first: int, refusals: dict[int, str]) -> None:
+        """Submit the requests of one part, which are numbered from `first` on."""
+        page_tokens, slo = self._scenario.page_tokens, self._scenario.slo
+        if trace.block_tokens != page_tokens:
             raise ConfigError(
                 f"the trace has blocks of {trace.block_tokens} tokens, the scenario pages of "
-                f"{self._scenario.page_tokens}: they must be the same"
+                f"{page_tokens}: they must be the same"
             )
-        refusals: dict[int, str] = {}
-        names = names_of(trace.blocks)
-        arrivals = trace.arrival_s.tolist()
-        prompts, outputs = trace.input_tokens.tolist(), trace.output_tokens.tolist()
-        starts = trace.block_starts.tolist()
-        groups, tenants = trace.group.tolist(), trace.groups
-        world, index, state = self.world, self.index, self.state
-        slo, page_tokens = self._scenario.slo, self._scenario.page_tokens
-        for request, now_s in enumerate(arrivals):
-            world.advance(now_s)
+        names, tenants = names_of(trace.blocks), trace.groups
+        columns = zip(
+            trace.arrival_s.tolist(),
+            trace.input_tokens.tolist(),
+            trace.output_tokens.tolist(),
+            trace.block_starts.tolist(),
+            trace.group.tolist(),
+            strict=False,  # one more block start than requests
+        )
+        for request, (now_s, num_tokens, outputs, start, group) in enumerate(columns, first):
+            self.world.advance(now_s)
             self._hear()
-            start = starts[request]
-            stop = start + prompts[request] // page_tokens
+            stop = start + num_tokens // page_tokens
             digests = names[start * DIGEST_BYTES : stop * DIGEST_BYTES]
             view = RequestView(
-                num_tokens=prompts[request],
-                digests=digests,
-                tenant=tenants[groups[request]],
-                slo=slo,
+                num_tokens=num_tokens, digests=digests, tenant=tenants[group], slo=slo
             )
-            matches_S = index.match(digests, now_s)
-            decision = self._chooses.choose(view, matches_S, state, now_s)
-            if decision.refusal is not None:
-                refusals[request] = decision.refusal.reason
-                continue
-            prefill, decode = decision.prefill, decision.decode
-            tokens = prompts[request] + outputs[request]
-            if tokens > self._room[prefill] or tokens > self._room[decode]:
-                refusals[request] = "it does not fit on the instance that was chosen"
-                continue
-            state.dispatched(str(request), view, decision, now_s)
-            for slot in {prefill, decode}:
-                index.expect(slot, digests, now_s)
-            world.submit(
-                request,
-                arrival_s=now_s,
-                prompt_tokens=prompts[request],
-                output_tokens=outputs[request],
-                blocks=digests,
-                prefill=prefill,
-                decode=decode,
-            )
-        world.advance(np.inf)
-        self._hear()
-        return self._results(trace, world.outcomes(), refusals)
+            refusal = self._send(request, view, outputs, now_s)
+            if refusal:
+                refusals[request] = refusal
+
+    def _send(self, request: int, view: RequestView, outputs: int, now_s: float) -> str:
+        """Send a request where it is best; returns why not, if it is refused."""
+        matches_S = self.index.match(view.digests, now_s)
+        decision = self._chooses.choose(view, matches_S, self.state, now_s)
+        if decision.refusal is not None:
+            return decision.refusal.reason
+        prefill, decode = decision.prefill, decision.decode
+        if view.num_tokens + outputs > min(self._room[prefill], self._room[decode]):
+            return "it does not fit on the instance that was chosen"
+        self.state.dispatched(str(request), view, decision, now_s)
+        for slot in {prefill, decode}:
+            self.index.expect(slot, view.digests, now_s)
+        self.world.submit(
+            request,
+            arrival_s=now_s,
+            prompt_tokens=view.num_tokens,
+            output_tokens=outputs,
+            blocks=view.digests,
+            prefill=prefill,
+            decode=decode,
+        )
+        return ""
 
     def _hear(self) -> None:
         """Take over what instances have said."""
@@ -139,24 +166,25 @@ class Simulation:
                     state.report(slot, report, time_s)
 
     def _results(
-        self, trace: Trace, outcomes: NDArray[np.void], refusals: dict[int, str]
+        self, requests: list[_Requests], outcomes: NDArray[np.void], refusals: dict[int, str]
     ) -> Results:
-        requests = outcomes["request"].astype(np.int64)
+        arrivals, inputs, outputs = zip(*requests, strict=True) if requests else ((), (), ())
+        numbers = outcomes["request"].astype(np.int64)
+        length = sum(map(len, arrivals))
         columns = {}
-        for name in OUTCOME.names or ():
+        for name in (OUTCOME.names or ())[1:]:
             values = outcomes[name]
-            floating = values.dtype == np.float64
-            column = np.full(len(trace), np.nan if floating else -1, float if floating else int)
-            column[requests] = values
+            missing: float | int = np.nan if values.dtype == np.float64 else -1
+            column = np.full(length, missing)
+            column[numbers] = values
             columns[name] = column
-        del columns["request"]
-        columns["arrival_s"] = trace.arrival_s
+        columns["arrival_s"] = np.concatenate((np.empty(0), *arrivals))
         slots = range(len(self._room))
         return Results(
             **columns,
             refusals=refusals,
-            input_tokens=trace.input_tokens,
-            output_tokens=trace.output_tokens,
+            input_tokens=np.concatenate((np.empty(0, np.int32), *inputs)),
+            output_tokens=np.concatenate((np.empty(0, np.int32), *outputs)),
             busy_s=np.array([self.world.busy_s(slot) for slot in slots]),
             steps=np.array([self.world.num_steps(slot) for slot in slots]),
             sent_bytes=np.array([self.world.sent_bytes(slot) for slot in slots]),

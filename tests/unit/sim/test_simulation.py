@@ -85,6 +85,17 @@ def test_who_knows_blocks_finds_more_of_them():
     assert max(hits.values()) <= trace.reusable_share()
 
 
+def test_parts_of_a_trace_give_what_the_whole_gives():
+    trace = sessions()
+    parts = (trace.select(range(start, min(start + 70, 300))) for start in range(0, 300, 70))
+    whole = Simulation(scenario(policy="kv_centric")).run(trace)
+    in_parts = Simulation(scenario(policy="kv_centric")).run(parts)
+    for name in ("arrival_s", "first_s", "end_s", "prefill", "cached_tokens", "output_tokens"):
+        assert np.array_equal(getattr(whole, name), getattr(in_parts, name))
+    nothing = Simulation(scenario()).run([])
+    assert not len(nothing.end_s) and nothing.duration_s == nothing.hit_ratio == 0.0
+
+
 def test_the_state_is_empty_in_the_end_and_believes_what_is_true():
     simulation = Simulation(scenario(learn=True))
     results = simulation.run(sessions())
