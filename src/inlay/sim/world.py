@@ -6,7 +6,7 @@ does, and send prompts to each other as `cache.stream` does.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,16 +81,14 @@ class InstanceConfig:
     in_bytes_per_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(NamedTuple):
     """A request has its first token, as heard at `time_s`."""
 
     time_s: float
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A request is over, as heard at `time_s`."""
 
     time_s: float
@@ -98,8 +96,7 @@ class Finished:
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(NamedTuple):
     """An instance said how loaded it is, as heard at `time_s`."""
 
     time_s: float
