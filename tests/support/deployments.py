@@ -4,7 +4,6 @@ with running_deployment(folder, TEXT) as deployment:
     deployment.command("scale", "all=3")
 """
 
-import json
 import os
 import re
 import signal
@@ -16,6 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from inlay.cluster.control import ProcessStatus, Status, StatusRequest
+from inlay.cluster.control_client import ask
+from inlay.cluster.deployment_directory import find_running
 
 START_S = 120.0
 _SERVES = re.compile(r" serves .* at (http://\S+), up")
@@ -104,10 +107,12 @@ class RunningDeployment:
         assert done.returncode == 0, f"{args}: {done.stderr}\n{self.logs()}"
         return done.stdout
 
-    def processes(self) -> dict[str, dict[str, Any]]:
-        """What `inlay status --json` says of each, by name."""
-        found = json.loads(self.command("status", "--json"))
-        return {one["name"]: one for one in found["processes"]}
+    def processes(self) -> dict[str, ProcessStatus]:
+        """How each is now, by name; asked as `inlay status` asks, without a process for it."""
+        control = find_running(self.folder / "cache" / "deployments", None).control
+        status = ask(control, StatusRequest(), timeout_s=10)
+        assert isinstance(status, Status)
+        return {one.name: one for one in status.processes}
 
     def logs(self) -> str:
         """The ends of all logs."""

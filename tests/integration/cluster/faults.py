@@ -13,13 +13,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inlay.cluster.control import ProcessStatus, Status, StatusRequest
-from inlay.cluster.control_client import ask
-from inlay.cluster.deployment_directory import find_running
+from inlay.cluster.control import ProcessStatus
 from tests.integration.cluster.askers import Askers, answer, questions
 from tests.support.deployments import RunningDeployment, running_deployment, wait_until
 from tests.support.fault_runs import Outcome, repeat
@@ -72,7 +70,8 @@ class Faulted:
         draw = random.Random(seed)
         began_s = time.monotonic()
         time.sleep(draw.uniform(0.1, 1.5))
-        victim = draw.choice([one for one in self._processes() if fault in (one.kind, one.role)])
+        processes = self._deployment.processes().values()
+        victim = draw.choice([one for one in processes if fault in (one.kind, one.role)])
         in_flight = self._askers.in_flight()
         killed_s = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
@@ -111,14 +110,8 @@ class Faulted:
         return min(ends_s, default=0.0)
 
     def _is_back(self, victim: ProcessStatus) -> bool:
-        (now,) = [one for one in self._processes() if one.name == victim.name]
+        now = self._deployment.processes()[victim.name]
         return now.state == "ready" and now.run > victim.run
-
-    def _processes(self) -> Sequence[ProcessStatus]:
-        root = self._deployment.folder / "cache" / "deployments"
-        status = ask(find_running(root, None).control, StatusRequest(), timeout_s=10)
-        assert isinstance(status, Status)
-        return status.processes
 
 
 @contextmanager

@@ -93,14 +93,14 @@ def left() -> str:
 
 def test_the_text_of_one_instance(deployment: RunningDeployment, tmp_path: Path) -> None:
     found = deployment.processes()
-    assert {one["state"] for one in found.values()} == {"ready"}
+    assert {one.state for one in found.values()} == {"ready"}
     for name in ("prefill-0", "decode-0", "node-n0"):
         assert (
             "ray::ProcessActor" in Path(f"/proc/{parent(found[name]['pid'])}/cmdline").read_text()
         )
     for name in ("master-0", "dispatcher-0"):
-        assert parent(found[name]["pid"]) == deployment.pid
-    assert "node split.n0" in Path(found["node-n0"]["log"]).read_text()
+        assert parent(found[name].pid) == deployment.pid
+    assert "node split.n0" in Path(found["node-n0"].log).read_text()
     with running_deployment(tmp_path, ALONE) as alone:
         assert answer(deployment.url) == answer(alone.url)
 
@@ -108,7 +108,7 @@ def test_the_text_of_one_instance(deployment: RunningDeployment, tmp_path: Path)
 def test_what_is_killed_comes_back(deployment: RunningDeployment) -> None:
     before = answer(deployment.url)
     found = deployment.processes()
-    process, of_actor = found["prefill-0"]["pid"], found["decode-0"]["pid"]
+    process, of_actor = found["prefill-0"].pid, found["decode-0"].pid
     actor = parent(process)
     os.kill(process, signal.SIGKILL)
     os.kill(parent(of_actor), signal.SIGKILL)
@@ -116,13 +116,11 @@ def test_what_is_killed_comes_back(deployment: RunningDeployment) -> None:
 
     def back() -> bool:
         now = deployment.processes()
-        return all(
-            (now[n]["state"], now[n]["run"]) == ("ready", 2) for n in ("prefill-0", "decode-0")
-        )
+        return all((now[n].state, now[n].run) == ("ready", 2) for n in ("prefill-0", "decode-0"))
 
     wait_until(back, BACK_S, "both are back")
     now = deployment.processes()
-    assert parent(now["prefill-0"]["pid"]) == actor  # which was not killed
+    assert parent(now["prefill-0"].pid) == actor  # which was not killed
     assert answer(deployment.url) == before
     for how in (
         "prefill-0 was killed by SIGKILL; it starts again in 0.1 s",
@@ -135,15 +133,15 @@ def test_scale_takes_room_and_gives_it_back(deployment: RunningDeployment) -> No
     assert deployment.command("scale", "decode=2") == "decode: 1 -> 2 instances\n"
     assert left() == "2 0.0"
     found = deployment.processes()["decode-1"]
-    actor = parent(found["pid"])
+    actor = parent(found.pid)
     assert deployment.command("drain", "decode-1") == "decode-1 is gone\n"
-    wait_until(lambda: not alive(found["pid"]) and not alive(actor), 10, "process and actor end")
+    wait_until(lambda: not alive(found.pid) and not alive(actor), 10, "process and actor end")
     wait_until(lambda: left() == "1 1.0", 20, "Ray has the room again")
 
 
 def test_down_leaves_nothing(deployment: RunningDeployment) -> None:
     """The last test of the module's deployment."""
-    pids = [one["pid"] for one in deployment.processes().values()]
+    pids = [one.pid for one in deployment.processes().values()]
     pids += [actor for pid in pids if (actor := parent(pid)) != deployment.pid]
     assert deployment.command("down") == "stopped\n"
     assert deployment.wait() == 0
@@ -154,9 +152,9 @@ def test_down_leaves_nothing(deployment: RunningDeployment) -> None:
 def test_actors_end_with_a_killed_supervisor(cluster: str, tmp_path: Path) -> None:
     """Here the file says where instances are, and they listen there."""
     deployment = RunningDeployment(tmp_path, LEAST + f'host = "{cluster}"\n').wait_ready()
-    assert deployment.processes()["all-0"]["address"].startswith(f"tcp://{cluster}:")
+    assert deployment.processes()["all-0"].address.startswith(f"tcp://{cluster}:")
     assert answer(deployment.url)
-    pids = [one["pid"] for one in deployment.processes().values()]
+    pids = [one.pid for one in deployment.processes().values()]
     pids += [actor for pid in pids if (actor := parent(pid)) != deployment.pid]
     deployment.signal(signal.SIGKILL)
     assert deployment.wait() == -signal.SIGKILL

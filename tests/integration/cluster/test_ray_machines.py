@@ -72,13 +72,13 @@ def test_a_machine_that_is_lost_and_comes_back(
             with ray_machine(2, *second, popen=on_right):
                 deployment = RunningDeployment(tmp_path, file, popen=on_left).wait_ready()
                 found = deployment.processes()
-                assert found["decode-0"]["address"].startswith(f"tcp://{right}:")
-                assert {found[name]["where"] for name in ("decode-0", "node-n0")} == {right}
+                assert found["decode-0"].address.startswith(f"tcp://{right}:")
+                assert {found[name].where for name in ("decode-0", "node-n0")} == {right}
                 before = text_of(links, deployment.url)
-                os.kill(parent(parent(found["decode-0"]["pid"])), signal.SIGKILL)
+                os.kill(parent(parent(found["decode-0"].pid)), signal.SIGKILL)
 
                 def gone() -> bool:
-                    return bool(deployment.processes()["decode-0"]["state"] == "starting")
+                    return deployment.processes()["decode-0"].state == "starting"
 
                 wait_until(gone, 30, "its machine is missed")
             with ray_machine(2, *second, popen=on_right):
@@ -86,7 +86,7 @@ def test_a_machine_that_is_lost_and_comes_back(
                 def back() -> bool:
                     now = deployment.processes()
                     return all(
-                        (now[name]["state"], now[name]["run"]) == ("ready", 2)
+                        (now[name].state, now[name].run) == ("ready", 2)
                         for name in ("decode-0", "node-n0")
                     )
 
