@@ -95,9 +95,7 @@ def test_the_text_of_one_instance(deployment: RunningDeployment, tmp_path: Path)
     found = deployment.processes()
     assert {one.state for one in found.values()} == {"ready"}
     for name in ("prefill-0", "decode-0", "node-n0"):
-        assert (
-            "ray::ProcessActor" in Path(f"/proc/{parent(found[name]['pid'])}/cmdline").read_text()
-        )
+        assert "ray::ProcessActor" in Path(f"/proc/{parent(found[name].pid)}/cmdline").read_text()
     for name in ("master-0", "dispatcher-0"):
         assert parent(found[name].pid) == deployment.pid
     assert "node split.n0" in Path(found["node-n0"].log).read_text()
