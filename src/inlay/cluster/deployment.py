@@ -16,8 +16,16 @@ from inlay.core.instance_messages import Role
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _LOCAL = ("", "localhost", "127.0.0.1", "::1")
-# Of the engine, what instances that exchange KV have in common.
-_SHARED = ("weight_format", "cache.page_tokens", "cache.dtype", "cache.prefix")
+# Of the engine, what all instances have in common: where they differ, a dispatcher refuses them.
+_SHARED = (
+    "weight_format",
+    "max_context_tokens",
+    "cache.page_tokens",
+    "cache.dtype",
+    "cache.prefix",
+)
+# Names of other processes, whose numbers would be those of a group's instances.
+_TAKEN = ("master", "dispatcher")
 # What a file says in another place.
 _ELSEWHERE = {
     "model": 'write model = "..." at the top of the file',
@@ -66,6 +74,11 @@ class Deployment:
             raise ConfigError(f"start_timeout is {self.start_timeout_s:g} s: it must be at least 1")
         for group in self.instances:
             _check_name("[instances]", group)
+            if group in _TAKEN:
+                raise ConfigError(
+                    f"[instances.{group}] has the name of other processes, {group}-0 and so on: "
+                    "give the group another one"
+                )
         self._check_roles()
         self._check_engines()
         self._check_hosts()
@@ -107,8 +120,8 @@ class Deployment:
                 if values[name] != values[first]:
                     raise ConfigError(
                         f"[instances.{name}] has {path} {_shown(values[name])} and "
-                        f"[instances.{first}] {_shown(values[first])}: their KV does not fit "
-                        f"together; set it once, in [engine]"
+                        f"[instances.{first}] {_shown(values[first])}: one could not go on with "
+                        f"the other's requests; set it once, in [engine]"
                     )
 
     def _check_hosts(self) -> None:

@@ -150,6 +150,14 @@ class Peers:
             )
         )
         peer.clocks[request_id] = ahead_s
+        log.debug(
+            "request taken",
+            extra={
+                "request": message.request_id,
+                "phase": message.phase,
+                "prompt_tokens": len(message.token_ids),
+            },
+        )
 
     def refuse(self, peer: Peer, request_id: str, error: InlayError) -> None:
         """Tell a peer that its request is not accepted."""
@@ -165,6 +173,7 @@ class Peers:
             ahead_s = peer.clocks.get(output.request_id, 0.0)
             if output.finished:
                 peer.clocks.pop(output.request_id, None)
+                log.debug("request ended", extra={"request": request_id, "error": output.error})
             times = output.times
             if times is not None and ahead_s:
                 times = _shifted(times, ahead_s)

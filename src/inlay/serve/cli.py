@@ -29,6 +29,7 @@ from inlay.serve.commands.drain import drain
 from inlay.serve.commands.generate import generate
 from inlay.serve.commands.migrate import migrate
 from inlay.serve.commands.plan import plan
+from inlay.serve.commands.role import role
 from inlay.serve.commands.scale import scale
 from inlay.serve.commands.serve import serve
 from inlay.serve.commands.status import status
@@ -83,6 +84,7 @@ def build_app() -> typer.Typer:
     app.command("status")(status)
     app.command("scale")(scale)
     app.command("drain")(drain)
+    app.command("role")(role)
     app.command("down")(down)
     app.command("calibrate")(calibrate)
     store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")

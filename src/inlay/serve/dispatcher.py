@@ -12,6 +12,8 @@ import logging
 import os
 import socket
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -21,7 +23,7 @@ import zmq
 
 from inlay.cluster.admission import Admission, AdmissionConfig
 from inlay.cluster.chooser import Chooser
-from inlay.cluster.control import Roster
+from inlay.cluster.control import Member, Roster
 from inlay.cluster.dispatcher import Dispatcher, DispatcherConfig
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
@@ -102,6 +104,7 @@ class DispatcherProcess:
                 self._context, setup.control, setup.name, self.instances.follow
             )
         else:
+            _check_names(setup.members)
             self.instances.follow(Roster(number=1, members=setup.members))
         self.stalls = StallWatch(
             self.instances, self.chooser, stall_s=setup.stall_s, tell=self._stalled
@@ -265,6 +268,15 @@ async def _drain(
         await asyncio.sleep(_POLL_S)
     if service is not None:
         service.stopping = True
+
+
+def _check_names(members: Sequence[Member]) -> None:
+    names = Counter(member.name for member in members)
+    for name, count in names.items():
+        if count > 1:
+            raise ConfigError(
+                f"{count} members are named {name!r}: give each instance a name of its own"
+            )
 
 
 def make_chooser(setup: DispatcherSetup) -> Chooser:

@@ -2,13 +2,11 @@
 
 import json
 import os
-import random
 import re
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,9 @@ import httpx
 import openai
 import pytest
 
+from inlay.cluster.control import Member
 from tests.support.cluster import RunningDispatcher, RunningInstance, ended
+from tests.support.deployments import wait_until
 from tests.support.server import RunningServer
 
 CHAT = [{"role": "user", "content": "Tell me of lanterns and the sea."}]
@@ -116,11 +116,7 @@ def test_the_same_text_with_and_without_a_lost_instance(
         assert got == text
         assert gap_s < 5
         (victim,) = victims
-        states = {
-            one["name"]: one["state"]
-            for one in httpx.get(dispatcher.url + "/health").json()["instances"]
-        }
-        assert states[victim] == "connecting"
+        assert states(dispatcher)[victim] == "connecting"
         if sampling is SAMPLINGS[0]:  # back, where it was
             port = int(instances[victim].member.address.rpartition(":")[2])
             instances[victim] = start(RunningInstance, victim, port=port).wait_ready()
@@ -134,11 +130,10 @@ def wait_for(dispatcher: RunningDispatcher, name: str, state: str) -> None:
     """Until the dispatcher sees an instance so."""
     deadline_s = time.monotonic() + 20
     while time.monotonic() < deadline_s:
-        instances = httpx.get(dispatcher.url + "/health").json()["instances"]
-        if {one["name"]: one["state"] for one in instances}[name] == state:
+        if states(dispatcher)[name] == state:
             return
         time.sleep(0.02)
-    raise AssertionError(f"{name} is not {state}: {instances}")
+    raise AssertionError(f"{name} is not {state}: {states(dispatcher)}")
 
 
 def test_a_stopped_instance_is_left_in_seconds(start: Callable[..., Any], texts: list[str]) -> None:
@@ -194,6 +189,30 @@ def test_two_dispatchers_share_a_port_and_one_leaves(start: Callable[..., Any]) 
         assert time.monotonic() - began_s < 10  # 3 on a machine that has nothing else to do
 
 
+def test_an_instance_of_another_kv_format_gets_no_requests(start: Callable[..., Any]) -> None:
+    instances = [
+        start(RunningInstance, "a"),
+        start(RunningInstance, "b", cache={"page_tokens": 32}),
+    ]
+    both = start(
+        RunningDispatcher, [one.wait_ready().member for one in instances], instance_wait_s=60.0
+    )
+    wait_until(lambda: any("refused" in state for state in states(both).values()), 20, "refused")
+    (taken,) = [name for name, state in states(both).items() if state == "ready"]
+    (refused,) = states(both).keys() - {taken}
+    assert re.search(
+        rf"refused: kv_format.page_tokens is \d+, that of {taken} is \d+", states(both)[refused]
+    )
+    for _ in range(3):
+        assert answer(both.url, max_tokens=2)
+
+
+def states(dispatcher: RunningDispatcher) -> dict[str, str]:
+    """How a dispatcher sees each instance."""
+    found = httpx.get(dispatcher.url + "/health").json()["instances"]
+    return {one["name"]: one["state"] for one in found}
+
+
 def test_it_ends_with_its_parent(start: Callable[..., Any]) -> None:
     dispatcher = start(RunningDispatcher, [])
     dispatcher.hang_up()
@@ -217,6 +236,13 @@ def test_a_wrong_setup_is_named(
     line = dispatcher.first_line
     assert (line["state"], line["code"]) == ("failed", code) and said in line["message"]
     assert dispatcher.wait() == 3
+
+
+def test_two_instances_of_a_name_are_refused(start: Callable[..., Any]) -> None:
+    twin = Member(name="a", role="both", address="tcp://127.0.0.1:1", run=1, state="ready")
+    line = start(RunningDispatcher, [twin, twin]).first_line
+    assert (line["state"], line["code"]) == ("failed", "invalid_config")
+    assert "2 members are named 'a'" in line["message"]
 
 
 def test_idle_is_idle(start: Callable[..., Any]) -> None:
@@ -258,46 +284,6 @@ def test_a_divided_request_survives_either_instance(
     got, _ = stream(dispatcher.url, 30, instances["p0"].kill, temperature=0)
     assert got == texts[0]
     assert answer(dispatcher.url, temperature=0) == texts[0]  # the one for decode does it all
-
-
-def test_mixed_requests_give_the_same_text_on_one_and_on_four(start: Callable[..., Any]) -> None:
-    one, _ = of_roles(start, {"b0": "both"})
-    four, _ = of_roles(
-        start, dict.fromkeys(("p0", "p1"), "prefill") | dict.fromkeys(("d0", "d1"), "decode")
-    )
-    bodies = mixed(24)
-    with ThreadPoolExecutor(8) as pool:
-        expected = list(pool.map(partial(complete, one.url), bodies))
-        for _ in range(2):  # the second time from caches
-            assert list(pool.map(partial(complete, four.url), bodies)) == expected
-    counts = decisions(four)
-    assert counts["split"] > len(bodies)
-    assert "inlay_dispatch_kv_lost_total 0.0" in httpx.get(four.url + "/metrics").text
-
-
-def mixed(count: int) -> list[dict[str, Any]]:
-    """Completions with prompts of 1 to 600 tokens, some with shared beginnings."""
-    draw = random.Random(5)
-    shared = [draw.randrange(300, 2000) for _ in range(300)]
-    bodies = []
-    for number in range(count):
-        own = [draw.randrange(300, 2000) for _ in range(draw.choice((1, 15, 16, 17, 120, 300)))]
-        body = {
-            "prompt": (shared if number % 3 == 0 else []) + own,
-            "max_tokens": draw.choice((1, 5, 40)),
-            "temperature": draw.choice((0, 0.8)),
-            "seed": number,
-            "logprobs": 1 if number % 5 == 0 else None,
-            "n": 2 if number % 7 == 0 else 1,
-        }
-        bodies.append(body)
-    return bodies
-
-
-def complete(url: str, body: dict[str, Any]) -> list[Any]:
-    reply = httpx.post(url + "/v1/completions", json=body, timeout=120)
-    assert reply.status_code == 200, reply.text
-    return [(one["text"], one["logprobs"]) for one in reply.json()["choices"]]
 
 
 def decisions(dispatcher: RunningDispatcher) -> dict[str, int]:

@@ -110,6 +110,19 @@ def test_what_is_killed_comes_back(deployment: RunningDeployment, name: str) -> 
     assert answer(deployment.url) == before
 
 
+def test_an_instance_has_another_role(deployment: RunningDeployment) -> None:
+    assert deployment.command("role", "all-0", "decode") == "all-0: both -> decode\n"
+    assert deployment.processes()["all-0"]["role"] == "decode"
+    assert answer(deployment.url)
+    for args, words in (
+        (("role", "all-1", "decode"), "no instance would be for prefill"),
+        (("role", "all-1", "decod"), "decod is no role: write one of prefill, decode, both"),
+    ):
+        refused = inlay(deployment.folder, *args)
+        assert refused.returncode in (1, 2) and words in refused.stderr
+    assert deployment.command("role", "all-0", "both") == "all-0: decode -> both\n"
+
+
 def test_scale_and_drain(deployment: RunningDeployment) -> None:
     assert deployment.command("scale", "all=3") == "all: 2 -> 3 instances\n"
     found = deployment.processes()

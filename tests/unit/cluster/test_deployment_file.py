@@ -83,6 +83,11 @@ def test_times_have_units() -> None:
         ("[instances.a]\nrole = 'decod'", "Did you mean decode?"),
         ("instances = 3", "instances is 3: it must be a table"),
         ("[instances.a-b]", "[instances] is 'a-b': a name has"),
+        ("[instances.master]", "[instances.master] has the name of other processes, master-0"),
+        (
+            "[instances.a]\n[instances.b.engine]\nmax_context_tokens = 512",
+            "[instances.b] has max_context_tokens 512 and [instances.a] not set",
+        ),
         ("[instances.a]\nrole = 'prefill'", 'no instance is for decode: add a group with role = "'),
         ("[instances.a]\ncount = 0", "there is no instance"),
         ("name = '../x'\n[instances.a]", "name is '../x'"),
@@ -133,7 +138,11 @@ def test_two_instances_share_a_gpu_where_the_file_says_how() -> None:
 
 def test_the_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "d.toml"
-    for text, words in (("a = [", "is no TOML"), ("a = 1", "there is no key 'a'")):
+    for text, words in (
+        ("a = [", "is no TOML"),
+        ("a = 1", "there is no key 'a'"),
+        ("[instances.a]\n[instances.a]", r"Cannot declare \('instances', 'a'\) twice"),
+    ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=words) as caught:
             read_deployment(file)

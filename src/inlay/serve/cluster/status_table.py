@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inlay.cluster.control import ProcessStatus, Status
+from inlay.cluster.control import Status
 
 _STYLES = {"ready": "green", "starting": "yellow", "draining": "yellow", "gone": "red"}
 
@@ -17,9 +17,11 @@ def status_table(found: Status) -> RenderableType:
     head.append(found.url, style="bold")
     head.append(f", up {duration(found.uptime_s)}, supervisor {found.pid}")
     table = Table(box=None, pad_edge=False)
-    for name in ("process", "state", "for", "role", "pid", "starts", "address", ""):
+    machines = any(one.where for one in found.processes)
+    names = ["process", "state", "for", "role", "pid", "starts", "address"]
+    for name in [*names, "machine"] if machines else names:
         right = name in ("for", "pid", "starts")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for one in found.processes:
         table.add_row(
             Text(one.name),
@@ -28,10 +30,11 @@ def status_table(found: Status) -> RenderableType:
             one.role or one.kind,
             str(one.pid or "-"),
             str(one.run),
-            Text(one.address.removeprefix("tcp://")),
-            Text(_note(one)),
+            Text(one.address.rpartition("://")[2]),
+            *([Text(one.where)] if machines else []),
         )
-    return Group(head, table)
+    notes = [Text(f"{one.name} {one.note}") for one in found.processes if one.note]
+    return Group(head, table, *notes)
 
 
 def duration(seconds: float) -> str:
@@ -40,8 +43,3 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * factor:
             return f"{seconds / factor:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _note(one: ProcessStatus) -> str:
-    where = f"on {one.where}" if one.where else ""
-    return ", ".join(part for part in (where, one.note) if part)

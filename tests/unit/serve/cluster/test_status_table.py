@@ -28,12 +28,12 @@ def test_each_process_has_a_row() -> None:
         ),
     )  # fmt: skip
     output = io.StringIO()
-    Console(file=output, width=110).print(status_table(found))
-    head, _, first, second = (line.split() for line in output.getvalue().splitlines())
+    Console(file=output, width=80).print(status_table(found))
+    head, _, first, second, note = (line.split() for line in output.getvalue().splitlines())
     assert " ".join(head).startswith("chat serves org/model at http://127.0.0.1:8000, up 5 min")
-    assert first[:6] == ["decode-0", "starting", "2", "s", "decode", "-"]
-    assert " ".join(first[6:]) == "3 on b, was killed by SIGKILL"
-    assert second[-3:] == ["12", "1", "http://127.0.0.1:8000"]
+    assert first == ["decode-0", "starting", "2", "s", "decode", "-", "3", "b"]
+    assert second[-3:] == ["12", "1", "127.0.0.1:8000"]
+    assert " ".join(note) == "decode-0 was killed by SIGKILL"
 
 
 @pytest.mark.parametrize(
