@@ -62,10 +62,10 @@ class DeploymentDirectory:
         """Be the deployment's supervisor inside this block.
 
         Raises:
-            DeploymentError: another process is; the message says which.
+            DeploymentError: another process is; the message says which. Or the directory cannot be
+                written to.
         """
-        self.logs.mkdir(parents=True, exist_ok=True)
-        self.path.chmod(0o700)
+        self.make()
         with (self.path / "lock").open("a") as lock:
             if not _locked(lock):
                 raise DeploymentError(self.taken(self._read_note()))
@@ -78,6 +78,22 @@ class DeploymentDirectory:
             finally:
                 self._note.unlink(missing_ok=True)
                 shutil.rmtree(sockets, ignore_errors=True)
+
+    def make(self) -> None:
+        """Make the directory and that of the logs, where they are not there.
+
+        Raises:
+            DeploymentError: it cannot be made, or not be written to.
+        """
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+            (self.path / "lock").touch()
+        except OSError as error:
+            raise DeploymentError(
+                f"{self.path} is for the logs and sockets of deployment {self.name!r}, and cannot "
+                f"be written to ({error.strerror}): set INLAY_CACHE_DIR to a directory of yours"
+            ) from None
 
     def running(self) -> Supervised | None:
         """Who supervises it now, or None."""

@@ -72,6 +72,15 @@ def check_socket_fits(root: Path, *, inside: bool) -> None:
     assert not Path(found.sockets).exists()
 
 
+def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    directory = DeploymentDirectory(tmp_path / "file" / "deployments", "demo")
+    words = r"file/deployments/demo is for .*\(Not a directory\): set INLAY_CACHE_DIR"
+    with pytest.raises(DeploymentError, match=words), directory.claim(Path("d.toml")):
+        pass
+    assert directory.running() is None
+
+
 def test_nothing_runs(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError, match="start one with inlay up FILE"):
         find_running(tmp_path / "none", None)

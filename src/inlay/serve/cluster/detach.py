@@ -18,12 +18,12 @@ def start_detached(file: Path, directory: DeploymentDirectory, *, timeout_s: flo
     """Start `inlay up` as a process that outlives this one; returns when all is ready.
 
     Raises:
-        DeploymentError: it is running already.
+        DeploymentError: it is running already, or its directory cannot be written to.
         EngineStartError: it ended before, with what it wrote; or it was not ready in `timeout_s`.
     """
     if (running := directory.running()) is not None:
         raise DeploymentError(directory.taken(running))
-    directory.logs.mkdir(parents=True, exist_ok=True)
+    directory.make()
     log = directory.logs / "supervisor.log"
     with log.open("ab") as stream:
         began = stream.tell()
