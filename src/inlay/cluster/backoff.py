@@ -17,7 +17,7 @@ class BackoffConfig:
 
     first_s: float = 0.1
     most_s: float = 10.0
-    well_s: float = 30.0
+    well_s: float = 3.0
 
     def __post_init__(self) -> None:
         if not 0 < self.first_s <= self.most_s:

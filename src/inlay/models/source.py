@@ -12,11 +12,12 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inlay.core.errors import ModelNotFoundError, UnsupportedModelError
-from inlay.models import modelscope
-from inlay.models.download import Progress
-from inlay.models.hub import fetch
+
+if TYPE_CHECKING:
+    from inlay.models.download import Progress
 
 DEMO_NAME = "inlay-demo"
 _HUB_NAME = re.compile(
@@ -46,7 +47,7 @@ def resolve_model(
     weight_format: str | None = "auto",
     offline: bool = False,
     token: str | None = None,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
     cache_dir: Path | None = None,
 ) -> ModelSource:
     """Find a model, and fetch it first if it is a hub name.
@@ -86,7 +87,9 @@ def resolve_model(
             f"there is no model directory {name}: give a directory with config.json, or a hub "
             "name such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B"
         )
-    found = fetch(
+    from inlay.models import hub  # a third of a second, which only those pay who fetch
+
+    found = hub.fetch(
         match["name"],
         revision=match["revision"],
         quant=match["quant"],
@@ -127,6 +130,8 @@ def _from_modelscope(
             f"{name}: GGUF files are not fetched from ModelScope: download those of "
             f"{match['quant']}, and name the first file"
         )
+    from inlay.models import modelscope
+
     return modelscope.fetch(
         match["name"],
         revision=match["revision"],

@@ -2,14 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
-from inlay import __version__
 from inlay.serve.admin import AdminRoutes
 from inlay.serve.cluster_routes import ClusterRoutes
 from inlay.serve.config import ServeConfig
@@ -21,6 +20,7 @@ from inlay.serve.openai.errors import describe, error_object, json_response
 from inlay.serve.openai.http import answering, counted
 from inlay.serve.openai.models import ModelsRoute
 from inlay.serve.openai.tokenize import TokenizeRoutes
+from inlay.serve.page import Pages
 from inlay.serve.service import Service
 from inlay.serve.sessions import SessionRoutes
 from inlay.serve.sglang import SglangRoutes
@@ -31,23 +31,15 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def create_app(
     service: Service, config: ServeConfig, cluster: ClusterRoutes | None = None
-) -> FastAPI:
-    """Put routes, guards and the pages together.
+) -> Starlette:
+    """Put routes, guards and the pages together. The pages load in the application's lifespan.
 
     Args:
         cluster: what a dispatcher says of its instances; None behind one engine.
 
-    Routes are Starlette's own: bodies are read by msgspec, which is several times cheaper than
-    FastAPI's way and names wrong values as OpenAI's clients expect.
+    Bodies are read by msgspec, which is several times cheaper than FastAPI's way and names wrong
+    values as OpenAI's clients expect.
     """
-    app = FastAPI(
-        title="Inlay",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
-    )
     models, tokens = ModelsRoute(service), TokenizeRoutes(service)
     sessions = SessionRoutes(service)
     admin, sglang = AdminRoutes(service), SglangRoutes(service)
@@ -82,16 +74,19 @@ def create_app(
     ]
     if cluster is not None:
         reading.append(("/debug/decisions", cluster.decisions))
-    for path, handler in generating:
-        app.router.routes.append(Route(path, counted(service, handler), methods=["POST"]))
-    for path, handler in reading:
-        app.router.routes.append(Route(path, answering(handler), methods=["GET"]))
-    for path, handler in acting:
-        app.router.routes.append(Route(path, answering(handler), methods=["POST"]))
-    if config.page:
-        from inlay.serve.page import mount_page
-
-        mount_page(app, service, config, status)
+    routes: list[BaseRoute] = [
+        *(Route(path, counted(service, handler), methods=["POST"]) for path, handler in generating),
+        *(Route(path, answering(handler), methods=["GET"]) for path, handler in reading),
+        *(Route(path, answering(handler), methods=["POST"]) for path, handler in acting),
+    ]
+    pages = Pages(service, config, status) if config.page else None
+    if pages is not None:
+        routes.append(pages.mount)
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+        lifespan=None if pages is None else pages.lifespan,
+    )
     if config.api_key is not None:
         app.add_middleware(KeyGuard, api_key=config.api_key)
     if config.cors_origins:

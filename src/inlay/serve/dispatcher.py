@@ -51,7 +51,7 @@ from inlay.serve.http_server import BACKLOG, StopSignals, bind, http_server, sho
 
 if TYPE_CHECKING:
     import uvicorn
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from inlay.models.source import ModelSource
     from inlay.models.text import Text
@@ -110,7 +110,7 @@ class DispatcherProcess:
             self.instances, self.chooser, stall_s=setup.stall_s, tell=self._stalled
         )
 
-    def make_app(self, source: "ModelSource", text: "Text") -> "tuple[Service, FastAPI]":
+    def make_app(self, source: "ModelSource", text: "Text") -> "tuple[Service, Starlette]":
         """What serves requests, once the first instance has said what it is."""
         from inlay.serve.app import create_app
         from inlay.serve.cluster_metrics import ClusterCollector
@@ -206,7 +206,7 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
         source = resolve_model(setup.model, weight_format=None)
         loading = asyncio.ensure_future(asyncio.to_thread(_load_text, source.directory))
         stack.callback(loading.cancel)
-        await asyncio.to_thread(_load_http_modules, config.page)
+        await asyncio.to_thread(_load_http_modules)
         from inlay.serve.gate import Gate
 
         gate = Gate(setup.instance_wait_s)
@@ -219,7 +219,7 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
         say(DispatcherReady(f"http://{shown_host(config.host, host)}:{port}"))
         asked = asyncio.ensure_future(stop.asked.wait())
         stack.callback(asked.cancel)
-        opening = asyncio.ensure_future(_open(process, gate, source, loading, stack))
+        opening = asyncio.ensure_future(_open(process, gate, source, loading))
         stack.callback(opening.cancel)
         watching = asyncio.ensure_future(process.stalls.run())
         stack.callback(watching.cancel)
@@ -227,7 +227,13 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
             planning = asyncio.ensure_future(process.plan_roles())
             stack.callback(planning.cancel)
         await asyncio.wait((asked, opening), return_when=asyncio.FIRST_COMPLETED)
-        service = opening.result() if opening.done() else None
+        service: Service | None = None
+        if opening.done():
+            service, app = opening.result()
+            # Requests are served already; the pages take longer to load than all else.
+            await stack.enter_async_context(app.router.lifespan_context(app))
+            gc.collect()
+            gc.freeze()
         await asked
         await _drain(config, gate, server, service, stop)
 
@@ -237,17 +243,13 @@ async def _open(
     gate: "Gate",
     source: "ModelSource",
     loading: "asyncio.Future[Text]",
-    stack: AsyncExitStack,
-) -> "Service":
+) -> "tuple[Service, Starlette]":
     text = await loading
     await process.first_instance()
     service, app = process.make_app(source, text)
-    await stack.enter_async_context(app.router.lifespan_context(app))
     gate.open(app)
-    gc.collect()
-    gc.freeze()
     log.info("dispatcher serves", extra={"instances": process.instances.describe()})
-    return service
+    return service, app
 
 
 async def _drain(
@@ -336,15 +338,12 @@ def say(line: DispatcherLine) -> None:
     sys.stdout.buffer.flush()
 
 
-def _load_http_modules(page: bool) -> None:
+def _load_http_modules() -> None:
     """Import what the HTTP side needs, while instances answer."""
     import uvicorn  # noqa: F401
 
     import inlay.serve.app
-    import inlay.serve.gate
-
-    if page:
-        import inlay.serve.page.app  # noqa: F401
+    import inlay.serve.gate  # noqa: F401
 
 
 def _load_text(directory: Path) -> "Text":

@@ -12,15 +12,17 @@ class Gate:
     """Passes requests on to the application; without one, or once closed, answers 503.
 
     Args:
-        wait_s: how long a POST waits for the application before it is refused.
+        wait_s: how long a request waits for the application before it is refused.
+        method: of those that wait; others are refused at once.
 
     Attributes:
         refusal: why requests are refused without it.
     """
 
-    def __init__(self, wait_s: float = 0.0) -> None:
+    def __init__(self, wait_s: float = 0.0, method: str = "POST") -> None:
         self.refusal = "the model is still being loaded: try again in a few seconds"
         self._wait_s = wait_s
+        self._method = method
         self._app: ASGIApp | None = None
         self._settled = asyncio.Event()
 
@@ -36,7 +38,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
-        if self._app is None and scope.get("method") == "POST":
+        if self._app is None and scope.get("method") == self._method:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._settled.wait(), self._wait_s)
         if self._app is not None:

@@ -142,7 +142,7 @@ async def test_what_ends_is_started_again_later_and_later() -> None:
             await world.ready("decode-0")
             member = next(m for m in world.supervisor.roster.members if m.name == "decode-0")
             assert (member.run, member.state) == (run, "ready")
-        await world.sleeps.advance(31)  # it ran well
+        await world.sleeps.advance(3.5)  # it ran well
         await world.end("decode-0")
         assert world.sleeps.waits == [pytest.approx(0.1)]
         assert any("was killed by SIGKILL; it starts again in 0.1 s" in line for line in world.said)

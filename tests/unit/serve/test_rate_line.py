@@ -50,9 +50,8 @@ def test_serve_reports_a_download(tmp_path, monkeypatch, capsys):
     with HubServer() as hub_server:
         hub_server.add("org/tiny", directory)
         place = {"endpoint": hub_server.url, "cache_dir": tmp_path / "cache"}
-        monkeypatch.setattr(
-            "inlay.models.source.fetch", lambda *args, **rest: hub.fetch(*args, **rest | place)
-        )
+        fetch = hub.fetch
+        monkeypatch.setattr(hub, "fetch", lambda *args, **rest: fetch(*args, **rest | place))
         monkeypatch.setattr("inlay.models.hub._LARGE_BYTES", 1)
         with pytest.raises(Stop):
             server.run_server(ServeConfig(port=0, engine=EngineConfig(model="org/tiny")))

@@ -5,25 +5,58 @@ loads nothing from outside. `app` mounts it, `view` is the page, `thread` one tu
 `figures`, `inside`, `markdown`, `notices` and `prompts` are plain data and text.
 """
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
-    from inlay.serve.config import ServeConfig
-    from inlay.serve.dashboard.source import StatusSource
-    from inlay.serve.service import Service
+from inlay.serve.config import ServeConfig
+from inlay.serve.dashboard.source import StatusSource
+from inlay.serve.gate import Gate
+from inlay.serve.service import Service
 
-__all__ = ["mount_page"]
+__all__ = ["Pages"]
+
+_LOAD_S = 30.0
 
 
-def mount_page(
-    app: "FastAPI", service: "Service", config: "ServeConfig", status: "StatusSource"
-) -> None:
-    """Put the chat page at `/` of `app`, the dashboard at `/dashboard`; call it after all routes.
+class Pages:
+    """The chat page at `/` and the dashboard at `/dashboard` of one application.
 
-    Cost: imports NiceGUI, about half a second; import `page.app` while the engine loads.
+    Whoever asks for one before `lifespan` has loaded them waits for that; the API does not.
+
+    Attributes:
+        mount: the route to them, behind all others.
     """
-    from inlay.serve.page.app import mount
 
-    mount(app, service, config, status)
+    def __init__(self, service: Service, config: ServeConfig, status: StatusSource) -> None:
+        self._service, self._config, self._status = service, config, status
+        self._gate = Gate(_LOAD_S, method="GET")
+        self.mount = _PageMount("/", app=self._gate)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Load them, and serve them inside this block.
+
+        Cost: imports NiceGUI, more than half a second, in a thread.
+        """
+        page = await asyncio.to_thread(import_module, "inlay.serve.page.app")
+        async with page.served(self._service, self._config, self._status) as pages:
+            self._gate.open(pages)
+            yield
+
+
+class _PageMount(Mount):
+    """A mount at `/` that takes the pages' own paths only; all others are the API's to answer."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = scope.get("path", "")
+        if path in ("", "/", "/dashboard", "/favicon.ico") or path.startswith(
+            ("/_nicegui/", "/_nicegui_ws/")
+        ):
+            return super().matches(scope)
+        return Match.NONE, {}

@@ -1,17 +1,17 @@
-"""Puts the chat page and the dashboard on the server's own FastAPI app.
+"""The chat page and the dashboard as an application.
 
-Imports NiceGUI (about half a second), so the server imports this module only when it has a page to
-show, while the engine loads.
+Imports NiceGUI (more than half a second), so this module is imported only where there is a page to
+show, and nobody waits for it: while the engine loads, or while a dispatcher serves already.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 
 from fastapi import FastAPI, Request
 from nicegui import core, ui
 from starlette.datastructures import MutableHeaders
-from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inlay.serve.config import ServeConfig
@@ -62,38 +62,32 @@ class _PageFiles:
         await self._app(scope, receive, send_with_headers)
 
 
-class _PageMount(Mount):
-    """A mount at `/` that takes the pages' own paths only; all others are the API's to answer."""
+@asynccontextmanager
+async def served(
+    service: Service, config: ServeConfig, status: StatusSource
+) -> AsyncIterator[ASGIApp]:
+    """The pages as an application, inside this block.
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        path = scope.get("path", "")
-        if path in ("", "/", "/dashboard", "/favicon.ico") or path.startswith(
-            ("/_nicegui/", "/_nicegui_ws/")
-        ):
-            return super().matches(scope)
-        return Match.NONE, {}
-
-
-def mount(app: FastAPI, service: Service, config: ServeConfig, status: StatusSource) -> None:
-    """Serve the pages from `app`, after all routes that it has.
-
-    NiceGUI is one per process and lives as long as the first app that is given here.
+    NiceGUI is one per process and lives as long as the first block here.
     """
-    if not core.app.config.has_run_config:
-        ui.run_with(
-            app,
-            title="Inlay",
-            favicon=LOGO,
-            dark=None,
-            language="en-US",
-            binding_refresh_interval=None,
-            reconnect_timeout=20.0,
-            tailwind=False,
-            show_welcome_message=False,
-        )
-        app.router.routes.pop()  # the mount that takes every path
-    desk = _Desk(service=service, config=config, status=status)
-    app.router.routes.append(_PageMount("/", app=_PageFiles(core.app, desk)))
+    pages = _PageFiles(core.app, _Desk(service=service, config=config, status=status))
+    if core.app.config.has_run_config:
+        yield pages
+        return
+    host = FastAPI()  # which NiceGUI asks for; it answers nothing
+    ui.run_with(
+        host,
+        title="Inlay",
+        favicon=LOGO,
+        dark=None,
+        language="en-US",
+        binding_refresh_interval=None,
+        reconnect_timeout=20.0,
+        tailwind=False,
+        show_welcome_message=False,
+    )
+    async with host.router.lifespan_context(host):
+        yield pages
 
 
 def _read(package: str, name: str) -> str:
