@@ -29,7 +29,6 @@ class _Asked(msgspec.Struct, frozen=True, array_like=True, tag="GenerateRequest"
     """The fields of a request that an answer needs; all others stay unread."""
 
     request_id: str
-    token_ids: msgspec.Raw
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.timing import TimingModel
 from inlay.core.block_hash import DIGEST_BYTES, ROOT
+from inlay.core.token_ids import pack_token_ids
 from inlay.kernels import block_hash_chain
 
 Params = Mapping[str, Any]
@@ -120,7 +121,7 @@ def deciding(filled: Filled, params: Params) -> Callable[[RequestView], object]:
 def hashing(run: Run, params: Params) -> Comparison:
     """Microseconds for one prompt."""
     rng = np.random.default_rng(run.seeds[0])
-    prompt = rng.integers(1 << 17, size=params["tokens"]).tolist()
+    prompt = pack_token_ids(rng.integers(1 << 17, size=params["tokens"]).tolist())
     block_tokens = run.workload["block_tokens"]
 
     def ours() -> float:

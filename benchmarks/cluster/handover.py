@@ -9,6 +9,7 @@ import msgspec
 from benchmarks.cluster.fleet import Fleet
 from inlay.core.instance_messages import KvTarget, LoadReport, StepSample
 from inlay.core.messages import GenerateRequest, RequestTimes, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from tests.support.cluster import SECRET
 from tests.support.instances import Peer
 
@@ -42,7 +43,7 @@ class Pair:
         self._count += 1
         message = GenerateRequest(
             request_id=f"r{self._count}",
-            token_ids=prompt,
+            prompt=pack_token_ids(prompt),
             params=SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True),
             arrival_s=time.monotonic(),
         )

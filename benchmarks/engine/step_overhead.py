@@ -17,6 +17,7 @@ from benchmarks.case import Run
 from benchmarks.triples import Samples
 from inlay.cache import CacheConfig
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine import Engine, EngineConfig
 from inlay.kernels import _backend
 from tests.support.tiny_models import make_tiny_model
@@ -92,7 +93,9 @@ def measure_point(
         engine.add(
             GenerateRequest(
                 request_id=str(number),
-                token_ids=[draw.randrange(5, 400) for _ in range(run.workload["prompt_tokens"])],
+                prompt=pack_token_ids(
+                    [draw.randrange(5, 400) for _ in range(run.workload["prompt_tokens"])]
+                ),
                 params=SamplingParams(
                     max_tokens=warm_up + steps * run.repeats + 1,
                     ignore_eos=True,

@@ -23,6 +23,7 @@ from inlay.core.messages import GenerateRequest, SamplingParams
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import RouterShape
 from inlay.core.placement import Placement
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine import Engine, EngineConfig, SchedulerConfig
 from inlay.engine.deferral import divergence, most_within
 from inlay.engine.loading import prepare
@@ -140,7 +141,7 @@ class Study:
                 engine.add(
                     GenerateRequest(
                         request_id=str(number),
-                        token_ids=prompt.token_ids,
+                        prompt=pack_token_ids(prompt.token_ids),
                         params=params,
                         arrival_s=0.0,
                     )

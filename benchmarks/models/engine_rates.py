@@ -26,6 +26,7 @@ from inlay import kernels
 from inlay.cache import CacheConfig
 from inlay.core.messages import GenerateRequest, SamplingParams
 from inlay.core.overrides import apply_overrides
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine import Engine, EngineConfig, SchedulerConfig
 
 PAGE_TOKENS = 16
@@ -91,7 +92,9 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
         engine.add(
             GenerateRequest(
                 request_id=f"{batch}-{index}",
-                token_ids=[draw.randrange(engine.info.vocab_size) for _ in range(prompt_tokens)],
+                prompt=pack_token_ids(
+                    [draw.randrange(engine.info.vocab_size) for _ in range(prompt_tokens)]
+                ),
                 params=SamplingParams(temperature=0, ignore_eos=True),
                 arrival_s=time.monotonic(),
             )

@@ -73,6 +73,7 @@ NB_MODULE(_native, m) {
   inlay::bindings::register_attention(kernels);
   inlay::bindings::register_rows(kernels);
   inlay::bindings::register_limits(kernels);
+  inlay::bindings::register_token_ids(kernels);
 
   nb::module_ block_hash =
       m.def_submodule("block_hash", "Block identity in batch; contract in inlay.core.block_hash.");

@@ -20,6 +20,7 @@ void register_attention(nanobind::module_& kernels);
 void register_rows(nanobind::module_& kernels);
 void register_pending(nanobind::module_& kernels);
 void register_runtime(nanobind::module_& kernels);
+void register_token_ids(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
 void register_cluster_prefix_index(nanobind::module_& cluster);
 void register_sim(nanobind::module_& sim);

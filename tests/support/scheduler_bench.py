@@ -2,6 +2,7 @@
 
 from inlay.cache import PagedKvCache
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine.config import SchedulerConfig
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.sampling import ChoiceSampler
@@ -40,7 +41,7 @@ class Bench:
         request = LiveRequest(
             message=GenerateRequest(
                 request_id=str(order),
-                token_ids=list(prompt),
+                prompt=pack_token_ids(prompt),
                 params=params,
                 arrival_s=float(order),
                 priority=priority,

@@ -22,6 +22,7 @@ from inlay.core.errors import EngineDiedError, EngineError, InlayError, WaitTime
 from inlay.core.failures import error_of
 from inlay.core.instance_messages import FromInstance, InstanceInfo, LoadReport, StepSample
 from inlay.core.messages import GenerateRequest, OutputBatch, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 
 _PROMPTS = (16, 64, 256, 1024, 4096)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -147,7 +148,7 @@ class _Client:
             self._link.send(
                 GenerateRequest(
                     request_id=request_id,
-                    token_ids=list(token_ids),
+                    prompt=pack_token_ids(token_ids),
                     params=params,
                     arrival_s=0.0,
                     age_s=0.0,

@@ -6,13 +6,13 @@ would for decoding elsewhere; the other one publishes what has come, and puts ou
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 from inlay.cluster.attempts import Attempts
 from inlay.cluster.decision import DIGEST_BYTES, Copy
 from inlay.cluster.requests import Attempt, OpenRequest
 from inlay.core.clock import Clock
 from inlay.core.messages import GenerateRequest, RequestOutput, SamplingParams
+from inlay.core.token_ids import TOKEN_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Copies:
         stop = copy.first_block + copy.num_blocks
         message = GenerateRequest(
             request_id=f"copy of {live.message.request_id}",
-            token_ids=_ending_behind(live.message.token_ids, stop * page_tokens),
+            prompt=_ending_behind(live.message.prompt, stop * page_tokens),
             params=_NOTHING,
             arrival_s=self._clock.now(),
             cache_salt=live.message.cache_salt,
@@ -84,7 +84,7 @@ class Copies:
         log.warning("%d blocks were not copied: %s", copy.num_blocks, why)
 
 
-def _ending_behind(token_ids: Sequence[int], num_tokens: int) -> list[int]:
+def _ending_behind(prompt: bytes, num_tokens: int) -> bytes:
     """The first tokens, and one more: the last token of a prompt is computed where it decodes."""
-    prompt = list(token_ids[: num_tokens + 1])
-    return prompt if len(prompt) > num_tokens else [*prompt, prompt[-1]]
+    size = num_tokens * TOKEN_BYTES
+    return prompt[:size] + (prompt[size : size + TOKEN_BYTES] or prompt[-TOKEN_BYTES:])

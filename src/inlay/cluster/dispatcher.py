@@ -53,8 +53,8 @@ from inlay.core.messages import (
 
 log = logging.getLogger(__name__)
 
-HashChain = Callable[[bytes, bytes, list[int], int], bytes]
-"""Of namespace key, parent digest, token ids and block length: digests of all full blocks."""
+HashChain = Callable[[bytes, bytes, bytes, int], bytes]
+"""Of namespace key, parent digest, packed token ids and block length: names of full blocks."""
 
 _ANSWER_S = 10.0
 _MAX_SALTS = 1024
@@ -283,7 +283,7 @@ class Dispatcher:
             request = msgspec.structs.replace(request, params=params)
         try:
             digests = self._hash_chain(
-                self._key(request.cache_salt), ROOT, request.token_ids, self.info.page_tokens
+                self._key(request.cache_salt), ROOT, request.prompt, self.info.page_tokens
             )
         except ValueError as error:
             raise RequestError(f"the prompt has wrong token ids: {error}", "prompt") from None

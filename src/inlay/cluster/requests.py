@@ -91,7 +91,7 @@ class OpenRequest:
     @property
     def num_tokens(self) -> int:
         """Of the prompt and the longest output so far."""
-        return len(self.message.token_ids) + max(
+        return self.message.num_tokens + max(
             (len(tokens) for tokens in self.produced if tokens is not None), default=0
         )
 

@@ -17,7 +17,7 @@ from inlay import __version__
 from inlay.core.block_hash import Namespace
 from inlay.core.messages import EngineInfo, FromEngine, ToEngine
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Of these messages; instances and dispatchers with different ones refuse each other."""
 
 Role = Literal["prefill", "decode", "both"]

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from inlay.core.token_ids import TOKEN_BYTES, unpack_token_ids
+
 FinishReason = Literal["stop", "length", "cancel", "error"]
 Tier = Literal["host", "disk", "store"]
 TIERS: tuple[Tier, ...] = ("host", "disk", "store")
@@ -80,7 +82,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
     Attributes:
         request_id: unique among the engine's live requests.
-        token_ids: the prompt, at least one token.
+        prompt: at least one token, as `core.token_ids` packs them.
         params: how to sample.
         arrival_s: monotonic time of arrival at the front (see `core.clock.SystemClock`).
         priority: lower runs earlier; ties by arrival.
@@ -98,7 +100,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     """
 
     request_id: str
-    token_ids: list[int]
+    prompt: bytes
     params: SamplingParams
     arrival_s: float
     priority: int = 0
@@ -109,6 +111,16 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     age_s: float | None = None
     session: str = ""
     slo: str = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt."""
+        return len(self.prompt) // TOKEN_BYTES
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of the prompt; made anew each time."""
+        return unpack_token_ids(self.prompt)
 
 
 class CancelRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):

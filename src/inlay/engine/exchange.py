@@ -14,6 +14,7 @@ from inlay.cache import Incoming, KvCache, KvStream, Mark, Outgoing, PageHold
 from inlay.core.errors import EngineError, InlayError, OutOfPagesError, RequestError
 from inlay.core.instance_messages import KvLost, KvTarget, nothing_wanted
 from inlay.core.messages import GenerateRequest, KvRoute, SamplingParams
+from inlay.core.token_ids import TOKEN_BYTES, pack_token_ids
 from inlay.engine.live import Choice
 from inlay.engine.scheduler import Chunk, Scheduler
 
@@ -27,14 +28,14 @@ def prefill_part(message: GenerateRequest) -> GenerateRequest:
         RequestError: there is nothing to compute, or the request cannot be divided.
     """
     begun = message.produced[0] if len(message.produced) == 1 else ()
-    token_ids = [*message.token_ids, *(begun or ())][:-1]
-    if not token_ids or len(message.produced) > 1:
+    prompt = (message.prompt + pack_token_ids(begun or ()))[:-TOKEN_BYTES]
+    if not prompt or len(message.produced) > 1:
         raise RequestError(
-            f"a request of {len(message.token_ids)} prompt tokens and {len(message.produced)} "
+            f"a request of {message.num_tokens} prompt tokens and {len(message.produced)} "
             "begun choices cannot be divided between instances: send it to one"
         )
     params = SamplingParams(temperature=0.0, max_tokens=0)
-    return msgspec.structs.replace(message, token_ids=token_ids, params=params, produced=())
+    return msgspec.structs.replace(message, prompt=prompt, params=params, produced=())
 
 
 class Exchange:

@@ -25,6 +25,7 @@ class LiveRequest:
         seed: of its draws.
         max_tokens: output limit per choice, resolved against the context.
         end_ids: tokens that end a choice.
+        prompt: token ids of the prompt.
         unfinished: choices that have no finish reason yet.
         prompt_logprobs: collected so far; entry 0 is None.
         expert_counts_LE: tokens per expert, when traced.
@@ -50,9 +51,13 @@ class LiveRequest:
     pages_reused: int = 0
     pages_used: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    prompt: list[int] = field(init=False)
     expert_counts_LE: npt.NDArray[np.int64] | None = None
     announced: bool = False
     counted_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt = self.message.token_ids
 
     def spared(self, num_tokens: int) -> None:
         """Tokens need not be computed. What a preemption threw away is no hit."""
@@ -79,11 +84,6 @@ class LiveRequest:
     def tenant(self) -> str:
         """On whose account it is."""
         return self.message.cache_salt
-
-    @property
-    def prompt(self) -> list[int]:
-        """Token ids of the prompt."""
-        return self.message.token_ids
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +132,7 @@ class Choice:
     @property
     def num_tokens(self) -> int:
         """Prompt and output tokens so far."""
-        return len(self.request.message.token_ids) + len(self.output)
+        return len(self.request.prompt) + len(self.output)
 
     @property
     def slots(self) -> int:
@@ -141,7 +141,7 @@ class Choice:
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Token ids of prompt and output in start..stop."""
-        prompt = self.request.message.token_ids
+        prompt = self.request.prompt
         size = len(prompt)
         if stop <= size:
             return prompt[start:stop]

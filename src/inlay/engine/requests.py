@@ -260,7 +260,7 @@ class Requests:
         message, params = request.message, request.params
         mask = None if grammar is None else self._grammars.mask(grammar)
         stream = self._text.stream(
-            skip_special_tokens=params.skip_special_tokens, prompt_ids=message.token_ids
+            skip_special_tokens=params.skip_special_tokens, prompt_ids=request.prompt
         )
         return Choice(
             request=request,
@@ -269,7 +269,7 @@ class Requests:
                 params,
                 seed=request.seed,
                 choice=index,
-                prompt_ids=message.token_ids,
+                prompt_ids=request.prompt,
                 end_ids=request.end_ids,
                 mask=mask,
             ),

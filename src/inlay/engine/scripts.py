@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from inlay.core.clock import SystemClock
 from inlay.core.errors import EngineError, RequestError
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine.completion import Completion, CompletionChoice
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def generate(
     requests = [
         GenerateRequest(
             request_id=f"generate-{next(_numbers)}",
-            token_ids=token_ids,
+            prompt=pack_token_ids(token_ids),
             params=one,
             arrival_s=clock.now(),
             trace=trace,

@@ -4,6 +4,7 @@ import math
 
 from inlay.core.errors import ContextLengthError, RequestError
 from inlay.core.messages import EngineInfo, GenerateRequest, SamplingParams
+from inlay.core.token_ids import TOKEN_BYTES, unpack_token_ids
 
 
 def check_request(request: GenerateRequest, info: EngineInfo, max_running: int) -> int:
@@ -16,14 +17,14 @@ def check_request(request: GenerateRequest, info: EngineInfo, max_running: int) 
         ContextLengthError: prompt and output do not fit into the context.
         RequestError: a value is out of its range; `param` names the field.
     """
-    _check_prompt(request.token_ids, info.vocab_size)
+    _check_prompt(request.prompt, info.vocab_size)
     _check_params(request.params, info.vocab_size, max_running)
     _check_produced(request, info.vocab_size)
     return _output_limit(request, info.max_context_tokens)
 
 
 def _output_limit(request: GenerateRequest, context: int) -> int:
-    prompt, wanted = len(request.token_ids), request.params.max_tokens
+    prompt, wanted = request.num_tokens, request.params.max_tokens
     if prompt + (1 if wanted is None else wanted) > context:
         if wanted is None or prompt >= context:
             message = f"the prompt has {prompt} tokens, and the context holds {context}"
@@ -36,13 +37,18 @@ def _output_limit(request: GenerateRequest, context: int) -> int:
     return context - prompt if wanted is None else wanted
 
 
-def _check_prompt(token_ids: list[int], vocab_size: int) -> None:
-    if not token_ids:
+def _check_prompt(prompt: bytes, vocab_size: int) -> None:
+    if not prompt:
         raise RequestError("the prompt is empty: it needs at least one token", "prompt")
-    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
-        bad = next(token for token in token_ids if not 0 <= token < vocab_size)
+    if len(prompt) % TOKEN_BYTES:
         raise RequestError(
-            f"the prompt has token id {bad}, but the model's ids are 0..{vocab_size - 1}", "prompt"
+            f"the prompt has {len(prompt)} bytes: token ids have {TOKEN_BYTES} each", "prompt"
+        )
+    highest = max(unpack_token_ids(prompt))
+    if highest >= vocab_size:
+        raise RequestError(
+            f"the prompt has token id {highest}, but the model's ids are 0..{vocab_size - 1}",
+            "prompt",
         )
 
 

@@ -33,6 +33,7 @@ from inlay.kernels._pending import Pending
 from inlay.kernels._quantize import quantize
 from inlay.kernels._rows import rms_norm, silu_mul
 from inlay.kernels._stream_words import StreamWords
+from inlay.kernels._token_ids import parse_token_ids
 from inlay.kernels.isa import (
     available_isas,
     compiled_isas,
@@ -85,6 +86,7 @@ __all__ = [
     "pack_experts",
     "pack_linear",
     "paged_attention",
+    "parse_token_ids",
     "quantize",
     "rms_norm",
     "rope_and_store",

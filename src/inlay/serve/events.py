@@ -55,13 +55,13 @@ class ChatStart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         request_id: name of the answer, also in `ChatEnd`'s trace and the logs.
-        prompt_token_ids: the prompt as the model sees it.
+        prompt_tokens: of the prompt as the model sees it.
         choices: how many choices follow.
         cached_tokens, tier_tokens: see `Usage`.
     """
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_tokens: int
     cached_tokens: int
     choices: int
     tier_tokens: dict[str, int] | None = None

@@ -25,6 +25,7 @@ from inlay.core.messages import (
     SamplingParams,
     SessionBlocks,
 )
+from inlay.core.token_ids import pack_token_ids
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
 from inlay.serve.events import ChatDelta, ChatEnd, ChatEvent, ChatStart, Usage
@@ -221,7 +222,7 @@ class Service:
             tool_names=plan.names,
             parameter_types=plan.parameter_types,
         )
-        request = self.request("chatcmpl", body, token_ids, params, trace=trace)
+        request = self.request("chatcmpl", body, pack_token_ids(token_ids), params, trace=trace)
         return ChatJob(request=request, plan=plan, options=options, forced=forced, name=name)
 
     async def run_chat(self, job: ChatJob) -> AsyncGenerator[ChatEvent]:
@@ -240,7 +241,7 @@ class Service:
                     tier_tokens = output.tier_tokens
                     yield ChatStart(
                         request_id=request.request_id,
-                        prompt_token_ids=request.token_ids,
+                        prompt_tokens=request.num_tokens,
                         cached_tokens=cached,
                         choices=len(parsers),
                         tier_tokens=tier_tokens,
@@ -276,7 +277,7 @@ class Service:
                 if output.finished:
                     yield ChatEnd(
                         usage=Usage(
-                            prompt_tokens=output.prompt_tokens or len(request.token_ids),
+                            prompt_tokens=output.prompt_tokens or request.num_tokens,
                             completion_tokens=completion,
                             cached_tokens=cached,
                             tier_tokens=tier_tokens,
@@ -327,19 +328,19 @@ class Service:
         self,
         prefix: str,
         body: GenerationBody,
-        token_ids: list[int],
+        prompt: bytes,
         params: SamplingParams,
         *,
         trace: bool = False,
     ) -> GenerateRequest:
-        """A request to the engine, under an id that no other one has."""
+        """A request to the engine, its prompt packed, under an id that no other one has."""
         wanted = body.request_id or f"{prefix}-{secrets.token_hex(12)}"
         unique = wanted if not body.request_id else f"{prefix}-{wanted}-{next(self._unique)}"
         tenant = body.cache_salt or ""
         slo = self.classes.named(body.service_tier)
         return GenerateRequest(
             request_id=unique,
-            token_ids=token_ids,
+            prompt=prompt,
             params=params,
             arrival_s=self.clock.now(),
             priority=self.classes.priority(slo, body.priority, tenant),

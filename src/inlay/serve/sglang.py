@@ -15,6 +15,7 @@ from starlette.responses import Response
 from inlay import __version__
 from inlay.core.errors import RequestError
 from inlay.core.messages import ChoiceDelta, GenerateRequest, RequestOutput, TokenLogprob
+from inlay.core.token_ids import pack_token_ids
 from inlay.serve.openai.errors import json_response
 from inlay.serve.openai.http import read_body
 from inlay.serve.openai.protocol import GenerationBody, decode_body
@@ -159,7 +160,7 @@ async def _requests(service: Service, body: SglangRequest) -> tuple[list[Generat
             prompt_logprobs=logprobs if logprobs is not None and whole_prompt else None,
             structure=structure,
         )
-        made.append(service.request("gen", sampling, ids, params))
+        made.append(service.request("gen", sampling, pack_token_ids(ids), params))
     return made, is_batch
 
 
@@ -216,7 +217,7 @@ class _Answer:
         meta: dict[str, Any] = {
             "id": self._request.request_id,
             "finish_reason": self._finish,
-            "prompt_tokens": len(self._request.token_ids),
+            "prompt_tokens": self._request.num_tokens,
             "completion_tokens": len(self._ids),
             "cached_tokens": self._cached,
             "weight_version": "default",

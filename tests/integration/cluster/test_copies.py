@@ -16,6 +16,7 @@ from inlay.cluster.policies import make_policy
 from inlay.core.clock import SystemClock
 from inlay.core.instance_socket import connect_instance
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from tests.support.instances import RunningInstance
 
 CONFIG = {
@@ -42,7 +43,7 @@ def request(number, token_ids):
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     return GenerateRequest(
         request_id=f"r{number}",
-        token_ids=list(token_ids),
+        prompt=pack_token_ids(token_ids),
         params=params,
         arrival_s=SystemClock().now(),
     )

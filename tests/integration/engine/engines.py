@@ -6,6 +6,7 @@ from pathlib import Path
 import inlay.models
 from inlay.cache import CacheConfig, open_store
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine.config import EngineConfig, SchedulerConfig
 from inlay.engine.engine import Engine
 from inlay.engine.loading import prepare
@@ -76,7 +77,7 @@ def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", se
     """A request with an arrival time of zero: order of arrival is order of `add`."""
     return GenerateRequest(
         request_id=str(request_id),
-        token_ids=list(token_ids),
+        prompt=pack_token_ids(token_ids),
         params=SamplingParams(**params),
         arrival_s=0.0,
         priority=priority,

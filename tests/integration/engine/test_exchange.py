@@ -32,7 +32,7 @@ class Pair:
 
     def add(self, message):
         self.decode.add(msgspec.structs.replace(message, phase="decode"))
-        if len(message.token_ids) > 1:
+        if message.num_tokens > 1:
             self.prefill.add(msgspec.structs.replace(message, phase="prefill"))
 
     def step(self):

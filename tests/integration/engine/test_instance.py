@@ -219,7 +219,7 @@ def test_another_protocol_is_refused(peer):
 
 def test_messages_that_cannot_be_read(peer):
     """None ends the process, and who waits for an answer gets one."""
-    wrong = msgspec.msgpack.encode(request("typed", ["five"]))
+    wrong = msgspec.msgpack.encode(msgspec.structs.replace(request("typed", [5]), prompt="five"))
     deep = wrong[:-1] + b"\x91" * 100_000 + b"\xc0"
     for data in (b"", b"\xc1", b"\x91" * 100_000 + b"\xc0", deep, msgspec.msgpack.encode(["No"])):
         peer.socket.send(data)

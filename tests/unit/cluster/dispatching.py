@@ -15,6 +15,7 @@ from inlay.cluster.instances import Instances
 from inlay.cluster.policies import make_policy
 from inlay.core.clock import FakeClock
 from inlay.core.messages import GenerateRequest, RequestOutput, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from tests.unit.cluster.instance_stand_in import SECRET, InstanceStandIn, next_token
 
 
@@ -93,7 +94,12 @@ class Cluster:
 def request(request_id: str = "r", *, n: int = 1, **fields: Any) -> GenerateRequest:
     params = SamplingParams(**{"max_tokens": 6, "seed": 5, "n": n, **fields.pop("params", {})})
     return GenerateRequest(
-        **{"request_id": request_id, "token_ids": PROMPT, "params": params, "arrival_s": 99.0}
+        **{
+            "request_id": request_id,
+            "prompt": pack_token_ids(PROMPT),
+            "params": params,
+            "arrival_s": 99.0,
+        }
         | fields
     )
 

@@ -168,7 +168,7 @@ class InstanceStandIn:
                 RequestOutput(
                     request_id=request_id,
                     choices=deltas,
-                    prompt_tokens=len(request.token_ids) if first else None,
+                    prompt_tokens=request.num_tokens if first else None,
                     cached_tokens=0 if first else None,
                     finished=position + 1 == total,
                     times=_times(request) if position + 1 == total else None,

@@ -158,7 +158,7 @@ async def test_errors_are_those_of_an_instance(make: Callable[..., Cluster]) -> 
         await reading.end()
     assert caught.value.param == "top_p"
     with pytest.raises(RequestError, match="wrong token ids"):
-        await Reading(cluster, request(token_ids=[-1])).end()
+        await Reading(cluster, request(prompt=b"123")).end()
 
 
 async def test_ids_are_unique(make: Callable[..., Cluster]) -> None:

@@ -10,6 +10,7 @@ from inlay.core.clock import FakeClock
 from inlay.core.errors import AdmissionError, EngineError, InlayError, OverloadedError
 from inlay.core.instance_messages import LoadReport, StepSample
 from inlay.core.messages import ChoiceDelta, GenerateRequest, RequestOutput, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 
 CHAT = SloClass(name="chat", ttft_s=0.5, tbt_s=0.2, itl_s=0.3)
 
@@ -32,7 +33,7 @@ class Clients:
     ) -> None:
         request = GenerateRequest(
             request_id=request_id,
-            token_ids=[1, 2, 3],
+            prompt=pack_token_ids([1, 2, 3]),
             params=SamplingParams(),
             arrival_s=self.clock.now(),
         )
@@ -53,7 +54,7 @@ class Clients:
     def refuse(self, error: InlayError, request_id: str = "r") -> None:
         request = GenerateRequest(
             request_id=request_id,
-            token_ids=[1],
+            prompt=pack_token_ids([1]),
             params=SamplingParams(),
             arrival_s=self.clock.now(),
         )
@@ -91,7 +92,10 @@ def test_without_objectives_all_that_finish_are_good() -> None:
 def test_tokens_of_one_output_share_its_gap() -> None:
     clients = Clients()
     request = GenerateRequest(
-        request_id="r", token_ids=[1], params=SamplingParams(), arrival_s=clients.clock.now()
+        request_id="r",
+        prompt=pack_token_ids([1]),
+        params=SamplingParams(),
+        arrival_s=clients.clock.now(),
     )
     watched = clients.figures.track(request)
     for tokens in ((1,), (2, 3, 4, 5)):

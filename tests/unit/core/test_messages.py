@@ -19,6 +19,7 @@ from inlay.core.messages import (
     ToEngine,
     TokenLogprob,
 )
+from inlay.core.token_ids import pack_token_ids
 
 PARAMS = SamplingParams(
     temperature=0.5,
@@ -27,7 +28,9 @@ PARAMS = SamplingParams(
     seed=2**63,
     structure=Structure("regex", "a+"),
 )
-REQUEST = GenerateRequest(request_id="r", token_ids=[1, 2], params=PARAMS, arrival_s=1.5)
+REQUEST = GenerateRequest(
+    request_id="r", prompt=pack_token_ids([1, 2]), params=PARAMS, arrival_s=1.5
+)
 OUTPUT = RequestOutput(
     request_id="r",
     choices=(

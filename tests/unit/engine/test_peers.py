@@ -16,6 +16,7 @@ from inlay.core.messages import (
     RequestTimes,
     SamplingParams,
 )
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine.peers import Peers
 
 
@@ -49,7 +50,7 @@ class Bench:
     def admit(self, peer, request_id, **fields):
         message = GenerateRequest(
             request_id=request_id,
-            token_ids=[1],
+            prompt=pack_token_ids([1]),
             params=SamplingParams(),
             **({"arrival_s": 990.0} | fields),
         )
@@ -110,7 +111,9 @@ def test_what_the_engine_refuses_is_no_request(bench):
     def refuse(request):
         raise OverloadedError("full")
 
-    message = GenerateRequest(request_id="x", token_ids=[1], params=SamplingParams(), arrival_s=0.0)
+    message = GenerateRequest(
+        request_id="x", prompt=pack_token_ids([1]), params=SamplingParams(), arrival_s=0.0
+    )
     with pytest.raises(OverloadedError) as caught:
         bench.peers.admit(peer, message, refuse)
     bench.peers.refuse(peer, "x", caught.value)

@@ -2,6 +2,7 @@ import pytest
 
 from inlay.core.errors import ContextLengthError, RequestError
 from inlay.core.messages import EngineInfo, GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from inlay.engine.validation import check_request
 
 INFO = EngineInfo(
@@ -27,7 +28,10 @@ INFO = EngineInfo(
 
 def _check(prompt=(1, 2, 3), **params):
     request = GenerateRequest(
-        request_id="a", token_ids=list(prompt), params=SamplingParams(**params), arrival_s=0.0
+        request_id="a",
+        prompt=pack_token_ids(prompt),
+        params=SamplingParams(**params),
+        arrival_s=0.0,
     )
     return check_request(request, INFO, max_running=8)
 

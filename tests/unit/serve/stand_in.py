@@ -89,7 +89,7 @@ class StandInEngine:
                 last = position == len(ids) - 1
                 yield RequestOutput(
                     request_id=request.request_id,
-                    prompt_tokens=None if position else len(request.token_ids),
+                    prompt_tokens=None if position else request.num_tokens,
                     cached_tokens=None if position else 16,
                     prompt_logprobs=None if position else self._prompt_logprobs(request),
                     choices=tuple(

@@ -29,6 +29,7 @@ from inlay.kernels.reference.linear import (
 from inlay.kernels.reference.pending import Pending
 from inlay.kernels.reference.router import router_topk
 from inlay.kernels.reference.rows import rms_norm, silu_mul
+from inlay.kernels.reference.token_ids import parse_token_ids
 
 __all__ = [
     "MAX_GROUP",
@@ -45,6 +46,7 @@ __all__ = [
     "moe",
     "pack_linear",
     "paged_attention",
+    "parse_token_ids",
     "quantize",
     "rms_norm",
     "rope_and_store",

@@ -61,7 +61,7 @@ class LocalBackend:
         async with aclosing(self._engine.service.chat(body)) as events:
             async for event in events:
                 if isinstance(event, ChatStart):
-                    timing.prompt_tokens = len(event.prompt_token_ids)
+                    timing.prompt_tokens = event.prompt_tokens
                     timing.cached_tokens = event.cached_tokens
                 elif isinstance(event, ChatDelta):
                     if event.token_ids:

@@ -120,9 +120,8 @@ def _request(fields: dict[str, Any]) -> ChatRequest | CompletionRequest:
     text = json.dumps(fields).encode()
     if "messages" in fields:
         return decode_body(text, _CHAT)
-    body = decode_body(text, _COMPLETION)
-    ids = body.prompt
+    ids = fields["prompt"]
     one_list = isinstance(ids, list) and all(isinstance(item, int) for item in ids)
     if not isinstance(ids, str) and not one_list:
         raise RequestError("prompt must be one text or one list of token ids", "prompt")
-    return body
+    return decode_body(text, _COMPLETION)

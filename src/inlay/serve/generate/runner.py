@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from inlay.core.errors import EngineError, InlayError, OverloadedError
+from inlay.core.token_ids import TOKEN_BYTES
 from inlay.serve.events import ChatDelta, ChatEnd
 from inlay.serve.generate.prompts import Job
+from inlay.serve.openai.completion_job import pack_prompt, read_prompts
 from inlay.serve.openai.protocol import ChatRequest, CompletionRequest
 from inlay.serve.openai.sampling import build_params
 from inlay.serve.openai.structure import find_structure
@@ -124,21 +126,18 @@ class Runner:
 
     async def _complete(self, body: CompletionRequest) -> dict[str, Any]:
         service = self._service
-        if isinstance(body.prompt, str):
-            ids = await service.prompts.tokenise(
-                body.prompt, add_special_tokens=body.add_special_tokens is not False
-            )
-        else:
-            ids = [item for item in body.prompt or [] if isinstance(item, int)]
+        (given,) = read_prompts(body.prompt, service.limits.vocab_size)
+        packed = await pack_prompt(service, given, body)
+        prompt = len(packed) // TOKEN_BYTES
         params = build_params(
             body,
             defaults=service.defaults,
             limits=service.limits,
-            max_tokens=service.output_limit(len(ids), body.max_tokens, None, param="max_tokens"),
+            max_tokens=service.output_limit(prompt, body.max_tokens, None, param="max_tokens"),
             structure=find_structure(body),
         )
-        text, reason, prompt, cached, count = "", None, len(ids), 0, 0
-        outputs = service.generate(service.request("cmpl", body, ids, params))
+        text, reason, cached, count = "", None, 0, 0
+        outputs = service.generate(service.request("cmpl", body, packed, params))
         async with aclosing(outputs) as stream:
             async for output in stream:
                 prompt = output.prompt_tokens or prompt

@@ -72,7 +72,7 @@ async def _stream(
     plain = not (in_every_chunk or body.logprobs or body.return_token_ids)
     opening = [head + b'{"index":%d,"delta":{"content":' % i for i in range(job.request.params.n)]
     closing = b'},"logprobs":null,"finish_reason":null}' + no_usage
-    prompt_tokens, completion_tokens, cached = len(job.request.token_ids), 0, 0
+    prompt_tokens, completion_tokens, cached = job.request.num_tokens, 0, 0
     tier_tokens: dict[str, int] | None = None
 
     def tail() -> bytes:
@@ -110,7 +110,7 @@ async def _stream(
                     }
                     ids = b""
                     if body.return_token_ids:
-                        ids = b',"prompt_token_ids":' + _encode(happened.prompt_token_ids)
+                        ids = b',"prompt_token_ids":' + _encode(job.request.token_ids)
                     end = tail()
                     yield head + _encode(choice) + b"]" + ids + end[1:]
             elif type(happened) is ChatEnd and with_usage:

@@ -1,22 +1,27 @@
 """Completion requests: checked, tokenised, and cut into one engine request per prompt."""
 
-import struct
-from collections.abc import Sequence
 from typing import cast
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from inlay.core.errors import RequestError
 from inlay.core.messages import GenerateRequest
-from inlay.serve.openai.protocol import CompletionRequest
+from inlay.core.token_ids import TOKEN_BYTES, pack_token_ids
+from inlay.kernels import parse_token_ids
+from inlay.serve.openai.protocol import CompletionRequest, decode_body
 from inlay.serve.openai.sampling import build_params, check_n
 from inlay.serve.openai.structure import find_structure
 from inlay.serve.service import Service
 
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions that do not say how long they may get."""
+
+
+class _Prompt(msgspec.Struct):
+    prompt: str | list[str | int | list[int]] | None
+
+
+_decoder = msgspec.json.Decoder(_Prompt)
 
 
 class CompletionJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +59,7 @@ async def prepare_completion(service: Service, body: CompletionRequest) -> Compl
     if logprobs is not None:
         logprobs = service.limits.check_logprobs("logprobs", logprobs)
     echo = bool(body.echo)
-    prompts = _prompts(body.prompt)
+    prompts = read_prompts(body.prompt, service.limits.vocab_size)
     n = check_n(body.n, service.limits)
     if len(prompts) * n > service.limits.max_choices:
         raise RequestError(
@@ -66,27 +71,27 @@ async def prepare_completion(service: Service, body: CompletionRequest) -> Compl
     drop_output = echo and body.max_tokens == 0
     requests, texts = [], []
     for prompt in prompts:
-        ids = await _prompt_ids(service, prompt, body)
+        packed = await pack_prompt(service, prompt, body)
         wanted = 1 if drop_output else body.max_tokens
         params = build_params(
             body,
             defaults=service.defaults,
             limits=service.limits,
             max_tokens=service.output_limit(
-                len(ids), wanted, _DEFAULT_MAX_TOKENS, param="max_tokens"
+                len(packed) // TOKEN_BYTES, wanted, _DEFAULT_MAX_TOKENS, param="max_tokens"
             ),
             logprobs=logprobs,
             prompt_logprobs=logprobs if echo else None,
             structure=structure,
         )
-        requests.append(service.request("cmpl", body, ids, params))
+        requests.append(service.request("cmpl", body, packed, params))
         if not echo:
             texts.append("")
         elif isinstance(prompt, str):
             texts.append(prompt)
         else:
             skip = params.skip_special_tokens
-            texts.append(service.text.decode(ids, skip_special_tokens=skip))
+            texts.append(service.text.decode(requests[-1].token_ids, skip_special_tokens=skip))
     return CompletionJob(
         answer_id=requests[0].request_id,
         name=name,
@@ -96,51 +101,52 @@ async def prepare_completion(service: Service, body: CompletionRequest) -> Compl
     )
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
-    """The prompts of a request: one text, one list of tokens, or a list of either."""
-    if prompt is None:
+def read_prompts(prompt: msgspec.Raw, vocab_size: int) -> list[str | bytes]:
+    """The prompts of a request: each a text, or packed token ids of the vocabulary.
+
+    Raises:
+        RequestError: it is neither a text, nor a list of token ids, nor a list of either.
+    """
+    json = bytes(prompt)
+    token_ids = parse_token_ids(json, vocab_size)
+    if token_ids is not None:
+        return [token_ids]
+    found = decode_body(b'{"prompt":%b}' % json, _decoder).prompt
+    if found is None:
         raise RequestError("prompt is missing", "prompt")
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
+    if isinstance(found, str):
+        return [found]
+    if not found:
         raise RequestError("prompt is an empty list: it must have at least one entry", "prompt")
-    if _packed(prompt) is not None or all(isinstance(entry, int) for entry in prompt):
-        return [cast(list[int], prompt)]
-    found: list[str | list[int]] = []
-    for i, entry in enumerate(prompt):
-        if isinstance(entry, int):
-            raise RequestError(
-                f"prompt[{i}] is a number beside texts or lists: a prompt is a text, a list of "
-                "texts, a list of token ids, or a list of such lists",
-                "prompt",
-            )
-        found.append(entry)
-    return found
+    if all(isinstance(entry, int) for entry in found):
+        return [_packed(cast(list[int], found), vocab_size)]
+    return [_entry(i, entry, vocab_size) for i, entry in enumerate(found)]
 
 
-def _packed(prompt: Sequence[object]) -> NDArray[np.int64] | None:
-    """Entries that are numbers as an array, else None. Prompts are long, and loops are slow."""
-    try:
-        return np.frombuffer(struct.pack(f"{len(prompt)}q", *prompt), np.int64)
-    except struct.error:
-        return None
+def _entry(i: int, entry: str | int | list[int], vocab_size: int) -> str | bytes:
+    if isinstance(entry, int):
+        raise RequestError(
+            f"prompt[{i}] is a number beside texts or lists: a prompt is a text, a list of "
+            "texts, a list of token ids, or a list of such lists",
+            "prompt",
+        )
+    return entry if isinstance(entry, str) else _packed(entry, vocab_size)
 
 
-async def _prompt_ids(
-    service: Service, prompt: str | list[int], body: CompletionRequest
-) -> list[int]:
+def _packed(token_ids: list[int], vocab_size: int) -> bytes:
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        bad = next(i for i in token_ids if not 0 <= i < vocab_size)
+        raise RequestError(
+            f"prompt has the token id {bad}: token ids are in 0..{vocab_size - 1}", "prompt"
+        )
+    return pack_token_ids(token_ids)
+
+
+async def pack_prompt(service: Service, prompt: str | bytes, body: CompletionRequest) -> bytes:
+    """The token ids of one of `read_prompts`, at least one."""
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
-        ids = await service.prompts.tokenise(prompt, add_special_tokens=special)
-    else:
-        ids = prompt
-        vocab_size = service.limits.vocab_size
-        packed = _packed(ids)
-        if packed is None or (ids and not 0 <= packed.min() <= packed.max() < vocab_size):
-            bad = next(i for i in ids if not 0 <= i < vocab_size)
-            raise RequestError(
-                f"prompt has the token id {bad}: token ids are in 0..{vocab_size - 1}", "prompt"
-            )
-    if not ids:
+        prompt = pack_token_ids(await service.prompts.tokenise(prompt, add_special_tokens=special))
+    if not prompt:
         raise RequestError("prompt is empty: it must have at least one token", "prompt")
-    return ids
+    return prompt

@@ -73,7 +73,7 @@ class _Choice:
         self.prompt = prompt
         self._echo = bool(body.echo)
         self._prompt_text = job.prompts[prompt]
-        self._prompt_ids = job.requests[prompt].token_ids
+        self._request = job.requests[prompt]
         self._drop_output = job.drop_output
         self._with_ids = bool(body.return_token_ids)
         self._logprobs: CompletionLogprobs | None = None
@@ -89,8 +89,8 @@ class _Choice:
             return None
         made = self._made(self._prompt_text, (), None, None)
         if self._logprobs is not None:
-            known = prompt_logprobs or (None,) * len(self._prompt_ids)
-            made["logprobs"] = self._logprobs.take(self._prompt_ids, known)
+            known = prompt_logprobs or (None,) * self._request.num_tokens
+            made["logprobs"] = self._logprobs.take(self._request.token_ids, known)
         return made
 
     def empty(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class _Choice:
     def with_prompt_ids(self, made: dict[str, Any]) -> dict[str, Any]:
         """Add the prompt's tokens, if they are asked for."""
         if self._with_ids:
-            made["prompt_token_ids"] = self._prompt_ids
+            made["prompt_token_ids"] = self._request.token_ids
         return made
 
 
@@ -136,7 +136,7 @@ class _Usage:
     """Token counts over all prompts of an answer."""
 
     def __init__(self, job: CompletionJob) -> None:
-        self._prompt_tokens = sum(len(request.token_ids) for request in job.requests)
+        self._prompt_tokens = sum(request.num_tokens for request in job.requests)
         self.completion = 0
         self._cached = 0
         self._tiers: Counter[str] = Counter()

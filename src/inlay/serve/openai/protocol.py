@@ -60,9 +60,13 @@ class GenerationBody(msgspec.Struct, kw_only=True):
 
 
 class CompletionRequest(GenerationBody, kw_only=True):
-    """The body of `/v1/completions`."""
+    """The body of `/v1/completions`.
 
-    prompt: str | list[str | int | list[int]] | None = None
+    Attributes:
+        prompt: unread: a long list of token ids takes its reader longer than all other fields do.
+    """
+
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None

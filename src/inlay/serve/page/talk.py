@@ -64,7 +64,7 @@ async def answer(
             match event:
                 case ChatStart():
                     into.ttft_s = time.monotonic() - asked_s
-                    into.prompt_tokens = len(event.prompt_token_ids)
+                    into.prompt_tokens = event.prompt_tokens
                     into.cached_tokens = event.cached_tokens
                 case ChatDelta():
                     into.text += event.content

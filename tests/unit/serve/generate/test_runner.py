@@ -31,7 +31,7 @@ class FakeService:
         self.running += 1
         self.peak = max(self.peak, self.running)
         try:
-            yield ChatStart(request_id="r", prompt_token_ids=[1, 2], cached_tokens=1, choices=1)
+            yield ChatStart(request_id="r", prompt_tokens=2, cached_tokens=1, choices=1)
             await asyncio.sleep(0.01 / (1 + self.calls))
             yield ChatDelta(index=0, reasoning="hm", token_ids=(5,))
             yield ChatDelta(index=0, content=text.upper(), token_ids=(6,), finish_reason="stop")
