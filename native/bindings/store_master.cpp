@@ -18,6 +18,7 @@ namespace inlay::bindings {
 
 using namespace nb::literals;
 using store::Answer;
+using store::Changes;
 using store::Drain;
 using store::Explain;
 using store::List;
@@ -87,6 +88,14 @@ nb::tuple as_tuple(const List::Answer& answer) {
   nb::list keys;
   for (const std::string& key : answer.keys) keys.append(nb::bytes(key.data(), key.size()));
   return nb::make_tuple(keys, answer.cursor);
+}
+
+// (complete, last, [(stored, key)])
+nb::tuple as_tuple(const Changes::Answer& answer) {
+  nb::list changes;
+  for (const auto& change : answer.changes)
+    changes.append(nb::make_tuple(change.stored, nb::bytes(change.key.data(), change.key.size())));
+  return nb::make_tuple(answer.complete, answer.last, changes);
 }
 
 net::Token token_of(const nb::bytes& token) {
@@ -192,6 +201,12 @@ void register_store_master(nb::module_& m) {
       [](const LinkHandle& link, const std::string& prefix, uint64_t cursor, uint32_t limit,
          double timeout_s) { return as_tuple(ask(link, List{prefix, cursor, limit}, timeout_s)); },
       "link"_a, "prefix"_a, "cursor"_a, "limit"_a, "timeout_s"_a);
+  m.def(
+      "changes",
+      [](const LinkHandle& link, uint64_t after, uint32_t hold_ms, double timeout_s) {
+        return as_tuple(ask(link, Changes{after, hold_ms}, timeout_s));
+      },
+      "link"_a, "after"_a, "hold_ms"_a, "timeout_s"_a);
   m.def(
       "explain",
       [](const LinkHandle& link, const std::string& key, double timeout_s) {

@@ -46,7 +46,8 @@ PeerId Master::connect(const std::string& tenant, const Uuid& client, Millis) {
   auto& pool = pools_[tenant];
   if (pool == nullptr) {
     const KeyHash hash(random_(), random_());
-    pool = std::make_unique<Pool>(tenant, hash, make_eviction_policy(options_.eviction));
+    pool = std::make_unique<Pool>(tenant, hash, make_eviction_policy(options_.eviction),
+                                  first_generation_of(options_.terms.epoch));
   }
   const PeerId id = ++last_peer_;
   peers_[id] = {pool.get(), client, std::nullopt};
@@ -68,6 +69,7 @@ void Master::disconnect(PeerId id, Millis now) {
     nodes_[*peer.node]->beat.reset();
   }
   std::erase_if(waiting_grants_, [&](const WaitingGrant& one) { return one.peer == id; });
+  std::erase_if(held_changes_, [&](const HeldChanges& one) { return one.peer == id; });
 }
 
 std::optional<Answer> Master::handle(PeerId id, uint64_t ticket, const Question& question,
@@ -84,6 +86,7 @@ std::optional<Answer> Master::handle(PeerId id, uint64_t ticket, const Question&
   }
   for (const uint32_t node : std::exchange(dirty_, {}))
     if (nodes_[node] != nullptr) flush(*nodes_[node]);
+  tell_changes(now);
   return result;
 }
 
@@ -153,11 +156,13 @@ Millis Master::tick(Millis now) {
     if (node != nullptr && node->alive && node->draining) more |= drain(*node, now);
   for (const uint32_t node : std::exchange(dirty_, {}))
     if (nodes_[node] != nullptr) flush(*nodes_[node]);
+  tell_changes(now);
 
   if (more) return now + 1;
   Millis next = now + 50;
   if (!expiries_.empty()) next = std::min(next, expiries_.front().first);
   for (const auto& grant : waiting_grants_) next = std::min(next, grant.until);
+  for (const auto& held : held_changes_) next = std::min(next, held.until);
   for (const auto& node : nodes_)
     if (node != nullptr && node->beat) next = std::min(next, node->beat->until);
   return std::max(next, now + 1);
@@ -237,6 +242,7 @@ void Master::set_replicas(Pool& pool, ObjectId id, const Replicas& replicas) {
 
 ObjectId Master::make_object(Pool& pool, std::string_view key, const Replicas& replicas) {
   const ObjectId id = pool.index.insert(key);
+  pool.changes.note(true, key);
   Object& object = pool.index[id];
   // An empty list, which is replaced at once, so that counts of segments are right.
   if (pool.free_lists.empty()) {
@@ -257,6 +263,7 @@ void Master::forget(Pool& pool, ObjectId id) {
   unrank(pool, id, false);
   set_replicas(pool, id, {});
   pool.free_lists.push_back(object.range);
+  pool.changes.note(false, pool.index.key(id));
   pool.index.erase(id);
 }
 
@@ -318,7 +325,7 @@ uint64_t Master::memory_bytes() const {
   for (const auto& [name, pool] : pools_)
     bytes += pool->index.memory_bytes() + pool->policy->memory_bytes() +
              pool->burials.memory_bytes() + pool->refusals.memory_bytes() +
-             pool->lists.capacity() * sizeof(Replicas);
+             pool->lists.capacity() * sizeof(Replicas) + pool->changes.memory_bytes();
   for (const auto& segment : segments_)
     if (segment != nullptr && segment->ranges) bytes += segment->ranges->memory_bytes();
   return bytes;

@@ -80,6 +80,8 @@ class Master {
   Result answer(const Turn& turn, const Touch& question);
   Result answer(const Turn& turn, const Stat& question);
   Result answer(const Turn& turn, const List& question);
+  Result answer(const Turn& turn, const Changes& question);
+  void tell_changes(Millis now);
   Result answer(const Turn& turn, const Explain& question);
   Result answer(const Turn& turn, const Survey& question);
   Presence missing(const Pool& pool, Millis now) const;
@@ -237,6 +239,7 @@ class Master {
   std::unordered_map<uint64_t, OpeningGrant> opening_grants_;
   std::unordered_map<uint64_t, WaitingLocate> waiting_locates_;
   std::map<std::pair<Pool*, std::string>, std::vector<uint64_t>> promotions_;  // -> locates
+  std::vector<HeldChanges> held_changes_;
   std::vector<Late> late_;
   bool recovered_ = false;
   bool room_changed_ = false;

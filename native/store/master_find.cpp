@@ -211,6 +211,23 @@ Master::Result Master::answer(const Turn& turn, const List& question) {
   return answer;
 }
 
+Master::Result Master::answer(const Turn& turn, const Changes& question) {
+  ChangeLog& log = turn.pool.changes;
+  if (question.hold_ms == 0 || log.news(question.after)) return log.since(question.after);
+  held_changes_.push_back(
+      {turn.id, turn.ticket, &turn.pool, question.after, turn.now + question.hold_ms});
+  return std::nullopt;
+}
+
+void Master::tell_changes(Millis now) {
+  std::erase_if(held_changes_, [&](const HeldChanges& held) {
+    ChangeLog& log = held.pool->changes;
+    if (held.until > now && !log.news(held.after)) return false;
+    late_.push_back({held.peer, held.ticket, log.since(held.after)});
+    return true;
+  });
+}
+
 Master::Result Master::answer(const Turn& turn, const Survey&) {
   return survey(&turn.pool, turn.now);
 }

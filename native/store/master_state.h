@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "burials.h"
+#include "change_log.h"
 #include "eviction.h"
 #include "groups.h"
 #include "index.h"
@@ -80,13 +81,18 @@ struct Pause {
 
 // The objects of one tenant.
 struct Pool {
-  Pool(std::string tenant, const KeyHash& hash, std::unique_ptr<EvictionPolicy> policy)
-      : tenant(std::move(tenant)), index(hash), policy(std::move(policy)) {}
+  Pool(std::string tenant, const KeyHash& hash, std::unique_ptr<EvictionPolicy> policy,
+       uint64_t before_changes)
+      : tenant(std::move(tenant)),
+        index(hash),
+        policy(std::move(policy)),
+        changes(before_changes) {}
 
   std::string tenant;
   Index index;
   std::unique_ptr<EvictionPolicy> policy;  // of the objects with a replica in memory
-  std::vector<Replicas> lists;             // of objects with several replicas
+  ChangeLog changes;
+  std::vector<Replicas> lists;  // of objects with several replicas
   std::vector<uint32_t> free_lists;
   Groups groups;
   std::deque<std::pair<ObjectId, uint64_t>> doomed;  // (id, generation): evicted with their group
@@ -268,6 +274,15 @@ struct Peer {
   Pool* pool = nullptr;
   Uuid client{};
   std::optional<uint32_t> node;
+};
+
+// Somebody who waits for changes.
+struct HeldChanges {
+  PeerId peer = 0;
+  uint64_t ticket = 0;
+  Pool* pool = nullptr;
+  uint64_t after = 0;
+  Millis until = 0;
 };
 
 // An answer that waits for nodes.

@@ -132,6 +132,18 @@ void fields(F& f, List::Answer& x) {
   f(x.cursor, x.keys);
 }
 template <typename F>
+void fields(F& f, Changes& x) {
+  f(x.after, x.hold_ms);
+}
+template <typename F>
+void fields(F& f, Changes::Change& x) {
+  f(x.stored, x.key);
+}
+template <typename F>
+void fields(F& f, Changes::Answer& x) {
+  f(x.complete, x.last, x.changes);
+}
+template <typename F>
 void fields(F& f, Explain& x) {
   f(x.key);
 }

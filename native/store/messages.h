@@ -260,6 +260,24 @@ struct List {
   };
 };
 
+// What became of keys, for who keeps a list of them: it begins, and begins again where an answer is
+// not complete, with the `last` of that answer, then a List of all keys, then what follows `last`.
+// Held until there is something to tell. An object whose nodes are all lost is told of as removed
+// when the master has found it.
+struct Changes {
+  uint64_t after = 0;    // the number of the last change that is known; 0: none
+  uint32_t hold_ms = 0;  // at most
+  struct Change {
+    bool stored = false;  // false: removed, or evicted
+    std::string key;
+  };
+  struct Answer {
+    bool complete = false;  // false: not all that follows `after` is known any more
+    uint64_t last = 0;      // the number of the last one in `changes`
+    std::vector<Change> changes;
+  };
+};
+
 // Why an object is where it is, or is not there: lines of text.
 struct Explain {
   std::string_view key;
@@ -467,7 +485,7 @@ struct Leave {
 
 using Question =
     std::variant<Exists, Locate, Table, Touch, Stat, Grant, GiveBack, Commit, Remove, RemoveGroup,
-                 RemovePrefix, List, Explain, Survey, Drain, Join, Advertise, Beat, Leave>;
+                 RemovePrefix, List, Changes, Explain, Survey, Drain, Join, Advertise, Beat, Leave>;
 
 template <typename Variant>
 struct AnswersOf;
@@ -480,7 +498,7 @@ using Answer = AnswersOf<Question>::type;
 
 // The encoding: what the structs say, in their order; little-endian integers, lists and texts
 // behind their length. kProtocolVersion changes with any of them.
-inline constexpr uint16_t kProtocolVersion = 3;
+inline constexpr uint16_t kProtocolVersion = 4;
 using Bytes = std::vector<std::byte>;
 
 void encode(const Question& question, Bytes& to);  // appends

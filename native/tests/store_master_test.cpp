@@ -86,6 +86,7 @@ class World {
       act();
       pass(static_cast<Millis>(random_() % 20));
       check();
+      if (step_ % 7 == 0) follow_changes();
     }
     // Everybody comes back; what waits is settled.
     for (Host& host : hosts_)
@@ -93,6 +94,8 @@ class World {
     for (int i = 0; i < 200; ++i) pass(50);
     CHECK(waiting_.empty());
     check();
+    follow_changes();
+    CHECK(told_ == listed());
   }
 
   uint64_t puts = 0, pairs = 0, losses = 0, restarts = 0, evictions = 0, groups = 0, drains = 0;
@@ -613,10 +616,42 @@ class World {
     }
   }
 
+  template <typename Q>
+  typename Q::Answer ask_at_once(const Q& question) {
+    return std::get<typename Q::Answer>(*master_.handle(client_, 0, Question(question), now_));
+  }
+  std::set<std::string> listed() {
+    std::set<std::string> keys;
+    uint64_t cursor = 0;
+    do {
+      const auto answer = ask_at_once(List{"", cursor, 1000});
+      keys.insert(answer.keys.begin(), answer.keys.end());
+      cursor = answer.cursor;
+    } while (cursor != 0);
+    return keys;
+  }
+  // All keys once, and then what is told of them, is what there is.
+  void follow_changes() {
+    bool more = true;
+    while (more) {
+      const auto answer = ask_at_once(Changes{known_change_, 0});
+      CHECK(answer.complete == (known_change_ != 0));
+      if (!answer.complete) told_ = listed();
+      for (const auto& change : answer.changes)
+        CHECK(change.stored ? told_.insert(change.key).second : told_.erase(change.key) == 1);
+      known_change_ = answer.last;
+      more = !answer.complete || !answer.changes.empty();
+    }
+    CHECK(told_.size() == ask_at_once(Survey{}).objects);
+    CHECK(std::ranges::includes(told_, listed()));
+  }
+
   std::mt19937_64 random_;
   Millis now_ = 1000;
   Master master_;
   PeerId client_;
+  uint64_t known_change_ = 0;
+  std::set<std::string> told_;
   int step_ = 0;
   uint64_t last_ticket_ = 0;
   std::vector<Host> hosts_;
@@ -636,12 +671,32 @@ class World {
   std::map<uint64_t, uint16_t> wanted_;
 };
 
+// Who asked too long ago, or asked another master, is told so.
+void check_forgotten_changes() {
+  ChangeLog log(100);
+  log.note(true, "unasked");
+  CHECK(!log.since(100).complete);
+  for (std::size_t i = 0; i <= ChangeLog::kMostKept; ++i) log.note(i % 2 == 0, "key");
+  CHECK(!log.since(100).complete && !log.since(1).complete && !log.since(1'000'000).complete);
+  uint64_t known = 101;
+  std::size_t told = 0;
+  while (log.news(known)) {
+    const Changes::Answer answer = log.since(known);
+    CHECK(answer.complete && answer.last == known + answer.changes.size());
+    CHECK(!answer.changes.front().stored);
+    known = answer.last;
+    told += answer.changes.size();
+  }
+  CHECK(told == ChangeLog::kMostKept && log.since(known).complete);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const uint64_t seeds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 12;
   const uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   uint64_t puts = 0, losses = 0, evictions = 0, pairs = 0, groups = 0, drains = 0, copies = 0;
+  check_forgotten_changes();
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
     std::fflush(stdout);

@@ -134,11 +134,11 @@ int main() {
   beat.commands.resize(2);
   beat.commands[1].keys = {"one", "two"};
   beat.commands[1].records = {{64, 1}, {128, 2}};
-  check_round_trip(Answer(std::in_place_index<17>, beat));
+  check_round_trip(Answer(std::in_place_index<18>, beat));
   Survey::Answer survey;
   survey.nodes.emplace_back().name = "a";
   survey.nodes[0].fragmentation = 0.25;
-  check_round_trip(Answer(std::in_place_index<13>, survey));
+  check_round_trip(Answer(std::in_place_index<14>, survey));
   check_fields();
   check_refused();
   check_noise();

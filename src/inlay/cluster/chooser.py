@@ -16,6 +16,7 @@ from inlay.cluster.decision_log import DecisionLog
 from inlay.cluster.policies import Blocks, Policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
+from inlay.cluster.store_index import StoreIndex
 from inlay.cluster.timing import TimingModel, prior_for
 from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import InstanceInfo, KvEvents, KvSnapshot, LoadReport, Role
@@ -38,19 +39,26 @@ class Chooser:
         policy: chooses.
         admission: the policy behind a gate, for requests that may be refused; None takes all.
         timing: directory of timing models to start from, `<timing_kind>.json` each.
+        store: what the store has; None: there is none.
 
     Attributes:
         log: the latest decisions.
     """
 
     def __init__(
-        self, policy: Policy, *, admission: Chooses | None = None, timing: Path | None = None
+        self,
+        policy: Policy,
+        *,
+        admission: Chooses | None = None,
+        timing: Path | None = None,
+        store: StoreIndex | None = None,
     ) -> None:
         self.log = DecisionLog()
         self._policy = policy
         self._admission = admission
         self._timing_directory = timing
         self._index = PrefixIndex()
+        self._store = store
         self._state: ClusterState | None = None
         self._timing: dict[str, TimingModel] = {}
         self._names: dict[int, str] = {}
@@ -161,6 +169,9 @@ class Chooser:
             if not self._state.num_open:
                 return None
             matches_S = self._index.match(request.digests, now_s)
+            if self._store is not None:
+                blocks = self._store.match(request.digests)
+                request = msgspec.structs.replace(request, store_blocks=blocks)
             chooses = self._admission if admit and self._admission is not None else self._policy
             decision = chooses.choose(request, matches_S, self._state, now_s)
             if decision.refusal is None and decision.split and not divisible:

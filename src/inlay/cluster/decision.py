@@ -28,6 +28,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         priority: lower is earlier; above 0 is best effort.
         tenant: on whose account it goes.
         slo: its objectives.
+        store_blocks: leading blocks that the store has, from where each instance can load them.
     """
 
     num_tokens: int
@@ -36,6 +37,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: int = 0
     tenant: str = ""
     slo: SloClass = SloClass()
+    store_blocks: int = 0
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +78,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         policy: name of the one who decided.
         prefill, decode: slots; the same where the request is not divided, `NOWHERE` if refused.
-        reused_blocks: leading blocks that the prefill instance need not compute, copied ones too.
+        reused_blocks: leading blocks that the prefill instance need not compute, those copied or
+            loaded, too.
+        loaded_blocks: of these, those that it gets from the store.
         copy: blocks that it needs first from another instance, before computing the rest.
         replicate: blocks worth having in a second place; nobody waits for them.
         preempt: id of a best-effort request to take away from the instance, to be queued again.
@@ -90,6 +94,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefill: int = NOWHERE
     decode: int = NOWHERE
     reused_blocks: int = 0
+    loaded_blocks: int = 0
     copy: Copy | None = None
     replicate: Copy | None = None
     preempt: str | None = None

@@ -61,6 +61,8 @@ class DecisionLog:
                 "priority": request.priority,
                 "tenant": request.tenant,
                 "reused_blocks": decision.reused_blocks,
+                "loaded_blocks": decision.loaded_blocks,
+                "store_blocks": request.store_blocks,
                 "ttft_s": decision.ttft_s,
                 "tbt_s": decision.tbt_s,
                 "wait_s": decision.wait_s,

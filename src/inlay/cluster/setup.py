@@ -25,6 +25,7 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         port: shared by dispatchers of a deployment (SO_REUSEPORT); 0: any.
         serve: further fields of `serve.config.ServeConfig`, by name.
         secret: of the deployment, `cache.secret` of its instances.
+        store: masters of the store behind the instances, as they have them; empty: there is none.
         policy: a name in `cluster.policies`; empty: the default one.
         policy_options: its arguments.
         admission: fields of `cluster.admission.AdmissionConfig`.
@@ -47,6 +48,7 @@ class DispatcherSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     port: int = 8000
     serve: dict[str, Any] = {}
     secret: str = ""
+    store: str = ""
     policy: str = ""
     policy_options: dict[str, Any] = {}
     admission: dict[str, Any] = {}

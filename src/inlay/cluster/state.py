@@ -25,6 +25,7 @@ REPORT_LAG_S = 0.02
 """What was sent less than that before a report came is taken not to be in it."""
 _OUTPUTS_GUESS = 200.0  # tokens of an output, before any was seen
 _SOON_S = 1e-3
+_NEVER_S = 1e9
 
 
 def level_of(priority: int) -> int:
@@ -47,6 +48,8 @@ class ClusterState(SlotTimes):
         pages_free, pages_cached, pages_total: as reported.
         coming_pages: of them, wanted by requests that the report cannot have counted.
         sending_bytes: KV that a slot has still to send.
+        find_s, load_block_s: to ask the store about a prompt, and to load a block from it, as
+            reported; longer than anything where a slot has no store.
         live: requests sent and not finished, by id.
         outputs: mean tokens of an output, over the latest requests.
     """
@@ -67,6 +70,7 @@ class ClusterState(SlotTimes):
         self.pages_free, self.pages_cached, self.pages_total = empty(), empty(), empty()
         self.coming_pages = empty()
         self.sending_bytes = empty()
+        self.find_s, self.load_block_s = empty(), empty()
         self._worked_s = 0.0  # time to which recent_work_s has decayed
         # Of own requests: seconds of work not done, sums of the times at which those that decode
         # end and those that come begin, and how many of the first there are.
@@ -102,6 +106,7 @@ class ClusterState(SlotTimes):
         )
         self._take(slot, one)
         self.max_rows[slot] = max_running
+        self.find_s[slot] = self.load_block_s[slot] = _NEVER_S
         self.pages_total[slot] = self.pages_free[slot] = pages_total
         self._refresh(slot)
 
@@ -131,6 +136,8 @@ class ClusterState(SlotTimes):
         self.pages_free[slot] = report.pages_free
         self.pages_cached[slot] = report.pages_cached
         self.pages_total[slot] = report.pages_total
+        self.find_s[slot] = _NEVER_S if report.find_s is None else report.find_s
+        self.load_block_s[slot] = _NEVER_S if report.load_block_s is None else report.load_block_s
         rows = report.samples[-1].decodes if report.samples else report.running
         self.rows[slot] = rows if report.context_tokens else 0
         self.context_tokens[slot] = report.context_tokens
@@ -162,7 +169,8 @@ class ClusterState(SlotTimes):
             new_tokens=request.num_tokens - decision.reused_blocks * self.page_tokens,
             work_s=decision.work_s,
             outputs=outputs,
-            pages=blocks - (0 if decision.split else decision.reused_blocks),
+            pages=blocks
+            - (0 if decision.split else decision.reused_blocks - decision.loaded_blocks),
             sent_s=now_s,
             reach_s=now_s + decision.ttft_s,
             end_s=now_s + decision.ttft_s + outputs * decision.tbt_s,

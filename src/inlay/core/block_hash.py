@@ -19,6 +19,7 @@ from inlay.core.kv_format import KvFormat
 DIGEST_BYTES = 16
 ROOT = bytes(DIGEST_BYTES)
 _MAX_KEY_BYTES = 64
+_WHOLE = b"/0of1"
 
 
 class Namespace(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,3 +101,13 @@ def chain(
 def store_key(digest: bytes, tp_rank: int = 0, tp_degree: int = 1) -> str:
     """The key under which a block's page lies in the store: hex digest and `/<rank>of<degree>`."""
     return f"{digest.hex()}/{tp_rank}of{tp_degree}"
+
+
+def digest_of(key: bytes) -> bytes | None:
+    """The digest of the block that a store's key names; None if it names no whole page."""
+    if len(key) != 2 * DIGEST_BYTES + len(_WHOLE) or not key.endswith(_WHOLE):
+        return None
+    try:
+        return bytes.fromhex(key[: 2 * DIGEST_BYTES].decode("ascii"))
+    except ValueError:
+        return None

@@ -109,6 +109,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
         context_tokens: tokens in the contexts of those that decode.
         pages_total, pages_free, pages_cached: as in `EngineStats`.
         samples: steps since the last report, the latest 64 at most.
+        find_s, load_block_s: what it took of late to ask the tiers about a prompt, and to load a
+            block from them; None where there is no store that others share.
     """
 
     run_id: str
@@ -121,6 +123,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
     pages_free: int
     pages_cached: int
     samples: tuple[StepSample, ...] = ()
+    find_s: float | None = None
+    load_block_s: float | None = None
 
 
 class KvChange(msgspec.Struct, frozen=True, array_like=True):

@@ -327,6 +327,8 @@ class Engine:
         """How loaded it is now. O(live choices); see `work_ahead`."""
         counts = self.cache.counts()
         ahead = work_ahead(self._requests.live.values(), self.cache)
+        has_store = self.config.cache.store is not None
+        costs = self._tiers.loader.costs if self._tiers is not None and has_store else None
         return LoadReport(
             run_id=run_id,
             waiting=self._requests.num_waiting,
@@ -338,6 +340,8 @@ class Engine:
             pages_free=counts.free,
             pages_cached=counts.idle,
             samples=samples,
+            find_s=None if costs is None else costs.find_s,
+            load_block_s=None if costs is None else costs.load_s(1),
         )
 
     def reset_prefix_cache(self) -> int:

@@ -38,6 +38,7 @@ from inlay.cluster.setup import (
 )
 from inlay.cluster.slo import SloClass, SloClasses
 from inlay.cluster.stalls import StallWatch
+from inlay.cluster.store_index import StoreIndex
 from inlay.core.clock import SystemClock
 from inlay.core.errors import ConfigError, EngineStartError, InlayError, NoInstanceError
 from inlay.core.instance_socket import connect_instance
@@ -48,6 +49,7 @@ from inlay.engine.config import EngineConfig, SchedulerConfig
 from inlay.serve.cluster.calibration import timing_directory
 from inlay.serve.config import ServeConfig
 from inlay.serve.http_server import BACKLOG, StopSignals, bind, http_server, shown_host
+from inlay.store.key_feed import KeyFeed
 
 if TYPE_CHECKING:
     import uvicorn
@@ -79,7 +81,9 @@ class DispatcherProcess:
         self._config = config
         self._clock = SystemClock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.chooser = make_chooser(setup)
+        stored = StoreIndex() if setup.store else None
+        self.chooser = make_chooser(setup, stored)
+        self._feed = None if stored is None else KeyFeed(setup.store, stored)
         self._classes = make_classes(setup)
         self.instances = Instances(
             self.chooser,
@@ -173,6 +177,8 @@ class DispatcherProcess:
     def close(self) -> None:
         """Leave the instances and the supervisor."""
         self.dispatcher.close()
+        if self._feed is not None:
+            self._feed.close()
         if self._roster is not None:
             self._roster.close()
         self._context.term()
@@ -281,8 +287,11 @@ def _check_names(members: Sequence[Member]) -> None:
             )
 
 
-def make_chooser(setup: DispatcherSetup) -> Chooser:
+def make_chooser(setup: DispatcherSetup, stored: StoreIndex | None = None) -> Chooser:
     """The policy and what it goes by.
+
+    Args:
+        stored: what the store has; None: there is none.
 
     Raises:
         ConfigError: no such policy, or wrong options of it or of admission.
@@ -294,7 +303,8 @@ def make_chooser(setup: DispatcherSetup) -> Chooser:
     except TypeError as error:
         raise ConfigError(f"dispatcher.admission: {error}") from None
     weights = {name: float(tenant.get("weight", 1)) for name, tenant in setup.tenants.items()}
-    return Chooser(policy, admission=Admission(policy, config, weights), timing=timing)
+    admission = Admission(policy, config, weights)
+    return Chooser(policy, admission=admission, timing=timing, store=stored)
 
 
 def make_classes(setup: DispatcherSetup) -> SloClasses:

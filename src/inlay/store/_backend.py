@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     MasterServer = native.MasterServer
     Node = native.Node
     View = native.View
+    changes = native.changes
     drain = native.drain
     explain = native.explain
     keys = native.keys
@@ -37,9 +38,9 @@ else:
         return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {problem}."})
 
     _NAMES = (
-        "Call", "Client", "Disk", "Link", "LocalMaster", "MasterServer", "Node", "View", "drain",
-        "explain", "keys", "local_link", "remote_link", "set_addresses", "start_ask", "start_get",
-        "start_put", "start_stat", "start_view", "survey",
+        "Call", "Client", "Disk", "Link", "LocalMaster", "MasterServer", "Node", "View", "changes",
+        "drain", "explain", "keys", "local_link", "remote_link", "set_addresses", "start_ask",
+        "start_get", "start_put", "start_stat", "start_view", "survey",
     )  # fmt: skip
     try:
         if not read_settings().native:

@@ -59,11 +59,30 @@ def reusable(request: RequestView, matches_S: Blocks, state: ClusterState) -> Bl
         shared = min(len(matches_S), state.num_slots)
         fitted_S[:shared] = matches_S[:shared]
         matches_S = fitted_S
-    return np.minimum(matches_S, (request.num_tokens - 1) // state.page_tokens)
+    return np.minimum(matches_S, reusable_blocks(request, state))
+
+
+def reusable_blocks(request: RequestView, state: ClusterState) -> int:
+    """Blocks of a prompt that need not be computed if they are there: its last token always is."""
+    return (request.num_tokens - 1) // state.page_tokens
 
 
 def work_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Floats:
-    """Predicted time to compute the prompt behind so many blocks, at each slot."""
+    """Predicted time to compute the prompt behind so many blocks, at each slot.
+
+    Where the store has more of them, an instance loads them if that is sooner.
+    """
+    computing_S = _compute_s(request, blocks_S, state)
+    if not request.store_blocks:
+        return computing_S
+    there_S = np.maximum(blocks_S, min(request.store_blocks, reusable_blocks(request, state)))
+    loading_S = (there_S - blocks_S) * state.load_block_s
+    loading_S += state.find_s
+    loading_S += _compute_s(request, there_S, state)
+    return np.minimum(computing_S, loading_S, out=computing_S)
+
+
+def _compute_s(request: RequestView, blocks_S: Blocks, state: ClusterState) -> Floats:
     num_tokens = float(request.num_tokens)
     known_S = blocks_S * float(state.page_tokens)
     work_S: Floats = state.half_pair_s * (known_S + num_tokens)
@@ -149,14 +168,18 @@ def decide(
     num_tokens = request.num_tokens
     if decode != slot and blocks_S[decode] >= (num_tokens - 1) // state.page_tokens > 0:
         slot, copy = decode, None
-    num_blocks = int(blocks_S[slot])
+    num_blocks, loaded = int(blocks_S[slot]), 0
     copying = 0.0
     if copy is not None:
         num_blocks = copy.first_block + copy.num_blocks
         copying = copy_s(copy.source, copy.num_blocks, state)
-    known = num_blocks * state.page_tokens
-    rate_s = state.token_s.item(slot) + state.half_pair_s.item(slot) * (num_tokens + known)
-    work = state.base_s.item(slot) + (num_tokens - known) * rate_s
+    work = _compute_at_s(slot, num_tokens, num_blocks, state)
+    more = min(request.store_blocks, reusable_blocks(request, state)) - num_blocks
+    if copy is None and more > 0:
+        load_s = state.find_s.item(slot) + more * state.load_block_s.item(slot)
+        sooner = load_s + _compute_at_s(slot, num_tokens, num_blocks + more, state)
+        if sooner < work:
+            work, num_blocks, loaded = sooner, num_blocks + more, more
     wait = max(0.0, state.free_at_s.item(level_of(request.priority), slot) - now_s)
     # Blocks come while others are computed.
     ttft_s = max(wait, copying) + work
@@ -173,6 +196,7 @@ def decide(
         prefill=slot,
         decode=decode,
         reused_blocks=num_blocks,
+        loaded_blocks=loaded,
         copy=copy,
         replicate=replicate,
         ttft_s=ttft_s,
@@ -181,3 +205,9 @@ def decide(
         work_s=work,
         terms=Terms(columns),
     )
+
+
+def _compute_at_s(slot: int, num_tokens: int, num_blocks: int, state: ClusterState) -> float:
+    known = num_blocks * state.page_tokens
+    rate_s = state.token_s.item(slot) + state.half_pair_s.item(slot) * (num_tokens + known)
+    return state.base_s.item(slot) + (num_tokens - known) * rate_s

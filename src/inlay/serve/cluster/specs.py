@@ -117,6 +117,7 @@ class DeploymentSpecs:
                     "secret": deployment.secret,
                     "policy": found.policy,
                     "policy_options": found.options,
+                    "store": self._master if deployment.store else "",
                     "roles": found.roles if index == 0 else "fixed",
                     "admission": deployment.admission,
                     "slo": {name: _finite(asdict(slo)) for name, slo in deployment.slo.items()},
