@@ -59,8 +59,6 @@ class SlotTimes(Slots):
     def _refresh(self, slot: int) -> None:
         """Bring the times of steps up to what decodes there now."""
         one = self._slot(slot)
-        if one.timing is None:
-            return
         c0, c1, c2, d0, d1, d2 = one.timing.coefficients.tolist()
         decoding_s = d1 * float(self.rows[slot]) + d2 * float(self.context_tokens[slot])
         base_s = c0 + decoding_s

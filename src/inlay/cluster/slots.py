@@ -1,14 +1,12 @@
 """Who can be chosen, as arrays over slots. Pure: no clock, no I/O.
 
-Slots are those of the prefix index. The store has one, too, where there is a store: it has blocks
-and takes no requests.
+Slots are those of the prefix index.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +17,6 @@ from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import Role
 
 Floats = NDArray[np.float64]
-SlotRole = Role | Literal["store"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -27,7 +24,7 @@ class Slot:
     """What a slot has besides numbers in arrays.
 
     Attributes:
-        timing: None of the store.
+        timing: of instances of its kind.
         transfer: of what it sends.
         chunk: most prompt tokens of one request in a step.
         position: mean position of the tokens that were sent there to compute.
@@ -35,8 +32,8 @@ class Slot:
         here: requests, in the order in which they were sent.
     """
 
-    role: SlotRole
-    timing: TimingModel | None
+    role: Role
+    timing: TimingModel
     transfer: TransferModel
     chunk: int
     draining: bool = False
@@ -113,7 +110,7 @@ class Slots:
             self._excluded = frozenset()
             self._open()
 
-    def role(self, slot: int) -> SlotRole:
+    def role(self, slot: int) -> Role:
         """Of the instance in a slot."""
         return self._slot(slot).role
 
@@ -144,9 +141,7 @@ class Slots:
     def _open(self) -> None:
         """Who may be chosen changed."""
         roles = [
-            ""
-            if one is None or one.draining or one.role == "store" or slot in self._excluded
-            else one.role
+            "" if one is None or one.draining or slot in self._excluded else one.role
             for slot, one in enumerate(self._slots)
         ]
         both = np.array([role != "" for role in roles], dtype=bool)

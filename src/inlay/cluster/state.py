@@ -14,10 +14,10 @@ import numpy as np
 from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.live import LiveRequest
 from inlay.cluster.slot_times import WORK_MEMORY_S, SlotTimes
-from inlay.cluster.slots import Floats, Slot, SlotRole, empty
+from inlay.cluster.slots import Floats, Slot, empty
 from inlay.cluster.timing import TimingModel, TransferModel
 from inlay.core.errors import ArgumentError
-from inlay.core.instance_messages import LoadReport
+from inlay.core.instance_messages import LoadReport, Role
 
 NUM_LEVELS = 3
 NORMAL = 1
@@ -84,23 +84,21 @@ class ClusterState(SlotTimes):
     def join(
         self,
         slot: int,
-        role: SlotRole,
-        timing: TimingModel | None = None,
+        role: Role,
+        timing: TimingModel,
         transfer: TransferModel | None = None,
         *,
         prefill_chunk: int = 512,
         max_running: int = 64,
         pages_total: int = 0,
     ) -> None:
-        """An instance, or the store, takes a slot of the prefix index.
+        """An instance takes a slot of the prefix index.
 
         Args:
-            timing: of instances of this kind; needed for all roles but `store`.
+            timing: of instances of this kind.
             transfer: of what it sends.
             prefill_chunk: most prompt tokens of one request in a step.
         """
-        if timing is None and role != "store":
-            raise ArgumentError(f"cluster state: slot {slot} joins as {role} without a timing")
         one = Slot(
             role=role, timing=timing, transfer=transfer or TransferModel(), chunk=prefill_chunk
         )
@@ -118,10 +116,6 @@ class ClusterState(SlotTimes):
         self._free(slot)
         return lost
 
-    def gives(self, slot: int) -> bool:
-        """Whether other instances can get blocks from a slot."""
-        return self.copies or self._slot(slot).role == "store"
-
     # What happens.
 
     def report(self, slot: int, report: LoadReport, now_s: float) -> None:
@@ -131,7 +125,7 @@ class ClusterState(SlotTimes):
         """
         one = self._slot(slot)
         self._pass(now_s)  # here, too: what is said of a busy past must not keep requests away
-        if one.timing is not None and report.samples:
+        if report.samples:
             one.timing.observe(report.samples)
         self.pages_free[slot] = report.pages_free
         self.pages_cached[slot] = report.pages_cached

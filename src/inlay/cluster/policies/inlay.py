@@ -92,7 +92,7 @@ class Inlay(Policy):
             seen = self._seen = SeenPrompts(max(1, _STRIDE_TOKENS // state.page_tokens))
         source = int(blocks_S.argmax())
         best = int(blocks_S[source])
-        given = bool(best) and state.gives(source)
+        given = bool(best) and state.copies
         if given:
             # What is expected there can be waited for, but not copied.
             given = seen.ready_s(request.digests, best) <= now_s

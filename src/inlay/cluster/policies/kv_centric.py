@@ -35,7 +35,7 @@ class KvCentric(Policy):
         best = int(blocks_S[source])
         wait_S = state.wait_s(request.priority, now_s)
         copied_S = np.where(best > self._threshold * blocks_S, best - blocks_S, 0).astype(np.int32)
-        if best and state.gives(source):
+        if best and state.copies:
             first_s = copy_s(source, 0, state)
             block_s = copy_s(source, 1, state) - first_s
             copy_S = np.where(copied_S > 0, first_s + copied_S * block_s, 0.0)
