@@ -16,6 +16,7 @@ from inlay.cluster.stalls import StallWatch
 from inlay.core.clock import SystemClock
 from inlay.core.instance_socket import connect_instance
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from tests.support.instances import RunningInstance
 from tests.support.pause import StoppedThread, pause
 
@@ -26,7 +27,7 @@ STALL_S = 4.0
 def request(name, max_tokens):
     return GenerateRequest(
         request_id=name,
-        token_ids=[5, 6, 7],
+        prompt=pack_token_ids([5, 6, 7]),
         params=SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
         arrival_s=SystemClock().now(),
     )

@@ -1,6 +1,7 @@
 """Blocks that only the store has, as a dispatcher counts on them."""
 
 import asyncio
+import os
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from inlay.cluster.store_index import StoreIndex
 from inlay.core.clock import SystemClock
 from inlay.core.instance_socket import connect_instance
 from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.token_ids import pack_token_ids
 from inlay.store.key_feed import KeyFeed
 from tests.support.directories import free_port
 from tests.support.instances import RunningInstance
@@ -37,11 +39,14 @@ def store(tmp_path):
         return process
 
     def master():
-        return start("master", "--listen", address, says="master at")
+        return start("master", "--listen", address, "--admin", "none", says="master at")
 
-    first = master()
-    start("node", "--master", address, "--memory", "64MiB", says="node")
     try:
+        first = master()
+        # A node follows no master older than one that a node of its name has followed.
+        name = f"index-{os.getpid()}"
+        node = ("node", "--master", address, "--name", name, "--memory", "64MiB")
+        start(*node, says="objects found")
         yield address, first, master
     finally:
         close_all(running)
@@ -50,7 +55,7 @@ def store(tmp_path):
 def request(number):
     return GenerateRequest(
         request_id=f"r{number}",
-        token_ids=PROMPT,
+        prompt=pack_token_ids(PROMPT),
         params=SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True),
         arrival_s=SystemClock().now(),
     )

@@ -144,7 +144,7 @@ def test_a_target_goes_to_the_peer_whose_request_it_is(bench):
         request_id=request.request_id, address="h:1", segment="s", grant=1, first_block=0,
         pages=b"", num_tokens=5, ticket=request.request_id,
     )  # fmt: skip
-    bench.peers.deliver_target(target)
+    bench.peers.deliver_kv(target)
     assert _read(b) == msgspec.structs.replace(target, request_id="x")
     assert not a.poll(0)
 
