@@ -111,25 +111,35 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.prefill != self.decode
 
 
-def explain(decision: Decision, names: Sequence[str]) -> list[dict[str, str | float | bool]]:
-    """Why this instance: one row per candidate, the best first.
+def explain(decision: Decision, names: Sequence[str]) -> list[dict[str, str | float | bool | None]]:
+    """Why this instance: one row per candidate, the chosen one first, then the best.
 
     Args:
         names: of the instances, by slot; empty where there is none.
 
     Returns:
-        `instance`, `chosen`, and the policy's terms (seconds, tokens or blocks, by their names).
+        `instance`, `chosen`, and the policy's terms (seconds, tokens or blocks, by their names);
+        None where a term is infinite. One that only decodes has such a cost, and may be chosen
+        since it has all of the prompt.
     """
     if decision.terms is None:
         return []
     columns = decision.terms.columns
     cost = columns["cost"]
-    order = [int(slot) for slot in np.argsort(cost, kind="stable") if np.isfinite(cost[slot])]
+    chosen = decision.prefill
+    order = [
+        slot
+        for slot in sorted(range(len(cost)), key=lambda slot: (slot != chosen, cost[slot]))
+        if slot == chosen or np.isfinite(cost[slot])
+    ]
     return [
         {
             "instance": names[slot] if slot < len(names) else "",
-            "chosen": slot == decision.prefill,
-            **{name: float(column[slot]) for name, column in columns.items()},
+            "chosen": slot == chosen,
+            **{
+                name: float(column[slot]) if np.isfinite(column[slot]) else None
+                for name, column in columns.items()
+            },
         }
         for slot in order
     ]

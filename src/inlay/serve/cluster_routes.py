@@ -99,6 +99,10 @@ def _text(entry: dict[str, Any]) -> str:
         lines.append("  " + "".join(f"{title:>14}" for title in ("instance", *terms)))
         for row in candidates:
             mark = "*" if row["chosen"] else " "
-            numbers = "".join(f"{row[term]:>14.6g}" for term in terms)
+            numbers = "".join(f"{_shown(row[term]):>14}" for term in terms)
             lines.append(f"{mark} {row['instance']:>14}{numbers}")
     return "\n".join(lines)
+
+
+def _shown(term: float | None) -> str:
+    return "-" if term is None else f"{term:.6g}"

@@ -82,7 +82,7 @@ def test_a_prompt_of_2_mb_is_refused_and_others_are_served(
     deployment: RunningDeployment, body: dict[str, Any]
 ) -> None:
     dispatcher = deployment.processes()["dispatcher-0"]
-    before_bytes = rss_bytes(dispatcher["pid"])
+    before_bytes = rss_bytes(dispatcher.pid)
     path = "chat/completions" if "messages" in body else "completions"
     assert len(json.dumps(body, ensure_ascii=False).encode()) >= 2_000_000
     began_s = time.monotonic()
@@ -94,7 +94,7 @@ def test_a_prompt_of_2_mb_is_refused_and_others_are_served(
         assert error["code"] == "context_length_exceeded"
         assert "2048 tokens" in error["message"]
     assert answer(deployment.url, mixed_questions(SEED, 1)[0])
-    assert rss_bytes(dispatcher["pid"]) - before_bytes < 100e6
+    assert rss_bytes(dispatcher.pid) - before_bytes < 100e6
 
 
 def test_nobody_works_for_a_client_that_disappears(deployment: RunningDeployment) -> None:
@@ -137,6 +137,6 @@ def test_the_logs_of_all_processes_have_a_request_by_its_id(deployment: RunningD
         f"{deployment.url}/debug/decisions", params={"request": "one-of-many"}
     ).json()["decisions"]
     assert chosen["prefill"] != chosen["decode"]
-    logs = {name: one["log"] for name, one in deployment.processes().items()}
+    logs = {name: one.log for name, one in deployment.processes().items()}
     for name in ("dispatcher-0", chosen["prefill"], chosen["decode"]):
         wait_until(lambda n=name: "one-of-many" in Path(logs[n]).read_text(), 5, name)

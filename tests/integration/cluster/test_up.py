@@ -112,7 +112,7 @@ def test_what_is_killed_comes_back(deployment: RunningDeployment, name: str) -> 
 
 def test_an_instance_has_another_role(deployment: RunningDeployment) -> None:
     assert deployment.command("role", "all-0", "decode") == "all-0: both -> decode\n"
-    assert deployment.processes()["all-0"]["role"] == "decode"
+    assert deployment.processes()["all-0"].role == "decode"
     assert answer(deployment.url)
     for args, words in (
         (("role", "all-1", "decode"), "no instance would be for prefill"),

@@ -178,6 +178,9 @@ def test_a_prompt_that_the_decode_instance_has_is_not_divided(policy: Policy) ->
     decision = policy.choose(request(1600), matches(100, 100), state, 0.0)
     assert (decision.prefill, decision.decode, decision.copy) == (1, 1, None)
     assert decision.reused_blocks == 99
+    chosen, other = explain(decision, ["p", "d"])
+    assert (chosen["instance"], chosen["chosen"]) == ("d", True)
+    assert (other["instance"], other["chosen"]) == ("p", False)
 
 
 @pytest.mark.parametrize("name", ["inlay", "kv_centric"])

@@ -112,7 +112,9 @@ def _title(name: str) -> str:
     return name.removesuffix("_s").replace("_", " ")
 
 
-def _term(name: str, value: float) -> str:
+def _term(name: str, value: float | None) -> str:
+    if value is None:
+        return numbers.NONE
     if name.endswith("_s") and value >= 0:
         return numbers.duration(value)
     return f"{value:,.4g}"
