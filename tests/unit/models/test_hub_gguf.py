@@ -9,7 +9,6 @@ from gguf import GGMLQuantizationType as Type
 
 from inlay.core.errors import ModelError, ModelNotFoundError, ResourceError, UnsupportedModelError
 from inlay.models import hub as hub_module
-from inlay.models import source
 from inlay.models.hub import fetch
 from inlay.models.hub_gguf import gguf_files
 from inlay.models.model import load_model
@@ -56,7 +55,7 @@ def hub(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("INLAY_CACHE_DIR", str(tmp_path / "inlay"))
     with HubServer() as server:
         server.add("org/tiny-GGUF", repository)
-        monkeypatch.setattr(source, "fetch", partial(fetch, endpoint=server.url))
+        monkeypatch.setattr(hub_module, "fetch", partial(fetch, endpoint=server.url))
         yield server
 
 
