@@ -112,7 +112,7 @@ async def test_refusals_arrive_as_they_were_raised(client, fields, error, param)
 
 async def test_wrong_types_do_not_hang(client):
     with pytest.raises(RequestError, match=r"wrong type: Expected `int`, got `str`"):
-        await _collect(client, request("type", ["five"]))
+        await _collect(client, request("type", [5], min_tokens="five"))
     with pytest.raises(RequestError, match="cannot be sent"):
         await _collect(client, request("size", [5], seed=2**70))
     assert client.alive

@@ -77,10 +77,10 @@ class Cluster:
         self.instances.follow(Roster(number=1, members=members))
 
     async def add(self, name: str, **fields: Any) -> InstanceStandIn:
-        """An instance joins; returns when the dispatcher knows it."""
+        """An instance joins; returns when the dispatcher knows it and its load."""
         one = self.stand_ins[name] = InstanceStandIn(self.context, name, **fields)
         self.follow()
-        while not ((found := self.instances.find(name)) and found.info):
+        while (found := self.instances.find(name)) is None or found.silent_s is None:
             await asyncio.sleep(0)
         return one
 

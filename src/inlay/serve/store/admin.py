@@ -1,8 +1,9 @@
 """The administration of a master over HTTP: metrics, and what is stored where. Changes nothing."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from inlay import __version__
-from inlay.core.errors import ArgumentError, StoreUnavailable
+from inlay.core.errors import ArgumentError, RequestError, StoreUnavailable
 from inlay.serve.guard import KeyGuard
 from inlay.serve.openai.errors import json_response
 from inlay.serve.openai.http import answering
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from inlay.store.survey import Survey
 
 MAX_LIMIT = 10_000
+
+T = TypeVar("T")
 
 
 def create_admin_app(process: "MasterProcess") -> FastAPI:
@@ -98,7 +101,7 @@ class _Routes:
     async def segments(self, request: Request) -> Response:
         """A tenant's segments."""
         server = self._process.server()
-        found = await asyncio.to_thread(server.segments, _tenant(request))
+        found = await _of_tenant(request, server.segments)
         return json_response({"segments": found})
 
     async def objects(self, request: Request) -> Response:
@@ -106,10 +109,10 @@ class _Routes:
         server = self._process.server()
         limit = _number(request, "limit", 1000)
         if not 1 <= limit <= MAX_LIMIT:
-            raise ArgumentError(f"limit must be in 1..{MAX_LIMIT}, got {limit}")
+            raise RequestError(f"limit must be in 1..{MAX_LIMIT}, got {limit}", "limit")
         prefix = request.query_params.get("prefix", "")
         cursor = _number(request, "cursor", 0)
-        keys, cursor = await asyncio.to_thread(server.keys, _tenant(request), prefix, cursor, limit)
+        keys, cursor = await _of_tenant(request, server.keys, prefix, cursor, limit)
         return json_response({"keys": keys, "cursor": cursor})
 
     async def explain(self, request: Request) -> Response:
@@ -117,8 +120,8 @@ class _Routes:
         server = self._process.server()
         key = request.query_params.get("key")
         if not key:
-            raise ArgumentError("no key: ask /explain?key=KEY")
-        text = await asyncio.to_thread(server.explain, _tenant(request), key)
+            raise RequestError("no key: ask /explain?key=KEY", "key")
+        text = await _of_tenant(request, server.explain, key)
         return Response(text, media_type="text/plain")
 
     async def _survey(self) -> "Survey":
@@ -129,12 +132,17 @@ class _Routes:
         return found
 
 
-def _tenant(request: Request) -> str:
-    return request.query_params.get("tenant", DEFAULT_TENANT)
+async def _of_tenant(request: Request, ask: Callable[..., T], *args: object) -> T:
+    """What the master's thread says of the tenant that is asked for."""
+    tenant = request.query_params.get("tenant", DEFAULT_TENANT)
+    try:
+        return await asyncio.to_thread(ask, tenant, *args)
+    except ArgumentError as error:  # there is no such tenant, or it cannot be one's name
+        raise RequestError(str(error), "tenant") from None
 
 
 def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name, str(default))
     if not text.isdecimal() or len(text) > 19:
-        raise ArgumentError(f"{name} must be a whole number, got {text!r}")
+        raise RequestError(f"{name} must be a whole number, got {text!r}", name)
     return int(text)
