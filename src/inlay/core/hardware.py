@@ -61,6 +61,8 @@ class Device:
         tflops: 10^12 operations/s per operand, dense.
         cores: of a processor; 0 for a GPU.
         link_gbs: of a GPU to the host's memory, one direction; 0 for a processor.
+        peer_gbs: of a GPU to others of its machine, one direction; 0 where nobody says.
+        network_gbs: a GPU's share of what its machine has to others, one direction; 0: none.
         price_usd: None where it is not known.
         sources: where each figure comes from.
     """
@@ -71,6 +73,8 @@ class Device:
     tflops: Mapping[str, float]
     cores: int = 0
     link_gbs: float = 0.0
+    peer_gbs: float = 0.0
+    network_gbs: float = 0.0
     price_usd: float | None = None
     efficiency: Efficiency = Efficiency()
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -89,12 +93,15 @@ class Machine:
         name: as the user called it.
         nodes: NUMA nodes; at least one.
         gpus: may be none.
+        disk_gb, disk_gbs: 10^9 bytes for a cache, and at which rate they are read; 0: none.
         origin: who says so: a measurement of this machine, the catalogue, or a user's file.
     """
 
     name: str
     nodes: tuple[Device, ...]
     gpus: tuple[Device, ...] = ()
+    disk_gb: float = 0.0
+    disk_gbs: float = 0.0
     origin: Origin = "file"
 
     @property
@@ -131,6 +138,8 @@ def _together(devices: Sequence[Device], at_once: int) -> Device:
         },
         cores=sum(device.cores for device in devices),
         link_gbs=min(device.link_gbs for device in devices),
+        peer_gbs=min(device.peer_gbs for device in devices),
+        network_gbs=min(device.network_gbs for device in devices),
         price_usd=None if None in prices else sum(price or 0 for price in prices),
     )
 
@@ -153,6 +162,11 @@ def catalogue_gpus() -> dict[str, Device]:
 def kernel_efficiency(kind: Literal["cpu", "gpu"]) -> Efficiency:
     """What Inlay's own kernels reach on devices of a kind."""
     return Efficiency(**_catalogue()["efficiency"][kind])
+
+
+def assumed_efficiency() -> Efficiency:
+    """What a simulation starts from where nobody has measured a GPU's kernels."""
+    return Efficiency(**_catalogue()["efficiency"]["assumed"])
 
 
 def _devices(section: str) -> dict[str, Device]:
@@ -203,6 +217,7 @@ def _unknown(name: str, kind: str, part: str, known: list[str]) -> str:
 def read_machine(file: Path) -> Machine:
     """A machine of a TOML file: `[[nodes]]` and `[[gpus]]`, each with the fields of `Device`.
 
+    Before them `name`, `disk_gb` and `disk_gbs`.
     `like = "h800"` takes what an entry leaves out from the catalogue, `count = 2` repeats it.
 
     Raises:
@@ -222,6 +237,8 @@ def read_machine(file: Path) -> Machine:
         name=str(content.get("name") or file.stem),
         nodes=nodes,
         gpus=_listed(content.get("gpus"), "gpu", f"{file}: gpus"),
+        disk_gb=_number(content, "disk_gb", 0.0, where=str(file), least=0),
+        disk_gbs=_number(content, "disk_gbs", 0.0, where=str(file), least=0),
         origin=origin,
     )
 
@@ -265,6 +282,8 @@ def _device(
         tflops={key: _positive(tflops[key], f"{where}: tflops.{key}") for key in tflops},
         cores=int(number("cores", base.cores if base else 0, least=0)),
         link_gbs=number("link_gbs", base.link_gbs if base else 0.0, least=0),
+        peer_gbs=number("peer_gbs", base.peer_gbs if base else 0.0, least=0),
+        network_gbs=number("network_gbs", base.network_gbs if base else 0.0, least=0),
         price_usd=None if price is None else _positive(price, f"{where}: price_usd"),
         efficiency=_efficiency(shares, base.efficiency if base else efficiency, where),
         sources=given.pop("sources", base.sources if base else {}),
@@ -318,7 +337,10 @@ def write_machine(machine: Machine, file: Path) -> None:
     Raises:
         OSError: it cannot be written there.
     """
-    lines = [f"name = {_toml(machine.name)}", f"origin = {_toml(machine.origin)}"]
+    lines = [
+        f"{key} = {_toml(getattr(machine, key))}"
+        for key in ("name", "origin", "disk_gb", "disk_gbs")
+    ]
     for section, devices in (("nodes", machine.nodes), ("gpus", machine.gpus)):
         for device in devices:
             lines += ["", f"[[{section}]]", *_device_lines(device)]
@@ -334,6 +356,8 @@ def _device_lines(device: Device) -> list[str]:
         "bandwidth_gbs": device.bandwidth_gbs,
         "cores": device.cores,
         "link_gbs": device.link_gbs,
+        "peer_gbs": device.peer_gbs,
+        "network_gbs": device.network_gbs,
         "price_usd": device.price_usd,
         "tflops": device.tflops,
         "efficiency": {

@@ -255,8 +255,8 @@ def _pairs(new: int, cached: int, window: int) -> int:
     return growing * cached + growing * (growing + 1) // 2 + (new - growing) * window
 
 
-def seconds_on(device: Device, kind: Kind, part: Part, work: Work) -> tuple[float, Limit]:
-    """What a part takes on a device, and what bounds it there."""
+def rates_on(device: Device, kind: Kind, part: Part) -> tuple[float, float]:
+    """Bytes/s at which a device reads a part, and operations/s at which it computes it."""
     efficiency = device.efficiency
     operand = _operand(kind, part)
     if part.name == "attention core":
@@ -270,8 +270,13 @@ def seconds_on(device: Device, kind: Kind, part: Part, work: Work) -> tuple[floa
         operand = _WIDER[operand]
     if operand not in device.tflops:
         raise ArgumentError(f"{device.title}: tflops has none of fp32 and what {part.format} needs")
-    read_s = work.read_bytes / (device.bandwidth_gbs * 1e9 * read)
-    compute_s = work.flops / (device.tflops[operand] * 1e12 * compute)
+    return device.bandwidth_gbs * 1e9 * read, device.tflops[operand] * 1e12 * compute
+
+
+def seconds_on(device: Device, kind: Kind, part: Part, work: Work) -> tuple[float, Limit]:
+    """What a part takes on a device, and what bounds it there."""
+    bytes_per_s, flops_per_s = rates_on(device, kind, part)
+    read_s, compute_s = work.read_bytes / bytes_per_s, work.flops / flops_per_s
     return max(read_s, compute_s), "bandwidth" if read_s >= compute_s else "compute"
 
 

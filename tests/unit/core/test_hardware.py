@@ -27,10 +27,12 @@ def written(folder: Path, text: str) -> Path:
 
 def test_every_figure_of_the_catalogue_has_its_source() -> None:
     devices = catalogue_cpus() | catalogue_gpus()
-    assert {"h800", "h20", "h100", "h200", "a100", "l20", "4090", "5090", "mi300x"} <= set(devices)
+    assert {"h800", "h20", "h100", "h200", "a100", "a800", "l20", "4090", "5090", "mi300x"} <= set(
+        devices
+    )
     for name, device in devices.items():
         wanted = {"memory_gb", "bandwidth_gbs", "tflops", "price_usd"}
-        wanted |= {"cores"} if device.cores else {"link_gbs"}
+        wanted |= {"cores"} if device.cores else {"link_gbs", "peer_gbs", "network_gbs"}
         assert wanted <= set(device.sources), name
         assert all(source.strip() for source in device.sources.values()), name
 
@@ -119,6 +121,15 @@ def test_a_file_takes_what_it_leaves_out_from_the_catalogue(tmp_path: Path) -> N
 def test_files_that_say_nothing_sensible(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         read_machine(written(tmp_path, text))
+
+
+def test_disks_are_kept(tmp_path: Path) -> None:
+    machine = read_machine(written(tmp_path, "disk_gb = 8000\ndisk_gbs = 12\n" + NODE))
+    write_machine(machine, tmp_path / "again.toml")
+    again = read_machine(tmp_path / "again.toml")
+    assert (again.disk_gb, again.disk_gbs) == (8000, 12)
+    with pytest.raises(ConfigError, match="disk_gbs is -1"):
+        read_machine(written(tmp_path, "disk_gbs = -1\n" + NODE))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
