@@ -91,19 +91,24 @@ def calibrated(step_time: StepTime) -> TimingModel:
         if took > 0
     ]
     kept = seconds_S > 0
-    fit_F = _fit(x_SF[kept, : timing.NUM_FEATURES] / seconds_S[kept, None])
+    fit_F = relative_fit(x_SF[kept, : timing.NUM_FEATURES], seconds_S[kept])
     model = TimingModel(np.maximum(fit_F, max(fit_F.max(), 1e-9) * 1e-9))
     for _ in range(_ROUNDS):
         model.observe(timed)
     return model
 
 
-def _fit(x_SF: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What gives 1 for all steps, by least squares, with no coefficient below 0."""
+def relative_fit(x_SF: NDArray[np.float64], seconds_S: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The coefficients, none below 0, with the least squares of relative errors.
+
+    Args:
+        seconds_S: above 0.
+    """
+    scaled_SF = x_SF / seconds_S[:, None]
     free = np.ones(x_SF.shape[1], bool)
     while True:
         fit_F = np.zeros(len(free))
-        fit_F[free] = np.linalg.lstsq(x_SF[:, free], np.ones(len(x_SF)), rcond=None)[0]
+        fit_F[free] = np.linalg.lstsq(scaled_SF[:, free], np.ones(len(x_SF)), rcond=None)[0]
         if (fit_F >= 0).all():
             return fit_F
         free &= fit_F > 0
