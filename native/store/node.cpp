@@ -117,7 +117,14 @@ void StoreNode::join(Clock::time_point until, const std::function<void()>& on_na
   Join::Answer answer;
   const Clock::time_point telling = Clock::now() + kTakenPatience;
   for (bool told = !on_name_taken;;) {
-    answer = link_.ask(Join(question), until);
+    try {
+      answer = link_.ask(Join(question), until);
+    } catch (const StoreFailure& failure) {
+      // Asked again with too little time left: what was answered before is the reason.
+      const bool was_taken = answer.outcome == Join::Outcome::kNameTaken;
+      if (failure.status != StoreStatus::kTimeout || !was_taken) throw;
+      break;
+    }
     // The master may not have noticed yet that the former process of this name ended.
     if (answer.outcome != Join::Outcome::kNameTaken || Clock::now() + kJoinPause >= until) break;
     if (!told && Clock::now() >= telling) {

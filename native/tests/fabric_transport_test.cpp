@@ -225,7 +225,8 @@ struct Pair {
     shared = b.add(theirs, access);
     remote = remote_of(*shared);
     owner->connect();
-    CHECK(owner->problem.empty() && owner->num_paths() == 1);
+    // Who is late is added when it is there.
+    wait_until([&] { return owner->num_paths() == 1; });
   }
   ~Pair() {
     owner->close();

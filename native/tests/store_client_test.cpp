@@ -387,10 +387,49 @@ void test_grants() {
   CHECK(get(pool.client(), "k") == value);
 }
 
+// A master that says that the name is taken, and answers no more.
+class SilentLink : public MasterLink {
+ public:
+  void tell(const Touch&) override {}
+  Terms terms() const override { return {}; }
+  bool connected() const override { return true; }
+  std::string address() const override { return "test"; }
+  void close() override {}
+
+ protected:
+  Answer wait(const Question&, Clock::time_point until, bool) override {
+    if (asked_++ == 0) return Join::Answer{.outcome = Join::Outcome::kNameTaken, .ids = {}};
+    std::this_thread::sleep_until(until);
+    throw StoreFailure(StoreStatus::kTimeout, "no answer");
+  }
+  void start(const Question&, Clock::time_point, Then) override {}
+
+ private:
+  int asked_ = 0;
+};
+
+void test_who_waits_for_a_name_is_told_of_it() {
+  const std::string directory = "/dev/shm/inlay-name-test-" + std::to_string(getpid());
+  SilentLink link;
+  const StoreNode::Options options{.name = "taken",
+                                   .failure_domain = "",
+                                   .directory = directory,
+                                   .memory_bytes = uint64_t{2} << 20};
+  std::string told;
+  try {
+    const StoreNode node(link, nullptr, options, Clock::now() + std::chrono::milliseconds(200));
+  } catch (const ArgumentError& error) {
+    told = error.what();
+  }
+  std::filesystem::remove_all(directory);
+  CHECK(told.find("another name") != std::string::npos);
+}
+
 }  // namespace
 
 int main() {
   test_objects();
+  test_who_waits_for_a_name_is_told_of_it();
 #if !defined(__SANITIZE_THREAD__)
   // Messages over sockets order what nodes and clients do here, which it does not see.
   test_remote();
