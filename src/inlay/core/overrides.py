@@ -10,7 +10,7 @@ import difflib
 import enum
 import json
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -58,6 +58,27 @@ def apply_overrides(
     except ConfigError as error:
         raise ConfigError(f"{option} {error}") from error
     return rebuilt
+
+
+def check_paths(config_type: type[Any], paths: Iterable[str], *, option: str) -> None:
+    """Check that all paths name fields of a dataclass type, or of those below it.
+
+    Args:
+        option: begins the message, as in `apply_overrides`, which checks the values.
+
+    Raises:
+        ConfigError: one does not; with the nearest name.
+    """
+    for path in paths:
+        prefix, below = "", config_type
+        for name in path.split("."):
+            hints = _fields(below)
+            if name not in hints:
+                raise ConfigError(f"{option} {_unknown_field(prefix + name, name, prefix, below)}")
+            prefix, nested = f"{prefix}{name}.", _dataclass_in(hints[name])
+            if nested is None:
+                break
+            below = nested
 
 
 def field_paths(config_type: type[Any], prefix: str = "") -> list[str]:

@@ -43,7 +43,7 @@ def run_deployment(
         AddressInUseError: another process listens on the dispatchers' port.
         InlayError: a process cannot start; all others are stopped.
     """
-    check_settings(deployment)
+    check_settings(deployment, file)
     found = deployment.dispatcher
     with (
         directory.claim(file) as supervised,

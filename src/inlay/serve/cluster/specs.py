@@ -16,7 +16,7 @@ from inlay.cluster.launch.launcher import ProcessSpec
 from inlay.cluster.setup import DISPATCHER
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
-from inlay.core.overrides import apply_overrides
+from inlay.core.overrides import apply_overrides, check_paths
 from inlay.engine.config import EngineConfig
 from inlay.serve.cluster.cpus import divide_cpus
 from inlay.serve.cluster.port import free_port
@@ -191,15 +191,30 @@ class DeploymentSpecs:
         return before + index
 
 
-def check_settings(deployment: Deployment) -> None:
+def check_settings(deployment: Deployment, file: Path) -> None:
     """Check the settings of engines and servers, before anything slow is done.
 
+    Args:
+        file: that has them, for messages.
+
     Raises:
-        ConfigError: there are none of this name, or the value is out of range.
+        ConfigError: there are none of this name, or the value is out of range; names the file, the
+            table and the key.
     """
-    for group in deployment.instances:
-        _engine(deployment, group, 0)
-    _serve_settings(deployment)
+    try:
+        _check_names("[engine]", deployment.engine)
+        for name, group in deployment.instances.items():
+            _check_names(f"[instances.{name}.engine]", group.engine)
+            _engine(deployment, name, 0)
+        _serve_settings(deployment)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _check_names(table: str, settings: Settings) -> None:
+    """That an engine has the settings of a table; their values may need those of another table."""
+    paths = (assignment.partition("=")[0] for assignment in _assignments(settings))
+    check_paths(EngineConfig, paths, option=table)
 
 
 def _engine(deployment: Deployment, group: str, index: int) -> EngineConfig:

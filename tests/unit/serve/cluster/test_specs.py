@@ -85,7 +85,16 @@ def test_settings_of_a_dispatcher() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"engine": {"schedule": {"x": 1}}}, "has no field 'schedule'. Did you mean scheduler?"),
+        (
+            {"engine": {"schedule": {"x": 1}}},
+            "d.toml: [engine] schedule: the configuration has no field 'schedule'. Did you mean "
+            "scheduler?",
+        ),
+        (
+            {"instances": {"all": {"engine": {"cache": {"page": 1}}}}},
+            "d.toml: [instances.all.engine] cache.page: cache has no field 'page'. Did you mean "
+            "cache.pages?",
+        ),
         ({"engine": {"cache": {"page_tokens": 5000}}}, "[instances.prefill] engine: cache.page_to"),
         ({"dispatcher": {"serve": {"pge": True}}}, "[dispatcher.serve] pge: "),
         ({"dispatcher": {"serve": {"port": 1}}}, "[dispatcher.serve] port: write it in [dispatch"),
@@ -93,7 +102,7 @@ def test_settings_of_a_dispatcher() -> None:
 )
 def test_settings_that_there_are_not(change: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_settings(parse_deployment({**TABLES, **change}))
+        check_settings(parse_deployment({**TABLES, **change}), Path("d.toml"))
     assert words in str(caught.value)
 
 
