@@ -146,7 +146,13 @@ class Engine:
             self._sessions.tiers = self._tiers
         if config.exchange is not None:
             self._exchange = open_exchange(
-                config.exchange, config.cache.secret, self.cache, self._scheduler, loaded, on_ready
+                config.exchange,
+                config.cache.secret,
+                self.cache,
+                self._scheduler,
+                loaded,
+                self._clock,
+                on_ready,
             )
             self._requests.exchange = self._exchange
         self.info = loaded.info(config, time.monotonic() - started)
@@ -191,9 +197,11 @@ class Engine:
     @property
     def sleep_s(self) -> float | None:
         """How long nothing is to be done if nobody calls; None: for ever."""
-        if self._tiers is None or not self._waits_for_tiers:
-            return None
-        return self._tiers.sleep_s
+        sleeps = [
+            self._tiers.sleep_s if self._tiers is not None and self._waits_for_tiers else None,
+            None if self._exchange is None else self._exchange.sleep_s,
+        ]
+        return min((limit for limit in sleeps if limit is not None), default=None)
 
     @property
     def num_live(self) -> int:
@@ -273,6 +281,8 @@ class Engine:
                 self.step_samples.append(step_sample(chunks, took_s))
             if self._tiers is not None:
                 self._tiers.loader.costs.observe_prefill(_prefill_tokens(chunks), took_s)
+        if self._exchange is not None:
+            self._exchange.end_step(still=not chunks and not self._waits_for_tiers)
         return self._requests.outputs.take(self._clock.now(), self._requests.lost)
 
     def generate(

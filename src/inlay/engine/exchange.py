@@ -3,6 +3,10 @@
 The instance that computes a prompt sends pages as they fill and keeps the request until all have
 landed. The one that decodes reserves pages, says where they are, and schedules the request when
 they have come; if they do not come, it schedules it as any other. Called by the step loop only.
+
+Instances that do both may wait for each other: each has given its pages to prompts that the other
+is to compute. So one that can compute nothing, though choices wait for pages, soon waits no longer
+for others, and computes these prompts itself, one after the other until it can go on.
 """
 
 import logging
@@ -11,6 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from inlay.cache import Incoming, KvCache, KvStream, Mark, Outgoing, PageHold
+from inlay.core.clock import Clock
 from inlay.core.errors import EngineError, InlayError, OutOfPagesError, RequestError
 from inlay.core.instance_messages import KvLost, KvTarget, nothing_wanted
 from inlay.core.messages import GenerateRequest, KvRoute, SamplingParams
@@ -19,6 +24,9 @@ from inlay.engine.live import Choice
 from inlay.engine.scheduler import Chunk, Scheduler
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S = 0.5  # without a step; prompts that are being computed elsewhere come meanwhile
+_NEXT_S = 0.1  # until the next one is given up: its pages are back in a few milliseconds
 
 
 def prefill_part(message: GenerateRequest) -> GenerateRequest:
@@ -45,12 +53,18 @@ class Exchange:
         stream: moves the bytes; closed here.
         cache: of the instance.
         scheduler: gets choices whose KV has come.
+        clock: of the engine.
     """
 
-    def __init__(self, stream: KvStream, cache: KvCache, scheduler: Scheduler) -> None:
+    def __init__(
+        self, stream: KvStream, cache: KvCache, scheduler: Scheduler, clock: Clock
+    ) -> None:
         self._stream = stream
         self._cache = cache
         self._scheduler = scheduler
+        self._clock = clock
+        self._still = False  # nothing could be done in the last step
+        self._patient_until_s: float | None = None  # while choices wait for pages
         self._sending: dict[str, Choice] = {}
         self._crowded: dict[str, Choice] = {}  # wait for pages to reserve
         self._receiving: dict[str, Choice] = {}
@@ -64,7 +78,13 @@ class Exchange:
     @property
     def due(self) -> bool:
         """Whether there is something to do before the next step."""
-        return self._stream.due
+        return self._stream.due or (bool(self._crowded) and not self._still) or self.sleep_s == 0.0
+
+    @property
+    def sleep_s(self) -> float | None:
+        """For how long others are waited for if nothing happens; None: for ever."""
+        until_s = self._patient_until_s
+        return None if until_s is None else max(0.0, until_s - self._clock.now())
 
     def holds(self) -> list[PageHold]:
         """Pages in use here, besides those of running requests; for audits."""
@@ -91,11 +111,22 @@ class Exchange:
             ended.append((self._sending.pop(outgoing.request_id), _failure(outgoing)))
         for incoming in come:
             self._arrived(self._receiving.pop(incoming.target.request_id), incoming)
-        for choice in list(self._crowded.values()):
-            if not self._reserve(choice):
-                break  # in order of arrival
-            del self._crowded[choice.request.request_id]
+        if self.sleep_s == 0.0:
+            self._give_way()
+        if not (self._still and self._scheduler.num_waiting):  # what comes free is for those first
+            for choice in list(self._crowded.values()):
+                if not self._reserve(choice):
+                    break  # in order of arrival
+                del self._crowded[choice.request.request_id]
         return ended
+
+    def end_step(self, *, still: bool) -> None:
+        """All of a step is done; `still`: nothing was computed, and nothing comes from a tier."""
+        self._still = still
+        if not self._crowded and not (self._scheduler.num_waiting and self._receiving):
+            self._patient_until_s = None
+        elif not still or self._patient_until_s is None:
+            self._patient_until_s = self._clock.now() + _PATIENCE_S
 
     # An instance that computes prompts for others
 
@@ -149,6 +180,7 @@ class Exchange:
         choice.state = "receiving"
         if self._crowded or not self._reserve(choice):
             self._crowded[choice.request.request_id] = choice
+            self._still = False
 
     def lost(self, request_id: str, reason: str) -> None:
         """The KV of a prompt will not come: it is computed here."""
@@ -173,6 +205,24 @@ class Exchange:
     def close(self) -> None:
         """Leave all peers. What is under way fails."""
         self._stream.close()
+
+    def _give_way(self) -> None:
+        """Compute one prompt here that another instance was to compute.
+
+        Of those that have pages the last one, if others wait for pages here. Else the first that
+        waits for pages to reserve: whoever has computed it keeps it in pages until then.
+        """
+        if self._scheduler.num_waiting and self._receiving:
+            choice = max(self._receiving.values(), key=lambda one: one.sort_key)
+        elif self._crowded:
+            choice = next(iter(self._crowded.values()))
+        else:
+            return  # those that waited were cancelled since
+        request_id = choice.request.request_id
+        reason = f"for {_PATIENCE_S:g} s no page came free, and nothing could be computed"
+        self._messages.append(KvLost(request_id, reason))
+        self.lost(request_id, reason)
+        self._patient_until_s = self._clock.now() + _NEXT_S
 
     def _reserve(self, choice: Choice) -> bool:
         """Whether pages could be reserved. Those that running choices may soon need are left."""

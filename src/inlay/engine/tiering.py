@@ -45,6 +45,7 @@ def open_exchange(
     cache: PagedKvCache,
     scheduler: Scheduler,
     loaded: LoadedModel,
+    clock: Clock,
     on_ready: Callable[[], None] | None,
 ) -> Exchange:
     """Let other instances send KV to a model's pool, and send to theirs; see `Exchange`.
@@ -65,4 +66,4 @@ def open_exchange(
         cache=cache,
         on_ready=on_ready,
     )
-    return Exchange(stream, cache, scheduler)
+    return Exchange(stream, cache, scheduler, clock)
