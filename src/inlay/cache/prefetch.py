@@ -89,6 +89,15 @@ class Prefetch:
         """Whether nothing more will arrive."""
         return self.asked_s is None and next(self.open_stretches, None) is None
 
+    def coming_tokens(self, page_tokens: int) -> int:
+        """Tokens that need no computing when their turn comes: they have come, or are being loaded.
+
+        Cost: O(stretches).
+        """
+        under_way = sum(one.num_blocks for one in self.stretches if one.state == "queued")
+        taken = sum(self.taken.values()) if self.admitted else 0
+        return (len(self.arrived) + under_way) * page_tokens - taken
+
     def reach(self, block: int) -> int:
         """The end of the run of arrived blocks that begins with `block`."""
         while block in self.arrived:

@@ -22,7 +22,7 @@ def work_ahead(requests: Iterable[LiveRequest], cache: KvCache) -> WorkAhead:
     """Sum up live requests.
 
     What the cache has of a prompt that waits is not to be computed; that is looked up when the
-    request is first seen here.
+    request is first seen here. Nor are blocks that are being loaded.
 
     Cost: O(choices), and once for each request that waits the naming and search of its blocks.
     """
@@ -32,6 +32,8 @@ def work_ahead(requests: Iterable[LiveRequest], cache: KvCache) -> WorkAhead:
             ahead.prefill_tokens += len(request.prompt)
         for choice in request.choices:
             left = choice.num_tokens - choice.computed
+            if choice.prefetch is not None:
+                left -= choice.prefetch.coming_tokens(cache.page_tokens)
             if choice.state == "receiving":
                 ahead.receiving += 1
             elif choice.state == "waiting":
@@ -47,6 +49,8 @@ def _reusable(choice: Choice, cache: KvCache) -> int:
     """Tokens of a waiting choice that the cache had when this was first asked."""
     if choice.computed or not cache.reuses_prefixes:
         return 0
+    if choice.prefetch is not None:
+        return choice.prefetch.first * cache.page_tokens
     if choice.expected_tokens is None:
         choice.name_blocks(choice.num_tokens, cache.page_tokens)
         match = cache.match_prefix(choice.names, choice.num_tokens - 1)

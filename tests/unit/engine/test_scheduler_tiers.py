@@ -6,6 +6,7 @@ import pytest
 
 from inlay.cache import Tiers, WriteBack
 from inlay.core.clock import FakeClock
+from inlay.engine.load import work_ahead
 from tests.support.played_blocks import GARBAGE, PlayedBlocks
 from tests.support.scheduler_bench import PAGE, Bench
 
@@ -256,6 +257,26 @@ def test_blocks_are_loaded_while_a_request_waits(stored):
     bench.run_all()
     assert waiting.request.tier_tokens == {"host": 48}
     assert waiting.request.cached_tokens == 48
+
+
+def test_what_is_being_loaded_is_no_work_ahead(stored):
+    bench = TieredBench(objects=dict(stored), pages=64)
+    choice = bench.request([*range(50), 99], output=1)
+
+    def ahead():
+        return work_ahead([choice.request], bench.cache).prefill_tokens
+
+    assert ahead() == 51, "nobody knows what the store has"
+    lefts = []
+    while choice.prefetch is not None:
+        bench.step()
+        if loads := bench.blocks.jobs("load"):
+            lefts.append(ahead())
+            assert lefts[-1] <= 51 - PAGE * sum(len(job.digests) for job in loads)
+        bench.blocks.end_all()
+    assert lefts == sorted(lefts, reverse=True) and lefts[-1] == 51 - 48
+    bench.run_all()
+    assert ahead() == 0
 
 
 def test_loads_for_others_that_come_later_are_no_reason_to_compute(stored):
