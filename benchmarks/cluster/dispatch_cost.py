@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.case import Run
 from benchmarks.cluster.dispatching import passing
 from benchmarks.triples import Comparison, Samples
-from inlay.cluster.decision import RequestView
+from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.policies import make_policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
@@ -110,12 +110,15 @@ def deciding(filled: Filled, params: Params) -> Callable[[RequestView], object]:
     for slot in range(params["instances"]):
         state.join(slot, "both", timing, pages_total=params["blocks"])
     policy = make_policy(params["policy"], seed=0)
-    match, choose = filled.index.match, policy.choose
-    assert all(
-        choose(one, match(one.digests, 0.0), state, 0.0).refusal is None
-        for one in filled.requests[:4]
-    )
-    return lambda request: choose(request, match(request.digests, 0.0), state, 0.0)
+    match, choose, sent = filled.index.match, policy.choose, policy.sent
+
+    def decide(request: RequestView) -> Decision:
+        decision = choose(request, match(request.digests, 0.0), state, 0.0)
+        sent(request, decision, 0.0)
+        return decision
+
+    assert all(decide(one).refusal is None for one in filled.requests[:4])
+    return decide
 
 
 def hashing(run: Run, params: Params) -> Comparison:

@@ -126,6 +126,10 @@ class Admission:
         self._shares.used(request.tenant, decision.work_s, now_s)
         return decision
 
+    def sent(self, request: RequestView, decision: Decision, now_s: float) -> None:
+        """See `Policy.sent`."""
+        self._policy.sent(request, decision, now_s)
+
     def _prompt_load(
         self, request: RequestView, decision: Decision, state: ClusterState
     ) -> tuple[float, float]:

@@ -183,6 +183,7 @@ class Chooser:
         self, attempt_id: str, request: RequestView, decision: Decision, now_s: float
     ) -> None:
         """A request was sent where a decision says: its blocks are expected there."""
+        self._policy.sent(request, decision, now_s)
         self.state.dispatched(attempt_id, request, decision, now_s)
         for slot in {decision.prefill, decision.decode}:
             self._index.expect(slot, request.digests, now_s)

@@ -81,6 +81,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         reused_blocks: leading blocks that the prefill instance need not compute, those copied or
             loaded, too.
         loaded_blocks: of these, those that it gets from the store.
+        held_blocks: leading blocks that some instance has; 0 where the policy does not say.
         copy: blocks that it needs first from another instance, before computing the rest.
         replicate: blocks worth having in a second place; nobody waits for them.
         preempt: id of a best-effort request to take away from the instance, to be queued again.
@@ -95,6 +96,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     decode: int = NOWHERE
     reused_blocks: int = 0
     loaded_blocks: int = 0
+    held_blocks: int = 0
     copy: Copy | None = None
     replicate: Copy | None = None
     preempt: str | None = None

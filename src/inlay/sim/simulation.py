@@ -139,6 +139,7 @@ class Simulation:
         prefill, decode = decision.prefill, decision.decode
         if view.num_tokens + outputs > min(self._room[prefill], self._room[decode]):
             return "it does not fit on the instance that was chosen"
+        self._chooses.sent(view, decision, now_s)
         self.state.dispatched(str(request), view, decision, now_s)
         for slot in {prefill, decode}:
             self.index.expect(slot, view.digests, now_s)

@@ -140,7 +140,7 @@ class ModelCluster:
     """Runs jobs to their end.
 
     Args:
-        chooser: a policy, or anything else with its `choose`.
+        chooser: a policy, or anything else with its `choose` and `sent`.
         believed: coefficients that the timing model starts from.
     """
 
@@ -214,6 +214,7 @@ class ModelCluster:
             job.copied = True
             self._copy(job.blocks, decision.copy, job)  # then it is chosen for once more
             return
+        self.chooser.sent(view, decision, self.now_s)
         self.state.dispatched(job.request_id, view, decision, self.now_s)
         if decision.replicate is not None:
             self._copy(job.blocks, decision.replicate)

@@ -9,6 +9,7 @@ import pytest
 
 from inlay.cluster.control import Member, Roster
 from inlay.cluster.decision import Decision
+from inlay.cluster.policies import Policy
 from inlay.core.errors import (
     AdmissionError,
     EngineDiedError,
@@ -288,12 +289,12 @@ async def test_roles_follow_the_roster(make: Callable[..., Cluster]) -> None:
         await asyncio.sleep(0)
 
 
-class _Scripted:
+class _Scripted(Policy):
     """Prompt at the first slot that takes some, the rest at the last."""
 
     name = "scripted"
 
-    def choose(self, request: Any, matches_S: Any, state: Any, now_s: float) -> Decision:
+    def _choose(self, request: Any, blocks_S: Any, state: Any, now_s: float) -> Decision:
         prefill, decode = (
             [slot for slot in state.slots if closed_S[slot] == 0]
             for closed_S in (state.closed_prefill_s, state.closed_decode_s)
@@ -303,7 +304,7 @@ class _Scripted:
 
 async def test_a_divided_request(make: Callable[..., Cluster]) -> None:
     cluster = make()
-    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    cluster.chooser._policy = _Scripted()
     prefill = await cluster.add("p", role="prefill", eager=False)
     decode = await cluster.add("d", role="decode", eager=False)
     reading = Reading(cluster, request())
@@ -327,7 +328,7 @@ async def test_a_prompt_that_fails_is_computed_where_it_decodes(
     make: Callable[..., Cluster], how: str
 ) -> None:
     cluster = make()
-    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    cluster.chooser._policy = _Scripted()
     prefill = await cluster.add("p", role="prefill", eager=False)
     decode = await cluster.add("d", role="decode", eager=False)
     reading = Reading(cluster, request())
@@ -348,7 +349,7 @@ async def test_a_prompt_that_fails_is_computed_where_it_decodes(
 
 async def test_a_decode_instance_that_waits_no_more(make: Callable[..., Cluster]) -> None:
     cluster = make()
-    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    cluster.chooser._policy = _Scripted()
     prefill = await cluster.add("p", role="prefill", eager=False)
     decode = await cluster.add("d", role="decode", eager=False)
     reading = Reading(cluster, request())
@@ -371,7 +372,7 @@ async def test_a_decode_instance_that_waits_no_more(make: Callable[..., Cluster]
 
 async def test_a_prompt_that_is_not_wanted_is_cancelled(make: Callable[..., Cluster]) -> None:
     cluster = make()
-    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    cluster.chooser._policy = _Scripted()
     prefill = await cluster.add("p", role="prefill", eager=False)
     decode = await cluster.add("d", role="decode", eager=False)
     reading = Reading(cluster, request())
@@ -384,7 +385,7 @@ async def test_a_prompt_that_is_not_wanted_is_cancelled(make: Callable[..., Clus
 
 async def test_a_lost_decode_instance_cancels_the_prompt(make: Callable[..., Cluster]) -> None:
     cluster = make()
-    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    cluster.chooser._policy = _Scripted()
     prefill = await cluster.add("p", role="prefill", eager=False)
     decode = await cluster.add("d", role="decode", eager=False)
     reading = Reading(cluster, request())
@@ -401,7 +402,7 @@ async def test_a_lost_decode_instance_cancels_the_prompt(make: Callable[..., Clu
 
 async def test_prompt_logprobs_are_not_divided(make: Callable[..., Cluster]) -> None:
     cluster = make()
-    cluster.chooser._policy = _Scripted()  # type: ignore[assignment]
+    cluster.chooser._policy = _Scripted()
     prefill = await cluster.add("p", role="prefill")
     decode = await cluster.add("d", role="decode")
     await Reading(cluster, request(params={"prompt_logprobs": 1})).end()

@@ -173,6 +173,23 @@ def test_inlay_leaves_the_turns_of_a_conversation_where_they_are() -> None:
         assert decision.replicate is None and decision.prefill == 0
 
 
+def test_inlay_remembers_what_was_sent_and_not_what_was_refused() -> None:
+    policy, state = make_policy("inlay"), state_of("both", pages=10)
+    digests = b"".join(i.to_bytes(16, "little") for i in range(100))
+    asked = request(1600, digests=digests)
+
+    def lost_s() -> float:
+        decision = policy.choose(asked, matches(0), state, 0.0)
+        assert decision.terms is not None
+        return float(decision.terms.columns["lost_s"][0])
+
+    assert lost_s() == 0
+    assert lost_s() == 0  # nobody has it since nobody was to compute it
+    for now_s in (0.0, 1.0):
+        policy.sent(asked, policy.choose(asked, matches(0), state, now_s), now_s)
+    assert lost_s() > 0
+
+
 def test_a_prompt_that_the_decode_instance_has_is_not_divided(policy: Policy) -> None:
     state = state_of("prefill", "decode")
     decision = policy.choose(request(1600), matches(100, 100), state, 0.0)

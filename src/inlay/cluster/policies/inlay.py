@@ -127,11 +127,16 @@ class Inlay(Policy):
         replicate = None
         if given:
             replicate = self._replicate(request, source, slot, blocks_S, cost_S, state, now_s)
-        seen.add(request.digests, best, now_s + wait_S.item(slot) + work_S.item(slot))
         return decide(
             self, request, slot, blocks_S, state, now_s, columns,
-            replicate=replicate, decode=decode,
+            replicate=replicate, decode=decode, held_blocks=best,
         )  # fmt: skip
+
+    def sent(self, request: RequestView, decision: Decision, now_s: float) -> None:
+        """Remember what is computed now, or soon."""
+        assert self._seen is not None
+        ready_s = now_s + decision.wait_s + decision.work_s
+        self._seen.add(request.digests, decision.held_blocks, ready_s)
 
     def _decoding(
         self, request: RequestView, blocks_S: Blocks, state: ClusterState

@@ -45,6 +45,9 @@ class Policy(ABC):
             return Decision(policy=self.name, refusal=_NOBODY)
         return self._choose(request, reusable(request, matches_S, state), state, now_s)
 
+    def sent(self, request: RequestView, decision: Decision, now_s: float) -> None:
+        """A request was sent where a decision of this policy says; some remember it."""
+
     @abstractmethod
     def _choose(
         self, request: RequestView, blocks_S: Blocks, state: ClusterState, now_s: float
@@ -150,6 +153,7 @@ def decide(
     copy: Copy | None = None,
     replicate: Copy | None = None,
     decode: int = NOWHERE,
+    held_blocks: int = 0,
 ) -> Decision:
     """The decision for a prefill at `slot`, with what is to be expected of it.
 
@@ -160,6 +164,7 @@ def decide(
         blocks_S: reusable blocks.
         columns: what was compared, `cost` among it.
         decode: where to decode if the slot only computes prompts; chosen here if `NOWHERE`.
+        held_blocks: of the decision, for `Policy.sent`.
     """
     if not state.splits[slot]:
         decode = slot
@@ -197,6 +202,7 @@ def decide(
         decode=decode,
         reused_blocks=num_blocks,
         loaded_blocks=loaded,
+        held_blocks=held_blocks,
         copy=copy,
         replicate=replicate,
         ttft_s=ttft_s,
