@@ -121,6 +121,11 @@ class Instance:
         return self.member.name
 
     @property
+    def reached(self) -> bool:
+        """Whether it is not known to be out of reach; see `InstanceLink`."""
+        return self._link.reached
+
+    @property
     def takes_requests(self) -> bool:
         """Whether new ones may be sent there."""
         return self.slot is not None and self.member.state == "ready"

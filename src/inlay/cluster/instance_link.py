@@ -31,7 +31,8 @@ _REFUSED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-_WATCHED = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED
+_CONNECTING = zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED
+_WATCHED = _CONNECTING | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FromInstance).decode
 
@@ -57,6 +58,8 @@ class InstanceLink:
 
     Attributes:
         state: in words: `connecting`, `connected`, or why it is neither.
+        reached: not known to be out of reach: its machine takes our connection, whether or not the
+            instance answers.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class InstanceLink:
         self._owner = owner
         self._closed = False
         self.state = "connecting"
+        self.reached = True
         self._open()
 
     def send(self, message: ToInstance) -> bool:
@@ -127,7 +131,9 @@ class InstanceLink:
 
     def _happened(self, frames: list[bytes]) -> None:
         event = parse_monitor_message(frames)["event"]
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        if event & _CONNECTING:
+            self.reached = event == zmq.EVENT_CONNECTED
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.state = "connected"
         elif event & _REFUSED:
             self.state = "refuses the connection: is the secret the same?"

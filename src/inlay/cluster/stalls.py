@@ -2,7 +2,8 @@
 
 An instance reports its load after each step, and each second when there is nothing to do. One that
 has reported nothing for longer than any step may take is as good as lost: its requests go
-elsewhere, and whoever started it is told to start it again.
+elsewhere, and whoever started it is told to start it again. One whose machine cannot be reached may
+be well: others may reach it.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class StallWatch:
     def check(self, passed_s: float) -> None:
         """So much time has passed since the last check."""
         for instance in self._instances:
-            if instance.silent_s is None:
+            if instance.silent_s is None or not instance.reached:
                 continue
             instance.silent_s += passed_s
             if instance.silent_s >= self._limit_s(instance):

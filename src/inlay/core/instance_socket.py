@@ -96,6 +96,7 @@ def _watch(socket: "zmq.Socket[bytes]", host: str) -> None:
     socket.setsockopt(zmq.HEARTBEAT_IVL, int(1000 * HEARTBEAT_S))
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * SILENCE_S))
     socket.setsockopt(zmq.TCP_MAXRT, int(1000 * _STUCK_S))
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, int(1000 * SILENCE_S))
 
 
 def _private_key(secret: str, address: str) -> bytes:

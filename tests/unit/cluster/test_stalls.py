@@ -68,6 +68,20 @@ async def test_requests_of_one_that_stands_still_go_on_elsewhere(
     await still.until(Subscribe, count=2)
 
 
+async def test_one_that_cannot_be_reached_is_not_told_of(make: Callable[..., Cluster]) -> None:
+    cluster = make()
+    gone = await cluster.add("a")
+    instance = cluster.instances.find("a")
+    assert instance is not None and instance.reached
+    gone.close()
+    while instance.reached:
+        await asyncio.sleep(0.001)
+    watched = Watched(cluster)
+    for _ in range(40):
+        watched.watch.check(1.0)
+    assert not watched.stalled
+
+
 async def test_long_steps_are_waited_for(make: Callable[..., Cluster]) -> None:
     cluster = make()
     await cluster.add("a")
