@@ -85,6 +85,20 @@ class Stalled(msgspec.Struct, frozen=True, array_like=True, tag=True):
     silent_s: float
 
 
+class Differs(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A dispatcher sends an instance nothing, since it is not like the others.
+
+    Attributes:
+        run: of the instance; another one may be used.
+        difference: in words.
+    """
+
+    dispatcher: str
+    instance: str
+    run: int
+    difference: str
+
+
 class Scale(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Have `count` instances in a group; done when the new ones are ready and others gone."""
 
@@ -131,6 +145,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         since_s: for how long it has been in its state.
         note: why it was started last, or why it does not run; empty where all went well.
         log: the file of its log, on the supervisor's machine.
+        refused: why dispatchers send it nothing, though it is ready; empty where they do.
     """
 
     name: str
@@ -145,6 +160,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     since_s: float = 0.0
     note: str = ""
     log: str = ""
+    refused: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -181,7 +197,9 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
     message: str
 
 
-ToSupervisor = Follow | Drained | Stalled | Scale | Drain | ChangeRole | StatusRequest | Stop
+ToSupervisor = (
+    Follow | Drained | Stalled | Differs | Scale | Drain | ChangeRole | StatusRequest | Stop
+)
 FromSupervisor = Roster | Status | Done | Refused
 
 

@@ -12,6 +12,7 @@ import zmq
 
 from inlay.cluster.control import (
     ChangeRole,
+    Differs,
     Done,
     Drain,
     Drained,
@@ -93,6 +94,10 @@ class ControlServer:
                 supervisor.drained(message.dispatcher, message.instance, message.run)
             case Stalled():
                 supervisor.stalled(message.instance, message.run, message.silent_s)
+            case Differs():
+                supervisor.differs(
+                    message.dispatcher, message.instance, message.run, message.difference
+                )
             case StatusRequest():
                 self._send(peer, supervisor.status())
             case Scale():

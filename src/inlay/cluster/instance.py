@@ -74,6 +74,10 @@ class Owner(Protocol):
         """It has said what it is, for the first time or again."""
         ...
 
+    def refused(self, instance: "Instance") -> None:
+        """It is of no use; its `difference` says why."""
+        ...
+
     def learn(self, instance: "Instance", message: KvSnapshot | KvEvents | LoadReport) -> None:
         """It says what it has, or has to do."""
         ...
@@ -211,6 +215,9 @@ class Instance:
         """See `LinkOwner`."""
         log.warning("instance %s: %s", self.name, reason)
         self._forget(EngineError(f"{self.name}: {reason}"))
+        if self._link.closed:  # it would be of no use after another try
+            self.difference = reason
+            self._owner.refused(self)
 
     def _forget(self, error: InlayError) -> None:
         self.info = self.report = self.progress = None

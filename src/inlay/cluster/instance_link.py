@@ -58,6 +58,7 @@ class InstanceLink:
 
     Attributes:
         state: in words: `connecting`, `connected`, or why it is neither.
+        closed: it connects no more.
         reached: not known to be out of reach: its machine takes our connection, whether or not the
             instance answers.
     """
@@ -68,7 +69,7 @@ class InstanceLink:
         self._connect = connect
         self._hello = _encode(Subscribe(dispatcher))
         self._owner = owner
-        self._closed = False
+        self.closed = False
         self.state = "connecting"
         self.reached = True
         self._open()
@@ -86,8 +87,8 @@ class InstanceLink:
 
     def close(self) -> None:
         """Leave; the instance cancels what it does for us. The owner hears nothing more."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._shut()
 
     def _open(self) -> None:
@@ -139,7 +140,7 @@ class InstanceLink:
             self.state = "refuses the connection: is the secret the same?"
         elif event == zmq.EVENT_DISCONNECTED:
             self._socket.receive()  # what came before the end counts
-            if not self._closed:
+            if not self.closed:
                 self.renew("its connection was lost")
 
     def _give_up(self, reason: str) -> None:

@@ -7,7 +7,7 @@ depend are listed with the difference and get no requests.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.compatibility import difference
@@ -35,6 +35,7 @@ class Instances:
         handler: of requests; set it before the first roster.
         secret: of the deployment, by which blocks are named.
         name: the dispatcher's.
+        refused: told of an instance that gets no requests, with its `difference`.
 
     Attributes:
         loads: how loaded they were of late.
@@ -44,13 +45,21 @@ class Instances:
     handler: Handler
 
     def __init__(
-        self, chooser: Chooser, connect: Connect, *, secret: bytes, name: str, clock: Clock
+        self,
+        chooser: Chooser,
+        connect: Connect,
+        *,
+        secret: bytes,
+        name: str,
+        clock: Clock,
+        refused: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
         self._chooser = chooser
         self._connect = connect
         self._secret = secret
         self._name = name
         self._clock = clock
+        self._refused = refused
         self._present: dict[str, Instance] = {}
         self._members: dict[str, Member] = {}
         self._slots: dict[int, Instance] = {}
@@ -145,7 +154,7 @@ class Instances:
             self.reference = info
         instance.difference = difference(self.reference, info, self._secret)
         if instance.difference:
-            log.error("instance %s is refused: %s", instance.name, instance.difference)
+            self.refused(instance)
             return
         if instance.slot is None:
             instance.slot = self._chooser.join(info, self._clock.now())
@@ -155,6 +164,11 @@ class Instances:
             self._chooser.changed(instance.slot, info)
         self._settle(instance)
         self._wake()
+
+    def refused(self, instance: Instance) -> None:
+        """An instance is of no use."""
+        log.error("instance %s is refused: %s", instance.name, instance.difference)
+        self._refused(instance)
 
     def learn(self, instance: Instance, message: KvSnapshot | KvEvents | LoadReport) -> None:
         """An instance says what it has, or has to do."""

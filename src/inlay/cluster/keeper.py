@@ -49,6 +49,7 @@ class Keeper:
         address: where it is reached, empty until it said so.
         process: what runs, or None.
         failure: why it was given up.
+        refused: of dispatchers that send this run nothing: why.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Keeper:
         self.address = ""
         self.process: Running | None = None
         self.failure: InlayError | None = None
+        self.refused: dict[str, str] = {}
         self._launcher = launcher
         self._config = config
         self._watcher = watcher
@@ -131,6 +133,7 @@ class Keeper:
             since_s=self._clock.now() - self._since_s,
             note=self._note,
             log=self._launcher.log_file(spec.name),
+            refused=next(iter(self.refused.values()), ""),
         )
 
     async def _keep(self) -> None:
@@ -183,6 +186,7 @@ class Keeper:
         finally:
             late.cancel()
             self.process = None
+            self.refused.clear()
         if self._reason is not None:
             how = f"failed: {self._reason.message}"
         self._log_end = tuple(process.log_end())

@@ -9,6 +9,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from inlay.cluster.control import (
     ChangeRole,
+    Differs,
     Drained,
     Follow,
     FromSupervisor,
@@ -59,6 +60,10 @@ class RosterLink:
     def stalled(self, instance: str, run: int, silent_s: float) -> None:
         """An instance stands still: it is to be started again."""
         self._send(Stalled(instance, run, silent_s))
+
+    def differs(self, instance: str, run: int, difference: str) -> None:
+        """We send an instance nothing, since it is not like the others."""
+        self._send(Differs(self._dispatcher, instance, run, difference))
 
     def change_role(self, instance: str, role: Role) -> None:
         """Ask that an instance has another role; the roster says when it has."""

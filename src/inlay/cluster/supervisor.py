@@ -163,6 +163,8 @@ class Supervisor:
     def unfollow(self, dispatcher: str) -> None:
         """A dispatcher is gone, and its requests with it."""
         self._followers.discard(dispatcher)
+        for keeper in self._instances():
+            keeper.refused.pop(dispatcher, None)
         for instance in self._empty:
             self._check_empty(instance)
 
@@ -178,6 +180,14 @@ class Supervisor:
         keeper = self._keepers.get(instance)
         if keeper is not None and keeper.run == run and keeper.state in ("ready", "draining"):
             keeper.restart(f"it said nothing for {silent_s:g} s")
+
+    def differs(self, dispatcher: str, instance: str, run: int, difference: str) -> None:
+        """A dispatcher sends an instance nothing, since it is not like the others."""
+        keeper = self._keepers.get(instance)
+        if keeper is not None and keeper.run == run and keeper.state in ("ready", "draining"):
+            if difference not in keeper.refused.values():
+                self.changed(keeper, f"{instance} is refused: {difference}")
+            keeper.refused[dispatcher] = difference
 
     def changed(self, keeper: Keeper, text: str) -> None:
         """A process did; see `inlay.cluster.keeper.Watcher`."""

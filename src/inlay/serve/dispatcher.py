@@ -91,6 +91,7 @@ class DispatcherProcess:
             secret=setup.secret.encode(),
             name=setup.name,
             clock=self._clock,
+            refused=self._refused,
         )
         self.dispatcher = Dispatcher(
             self.instances,
@@ -182,6 +183,10 @@ class DispatcherProcess:
         if self._roster is not None:
             self._roster.close()
         self._context.term()
+
+    def _refused(self, instance: Instance) -> None:
+        if self._roster is not None:
+            self._roster.differs(instance.name, instance.member.run, instance.difference)
 
     def _stalled(self, instance: Instance, silent_s: float) -> None:
         if self._roster is not None:

@@ -39,8 +39,14 @@ class Cluster:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.clock = FakeClock(100.0)
         self.chooser = Chooser(make_policy("round_robin"))
+        self.refused: list[tuple[str, str]] = []
         self.instances = Instances(
-            self.chooser, self._connect, secret=SECRET, name="d0", clock=self.clock
+            self.chooser,
+            self._connect,
+            secret=SECRET,
+            name="d0",
+            clock=self.clock,
+            refused=lambda one: self.refused.append((one.name, one.difference)),
         )
         self.drained: list[str] = []
         self.dispatcher = Dispatcher(

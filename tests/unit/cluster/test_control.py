@@ -11,6 +11,7 @@ import zmq
 
 from inlay.cluster.control import (
     ChangeRole,
+    Differs,
     Done,
     Drain,
     Drained,
@@ -84,8 +85,14 @@ async def test_a_dispatcher_follows_the_roster(tmp_path: Path) -> None:
         draining = asyncio.ensure_future(command(tmp_path, Drain("decode-1")))
         third = await dispatcher.roster()
         assert (third.members[2].state, third.number) == ("draining", first.number + 2)
+        dispatcher.send(Differs(dispatcher.name, "prefill-0", 1, "another model"))
         dispatcher.send(Drained(dispatcher.name, "decode-1", 1))
         assert await draining == Done("decode-1 is gone")
+        found = await command(tmp_path, StatusRequest())
+        assert isinstance(found, Status)
+        assert [one.refused for one in found.processes if one.name == "prefill-0"] == [
+            "another model"
+        ]
         dispatcher.close()
 
 

@@ -21,6 +21,7 @@ from inlay.core.failures import failure_output
 from inlay.core.instance_messages import KvLost, KvTarget, SetRole
 from inlay.core.messages import (
     CancelRequest,
+    EngineFailure,
     GenerateRequest,
     RequestOutput,
     ResetPrefixCache,
@@ -248,6 +249,20 @@ async def test_an_instance_that_differs_is_refused(
         await Reading(cluster, request(f"r{number}")).end()
     assert not other.requests
     assert said in cluster.instances.describe()
+    ((name, difference),) = cluster.refused
+    assert name == "b" and said in difference
+
+
+async def test_an_instance_that_says_it_is_of_no_use_is_refused(
+    make: Callable[..., Cluster],
+) -> None:
+    cluster = make()
+    one = await cluster.add("a")
+    one.tell(EngineFailure("instance_version", "it speaks protocol 9"))
+    while not cluster.refused:
+        await asyncio.sleep(0.001)
+    assert cluster.refused == [("a", "it speaks protocol 9")]
+    assert cluster.instances.state("a") == "refused: it speaks protocol 9"
 
 
 async def test_a_draining_instance_ends_what_it_has(make: Callable[..., Cluster]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from inlay.cluster.control import (
+    Differs,
     Drained,
     Follow,
     Roster,
@@ -70,6 +71,9 @@ async def test_it_follows_and_outlives_the_supervisor(
     link.drained("p0", 3)
     await supervisor.until(2)
     assert supervisor.heard[1] == Drained("d0", "p0", 3)
+    link.differs("p0", 3, "another model")
+    await supervisor.until(3)
+    assert supervisor.heard[2] == Differs("d0", "p0", 3, "another model")
     supervisor.close()
     again = SupervisorStandIn(context, address)
     await again.until(1)

@@ -322,6 +322,27 @@ async def test_an_instance_that_stands_still_is_started_again() -> None:
         assert world.states()["decode-0"] == "ready"
 
 
+async def test_an_instance_that_dispatchers_refuse_is_shown() -> None:
+    async with running() as world:
+
+        def refused() -> list[str]:
+            return [one.refused for one in world.supervisor.status().processes if one.refused]
+
+        world.supervisor.differs("dispatcher-0", "decode-0", 2, "of another run")
+        assert not refused()
+        for dispatcher in ("dispatcher-0", "dispatcher-1"):
+            world.supervisor.differs(dispatcher, "decode-0", 1, "weight_format is int4")
+        assert refused() == ["weight_format is int4"]
+        assert world.said.count("decode-0 is refused: weight_format is int4") == 1
+        world.supervisor.unfollow("dispatcher-0")
+        assert refused()
+        world.supervisor.unfollow("dispatcher-1")
+        assert not refused()
+        world.supervisor.differs("dispatcher-0", "decode-0", 1, "weight_format is int4")
+        await world.end("decode-0")
+        assert not refused()
+
+
 async def test_a_process_that_waits_to_be_started_again_is_stopped_at_once() -> None:
     async with running() as world:
         await world.end("decode-0")

@@ -6,7 +6,9 @@ from rich.text import Text
 
 from inlay.cluster.control import Status
 
-_STYLES = {"ready": "green", "starting": "yellow", "draining": "yellow", "gone": "red"}
+_STYLES = {
+    "ready": "green", "starting": "yellow", "draining": "yellow", "refused": "red", "gone": "red",
+}  # fmt: skip
 
 
 def status_table(found: Status) -> RenderableType:
@@ -23,9 +25,10 @@ def status_table(found: Status) -> RenderableType:
         right = name in ("for", "pid", "starts")
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for one in found.processes:
+        state = "refused" if one.refused else one.state
         table.add_row(
             Text(one.name),
-            Text(one.state, style=_STYLES[one.state]),
+            Text(state, style=_STYLES[state]),
             duration(one.since_s),
             one.role or one.kind,
             str(one.pid or "-"),
@@ -34,7 +37,10 @@ def status_table(found: Status) -> RenderableType:
             *([Text(one.where)] if machines else []),
         )
     notes = [Text(f"{one.name} {one.note}") for one in found.processes if one.note]
-    return Group(head, table, *notes)
+    refused = [
+        Text(f"{one.name} is refused: {one.refused}") for one in found.processes if one.refused
+    ]
+    return Group(head, table, *notes, *refused)
 
 
 def duration(seconds: float) -> str:

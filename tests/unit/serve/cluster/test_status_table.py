@@ -25,15 +25,21 @@ def test_each_process_has_a_row() -> None:
                 name="dispatcher-0", kind="dispatcher", state="ready", pid=12, run=1, since_s=250,
                 address="http://127.0.0.1:8000",
             ),
+            ProcessStatus(
+                name="decode-1", kind="instance", role="decode", state="ready", run=1,
+                refused="the model's fingerprint is g",
+            ),
         ),
     )  # fmt: skip
     output = io.StringIO()
     Console(file=output, width=80).print(status_table(found))
-    head, _, first, second, note = (line.split() for line in output.getvalue().splitlines())
+    head, _, first, second, third, note, refused = (line.split() for line in output.getvalue().splitlines())
     assert " ".join(head).startswith("chat serves org/model at http://127.0.0.1:8000, up 5 min")
     assert first == ["decode-0", "starting", "2", "s", "decode", "-", "3", "b"]
     assert second[-3:] == ["12", "1", "127.0.0.1:8000"]
+    assert third[:2] == ["decode-1", "refused"]
     assert " ".join(note) == "decode-0 was killed by SIGKILL"
+    assert " ".join(refused) == "decode-1 is refused: the model's fingerprint is g"
 
 
 @pytest.mark.parametrize(
