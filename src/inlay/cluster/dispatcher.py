@@ -268,7 +268,8 @@ class Dispatcher:
         if self._num_waiting >= self._config.max_waiting:
             raise OverloadedError(
                 f"{self._num_waiting} requests wait for an instance, the limit is "
-                f"{self._config.max_waiting}: try again later"
+                f"{self._config.max_waiting}: try again later",
+                self.instances.retry_after_s,
             )
         self._num_waiting += 1
         try:

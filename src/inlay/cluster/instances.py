@@ -14,6 +14,7 @@ from inlay.cluster.compatibility import difference
 from inlay.cluster.control import Member, Roster
 from inlay.cluster.instance import Connect, Handler, Instance
 from inlay.cluster.loads import Loads
+from inlay.cluster.returns import Returns
 from inlay.core.clock import Clock
 from inlay.core.errors import InlayError, NoInstanceError
 from inlay.core.instance_messages import (
@@ -64,6 +65,7 @@ class Instances:
         self._members: dict[str, Member] = {}
         self._slots: dict[int, Instance] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        self._returns = Returns()
         self.loads = Loads()
         self.reference: InstanceInfo | None = None
 
@@ -78,6 +80,11 @@ class Instances:
     def usable(self) -> bool:
         """Whether any instance takes requests."""
         return any(instance.takes_requests for instance in self._slots.values())
+
+    @property
+    def retry_after_s(self) -> float:
+        """When it makes sense to try again, while no instance takes requests."""
+        return self._returns.expected_s(self._clock.now())
 
     def describe(self) -> str:
         """How each instance is, in one line."""
@@ -117,7 +124,8 @@ class Instances:
             await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise NoInstanceError(
-                f"no instance takes requests ({self.describe()}): try again later"
+                f"no instance takes requests ({self.describe()}): try again later",
+                self.retry_after_s,
             ) from None
         finally:
             self._waiting.discard(future)
@@ -125,6 +133,10 @@ class Instances:
     def follow(self, roster: Roster) -> None:
         """Be connected to those, and only those, that the roster has."""
         members = {member.name: member for member in roster.members if member.state != "gone"}
+        for name in self._members.keys() - members.keys():
+            self._returns.forget(name)
+        for name in members.keys() - self._members.keys():
+            self._returns.away(name, self._clock.now())
         self._members = members
         self.loads.keep(members.keys())
         for instance in self:
@@ -159,6 +171,7 @@ class Instances:
         if instance.slot is None:
             instance.slot = self._chooser.join(info, self._clock.now())
             self._slots[instance.slot] = instance
+            self._returns.back(instance.name, self._clock.now())
             log.info("instance joined", extra={"instance": info.name, "run": info.run_id})
         else:
             self._chooser.changed(instance.slot, info)
@@ -187,6 +200,8 @@ class Instances:
         self.handler.lost(instance, error)
         if instance.slot is not None:
             del self._slots[instance.slot]
+            if instance.name in self._members:
+                self._returns.away(instance.name, self._clock.now())
             self._chooser.leave(instance.slot)
             instance.slot = None
 

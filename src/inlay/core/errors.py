@@ -211,10 +211,18 @@ class EngineDiedError(EngineError):
 
 
 class NoInstanceError(EngineError):
-    """No instance of a deployment takes requests; the message says how each one is."""
+    """No instance of a deployment takes requests; the message says how each one is.
+
+    Attributes:
+        retry_after_s: when one is expected, in seconds.
+    """
 
     code = "no_instance"
     http_status = 503
+
+    def __init__(self, message: str, retry_after_s: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class DeploymentError(InlayError):

@@ -218,8 +218,9 @@ async def test_it_waits_so_long_and_says_what_is_missing(make: Callable[..., Clu
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError, match="1 requests wait for an instance"):
         await Reading(cluster, request("r2")).end()
-    with pytest.raises(NoInstanceError, match="a is starting"):
+    with pytest.raises(NoInstanceError, match="a is starting") as caught:
         await waiting.end()
+    assert caught.value.retry_after_s == 5.0
     with pytest.raises(NoInstanceError):
         _ = cluster.dispatcher.info
 
@@ -263,6 +264,28 @@ async def test_an_instance_that_says_it_is_of_no_use_is_refused(
         await asyncio.sleep(0.001)
     assert cluster.refused == [("a", "it speaks protocol 9")]
     assert cluster.instances.state("a") == "refused: it speaks protocol 9"
+
+
+async def test_a_client_comes_back_when_an_instance_is_expected(
+    make: Callable[..., Cluster],
+) -> None:
+    cluster = make(instance_wait_s=0.02)
+    cluster.states["a"] = "starting"
+    one = cluster.stand_ins["a"] = InstanceStandIn(cluster.context, "a")
+    cluster.follow()
+    cluster.clock.advance(30.0)
+    cluster.states["a"] = "ready"
+    cluster.follow()
+    while not cluster.instances.usable:
+        await asyncio.sleep(0.001)
+    one.close()
+    while cluster.instances.usable:
+        await asyncio.sleep(0.001)
+    for after_s, expected_s in ((12.0, 18.0), (17.5, 1.0), (1.0, 5.0)):
+        cluster.clock.advance(after_s)
+        with pytest.raises(NoInstanceError) as caught:
+            await Reading(cluster, request(f"r{after_s}")).end()
+        assert caught.value.retry_after_s == pytest.approx(expected_s)
 
 
 async def test_a_draining_instance_ends_what_it_has(make: Callable[..., Cluster]) -> None:

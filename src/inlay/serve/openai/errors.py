@@ -10,6 +10,7 @@ from inlay.core.errors import (
     AdmissionError,
     ArgumentError,
     InlayError,
+    NoInstanceError,
     OverloadedError,
     RequestError,
 )
@@ -83,7 +84,7 @@ def describe(error: BaseException) -> tuple[int, dict[str, object], dict[str, st
         message = f"internal error ({type(error).__name__}); the server's log has the details"
         return 500, error_object(500, message, "internal_error", None), {}
     headers: dict[str, str] = {}
-    if isinstance(error, OverloadedError | AdmissionError):
+    if isinstance(error, OverloadedError | AdmissionError | NoInstanceError):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     elif error.http_status == 503:
         headers["Retry-After"] = "5"
