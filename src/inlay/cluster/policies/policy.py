@@ -45,7 +45,9 @@ class Policy(ABC):
             return Decision(policy=self.name, refusal=_NOBODY)
         return self._choose(request, reusable(request, matches_S, state), state, now_s)
 
-    def sent(self, request: RequestView, decision: Decision, now_s: float) -> None:
+    def sent(  # noqa: B027 - most remember nothing
+        self, request: RequestView, decision: Decision, now_s: float
+    ) -> None:
         """A request was sent where a decision of this policy says; some remember it."""
 
     @abstractmethod

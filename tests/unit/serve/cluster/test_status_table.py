@@ -33,7 +33,9 @@ def test_each_process_has_a_row() -> None:
     )  # fmt: skip
     output = io.StringIO()
     Console(file=output, width=80).print(status_table(found))
-    head, _, first, second, third, note, refused = (line.split() for line in output.getvalue().splitlines())
+    head, _, first, second, third, note, refused = (
+        line.split() for line in output.getvalue().splitlines()
+    )
     assert " ".join(head).startswith("chat serves org/model at http://127.0.0.1:8000, up 5 min")
     assert first == ["decode-0", "starting", "2", "s", "decode", "-", "3", "b"]
     assert second[-3:] == ["12", "1", "127.0.0.1:8000"]
