@@ -77,8 +77,10 @@ class Costs:
         peer_share, network_share: of `Device.peer_gbs` and `network_gbs` that exchanges reach.
         expands_latents: prompts are computed with the keys and values of each head, where that is
             quicker, as most engines do; Inlay's own never does.
-        two_batches: while half of a step's tokens travel between GPUs, these compute the other half
+        two_batches: while half of a step's tokens travel to experts, GPUs compute the other half
             (DeepSeek-V3, arXiv 2412.19437, section 3.4).
+        exchange_processors: the share of a GPU's processors that rows of prompts on their way take
+            from those that compute then: 20 of 132 (there, section 3.2.2). Decodes take none.
     """
 
     kernel_s: float = 3e-6
@@ -89,9 +91,10 @@ class Costs:
     network_share: float = 0.85
     expands_latents: bool = True
     two_batches: bool = False
+    exchange_processors: float = 20 / 132
 
     def __post_init__(self) -> None:
-        for name in ("kernel_s", "layer_kernels", "step_s", "exchange_s"):
+        for name in ("kernel_s", "layer_kernels", "step_s", "exchange_s", "exchange_processors"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"costs.{name} must be at least 0, got {getattr(self, name)}")
         for name in ("peer_share", "network_share"):
@@ -99,7 +102,14 @@ class Costs:
                 raise ConfigError(f"costs.{name} must be in 0..1, got {getattr(self, name)}")
 
 
-NO_COSTS = Costs(kernel_s=0, exchange_s=0, peer_share=1, network_share=1, expands_latents=False)
+NO_COSTS = Costs(
+    kernel_s=0,
+    exchange_s=0,
+    peer_share=1,
+    network_share=1,
+    expands_latents=False,
+    exchange_processors=0,
+)
 """Of `core.roofline`, which knows nothing but reading and computing."""
 
 

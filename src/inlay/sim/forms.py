@@ -61,11 +61,7 @@ def in_halves(part: Part) -> Part:
 
 
 def _needed(rows: list[FormRow]) -> Part:
-    """Those that no other one is at least as long as for all steps; of equals the first."""
-    kept: list[FormRow] = []
-    for row_F in rows:
-        if any((other_F >= row_F).all() for other_F in kept):
-            continue
-        kept = [other_F for other_F in kept if not (row_F >= other_F).all()]
-        kept.append(row_F)
-    return tuple(kept)
+    """Those that no other one is at least as long as for all steps; of equals one."""
+    rows_RF = np.unique(np.array(rows), axis=0)
+    covers_RR = (rows_RF[:, None] >= rows_RF).all(axis=2)
+    return tuple(rows_RF[covers_RR.sum(axis=0) == 1])

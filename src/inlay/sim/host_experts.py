@@ -1,7 +1,8 @@
 """Routed experts in the host's memory, which the processors compute beside the GPU.
 
 As in `core.roofline` the processors have their part of a layer's mixture while the GPU has shared
-and resident experts, or prompts' weights are brought to the GPU, whichever takes a full chunk less.
+and resident experts, or for prompts weights are brought to the GPU, whichever takes a full chunk
+less; shorter chunks are then computed so, too.
 With deferral the processors have a part of a decode's experts while the GPU is on its way to the
 next mixture: a layer takes as long as the slower of both, as in `core.deferral` after its first
 ones. How many experts are read is divided as tokens' choices are, which is a little less than it

@@ -2,7 +2,7 @@
 
 from inlay.sim import exchanges
 from inlay.sim.design import InstanceDesign
-from inlay.sim.forms import STEP, Part, in_halves, longest, summed
+from inlay.sim.forms import PROMPT, STEP, Part, in_halves, longest, summed
 from inlay.sim.host_experts import beside_host
 from inlay.sim.operators import operators
 from inlay.sim.step_time import StepTime
@@ -20,7 +20,8 @@ def step_time(design: InstanceDesign) -> StepTime:
         parts = [*operators(design).values(), *_launched(design)]
     routed = exchanges.routed(design)
     if routed and design.costs.two_batches:
-        parts = [longest([summed(map(in_halves, parts)), in_halves(routed)])]
+        slowed = tuple(design.costs.exchange_processors * row_F * PROMPT for row_F in routed)
+        parts = [longest([summed([*map(in_halves, parts), slowed]), in_halves(routed)])]
     elif routed:
         parts.append(routed)
     parts += exchanges.summed_up(design)

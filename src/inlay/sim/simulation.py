@@ -23,6 +23,7 @@ from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.trace import Trace
 from inlay.sim.world import DIGEST_BYTES, OUTCOME, Finished, FirstToken, Reported, World, names_of
 
+_Timed = tuple[StepTime, int, int]
 _Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]
 
 
@@ -50,22 +51,23 @@ class Simulation:
         token_bytes = max(kind.instance.token_bytes for kind in scenario.kinds)
         self.state = ClusterState(scenario.page_tokens, int(token_bytes * scenario.page_tokens))
         self._room: list[int] = []  # tokens that each instance can hold
-        timings: dict[StepTime, TimingModel] = {}
+        timings: dict[_Timed, TimingModel] = {}
         for kind in scenario.kinds:
             for _ in range(kind.count):
                 self._join(kind, timings)
 
-    def _join(self, kind: Kind, timings: dict[StepTime, TimingModel]) -> None:
+    def _join(self, kind: Kind, timings: dict[_Timed, TimingModel]) -> None:
         one = kind.instance
-        if one.step_time not in timings:
-            timings[one.step_time] = calibrated(one.step_time)
+        timed = (one.step_time, one.experts, one.experts_per_token)
+        if timed not in timings:
+            timings[timed] = calibrated(*timed)
         slot = self.world.add(one)
         self.index.add()
         self._room.append(one.num_pages * one.page_tokens)
         self.state.join(
             slot,
             kind.role,
-            timings[one.step_time],
+            timings[timed],
             TransferModel(
                 latency_s=self._scenario.link_latency_s, bandwidth=max(one.out_bytes_per_s, 1.0)
             ),

@@ -15,6 +15,7 @@ from inlay.cluster import timing
 from inlay.cluster.timing import Coefficients, TimingModel
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import StepSample
+from inlay.core.roofline import expected_experts
 
 FEATURES = (*timing.FEATURES, "logit_row", "expert")
 """What a step's time is linear in; the first six are those of `cluster.timing`.
@@ -68,10 +69,11 @@ class StepTime:
         return seconds_S
 
 
-def calibrated(step_time: StepTime) -> TimingModel:
+def calibrated(step_time: StepTime, experts: int = 0, experts_per_token: int = 0) -> TimingModel:
     """A timing model that has seen such steps: what `inlay calibrate` would find.
 
-    Experts are not among them: what all of them cost is in none of its six numbers.
+    Args:
+        experts, experts_per_token: of a layer; as many as tokens choose at random are read.
     """
     steps = [
         (tokens, tokens * context + tokens * (tokens + 1) // 2, rows, rows * context)
@@ -84,6 +86,9 @@ def calibrated(step_time: StepTime) -> TimingModel:
     x_SF = np.zeros((len(steps), NUM_FEATURES))
     x_SF[:, : timing.NUM_FEATURES] = timing.features(samples)
     x_SF[:, 6] = x_SF[:, 4] + (x_SF[:, 1] > 0)
+    x_SF[:, 7] = [
+        expected_experts(experts, experts_per_token, tokens + rows) for tokens, _, rows, _ in steps
+    ]
     seconds_S = step_time.seconds(x_SF)
     timed = [
         StepSample(*step, seconds=took)

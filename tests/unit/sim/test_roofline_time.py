@@ -182,7 +182,14 @@ def test_two_batches_hide_what_is_exchanged_and_read_twice():
         assert found <= max(2 * computed, exchanged + 2 * 58 * 1e-5) * (1 + 1e-9)
     # Many rows: what is read twice is nothing beside what is hidden.
     prompts = [(4096, 0)] * 16
-    assert seconds(both, prompts) < seconds(base, prompts)
+    hidden = seconds(both, prompts)
+    assert hidden < seconds(base, prompts)
+    # A tenth of what computes is away for as long as rows travel.
+    less = replace(both, costs=replace(both.costs, exchange_processors=0.1))
+    travels = replace(base, costs=replace(NO_COSTS, exchange_s=0))
+    exchanged = float(max(np.array(routed(travels)) @ step_of(base.shape, prompts)[0]))
+    assert seconds(less, prompts) == pytest.approx(hidden + 0.1 * exchanged)
+    assert seconds(less, contexts=[4000] * 64) == seconds(both, contexts=[4000] * 64)
 
 
 def test_launches_and_the_engine_take_their_time():

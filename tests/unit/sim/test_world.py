@@ -239,6 +239,13 @@ def test_bad_input_is_refused():
     assert not world.num_live
 
 
+def test_what_is_believed_of_steps_counts_experts():
+    """Half a second for each that is chosen, one of 512 by each token: nearly a line."""
+    step_time = StepTime(((tuple([1e-3] + [0.0] * 6 + [0.5]),),))
+    found = calibrated(step_time, experts=512, experts_per_token=1)
+    assert [found.decode_s(rows, 0) for rows in (8, 64)] == pytest.approx([4, 30], rel=0.3)
+
+
 def test_a_fitted_step_time_is_found_again():
     true = np.array([8e-3, 4e-5, 2e-9, 6e-3, 2e-5, 1e-8])
     found = calibrated(StepTime.fitted(true))
