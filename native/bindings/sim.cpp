@@ -1,5 +1,6 @@
 // The simulator's world; its typed door is inlay.sim.world.
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -22,9 +23,10 @@ namespace {
 using Parts = std::vector<std::vector<sim::Features>>;
 
 World* make_world(uint64_t seed, double news_delay_s, double report_s, double link_latency_s,
-                  double aim_timeout_s, double come_timeout_s, bool samples) {
-  return new World(
-      {seed, news_delay_s, report_s, link_latency_s, aim_timeout_s, come_timeout_s, samples});
+                  double aim_timeout_s, double come_timeout_s, double copy_timeout_s,
+                  bool samples) {
+  return new World({seed, news_delay_s, report_s, link_latency_s, aim_timeout_s, come_timeout_s,
+                    copy_timeout_s, samples});
 }
 
 std::size_t add_instance(World& self, uint32_t num_pages, uint32_t page_tokens,
@@ -45,9 +47,9 @@ std::size_t add_instance(World& self, uint32_t num_pages, uint32_t page_tokens,
                    in_bytes_per_s});
 }
 
-void advance_world(World& self, double until_s, SharedIndex* index) {
+bool advance_world(World& self, double until_s, SharedIndex* index) {
   if (index == nullptr) return self.advance(until_s, nullptr);
-  index->quick([&](cluster::PrefixIndex& known) { self.advance(until_s, &known); });
+  return index->quick([&](cluster::PrefixIndex& known) { return self.advance(until_s, &known); });
 }
 
 void submit_request(World& self, uint64_t request, double arrival_s, int32_t priority,
@@ -57,24 +59,34 @@ void submit_request(World& self, uint64_t request, double arrival_s, int32_t pri
               prefill, decode);
 }
 
+nb::tuple report_of(const sim::News& news) {
+  nb::list samples;
+  for (const sim::StepSample& step : news.samples)
+    samples.append(nb::make_tuple(step.prefill_tokens, step.prefill_pairs, step.decodes,
+                                  step.decode_context, step.seconds));
+  const sim::Load& load = news.load;
+  return nb::make_tuple(static_cast<int>(news.kind), news.heard_s, news.slot, load.waiting,
+                        load.running, load.receiving, load.prefill_tokens, load.context_tokens,
+                        load.pages_free, load.pages_cached, samples);
+}
+
 // Tuples, the first of which say what they are: what comes in small numbers and at once is looked
 // at one by one.
 nb::list take_news(World& self) {
   nb::list all;
   for (const sim::News& news : self.take_news()) {
-    if (news.kind != sim::News::kReport) {
-      all.append(nb::make_tuple(static_cast<int>(news.kind), news.heard_s, news.request,
-                                news.output_tokens));
-      continue;
+    const auto kind = static_cast<int>(news.kind);
+    switch (news.kind) {
+      case sim::News::kReport:
+        all.append(report_of(news));
+        break;
+      case sim::News::kSending:
+      case sim::News::kSent:
+        all.append(nb::make_tuple(kind, news.heard_s, news.slot, news.bytes, news.seconds));
+        break;
+      default:
+        all.append(nb::make_tuple(kind, news.heard_s, news.request, news.output_tokens));
     }
-    nb::list samples;
-    for (const sim::StepSample& step : news.samples)
-      samples.append(nb::make_tuple(step.prefill_tokens, step.prefill_pairs, step.decodes,
-                                    step.decode_context, step.seconds));
-    const sim::Load& load = news.load;
-    all.append(nb::make_tuple(static_cast<int>(news.kind), news.heard_s, news.slot, load.waiting,
-                              load.running, load.receiving, load.prefill_tokens,
-                              load.context_tokens, load.pages_free, load.pages_cached, samples));
   }
   return all;
 }
@@ -89,7 +101,7 @@ nb::bytes bytes_of_rows(const std::vector<Row>& rows) {
 void register_sim(nb::module_& sim) {
   nb::class_<World>(sim, "World")
       .def(nb::new_(&make_world), "seed"_a, "news_delay_s"_a, "report_s"_a, "link_latency_s"_a,
-           "aim_timeout_s"_a, "come_timeout_s"_a, "samples"_a)
+           "aim_timeout_s"_a, "come_timeout_s"_a, "copy_timeout_s"_a, "samples"_a)
       .def("add", add_instance, "num_pages"_a, "page_tokens"_a, "max_batch_tokens"_a,
            "max_running"_a, "prefill_chunk"_a, "step_time"_a, "noise"_a, "experts"_a,
            "experts_per_token"_a, "token_bytes"_a, "layers"_a, "out_bytes_per_s"_a,
@@ -97,6 +109,13 @@ void register_sim(nb::module_& sim) {
       .def("advance", advance_world, "until_s"_a, "index"_a.none())
       .def("submit", submit_request, "request"_a, "arrival_s"_a, "priority"_a, "prompt_tokens"_a,
            "output_tokens"_a, "blocks"_a, "prefill"_a, "decode"_a)
+      .def(
+          "copy",
+          [](World& self, const nb::bytes& blocks, std::size_t source, std::size_t target) {
+            return self.copy(chain_of(blocks), source, target);
+          },
+          "blocks"_a, "source"_a, "target"_a)
+      .def("take_back", &World::take_back, "request"_a, "slot"_a)
       .def("take_news", take_news)
       .def("take_outcomes", [](World& self) { return bytes_of_rows(self.take_outcomes()); })
       .def("keep_steps", &World::keep_steps)

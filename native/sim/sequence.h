@@ -27,11 +27,15 @@ struct Sequence {
   uint64_t request = 0;  // the caller's number
   uint16_t slot = 0;
   State state = State::kFinished;
-  bool begun = false;  // was scheduled once
+  bool begun = false;     // was scheduled once
+  bool answered = false;  // has put out a token at this instance
+  bool sends = false;     // its prompt is computed for another one
+  bool gone = false;      // was taken back, but is still in a step, or its prompt is landing
   uint32_t prompt_tokens = 0;
   uint32_t num_tokens = 0;     // prompt and output so far
   uint32_t computed = 0;       // leading tokens whose KV is in the pages
-  uint32_t output_tokens = 0;  // after so many it is finished; 0: it is computed for another one
+  uint32_t output_tokens = 0;  // after so many it is finished; a copy of blocks has none
+  uint32_t produced = 0;       // of its output before it came here, now a part of its prompt
   uint32_t cached_tokens = 0;  // of the prompt, that were not computed
   uint32_t preemptions = 0;
   uint32_t tokens_ahead = 0;  // to be computed, as seen when it began to wait
@@ -44,6 +48,8 @@ struct Sequence {
   Sequence* other = nullptr;    // the one that computes this one's prompt, or decodes it
   bool aimed = false;           // the receiver has pages for it
   double since_s = 0.0;         // when it began to wait for pages, or for what is computed
+  double due_s = 0.0;           // of a copy: when nobody waits for it any more
+  double asked_bytes = 0.0;     // of the pages that are to be filled
   uint32_t offered = 0;         // leading tokens that were sent, or need not be
   double streamed_bytes = 0.0;  // of the step that runs
   uint32_t flow = 0;

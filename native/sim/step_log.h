@@ -18,6 +18,9 @@ struct Gaps {
 
 class StepLog {
  public:
+  // In place of a step, where a sequence had its latest token at another instance.
+  static constexpr uint64_t kElsewhere = UINT64_MAX - 1;
+
   // A step ended; they are numbered from 0.
   void ended(double now_s) { ends_s_.push_back(now_s); }
   uint64_t latest() const { return first_ + ends_s_.size() - 1; }

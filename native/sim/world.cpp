@@ -13,13 +13,12 @@ namespace inlay::sim {
 namespace {
 
 constexpr double kIdleReport_s = 1.0;  // an idle instance says so, at the latest
-constexpr std::size_t kMaxSamples = 64;
 
 }  // namespace
 
 World::World(const WorldConfig& config) : config_(config) {
   for (const double seconds : {config.news_delay_s, config.report_s, config.link_latency_s,
-                               config.aim_timeout_s, config.come_timeout_s})
+                               config.aim_timeout_s, config.come_timeout_s, config.copy_timeout_s})
     if (!(seconds >= 0.0 && std::isfinite(seconds)))
       throw ArgumentError("world: times must be finite and not negative, got " +
                           std::to_string(seconds));
@@ -39,18 +38,24 @@ std::size_t World::add(const InstanceConfig& config) {
 }
 
 Instance& World::instance(std::size_t slot) {
-  if (slot >= places_.size())
-    throw ArgumentError("slot: there are " + std::to_string(places_.size()) + ", got " +
-                        std::to_string(slot));
+  config_of(slot);
   return places_[slot]->instance;
 }
 
-void World::advance(double until_s, cluster::PrefixIndex* index) {
+const InstanceConfig& World::config_of(std::size_t slot) const {
+  if (slot >= places_.size())
+    throw ArgumentError("slot: there are " + std::to_string(places_.size()) + ", got " +
+                        std::to_string(slot));
+  return places_[slot]->instance.config();
+}
+
+bool World::advance(double until_s, cluster::PrefixIndex* index) {
   if (std::isnan(until_s) || until_s < now_s_)
     throw ArgumentError("until_s: it is " + std::to_string(now_s_) + " already, got " +
                         std::to_string(until_s));
   const Event until{until_s, kSubmit, 0};
-  for (;;) {
+  bool heard = false;
+  while (!heard) {
     Event next = events_.empty() ? until : events_.top();
     const bool planned = !events_.empty() && until > next;
     if (!planned) next = until;
@@ -64,10 +69,12 @@ void World::advance(double until_s, cluster::PrefixIndex* index) {
     if (!planned) break;
     events_.pop();
     now_s_ = next.at_s;
+    heard = next.kind == kHeard;
     happen(next);
   }
-  if (std::isfinite(until_s)) now_s_ = until_s;
-  deliver(until_s, index);
+  if (!heard && std::isfinite(until_s)) now_s_ = until_s;
+  deliver(heard ? now_s_ : until_s, index);
+  return !heard;
 }
 
 void World::happen(const Event& event) {
@@ -85,6 +92,7 @@ void World::happen(const Event& event) {
       place(event.slot).report_due = false;
       if (!place(event.slot).instance.busy() && place(event.slot).untold) report(event.slot);
       return;
+    case kHeard:
     case kSubmit:
       return;
     case kStart:
@@ -95,23 +103,24 @@ void World::happen(const Event& event) {
 void World::submit(const Submission& request, std::size_t prefill, std::size_t decode) {
   require_fits(request, prefill);
   require_fits(request, decode);
-  if (prefill != decode && request.prompt_tokens > 1) return divide(request, prefill, decode);
-  Sequence& sequence = make(request, decode);
-  ++live_;
-  place(sequence.slot).instance.scheduler().add(sequence);
-  kick(sequence.slot);
-}
-
-void World::require_fits(const Submission& request, std::size_t slot) const {
-  if (slot >= places_.size())
-    throw ArgumentError("slot: there are " + std::to_string(places_.size()) + ", got " +
-                        std::to_string(slot));
-  const InstanceConfig& config = places_[slot]->instance.config();
-  const uint64_t tokens = uint64_t{request.prompt_tokens} + request.output_tokens;
   if (request.prompt_tokens == 0 || request.output_tokens == 0)
     throw ArgumentError("tokens: a request has at least one of each, got " +
                         std::to_string(request.prompt_tokens) + " and " +
                         std::to_string(request.output_tokens));
+  if (prefill != decode && request.prompt_tokens > 1) {
+    divide(request, prefill, decode);
+  } else {
+    Sequence& sequence = make(request, decode);
+    go_on(sequence);
+    place(sequence.slot).instance.scheduler().add(sequence);
+    kick(sequence.slot);
+  }
+  ++live_;
+}
+
+void World::require_fits(const Submission& request, std::size_t slot) const {
+  const InstanceConfig& config = config_of(slot);
+  const uint64_t tokens = uint64_t{request.prompt_tokens} + request.output_tokens;
   if (tokens > uint64_t{config.num_pages} * config.page_tokens)
     throw ArgumentError("a request of " + std::to_string(tokens) +
                         " tokens never fits on instance " + std::to_string(slot) + ", which has " +
@@ -149,6 +158,72 @@ Sequence& World::make(const Submission& request, std::size_t slot) {
   return sequence;
 }
 
+std::optional<uint32_t> World::take_back(uint64_t request, std::size_t slot) {
+  config_of(slot);
+  Sequence* sequence = find(request, static_cast<uint16_t>(slot));
+  if (sequence == nullptr) return std::nullopt;
+  place(sequence->slot).instance.log().pause(*sequence);
+  const uint32_t produced = sequence->produced + sequence->num_tokens - sequence->prompt_tokens;
+  begun_[request] = {produced, sequence->preemptions + 1, sequence->first_s, sequence->last_s,
+                     sequence->gaps};
+  withdraw(*sequence);
+  --live_;
+  return produced;
+}
+
+// A request that was taken back goes on here.
+void World::go_on(Sequence& sequence) {
+  const auto found = begun_.find(sequence.request);
+  if (found == begun_.end()) return;
+  Begun& begun = found->second;
+  sequence.produced = begun.produced;
+  sequence.preemptions = begun.preemptions;
+  sequence.first_s = begun.first_s;
+  sequence.last_s = begun.last_s;
+  sequence.last_step = sequence.run_begin = StepLog::kElsewhere;
+  sequence.gaps = std::move(begun.gaps);
+  begun_.erase(found);
+}
+
+Sequence* World::find(uint64_t request, uint16_t slot) {
+  Place& here = place(slot);
+  const auto wanted = [request](const Sequence* one) {
+    return one->request == request && !one->sends && !one->gone;
+  };
+  const auto search = [&wanted](const auto& all) -> Sequence* {
+    const auto found = std::find_if(all.begin(), all.end(), wanted);
+    return found == all.end() ? nullptr : *found;
+  };
+  Sequence* found = search(here.instance.scheduler().running());
+  if (found == nullptr) found = search(here.instance.scheduler().waiting());
+  if (found == nullptr) found = search(here.receiving);
+  return found;
+}
+
+// Out, wherever it is. A step that has begun computes it to its end, for nothing.
+void World::withdraw(Sequence& sequence) {
+  if (sequence.state == State::kReceiving) {
+    std::erase(place(sequence.slot).crowded, &sequence);
+    if (!landing(*sequence.other)) drop_sender(sequence);
+  }
+  if (sequence.other != nullptr || in_step(sequence)) {
+    sequence.gone = true;
+  } else {
+    remove(sequence);
+  }
+}
+
+bool World::in_step(const Sequence& sequence) {
+  return place(sequence.slot).instance.busy() && sequence.state == State::kRunning &&
+         sequence.chunk != Sequence::kNoChunk;
+}
+
+void World::remove(Sequence& sequence) {
+  place(sequence.slot).instance.scheduler().remove(sequence);
+  free(sequence);
+  kick(sequence.slot);
+}
+
 void World::free(Sequence& sequence) { unused_.push_back(&sequence); }
 
 void World::kick(uint16_t slot) {
@@ -174,12 +249,13 @@ void World::start(uint16_t slot) {
   }
   here.start_s = now_s_;
   for (const Chunk& chunk : here.instance.chunks())
-    if (chunk.sequence->output_tokens == 0) stream_begins(*chunk.sequence, chunk, seconds);
+    if (chunk.sequence->sends) stream_begins(*chunk.sequence, chunk, seconds);
   at(now_s_ + seconds, kEnd, slot);
 }
 
 void World::end(uint16_t slot) {
   Place& here = place(slot);
+  here.starting = true;  // the next step, when all of this one is settled
   if (keep_steps_) keep(slot);
   if (config_.samples) {
     if (here.samples.size() == kMaxSamples) here.samples.erase(here.samples.begin());
@@ -188,22 +264,26 @@ void World::end(uint16_t slot) {
   const std::span<const Chunk> chunks = here.instance.end(now_s_);
   for (const Chunk& chunk : chunks) here.instance.scheduler().computed(chunk);
   for (const Chunk& chunk : chunks) {
-    if (chunk.sequence->output_tokens == 0) {
+    Sequence& sequence = *chunk.sequence;
+    if (sequence.gone) {
+      remove(sequence);
+    } else if (sequence.sends) {
       computed_for_other(chunk);
+    } else if (chunk.samples() && sequence.output_tokens == 0) {
+      end_copy(sequence, true);
     } else if (chunk.samples()) {
-      token(*chunk.sequence);
+      token(sequence);
     }
   }
   here.instance.trim_log();
   tell_blocks(slot);
   here.untold = true;
   if (now_s_ >= here.reported_s + config_.report_s) report(slot);
-  here.starting = true;
   at(now_s_, kStart, slot);
 }
 
 void World::token(Sequence& sequence) {
-  const bool first = sequence.first_s < 0.0;
+  const bool first = !std::exchange(sequence.answered, true);
   place(sequence.slot).instance.log().token(sequence);
   ++sequence.num_tokens;
   if (first) {
@@ -235,83 +315,11 @@ void World::finish(Sequence& sequence) {
   news.kind = News::kFinished;
   news.slot = sequence.slot;
   news.request = sequence.request;
-  news.output_tokens = sequence.output_tokens;
+  news.output_tokens = sequence.produced + sequence.output_tokens;
   tell(std::move(news));
   instance.scheduler().remove(sequence);
   free(sequence);
   --live_;
-}
-
-void World::report(uint16_t slot) {
-  Place& here = place(slot);
-  here.reported_s = now_s_;
-  here.untold = false;
-  News news;
-  news.kind = News::kReport;
-  news.slot = slot;
-  news.load = here.instance.load();
-  news.load.receiving = static_cast<uint32_t>(here.receiving.size());
-  news.samples = std::exchange(here.samples, {});
-  tell(std::move(news));
-}
-
-void World::tell(News news) {
-  news.heard_s = now_s_ + config_.news_delay_s;
-  said_.push_back(std::move(news));
-}
-
-void World::tell_blocks(uint16_t slot) {
-  std::vector<BlockChange>& changes = place(slot).instance.cache().changes();
-  if (changes.empty()) return;
-  News news;
-  news.kind = News::kBlocks;
-  news.slot = slot;
-  news.changes = std::exchange(changes, {});
-  tell(std::move(news));
-}
-
-void World::deliver(double until_s, cluster::PrefixIndex* index) {
-  for (; !said_.empty() && said_.front().heard_s <= until_s; said_.pop_front()) {
-    News& news = said_.front();
-    if (news.kind != News::kBlocks) {
-      hear(std::move(news));
-      continue;
-    }
-    if (index == nullptr) continue;
-    const std::vector<BlockChange>& changes = news.changes;
-    for (std::size_t i = 0; i < changes.size();) {
-      const bool stored = changes[i].stored;
-      run_.clear();
-      for (; i < changes.size() && changes[i].stored == stored; ++i)
-        run_.push_back(changes[i].name);
-      index->apply(news.slot, stored,
-                   cluster::Chain({reinterpret_cast<const uint8_t*>(run_.data()),
-                                   run_.size() * sizeof(Digest)}));
-    }
-  }
-}
-
-// Of reports that nobody looked at in between, only the latest says something, but for its samples.
-void World::hear(News news) {
-  if (news.kind == News::kReport) {
-    std::size_t& latest = place(news.slot).heard_report;
-    if (latest < heard_.size()) {
-      std::vector<StepSample>& samples = heard_[latest].samples;
-      samples.insert(samples.end(), news.samples.begin(), news.samples.end());
-      if (samples.size() > kMaxSamples)
-        samples.erase(samples.begin(), samples.end() - static_cast<std::ptrdiff_t>(kMaxSamples));
-      news.samples = std::move(samples);
-      heard_[latest].kind = News::kOld;
-    }
-    latest = heard_.size();
-  }
-  heard_.push_back(std::move(news));
-}
-
-std::vector<News> World::take_news() {
-  for (const auto& one : places_) one->heard_report = SIZE_MAX;
-  std::erase_if(heard_, [](const News& news) { return news.kind == News::kOld; });
-  return std::exchange(heard_, {});
 }
 
 std::vector<Outcome> World::take_outcomes() { return std::exchange(outcomes_, {}); }
@@ -322,7 +330,7 @@ void World::keep(uint16_t slot) {
   const Place& here = place(slot);
   for (const Chunk& chunk : here.instance.chunks())
     kept_.push_back({here.instance.num_steps() - 1, here.start_s, now_s_, chunk.sequence->request,
-                     slot, chunk.start, chunk.stop, chunk.samples()});
+                     slot, chunk.start, chunk.stop, chunk.samples() && !chunk.sequence->gone});
 }
 
 void World::audit() const {

@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "../cluster/digest.h"
@@ -28,6 +30,7 @@ struct WorldConfig {
   double link_latency_s = 0.0;
   double aim_timeout_s = 60.0;    // a computed prompt waits so long for pages elsewhere
   double come_timeout_s = 600.0;  // and pages for a prompt
+  double copy_timeout_s = 10.0;   // and who asked for a copy for its blocks
   bool samples = true;            // reports have what steps took
 };
 
@@ -40,15 +43,27 @@ struct Submission {
   cluster::Chain blocks;  // full blocks of the prompt
 };
 
-// What an instance says. `request` and `slot` as the kind has them.
+// What an instance says. What else it has depends on the kind.
 struct News {
-  enum Kind : uint8_t { kFirst, kFinished, kReport, kBlocks, kOld };
+  enum Kind : uint8_t {
+    kFirst,
+    kFinished,
+    kReport,
+    kCopied,
+    kNotCopied,
+    kSending,
+    kSent,
+    kBlocks,
+    kOld
+  };
 
   double heard_s = 0.0;
   Kind kind = kFirst;
   uint16_t slot = 0;
-  uint64_t request = 0;
+  uint64_t request = 0;  // or number of a copy
   uint32_t output_tokens = 0;
+  double bytes = 0.0;     // to be sent by `slot`, or that it has sent
+  double seconds = -1.0;  // that sending took; -1: computing was a part of it, or it failed
   Load load;
   std::vector<StepSample> samples;
   std::vector<BlockChange> changes;
@@ -94,11 +109,19 @@ class World {
   std::size_t num_live() const { return live_; }
 
   // Runs all that comes before what is submitted at that time; not back. Infinite: until there is
-  // nothing to do. An index hears of blocks; its slots are those of the world.
-  void advance(double until_s, cluster::PrefixIndex* index);
+  // nothing to do. Or until it is heard that a copy has come or failed, for which somebody waits:
+  // then it returns false. An index hears of blocks; its slots are those of the world.
+  bool advance(double until_s, cluster::PrefixIndex* index);
   // A request goes to an instance, now; where `decode` is another one it gets the keys and values
   // of the prompt. Throws ArgumentError where an instance could never hold it, or no link is there.
   void submit(const Submission& request, std::size_t prefill, std::size_t decode);
+  // One instance sends the first blocks of a prompt, which it should have, to another one. Returns
+  // a number for the news of it.
+  uint64_t copy(cluster::Chain blocks, std::size_t source, std::size_t target);
+  // Takes a request away from where it is, or is to be, decoded. It may be submitted once more with
+  // its output so far as a part of its prompt. Returns how many tokens that is; nothing where it
+  // is not there, having finished.
+  std::optional<uint32_t> take_back(uint64_t request, std::size_t slot);
 
   // What was heard and what finished since the last call.
   std::vector<News> take_news();
@@ -116,8 +139,10 @@ class World {
   void audit() const;
 
  private:
+  static constexpr std::size_t kMaxSamples = 64;  // of a report
+
   // In the order in which they happen at one time.
-  enum Kind : uint8_t { kEnd, kTransfer, kTimeout, kReport, kSubmit, kStart };
+  enum Kind : uint8_t { kEnd, kTransfer, kTimeout, kReport, kHeard, kSubmit, kStart };
   struct Event {
     double at_s;
     Kind kind;
@@ -133,6 +158,14 @@ class World {
     double at_s;
     Sequence* sender;
   };
+  // What a request had that was taken back.
+  struct Begun {
+    uint32_t produced;
+    uint32_t preemptions;
+    double first_s;
+    double last_s;
+    std::vector<float> gaps;
+  };
   struct Place {
     explicit Place(const InstanceConfig& config, uint64_t seed, uint16_t slot)
         : instance(config, seed, slot) {}
@@ -145,6 +178,7 @@ class World {
     bool report_due = false;
     std::vector<Sequence*> receiving;
     std::deque<Sequence*> crowded;  // of them, those that wait for pages
+    std::vector<Sequence*> copies;  // that come here
     std::vector<StepSample> samples;
     std::size_t heard_report = SIZE_MAX;  // in `heard_`
   };
@@ -156,6 +190,11 @@ class World {
   void end(uint16_t slot);
   void token(Sequence& sequence);
   void finish(Sequence& sequence);
+  bool in_step(const Sequence& sequence);
+  void remove(Sequence& sequence);
+  Sequence* find(uint64_t request, uint16_t slot);
+  void withdraw(Sequence& sequence);
+  void go_on(Sequence& sequence);
   void report(uint16_t slot);
   void tell(News news);
   void tell_blocks(uint16_t slot);
@@ -165,11 +204,13 @@ class World {
 
   Sequence& make(const Submission& request, std::size_t slot);
   void free(Sequence& sequence);
+  const InstanceConfig& config_of(std::size_t slot) const;
   void require_fits(const Submission& request, std::size_t slot) const;
+  void require_links(std::size_t source, std::size_t target) const;
   Place& place(uint16_t slot) { return *places_[slot]; }
 
-  // Prompts computed for another instance: world_split.cpp.
-  void divide(const Submission& request, std::size_t prefill, std::size_t decode);
+  // Prompts computed for another instance, and copies: world_split.cpp.
+  Sequence& divide(const Submission& request, std::size_t prefill, std::size_t decode);
   bool reserve(Sequence& receiver);
   void poll_crowded(uint16_t slot);
   void drop_sender(Sequence& receiver);
@@ -177,10 +218,12 @@ class World {
   void stream_begins(Sequence& sender, const Chunk& chunk, double seconds);
   void stream_ends(const Chunk& chunk);
   void computed_for_other(const Chunk& chunk);
-  void remove_sender(Sequence& sender);
+  void tell_moving(News::Kind kind, const Sequence& sender, double seconds = -1.0);
   void drained(Links::Flow flow);
   void landed(Sequence& sender);
+  bool landing(const Sequence& sender) const;
   void give_up(uint16_t slot);
+  void end_copy(Sequence& copy, bool came);
   double bytes_of(const Sequence& sender, uint32_t start, uint32_t stop);
 
   WorldConfig config_;
@@ -195,6 +238,7 @@ class World {
   std::vector<Sequence*> unused_;
   std::size_t live_ = 0;
   uint64_t submitted_ = 0;
+  std::unordered_map<uint64_t, Begun> begun_;  // by request, until it is submitted again
 
   std::deque<News> said_;
   std::vector<News> heard_;

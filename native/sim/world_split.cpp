@@ -1,6 +1,7 @@
 // Prompts that one instance computes for another: what inlay.engine.exchange and inlay.cache.stream
 // do. The receiver reserves pages, the sender sends what it computes layer by layer behind the
-// computing, and keeps its pages until all has landed.
+// computing, and keeps its pages until all has landed. A copy of blocks is a prompt of which the
+// sender has nearly all, and the receiver puts out nothing, as in inlay.cluster.copies.
 #include <algorithm>
 #include <string>
 
@@ -9,18 +10,57 @@
 
 namespace inlay::sim {
 
-void World::divide(const Submission& request, std::size_t prefill, std::size_t decode) {
-  if (place(static_cast<uint16_t>(prefill)).instance.config().out_bytes_per_s == 0.0 ||
-      place(static_cast<uint16_t>(decode)).instance.config().in_bytes_per_s == 0.0)
-    throw ArgumentError("nothing can be sent from instance " + std::to_string(prefill) +
-                        " to instance " + std::to_string(decode) +
+namespace {
+
+constexpr uint64_t kCopy = uint64_t{1} << 63;  // in numbers of copies
+constexpr double kBeforeAll_s = 3600.0;        // a copy goes before all that wait
+
+}  // namespace
+
+void World::require_links(std::size_t source, std::size_t target) const {
+  if (config_of(source).out_bytes_per_s == 0.0 || config_of(target).in_bytes_per_s == 0.0)
+    throw ArgumentError("nothing can be sent from instance " + std::to_string(source) +
+                        " to instance " + std::to_string(target) +
                         ": one of their links has no bandwidth");
-  ++live_;
+}
+
+uint64_t World::copy(cluster::Chain blocks, std::size_t source, std::size_t target) {
+  const std::size_t tokens = blocks.size() * config_of(source).page_tokens + 1;
+  if (blocks.size() == 0 || source == target)
+    throw ArgumentError("copy: goes from one instance to another and has at least one block, got " +
+                        std::to_string(blocks.size()) + " from instance " + std::to_string(source) +
+                        " to " + std::to_string(target));
+  Submission request{0, now_s_ - kBeforeAll_s, 0, static_cast<uint32_t>(tokens), 0, blocks};
+  require_fits(request, source);
+  require_fits(request, target);
+  request.request = kCopy | (submitted_ + 1);
+  Sequence& copy = divide(request, source, target);
+  copy.due_s = now_s_ + config_.copy_timeout_s;
+  at(copy.due_s, kTimeout, copy.slot);
+  place(copy.slot).copies.push_back(&copy);
+  return request.request;
+}
+
+// It has come, and its blocks are known there; or nobody waits for it any more.
+void World::end_copy(Sequence& copy, bool came) {
+  News news;
+  news.kind = came ? News::kCopied : News::kNotCopied;
+  news.slot = copy.slot;
+  news.request = copy.request;
+  std::erase(place(copy.slot).copies, &copy);
+  came ? remove(copy) : withdraw(copy);
+  tell(std::move(news));
+}
+
+// Returns who decodes it.
+Sequence& World::divide(const Submission& request, std::size_t prefill, std::size_t decode) {
+  require_links(prefill, decode);
   Sequence& receiver = make(request, decode);
   Sequence& sender = make(request, prefill);
+  go_on(receiver);
   // The last token of the prompt is computed by the receiver, which samples from it.
   --sender.num_tokens;
-  sender.output_tokens = 0;
+  sender.sends = true;
   sender.flow = links_.open(sender.slot, receiver.slot);
   flow_senders_.resize(std::max<std::size_t>(flow_senders_.size(), sender.flow + 1));
   flow_senders_[sender.flow] = &sender;
@@ -34,6 +74,7 @@ void World::divide(const Submission& request, std::size_t prefill, std::size_t d
   if (!there.crowded.empty() || !reserve(receiver)) there.crowded.push_back(&receiver);
   kick(static_cast<uint16_t>(prefill));
   kick(receiver.slot);
+  return receiver;
 }
 
 // Whether pages could be reserved. Those that running sequences may soon need are left.
@@ -57,6 +98,9 @@ bool World::reserve(Sequence& receiver) {
   receiver.cached_tokens = static_cast<uint32_t>(receiver.hold.named.size()) * page_tokens;
   Sequence& sender = *receiver.other;
   sender.aimed = true;
+  sender.asked_bytes = config_of(sender.slot).token_bytes * page_tokens *
+                       static_cast<double>(receiver.hold.num_pages - receiver.hold.named.size());
+  tell_moving(News::kSending, sender);
   sender.offered = receiver.cached_tokens;
   offer(sender);
   receiver.since_s = now_s_;
@@ -69,9 +113,19 @@ void World::poll_crowded(uint16_t slot) {
   while (!here.crowded.empty() && reserve(*here.crowded.front())) here.crowded.pop_front();
 }
 
-// The receiver computes the prompt itself.
+void World::tell_moving(News::Kind kind, const Sequence& sender, double seconds) {
+  News news;
+  news.kind = kind;
+  news.slot = sender.slot;
+  news.bytes = sender.asked_bytes;
+  news.seconds = seconds;
+  tell(std::move(news));
+}
+
+// The receiver computes the prompt itself, or is not wanted any more.
 void World::drop_sender(Sequence& receiver) {
   Sequence& sender = *receiver.other;
+  if (sender.aimed) tell_moving(News::kSent, sender);
   std::erase(place(receiver.slot).receiving, &receiver);
   receiver.other = nullptr;
   receiver.computed_at = receiver.slot;
@@ -80,15 +134,7 @@ void World::drop_sender(Sequence& receiver) {
   links_.close(sender.flow);
   flow_senders_[sender.flow] = nullptr;
   sender.other = nullptr;
-  const bool in_step = place(sender.slot).instance.busy() && sender.state == State::kRunning &&
-                       sender.chunk != Sequence::kNoChunk;
-  if (!in_step) remove_sender(sender);  // or when the step ends
-}
-
-void World::remove_sender(Sequence& sender) {
-  place(sender.slot).instance.scheduler().remove(sender);
-  free(sender);
-  kick(sender.slot);
+  if (!in_step(sender)) remove(sender);  // or when the step ends
 }
 
 // What is computed and was not offered goes at once.
@@ -135,7 +181,7 @@ void World::stream_ends(const Chunk& chunk) {
 
 void World::computed_for_other(const Chunk& chunk) {
   Sequence& sender = *chunk.sequence;
-  if (sender.other == nullptr) return remove_sender(sender);  // it is not wanted any more
+  if (sender.other == nullptr) return remove(sender);  // it is not wanted any more
   stream_ends(chunk);
   if (sender.computed < sender.num_tokens) return;
   place(sender.slot).instance.scheduler().remove(sender, true);
@@ -160,6 +206,8 @@ void World::drained(Links::Flow flow) {
 
 void World::landed(Sequence& sender) {
   Sequence& receiver = *sender.other;
+  // Of a copy nothing is computed: its time is that of the transfer.
+  tell_moving(News::kSent, sender, receiver.output_tokens == 0 ? now_s_ - receiver.since_s : -1.0);
   receiver.computed = receiver.num_tokens - 1;
   receiver.cached_tokens = std::max(receiver.cached_tokens, sender.cached_tokens);
   receiver.preemptions += sender.preemptions;
@@ -169,22 +217,28 @@ void World::landed(Sequence& sender) {
   free(sender);
   kick(slot);
   std::erase(place(receiver.slot).receiving, &receiver);
+  if (receiver.gone) return remove(receiver);
   place(receiver.slot).instance.scheduler().add(receiver);
   kick(receiver.slot);
+}
+
+bool World::landing(const Sequence& sender) const {
+  return sender.aimed && flow_senders_[sender.flow] != &sender;
 }
 
 // Who waited too long for pages after its prompt was computed, or for the prompt, computes it
 // itself: instances that hold pages for each other's prompts do not wait for ever.
 void World::give_up(uint16_t slot) {
   Place& here = place(slot);
+  while (!here.copies.empty() && here.copies.front()->due_s <= now_s_)
+    end_copy(*here.copies.front(), false);
   std::vector<Sequence*> late;
   for (Sequence* receiver : here.receiving) {
     const Sequence& sender = *receiver->other;
-    const bool landing = sender.aimed && flow_senders_[sender.flow] != &sender;
     const bool late_aim = !sender.aimed && sender.state == State::kSending &&
                           sender.since_s + config_.aim_timeout_s <= now_s_;
     const bool late_kv = sender.aimed && receiver->since_s + config_.come_timeout_s <= now_s_;
-    if (!landing && (late_aim || late_kv)) late.push_back(receiver);
+    if (!landing(sender) && (late_aim || late_kv)) late.push_back(receiver);
   }
   for (Sequence* receiver : late) {
     std::erase(here.crowded, receiver);

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from inlay.cluster.slo import SloClass
+
 Floats = NDArray[np.float64]
 
 
@@ -19,11 +21,13 @@ class Results:
         arrival_s, first_s, end_s: (R,), seconds of the trace.
         tbt_s, longest_gap_s: (R,), mean of the worst tenth of a request's gaps, and the longest.
         cached_tokens: (R,), of the prompt, that were not computed.
-        preemptions: (R,).
+        preemptions: (R,), at an instance, and by admission for others.
         prefill, decode: (R,), slots.
+        expected_ttft_s: (R,), as the first decision had it; not a number where there was none.
         refusals: by request, why it was refused.
         input_tokens, output_tokens: (R,), of the trace.
         busy_s, steps, sent_bytes: (S,), what instances did.
+        copied_blocks: that instances gave each other because a decision asked for it.
     """
 
     arrival_s: Floats
@@ -35,12 +39,14 @@ class Results:
     preemptions: NDArray[np.int64]
     prefill: NDArray[np.int64]
     decode: NDArray[np.int64]
+    expected_ttft_s: Floats
     refusals: dict[int, str]
     input_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     busy_s: Floats
     steps: NDArray[np.int64]
     sent_bytes: Floats
+    copied_blocks: int
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -57,6 +63,16 @@ class Results:
         """Share of the prompt tokens of finished requests that were not computed."""
         tokens = int(self.input_tokens[self.finished].sum())
         return float(self.cached_tokens[self.finished].sum()) / tokens if tokens else 0.0
+
+    def meets(self, slo: SloClass) -> NDArray[np.bool_]:
+        """Requests that finished and kept all of these objectives, (R,)."""
+        kept: NDArray[np.bool_] = (
+            self.finished
+            & (self.ttft_s <= slo.ttft_s)
+            & (self.tbt_s <= slo.tbt_s)
+            & (self.longest_gap_s <= slo.itl_s)
+        )
+        return kept
 
     @property
     def duration_s(self) -> float:

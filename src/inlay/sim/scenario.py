@@ -19,11 +19,14 @@ class Kind:
         role: which phases they are for.
         count: how many.
         instance: what each is.
+        believed: seconds of `timing.FEATURES` that are believed of its steps at first; None: what
+            `step_time.calibrated` finds.
     """
 
     instance: InstanceConfig
     role: Role = "both"
     count: int = 1
+    believed: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -40,11 +43,14 @@ class Scenario:
         kinds: slots are given in this order.
         policy: name of who chooses, with `policy_options`.
         admission: when requests are refused; by default never.
-        slo: objectives of all requests.
+        slo: objectives and priority of requests.
+        groups: of those of some groups of the trace, by its name, in place of `slo`.
+        weights: shares of tenants, which are the groups, in admission; 1 where there is none.
+        copies: whether instances give each other blocks, as a decision asks for, over their links.
         report_s: between two load reports of an instance, at least.
         news_delay_s: after which it is heard what instances say.
         learn: whether the times of steps are learned from reports, as a dispatcher does; otherwise
-            what `step_time.calibrated` found holds.
+            what is believed at first holds.
         link_latency_s: from the last byte that is sent between instances to the first use.
         seed: of all that is drawn.
     """
@@ -54,6 +60,9 @@ class Scenario:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     admission: AdmissionConfig = field(default_factory=lambda: AdmissionConfig(mode="off"))
     slo: SloClass = field(default_factory=SloClass)
+    groups: Mapping[str, SloClass] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    copies: bool = True
     report_s: float = 0.1
     news_delay_s: float = 0.002
     learn: bool = False
@@ -66,6 +75,12 @@ class Scenario:
         sizes = sorted({kind.instance.page_tokens for kind in self.kinds})
         if len(sizes) > 1:
             raise ConfigError(f"all instances need the same page_tokens, got {sizes}")
+
+    @property
+    def linked(self) -> bool:
+        """Whether each instance can send blocks to each other one."""
+        instances = [kind.instance for kind in self.kinds]
+        return all(one.out_bytes_per_s > 0 < one.in_bytes_per_s for one in instances)
 
     @property
     def page_tokens(self) -> int:

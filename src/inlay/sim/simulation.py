@@ -1,10 +1,13 @@
 """Replays a trace in a simulated world, with what serves: index, state, policy and admission.
 
 For each request, in order of arrival: time goes on until then, what instances said is heard, the
-request's blocks are looked for, an instance is chosen, the request goes there. A decision sees what
-a dispatcher would see at that time, and no more.
+request's blocks are looked for, an instance is chosen, the request goes there. One that waits for a
+copy of blocks, or made room for another one, is chosen for once more. A decision sees what a
+dispatcher would see at that time, and no more.
 """
 
+import math
+from array import array
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,14 +20,27 @@ from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.timing import TimingModel, TransferModel
 from inlay.core.errors import ConfigError
+from inlay.sim.asked import Asked
+from inlay.sim.copies import Copies
 from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.trace import Trace
-from inlay.sim.world import DIGEST_BYTES, OUTCOME, Finished, FirstToken, Reported, World, names_of
+from inlay.sim.world import (
+    DIGEST_BYTES,
+    OUTCOME,
+    Copied,
+    Finished,
+    FirstToken,
+    Reported,
+    Sending,
+    Sent,
+    World,
+    names_of,
+)
 
-_Timed = tuple[StepTime, int, int]
 _Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]
+_Timed = tuple[StepTime, int, int, tuple[float, ...] | None]
 
 
 class Simulation:
@@ -38,7 +54,7 @@ class Simulation:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._policy = make_policy(scenario.policy, scenario.policy_options, seed=scenario.seed)
-        self._chooses = Admission(self._policy, scenario.admission)
+        self._chooses = Admission(self._policy, scenario.admission, scenario.weights)
         self.index = PrefixIndex()
         self.world = World(
             seed=scenario.seed,
@@ -49,7 +65,15 @@ class Simulation:
             samples=scenario.learn,
         )
         token_bytes = max(kind.instance.token_bytes for kind in scenario.kinds)
-        self.state = ClusterState(scenario.page_tokens, int(token_bytes * scenario.page_tokens))
+        self.state = ClusterState(
+            scenario.page_tokens,
+            int(token_bytes * scenario.page_tokens),
+            copies=scenario.copies and scenario.linked,
+        )
+        self._copies = Copies(self.world, self.index)
+        self._live: dict[int, Asked] = {}
+        self._refusals: dict[int, str] = {}
+        self._expected_s = array("d")
         self._room: list[int] = []  # tokens that each instance can hold
         timings: dict[_Timed, TimingModel] = {}
         for kind in scenario.kinds:
@@ -58,9 +82,13 @@ class Simulation:
 
     def _join(self, kind: Kind, timings: dict[_Timed, TimingModel]) -> None:
         one = kind.instance
-        timed = (one.step_time, one.experts, one.experts_per_token)
+        timed = (one.step_time, one.experts, one.experts_per_token, kind.believed)
         if timed not in timings:
-            timings[timed] = calibrated(*timed)
+            timings[timed] = (
+                calibrated(*timed[:3])
+                if kind.believed is None
+                else TimingModel(np.array(kind.believed))
+            )
         slot = self.world.add(one)
         self.index.add()
         self._room.append(one.num_pages * one.page_tokens)
@@ -91,27 +119,26 @@ class Simulation:
         parts = (trace,) if isinstance(trace, Trace) else trace
         requests: list[_Requests] = []
         outcomes: list[NDArray[np.void]] = []
-        refusals: dict[int, str] = {}
-        first = 0
         for part in parts:
-            self._replay(part, first, refusals)
-            first += len(part)
+            self._replay(part)
             requests.append((part.arrival_s, part.input_tokens, part.output_tokens))
             outcomes.append(self.world.outcomes())
-        self.world.advance(np.inf)
-        self._hear()
+        self._pass(np.inf)
         outcomes.append(self.world.outcomes())
-        return self._results(requests, np.concatenate(outcomes), refusals)
+        return self._results(requests, np.concatenate(outcomes))
 
-    def _replay(self, trace: Trace, first: int, refusals: dict[int, str]) -> None:
-        """Submit the requests of one part, which are numbered from `first` on."""
-        page_tokens, slo = self._scenario.page_tokens, self._scenario.slo
+    def _replay(self, trace: Trace) -> None:
+        """Submit the requests of one part."""
+        scenario, page_tokens = self._scenario, self._scenario.page_tokens
         if trace.block_tokens != page_tokens:
             raise ConfigError(
                 f"the trace has blocks of {trace.block_tokens} tokens, the scenario pages of "
                 f"{page_tokens}: they must be the same"
             )
         names, tenants = names_of(trace.blocks), trace.groups
+        classes = [scenario.groups.get(group, scenario.slo) for group in trace.groups]
+        first = len(self._expected_s)
+        self._expected_s.extend([math.nan] * len(trace))
         columns = zip(
             trace.arrival_s.tolist(),
             trace.input_tokens.tolist(),
@@ -121,40 +148,76 @@ class Simulation:
             strict=False,  # one more block start than requests
         )
         for request, (now_s, num_tokens, outputs, start, group) in enumerate(columns, first):
-            self.world.advance(now_s)
-            self._hear()
+            self._pass(now_s)
             stop = start + num_tokens // page_tokens
-            digests = names[start * DIGEST_BYTES : stop * DIGEST_BYTES]
             view = RequestView(
-                num_tokens=num_tokens, digests=digests, tenant=tenants[group], slo=slo
+                num_tokens=num_tokens,
+                digests=names[start * DIGEST_BYTES : stop * DIGEST_BYTES],
+                priority=classes[group].priority,
+                tenant=tenants[group],
+                slo=classes[group],
             )
-            refusal = self._send(request, view, outputs, now_s)
-            if refusal:
-                refusals[request] = refusal
+            self._send(Asked(request, view, outputs, now_s), now_s)
 
-    def _send(self, request: int, view: RequestView, outputs: int, now_s: float) -> str:
-        """Send a request where it is best; returns why not, if it is refused."""
+    def _pass(self, until_s: float) -> None:
+        """Time goes on; whoever waits for a copy is chosen for when it has come."""
+        while not self.world.advance(until_s):
+            self._hear()
+        self._hear()
+
+    def _send(self, asked: Asked, now_s: float) -> None:
+        """Send a request where it is best, unless it is refused or waits for a copy."""
+        view = asked.view
         matches_S = self.index.match(view.digests, now_s)
-        decision = self._chooses.choose(view, matches_S, self.state, now_s)
+        # What has begun is not refused: its client has had a part of the answer.
+        chooses = self._policy if asked.begun else self._chooses
+        decision = chooses.choose(view, matches_S, self.state, now_s)
         if decision.refusal is not None:
-            return decision.refusal.reason
+            self._refusals[asked.number] = decision.refusal.reason
+            return
         prefill, decode = decision.prefill, decision.decode
-        if view.num_tokens + outputs > min(self._room[prefill], self._room[decode]):
-            return "it does not fit on the instance that was chosen"
-        self._chooses.sent(view, decision, now_s)
-        self.state.dispatched(str(request), view, decision, now_s)
+        left = asked.outputs - asked.produced
+        if view.num_tokens + left > min(self._room[prefill], self._room[decode]):
+            self._refusals[asked.number] = "it does not fit on the instance that was chosen"
+            return
+        if decision.copy is not None and not asked.copied:
+            asked.copied = True  # once: what has come, or has not, is seen by the next choice
+            self._copies.wait(decision.copy, asked)
+            return
+        ahead = decision.replicate
+        if ahead is not None and view.num_tokens <= self._room[ahead.target]:
+            self._copies.ahead(ahead, asked)
+        victim = None if decision.preempt is None else self._take_back(int(decision.preempt))
+        if not asked.begun:
+            self._expected_s[asked.number] = now_s + decision.ttft_s - asked.arrival_s
+        chooses.sent(view, decision, now_s)
+        self.state.dispatched(str(asked.number), view, decision, now_s)
         for slot in {prefill, decode}:
             self.index.expect(slot, view.digests, now_s)
         self.world.submit(
-            request,
-            arrival_s=now_s,
+            asked.number,
+            arrival_s=asked.arrival_s,
             prompt_tokens=view.num_tokens,
-            output_tokens=outputs,
+            output_tokens=left,
             blocks=view.digests,
             prefill=prefill,
             decode=decode,
+            priority=view.priority,
         )
-        return ""
+        asked.decode = decode
+        self._live[asked.number] = asked
+        if victim is not None:
+            self.state.finished(str(victim.number), None)
+            self._send(victim, now_s)
+
+    def _take_back(self, number: int) -> Asked | None:
+        """Take best-effort work away from its instance, unless it has just finished there."""
+        victim = self._live[number]
+        produced = self.world.take_back(number, victim.decode)
+        if produced is None:
+            return None
+        victim.taken_back(produced)
+        return victim
 
     def _hear(self) -> None:
         """Take over what instances have said."""
@@ -165,12 +228,19 @@ class Simulation:
                     state.prefill_done(str(request), time_s)
                 case Finished(_, request, output_tokens):
                     state.finished(str(request), output_tokens)
+                    del self._live[request]
                 case Reported(time_s, slot, report):
                     state.report(slot, report, time_s)
+                case Sending(_, slot, size_bytes):
+                    state.sending(slot, size_bytes)
+                case Sent(_, slot, size_bytes, seconds):
+                    state.sent(slot, size_bytes, seconds)
+                case Copied():
+                    asked = self._copies.heard(news)
+                    if asked is not None:
+                        self._send(asked, news.time_s)
 
-    def _results(
-        self, requests: list[_Requests], outcomes: NDArray[np.void], refusals: dict[int, str]
-    ) -> Results:
+    def _results(self, requests: list[_Requests], outcomes: NDArray[np.void]) -> Results:
         arrivals, inputs, outputs = zip(*requests, strict=True) if requests else ((), (), ())
         numbers = outcomes["request"].astype(np.int64)
         length = sum(map(len, arrivals))
@@ -185,10 +255,12 @@ class Simulation:
         slots = range(len(self._room))
         return Results(
             **columns,
-            refusals=refusals,
+            expected_ttft_s=np.array(self._expected_s),
+            refusals=self._refusals,
             input_tokens=np.concatenate((np.empty(0, np.int32), *inputs)),
             output_tokens=np.concatenate((np.empty(0, np.int32), *outputs)),
             busy_s=np.array([self.world.busy_s(slot) for slot in slots]),
             steps=np.array([self.world.num_steps(slot) for slot in slots]),
             sent_bytes=np.array([self.world.sent_bytes(slot) for slot in slots]),
+            copied_blocks=self._copies.copied_blocks,
         )

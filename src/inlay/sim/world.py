@@ -47,7 +47,7 @@ CHUNK = np.dtype(
 )
 """Tokens start..stop of a request, computed in a step of a slot; see `World.keep_steps`."""
 
-_FIRST, _FINISHED, _REPORT = 0, 1, 2
+_FIRST, _FINISHED, _REPORT, _COPIED, _NOT_COPIED, _SENDING = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class FirstToken(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A request is over, as heard at `time_s`."""
+    """A request is over, after so many tokens in all, as heard at `time_s`."""
 
     time_s: float
     request: int
@@ -104,7 +104,36 @@ class Reported(NamedTuple):
     report: LoadReport
 
 
-News = FirstToken | Finished | Reported
+class Copied(NamedTuple):
+    """A copy has come, or will not, as heard at `time_s`."""
+
+    time_s: float
+    copy: int
+    came: bool
+
+
+class Sending(NamedTuple):
+    """An instance was asked for keys and values, as heard at `time_s`."""
+
+    time_s: float
+    slot: int
+    size_bytes: float
+
+
+class Sent(NamedTuple):
+    """It has sent them, or will not, as heard at `time_s`.
+
+    Attributes:
+        seconds: what that took; None where computing was a part of it, or it failed.
+    """
+
+    time_s: float
+    slot: int
+    size_bytes: float
+    seconds: float | None
+
+
+News = FirstToken | Finished | Reported | Copied | Sending | Sent
 
 
 class World:
@@ -118,6 +147,7 @@ class World:
         link_latency_s: from the last byte that is sent to the first use.
         aim_timeout_s, come_timeout_s: a computed prompt waits so long for pages where it is
             decoded, and these for a prompt; then it is computed there. As in `cache.stream`.
+        copy_timeout_s: whoever waits for a copy waits so long. As in `cluster.copies`.
         samples: whether reports say how long steps took.
 
     Attributes:
@@ -134,6 +164,7 @@ class World:
         link_latency_s: float = 0.0,
         aim_timeout_s: float = 60.0,
         come_timeout_s: float = 600.0,
+        copy_timeout_s: float = 10.0,
         samples: bool = True,
     ) -> None:
         self.index = index
@@ -145,6 +176,7 @@ class World:
             link_latency_s=link_latency_s,
             aim_timeout_s=aim_timeout_s,
             come_timeout_s=come_timeout_s,
+            copy_timeout_s=copy_timeout_s,
             samples=samples,
         )
         self._pages: list[int] = []
@@ -163,12 +195,15 @@ class World:
         self._pages.append(config.num_pages)
         return slot
 
-    def advance(self, until_s: float) -> None:
+    def advance(self, until_s: float) -> bool:
         """Run all that happens before a request that is submitted at `until_s`.
 
         Infinite: until nothing is left to do.
+
+        Returns:
+            False where it stopped before, since a `Copied` was heard, for which somebody waits.
         """
-        self._world.advance(until_s, self._native_index)
+        return self._world.advance(until_s, self._native_index)
 
     def submit(
         self,
@@ -196,6 +231,33 @@ class World:
             request, arrival_s, priority, prompt_tokens, output_tokens, blocks, prefill, decode
         )
 
+    def copy(self, blocks: bytes, source: int, target: int) -> int:
+        """Have an instance send the first blocks of a prompt to another one.
+
+        The source computes what it has not; the target puts out nothing.
+
+        Args:
+            blocks: all from the first one on.
+
+        Returns:
+            A number, that of its `Copied`.
+
+        Raises:
+            ArgumentError: as `submit`.
+        """
+        return self._world.copy(blocks, source, target)
+
+    def take_back(self, request: int, slot: int) -> int | None:
+        """Take a request away from the instance where it is, or is to be, decoded.
+
+        It may be submitted once more, with its output so far as a part of its prompt: its times are
+        of all of it, its `cached_tokens` of its last prompt.
+
+        Returns:
+            Tokens of its output so far; None where it is not there, having finished.
+        """
+        return self._world.take_back(request, slot)
+
     def news(self) -> list[News]:
         """What was heard since the last call, in order; of a slot's reports the latest."""
         heard: list[News] = []
@@ -205,8 +267,14 @@ class World:
                 heard.append(FirstToken(item[1], item[2]))
             elif kind == _FINISHED:
                 heard.append(Finished(item[1], item[2], item[3]))
-            else:
+            elif kind == _REPORT:
                 heard.append(Reported(item[1], item[2], self._report(*item[2:])))
+            elif kind in (_COPIED, _NOT_COPIED):
+                heard.append(Copied(item[1], item[2], kind == _COPIED))
+            elif kind == _SENDING:
+                heard.append(Sending(item[1], item[2], item[3]))
+            else:
+                heard.append(Sent(item[1], item[2], item[3], item[4] if item[4] >= 0 else None))
         return heard
 
     def outcomes(self) -> NDArray[np.void]:

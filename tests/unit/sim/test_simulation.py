@@ -1,5 +1,7 @@
 """A trace through policy, index, state and world."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,8 +49,8 @@ def sessions(requests=300, each_s=0.05, seed=0):
     )
 
 
-def scenario(count=3, split=False, engine=None, **changes):
-    one = InstanceConfig(**ENGINE | (LINKS if split else {}) | (engine or {}))
+def scenario(count=3, split=False, engine=None, linked=False, **changes):
+    one = InstanceConfig(**ENGINE | (LINKS if split or linked else {}) | (engine or {}))
     kinds = (
         (Kind(instance=one, role="prefill", count=2), Kind(instance=one, role="decode"))
         if split
@@ -118,6 +120,63 @@ def test_what_would_miss_its_objectives_is_refused():
     assert np.isnan(results.first_s[refused]).all()
     kept, kept_by_all = (np.mean(one.ttft_s[one.finished] <= 0.5) for one in (results, taken))
     assert kept > 0.8 and kept > kept_by_all + 0.25
+
+
+@pytest.mark.parametrize("policy", ["kv_centric", "inlay"])
+def test_blocks_are_copied_where_a_decision_asks_for_it(policy):
+    trace = sessions(each_s=0.02)
+    # All begin with the same long document, which one has computed before the others come.
+    document = np.arange(200, dtype=np.uint64) + (1 << 50)
+    chains = [np.concatenate((document, trace.chain(number))) for number in range(len(trace))]
+    trace = replace(
+        trace,
+        arrival_s=trace.arrival_s + np.where(trace.arrival_s > trace.arrival_s[0], 5.0, 0.0),
+        input_tokens=trace.input_tokens + 200 * PAGE,
+        block_starts=np.cumsum([0, *map(len, chains)]),
+        blocks=np.concatenate(chains),
+    )
+    one = scenario(policy=policy, linked=True, engine={"num_pages": 4000})
+    simulation = Simulation(one)
+    results = simulation.run(trace)
+    assert results.finished.all() and results.copied_blocks >= 200
+    assert results.sent_bytes.sum() >= 200 * PAGE * LINKS["token_bytes"]
+    assert not simulation.state.sending_bytes.any() and not simulation.state.live
+    without = Simulation(replace(one, copies=False)).run(trace)
+    assert without.finished.all() and not without.copied_blocks and not without.sent_bytes.any()
+
+
+def test_best_effort_makes_room_and_goes_on():
+    trace = sessions(each_s=0.02)
+    groups = np.arange(len(trace)) % 2
+    trace = replace(trace, group=groups, groups=("chat", "batch"), output_tokens=groups * 100 + 20)
+    classes = {"chat": SloClass(tbt_s=1.0), "batch": SloClass(name="batch", priority=1)}
+    one = scenario(
+        groups=classes,
+        engine={"max_running": 8, "num_pages": 2000},
+        admission=AdmissionConfig(mode="early"),
+    )
+    simulation = Simulation(one)
+    results = simulation.run(trace)
+    chats = groups == 0
+    moved = results.preemptions > 0
+    assert moved[~chats].sum() > 10 and not moved[chats].any()
+    assert results.finished[~chats].all() and not simulation.state.live
+    assert (results.longest_gap_s[moved] > 0).all()
+    # Rows that best effort has are not what refuses chats.
+    same = Simulation(replace(one, groups={"chat": classes["chat"]})).run(trace)
+    assert results.finished[chats].sum() > 1.5 * same.finished[chats].sum()
+
+
+def test_what_is_believed_at_first_is_learned():
+    true = ENGINE["step_time"].parts[0][0][:6]
+    wrong = tuple(2 * seconds for seconds in true)
+    one = scenario(learn=True)
+    kinds = tuple(replace(kind, believed=wrong) for kind in one.kinds)
+    for learn, times in ((True, 1), (False, 2)):
+        simulation = Simulation(replace(one, kinds=kinds, learn=learn))
+        simulation.run(sessions())
+        expected_s = times * (true[1] + true[0] / 512)
+        assert simulation.state.token_s[0] == pytest.approx(expected_s, rel=0.1)
 
 
 def test_what_fits_nowhere_is_refused():

@@ -1,0 +1,83 @@
+// What instances say, and what is heard of it.
+#include <algorithm>
+#include <utility>
+
+#include "world.h"
+
+namespace inlay::sim {
+
+void World::report(uint16_t slot) {
+  Place& here = place(slot);
+  here.reported_s = now_s_;
+  here.untold = false;
+  News news;
+  news.kind = News::kReport;
+  news.slot = slot;
+  news.load = here.instance.load();
+  news.load.receiving = static_cast<uint32_t>(here.receiving.size());
+  news.samples = std::exchange(here.samples, {});
+  tell(std::move(news));
+}
+
+void World::tell(News news) {
+  news.heard_s = now_s_ + config_.news_delay_s;
+  if (news.kind == News::kCopied || news.kind == News::kNotCopied)
+    at(news.heard_s, kHeard, news.slot);
+  said_.push_back(std::move(news));
+}
+
+void World::tell_blocks(uint16_t slot) {
+  std::vector<BlockChange>& changes = place(slot).instance.cache().changes();
+  if (changes.empty()) return;
+  News news;
+  news.kind = News::kBlocks;
+  news.slot = slot;
+  news.changes = std::exchange(changes, {});
+  tell(std::move(news));
+}
+
+void World::deliver(double until_s, cluster::PrefixIndex* index) {
+  for (; !said_.empty() && said_.front().heard_s <= until_s; said_.pop_front()) {
+    News& news = said_.front();
+    if (news.kind != News::kBlocks) {
+      hear(std::move(news));
+      continue;
+    }
+    if (index == nullptr) continue;
+    const std::vector<BlockChange>& changes = news.changes;
+    for (std::size_t i = 0; i < changes.size();) {
+      const bool stored = changes[i].stored;
+      run_.clear();
+      for (; i < changes.size() && changes[i].stored == stored; ++i)
+        run_.push_back(changes[i].name);
+      index->apply(news.slot, stored,
+                   cluster::Chain({reinterpret_cast<const uint8_t*>(run_.data()),
+                                   run_.size() * sizeof(Digest)}));
+    }
+  }
+}
+
+// Of reports that nobody looked at in between, only the latest says something, but for its samples.
+void World::hear(News news) {
+  if (news.kind == News::kReport) {
+    std::size_t& latest = place(news.slot).heard_report;
+    if (latest < heard_.size()) {
+      std::vector<StepSample>& samples = heard_[latest].samples;
+      samples.insert(samples.end(), news.samples.begin(), news.samples.end());
+      if (samples.size() > kMaxSamples)
+        samples.erase(samples.begin(), samples.end() - static_cast<std::ptrdiff_t>(kMaxSamples));
+      news.samples = std::move(samples);
+      heard_[latest].kind = News::kOld;
+    }
+    latest = heard_.size();
+  }
+  heard_.push_back(std::move(news));
+}
+
+std::vector<News> World::take_news() {
+  for (const auto& one : places_) one->heard_report = SIZE_MAX;
+  std::erase_if(heard_, [](const News& news) { return news.kind == News::kOld; });
+  return std::exchange(heard_, {});
+}
+
+}  // namespace inlay::sim
