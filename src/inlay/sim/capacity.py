@@ -105,8 +105,8 @@ def _weights(design: InstanceDesign, parts: dict[str, Part], layers: int) -> flo
 def tiers(design: InstanceDesign, share: float = 1.0) -> tuple[Tier, ...]:
     """What memory and disks of a design's machines hold, and how fast they are read.
 
-    An instance that has only some of a machine's GPUs has as much of both. Each token is there
-    once, whatever GPUs have copies of it.
+    Of a machine an instance has what `InstanceDesign.hosts` says. Each token is there once,
+    whatever GPUs have copies of it.
 
     Args:
         share: of what is free beside experts, 0 to 1.
@@ -115,18 +115,18 @@ def tiers(design: InstanceDesign, share: float = 1.0) -> tuple[Tier, ...]:
         In the order of their rates as machines have them; those with no room are left out.
     """
     machine = design.machine
-    machines = design.parallelism.gpus / len(machine.gpus)
     free, experts = _host_bytes(design)
-    links = min(design.gpu.link_gbs * len(machine.gpus), machine.host.bandwidth_gbs)
+    links = design.parallelism.gpus * design.gpu.link_gbs
+    read = min(links, design.hosts * machine.host.bandwidth_gbs)
     sizes = (
-        ("host", free - experts, links),
-        ("disk", machines * machine.disk_gb * 1e9, min(links, machine.disk_gbs)),
+        ("host", free - experts, read),
+        ("disk", design.hosts * machine.disk_gb * 1e9, min(read, design.hosts * machine.disk_gbs)),
     )
     found = (
         Tier(
             name=name,
             tokens=int(share * size // token_bytes(design)),
-            read_bytes_per_s=machines * rate * 1e9,
+            read_bytes_per_s=rate * 1e9,
         )
         for name, size, rate in sizes
     )
@@ -140,7 +140,7 @@ def _host_bytes(design: InstanceDesign) -> tuple[float, float]:
     parts = parts_of(design.shape, design.formats)
     experts = sum(part.stored_bytes for part in parts if part.operator == "experts")
     return (
-        free * design.parallelism.gpus / len(machine.gpus),
+        free * design.hosts,
         experts if design.host_share else 0.0,
     )
 

@@ -121,7 +121,7 @@ class InstanceDesign:
         machine: one of those that it stands on; it takes as many as its GPUs need.
         chunk_tokens: of one prompt, in a step of each stage.
         host_share: of each layer's routed experts, those that are in the host's memory alone; for
-            one GPU.
+            GPUs that share each layer of all requests.
         deferred_experts: of those of a token, how many are added one layer later.
         costs: what exchanges and launches take.
     """
@@ -161,10 +161,16 @@ class InstanceDesign:
                 f"host_share must be in 0..1 and deferred_experts at least 0, got "
                 f"{self.host_share} and {self.deferred_experts}"
             )
-        if self.host_share and (self.parallelism.gpus > 1 or not self.shape.experts):
+        across = self.parallelism
+        if self.host_share and (across.gpus > across.tensor or across.whole_experts):
             raise ConfigError(
-                f"host_share: experts on the host are for one GPU and a model that has some, got "
-                f"{self.parallelism.gpus} GPUs and {self.shape.experts} experts"
+                f"host_share: GPUs beside a host with experts share each layer (tensor) and its "
+                f"experts' width, and nothing else: got {across}"
+            )
+        if self.host_share and (not self.shape.experts or self.machines > 1):
+            raise ConfigError(
+                f"host_share: {self.shape.experts} experts are for {self.machines} hosts, not for "
+                "one: take a model with experts, or fewer GPUs"
             )
         if self.deferred_experts and not self.host_share:
             raise ConfigError("deferred_experts: only those on the host are deferred")
@@ -194,6 +200,12 @@ class InstanceDesign:
     def machines(self) -> int:
         """That it stands on, the last one perhaps in part."""
         return self.machines_of(self.parallelism.gpus)
+
+    @property
+    def hosts(self) -> float:
+        """How many machines' memory and processors it has: with experts there one, else as much as
+        it has of their GPUs."""
+        return 1.0 if self.host_share else self.parallelism.gpus / len(self.machine.gpus)
 
     def machines_of(self, gpus: int) -> int:
         """On how many machines so many neighbouring GPUs are."""

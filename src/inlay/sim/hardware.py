@@ -48,10 +48,10 @@ def instance_of(
 
 
 def price_usd(design: InstanceDesign) -> float | None:
-    """Of a design's share of its machines: GPUs, processors and memory; None: one is not known."""
-    machine = design.machine
-    prices = [device.price_usd for device in (*machine.nodes, *machine.gpus)]
-    if None in prices:
+    """Of a design's GPUs, and of its hosts' processors and memory; None: one is not known."""
+    nodes, gpu = design.machine.nodes, design.gpu
+    prices = [node.price_usd for node in nodes]
+    if gpu.price_usd is None or None in prices:
         return None
-    share = design.parallelism.gpus / len(machine.gpus)
-    return share * sum(price or 0.0 for price in prices)
+    host = sum(price or 0.0 for price in prices)
+    return design.hosts * host + design.parallelism.gpus * gpu.price_usd

@@ -2,7 +2,9 @@
 
 As in `core.roofline` the processors have their part of a layer's mixture while the GPU has shared
 and resident experts, or for prompts weights are brought to the GPU, whichever takes a full chunk
-less; shorter chunks are then computed so, too.
+less; shorter chunks are then computed so, too. Each of several GPUs brings its part of an expert's
+width.
+
 With deferral the processors have a part of a decode's experts while the GPU is on its way to the
 next mixture: a layer takes as long as the slower of both, as in `core.deferral` after its first
 ones. How many experts are read is divided as tokens' choices are, which is a little less than it
@@ -63,8 +65,9 @@ def _step(design: InstanceDesign, on_gpu: Mapping[str, Part], *, brought: bool) 
     if SHARED in on_gpu:
         mixture.append(on_gpu[SHARED])
     if brought:
-        link_s = share * routed.stored_bytes / (design.gpu.link_gbs * 1e9)
-        brought_s = share * one.flops / rates_on(design.gpu, "gpu", routed)[1]
+        gpus, gpu, memory = design.parallelism.tensor, design.gpu, design.machine.host
+        link_s = share * routed.stored_bytes / min(gpus * gpu.link_gbs, memory.bandwidth_gbs) / 1e9
+        brought_s = share * one.flops / gpus / rates_on(gpu, "gpu", routed)[1]
         mixture.append((link_s * form(prefill_step=1), brought_s * PROMPT))
     host: Part = (read_F, token_s * computed)
     if not design.deferred_experts:

@@ -12,6 +12,7 @@ from inlay.core.hardware import Machine, machine_named
 from inlay.core.layer_times import decode_layers
 from inlay.core.roofline import Step, parts_of, predict
 from inlay.sim.capacity import capacity, tiers
+from inlay.sim.operators import operators
 from inlay.sim.roofline_time import step_time
 from tests.unit.sim.designs import GPU, NODE, design_of, step_of
 
@@ -74,6 +75,30 @@ def test_deferral_of_nothing_changes_nothing():
     assert step_time(made) == step_time(design())
 
 
+@pytest.mark.parametrize("prompts", [[], [(8192, 0)]])
+def test_several_gpus_beside_a_host_divide_all_but_its_experts(prompts):
+    """Sums cost nothing here; each link brings a quarter, which the memory keeps up with."""
+    four = replace(ONE, gpus=(replace(GPU, peer_gbs=1e9),) * 4)
+    contexts = [] if prompts else [50_000] * 64
+    made = design(chunk_tokens=8192, tensor=4, machine=four)
+    whole = design(share=0.0, machine=four, tensor=4)
+    rest_s = seconds(whole, prompts, contexts) - experts_s(whole, prompts, contexts)
+    crossing = 2 * 48 * 2048 * 4 / 50e9 * len(contexts)
+    if prompts:
+        beside_s = 48 * 128 * made.shape.expert_parameters * 2 / 200e9
+    else:
+        step = step_of(made.shape, contexts=contexts)
+        beside_s = 48 * step[0, 7] * made.shape.expert_parameters * 2 / 400e9
+    found = seconds(made, prompts, contexts)
+    assert found == pytest.approx(rest_s + crossing + beside_s, rel=1e-4)
+
+
+def experts_s(made, prompts, contexts):
+    """Of routed experts on GPUs."""
+    step = step_of(made.shape, prompts, contexts)[0]
+    return max(float(row_F @ step) for row_F in operators(made)["routed experts"])
+
+
 def test_memory_of_experts_on_the_host():
     machine = machine_named("xeon-spr-2s+h20")
     made = design("deepseek-v3", machine=machine)
@@ -89,8 +114,10 @@ def test_memory_of_experts_on_the_host():
     ("changes", "message"),
     [
         ({"share": 1.5}, "must be in 0..1"),
-        ({"model": "qwen3-8b"}, "and 0 experts"),
-        ({"tensor": 2}, "got 2 GPUs"),
+        ({"model": "qwen3-8b"}, ": 0 experts are"),
+        ({"pipeline": 2}, "and nothing else"),
+        ({"tensor": 4, "whole_experts": True}, "and nothing else"),
+        ({"tensor": 4}, "for 4 hosts, not for one"),
         ({"share": 0.0, "deferred_experts": 2}, "only those on the host"),
     ],
 )
