@@ -17,6 +17,7 @@ MODULE = "inlay.engine.worker"
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@]+):(\d{1,5})")
 _ANY_HOST = ("0.0.0.0", "::")
+_PRIVATE = "ipc://"
 
 
 class InstanceSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +25,8 @@ class InstanceSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         name: unique in the deployment.
-        listen: "host:port" for dispatchers; port 0 takes any that is free.
+        listen: "host:port" for dispatchers, where port 0 takes any that is free; or
+            "ipc://DIRECTORY", for those who may enter it.
         host: what others connect to; empty: the host of `listen`.
     """
 
@@ -38,6 +40,8 @@ class InstanceSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ConfigError(
                 f"instance.name must have 1 to 200 printable characters, got {self.name!r}"
             )
+        if is_private(self.listen):
+            return
         listen_host, _ = split_address(self.listen, "instance.listen")
         if listen_host in _ANY_HOST and not self.host:
             raise ConfigError(
@@ -53,14 +57,14 @@ class InstanceSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def reached_at(self) -> str:
         """The host that others connect to."""
-        return self.host or split_address(self.listen)[0]
+        return self.host or host_of(self.listen)
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="bound"):
     """Dispatchers may connect; they get no answer before the model is loaded.
 
     Attributes:
-        address: of ZeroMQ, "tcp://host:port".
+        address: of ZeroMQ, "tcp://host:port" or "ipc://FILE".
         run_id: drawn anew at each start, hex.
     """
 
@@ -89,6 +93,20 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="
 
 
 InstanceLine = Bound | Ready | Failed
+
+
+def is_private(address: str) -> bool:
+    """Whether an address is a file or directory, and not of a network."""
+    return address.startswith(_PRIVATE)
+
+
+def host_of(address: str) -> str:
+    """The host of "host:port", or of an address of ZeroMQ; that of a private one is "localhost".
+
+    Raises:
+        ConfigError: it has none.
+    """
+    return "localhost" if is_private(address) else split_address(address.removeprefix("tcp://"))[0]
 
 
 def split_address(text: str, name: str = "address") -> tuple[str, int]:

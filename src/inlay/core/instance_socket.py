@@ -1,20 +1,28 @@
 """The ZeroMQ sockets between dispatchers and instances.
 
 Queues have no limit, since both sides always read; heartbeats end a connection whose other side
-does not. Beyond one machine all is encrypted, with keys that the deployment's secret gives: who
-does not know the secret can neither read nor speak (CURVE; the instance's public key is never sent,
-so that to know it is to know the secret).
+does not. On one machine they are files of a directory that only its user may enter. Beyond it all
+is encrypted, with keys that the deployment's secret gives: who does not know the secret can neither
+read nor speak (CURVE; the instance's public key is never sent, so that to know it is to know the
+secret). What listens on a loopback address is open to all users of the machine.
 """
 
 import errno
 import hashlib
+import secrets
 import socket as sockets
 
 import zmq
 from zmq.utils import z85
 
 from inlay.core.errors import AddressInUseError, ConfigError
-from inlay.core.instance_setup import InstanceSetup, is_loopback, split_address
+from inlay.core.instance_setup import (
+    InstanceSetup,
+    host_of,
+    is_loopback,
+    is_private,
+    split_address,
+)
 
 HEARTBEAT_S = 0.5
 SILENCE_S = 2.0
@@ -45,7 +53,7 @@ def connect_instance(
     Raises:
         ConfigError: the address is none, or a secret is needed.
     """
-    host, _ = split_address(address.removeprefix("tcp://"))
+    host = host_of(address)
     socket = new_socket(context, zmq.DEALER)
     try:
         _watch(socket, host)
@@ -67,6 +75,8 @@ def listen_for_dispatchers(socket: "zmq.Socket[bytes]", setup: InstanceSetup, se
         ConfigError: the address is none of this machine's, or a secret is needed.
         AddressInUseError: the port is taken.
     """
+    if is_private(setup.listen):
+        return _listen_in(socket, setup.listen)
     host, port = split_address(setup.listen, "instance.listen")
     reached_at = setup.reached_at
     _watch(socket, host)
@@ -88,6 +98,20 @@ def listen_for_dispatchers(socket: "zmq.Socket[bytes]", setup: InstanceSetup, se
     bound_port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
     shown = f"[{reached_at}]" if ":" in reached_at else reached_at
     return f"tcp://{shown}:{bound_port}"
+
+
+def _listen_in(socket: "zmq.Socket[bytes]", directory: str) -> str:
+    """Listen on a new file of a directory. Its name is drawn, as a free port is."""
+    address = f"{directory}/{secrets.token_hex(4)}"
+    _watch(socket, host_of(address))
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        raise ConfigError(
+            f"instance.listen: no socket can be made in {directory} ({error}): write a directory "
+            "of yours, with a path of at most 90 bytes"
+        ) from None
+    return address
 
 
 def _watch(socket: "zmq.Socket[bytes]", host: str) -> None:

@@ -83,7 +83,7 @@ def test_everything_is_started_and_serves(deployment: RunningDeployment) -> None
     assert list(found) == ["master-0", "node-n0", "all-0", "all-1", "dispatcher-0"]
     assert {one.state for one in found.values()} == {"ready"}
     assert all(alive(one.pid) and Path(one.log).exists() for one in found.values())
-    assert found["all-0"].address.startswith("tcp://127.0.0.1:")
+    assert found["all-0"].address.startswith("ipc://")
     told = json.loads(deployment.command("status", "--json"))["processes"]
     assert [(one["name"], one["pid"]) for one in told] == [(n, p.pid) for n, p in found.items()]
     table = deployment.command("status", "tested")

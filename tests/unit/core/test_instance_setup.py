@@ -87,6 +87,17 @@ def test_any_free_port_and_one_that_is_taken(bench):
     assert router.recv_multipart()[1] == b"hello"
 
 
+def test_a_private_directory(bench, tmp_path):
+    router, address = bench.listen(f"ipc://{tmp_path}")
+    assert address != bench.listen(f"ipc://{tmp_path}")[1]
+    dealer = bench.connect(address, "a secret of block names")
+    dealer.send(b"hello")
+    assert router.poll(5000)
+    assert router.recv_multipart()[1] == b"hello"
+    with pytest.raises(ConfigError, match=r"no socket can be made in .*/none"):
+        bench.listen(f"ipc://{tmp_path}/none")
+
+
 def test_beyond_loopback_there_must_be_a_secret(bench):
     with pytest.raises(ConfigError, match=r"set cache\.secret"):
         bench.listen("0.0.0.0:0", host="192.0.2.7")

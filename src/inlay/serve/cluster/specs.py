@@ -35,7 +35,7 @@ class DeploymentSpecs:
         model: directory or name that processes load; None: the demo model.
         model_name: that clients use, unless the file has one.
         port: of the dispatchers, free for them.
-        control: address of the supervisor's socket.
+        control: address of the supervisor's socket, in a private directory.
         state: directory for what a store's master keeps.
 
     Raises:
@@ -88,9 +88,15 @@ class DeploymentSpecs:
             num_gpus=engine.placement.tensor_parallel if engine.device.startswith("cuda") else 0,
             setup={
                 "config": msgspec.to_builtins(engine),
-                "instance": {"name": name, "role": role, "listen": _any_port(found.host)},
+                "instance": {"name": name, "role": role, "listen": self._listen(found.host)},
             },
         )
+
+    def _listen(self, host: str) -> str:
+        """Where instances listen: on one machine beside the supervisor, where no other user can."""
+        if self._deployment.launcher == "local":
+            return self._control.rpartition("/")[0]
+        return _any_port(host)
 
     def _instances(self) -> Iterator[ProcessSpec]:
         for name, group in self._deployment.instances.items():

@@ -33,7 +33,7 @@ def status_table(found: Status) -> RenderableType:
             one.role or one.kind,
             str(one.pid or "-"),
             str(one.run),
-            Text(one.address.rpartition("://")[2]),
+            Text(one.address.rpartition("/")[2]),
             *([Text(one.where)] if machines else []),
         )
     notes = [Text(f"{one.name} {one.note}") for one in found.processes if one.note]

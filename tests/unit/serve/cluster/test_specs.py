@@ -64,7 +64,7 @@ def test_settings_of_an_instance() -> None:
     assert setup["instance"] == {
         "name": "prefill-0",
         "role": "prefill",
-        "listen": "127.0.0.1:0",
+        "listen": "ipc:///x",
     }
     assert config["exchange"] == "127.0.0.1:0"
     assert specs.instance("decode", 4, "both").setup["instance"]["role"] == "both"
@@ -115,6 +115,7 @@ def test_what_ray_sets_aside() -> None:
     assert (prefill.num_cpus, prefill.num_gpus, prefill.device) == (3, 0, "auto")
     assert (other.num_cpus, other.num_gpus, other.device) == (1, 1, "cuda")
     assert other.setup["config"]["device"] == "cuda"
+    assert other.setup["instance"]["listen"] == "127.0.0.1:0"
 
 
 def test_each_instance_has_its_cpus(tmp_path: Path) -> None:
