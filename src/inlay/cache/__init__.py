@@ -10,7 +10,7 @@ from inlay.cache.events import BlockRemoved, BlockStored, KvEvent
 from inlay.cache.kv_cache import KvCache, PageCounts, PageHold, PrefixMatch
 from inlay.cache.loader import Loader
 from inlay.cache.open_store import open_store
-from inlay.cache.open_stream import open_stream
+from inlay.cache.open_stream import PageMemory, open_stream, serve_rank
 from inlay.cache.outgoing import Outgoing
 from inlay.cache.paged_kv_cache import PagedKvCache
 from inlay.cache.pause import TierCounts
@@ -37,6 +37,7 @@ __all__ = [
     "Outgoing",
     "PageCounts",
     "PageHold",
+    "PageMemory",
     "PagedKvCache",
     "Prefetch",
     "PrefixMatch",
@@ -46,4 +47,5 @@ __all__ = [
     "WriteBack",
     "open_store",
     "open_stream",
+    "serve_rank",
 ]

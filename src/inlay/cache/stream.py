@@ -5,25 +5,28 @@ The step loop owns this, as it owns the `KvCache`; a thread (`stream_thread.py`)
 Sending (an instance that computes prompts for others): `begin` when a request comes, `aim` when its
 target is known, `chunk` before each step that computes some of it, with the hook `layer_done` for
 the layers of that step, and `end` when all is computed. Receiving (an instance that decodes):
-`reserve` pages, tell their `KvTarget`, and wait.
+`reserve` pages, tell their `KvTarget`, and wait. Where ranks share the model, each sends and
+receives its heads of every page, and all are driven from here.
 
 Source: layer-wise prefill of Mooncake (arXiv 2407.00079, section 5.2).
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from inlay.cache.kv_cache import KvCache, PageHold
+from inlay.cache.other_rank import OtherRank
 from inlay.cache.outgoing import Outgoing
+from inlay.cache.rank_pages import OwnPages, RankPages
 from inlay.cache.stream_thread import Mark, Piece, Sending, StreamThread
-from inlay.core.instance_messages import KvLost, KvSent, KvTarget
-from inlay.core.kv_format import KvFormat
+from inlay.core.errors import InlayError
+from inlay.core.instance_messages import KvLost, KvSent, KvTarget, RankTarget
 from inlay.core.messages import KvRoute
-from inlay.transfer import Segment, TransferEngine
+from inlay.transfer import TransferEngine
 
 SEGMENT = "kv"
 
@@ -64,37 +67,36 @@ class Incoming:
 
 
 class KvStream:
-    """See the module. No call waits, but `close`.
+    """See the module. No call waits, but `close`, and `reserve` for the other ranks.
 
     Args:
         engine: of this instance; closed here.
-        pool: all pages of the instance, registered with it.
-        kv_format: layout of a page.
+        own: the pages of this process.
+        others: those of the other ranks, in order.
         cache: whose pages they are.
-        guarded: whether the pool takes grants; else pages that a peer may have written to are kept
-            from use until its transfers must have ended.
+        guarded: whether pages take grants; else those that a peer may have written to are kept from
+            use until its transfers must have ended.
         on_ready: called from the thread when `poll` has something to take.
     """
 
     def __init__(
         self,
         engine: TransferEngine,
-        pool: Segment,
-        kv_format: KvFormat,
+        own: OwnPages,
+        others: Sequence[OtherRank],
         cache: KvCache,
         *,
         guarded: bool,
         on_ready: Callable[[], None] | None,
     ) -> None:
         self.address = engine.address
-        self._pool = pool
-        self._guarded = guarded
+        self._ranks: tuple[RankPages, ...] = (own, *others)
         self._cache = cache
         self._sent: dict[Outgoing, _Sent] = {}
         self._incoming: dict[str, Incoming] = {}
         self._returning: set[PageHold] = set()  # until nothing can land there any more
         self._step: list[tuple[_Sent, range, _Pages]] = []
-        self._thread = StreamThread(engine, pool, kv_format, guarded=guarded, on_ready=on_ready)
+        self._thread = StreamThread(engine, own, others, guarded=guarded, on_ready=on_ready)
 
     @property
     def due(self) -> bool:
@@ -223,22 +225,41 @@ class KvStream:
     # Receiving
 
     def reserve(self, request_id: str, hold: PageHold, num_tokens: int) -> Incoming:
-        """Let another instance write to the pages of `hold` that have no name yet."""
+        """Let another instance write to the pages of `hold` that have no name yet.
+
+        Raises:
+            InlayError: another rank does not answer, or refuses; nothing is reserved.
+
+        Cost: a message there and back for each other rank.
+        """
         first = hold.num_named
         pages = np.frombuffer(hold.pages[first:], np.int32)
+        own, *others = self._grant(pages)
         target = KvTarget(
             request_id=request_id,
-            address=self.address,
+            address=own.address,
             segment=SEGMENT,
-            grant=self._pool.grant(pages) if self._guarded else 0,
+            grant=own.grant,
             first_block=first,
             pages=pages.astype("<u4").tobytes(),
             num_tokens=num_tokens,
             ticket=request_id,
+            others=tuple(others),
         )
         incoming = self._incoming[request_id] = Incoming(target, hold)
-        self._thread.expect(request_id, target.grant)
+        self._thread.expect(request_id, tuple(rank.grant for rank in target.ranks))
         return incoming
+
+    def _grant(self, pages: npt.NDArray[np.int32]) -> list[RankTarget]:
+        granted: list[RankTarget] = []
+        try:
+            for rank in self._ranks:
+                granted.append(RankTarget(rank.address, rank.grant(pages)))
+        except InlayError:
+            for rank, target in zip(self._ranks, granted, strict=False):
+                rank.revoke(target.grant)
+            raise
+        return granted
 
     def abandon(self, request_id: str) -> Incoming | None:
         """Wait no longer. The pages come back when nothing can land there any more."""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,21 +16,23 @@ import numpy as np
 import numpy.typing as npt
 
 from inlay.cache.kv_cache import PageHold
+from inlay.cache.other_rank import OtherRank
 from inlay.cache.outgoing import Outgoing
+from inlay.cache.rank_messages import TOPIC as RANK_TOPIC
+from inlay.cache.rank_messages import PageWrite
+from inlay.cache.rank_pages import LAND_S, OwnPages, RankPages
 from inlay.core.errors import InlayError, TransferTimeoutError
 from inlay.core.instance_messages import KvLost, KvSent
-from inlay.core.kv_format import KvFormat
 from inlay.core.messages import KvRoute
-from inlay.transfer import Op, Ranges, RemoteSegment, Segment, TransferEngine
+from inlay.transfer import TransferEngine
 
 log = logging.getLogger(__name__)
 
 _TOPIC = "kv"
 _AIM_S = 60.0  # how long a prompt that is computed waits for its target
-_LAND_S = 30.0  # for one layer of one step
 _COME_S = 600.0  # for a prompt to be computed elsewhere; a lost peer is noticed much sooner
-_REVOKE_S = 5.0
 _JOIN_S = 5.0
+_MOST_PAGES = 512  # of one write: its ranges take some MiB where heads are divided
 
 Mark = Callable[[], None]
 """Waits until a device has done what it was told so far."""
@@ -60,7 +62,7 @@ class Sending:
 
 @dataclass(slots=True)
 class _Expected:
-    grant: int
+    grants: tuple[int, ...]
     timer: asyncio.TimerHandle
     revoking: "asyncio.Task[None] | None" = None
 
@@ -75,9 +77,9 @@ class StreamThread:
 
     Args:
         engine: of this instance; closed here.
-        pool: all pages, registered with it.
-        kv_format: layout of a page.
-        guarded: whether the pool takes grants.
+        own: the pages of this process.
+        others: those of the other ranks, in order.
+        guarded: whether pages take grants.
         on_ready: called from the thread when something of `done` is to be taken soon.
 
     Attributes:
@@ -87,15 +89,15 @@ class StreamThread:
     def __init__(
         self,
         engine: TransferEngine,
-        pool: Segment,
-        kv_format: KvFormat,
+        own: OwnPages,
+        others: Sequence[OtherRank],
         *,
         guarded: bool,
         on_ready: Callable[[], None] | None,
     ) -> None:
         self._engine = engine
-        self._pool = pool
-        self._format = kv_format
+        self._ranks: tuple[RankPages, ...] = (own, *others)
+        self._others = {other.engine_id: other for other in others}
         self._guarded = guarded
         self._on_ready = on_ready
         self.done: deque[Done] = deque()
@@ -123,9 +125,11 @@ class StreamThread:
         """Send no more of it; what is under way is cancelled, and then the prompt told of."""
         self._call(self._stop, sending)
 
-    def expect(self, request_id: str, grant: int) -> None:
-        """A prompt will come; when it has, its grant is taken back before `done` tells of it."""
-        self._call(self._expect, request_id, grant)
+    def expect(self, request_id: str, grants: tuple[int, ...]) -> None:
+        """A prompt will come; when it has, the ranks' grants are taken back before `done` tells of
+        it.
+        """
+        self._call(self._expect, request_id, grants)
 
     def abandon(self, request_id: str, hold: PageHold) -> None:
         """A prompt that is expected is not wanted; `done` tells when the pages of `hold` are free.
@@ -135,7 +139,8 @@ class StreamThread:
         self._call(lambda: self._spawn(self._abandon(request_id, hold)))
 
     def routes(self) -> tuple[KvRoute, ...]:
-        """The engine's paths to peers."""
+        """The engine's paths to other instances."""
+        ranks = {rank.address for rank in self._ranks}
         return tuple(
             KvRoute(
                 peer=path.peer,
@@ -147,6 +152,7 @@ class StreamThread:
                 bandwidth_gbs=path.bandwidth_gbs,
             )
             for path in self._engine.paths()
+            if path.peer not in ranks
         )
 
     def close(self) -> None:
@@ -214,36 +220,23 @@ class StreamThread:
         target = outgoing.target
         assert target is not None
         peer = await asyncio.to_thread(self._engine.connect, target.address)
-        remote = peer[target.segment]
         while (piece := await sending.pieces.get()) is not None:
-            landing.add(asyncio.create_task(self._land(outgoing, piece, remote)))
+            for write in _writes(outgoing, piece):
+                for rank in self._ranks:
+                    landing.add(asyncio.create_task(self._land(rank, write, piece.mark)))
         await asyncio.gather(*landing)
         sent = msgspec.msgpack.encode(KvSent(target.ticket, outgoing.cached_tokens))
         await asyncio.to_thread(peer.send, _TOPIC, sent)
 
-    async def _land(self, outgoing: Outgoing, piece: Piece, remote: RemoteSegment) -> None:
-        if piece.mark is not None:
-            await asyncio.to_thread(piece.mark)
-        ranges = self._ranges(outgoing, piece, remote)
-        await self._engine.submit([ranges], deadline_s=_LAND_S)
-
-    def _ranges(self, outgoing: Outgoing, piece: Piece, remote: RemoteSegment) -> Ranges:
-        assert outgoing.target is not None
-        page_bytes, layer_bytes = self._format.page_bytes, self._format.layer_bytes
-        skip = 0 if piece.layer is None else piece.layer * layer_bytes
-        there = outgoing.remote(piece.blocks)
-        return Ranges(
-            Op.WRITE,
-            self._pool,
-            remote,
-            piece.pages * page_bytes + skip,
-            there * page_bytes + skip,
-            page_bytes if piece.layer is None else layer_bytes,
-            grant=outgoing.target.grant,
-        )
+    async def _land(self, rank: RankPages, write: PageWrite, mark: Mark | None) -> None:
+        if mark is not None:
+            await asyncio.to_thread(mark)
+        await rank.write(write)
 
     async def _listen(self) -> None:
         async for message in self._engine.messages():
+            if message.topic == RANK_TOPIC and message.engine_id in self._others:
+                self._others[message.engine_id].hear(message)
             if message.topic != _TOPIC:
                 continue
             try:
@@ -255,10 +248,10 @@ class StreamThread:
 
     # Prompts that are expected
 
-    def _expect(self, request_id: str, grant: int) -> None:
+    def _expect(self, request_id: str, grants: tuple[int, ...]) -> None:
         lost = KvLost(request_id, f"it did not come in {_COME_S:g} s")
         timer = self._loop.call_later(_COME_S, self._tell, lost)
-        self._expected[request_id] = _Expected(grant, timer)
+        self._expected[request_id] = _Expected(grants, timer)
 
     async def _arrived(self, sent: KvSent) -> None:
         expected = self._expected.get(sent.ticket)
@@ -270,7 +263,7 @@ class StreamThread:
         expected = self._expected.get(request_id)
         if expected is not None:
             if expected.revoking is None and not self._guarded:
-                await asyncio.sleep(_LAND_S)  # no transfer takes longer
+                await asyncio.sleep(LAND_S)  # no transfer takes longer
             await self._settle(request_id, expected)
         self._tell(hold)
 
@@ -283,7 +276,20 @@ class StreamThread:
 
     async def _revoke(self, expected: _Expected) -> None:
         """Pages are used again only when nothing can land in them any more."""
-        while self._guarded:
-            if await asyncio.to_thread(self._pool.revoke, expected.grant, timeout_s=_REVOKE_S):
-                return
-            log.warning("pages are kept from use: another instance may still write to them")
+        for rank, grant in zip(self._ranks, expected.grants, strict=True):
+            while not await asyncio.to_thread(rank.revoke, grant):
+                log.warning("pages are kept from use: another instance may still write to them")
+
+
+def _writes(outgoing: Outgoing, piece: Piece) -> Iterator[PageWrite]:
+    """What each rank is to send of a piece."""
+    assert outgoing.target is not None
+    here, there = piece.pages.astype("<u4"), outgoing.remote(piece.blocks).astype("<u4")
+    for at in range(0, len(here), _MOST_PAGES):
+        yield PageWrite(
+            pages=here[at : at + _MOST_PAGES].tobytes(),
+            remote_pages=there[at : at + _MOST_PAGES].tobytes(),
+            layer=piece.layer,
+            segment=outgoing.target.segment,
+            ranks=outgoing.target.ranks,
+        )

@@ -31,9 +31,10 @@ def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> st
 
 def _facts(info: InstanceInfo) -> dict[str, object]:
     space = info.namespace
+    kv_format = space.kv_format.whole  # however ranks divide it
     layout = {
-        f"kv_format.{name}": getattr(space.kv_format, name)
-        for name in space.kv_format.__struct_fields__
+        f"kv_format.{name}": getattr(kv_format, name)
+        for name in kv_format.__struct_fields__
         if name not in ("tp_degree", "tp_rank")
     }
     return {

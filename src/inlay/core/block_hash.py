@@ -30,7 +30,7 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
         weight_version: counts weight updates of a running engine.
         weight_format: how the weights are held (`bfloat16`, `int4`, ...).
         adapter: fingerprint of a LoRA adapter, empty without one.
-        kv_format: layout; tp_degree and tp_rank do not enter the key.
+        kv_format: layout; how ranks divide it does not enter the key.
         tenant_salt: separates tenants that must not see each other's reuse.
     """
 
@@ -43,8 +43,8 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
 
     def key(self, deployment_secret: bytes) -> bytes:
         """The 32-byte BLAKE2b key of this namespace."""
-        kv_format = msgspec.to_builtins(self.kv_format)
-        del kv_format["tp_degree"], kv_format["tp_rank"]
+        kv_format = msgspec.to_builtins(self.kv_format.whole)
+        del kv_format["tp_degree"], kv_format["tp_rank"], kv_format["kv_heads"]
         fields = {
             "fingerprint": self.fingerprint,
             "weight_version": self.weight_version,

@@ -17,7 +17,7 @@ from inlay import __version__
 from inlay.core.block_hash import Namespace
 from inlay.core.messages import EngineInfo, FromEngine, ToEngine
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of these messages; instances and dispatchers with different ones refuse each other."""
 
 Role = Literal["prefill", "decode", "both"]
@@ -167,12 +167,24 @@ class KvSnapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
     digests: bytes
 
 
+class RankTarget(msgspec.Struct, frozen=True, array_like=True):
+    """One rank's part of a target.
+
+    Attributes:
+        address: of its transfer engine.
+        grant: proof that its pages were reserved; nothing lands without it.
+    """
+
+    address: str
+    grant: int
+
+
 class KvTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
     """Where the KV of a prompt is to go: from the decode instance by way of the dispatcher.
 
     Attributes:
         request_id: the same at both instances.
-        address: of its transfer engine.
+        address: of its transfer engine, the first rank's.
         segment: name of its pool there.
         grant: proof that these pages were reserved; nothing lands without it.
         first_block: blocks before this one it has already.
@@ -180,6 +192,7 @@ class KvTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=T
         num_tokens: leading tokens whose KV is wanted: all that are known but the last. 0: nothing
             is wanted, the decode instance has nearly all; the prefill is to be cancelled.
         ticket: what the decode instance calls the request; comes back in `KvSent`.
+        others: the ranks behind the first, each with its heads of the same pages.
     """
 
     request_id: str
@@ -190,6 +203,12 @@ class KvTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=T
     pages: bytes
     num_tokens: int
     ticket: str = ""
+    others: tuple[RankTarget, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[RankTarget, ...]:
+        """All ranks, in order."""
+        return (RankTarget(self.address, self.grant), *self.others)
 
 
 def nothing_wanted(request_id: str) -> KvTarget:

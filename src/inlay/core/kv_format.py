@@ -2,12 +2,14 @@
 
 A page is page-first: all layers of one block in one contiguous range. Inside a layer the
 planes follow each other: `k`, `v` of `[page_tokens, kv_heads, head_dim]` for GQA, one latent
-plane `[page_tokens, latent + rope]` for MLA.
+plane `[page_tokens, latent + rope]` for MLA. Where ranks share a model, each has a page of its own
+for a block, with its heads in this layout; the latent of MLA is whole in each.
 """
 
 import msgspec
 
 from inlay.core.errors import ConfigError
+from inlay.core.tensor_parallel import ALONE, Rank
 
 LAYOUT_VERSION = 1
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -31,9 +33,10 @@ class KvFormat(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         page_tokens: tokens per page; equal to the block size.
         dtype: element type, a key of `DTYPE_BYTES`.
-        planes: the planes of every layer, in order.
+        planes: the planes of every layer, in order, as this rank has them.
         layers: number of layers.
-        tp_degree, tp_rank: tensor-parallel split of kv_heads (1, 0 without).
+        tp_degree, tp_rank: tensor-parallel split of `kv_heads` (1, 0 without).
+        kv_heads: of the model, all ranks together; a latent counts as one.
     """
 
     layout_version: int = LAYOUT_VERSION
@@ -43,13 +46,14 @@ class KvFormat(msgspec.Struct, frozen=True, kw_only=True):
     layers: int
     tp_degree: int = 1
     tp_rank: int = 0
+    kv_heads: int = 1
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
             raise ConfigError(f"kv dtype {self.dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
-        for name, value in (("page_tokens", self.page_tokens), ("layers", self.layers)):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+        for name in ("page_tokens", "layers", "kv_heads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.planes:
             raise ConfigError("planes must not be empty")
         for plane in self.planes:
@@ -59,6 +63,24 @@ class KvFormat(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if not 0 <= self.tp_rank < self.tp_degree:
             raise ConfigError(f"tp_rank {self.tp_rank} is not in 0..{self.tp_degree - 1}")
+
+    @property
+    def heads(self) -> range:
+        """Those of `kv_heads` that this rank has."""
+        return Rank(self.tp_rank, self.tp_degree).kv_part(self.kv_heads)
+
+    @property
+    def whole(self) -> "KvFormat":
+        """The layout where one process has all heads."""
+        return self.of_rank(ALONE)
+
+    def of_rank(self, rank: Rank) -> "KvFormat":
+        """The layout of a rank, of as many as share a model or of another number."""
+        head_count, of = len(rank.kv_part(self.kv_heads)), len(self.heads)
+        planes = tuple(Plane(one.name, one.width // of * head_count) for one in self.planes)
+        return msgspec.structs.replace(
+            self, planes=planes, tp_degree=rank.degree, tp_rank=rank.number
+        )
 
     @property
     def token_elements(self) -> int:
@@ -95,6 +117,7 @@ def gqa_format(
         dtype=dtype,
         planes=(Plane("k", width), Plane("v", width)),
         layers=layers,
+        kv_heads=kv_heads,
     )
 
 

@@ -105,11 +105,6 @@ class EngineConfig:
                 f"device is {self.device}, and placement.tensor_parallel={degree} takes the GPUs "
                 f"from cuda:0 to cuda:{degree - 1}: set device=cuda"
             )
-        if self.exchange is not None:
-            raise ConfigError(
-                f"exchange is {self.exchange!r}: pages of placement.tensor_parallel={degree} "
-                "processes cannot be sent to other instances; leave one out"
-            )
         for tier in ("host", "disk", "store"):
             if getattr(self.cache, tier) is not None:
                 raise ConfigError(

@@ -131,7 +131,7 @@ class Engine:
             self._requests,
             clock=self._clock,
             page_tokens=self.cache.page_tokens,
-            pool_bytes=self.info.num_pages * self.info.page_bytes,
+            pool_bytes=loaded.pool.nbytes,
             failure=lambda: self.failure,
         )
         self._ranks = loaded.ranks

@@ -244,8 +244,15 @@ class Exchange:
             hold = self._cache.hold(match, num_tokens)
         except OutOfPagesError:
             return False
+        try:
+            incoming = self._stream.reserve(request_id, hold, num_tokens)
+        except InlayError as error:
+            self._cache.release(hold)
+            log.warning("the prompt of %s is computed here: %s", request_id, error)
+            self._messages.append(KvLost(request_id, str(error)))
+            self._scheduler.add(choice)
+            return True
         choice.request.cached_tokens = match.num_tokens
-        incoming = self._stream.reserve(request_id, hold, num_tokens)
         self._messages.append(incoming.target)
         self._receiving[request_id] = choice
         return True

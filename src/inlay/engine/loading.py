@@ -81,7 +81,7 @@ class LoadedModel:
             isa=_isa(self.model.device),
             page_tokens=self.kv_format.page_tokens,
             num_pages=self.pool.num_pages,
-            page_bytes=self.kv_format.page_bytes,
+            page_bytes=self.kv_format.whole.page_bytes,
             load_s=load_s,
             placement=self.model.placement_line,
             deferred=self.model.deferred,

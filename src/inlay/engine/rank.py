@@ -24,6 +24,7 @@ from inlay.core.settings import read_settings
 from inlay.engine.rank_wire import (
     RANK_LOST,
     PoolSetup,
+    RankExchange,
     RankReady,
     RankSetup,
     RankStep,
@@ -59,9 +60,11 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
     # They load torch; the engine's process is watched by now.
     import torch
 
+    from inlay.cache import serve_rank
     from inlay.core.tensor_parallel import Rank
     from inlay.engine.loading import free_for_pages, load_placed, set_threads
     from inlay.engine.placing import Where
+    from inlay.engine.tiering import page_memory
     from inlay.models.rank_group import RankGroup, meet
 
     if setup.device != CPU:
@@ -82,6 +85,12 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
                     kv_format = model.kv_format(dtype=dtype, page_tokens=page_tokens)
                     pool = model.new_kv_pool(kv_format, num_pages)
                     write_frame(answers, RankReady())
+                case RankExchange(owner):
+                    assert pool is not None, "pages come before what others write to them"
+                    listen = f"{owner.rpartition(':')[0]}:0"
+                    secret = setup.config.cache.secret
+                    server = serve_rank(listen, secret, page_memory(pool), owner)
+                    write_frame(answers, RankReady(address=server.address))
                 case RankStep() as step:
                     assert pool is not None, "pages come before steps"
                     model.forward(batch_of(step), pool)

@@ -51,6 +51,16 @@ class PoolSetup(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_pages: int
 
 
+class RankExchange(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Exchange KV with other instances, as the engine says through its transfer engine.
+
+    Attributes:
+        owner: address of that.
+    """
+
+    owner: str
+
+
 class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A `ForwardBatch`, its arrays as bytes."""
 
@@ -64,12 +74,18 @@ class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class RankReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A rank has done what it was last told, and has this much free for pages."""
+    """A rank has done what it was last told.
+
+    Attributes:
+        free_bytes: what it has for pages.
+        address: of its transfer engine, once it exchanges KV.
+    """
 
     free_bytes: int = 0
+    address: str = ""
 
 
-ToRank = PoolSetup | RankStep
+ToRank = PoolSetup | RankExchange | RankStep
 FromRank = RankReady | EngineFailure
 
 

@@ -32,6 +32,7 @@ from inlay.engine.rank_wire import (
     RANK_LOST,
     FromRank,
     PoolSetup,
+    RankExchange,
     RankReady,
     RankSetup,
     ToRank,
@@ -161,6 +162,16 @@ class Ranks:
         """
         self._send(pool)
         self._answers()
+
+    def open_exchange(self, owner: str) -> list[str]:
+        """Have the others exchange KV as the transfer engine at `owner` says. Returns the addresses
+        of theirs, in order.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._send(RankExchange(owner))
+        return [answer.address for answer in self._answers()]
 
     @contextmanager
     def step(self, batch: ForwardBatch) -> Iterator[None]:

@@ -1,16 +1,19 @@
 """Puts the tiers behind the pages of a loaded model, and other instances beside them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inlay.cache import BlockStore, PagedKvCache, Tiers, WriteBack, open_stream
+from inlay.cache import BlockStore, PagedKvCache, PageMemory, Tiers, WriteBack, open_stream
 from inlay.cache.config import WriteWhen
 from inlay.core.clock import Clock
 from inlay.engine.exchange import Exchange
 from inlay.engine.loading import LoadedModel
 from inlay.engine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from inlay.models.kv_pool import KvPool
 
 
 def open_tiers(
@@ -53,17 +56,27 @@ def open_exchange(
     Raises:
         ConfigError: the model's layers are on several devices.
         AddressInUseError: another process listens at `listen`.
+        RankLostError: a rank ended.
     """
-    pool = loaded.pool.whole
-    on_cpu = pool.data.device.type == "cpu"
-    memory = pool.as_bytes() if on_cpu else pool.device_bytes()
+    ranks = loaded.ranks
     stream = open_stream(
         listen,
         secret,
-        memory=memory,
-        on_device=not on_cpu,
-        kv_format=loaded.kv_format,
+        page_memory(loaded.pool),
+        others=lambda owner: () if ranks is None else ranks.open_exchange(owner),
         cache=cache,
         on_ready=on_ready,
     )
     return Exchange(stream, cache, scheduler, clock)
+
+
+def page_memory(pool: "KvPool") -> PageMemory:
+    """All of a pool, for what moves its pages.
+
+    Raises:
+        ConfigError: it is on several devices.
+    """
+    part = pool.whole
+    on_cpu = part.data.device.type == "cpu"
+    memory = part.as_bytes() if on_cpu else part.device_bytes()
+    return PageMemory(memory=memory, on_device=not on_cpu, kv_format=pool.format)

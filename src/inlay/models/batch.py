@@ -32,7 +32,8 @@ class ForwardBatch:
         logit_rows_R: rows of T whose logits are wanted.
         decode_T: bool, contiguous; the tokens that were generated, whose experts may be deferred.
             None: none of them.
-        layer_done: called when a layer has written its keys and values, while the step goes on.
+        layer_done: called when a layer has written its keys and values, in all ranks, while the
+            step goes on.
         expert_ids_LTK: if given, filled with the experts chosen per mixture-of-experts layer.
     """
 

@@ -220,9 +220,9 @@ class _Stage:
                 self._attend_latent(layer.attention, spec, step, work)
             else:
                 self._attend(layer.attention, spec, step, work)
+            self._end_sum(work)  # which other ranks begin when they have the layer's KV, too
             if layer_done is not None:
                 layer_done(spec.layer, None if ops.device == CPU else ops.mark())
-            self._end_sum(work)
             ops.rms_norm(work.hidden_TM, layer.mlp_norm_M, eps, work.normed_TM)
             self._begin_sum(work)
             if isinstance(layer.mlp, DenseWeights):

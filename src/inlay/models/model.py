@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -121,22 +120,20 @@ class Model:
                 f"kv dtype {dtype!r} is not supported on {self.device}; supported are auto, "
                 f"{', '.join(self._kv_dtypes)}"
             )
-        own = self._own
-        if own.mla:
+        shape = self.shape
+        if shape.mla:
             whole = mla_format(
-                layers=own.layers, width=own.kv_width, dtype=dtype, page_tokens=page_tokens
+                layers=shape.layers, width=shape.kv_width, dtype=dtype, page_tokens=page_tokens
             )
         else:
             whole = gqa_format(
-                layers=own.layers,
-                kv_heads=own.kv_heads,
-                head_dim=own.head_dim,
+                layers=shape.layers,
+                kv_heads=shape.kv_heads,
+                head_dim=shape.head_dim,
                 dtype=dtype,
                 page_tokens=page_tokens,
             )
-        return msgspec.structs.replace(
-            whole, tp_degree=self._rank.degree, tp_rank=self._rank.number
-        )
+        return whole.of_rank(self._rank)
 
     def free_for_pages(self, step_tokens: int) -> int:
         """Free memory of the device, on a GPU beside the activations of a step; of several, as if

@@ -1,64 +1,15 @@
 """One instance computes prompts, another decodes: texts are those of one instance."""
 
-import time
 from contextlib import contextmanager
 
 import msgspec
-import numpy as np
 import pytest
 
-from inlay.core.instance_messages import KvLost
 from inlay.core.messages import Structure
 from tests.integration.engine.engines import request
+from tests.integration.engine.pairs import Pair, prompts, settle, token_ids
 
 PROMPT_SIZES = [2, 15, 16, 17, 18, 33, 48, 49, 200, 513, 700]
-
-
-def prompts(sizes, seed=0, vocab=200):
-    rng = np.random.default_rng(seed)
-    return [rng.integers(1, vocab, size).tolist() for size in sizes]
-
-
-class Pair:
-    """A prefill and a decode instance, and what a dispatcher does between them."""
-
-    def __init__(self, prefill, decode):
-        self.prefill, self.decode = prefill, decode
-        self.outputs = {}
-        self.sent = {}
-        self.targets = {}
-        self.given_up = []
-        self.deaf = False  # pass no targets on
-
-    def add(self, message):
-        self.decode.add(msgspec.structs.replace(message, phase="decode"))
-        if message.num_tokens > 1:
-            self.prefill.add(msgspec.structs.replace(message, phase="prefill"))
-
-    def step(self):
-        for engine, outputs in ((self.prefill, self.sent), (self.decode, self.outputs)):
-            if engine.has_work:
-                for output in engine.step():
-                    outputs.setdefault(output.request_id, []).append(output)
-            for target in engine.take_kv_messages():
-                if isinstance(target, KvLost):
-                    self.given_up.append(target)
-                    continue
-                self.targets[target.request_id] = target
-                if target.num_tokens == 0:
-                    self.prefill.cancel(target.request_id)
-                elif not self.deaf:
-                    self.prefill.kv_target(target)
-
-    def drain(self, timeout_s=60.0):
-        end_s = time.monotonic() + timeout_s
-        while self.prefill.num_live or self.decode.num_live:
-            assert time.monotonic() < end_s, "the pair makes no progress"
-            self.step()
-            if not self.prefill.has_work and not self.decode.has_work:
-                time.sleep(0.0005)  # bytes are under way
-        self.step()
-        return self.outputs
 
 
 @contextmanager
@@ -74,24 +25,6 @@ def pair(loaded, **options):
         yield both
         settle(prefill)
         settle(decode)
-
-
-def settle(engine, timeout_s=10.0):
-    """Wait until no page is kept for what may still land."""
-    end_s = time.monotonic() + timeout_s
-    while engine.cache.counts().used:
-        assert time.monotonic() < end_s, "pages are kept"
-        engine.step()
-        time.sleep(0.001)
-
-
-def token_ids(outputs):
-    choices = {}
-    for output in outputs:
-        assert output.error is None, output.error
-        for delta in output.choices:
-            choices.setdefault(delta.index, []).extend(delta.token_ids)
-    return choices
 
 
 def alone(loaded, messages):

@@ -2,13 +2,13 @@
 
 import random
 
-import msgspec
 import pytest
 
-from inlay.core.instance_messages import InstanceInfo, KvLost, KvTarget, LoadReport
-from inlay.core.messages import CancelRequest, EngineStats, StatsRequest
+from inlay.core.instance_messages import InstanceInfo, KvLost, LoadReport
+from inlay.core.messages import EngineStats, StatsRequest
 from tests.integration.engine.engines import request
-from tests.support.instances import Peer, RunningInstance, tokens
+from tests.integration.engine.pairs import Between
+from tests.support.instances import RunningInstance, tokens
 
 PARAMS = {"max_tokens": 12, "temperature": 0.7, "seed": 11, "ignore_eos": True}
 
@@ -26,42 +26,6 @@ def pair(tiny_directory):
     yield [instance.wait_ready() for instance in instances]
     for instance in instances:
         instance.stop()
-
-
-class Between:
-    """Sends each request to both instances, and targets from one to the other."""
-
-    def __init__(self, pair):
-        # An earlier peer at one of them: a request has different names in the two engines.
-        self.early = Peer(pair[1].address)
-        self.early.subscribe().next(LoadReport)
-        self.prefill, self.decode = (Peer(instance.address) for instance in pair)
-        self._passed = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for peer in (self.early, self.prefill, self.decode):
-            peer.close()
-
-    def send(self, message):
-        self.decode.send(msgspec.structs.replace(message, phase="decode"))
-        self.prefill.send(msgspec.structs.replace(message, phase="prefill"))
-
-    def until(self, condition):
-        while not condition():
-            assert self.decode.receive() is not None, "the decode instance says nothing"
-            self.pass_targets()
-
-    def pass_targets(self):
-        for message in self.decode.heard[self._passed :]:
-            if isinstance(message, KvTarget):
-                if message.num_tokens:
-                    self.prefill.send(message)
-                else:
-                    self.prefill.send(CancelRequest(message.request_id))
-        self._passed = len(self.decode.heard)
 
 
 def _prompts(count, seed):

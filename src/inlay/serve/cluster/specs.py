@@ -183,7 +183,7 @@ class DeploymentSpecs:
         store = self._master if deployment.store else None
         cache = replace(engine.cache, secret=deployment.secret, store=store)
         exchange = engine.exchange
-        if exchange is None and engine.placement.tensor_parallel == 1:  # others cannot
+        if exchange is None:
             exchange = _any_port(deployment.instances[group].host)
         return replace(engine, model=self._model, cache=cache, exchange=exchange)
 
