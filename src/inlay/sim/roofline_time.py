@@ -25,10 +25,12 @@ def step_time(design: InstanceDesign) -> StepTime:
     elif routed:
         parts.append(routed)
     parts += exchanges.summed_up(design)
+    if design.costs.step_s:
+        parts.append((design.costs.step_s * STEP,))
     return StepTime(tuple(tuple(tuple(row_F.tolist()) for row_F in part) for part in parts))
 
 
 def _launched(design: InstanceDesign) -> list[Part]:
     costs = design.costs
-    seconds = costs.step_s + costs.kernel_s * costs.layer_kernels * design.shape.layers
+    seconds = costs.kernel_s * costs.layer_kernels * design.shape.layers
     return [(seconds * STEP,)] if seconds else []

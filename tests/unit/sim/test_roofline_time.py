@@ -184,6 +184,8 @@ def test_two_batches_hide_what_is_exchanged_and_read_twice():
     prompts = [(4096, 0)] * 16
     hidden = seconds(both, prompts)
     assert hidden < seconds(base, prompts)
+    engine = replace(both, costs=replace(both.costs, step_s=0.5))
+    assert seconds(engine, prompts) == pytest.approx(hidden + 0.5)
     # A tenth of what computes is away for as long as rows travel.
     less = replace(both, costs=replace(both.costs, exchange_processors=0.1))
     travels = replace(base, costs=replace(NO_COSTS, exchange_s=0))
