@@ -12,7 +12,7 @@ namespace inlay::sim {
 
 namespace {
 
-constexpr double kIdleReport_s = 1.0;  // an idle instance says so, at the latest
+constexpr double kIdleReport_s = 1.0;  // between two reports of an idle instance
 
 }  // namespace
 
@@ -34,6 +34,7 @@ std::size_t World::add(const InstanceConfig& config) {
   const auto slot = static_cast<uint16_t>(places_.size());
   places_.push_back(std::make_unique<Place>(config, config_.seed, slot));
   links_.add_end(config.out_bytes_per_s, config.in_bytes_per_s);
+  report_at(slot, now_s_ + kIdleReport_s);
   return slot;
 }
 
@@ -54,10 +55,11 @@ bool World::advance(double until_s, cluster::PrefixIndex* index) {
     throw ArgumentError("until_s: it is " + std::to_string(now_s_) + " already, got " +
                         std::to_string(until_s));
   const Event until{until_s, kSubmit, 0};
+  const bool endless = !std::isfinite(until_s);
   bool heard = false;
   while (!heard) {
     Event next = events_.empty() ? until : events_.top();
-    const bool planned = !events_.empty() && until > next;
+    const bool planned = !events_.empty() && until > next && !(endless && idle());
     if (!planned) next = until;
     const Event transfer{std::max(now_s_, links_.next_s()), kTransfer, 0};
     if (next > transfer && std::isfinite(transfer.at_s)) {
@@ -72,9 +74,22 @@ bool World::advance(double until_s, cluster::PrefixIndex* index) {
     heard = next.kind == kHeard;
     happen(next);
   }
-  if (!heard && std::isfinite(until_s)) now_s_ = until_s;
+  if (!heard && !endless) now_s_ = until_s;
   deliver(heard ? now_s_ : until_s, index);
   return !heard;
+}
+
+// Nothing is left to happen, but that instances say so.
+bool World::idle() const {
+  return events_.size() == num_reports_ &&
+         std::none_of(places_.begin(), places_.end(), [](const auto& one) { return one->untold; });
+}
+
+// An instance that is idle then says so, in place of when it was to say it before.
+void World::report_at(uint16_t slot, double time_s) {
+  place(slot).report_at_s = time_s;
+  ++num_reports_;
+  at(time_s, kReport, slot);
 }
 
 void World::happen(const Event& event) {
@@ -88,10 +103,13 @@ void World::happen(const Event& event) {
     }
     case kTimeout:
       return give_up(event.slot);
-    case kReport:
-      place(event.slot).report_due = false;
-      if (!place(event.slot).instance.busy() && place(event.slot).untold) report(event.slot);
-      return;
+    case kReport: {
+      --num_reports_;
+      const Place& here = place(event.slot);
+      if (event.at_s != here.report_at_s || here.starting || here.instance.busy()) return;
+      report(event.slot);
+      return report_at(event.slot, now_s_ + kIdleReport_s);
+    }
     case kHeard:
     case kSubmit:
       return;
@@ -241,11 +259,8 @@ void World::start(uint16_t slot) {
   const double seconds = here.instance.begin();
   tell_blocks(slot);
   if (!here.instance.busy()) {
-    if (here.untold && !here.report_due) {
-      here.report_due = true;
-      at(std::max(now_s_, here.reported_s + kIdleReport_s), kReport, slot);
-    }
-    return;
+    const double pause_s = here.untold ? config_.report_s : kIdleReport_s;
+    return report_at(slot, std::max(now_s_, here.reported_s + pause_s));
   }
   here.start_s = now_s_;
   for (const Chunk& chunk : here.instance.chunks())

@@ -174,8 +174,8 @@ class World {
     bool starting = false;
     double start_s = 0.0;
     double reported_s = -1e300;
-    bool untold = false;  // something happened since the last report
-    bool report_due = false;
+    bool untold = true;        // something happened since the last report
+    double report_at_s = 0.0;  // the next one, if it is idle then
     std::vector<Sequence*> receiving;
     std::deque<Sequence*> crowded;  // of them, those that wait for pages
     std::vector<Sequence*> copies;  // that come here
@@ -184,6 +184,8 @@ class World {
   };
 
   void at(double time_s, Kind kind, uint16_t slot) { events_.push({time_s, kind, slot}); }
+  bool idle() const;
+  void report_at(uint16_t slot, double time_s);
   void happen(const Event& event);
   void kick(uint16_t slot);
   void start(uint16_t slot);
@@ -238,6 +240,7 @@ class World {
   std::vector<Sequence*> unused_;
   std::size_t live_ = 0;
   uint64_t submitted_ = 0;
+  std::size_t num_reports_ = 0;                // of `events_`
   std::unordered_map<uint64_t, Begun> begun_;  // by request, until it is submitted again
 
   std::deque<News> said_;

@@ -212,11 +212,16 @@ def test_news_come_as_late_as_they_do():
     assert report.report.running == 1 and report.report.context_tokens == 9
     assert report.report.samples == (StepSample(8, 36, 0, 0, 1.0),)
     assert world.index.match(request.names(7), 1.5).tolist() == [2]
-    world.advance(100)
-    *_, finished, last = world.news()
+    world.advance(3.5)
+    finished, last = world.news()
     assert finished == Finished(3.5, 7, 3)
     assert (last.time_s, last.report.running) == (3.5, 0)
     assert last.report.pages_free + last.report.pages_cached == 32
+    world.advance(100)  # an idle instance says so each second
+    (last,) = world.news()
+    assert last.time_s == 99.5
+    world.advance(math.inf)
+    assert world.now_s == 100
 
 
 def test_bad_input_is_refused():
