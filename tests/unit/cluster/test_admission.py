@@ -1,6 +1,5 @@
-"""Who is refused, when, and what that does to those who are not."""
+"""Who is refused, and when; what that does to others is in tests/unit/sim."""
 
-import numpy as np
 import pytest
 
 from inlay.cluster.admission import Admission, AdmissionConfig
@@ -8,9 +7,7 @@ from inlay.cluster.policies import make_policy
 from inlay.cluster.slo import SloClass
 from inlay.cluster.state import ClusterState
 from inlay.core.errors import ConfigError
-from tests.unit.cluster.clusters import SECONDS, matches, request, sent, state_of
-from tests.unit.cluster.model_cluster import ModelCluster
-from tests.unit.cluster.workloads import no_sharing
+from tests.unit.cluster.clusters import matches, request, sent, state_of
 
 SLO = SloClass(ttft_s=2.0, tbt_s=0.1)
 
@@ -111,52 +108,3 @@ def test_wrong_settings_are_told() -> None:
         gate("soon")
     with pytest.raises(ConfigError, match=r"max_load must be above 0, got 0"):
         gate(max_load=0)
-
-
-def overload(mode: str, rate: float) -> ModelCluster:
-    """Long prompts, and decoding that is scarce."""
-    jobs = no_sharing(int(rate * 90), rate=rate, seed=4)
-    for job in jobs:
-        job.slo = SloClass(ttft_s=8.0, tbt_s=0.025)
-        job.outputs *= 8
-    roles = ["prefill", "prefill", "prefill", "decode"]
-    return ModelCluster(gate(mode), roles, SECONDS, pages=4000).run(jobs)  # type: ignore[arg-type]
-
-
-def test_goodput_holds_at_twice_the_load() -> None:
-    base = overload("predicted", 1.0).goodput
-    kept = overload("predicted", 2.4).goodput
-    lost = overload("off", 2.4).goodput
-    assert kept >= 0.9 * base
-    assert base - kept <= 0.5 * (base - lost)
-
-
-def test_prediction_damps_the_swing_between_prefill_and_decode() -> None:
-    def swing(mode: str) -> tuple[float, float]:
-        cluster = overload(mode, 2.4)
-        taken = np.array([job.arrival_s for job in cluster.jobs if not job.refused])
-        counts = np.histogram(taken, bins=np.arange(10.0, 91.0, 2.0))[0]
-        return float(counts.std() / counts.mean()), cluster.goodput
-
-    early, early_goodput = swing("early")
-    predicted, goodput = swing("predicted")
-    assert predicted < early
-    assert goodput >= early_goodput
-
-
-def test_a_tenant_that_asks_for_too_much_is_refused_first() -> None:
-    jobs = []
-    for tenant, rate, seed in (("many", 4.0, 1), ("few", 0.5, 2)):
-        own = no_sharing(int(rate * 60), rate=rate, seed=seed)
-        for job in own:
-            job.tenant, job.slo = tenant, SloClass(ttft_s=4.0)
-        jobs += own
-    jobs.sort(key=lambda job: job.arrival_s)
-    cluster = ModelCluster(gate(), ["both"] * 3, SECONDS, pages=4000).run(jobs)  # type: ignore
-    refused = {
-        tenant: np.mean([job.refused for job in jobs if job.tenant == tenant])
-        for tenant in ("many", "few")
-    }
-    assert refused["many"] > 0.2
-    assert refused["few"] < 0.2 * refused["many"]
-    assert cluster.goodput > 0
