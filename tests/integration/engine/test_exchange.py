@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 
 import msgspec
+import numpy as np
 import pytest
 
 from inlay.core.messages import Structure
@@ -115,6 +116,23 @@ def test_an_instance_says_that_it_waits_no_more(tiny, monkeypatch):
         assert lost.request_id == "r" and "0.05 s" in lost.reason
         both.prefill.cancel("r")
         assert token_ids(both.drain()["r"]) == expected
+
+
+def test_pages_that_cannot_be_granted(tiny):
+    (ids,) = prompts([400])
+    message = request("r", ids, max_tokens=6, temperature=0.0)
+    expected = alone(tiny, [message])["r"]
+    with pair(tiny, pages=50) as both:
+        (own,) = both.decode._exchange._stream._ranks
+        grant = own.grant(np.arange(50, dtype=np.int32))
+        both.add(message)
+        while not both.outputs:
+            both.step()
+        (lost,) = both.given_up
+        assert lost.request_id == "r" and not both.targets
+        both.prefill.cancel("r")
+        assert token_ids(both.drain()["r"]) == expected
+        assert own.revoke(grant)
 
 
 def test_a_target_that_comes_late(tiny):

@@ -78,10 +78,27 @@ def test_texts_are_those_of_one_process(tmp_path: Path, architecture: str) -> No
             assert not both.given_up and not any(ended), ended
             wanted = [target for target in both.targets.values() if target.num_tokens]
             assert len(wanted) == 3 and {len(one.ranks) for one in wanted} == {receiver}
-            for engine in (both.prefill, both.decode):
-                settle(engine)
-                engine.audit()
-                engine.reset_prefix_cache()
+            clear(both)
+            for steps in (1, 4):
+                cancel_after(steps, both, messages[-1])
+
+
+def cancel_after(steps: int, both: Pair, message: GenerateRequest) -> None:
+    """Nothing of a prompt is kept at either end, however far it was."""
+    both.add(message)
+    for _ in range(steps):
+        both.step()
+    both.decode.cancel(message.request_id)
+    both.prefill.cancel(message.request_id)
+    both.drain()
+    clear(both)
+
+
+def clear(both: Pair) -> None:
+    for engine in (both.prefill, both.decode):
+        settle(engine)
+        engine.audit()
+        engine.reset_prefix_cache()
 
 
 @pytest.fixture
