@@ -9,16 +9,15 @@ It has the interface of `engine.client.EngineClient`. A request goes where the c
 instance is lost or has no room, it goes on elsewhere behind the tokens that the client has had.
 """
 
-import asyncio
 import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from inlay.cluster import answers
 from inlay.cluster.attempts import Attempts
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.copies import Copies
@@ -56,10 +55,8 @@ log = logging.getLogger(__name__)
 HashChain = Callable[[bytes, bytes, bytes, int], bytes]
 """Of namespace key, parent digest, packed token ids and block length: names of full blocks."""
 
-_ANSWER_S = 10.0
 _MAX_SALTS = 1024
 _UNLIMITED = 1 << 30
-_UNLOADED = LoadProgress(loaded_bytes=0, total_bytes=0, seconds=0.0, over=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,15 +137,7 @@ class Dispatcher:
     @property
     def load_progress(self) -> LoadProgress:
         """How much of the weights is in memory, of all instances together."""
-        told = [one.progress for one in self.instances if one.progress is not None]
-        if not told:
-            return _UNLOADED
-        return LoadProgress(
-            loaded_bytes=sum(progress.loaded_bytes for progress in told),
-            total_bytes=sum(progress.total_bytes for progress in told),
-            seconds=max(progress.seconds for progress in told),
-            over=all(progress.over for progress in told),
-        )
+        return answers.load_progress(self.instances)
 
     @property
     def num_waiting(self) -> int:
@@ -217,12 +206,7 @@ class Dispatcher:
         Raises:
             NoInstanceError: none answered in ten seconds.
         """
-        asked = [one.stats(_ANSWER_S) for one in self.instances if one.slot is not None]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        told = [answer for answer in answers if isinstance(answer, EngineStats)]
-        if not told:
-            raise NoInstanceError(f"no instance answers ({self.instances.describe()})")
-        return _sum(told)
+        return await answers.stats(self.instances)
 
     async def reset_prefix_cache(self) -> None:
         """Forget all cached blocks that no request uses; returns when all instances have.
@@ -243,16 +227,7 @@ class Dispatcher:
         Raises:
             NoInstanceError: as `stats`.
         """
-        asked = [
-            one.hint_session(session, paused=paused, timeout_s=_ANSWER_S)
-            for one in self.instances
-            if one.slot is not None
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        told = [answer for answer in answers if isinstance(answer, SessionBlocks)]
-        if not told:
-            raise NoInstanceError(f"no instance answers ({self.instances.describe()})")
-        return max(told, key=lambda blocks: (blocks.num_blocks, blocks.on_device))
+        return await answers.hint_session(self.instances, session, paused=paused)
 
     def close(self) -> None:
         """Leave all instances. Requests that are open end with `EngineDiedError`."""
@@ -379,18 +354,3 @@ def _setback(error: InlayError) -> Setback:
     if isinstance(error, OverloadedError):
         return Setback(error, "refused")
     return Setback(error, "lost" if isinstance(error, EngineDiedError) else "failed")
-
-
-def _sum(all_stats: list[EngineStats]) -> EngineStats:
-    """Gauges and totals added up, field by field."""
-    total: dict[str, Any] = {}
-    for name in EngineStats.__struct_fields__:
-        values = [getattr(stats, name) for stats in all_stats]
-        if isinstance(values[0], dict):
-            keys = {key: None for value in values for key in value}
-            total[name] = {key: sum(value.get(key, 0) for value in values) for key in keys}
-        elif isinstance(values[0], tuple):
-            total[name] = tuple(item for value in values for item in value)
-        else:
-            total[name] = sum(values)
-    return EngineStats(**total)
