@@ -45,8 +45,9 @@ async def until(condition, timeout_s=20.0):
 
 
 @pytest.mark.parametrize("how", ["thread", "process"])
-def test_requests_go_on_and_the_instance_is_told_of(how):
-    running = {name: RunningInstance(CONFIG, name=name) for name in "ab"}
+def test_requests_go_on_and_the_instance_is_told_of(how, tmp_path):
+    listen = f"ipc://{tmp_path}"  # as in a deployment
+    running = {name: RunningInstance(CONFIG, name=name, listen=listen) for name in "ab"}
     stalled, held = [], []
 
     async def scenario(dispatcher, instances):
