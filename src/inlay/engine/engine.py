@@ -8,7 +8,6 @@ steps (`steps.py`). It knows no process, socket or HTTP; `worker.py` gives it a 
 One thread calls it.
 """
 
-import dataclasses
 import secrets
 import time
 from collections import deque
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from inlay.cache import PagedKvCache, Sessions, TierCounts, Tiers
+from inlay.cache import PagedKvCache, Sessions, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import EngineError, InlayError
@@ -35,7 +34,8 @@ from inlay.engine.completion import Completion
 from inlay.engine.config import EngineConfig
 from inlay.engine.exchange import Exchange
 from inlay.engine.failures import load_failure
-from inlay.engine.load import step_sample, work_ahead
+from inlay.engine.gauges import Gauges
+from inlay.engine.load import step_sample
 from inlay.engine.loading import LoadedModel, hash_chain, load
 from inlay.engine.requests import Requests
 from inlay.engine.runner import Runner
@@ -134,6 +134,14 @@ class Engine:
             pool_bytes=loaded.pool.nbytes,
             failure=lambda: self.failure,
         )
+        self._gauges = Gauges(
+            cache=self.cache,
+            scheduler=self._scheduler,
+            requests=self._requests,
+            runner=self._runner,
+            steps=self._steps,
+            has_store=config.cache.store is not None,
+        )
         self._ranks = loaded.ranks
         if self._ranks is not None:
             self._ranks.on_failure = on_ready
@@ -143,7 +151,7 @@ class Engine:
         if loaded.store is not None:
             self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)
             self._scheduler.loader = self._tiers.loader
-            self._sessions.tiers = self._tiers
+            self._sessions.tiers = self._gauges.tiers = self._tiers
         if config.exchange is not None:
             self._exchange = open_exchange(
                 config.exchange,
@@ -314,45 +322,11 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Gauges and totals now."""
-        counts = self.cache.counts()
-        tiers = TierCounts() if self._tiers is None else self._tiers.counts
-        return EngineStats(
-            running=len(self._scheduler.running),
-            waiting=self._requests.num_waiting,
-            pages_total=counts.total,
-            pages_free=counts.free,
-            pages_cached=counts.idle,
-            preemptions=self._scheduler.preemptions,
-            **dataclasses.asdict(self._steps.totals),
-            tier_loaded_bytes=tiers.loaded_bytes,
-            tier_written_bytes=tiers.written_bytes,
-            tier_cut_tokens=tiers.cut_tokens,
-            tier_failures=tiers.failures,
-            tier_lost_blocks=tiers.lost_blocks,
-            **self._runner.expert_counts(),
-            kv_routes=() if self._exchange is None else self._exchange.routes(),
-        )
+        return self._gauges.stats()
 
     def load_report(self, run_id: str, samples: tuple[StepSample, ...]) -> LoadReport:
         """How loaded it is now. O(live choices); see `work_ahead`."""
-        counts = self.cache.counts()
-        ahead = work_ahead(self._requests.live.values(), self.cache)
-        has_store = self.config.cache.store is not None
-        costs = self._tiers.loader.costs if self._tiers is not None and has_store else None
-        return LoadReport(
-            run_id=run_id,
-            waiting=self._requests.num_waiting,
-            running=len(self._scheduler.running),
-            receiving=ahead.receiving,
-            prefill_tokens=ahead.prefill_tokens,
-            context_tokens=ahead.context_tokens,
-            pages_total=counts.total,
-            pages_free=counts.free,
-            pages_cached=counts.idle,
-            samples=samples,
-            find_s=None if costs is None else costs.find_s,
-            load_block_s=None if costs is None else costs.load_s(1),
-        )
+        return self._gauges.load_report(run_id, samples)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached blocks that no request uses, and return how many."""
