@@ -185,7 +185,7 @@ class StreamThread:
 
     def _tell(self, done: Done) -> None:
         self.done.append(done)
-        if self._on_ready is not None and not isinstance(done, PageHold):
+        if self._on_ready is not None:
             self._on_ready()
 
     def _start(self, outgoing: Outgoing, sending: Sending) -> None:

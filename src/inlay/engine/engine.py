@@ -107,7 +107,7 @@ class Engine:
         self._sessions = Sessions(self.cache)
         self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
         self._tiers: Tiers | None = None
-        self._waits_for_tiers = False
+        self._waits = False
         self._exchange: Exchange | None = None
         self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens)
         self._grammars = GrammarCompiler(lambda: loaded.text.tokenizer_json, vocab_size, end_ids)
@@ -174,10 +174,11 @@ class Engine:
     def has_work(self) -> bool:
         """Whether a step would do something now.
 
-        Requests whose grammar compiles do not count, nor do those that wait for a tier.
+        Requests whose grammar compiles do not count, nor do those that wait for a tier or for pages
+        that another instance fills or reads.
         """
         return (
-            (self._scheduler.has_work and not self._waits_for_tiers)
+            (self._scheduler.has_work and not self._waits)
             or self._requests.outputs.pending
             or self._requests.compiled
             or (self._tiers is not None and self._tiers.due)
@@ -206,7 +207,7 @@ class Engine:
     def sleep_s(self) -> float | None:
         """How long nothing is to be done if nobody calls; None: for ever."""
         sleeps = [
-            self._tiers.sleep_s if self._tiers is not None and self._waits_for_tiers else None,
+            self._tiers.sleep_s if self._tiers is not None and self._waits else None,
             None if self._exchange is None else self._exchange.sleep_s,
         ]
         return min((limit for limit in sleeps if limit is not None), default=None)
@@ -228,7 +229,7 @@ class Engine:
         if self.failure is not None:
             raise self.failure
         self._requests.add(message)
-        self._waits_for_tiers = False
+        self._waits = False
 
     def cancel(self, request_id: str) -> None:
         """End a request and free its pages now. Unknown ids are ignored.
@@ -238,7 +239,7 @@ class Engine:
         request = self._requests.live.get(request_id)
         if request is None:
             return
-        self._waits_for_tiers = False
+        self._waits = False
         self._requests.cancel(request)
 
     def kv_target(self, target: KvTarget) -> None:
@@ -255,6 +256,7 @@ class Engine:
         """The KV of a prompt will not come from another instance; it is computed here."""
         if self._exchange is not None:
             self._exchange.lost(request_id, reason)
+            self._waits = False
 
     def take_kv_messages(self) -> list[KvTarget | KvLost]:
         """Where prompts that others compute for this instance are to go, and which it computes
@@ -280,7 +282,9 @@ class Engine:
         chunks = self._steps.schedule()
         if self._tiers is not None:
             self._tiers.start()
-            self._waits_for_tiers = not chunks and self._tiers.busy
+        loading = self._tiers is not None and self._tiers.busy
+        # Without tiers and other instances something can always be computed.
+        self._waits = not chunks and (loading or self._exchange is not None)
         if chunks:
             self._steps.run(chunks)
             took_s = time.perf_counter() - started
@@ -290,7 +294,7 @@ class Engine:
             if self._tiers is not None:
                 self._tiers.loader.costs.observe_prefill(_prefill_tokens(chunks), took_s)
         if self._exchange is not None:
-            self._exchange.end_step(still=not chunks and not self._waits_for_tiers)
+            self._exchange.end_step(still=not chunks and not loading)
         return self._requests.outputs.take(self._clock.now(), self._requests.lost)
 
     def generate(
@@ -314,7 +318,7 @@ class Engine:
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a compiling grammar is done or a tier answers, at most `timeout_s`."""
-        if self._waits_for_tiers and self._tiers is not None:
+        if self._waits and self._tiers is not None:
             sleep_s = self._tiers.sleep_s
             self._tiers.wait(timeout_s if sleep_s is None else min(timeout_s, sleep_s))
             return
@@ -334,13 +338,13 @@ class Engine:
 
     def pause_session(self, session: str) -> SessionBlocks:
         """Blocks of a session's last turn may make room; tiers get a copy of what they have not."""
-        self._waits_for_tiers = False
+        self._waits = False
         self._sessions.pause(session)
         return self._session_blocks(session)
 
     def resume_session(self, session: str) -> SessionBlocks:
         """Blocks of a session's last turn come back from the tiers."""
-        self._waits_for_tiers = False
+        self._waits = False
         self._sessions.resume(session)
         return self._session_blocks(session)
 

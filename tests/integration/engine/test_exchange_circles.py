@@ -108,6 +108,24 @@ def test_a_circle_is_broken(tiny, arrange):
     assert {key: token_ids(value) for key, value in instances.outputs.items()} == expected
 
 
+def test_who_can_only_wait_sleeps(tiny):
+    """One has no page for the second prompt, since nobody says where the first one goes."""
+    messages = [
+        request(number, ids, max_tokens=8, ignore_eos=True, temperature=0.0)
+        for number, ids in enumerate(prompts([PROMPT_TOKENS] * 2, seed=9))
+    ]
+    with two(tiny) as instances:
+        for message in messages:
+            instances.prefill(message, 0)
+        for _ in range(5):
+            instances.step()
+        assert not instances.engines[0].has_work
+        for message in messages:
+            instances.decode(message, 1)
+        instances.drain()
+    assert len(instances.outputs) == 2 and not instances.given_up
+
+
 def test_nobody_gives_way_while_prompts_come(tiny):
     """More prompts than there is room for: each waits its turn, and is computed where it was to."""
     messages = [
