@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inlay.cluster.groups import DispatcherGroup, InstanceGroup, Settings, StoreGroup, Tenant
+from inlay.cluster.groups import DispatcherGroup, InstanceGroup, StoreGroup, Tenant
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
+from inlay.core.tables import Settings
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _LOCAL = ("", "localhost", "127.0.0.1", "::1")

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from inlay.cluster.policies import DEFAULT_POLICY, make_policy
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import ROLES, Role
+from inlay.core.tables import Settings
 from inlay.core.units import parse_bytes
-
-Settings = Mapping[str, Any]
-"""Nested plain data, as it is in the file."""
 
 MAX_COUNT = 256
 

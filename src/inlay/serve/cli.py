@@ -32,6 +32,7 @@ from inlay.serve.commands.plan import plan
 from inlay.serve.commands.role import role
 from inlay.serve.commands.scale import scale
 from inlay.serve.commands.serve import serve
+from inlay.serve.commands.simulate import simulate
 from inlay.serve.commands.status import status
 from inlay.serve.commands.store_drain import store_drain
 from inlay.serve.commands.store_master import store_master
@@ -80,6 +81,7 @@ def build_app() -> typer.Typer:
     app.command("convert")(convert)
     app.command("migrate")(migrate)
     app.command("plan")(plan)
+    app.command("simulate")(simulate)
     app.command("up")(up)
     app.command("status")(status)
     app.command("scale")(scale)

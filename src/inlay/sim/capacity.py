@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from inlay.core.errors import ResourceError
+from inlay.core.model_shape import ModelShape
 from inlay.core.offload import (
     GPU_RESERVE_BYTES,
     HOST_RESERVE_BYTES,
     PROCESS_BYTES,
     activation_bytes,
 )
-from inlay.core.roofline import Part, parts_of
+from inlay.core.roofline import Formats, Part, parts_of
 from inlay.sim.design import InstanceDesign
 
 
@@ -147,7 +148,10 @@ def _host_bytes(design: InstanceDesign) -> tuple[float, float]:
 
 def token_bytes(design: InstanceDesign) -> float:
     """Keys and values of a token, all layers, each once."""
-    (core,) = (
-        part for part in parts_of(design.shape, design.formats) if part.name == "attention core"
-    )
+    return token_bytes_of(design.shape, design.formats)
+
+
+def token_bytes_of(shape: ModelShape, formats: Formats) -> float:
+    """`token_bytes` of a model that is on no hardware yet."""
+    (core,) = (part for part in parts_of(shape, formats) if part.name == "attention core")
     return core.stored_bytes

@@ -26,6 +26,7 @@ class Results:
         expected_ttft_s: (R,), as the first decision had it; not a number where there was none.
         refusals: by request, why it was refused.
         input_tokens, output_tokens: (R,), of the trace.
+        group: (R,), index into `groups`, of the trace.
         busy_s, steps, sent_bytes: (S,), what instances did.
         copied_blocks: that instances gave each other because a decision asked for it.
     """
@@ -43,6 +44,8 @@ class Results:
     refusals: dict[int, str]
     input_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
+    group: NDArray[np.uint8]
+    groups: tuple[str, ...]
     busy_s: Floats
     steps: NDArray[np.int64]
     sent_bytes: Floats

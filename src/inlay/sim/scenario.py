@@ -21,12 +21,20 @@ class Kind:
         instance: what each is.
         believed: seconds of `timing.FEATURES` that are believed of its steps at first; None: what
             `step_time.calibrated` finds.
+        name: for figures.
+        gpus: of each.
+        assumed: whether nobody has measured what kernels reach on its hardware.
+        price_usd: of each; None: not known.
     """
 
     instance: InstanceConfig
     role: Role = "both"
     count: int = 1
     believed: tuple[float, ...] | None = None
+    name: str = "instances"
+    gpus: int = 0
+    assumed: bool = False
+    price_usd: float | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:

@@ -39,7 +39,7 @@ from inlay.sim.world import (
     names_of,
 )
 
-_Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]
+_Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]
 _Timed = tuple[StepTime, int, int, tuple[float, ...] | None]
 
 
@@ -74,6 +74,7 @@ class Simulation:
         self._live: dict[int, Asked] = {}
         self._refusals: dict[int, str] = {}
         self._expected_s = array("d")
+        self._groups: dict[str, int] = {}  # names, in the order in which parts had them
         self._room: list[int] = []  # tokens that each instance can hold
         timings: dict[_Timed, TimingModel] = {}
         for kind in scenario.kinds:
@@ -121,7 +122,9 @@ class Simulation:
         outcomes: list[NDArray[np.void]] = []
         for part in parts:
             self._replay(part)
-            requests.append((part.arrival_s, part.input_tokens, part.output_tokens))
+            requests.append(
+                (part.arrival_s, part.input_tokens, part.output_tokens, self._grouped(part))
+            )
             outcomes.append(self.world.outcomes())
         self._pass(np.inf)
         outcomes.append(self.world.outcomes())
@@ -240,8 +243,18 @@ class Simulation:
                     if asked is not None:
                         self._send(asked, news.time_s)
 
+    def _grouped(self, part: Trace) -> NDArray[np.uint8]:
+        """Groups of one part's requests, as numbers that hold for all parts."""
+        for name in part.groups:
+            self._groups.setdefault(name, len(self._groups))
+        numbers = np.array([self._groups[name] for name in part.groups], np.uint8)
+        grouped: NDArray[np.uint8] = numbers[part.group]
+        return grouped
+
     def _results(self, requests: list[_Requests], outcomes: NDArray[np.void]) -> Results:
-        arrivals, inputs, outputs = zip(*requests, strict=True) if requests else ((), (), ())
+        arrivals, inputs, outputs, groups = (
+            zip(*requests, strict=True) if requests else ((), (), (), ())
+        )
         numbers = outcomes["request"].astype(np.int64)
         length = sum(map(len, arrivals))
         columns = {}
@@ -259,6 +272,8 @@ class Simulation:
             refusals=self._refusals,
             input_tokens=np.concatenate((np.empty(0, np.int32), *inputs)),
             output_tokens=np.concatenate((np.empty(0, np.int32), *outputs)),
+            group=np.concatenate((np.empty(0, np.uint8), *groups)),
+            groups=tuple(self._groups),
             busy_s=np.array([self.world.busy_s(slot) for slot in slots]),
             steps=np.array([self.world.num_steps(slot) for slot in slots]),
             sent_bytes=np.array([self.world.sent_bytes(slot) for slot in slots]),

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from inlay.cluster.deployment import Deployment, instance_name
-from inlay.cluster.groups import Settings
 from inlay.cluster.launch.launcher import ProcessSpec
 from inlay.cluster.setup import DISPATCHER
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
 from inlay.core.overrides import apply_overrides, check_paths
+from inlay.core.tables import Settings
 from inlay.engine.config import EngineConfig
 from inlay.serve.cluster.cpus import divide_cpus
 from inlay.serve.cluster.port import free_port

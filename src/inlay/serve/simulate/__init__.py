@@ -1,0 +1,1 @@
+"""What `inlay simulate` shows."""

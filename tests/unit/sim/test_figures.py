@@ -1,0 +1,88 @@
+"""What a simulation comes to, against figures computed by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inlay.cluster.slo import SloClass
+from inlay.sim.figures import attainment, figures
+from inlay.sim.results import Results
+from inlay.sim.scenario import Kind, Scenario
+from inlay.sim.step_time import StepTime
+from inlay.sim.world import InstanceConfig
+
+INSTANCE = InstanceConfig(step_time=StepTime.fitted([1e-3] * 6), num_pages=100)
+NAN = float("nan")
+
+
+@pytest.fixture
+def results() -> Results:
+    """Four requests: the second is refused, the last one has a single token."""
+    return Results(
+        arrival_s=np.array([0.0, 1.0, 2.0, 3.0]),
+        first_s=np.array([1.0, NAN, 5.0, 4.0]),
+        end_s=np.array([3.0, NAN, 6.0, 4.0]),
+        tbt_s=np.array([0.3, NAN, 0.1, 0.0]),
+        longest_gap_s=np.array([0.4, NAN, 0.1, 0.0]),
+        cached_tokens=np.array([0, -1, 50, 100]),
+        preemptions=np.array([1, -1, 0, 0]),
+        prefill=np.array([0, -1, 1, 1]),
+        decode=np.array([0, -1, 1, 1]),
+        expected_ttft_s=np.array([1.0, NAN, 1.0, 1.0]),
+        refusals={1: "full for 2.5 s"},
+        input_tokens=np.array([100, 100, 100, 100], np.int32),
+        output_tokens=np.array([11, 50, 6, 1], np.int32),
+        group=np.array([0, 0, 1, 1], np.uint8),
+        groups=("chat", "batch"),
+        busy_s=np.array([3.0, 1.5]),
+        steps=np.array([10, 4]),
+        sent_bytes=np.array([0.0, 7.0]),
+        copied_blocks=2,
+    )
+
+
+def scenario() -> Scenario:
+    kind = Kind(instance=INSTANCE, name="all", count=2, gpus=8, price_usd=1000.0)
+    return Scenario(
+        kinds=(kind,),
+        slo=SloClass(ttft_s=2.0),
+        groups={"batch": SloClass(name="batch", ttft_s=10.0, itl_s=0.05)},
+    )
+
+
+def test_figures_by_hand(results: Results) -> None:
+    found = figures(results, scenario(), years=1.0)
+    assert (found["simulated"], found["requests"], found["finished"]) == (True, 4, 3)
+    assert found["refused"] == {"full for * s": 1}
+    assert found["duration_s"] == 6.0
+    assert found["ttft_s"]["mean"] == pytest.approx((1 + 3 + 1) / 3)
+    assert found["ttft_s"]["p50"] == 1.0
+    # The one with a single token has no gap.
+    assert found["tbt_s"]["mean"] == pytest.approx(0.2)
+    assert found["tpot_s"]["mean"] == pytest.approx((2 / 10 + 1 / 5) / 2)
+    assert found["end_to_end_s"]["mean"] == pytest.approx((3 + 4 + 1) / 3)
+    assert found["hit_ratio"] == 0.5 and found["cached_tokens"] == 150
+    assert found["tokens_per_s"] == (300 + 18) / 6
+    # Refused: missed. `batch` misses one by its gap, and keeps the one without gaps.
+    assert found["slo"]["default"] == {"requests": 2, "kept": 1, "share": 0.5}
+    assert found["slo"]["batch"] == {"requests": 2, "kept": 1, "share": 0.5}
+    assert found["goodput_per_s"] == pytest.approx(2 / 6)
+    assert found["gpu_seconds"] == 2 * 8 * 6
+    assert found["price_usd"] == 2000
+    year_s = 365.25 * 86400
+    assert found["usd_per_million_tokens"] == pytest.approx(2000 * 6 / year_s / 318 * 1e6)
+    assert found["instances"]["all"]["busy_share"] == pytest.approx(2.25 / 6)
+    assert found["instances"]["all"]["steps"] == 14
+
+
+def test_a_price_that_nobody_knows(results: Results) -> None:
+    one = scenario()
+    known = replace(one.kinds[0], count=1)
+    unknown = replace(one, kinds=(known, Kind(instance=INSTANCE)))
+    found = figures(results, unknown)
+    assert found["price_usd"] is None and found["usd_per_million_tokens"] is None
+
+
+def test_attainment_counts_refused_ones_as_missed(results: Results) -> None:
+    assert attainment(results, "ttft_s", [0.5, 1.0, 2.9, 3.0]) == [0.0, 0.5, 0.5, 0.75]

@@ -1,0 +1,130 @@
+"""Scenario files: what they make, and what is said of those that fit nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from inlay.core.errors import ConfigError, ResourceError
+from inlay.core.hardware import machine_named
+from inlay.core.known_models import known_config
+from inlay.core.model_config import shape_of
+from inlay.core.model_shape import ModelShape
+from inlay.sim.scenario import Scenario
+from inlay.sim.scenario_file import read_scenario
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "simulations"
+TABLE = """new_tokens,cached_tokens,seconds
+128,0,0.02
+256,0,0.03
+512,0,0.05
+1,128,0.01
+1,512,0.011
+1,2048,0.012
+"""
+
+
+def shape_named(name: str) -> ModelShape:
+    config = known_config(name)
+    assert config is not None
+    return shape_of(config)
+
+
+def read(folder: Path, text: str) -> Scenario:
+    file = folder / "scenario.toml"
+    file.write_text(text)
+    return read_scenario(file, shape_named, machine_named)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
+def test_examples(file: Path) -> None:
+    scenario = read_scenario(file, shape_named, machine_named)
+    assert sum(kind.count * kind.gpus for kind in scenario.kinds) == 128
+    assert all(kind.assumed and kind.instance.num_pages > 100 for kind in scenario.kinds)
+    assert scenario.slo.ttft_s == 30
+
+
+def test_all_keys(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text(TABLE)
+    scenario = read(
+        tmp_path,
+        """
+        model = "qwen3-8b"
+        page_tokens = 16
+        news_delay = "20ms"
+        copies = false
+        seed = 7
+        [instances.prompts]
+        role = "prefill"
+        count = 2
+        steps = "steps.csv"
+        tokens = 1000
+        network_gbs = 10.0
+        noise = 0.5
+        [instances.answers]
+        role = "decode"
+        machine = "xeon-spr-2s+8xh800"
+        tensor = 2
+        costs.kernel = "1us"
+        [dispatcher]
+        policy = "kv_centric"
+        options.balancing_threshold = 2.0
+        [admission]
+        mode = "early"
+        max_wait = "5s"
+        [slo.default]
+        tbt = "50ms"
+        [slo.chat]
+        ttft = "1s"
+        [tenants.chat]
+        weight = 2.0
+        """,
+    )
+    prompts, answers = scenario.kinds
+    assert (prompts.name, prompts.count, prompts.gpus) == ("prompts", 2, 0)
+    assert prompts.instance.num_pages == 1000 // 16
+    assert prompts.instance.noise == 0.5
+    assert prompts.instance.out_bytes_per_s == 10e9
+    assert prompts.instance.token_bytes == answers.instance.token_bytes > 0
+    assert (answers.role, answers.gpus) == ("decode", 2)
+    assert (scenario.policy, scenario.policy_options) == (
+        "kv_centric",
+        {"balancing_threshold": 2.0},
+    )
+    assert (scenario.admission.mode, scenario.admission.max_wait_s) == ("early", 5.0)
+    assert (scenario.slo.tbt_s, scenario.groups["chat"].ttft_s) == (0.05, 1.0)
+    assert scenario.weights == {"chat": 2.0}
+    assert (scenario.news_delay_s, scenario.copies, scenario.seed) == (0.02, False, 7)
+
+
+MACHINE = 'machine = "xeon-spr-2s+8xh800"'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("roles = 1", "there is no key 'roles'"),
+        ("", "there is no instance"),
+        ("[instances.a]", r"\[instances.a\] one of machine, calibration and steps"),
+        ('[instances.a]\nrole = "all"', r"\[instances.a\] role"),
+        (f"[instances.a]\n{MACHINE}\ncount = 0", "count is 0: it must be at least 1"),
+        (f"[instances.a]\n{MACHINE}", r"\[instances.a\] machine: name a model"),
+        (f"[instances.a]\n{MACHINE}\ntensr = 2", "did you mean tensor"),
+        (f"[instances.a]\n{MACHINE}\ntokens = 5", "tokens follow from machine"),
+        (f'[instances.a]\nrole = "prefill"\n{MACHINE}', "no instance is for decode"),
+        ('[instances.a]\nsteps = "s.csv"', "for how many tokens"),
+        ('[instances.a]\nsteps = "none.csv"\ntokens = 9', "none.csv: cannot be read"),
+        ('model = "qwen3-8b"\n[instances.a]\nmachine = "xeon-spr-2s+8xh80"', "h80"),
+        (f'[instances.a]\n{MACHINE}\n[dispatcher]\npolicy = "best"', r"\[dispatcher\]"),
+        (f'[instances.a]\n{MACHINE}\n[slo.default]\nttft = "fast"', "'fast' is not a time"),
+        ("[instances", "is no TOML"),
+    ],
+)
+def test_what_fits_nothing(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as raised:
+        read(tmp_path, text)
+    assert "scenario.toml" in str(raised.value)
+
+
+def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"\[instances.a\] 1 x .* leave .* take more GPUs"):
+        read(tmp_path, f'model = "deepseek-v3"\n[instances.a]\n{MACHINE}')
