@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <climits>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -30,11 +29,13 @@ class Tokens {
     } else if (PyBytes_Check(object.ptr())) {
       const std::span<const uint8_t> bytes = view(nb::borrow<nb::bytes>(object));
       if (bytes.size() % 4 != 0) fail("token_ids: must have 4 bytes each, got ", bytes.size());
-      own_.resize(bytes.size() / 4);
-      std::memcpy(own_.data(), bytes.data(), bytes.size());
-      if constexpr (std::endian::native == std::endian::big)
+      // Python aligns the bytes of its objects to eight.
+      ids_ = {reinterpret_cast<const uint32_t*>(bytes.data()), bytes.size() / 4};
+      if constexpr (std::endian::native == std::endian::big) {
+        own_.assign(ids_.begin(), ids_.end());
         for (uint32_t& id : own_) id = __builtin_bswap32(id);
-      ids_ = own_;
+        ids_ = own_;
+      }
     } else {
       array_.emplace(object, "token_ids", 1);
       array_->require_contiguous();

@@ -6,28 +6,17 @@
 #include <cstring>
 #include <utility>
 
+#include "blake2b_tables.h"
+
+#if defined(__x86_64__)
+#include "isa/blake2b_avx2.h"
+#endif
+
 namespace inlay {
 namespace {
 
 constexpr std::size_t kBlock = 128;
 
-constexpr std::array<uint64_t, 8> kInitial = {
-    0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
-    0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179};
-
-// Message word order of each round; rounds 10 and 11 repeat 0 and 1.
-constexpr uint8_t kSigma[10][16] = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
-                                    {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
-                                    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4},
-                                    {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
-                                    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13},
-                                    {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
-                                    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11},
-                                    {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
-                                    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5},
-                                    {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
-
-using State = std::array<uint64_t, 8>;
 using Words = std::array<uint64_t, 16>;
 
 template <int a, int b, int c, int d>
@@ -45,7 +34,7 @@ template <int a, int b, int c, int d>
 // The order of words is a constant in each round: looked up at run time it doubles the cost.
 template <std::size_t kRound>
 [[gnu::always_inline]] inline void mix_round(Words& v, const Words& m) {
-  constexpr const uint8_t* s = kSigma[kRound % 10];
+  constexpr const uint8_t* s = kBlake2bOrder[kRound % 10];
   mix<0, 4, 8, 12>(v, m[s[0]], m[s[1]]);
   mix<1, 5, 9, 13>(v, m[s[2]], m[s[3]]);
   mix<2, 6, 10, 14>(v, m[s[4]], m[s[5]]);
@@ -67,14 +56,13 @@ uint64_t little_endian(uint64_t word) {
   return __builtin_bswap64(word);
 }
 
-// `counted` is the number of message bytes up to and including this block (below 2^64 here).
-void compress(State& h, const uint8_t* block, uint64_t counted, bool last) {
+void compress_by_words(uint64_t* h, const uint8_t* block, uint64_t counted, bool last) {
   Words m;
   std::memcpy(m.data(), block, kBlock);
   for (uint64_t& word : m) word = little_endian(word);
   Words v;
-  std::copy(h.begin(), h.end(), v.begin());
-  std::copy(kInitial.begin(), kInitial.end(), v.begin() + 8);
+  std::copy_n(h, 8, v.begin());
+  std::copy_n(kBlake2bInitial, 8, v.begin() + 8);
   v[12] ^= counted;
   if (last) v[14] = ~v[14];
   mix_rounds(v, m, std::make_index_sequence<12>());
@@ -83,19 +71,34 @@ void compress(State& h, const uint8_t* block, uint64_t counted, bool last) {
 
 }  // namespace
 
-KeyedBlake2b::KeyedBlake2b(std::span<const uint8_t> key, std::size_t digest_bytes)
-    : start_(kInitial) {
+Blake2bCompress blake2b_by_words() { return compress_by_words; }
+
+Blake2bCompress blake2b_by_vectors() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return isa::blake2b_compress_avx2;
+#endif
+  return nullptr;
+}
+
+Blake2bCompress blake2b_compress() {
+  const Blake2bCompress vectors = blake2b_by_vectors();
+  return vectors != nullptr ? vectors : blake2b_by_words();
+}
+
+KeyedBlake2b::KeyedBlake2b(std::span<const uint8_t> key, std::size_t digest_bytes,
+                           Blake2bCompress compress)
+    : compress_(compress), start_(std::to_array(kBlake2bInitial)) {
   start_[0] ^= 0x01010000u ^ (key.size() << 8) ^ digest_bytes;
   empty_ = start_;
   std::array<uint8_t, kBlock> block{};
   std::copy(key.begin(), key.end(), block.begin());
   if (key.empty()) {
-    compress(empty_, block.data(), 0, true);
+    compress_(empty_.data(), block.data(), 0, true);
     return;
   }
   counted_ = kBlock;
-  compress(empty_, block.data(), counted_, true);
-  compress(start_, block.data(), counted_, false);
+  compress_(empty_.data(), block.data(), counted_, true);
+  compress_(start_.data(), block.data(), counted_, false);
 }
 
 void KeyedBlake2b::operator()(std::span<const uint8_t> message, std::span<uint8_t> digest) const {
@@ -103,14 +106,14 @@ void KeyedBlake2b::operator()(std::span<const uint8_t> message, std::span<uint8_
   uint64_t counted = counted_;
   while (message.size() > kBlock) {
     counted += kBlock;
-    compress(h, message.data(), counted, false);
+    compress_(h.data(), message.data(), counted, false);
     message = message.subspan(kBlock);
   }
   // The last block, full or not, carries the final flag.
   if (!message.empty()) {
     std::array<uint8_t, kBlock> block{};
     std::copy(message.begin(), message.end(), block.begin());
-    compress(h, block.data(), counted + message.size(), true);
+    compress_(h.data(), block.data(), counted + message.size(), true);
   }
   for (uint64_t& word : h) word = little_endian(word);
   std::memcpy(digest.data(), h.data(), digest.size());
