@@ -16,7 +16,7 @@ class SlotTimes(Slots):
         base_s, token_s, half_pair_s: computing `n - r` tokens behind `r` known ones takes
             `base_s + (n - r) * (token_s + half_pair_s * (n + r))`, with what decodes there now.
         relative_std: of what a sum of steps takes.
-        step_s: a decode step with what decodes there now.
+        step_s, next_step_s: a decode step with what decodes there now, and with one more row.
         row_s, context_s: what one more row, and one more token of context, add to it.
         chunk_s: what a part of a prompt, as they are sent there, adds to it.
         rows, context_tokens: what decodes there.
@@ -27,7 +27,8 @@ class SlotTimes(Slots):
         super().__init__()
         self.base_s, self.token_s, self.half_pair_s = empty(), empty(), empty()
         self.relative_std = empty()
-        self.step_s, self.row_s, self.context_s = empty(), empty(), empty()
+        self.step_s, self.next_step_s = empty(), empty()
+        self.row_s, self.context_s = empty(), empty()
         self.chunk_s = empty()
         self.rows, self.context_tokens = empty(), empty()
         self.recent_work_s = empty()
@@ -67,5 +68,6 @@ class SlotTimes(Slots):
         self.half_pair_s[slot] = c2 / 2
         self.relative_std[slot] = one.timing.relative_std
         self.step_s[slot] = d0 + decoding_s
+        self.next_step_s[slot] = d0 + decoding_s + d1
         self.row_s[slot], self.context_s[slot] = d1, d2
         self.chunk_s[slot] = max(0.0, c0 - d0) + c1 * min(one.part, one.chunk)

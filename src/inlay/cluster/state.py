@@ -238,10 +238,14 @@ class ClusterState(SlotTimes):
 
     # What is expected.
 
-    def wait_s(self, priority: int, now_s: float) -> Floats:
-        """How long a request of this priority would wait for its prefill, by slot."""
-        wait_s: Floats = np.maximum(self.free_at_s[level_of(priority)] - now_s, 0.0)
-        return wait_s
+    def wait_s(self, priority: int, now_s: float, least_s: Floats | float = 0.0) -> Floats:
+        """How long a request of this priority would wait for its prefill, by slot.
+
+        Args:
+            least_s: what it waits at least, not below 0.
+        """
+        wait_s: Floats = self.free_at_s[level_of(priority)] - now_s
+        return np.maximum(wait_s, least_s, out=wait_s)
 
     def utilisation_of(self, slots: list[int], now_s: float) -> float:
         """Share of the time of these slots for which they were sent work of late."""
