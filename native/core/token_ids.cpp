@@ -13,7 +13,11 @@ constexpr std::size_t kWord = 8;
 // The next eight bytes, the first of them lowest; zeros behind the end.
 uint64_t load(const uint8_t* at, const uint8_t* end) {
   uint64_t word = 0;
-  std::memcpy(&word, at, std::min(kWord, static_cast<std::size_t>(end - at)));
+  const auto left = static_cast<std::size_t>(end - at);
+  if (left >= kWord)  // a copy of so many bytes as are left would be a call
+    std::memcpy(&word, at, kWord);
+  else
+    std::memcpy(&word, at, left);
   if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
   return word;
 }
@@ -42,14 +46,13 @@ const uint8_t* skip_space(const uint8_t* at, const uint8_t* end) {
 }  // namespace
 
 // A loop over digits would be mispredicted at the end of each number, at twice the cost.
-std::optional<std::vector<uint32_t>> parse_token_ids(std::span<const uint8_t> json,
-                                                     uint64_t limit) {
+std::optional<TokenIds> parse_token_ids(std::span<const uint8_t> json, uint64_t limit) {
   const uint8_t* const end = json.data() + json.size();
   const uint8_t* at = skip_space(json.data(), end);
   if (at == end || *at++ != '[') return std::nullopt;
   limit = std::min(limit, uint64_t{1} << 32);
-  std::vector<uint32_t> ids;
-  ids.reserve(json.size() / 4);
+  // A number has a digit, and a comma or bracket behind it.
+  TokenIds found{std::make_unique_for_overwrite<uint32_t[]>(json.size() / 2)};
   while (true) {
     at = skip_space(at, end);
     const uint64_t word = load(at, end);
@@ -61,15 +64,15 @@ std::optional<std::vector<uint32_t>> parse_token_ids(std::span<const uint8_t> js
       for (; at != end && *at >= '0' && *at <= '9' && value < limit; ++at)
         value = 10 * value + (*at - '0');
     if (value >= limit) return std::nullopt;
-    ids.push_back(static_cast<uint32_t>(value));
+    found.ids[found.count++] = static_cast<uint32_t>(value);
     at = skip_space(at, end);
     if (at == end) return std::nullopt;
     const uint8_t separator = *at++;
     if (separator == ']') break;
     if (separator != ',') return std::nullopt;
   }
-  if (skip_space(at, end) != end) return std::nullopt;
-  return ids;
+  found.bytes_read = static_cast<std::size_t>(at - json.data());
+  return found;
 }
 
 }  // namespace inlay

@@ -20,10 +20,14 @@ SPACE = st.text(" \n\r\t", max_size=2)
 def test_lists_of_token_ids(token_ids: list[int], spaces: tuple[str, str, str]) -> None:
     before, between, behind = spaces
     text = f"{before}[{behind}{f'{between},{behind}'.join(map(str, token_ids))}{between}]{before}"
-    found = parse_token_ids(text.encode(), 2**32)
-    assert found == pack_token_ids(token_ids) == reference(text.encode(), 2**32)
-    assert unpack_token_ids(found) == token_ids
-    assert parse_token_ids(text.encode(), max(token_ids)) is None
+    data, end = text.encode(), len(text) - len(before)
+    found = parse_token_ids(data, 2**32)
+    assert found == (pack_token_ids(token_ids), end) == reference(data, 2**32)
+    assert unpack_token_ids(found[0]) == token_ids
+    assert parse_token_ids(data, max(token_ids)) is None
+    behind_all = b"1," + data + b",2"
+    assert parse_token_ids(behind_all, 2**32, 2) == (found[0], 2 + end)
+    assert reference(behind_all, 2**32, 2) == (found[0], 2 + end)
 
 
 @given(text=st.text("[],01289 -.e\"'\n:;", max_size=24))
@@ -34,7 +38,7 @@ def test_equals_the_reference(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[", "[]", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[01]", "[-1]", "[1.0]", "[1e1]", "[1]]"]
+    ["", "[", "[]", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[01]", "[-1]", "[1.0]", "[1e1]"]
     + ["1", '"1"', "null", "[null]", "[[1]]", "[true]", "[10]", "[4294967296]", "[99999999999]"]
     + [json.dumps([10**30]), "[1:]", "[1\x00]", "[123456789]", "[1234567/]"],
 )

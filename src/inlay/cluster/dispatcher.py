@@ -12,7 +12,7 @@ instance is lost or has no room, it goes on elsewhere behind the tokens that the
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -161,7 +161,7 @@ class Dispatcher:
         page_tokens = 0 if reference is None else reference.engine.page_tokens
         return self.chooser.log.reused_blocks * page_tokens
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput]:
         """Stream the outputs of a request, as one instance would give them.
 
         Closing or cancelling the iterator cancels the request, which frees its pages at once.
@@ -280,8 +280,9 @@ class Dispatcher:
 
     async def _dispatch(self, live: OpenRequest) -> Attempt:
         """Choose where a request goes, and send it there."""
+        view = self._view(live)
         while True:
-            decision = self._choose(live)
+            decision = self._choose(live, view)
             if decision is None:
                 if live.refused_by and self.instances.usable:
                     raise live.setbacks[-1].error
@@ -296,19 +297,18 @@ class Dispatcher:
                 self.copies.ahead(decision.replicate, live, self.info.page_tokens)
             if decision.preempt is not None:
                 self._attempts.make_room(decision)
-            return self._attempts.start(live, self._view(live), decision)
+            return self._attempts.start(live, view, decision)
 
-    def _choose(self, live: OpenRequest) -> Decision | None:
+    def _choose(self, live: OpenRequest, view: RequestView) -> Decision | None:
         """None where nobody can take it."""
-        message = live.message
         excluded = [
             one.slot
-            for one in self.instances
+            for one in (self.instances if live.refused_by else ())
             if one.slot is not None and one.info is not None and one.info.run_id in live.refused_by
         ]
         decision = self.chooser.choose(
-            message.request_id,
-            self._view(live),
+            live.message.request_id,
+            view,
             self._clock.now(),
             excluded=excluded,
             # What has begun is not refused: its client has had a part of the answer.

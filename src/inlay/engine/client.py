@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,7 +141,7 @@ class EngineClient:
         """Process id of the engine."""
         return self._process.pid
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput]:
         """Stream the outputs of a request, one per engine step that touched it.
 
         Closing or cancelling the iterator cancels the request, which frees its pages at once.

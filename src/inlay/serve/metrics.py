@@ -115,15 +115,16 @@ class RequestTracker:
             self._finished(output, now_s)
 
     def _finished(self, output: RequestOutput, now_s: float) -> None:
-        observe = {name: histogram.observe for name, histogram in self._histograms.items()}
-        observe[names.E2E.name](now_s - self._arrival_s)
-        observe[names.REQUEST_PROMPT_TOKENS.name](self._prompt_tokens)
-        observe[names.REQUEST_GENERATED_TOKENS.name](self._generated)
+        histograms = self._histograms
+        histograms[names.E2E.name].observe(now_s - self._arrival_s)
+        histograms[names.REQUEST_PROMPT_TOKENS.name].observe(self._prompt_tokens)
+        histograms[names.REQUEST_GENERATED_TOKENS.name].observe(self._generated)
         per_choice = self._generated / max(1, len(self._last_s))
         if self._first_s is not None and per_choice > 1:
-            observe[names.TPOT.name]((now_s - self._first_s) / (per_choice - 1))
+            histograms[names.TPOT.name].observe((now_s - self._first_s) / (per_choice - 1))
         if output.times is not None:
-            observe[names.QUEUE.name](max(0.0, output.times.scheduled_s - output.times.arrival_s))
+            queued_s = max(0.0, output.times.scheduled_s - output.times.arrival_s)
+            histograms[names.QUEUE.name].observe(queued_s)
 
     def close(self) -> None:
         """The request is over, in whatever way."""

@@ -6,7 +6,7 @@ the routes and the chat page both use it. Closing an iterator it gave cancels th
 
 import itertools
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """How much of the weights is in memory."""
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput]:
         """Run a request; one item per step that touched it."""
         ...
 
@@ -307,7 +307,7 @@ class Service:
         failure: InlayError | None = None
         self.active += 1
         try:
-            async with aclosing(_closable(self.client.generate(request))) as outputs:
+            async with aclosing(self.client.generate(request)) as outputs:
                 async for output in outputs:
                     tracker.saw(output)
                     watched.saw(output)
@@ -403,14 +403,3 @@ def _share(items: tuple[Any, ...] | None, position: int, count: int) -> Any:
     if len(items) <= 1:
         return items if position == 0 else ()
     return items[position : position + 1]
-
-
-async def _closable(outputs: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
-    """An iterator that can be closed, whatever the engine gave."""
-    try:
-        async for output in outputs:
-            yield output
-    finally:
-        close = getattr(outputs, "aclose", None)
-        if close is not None:
-            await close()

@@ -68,10 +68,10 @@ class SglangRoutes:
         requests, is_batch = await _requests(service, body)
         if body.stream:
             stream = EventStream(_stream(service, requests, body, is_batch))
-            return await while_connected(request, stream.start()) or Response(
+            return await while_connected(request.receive, stream.start()) or Response(
                 status_code=CLIENT_CLOSED
             )
-        answers = await while_connected(request, _whole(service, requests, body))
+        answers = await while_connected(request.receive, _whole(service, requests, body))
         if answers is None:
             return Response(status_code=CLIENT_CLOSED)
         return json_response(answers if is_batch or len(answers) > 1 else answers[0])

@@ -1,7 +1,7 @@
 """A stand-in for the engine: says what it is told, token by token, and remembers what was asked."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from inlay.core.clock import SystemClock
@@ -67,7 +67,7 @@ class StandInEngine:
             load_s=0.1,
         )
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput]:
         self.requests.append(request)
         params = request.params
         ids = self.text.encode(self.says, add_special_tokens=False)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from inlay.core.errors import ContextLengthError
@@ -53,10 +52,8 @@ async def test_a_text_that_cannot_fit_is_not_tokenised(
 
 async def test_others_have_their_turn_between_prompts(tokenizer_directory: Path) -> None:
     service, _ = make_service(tokenizer_directory)
-    body = CompletionRequest(
-        prompt=msgspec.Raw(msgspec.json.encode(["a prompt"] * 100)), max_tokens=1
-    )
-    turns, _ = await _turns_of_others(prepare_completion(service, body))
+    body = CompletionRequest(max_tokens=1)
+    turns, _ = await _turns_of_others(prepare_completion(service, body, ["a prompt"] * 100))
     assert turns >= 100
 
 

@@ -40,10 +40,10 @@ class ChatRoute:
         names = self._id_names if body.return_tokens_as_token_ids else self._names
         if body.stream:
             stream = EventStream(_stream(self._service, job, body, names))
-            return await while_connected(request, stream.start()) or Response(
+            return await while_connected(request.receive, stream.start()) or Response(
                 status_code=CLIENT_CLOSED
             )
-        answer = await while_connected(request, _whole(self._service, job, body, names))
+        answer = await while_connected(request.receive, _whole(self._service, job, body, names))
         if answer is None:
             return Response(status_code=CLIENT_CLOSED)
         return json_response(answer)

@@ -12,15 +12,18 @@ from starlette.responses import Response
 
 from inlay.core.messages import ChoiceDelta, GenerateRequest, RequestOutput, TokenLogprob
 from inlay.serve.events import Usage
-from inlay.serve.openai.completion_job import CompletionJob, prepare_completion
+from inlay.serve.openai.completion_job import (
+    CompletionJob,
+    prepare_completion,
+    read_completion,
+)
 from inlay.serve.openai.errors import json_response
 from inlay.serve.openai.http import REQUEST_ID, read_body
 from inlay.serve.openai.logprobs import CompletionLogprobs, TokenNames
-from inlay.serve.openai.protocol import CompletionRequest, decode_body
+from inlay.serve.openai.protocol import CompletionRequest
 from inlay.serve.openai.sse import CLIENT_CLOSED, EventStream, merged, while_connected
 from inlay.serve.service import Service
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,10 +38,10 @@ class CompletionRoute:
     async def handle(self, request: Request) -> Response:
         """The route."""
         raw = await read_body(request, self._service.config.max_body_bytes)
-        body = decode_body(raw, _decoder)
+        body, prompts = read_completion(raw, self._service.limits.vocab_size)
         if body.request_id is None:
             body.request_id = request.headers.get(REQUEST_ID) or None
-        job = await prepare_completion(self._service, body)
+        job = await prepare_completion(self._service, body, prompts)
         request.state.request_id = job.answer_id
         names = self._id_names if body.return_tokens_as_token_ids else self._names
         choices = [
@@ -48,10 +51,10 @@ class CompletionRoute:
         ]
         if body.stream:
             stream = EventStream(_stream(self._service, job, body, choices))
-            return await while_connected(request, stream.start()) or Response(
+            return await while_connected(request.receive, stream.start()) or Response(
                 status_code=CLIENT_CLOSED
             )
-        answer = await while_connected(request, _whole(self._service, job, body, choices))
+        answer = await while_connected(request.receive, _whole(self._service, job, body, choices))
         if answer is None:
             return Response(status_code=CLIENT_CLOSED)
         return json_response(answer)
@@ -155,9 +158,7 @@ class _Usage:
         ).to_openai()
 
 
-async def _outputs(
-    service: Service, job: CompletionJob
-) -> AsyncGenerator[tuple[int, RequestOutput]]:
+def _outputs(service: Service, job: CompletionJob) -> AsyncGenerator[tuple[int, RequestOutput]]:
     """Outputs of all prompts as they come, each with its prompt's number."""
 
     async def numbered(
@@ -168,10 +169,7 @@ async def _outputs(
                 yield i, output
 
     sources = [numbered(i, request) for i, request in enumerate(job.requests)]
-    items = sources[0] if len(sources) == 1 else merged(sources)
-    async with aclosing(items) as found:
-        async for item in found:
-            yield item
+    return sources[0] if len(sources) == 1 else merged(sources)
 
 
 async def _stream(

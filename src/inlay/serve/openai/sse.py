@@ -1,12 +1,11 @@
 """Server-sent events, and answers that stop when their client goes away."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -57,14 +56,9 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer: the ASGI entry."""
-        pump = asyncio.ensure_future(self._pump(send))
-        watch = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait((pump, watch), return_when=asyncio.FIRST_COMPLETED)
+            await while_connected(receive, self._pump(send))
         finally:
-            for task in (pump, watch):
-                task.cancel()
-            await asyncio.gather(pump, watch, return_exceptions=True)
             await self.close()
 
     async def _pump(self, send: Send) -> None:
@@ -80,23 +74,34 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def while_connected(request: Request, work: Awaitable[T]) -> T | None:
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
     """The result of `work`, or None after cancelling it because the client went away.
 
     To be called when the request's body has been read.
     """
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnected(request.receive))
+    asking = asyncio.current_task()
+    assert asking is not None
+    gone = False
+
+    def cancel(_: object) -> None:
+        nonlocal gone
+        gone = True
+        asking.cancel()
+
+    watch = asyncio.ensure_future(_disconnected(receive))
+    watch.add_done_callback(cancel)
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        return await work
+    except asyncio.CancelledError:
+        if gone and not asking.uncancel():
+            return None
+        raise
     finally:
-        for each in (task, watch):
-            each.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        watch.remove_done_callback(cancel)
+        watch.cancel()
 
 
-async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
