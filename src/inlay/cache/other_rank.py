@@ -63,10 +63,10 @@ class OtherRank:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             # The pages must stay as they are until the rank has let go of them.
-            stop = asyncio.to_thread(self._send, Ask(number, None))
-            with contextlib.suppress(TimeoutError):
-                both = asyncio.gather(work, stop, return_exceptions=True)
-                await asyncio.wait_for(both, _STOPPED_S)
+            end = asyncio.ensure_future(self._end(number, work))
+            while not end.done():
+                with contextlib.suppress(asyncio.CancelledError):  # again
+                    await asyncio.shield(end)
             raise
         finally:
             self._asked.pop(number, None)
@@ -99,6 +99,13 @@ class OtherRank:
         if not done:
             raise self._late(_WRITTEN_S)
         answer.result()
+
+    async def _end(self, number: int, work: "asyncio.Future[None]") -> None:
+        with contextlib.suppress(InlayError):
+            await asyncio.to_thread(self._send, Ask(number, None))
+        await asyncio.wait({work}, timeout=_STOPPED_S)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
     def _ask(self, number: int, work: PageGrant | PageRevoke | PageWrite) -> "Future[int]":
         asked: Future[int] = Future()

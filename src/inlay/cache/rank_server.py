@@ -14,12 +14,14 @@ from inlay.transfer import Peer, TransferEngine
 
 log = logging.getLogger(__name__)
 
+_JOIN_S = 5.0
+
 
 class RankServer:
-    """See the module. It has a thread of its own, which ends with the process, or with the engine.
+    """See the module. It has a thread of its own.
 
     Args:
-        engine: of this process.
+        engine: of this process; closed here.
         pages: of this process.
         owner: address of the transfer engine that may ask, and nobody else.
 
@@ -34,9 +36,15 @@ class RankServer:
         self._pages = pages
         self._owner: Peer = engine.connect(owner)
         self._works: dict[int, asyncio.Task[int]] = {}
-        threading.Thread(
+        self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve()), name="inlay-rank-pages", daemon=True
-        ).start()
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave all peers, and end the thread. What is under way fails."""
+        self._engine.close()
+        self._thread.join(_JOIN_S)
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as answers:

@@ -212,7 +212,8 @@ class StreamThread:
         self, outgoing: Outgoing, sending: Sending, landing: "set[asyncio.Task[None]]"
     ) -> None:
         try:
-            await asyncio.wait_for(sending.aimed.wait(), _AIM_S)
+            async with asyncio.timeout(_AIM_S):
+                await sending.aimed.wait()
         except TimeoutError:
             raise TransferTimeoutError(
                 f"no instance said in {_AIM_S:g} s where the KV of {outgoing.request_id} goes"

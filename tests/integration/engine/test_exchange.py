@@ -1,11 +1,13 @@
 """One instance computes prompts, another decodes: texts are those of one instance."""
 
+import time
 from contextlib import contextmanager
 
 import msgspec
 import numpy as np
 import pytest
 
+from inlay.core.instance_messages import KvTarget
 from inlay.core.messages import Structure
 from tests.integration.engine.engines import request
 from tests.integration.engine.pairs import Pair, prompts, settle, token_ids
@@ -147,6 +149,33 @@ def test_a_target_that_comes_late(tiny):
         both.deaf = False
         both.prefill.kv_target(both.targets["r"])
         assert token_ids(both.drain()["r"]) == expected
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_stopped_as_its_target_comes(tiny, turns):
+    """So many turns of the thread's event loop later."""
+    with pair(tiny) as both:
+        stream = both.prefill._exchange._stream
+        outgoing = stream.begin("r", 4)
+        sending, thread = stream._sent[outgoing].sending, stream._thread
+        outgoing.aim(
+            KvTarget(
+                request_id="r", address=both.decode.exchange_address, segment="kv", grant=0,
+                first_block=0, pages=bytes(4), num_tokens=4,
+            )
+        )  # fmt: skip
+
+        def stop_after(left):
+            if left:
+                thread._loop.call_soon(stop_after, left - 1)
+            else:
+                thread._stop(sending)
+
+        thread._call(lambda: (sending.aimed.set(), stop_after(turns)))
+        end_s = time.monotonic() + 5
+        while not stream.due:
+            assert time.monotonic() < end_s, "it goes on"
+        assert stream.poll() == ([outgoing], [])
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 6, 30])

@@ -38,7 +38,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.first, self.second = Process(Rank(0, 2)), Process(Rank(1, 2))
-        RankServer(self.second.engine, self.second.pages, self.first.engine.address)
+        self.server = RankServer(self.second.engine, self.second.pages, self.first.engine.address)
         self.other = OtherRank(self.first.engine, self.second.engine.address)
 
     async def ask(self, work):
@@ -63,8 +63,8 @@ def page_ids(*ids: int) -> bytes:
 def shared() -> Iterator[Shared]:
     made = Shared()
     yield made
+    made.server.close()
     made.first.engine.close()
-    made.second.engine.close()
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ async def test_grants_of_another_rank_are_given_and_taken_back(
 
 @pytest.mark.anyio
 async def test_a_rank_that_is_gone(shared: Shared, alone: Process, monkeypatch) -> None:
-    shared.second.engine.close()
+    shared.server.close()
     with pytest.raises(InlayError):
         await shared.ask(shared.other.write(write(alone, 1)))
     with pytest.raises(InlayError):
@@ -154,6 +154,8 @@ async def test_a_write_that_is_cancelled(shared: Shared, alone: Process) -> None
     async def cancel() -> None:
         await asyncio.sleep(0)
         work.cancel()
+        await asyncio.sleep(0)
+        work.cancel()  # while it ends
         with pytest.raises(asyncio.CancelledError):
             await work
 
