@@ -7,10 +7,11 @@ import typer
 
 def simulate(
     scenario: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            metavar="SCENARIO.toml",
-            help="Instances, policy, objectives; docs/guides/simulate.md has the keys.",
+            metavar="SCENARIO.toml...",
+            help="Instances, policy, objectives; docs/guides/simulate.md has the keys. Several are "
+            "run one after the other and shown side by side.",
         ),
     ],
     trace: Annotated[
@@ -41,8 +42,7 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="In the place of the scenario's; several are run one after the other and shown "
-            "side by side.",
+            help="In the place of the scenario's; several are shown side by side, too.",
             show_default=False,
         ),
     ] = None,
@@ -52,6 +52,20 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with stable field names.")
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page with plots, too, which needs no network.",
+            show_default=False,
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the plots as a .png or .svg, too.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Say what these instances would do with these requests.
 
@@ -70,33 +84,53 @@ def simulate(
     from inlay.core.units import parse_seconds
     from inlay.serve.plan.machine import find_machine
     from inlay.serve.plan.model import find_model
-    from inlay.serve.simulate.report import print_figures
+    from inlay.serve.simulate.report import print_figures, table_rows
     from inlay.sim import transform
     from inlay.sim.figures import figures
     from inlay.sim.formats import read
+    from inlay.sim.report.drawing import find_drawing
+    from inlay.sim.report.page import check_picture, write_page, write_picture
+    from inlay.sim.report.run import Run
     from inlay.sim.scenario_file import read_scenario
     from inlay.sim.simulation import Simulation
 
     if not 0 < years < float("inf"):
         raise ConfigError(f"--years is {years}: it must be above 0")
+    if html is not None:
+        find_drawing()
+    if plot is not None:
+        check_picture(Path(plot))
     settings = read_settings()
-    asked = read_scenario(
-        Path(scenario).expanduser(),
-        lambda name: find_model(name).shape,
-        lambda name: find_machine(name, settings)[0],
-    )
-    requests = read(Path(trace).expanduser(), format=trace_format, block_tokens=asked.page_tokens)
-    if until is not None:
-        requests = transform.cut(requests, 0.0, parse_seconds(until))
-    if lengths != 1:
-        requests = transform.scale_lengths(requests, lengths)
-    if rate != 1:
-        requests = transform.scale_rate(requests, rate)
+    asked = {
+        file: read_scenario(
+            Path(file).expanduser(),
+            lambda name: find_model(name).shape,
+            lambda name: find_machine(name, settings)[0],
+        )
+        for file in scenario
+    }
     runs = []
-    for name in policy or [asked.policy]:
-        own = asked if name == asked.policy else replace(asked, policy=name, policy_options={})
-        runs.append(figures(Simulation(own).run(requests), own, years=years))
+    for file, one in asked.items():
+        requests = read(Path(trace).expanduser(), format=trace_format, block_tokens=one.page_tokens)
+        if until is not None:
+            requests = transform.cut(requests, 0.0, parse_seconds(until))
+        if lengths != 1:
+            requests = transform.scale_lengths(requests, lengths)
+        if rate != 1:
+            requests = transform.scale_rate(requests, rate)
+        for name in policy or [one.policy]:
+            own = one if name == one.policy else replace(one, policy=name, policy_options={})
+            results = Simulation(own).run(requests)
+            called = name if len(asked) == 1 else f"{Path(file).stem}, {name}"
+            found = {"run": called, **figures(results, own, years=years)}
+            runs.append(Run(name=called, scenario=own, results=results, figures=found))
+    told = [run.figures for run in runs]
     if as_json:
-        print(json.dumps(runs if len(runs) > 1 else runs[0], indent=2))
+        print(json.dumps(told if len(told) > 1 else told[0], indent=2))
     else:
-        print_figures(Console(), runs)
+        print_figures(Console(), told)
+    if html is not None:
+        title = f"{Path(trace).name} on {' and '.join(Path(file).stem for file in asked)}"
+        write_page(Path(html).expanduser(), title, runs, table_rows(told))
+    if plot is not None:
+        write_picture(Path(plot).expanduser(), runs)

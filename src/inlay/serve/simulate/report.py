@@ -19,6 +19,7 @@ _TIMES = (
     ("end to end", "end_to_end_s", ("mean", "p99")),
 )
 _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("policy", lambda run: run["policy"]),
     ("requests", lambda run: f"{run['requests']:,}"),
     ("refused", lambda run: f"{run['requests'] - run['finished']:,}"),
     ("duration", lambda run: _seconds(run["duration_s"])),
@@ -36,33 +37,45 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 def print_figures(console: Console, runs: Sequence[Figures]) -> None:
     """Write figures of some runs side by side."""
     table = Table(title="simulated", title_justify="left", box=None, pad_edge=False)
-    table.add_column("policy", style="dim")
+    table.add_column("", style="dim")
     for run in runs:
-        table.add_column(run["policy"], justify="right")
-    for name, told in _ROWS:
-        table.add_row(name, *map(told, runs))
-    for name, key, parts in _TIMES:
-        for part in parts:
-            found = [run[key] for run in runs]
-            cells = ["-" if one is None else _seconds(one[part]) for one in found]
-            table.add_row(f"{name} {part}", *cells)
-    for name in dict.fromkeys(slo for run in runs for slo in run["slo"]):
-        shares = [run["slo"].get(name) for run in runs]
-        cells = ["-" if one is None else f"{one['share']:.1%}" for one in shares]
-        table.add_row(f"objectives of {name} kept", *cells)
-    for name in runs[0]["instances"]:
-        busy = [f"{run['instances'][name]['busy_share']:.0%}" for run in runs]
-        table.add_row(f"{name} busy", *busy)
+        table.add_column(run["run"], justify="right")
+    for row in table_rows(runs):
+        table.add_row(*row)
     console.print(table)
     for run in runs:
         for reason, count in run["refused"].items():
-            console.print(f"{run['policy']} refused {count:,}: {reason}", style="dim")
-    if any(one["assumed"] for one in runs[0]["instances"].values()):
+            console.print(f"{run['run']} refused {count:,}: {reason}", style="dim")
+    if any(one["assumed"] for run in runs for one in run["instances"].values()):
         console.print(
             "What kernels reach of this hardware is assumed, nobody has measured it: "
             "ratios are worth more than times.",
             style="dim",
         )
+
+
+def table_rows(runs: Sequence[Figures]) -> list[list[str]]:
+    """Rows of a table: what it is, then how much of it each run has."""
+    rows = [[name, *map(told, runs)] for name, told in _ROWS]
+    for name, key, parts in _TIMES:
+        for part in parts:
+            found = [run[key] for run in runs]
+            cells = ["-" if one is None else _seconds(one[part]) for one in found]
+            rows.append([f"{name} {part}", *cells])
+    for name in _all_of(runs, "slo"):
+        shares = [run["slo"].get(name) for run in runs]
+        cells = ["-" if one is None else f"{one['share']:.1%}" for one in shares]
+        rows.append([f"objectives of {name} kept", *cells])
+    for name in _all_of(runs, "instances"):
+        groups = [run["instances"].get(name) for run in runs]
+        cells = ["-" if one is None else f"{one['busy_share']:.0%}" for one in groups]
+        rows.append([f"{name} busy", *cells])
+    return rows
+
+
+def _all_of(runs: Sequence[Figures], key: str) -> list[str]:
+    """Names that any of the runs has there, each once."""
+    return list(dict.fromkeys(name for run in runs for name in run[key]))
 
 
 def _seconds(value: float) -> str:

@@ -1,0 +1,145 @@
+"""What plots show, as rows: a dictionary per point, each with the name of its run.
+
+Times of `R` requests become at most `POINTS` points per run, so that a report of a million requests
+is as small as one of a hundred.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inlay.sim.figures import attainment
+from inlay.sim.report.run import Run
+from inlay.sim.results import Floats, Results
+
+Rows = list[dict[str, Any]]
+
+POINTS = 120
+"""Of a curve."""
+_BINS = 40
+"""Of a distribution, and of what is summed over a time."""
+
+
+def times(results: Results, objective: str) -> Floats:
+    """`ttft_s` or `tbt_s` of the requests that have one: no refused one, no gap of one token."""
+    has_R = results.finished
+    if objective == "tbt_s":
+        has_R = has_R & (results.output_tokens > 1)
+    found: Floats = getattr(results, objective)[has_R]
+    return found
+
+
+def distribution(runs: Sequence[Run], objective: str) -> Rows:
+    """The share of requests whose time lies in each of some bins, equal in their logarithms."""
+    edges = _ladder(runs, objective, _BINS + 1)
+    rows = []
+    for run in runs:
+        found = times(run.results, objective)
+        counts, _ = np.histogram(np.clip(found, edges[0], edges[-1]), edges)
+        shares = counts / max(1, len(found))
+        rows += _rows(run, seconds=np.sqrt(edges[:-1] * edges[1:]), share=shares)
+    return rows
+
+
+def kept(runs: Sequence[Run], objective: str) -> Rows:
+    """The share of all requests that would keep an objective, by its value."""
+    seconds = _ladder(runs, objective, POINTS)
+    rows = []
+    for run in runs:
+        shares = np.array(attainment(run.results, objective, seconds.tolist()))
+        rows += _rows(run, seconds=seconds, share=shares)
+    return rows
+
+
+def objectives(runs: Sequence[Run], objective: str) -> Rows:
+    """The objectives that runs have, each once."""
+    found = {
+        (slo.name, getattr(slo, objective))
+        for run in runs
+        for slo in (run.scenario.slo, *run.scenario.groups.values())
+    }
+    return [
+        {"class": name, "seconds": seconds}
+        for name, seconds in sorted(found)
+        if np.isfinite(seconds)
+    ]
+
+
+def load(runs: Sequence[Run]) -> Rows:
+    """Requests that wait for a first token, and those that have one and go on, over time."""
+    rows = []
+    for run in runs:
+        results = run.results
+        done_R = results.finished
+        at = np.linspace(0.0, _end_s(results), POINTS)
+        arrived, first, ended = (
+            np.searchsorted(np.sort(times_R[done_R]), at, side="right")
+            for times_R in (results.arrival_s, results.first_s, results.end_s)
+        )
+        for phase, count in (("before the first token", arrived - first), ("after", first - ended)):
+            rows += _rows(run, seconds=at, requests=count, phase=phase)
+    return rows
+
+
+def hits(runs: Sequence[Run]) -> Rows:
+    """The share of prompt tokens that were not computed, by when requests arrived."""
+    rows = []
+    for run in runs:
+        results = run.results
+        done_R = results.finished
+        edges = np.linspace(0.0, _end_s(results), _BINS + 1)
+        cached, asked = (
+            np.histogram(results.arrival_s[done_R], edges, weights=tokens_R[done_R])[0]
+            for tokens_R in (results.cached_tokens, results.input_tokens)
+        )
+        some = asked > 0
+        rows += _rows(run, seconds=edges[:-1][some], share=cached[some] / asked[some])
+    return rows
+
+
+def busy(runs: Sequence[Run]) -> Rows:
+    """The share of the time in which each group's instances worked."""
+    return [
+        {"run": run.name, "group": name, "share": one["busy_share"]}
+        for run in runs
+        for name, one in run.figures["instances"].items()
+    ]
+
+
+def refused(runs: Sequence[Run]) -> Rows:
+    """How many requests were refused, by reason."""
+    return [
+        {"run": run.name, "reason": _short(reason), "requests": count}
+        for run in runs
+        for reason, count in Counter(run.figures["refused"]).most_common()
+    ]
+
+
+def _short(reason: str) -> str:
+    return re.sub(r"\s+", " ", reason)[:60]
+
+
+def _ladder(runs: Sequence[Run], objective: str, points: int) -> Floats:
+    """Times from the least of all runs to the greatest, in equal ratios."""
+    found = np.concatenate([times(run.results, objective) for run in runs])
+    found = found[found > 0]
+    low, high = (found.min(), found.max()) if len(found) else (0.01, 1.0)
+    ladder: NDArray[np.float64] = np.geomspace(low, max(high, low * 1.01), points)
+    return ladder
+
+
+def _end_s(results: Results) -> float:
+    return float(np.nanmax(results.end_s, initial=results.arrival_s.max(initial=1e-3)))
+
+
+def _rows(run: Run, *, phase: str | None = None, **columns: NDArray[Any]) -> Rows:
+    names = list(columns)
+    same = {"run": run.name} if phase is None else {"run": run.name, "phase": phase}
+    return [
+        same | {name: float(f"{value:.4g}") for name, value in zip(names, values, strict=True)}
+        for values in zip(*columns.values(), strict=True)
+    ]
