@@ -61,13 +61,15 @@ class SlotTimes(Slots):
         """Bring the times of steps up to what decodes there now."""
         one = self._slot(slot)
         c0, c1, c2, d0, d1, d2 = one.timing.coefficients.tolist()
-        decoding_s = d1 * float(self.rows[slot]) + d2 * float(self.context_tokens[slot])
+        if one.seconds is not one.timing.coefficients:  # they changed, or this is the first time
+            one.seconds = one.timing.coefficients
+            self.half_pair_s[slot] = c2 / 2
+            self.relative_std[slot] = one.timing.relative_std
+            self.row_s[slot], self.context_s[slot] = d1, d2
+        decoding_s = d1 * self.rows.item(slot) + d2 * self.context_tokens.item(slot)
         base_s = c0 + decoding_s
         self.base_s[slot] = base_s
         self.token_s[slot] = c1 + base_s / one.chunk
-        self.half_pair_s[slot] = c2 / 2
-        self.relative_std[slot] = one.timing.relative_std
         self.step_s[slot] = d0 + decoding_s
         self.next_step_s[slot] = d0 + decoding_s + d1
-        self.row_s[slot], self.context_s[slot] = d1, d2
         self.chunk_s[slot] = max(0.0, c0 - d0) + c1 * min(one.part, one.chunk)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.cluster.live import LiveRequest
-from inlay.cluster.timing import TimingModel, TransferModel
+from inlay.cluster.timing import Coefficients, TimingModel, TransferModel
 from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import Role
 
@@ -30,6 +30,8 @@ class Slot:
         position: mean position of the tokens that were sent there to compute.
         part: mean number of tokens of a step's part of a prompt; infinite before the first one.
         here: requests, in the order in which they were sent.
+        coming: of them, those whose prompt is not known to be computed.
+        seconds: of the columns in `SlotTimes`, the coefficients that they were made of.
     """
 
     role: Role
@@ -40,6 +42,8 @@ class Slot:
     position: float = 0.0
     part: float = math.inf
     here: dict[str, LiveRequest] = field(default_factory=dict)
+    coming: dict[str, LiveRequest] = field(default_factory=dict)
+    seconds: Coefficients | None = None
 
 
 class Slots:

@@ -140,10 +140,8 @@ class ClusterState(SlotTimes):
         self._reconcile_queue(slot, one, report.prefill_tokens, unseen, now_s)
         self.coming_pages[slot] = sum(
             live.pages
-            for live in one.here.values()
-            if live.decode == slot
-            and not live.decoding
-            and (live.prefill == slot or live.request_id in unseen)
+            for live in one.coming.values()
+            if live.decode == slot and (live.prefill == slot or live.request_id in unseen)
         )
 
     def dispatched(
@@ -171,15 +169,16 @@ class ClusterState(SlotTimes):
         )
         self.live[request_id] = live
         for slot in {prefill, decode}:
-            self._slot(slot).here[request_id] = live
+            there = self._slot(slot)
+            there.here[request_id] = there.coming[request_id] = live
         one = self._slot(prefill)
         one.position += 0.1 * (live.num_tokens - live.new_tokens / 2 - one.position)
         part = min(live.new_tokens, one.chunk)
         one.part = part if math.isinf(one.part) else one.part + 0.1 * (part - one.part)
-        free_at = self.free_at_s[level:, prefill]
-        np.maximum(free_at, now_s, out=free_at)
-        free_at += live.work_s
-        self._left_s[level:, prefill] += live.work_s
+        for behind in range(level, NUM_LEVELS):
+            free_at_s = max(self.free_at_s.item(behind, prefill), now_s)
+            self.free_at_s[behind, prefill] = free_at_s + live.work_s
+            self._left_s[behind, prefill] += live.work_s
         self._pass(now_s)
         self.recent_work_s[prefill] += live.work_s
         self.coming_rows[decode] += 1
@@ -302,9 +301,10 @@ class ClusterState(SlotTimes):
 
         What it says is divided by level as own requests are; what is more than these is normal.
         """
-        queued = [x for x in one.here.values() if x.prefill == slot and not x.decoding]
         tokens_L, unseen_L = [0.0] * NUM_LEVELS, [0.0] * NUM_LEVELS
-        for live in queued:
+        for live in one.coming.values():
+            if live.prefill != slot:
+                continue
             if live.request_id in unseen:
                 unseen_L[live.level] += live.work_s
             else:
@@ -312,7 +312,7 @@ class ClusterState(SlotTimes):
         own = sum(tokens_L)
         share = min(1.0, prefill_tokens / own) if own else 0.0
         foreign = max(0.0, prefill_tokens - own)
-        rate_s = float(self.token_s[slot] + self.half_pair_s[slot] * 2 * one.position)
+        rate_s = self.token_s.item(slot) + self.half_pair_s.item(slot) * 2 * one.position
         sum_s = foreign_s = 0.0
         for level in range(NUM_LEVELS):
             if level == NORMAL:
@@ -324,20 +324,22 @@ class ClusterState(SlotTimes):
 
     def _end_prefill(self, live: LiveRequest, now_s: float | None) -> None:
         """A request's prompt is computed; if `now_s` is None, it is not wanted any more."""
-        slot, level = live.prefill, live.level
-        if slot != live.decode:
+        slot, decode = live.prefill, live.decode
+        for at in {slot, decode}:
+            self._slot(at).coming.pop(live.request_id, None)
+        if slot != decode:
             self._slot(slot).here.pop(live.request_id, None)
-        left_s = self._left_s[:, slot]
-        left_s[level:] -= live.work_s
-        np.maximum(left_s, 0.0, out=left_s)
-        free_at_s = self.free_at_s[:, slot]
-        if now_s is None:
-            free_at_s[level:] -= live.work_s
-        else:
-            # What the queue was late or early by is settled with the request that left it.
-            free_at_s[:] = now_s + left_s
-            free_at_s[NORMAL:] += self._foreign_s[slot]
-        decode = live.decode
+        foreign_s = self._foreign_s.item(slot)
+        for level in range(NUM_LEVELS):
+            own_s = live.work_s if level >= live.level else 0.0
+            left_s = max(0.0, self._left_s.item(level, slot) - own_s)
+            self._left_s[level, slot] = left_s
+            if now_s is None:
+                self.free_at_s[level, slot] -= own_s
+            else:
+                # What the queue was late or early by is settled with the request that left it.
+                others_s = foreign_s if level >= NORMAL else 0.0
+                self.free_at_s[level, slot] = now_s + left_s + others_s
         self.coming_rows[decode] = max(0.0, self.coming_rows[decode] - 1)
         self.coming_tokens[decode] -= live.num_tokens
         self.coming_pages[decode] = max(0.0, self.coming_pages[decode] - live.pages)

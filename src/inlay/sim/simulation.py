@@ -29,7 +29,6 @@ from inlay.sim.trace import Trace
 from inlay.sim.world import (
     DIGEST_BYTES,
     OUTCOME,
-    Copied,
     Finished,
     FirstToken,
     Reported,
@@ -225,23 +224,22 @@ class Simulation:
     def _hear(self) -> None:
         """Take over what instances have said."""
         state = self.state
-        for news in self.world.news():
-            match news:
-                case FirstToken(time_s, request):
-                    state.prefill_done(str(request), time_s)
-                case Finished(_, request, output_tokens):
-                    state.finished(str(request), output_tokens)
-                    del self._live[request]
-                case Reported(time_s, slot, report):
-                    state.report(slot, report, time_s)
-                case Sending(_, slot, size_bytes):
-                    state.sending(slot, size_bytes)
-                case Sent(_, slot, size_bytes, seconds):
-                    state.sent(slot, size_bytes, seconds)
-                case Copied():
-                    asked = self._copies.heard(news)
-                    if asked is not None:
-                        self._send(asked, news.time_s)
+        for news in self.world.news():  # a match statement takes twice as long
+            if isinstance(news, Reported):
+                state.report(news.slot, news.report, news.time_s)
+            elif isinstance(news, FirstToken):
+                state.prefill_done(str(news.request), news.time_s)
+            elif isinstance(news, Finished):
+                state.finished(str(news.request), news.output_tokens)
+                del self._live[news.request]
+            elif isinstance(news, Sending):
+                state.sending(news.slot, news.size_bytes)
+            elif isinstance(news, Sent):
+                state.sent(news.slot, news.size_bytes, news.seconds)
+            else:
+                asked = self._copies.heard(news)
+                if asked is not None:
+                    self._send(asked, news.time_s)
 
     def _grouped(self, part: Trace) -> NDArray[np.uint8]:
         """Groups of one part's requests, as numbers that hold for all parts."""
