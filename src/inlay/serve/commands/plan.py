@@ -1,8 +1,10 @@
-"""`inlay plan`: what a model will do on a machine, before its weights are downloaded."""
+"""`inlay plan`: what a model will do on a machine, and which machines to buy for a trace."""
 
 from typing import Annotated
 
 import typer
+
+_FLEETS = "With --cluster"
 
 
 def plan(
@@ -53,18 +55,108 @@ def plan(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with stable field names.")
     ] = False,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster",
+            help="Search the catalogue for the cheapest fleet that serves a trace, in the place of "
+            "looking at one machine.",
+            rich_help_panel=_FLEETS,
+        ),
+    ] = False,
+    model_name: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="The same as the argument.",
+            show_default=False,
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Requests, as `inlay simulate` takes them.",
+            show_default=False,
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only what comes before that time of the trace, such as 10min.",
+            show_default="all of it",
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OBJECTIVES",
+            help="Such as ttft=5s,tbt=100ms; itl=200ms is of each gap.",
+            show_default=False,
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    attain: Annotated[
+        float,
+        typer.Option(
+            help="Share of the requests that are to keep all of them.", rich_help_panel=_FLEETS
+        ),
+    ] = 0.9,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="USD",
+            help="For all hardware.",
+            show_default="no limit",
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="GPUs of the catalogue, machines or their files, such as h800,h20.",
+            show_default="all GPUs with a price",
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Write the cheapest fleet for `inlay simulate`.",
+            show_default=False,
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
+    deployment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Write it for `inlay up`; only what that can start is searched then.",
+            show_default=False,
+            rich_help_panel=_FLEETS,
+        ),
+    ] = None,
 ) -> None:
     """Say what goes where, what memory it takes, how fast it will be, and what would help most.
 
     Works from config.json alone. Without --machine, this machine is measured for
     some seconds, unless `inlay doctor --save` has kept a measurement. The exit code
-    is 1 if the model does not fit.
+    is 1 if the model does not fit. With --cluster: which GPUs, how many and in which
+    roles serve a trace's requests in time, at the least price; docs/guides/fleets.md.
     """
     import json
     from pathlib import Path
 
     from rich.console import Console
 
+    from inlay.core.errors import ConfigError
     from inlay.core.settings import read_settings
     from inlay.engine.config import SchedulerConfig
     from inlay.experts import read_rules
@@ -75,6 +167,40 @@ def plan(
     from inlay.serve.plan.record import as_dict
     from inlay.serve.plan.report import print_plan
 
+    if model is not None and model_name is not None:
+        raise ConfigError(f"the model is {model}, and --model says {model_name}: leave one out")
+    model = model or model_name
+    if cluster:
+        from inlay.serve.commands.plan_cluster import FleetOptions, plan_cluster
+
+        single = {"--context": context, "--machine": machine, "--rules": rules}
+        for name, value in single.items():
+            if value is not None:
+                raise ConfigError(f"{name} is for one machine: leave it out with --cluster")
+        if trace is None or slo is None:
+            raise ConfigError(
+                "--cluster needs --trace and --slo, for example --trace log.jsonl --slo "
+                "ttft=5s,tbt=100ms"
+            )
+        plan_cluster(
+            FleetOptions(
+                model=model,
+                trace=trace,
+                until=until,
+                slo=slo,
+                attain=attain,
+                budget=budget,
+                hardware=hardware,
+                save=save,
+                deployment=deployment,
+                as_json=as_json,
+            )
+        )
+        return
+    fleets = {"--trace": trace, "--slo": slo, "--budget": budget, "--hardware": hardware}
+    for name, given in {**fleets, "--save": save, "--deployment": deployment}.items():
+        if given is not None:
+            raise ConfigError(f"{name} is of fleets: add --cluster")
     asked = None if rules is None else read_rules(Path(rules).expanduser())
     found = find_model(model)
     hardware, origin = find_machine(machine, read_settings())

@@ -1,0 +1,140 @@
+"""`inlay plan --cluster`: which hardware to buy for a trace and its objectives."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from inlay.cluster.slo import SloClass
+from inlay.core.errors import ConfigError, ResourceError
+from inlay.core.settings import read_settings
+from inlay.core.tables import read_table
+from inlay.core.units import parse_seconds
+from inlay.serve.plan.fleets import print_fleets
+from inlay.serve.plan.machine import find_machine
+from inlay.serve.plan.model import find_model
+from inlay.sim import transform
+from inlay.sim.formats import read
+from inlay.sim.planner.candidates import candidates_of, machines_of
+from inlay.sim.planner.demand import demand_of
+from inlay.sim.planner.files import deployment_toml, scenario_toml
+from inlay.sim.planner.fleet import Fleet, neighbours
+from inlay.sim.planner.record import as_dict
+from inlay.sim.planner.search import Search, rival_of, search
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """What the command line says, as it says it; see its help."""
+
+    model: str | None
+    trace: str
+    slo: str
+    until: str | None
+    budget: float | None
+    hardware: str | None
+    attain: float
+    save: str | None
+    deployment: str | None
+    as_json: bool
+
+
+def plan_cluster(options: FleetOptions) -> None:
+    """Search, print, and write what was asked for.
+
+    Raises:
+        ConfigError: an option is wrong.
+        ResourceError: the model fits nowhere, or no fleet keeps the objectives or the budget.
+    """
+    slo = _objectives(options.slo)
+    if not 0 < options.attain <= 1:
+        raise ConfigError(f"--attain is {options.attain}: it must be above 0 and at most 1")
+    if options.budget is not None and not options.budget > 0:
+        raise ConfigError(f"--budget is {options.budget}: it must be above 0")
+    settings = read_settings()
+    names = None if options.hardware is None else options.hardware.replace(" ", "").split(",")
+    machines = machines_of(names, lambda name: find_machine(name, settings)[0])
+    model = find_model(options.model)
+    trace = read(Path(options.trace).expanduser())
+    if options.until is not None:
+        trace = transform.cut(trace, 0.0, parse_seconds(options.until))
+    demand = demand_of(trace, slo)
+    candidates, unfit = candidates_of(
+        model.shape,
+        machines,
+        demand,
+        tensor_only=options.deployment is not None,
+    )
+    if not candidates:
+        raise ResourceError(
+            f"{model.name} fits nowhere: " + "; ".join(f"{on}: {why}" for on, why in unfit.items())
+        )
+    console = Console()
+    progress = Console(stderr=True, quiet=options.as_json)
+    with progress.status("bounds") as status:
+
+        def told(fleet: Fleet) -> None:
+            status.update(f"simulating {fleet.name}, {fleet.price_usd:,.0f} USD")
+
+        found = search(
+            candidates,
+            demand,
+            trace,
+            attain=options.attain,
+            budget_usd=math.inf if options.budget is None else options.budget,
+            told=told,
+        )
+        near = neighbours(found.plans[0], trace, slo) if found.plans else []
+        rival = rival_of(found, trace, slo)
+    record = {
+        "model": model.name,
+        "requests": len(trace),
+        "does_not_fit": unfit,
+        **as_dict(found, near, rival, options.attain),
+    }
+    if options.as_json:
+        print(json.dumps(record, indent=2))
+    else:
+        print_fleets(console, record)
+    if not found.plans:
+        raise ResourceError(_why_none(found))
+    best = found.plans[0].fleet
+    name = options.model or model.name
+    if options.save is not None:
+        _write(options.save, scenario_toml(best, name, slo, trace.block_tokens))
+    if options.deployment is not None:
+        _write(options.deployment, deployment_toml(best, name, slo))
+
+
+def _objectives(text: str) -> SloClass:
+    """`ttft=5s,tbt=100ms` as objectives."""
+    table = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"--slo {text}: {part!r} is no objective: write ttft=5s,tbt=100ms")
+        table[name.strip()] = value.strip()
+    return read_table("--slo", table, SloClass, ready={"name": "default"})
+
+
+def _why_none(found: Search) -> str:
+    """What stands in the way of all fleets: of those that came furthest."""
+    if found.losses:
+        loss = found.losses[0]
+        return (
+            "no fleet keeps the objectives within the budget; the cheapest that is not ruled out, "
+            f"{loss.fleet.name}, costs {loss.fleet.price_usd:,.0f} USD: {loss.reason}"
+        )
+    missing = {one.role: f"{one.name}: {why}" for one, why in found.unfit.items()}
+    return "no hardware keeps these objectives; " + "; ".join(
+        f"for {role}, {why}" for role, why in missing.items()
+    )
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).expanduser().write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from None

@@ -1,0 +1,222 @@
+"""The cheapest fleets that keep objectives: bounds first, then simulations, the cheapest first.
+
+Every mix starts with the fewest instances that its bounds let through. The cheapest is simulated;
+if it misses, the group that is to blame gets more, and the mix waits for its new price. What one
+simulation says of a group, that so few are not enough, is taken to hold for each mix with it: gaps
+between tokens come from decoding, and where these are kept, late first tokens come from prefill. So
+a mix is simulated only if nothing cheaper keeps the objectives. That is not quite so where groups
+hold each other up, and so a plan is tried with fewer before it is one.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from inlay.cluster.slo import SloClass
+from inlay.sim.planner.bounds import Bound, bound
+from inlay.sim.planner.candidates import Candidate
+from inlay.sim.planner.demand import Demand
+from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
+from inlay.sim.trace import Trace
+
+_STEP = 12  # a group of so many grows by one at a time, larger ones by this share
+_GIVEN_UP = 4  # times what bounds ask for, after which more instances are not what is missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A mix that was not chosen.
+
+    Attributes:
+        fleet: the cheapest of it that was not ruled out.
+        reason: why it is not among the plans.
+    """
+
+    fleet: Fleet
+    reason: str
+
+
+@dataclass(kw_only=True)
+class Search:
+    """What a search has found.
+
+    Attributes:
+        plans: fleets that keep the objectives, the cheapest first, one of each mix.
+        losses: other mixes, by the price at which each was left.
+        unfit: candidates that no number of is enough, and why.
+        attempts: all simulations, in order.
+    """
+
+    plans: list[Attempt] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    unfit: dict[Candidate, str] = field(default_factory=dict)
+    attempts: list[Attempt] = field(default_factory=list)
+
+
+class _Counts:
+    """How many of each candidate are still thought enough."""
+
+    def __init__(self, bounds: dict[Candidate, Bound]) -> None:
+        self._bounds = bounds
+        self._least = {one: found.least for one, found in bounds.items()}
+
+    def fleet(self, mix: Mix, own: dict[Candidate, int]) -> Fleet:
+        return Fleet(mix, tuple(max(self._least[one], own.get(one, 0)) for one in mix))
+
+    def given_up(self, fleet: Fleet) -> Candidate | None:
+        """The group that has grown far beyond what its bounds ask for."""
+        return next(
+            (
+                one
+                for one, count in zip(fleet.mix, fleet.counts, strict=True)
+                if count > _GIVEN_UP * (self._bounds[one].least + 1)
+            ),
+            None,
+        )
+
+    def bound(self, one: Candidate) -> int:
+        return self._bounds[one].least
+
+    def enough(self, one: Candidate, count: int) -> None:
+        self._least[one] = min(self._least[one], count)
+
+    def not_enough(self, one: Candidate, count: int) -> None:
+        self._least[one] = max(self._least[one], grown(count))
+
+
+def grown(count: int) -> int:
+    """The next number of instances to be tried."""
+    return count + max(1, count // _STEP)
+
+
+def search(
+    candidates: list[Candidate],
+    demand: Demand,
+    trace: Trace,
+    *,
+    attain: float,
+    budget_usd: float = math.inf,
+    most: int = 3,
+    told: Callable[[Fleet], None] = lambda fleet: None,
+) -> Search:
+    """Find the cheapest fleets, and one whose GPUs are all alike to compare with.
+
+    Args:
+        attain: share of the requests that are to keep all objectives.
+        most: how many plans; one more where none of them has a single kind of hardware.
+        told: of each fleet before it is simulated.
+
+    Cost: tens of simulations.
+    """
+    found = Search()
+    bounds = {one: bound(one, demand, attain) for one in candidates}
+    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
+    usable = {one: limit for one, limit in bounds.items() if not limit.reason}
+    counts = _Counts(usable)
+    own: dict[Mix, dict[Candidate, int]] = {}
+    last: dict[Mix, Attempt] = {}
+    mixes = list(_mixes(list(usable)))
+    queue = [(counts.fleet(mix, {}).price_usd, number) for number, mix in enumerate(mixes)]
+    heapq.heapify(queue)
+    while queue:
+        price, number = heapq.heappop(queue)
+        mix = mixes[number]
+        mine = own.setdefault(mix, {})
+        fleet = counts.fleet(mix, mine)
+        if fleet.price_usd > price:
+            heapq.heappush(queue, (fleet.price_usd, number))
+            continue
+        over = counts.given_up(fleet)
+        if over is not None:
+            why = f"more {over.role} instances do not help{_missed(last.get(mix), attain)}"
+        elif price > budget_usd:
+            why = (
+                f"above the budget by {price - budget_usd:,.0f} USD{_missed(last.get(mix), attain)}"
+            )
+        elif not _wanted(mix, found.plans, most):
+            why = f"costs more{_missed(last.get(mix), attain)}"
+        else:
+            told(fleet)
+            attempt = last[mix] = simulate(fleet, trace, demand.slo)
+            found.attempts.append(attempt)
+            if attempt.kept >= attain:
+                found.plans.append(_trimmed(attempt, counts, trace, demand.slo, attain, found))
+                continue
+            place, shared = _to_blame(attempt, attain)
+            if shared:
+                counts.not_enough(mix[place], fleet.counts[place])
+            else:
+                mine[mix[place]] = grown(fleet.counts[place])
+            heapq.heappush(queue, (counts.fleet(mix, mine).price_usd, number))
+            continue
+        found.losses.append(Loss(fleet=fleet, reason=why))
+    found.plans.sort(key=lambda plan: plan.fleet.price_usd)
+    return found
+
+
+def _trimmed(
+    attempt: Attempt, counts: _Counts, trace: Trace, slo: SloClass, attain: float, found: Search
+) -> Attempt:
+    """A plan without what it does not need: another mix may have had late tokens for a reason of
+    its own."""
+    for place, one in enumerate(attempt.fleet.mix):
+        while attempt.fleet.counts[place] > counts.bound(one):
+            less = simulate(attempt.fleet.more(place, -1), trace, slo)
+            found.attempts.append(less)
+            if less.kept < attain:
+                break
+            attempt = less
+            counts.enough(one, attempt.fleet.counts[place])
+    return attempt
+
+
+def _mixes(candidates: list[Candidate]) -> Iterator[Mix]:
+    for one in candidates:
+        if one.role == "both":
+            yield (one,)
+        elif one.role == "prefill":
+            yield from ((one, other) for other in candidates if other.role == "decode")
+
+
+def is_single(mix: Mix) -> bool:
+    """Whether all its GPUs are of one kind."""
+    return len({one.hardware for one in mix}) == 1
+
+
+def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
+    """What the cheapest plan with one kind of GPU does for the price of a mixed one.
+
+    None where the cheapest plan is such a one, or there is none. Cost: a simulation.
+    """
+    singles = [plan.fleet for plan in found.plans if is_single(plan.fleet.mix)]
+    if not singles or is_single(found.plans[0].fleet.mix):
+        return None
+    return simulate(singles[0].within(found.plans[0].fleet.price_usd), trace, slo)
+
+
+def _wanted(mix: Mix, plans: list[Attempt], most: int) -> bool:
+    if len(plans) < most:
+        return True
+    return is_single(mix) and not any(is_single(plan.fleet.mix) for plan in plans)
+
+
+def _to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
+    """Which group of a fleet needs more, and whether that holds in each mix."""
+    if len(attempt.fleet.mix) == 1:
+        return 0, True
+    if attempt.tbt_kept < attain:
+        return 1, True
+    if attempt.ttft_kept < attain:
+        return 0, True
+    return int(attempt.tbt_kept < attempt.ttft_kept), False
+
+
+def _missed(attempt: Attempt | None, attain: float) -> str:
+    """What the last simulation of a mix has kept."""
+    if attempt is None:
+        return ""
+    return (
+        f"; {attempt.fleet.price_usd:,.0f} USD of it keep {attempt.kept:.1%} instead of "
+        f"{attain:.1%} (TTFT {attempt.ttft_kept:.1%}, TBT {attempt.tbt_kept:.1%})"
+    )
