@@ -49,7 +49,6 @@ from inlay.engine.config import EngineConfig, SchedulerConfig
 from inlay.serve.cluster.calibration import timing_directory
 from inlay.serve.config import ServeConfig
 from inlay.serve.http_server import BACKLOG, StopSignals, bind, http_server, shown_host
-from inlay.store.key_feed import KeyFeed
 
 if TYPE_CHECKING:
     import uvicorn
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from inlay.models.text import Text
     from inlay.serve.gate import Gate
     from inlay.serve.service import Service
+    from inlay.store.key_feed import KeyFeed
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class DispatcherProcess:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stored = StoreIndex() if setup.store else None
         self.chooser = make_chooser(setup, stored)
-        self._feed = None if stored is None else KeyFeed(setup.store, stored)
+        self._feed = None if stored is None else _feed(setup.store, stored)
         self._classes = make_classes(setup)
         self.instances = Instances(
             self.chooser,
@@ -281,6 +281,13 @@ async def _drain(
         await asyncio.sleep(_POLL_S)
     if service is not None:
         service.stopping = True
+
+
+def _feed(masters: str, stored: StoreIndex) -> "KeyFeed":
+    # The store brings the transfer engine with it, which takes long to load.
+    from inlay.store.key_feed import KeyFeed
+
+    return KeyFeed(masters, stored)
 
 
 def _check_names(members: Sequence[Member]) -> None:

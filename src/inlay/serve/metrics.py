@@ -1,9 +1,9 @@
 """Counts what happens to requests, and writes it in the Prometheus text form."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -17,10 +17,11 @@ from prometheus_client.registry import Collector
 from inlay.core import metrics as names
 from inlay.core.clock import Clock, SystemClock
 from inlay.core.messages import TIERS, EngineInfo, EngineStats, LoadProgress, RequestOutput
+from inlay.serve.counts import Count, Distribution
 
 
 class ServerMetrics:
-    """All metrics of one server, in a registry of its own.
+    """All metrics of one server.
 
     Args:
         info: the engine's.
@@ -29,43 +30,44 @@ class ServerMetrics:
 
     def __init__(self, info: EngineInfo, model: str, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._registry = CollectorRegistry()
-        self._counters = {
-            metric.name: Counter(metric.name, metric.help, metric.labels, registry=self._registry)
+        self._counts = {
+            metric.name: Count(metric)
             for metric in names.SERVER_METRICS
             if metric.kind == "counter"
         }
-        self._histograms = {
-            metric.name: Histogram(
-                metric.name, metric.help, buckets=metric.buckets, registry=self._registry
-            )
+        self._distributions = {
+            metric.name: Distribution(metric)
             for metric in names.SERVER_METRICS
             if metric.kind == "histogram"
         }
         self._engine = _EngineCollector(info)
-        self._registry.register(self._engine)
-        self._aliases = _AliasCollector(
-            _Plain(self._registry), {"model_name": model, "engine": "0"}, info
-        )
+        self._collectors: list[Collector] = [
+            _Counted([*self._counts.values(), *self._distributions.values()]),
+            self._engine,
+        ]
+        self._model = model
+        self._info = info
 
     def add(self, collector: Collector) -> None:
         """Export further families."""
-        self._registry.register(collector)
+        self._collectors.append(collector)
 
     def track(self, arrival_s: float) -> "RequestTracker":
         """Follow one request from now on."""
-        return RequestTracker(self._counters, self._histograms, self._clock, arrival_s)
+        return RequestTracker(self._counts, self._distributions, self._clock, arrival_s)
 
     def answered(self, status: int) -> None:
         """Count an answer of a generating route."""
-        self._counters[names.HTTP_REQUESTS.name].labels(str(status)).inc()
+        self._counts[names.HTTP_REQUESTS.name].add(labels=(str(status),))
 
     def render(self, stats: EngineStats | None, progress: LoadProgress) -> bytes:
         """The text that `/metrics` answers; `stats` is None when the engine is gone."""
         self._engine.stats, self._engine.progress = stats, progress
+        families = [family for collector in self._collectors for family in collector.collect()]
         registry = CollectorRegistry()
-        registry.register(_Plain(self._registry))
-        registry.register(self._aliases)
+        registry.register(_Families(families))
+        labels = {"model_name": self._model, "engine": "0"}
+        registry.register(_Families([*_aliases(families, labels, self._info)]))
         return generate_latest(registry)
 
 
@@ -74,14 +76,13 @@ class RequestTracker:
 
     def __init__(
         self,
-        counters: dict[str, Counter],
-        histograms: dict[str, Histogram],
+        counts: dict[str, Count],
+        distributions: dict[str, Distribution],
         clock: Clock,
         arrival_s: float,
     ) -> None:
-        self._counters = counters
-        self._histograms = histograms
-        self._observe_itl = histograms[names.ITL.name].observe
+        self._counts = counts
+        self._distributions = distributions
         self._clock = clock
         self._arrival_s = arrival_s
         self._first_s: float | None = None
@@ -94,41 +95,40 @@ class RequestTracker:
         now_s = self._clock.now()
         if output.prompt_tokens is not None:
             self._prompt_tokens = output.prompt_tokens
-            self._counters[names.PROMPT_TOKENS.name].inc(output.prompt_tokens)
-            self._counters[names.CACHED_TOKENS.name].inc(output.cached_tokens or 0)
+            self._counts[names.PROMPT_TOKENS.name].add(output.prompt_tokens)
+            self._counts[names.CACHED_TOKENS.name].add(output.cached_tokens or 0)
         last_s = self._last_s
         for delta in output.choices:
             count = len(delta.token_ids)
             if count:
                 before_s = last_s.get(delta.index)
                 if before_s is not None:
-                    for _ in range(count):
-                        self._observe_itl((now_s - before_s) / count)
+                    self._distributions[names.ITL.name].add((now_s - before_s) / count, count)
                 elif self._first_s is None:
                     self._first_s = now_s
-                    self._histograms[names.TTFT.name].observe(now_s - self._arrival_s)
+                    self._distributions[names.TTFT.name].add(now_s - self._arrival_s)
                 last_s[delta.index] = now_s
                 self._generated += count
             if delta.finish_reason is not None:
-                self._counters[names.FINISHED.name].labels(delta.finish_reason).inc()
+                self._counts[names.FINISHED.name].add(labels=(delta.finish_reason,))
         if output.finished and output.error is None:
             self._finished(output, now_s)
 
     def _finished(self, output: RequestOutput, now_s: float) -> None:
-        histograms = self._histograms
-        histograms[names.E2E.name].observe(now_s - self._arrival_s)
-        histograms[names.REQUEST_PROMPT_TOKENS.name].observe(self._prompt_tokens)
-        histograms[names.REQUEST_GENERATED_TOKENS.name].observe(self._generated)
+        distributions = self._distributions
+        distributions[names.E2E.name].add(now_s - self._arrival_s)
+        distributions[names.REQUEST_PROMPT_TOKENS.name].add(self._prompt_tokens)
+        distributions[names.REQUEST_GENERATED_TOKENS.name].add(self._generated)
         per_choice = self._generated / max(1, len(self._last_s))
         if self._first_s is not None and per_choice > 1:
-            histograms[names.TPOT.name].observe((now_s - self._first_s) / (per_choice - 1))
+            distributions[names.TPOT.name].add((now_s - self._first_s) / (per_choice - 1))
         if output.times is not None:
             queued_s = max(0.0, output.times.scheduled_s - output.times.arrival_s)
-            histograms[names.QUEUE.name].observe(queued_s)
+            distributions[names.QUEUE.name].add(queued_s)
 
     def close(self) -> None:
         """The request is over, in whatever way."""
-        self._counters[names.GENERATED_TOKENS.name].inc(self._generated)
+        self._counts[names.GENERATED_TOKENS.name].add(self._generated)
         self._generated = 0
 
 
@@ -139,9 +139,6 @@ class _EngineCollector(Collector):
         self._info = info
         self.stats: EngineStats | None = None
         self.progress: LoadProgress | None = None
-
-    def describe(self) -> Iterable[Family]:
-        return []
 
     def collect(self) -> Iterator[Family]:
         info, stats = self._info, self.stats
@@ -204,71 +201,65 @@ class _EngineCollector(Collector):
             yield CounterMetricFamily(metric.name, metric.help, value=value)
 
 
-class _Plain(Collector):
-    """A registry's families without the time at which each series was made."""
+class _Counted(Collector):
+    """What is counted here."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def describe(self) -> Iterable[Family]:
-        return []
+    def __init__(self, counted: Sequence[Count | Distribution]) -> None:
+        self._counted = counted
 
     def collect(self) -> Iterator[Family]:
-        for family in self._registry.collect():
-            family.samples = [s for s in family.samples if not s.name.endswith("_created")]
-            yield family
+        for one in self._counted:
+            yield one.family()
 
 
-class _AliasCollector(Collector):
+class _Families(Collector):
+    """Families that are there already."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+
+def _aliases(
+    families: Sequence[Family], labels: dict[str, str], info: EngineInfo
+) -> Iterator[Family]:
     """The same values again, under the names that routers for other engines read."""
+    by_name = {metric.name: metric for metric in (*names.SERVER_METRICS, *names.ENGINE_METRICS)}
+    for family in families:
+        metric = by_name.get(family.name)
+        for alias in metric.aliases if metric is not None else ():
+            assert metric is not None
+            yield _renamed(family, alias, metric, labels)
+    config = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        "Size of the KV cache in vLLM's words.",
+        labels=[*labels, "block_size", "num_gpu_blocks", "cache_dtype"],
+    )
+    sizes = [str(info.page_tokens), str(info.num_pages), info.kv_dtype]
+    config.add_metric([*labels.values(), *sizes], 1)
+    yield config
+    lora = GaugeMetricFamily(
+        "vllm:lora_requests_info",
+        "Adapters in use; none are served.",
+        labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+    )
+    lora.add_metric(["0", "", ""], 0)
+    yield lora
 
-    def __init__(self, registry: _Plain, labels: dict[str, str], info: EngineInfo) -> None:
-        self._registry = registry
-        self._labels = labels
-        self._info = info
-        self._by_name = {
-            metric.name: metric for metric in (*names.SERVER_METRICS, *names.ENGINE_METRICS)
+
+def _renamed(family: Family, alias: str, metric: names.Metric, common: dict[str, str]) -> Family:
+    made = Family(alias, family.documentation, family.type)
+    for sample in family.samples:
+        labels = {
+            (metric.alias_label if name in metric.labels else "") or name: value
+            for name, value in sample.labels.items()
         }
-
-    def describe(self) -> Iterable[Family]:
-        return []
-
-    def collect(self) -> Iterator[Family]:
-        for family in self._registry.collect():
-            metric = self._by_name.get(family.name)
-            for alias in metric.aliases if metric is not None else ():
-                assert metric is not None
-                yield self._renamed(family, alias, metric)
-        config = GaugeMetricFamily(
-            "vllm:cache_config_info",
-            "Size of the KV cache in vLLM's words.",
-            labels=[*self._labels, "block_size", "num_gpu_blocks", "cache_dtype"],
+        made.add_sample(
+            alias + sample.name.removeprefix(family.name), {**common, **labels}, sample.value
         )
-        info = self._info
-        sizes = [str(info.page_tokens), str(info.num_pages), info.kv_dtype]
-        config.add_metric([*self._labels.values(), *sizes], 1)
-        yield config
-        lora = GaugeMetricFamily(
-            "vllm:lora_requests_info",
-            "Adapters in use; none are served.",
-            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
-        )
-        lora.add_metric(["0", "", ""], 0)
-        yield lora
-
-    def _renamed(self, family: Family, alias: str, metric: names.Metric) -> Family:
-        made = Family(alias, family.documentation, family.type)
-        for sample in family.samples:
-            labels = {
-                (metric.alias_label if name in metric.labels else "") or name: value
-                for name, value in sample.labels.items()
-            }
-            made.add_sample(
-                alias + sample.name.removeprefix(family.name),
-                {**self._labels, **labels},
-                sample.value,
-            )
-        return made
+    return made
 
 
 F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)

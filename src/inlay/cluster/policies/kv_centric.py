@@ -34,14 +34,14 @@ class KvCentric(Policy):
         source = int(blocks_S.argmax())
         best = int(blocks_S[source])
         wait_S = state.wait_s(request.priority, now_s)
-        copied_S = np.where(best > self._threshold * blocks_S, best - blocks_S, 0).astype(np.int32)
         if best and state.copies:
+            missing_S = best - blocks_S
+            copied_S = np.where(best > self._threshold * blocks_S, missing_S, 0).astype(np.int32)
             first_s = copy_s(source, 0, state)
             block_s = copy_s(source, 1, state) - first_s
             copy_S = np.where(copied_S > 0, first_s + copied_S * block_s, 0.0)
         else:  # nobody has any, and in that slot there may be nobody at all
-            copied_S[:] = 0
-            copy_S = np.zeros(len(copied_S))
+            copied_S, copy_S = np.zeros_like(blocks_S), np.zeros(len(blocks_S))
         work_S = work_s(request, blocks_S + copied_S, state)
         cost_S = copy_S + wait_S + work_S + state.closed_prefill_s
         slot = int(cost_S.argmin())

@@ -88,7 +88,7 @@ async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
         gone = True
         asking.cancel()
 
-    watch = asyncio.ensure_future(_disconnected(receive))
+    watch = asyncio.get_running_loop().create_task(_disconnected(receive))
     watch.add_done_callback(cancel)
     try:
         return await work
