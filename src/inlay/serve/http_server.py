@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from inlay.core.errors import AddressInUseError, ConfigError
 
@@ -66,12 +66,47 @@ def shown_host(asked: str, bound: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+class _OneWrite:
+    """A transport that sends what is written in one turn of the event loop at once.
+
+    Head and body of an answer come apart: two calls of the system, and two times that its client is
+    woken.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        written, self._written = self._written, []
+        if written and not self._transport.is_closing():
+            self._transport.write(b"".join(written))
+
+
 @asynccontextmanager
 async def http_server(
     listener: socket.socket, app: "ASGIApp", *, access_log: bool = False
 ) -> AsyncIterator["uvicorn.Server"]:
     """uvicorn on the listening socket; closes its connections at the end."""
     import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class Protocol(HttpToolsProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(cast(asyncio.Transport, _OneWrite(transport)))
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -81,7 +116,7 @@ async def http_server(
     server = Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=Protocol,
             lifespan="off",
             log_level="info" if access_log else "error",
             access_log=access_log,
