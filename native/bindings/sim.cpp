@@ -1,6 +1,7 @@
 // The simulator's world; its typed door is inlay.sim.world.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -116,6 +117,16 @@ void register_sim(nb::module_& sim) {
           },
           "blocks"_a, "source"_a, "target"_a)
       .def("take_back", &World::take_back, "request"_a, "slot"_a)
+      .def(
+          "lose",
+          [](World& self, std::size_t slot) {
+            std::vector<std::pair<uint64_t, uint32_t>> all;
+            for (const sim::LostRequest& lost : self.lose(slot))
+              all.emplace_back(lost.request, lost.produced);
+            return all;
+          },
+          "slot"_a)
+      .def("come_back", &World::come_back, "slot"_a)
       .def("take_news", take_news)
       .def("take_outcomes", [](World& self) { return bytes_of_rows(self.take_outcomes()); })
       .def("keep_steps", &World::keep_steps)

@@ -63,6 +63,8 @@ class Instance {
   const StepSample& step() const { return step_; }
   // The step is over; returns its chunks, which are valid until the next one begins.
   std::span<const Chunk> end(double now_s);
+  // The step that runs comes to nothing.
+  void stop() { chunks_ = {}; }
   // Now and then forgets steps that nobody looks back at.
   void trim_log();
 

@@ -78,6 +78,10 @@ void PageCache::release(PageHold& hold) {
   hold.held = false;
 }
 
+void PageCache::forget() {
+  while (num_idle_ != 0) evict();
+}
+
 void PageCache::audit() const {
   uint32_t used = 0;
   uint32_t idle = 0;

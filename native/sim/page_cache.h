@@ -60,6 +60,9 @@ class PageCache {
   // Gives all pages back, children before parents.
   void release(PageHold& hold);
 
+  // Forgets all blocks that nobody uses.
+  void forget();
+
   // Changes of prompts' blocks since they were last cleared.
   std::vector<BlockChange>& changes() { return changes_; }
 

@@ -95,7 +95,10 @@ void World::report_at(uint16_t slot, double time_s) {
 void World::happen(const Event& event) {
   switch (event.kind) {
     case kEnd:
-      return end(event.slot);
+      // Else it was the step of an instance that is lost.
+      if (event.at_s == place(event.slot).end_s && place(event.slot).instance.busy())
+        end(event.slot);
+      return;
     case kTransfer: {
       Sequence& sender = *landings_.front().sender;
       landings_.pop_front();
@@ -106,7 +109,8 @@ void World::happen(const Event& event) {
     case kReport: {
       --num_reports_;
       const Place& here = place(event.slot);
-      if (event.at_s != here.report_at_s || here.starting || here.instance.busy()) return;
+      if (event.at_s != here.report_at_s || here.starting || here.lost || here.instance.busy())
+        return;
       report(event.slot);
       return report_at(event.slot, now_s_ + kIdleReport_s);
     }
@@ -246,6 +250,7 @@ void World::free(Sequence& sequence) { unused_.push_back(&sequence); }
 
 void World::kick(uint16_t slot) {
   Place& at_slot = place(slot);
+  if (at_slot.lost) return;
   at_slot.untold = true;
   if (at_slot.starting || at_slot.instance.busy()) return;
   at_slot.starting = true;
@@ -255,6 +260,7 @@ void World::kick(uint16_t slot) {
 void World::start(uint16_t slot) {
   Place& here = place(slot);
   here.starting = false;
+  if (here.lost) return;
   poll_crowded(slot);
   const double seconds = here.instance.begin();
   tell_blocks(slot);
@@ -265,7 +271,8 @@ void World::start(uint16_t slot) {
   here.start_s = now_s_;
   for (const Chunk& chunk : here.instance.chunks())
     if (chunk.sequence->sends) stream_begins(*chunk.sequence, chunk, seconds);
-  at(now_s_ + seconds, kEnd, slot);
+  here.end_s = now_s_ + seconds;
+  at(here.end_s, kEnd, slot);
 }
 
 void World::end(uint16_t slot) {

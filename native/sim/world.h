@@ -43,6 +43,12 @@ struct Submission {
   cluster::Chain blocks;  // full blocks of the prompt
 };
 
+// A request that was lost with its instance, and how much of its output had come by then.
+struct LostRequest {
+  uint64_t request;
+  uint32_t produced;
+};
+
 // What an instance says. What else it has depends on the kind.
 struct News {
   enum Kind : uint8_t {
@@ -53,6 +59,7 @@ struct News {
     kNotCopied,
     kSending,
     kSent,
+    kUndivided,
     kBlocks,
     kOld
   };
@@ -122,6 +129,11 @@ class World {
   // its output so far as a part of its prompt. Returns how many tokens that is; nothing where it
   // is not there, having finished.
   std::optional<uint32_t> take_back(uint64_t request, std::size_t slot);
+  // An instance is lost with all that it has, until it is back. Prompts that it computed for others
+  // are computed where they are decoded. Returns the requests that were, or would have been,
+  // decoded there; they may be submitted once more, as those that were taken back.
+  std::vector<LostRequest> lose(std::size_t slot);
+  void come_back(std::size_t slot);
 
   // What was heard and what finished since the last call.
   std::vector<News> take_news();
@@ -173,6 +185,8 @@ class World {
     Instance instance;
     bool starting = false;
     double start_s = 0.0;
+    double end_s = 0.0;  // of the step that runs
+    bool lost = false;
     double reported_s = -1e300;
     bool untold = true;        // something happened since the last report
     double report_at_s = 0.0;  // the next one, if it is idle then
@@ -224,6 +238,7 @@ class World {
   void drained(Links::Flow flow);
   void landed(Sequence& sender);
   bool landing(const Sequence& sender) const;
+  void compute_here(Sequence& receiver);
   void give_up(uint16_t slot);
   void end_copy(Sequence& copy, bool came);
   double bytes_of(const Sequence& sender, uint32_t start, uint32_t stop);

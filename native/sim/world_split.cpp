@@ -207,7 +207,8 @@ void World::drained(Links::Flow flow) {
 void World::landed(Sequence& sender) {
   Sequence& receiver = *sender.other;
   // Of a copy nothing is computed: its time is that of the transfer.
-  tell_moving(News::kSent, sender, receiver.output_tokens == 0 ? now_s_ - receiver.since_s : -1.0);
+  const bool timed = receiver.output_tokens == 0 && !place(sender.slot).lost;
+  tell_moving(News::kSent, sender, timed ? now_s_ - receiver.since_s : -1.0);
   receiver.computed = receiver.num_tokens - 1;
   receiver.cached_tokens = std::max(receiver.cached_tokens, sender.cached_tokens);
   receiver.preemptions += sender.preemptions;
@@ -240,13 +241,16 @@ void World::give_up(uint16_t slot) {
     const bool late_kv = sender.aimed && receiver->since_s + config_.come_timeout_s <= now_s_;
     if (!landing(sender) && (late_aim || late_kv)) late.push_back(receiver);
   }
-  for (Sequence* receiver : late) {
-    std::erase(here.crowded, receiver);
-    drop_sender(*receiver);
-    here.instance.cache().release(receiver->hold);
-    here.instance.scheduler().add(*receiver);
-  }
+  for (Sequence* receiver : late) compute_here(*receiver);
   kick(slot);
+}
+
+void World::compute_here(Sequence& receiver) {
+  Place& here = place(receiver.slot);
+  std::erase(here.crowded, &receiver);
+  drop_sender(receiver);
+  here.instance.cache().release(receiver.hold);
+  here.instance.scheduler().add(receiver);
 }
 
 }  // namespace inlay::sim

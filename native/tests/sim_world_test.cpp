@@ -15,6 +15,7 @@ using inlay::cluster::Digest;
 using inlay::cluster::PrefixIndex;
 using inlay::sim::InstanceConfig;
 using inlay::sim::Links;
+using inlay::sim::LostRequest;
 using inlay::sim::News;
 using inlay::sim::Outcome;
 using inlay::sim::StepTime;
@@ -42,7 +43,7 @@ Chain chain_of(const std::vector<Digest>& blocks) {
 }
 
 // Requests of a few families with common beginnings, on three instances that all have too few
-// pages; some of them are divided, copied, or taken back to go on elsewhere.
+// pages; some of them are divided, copied, taken back, or lost, to go on elsewhere.
 void check_drawn(uint64_t seed) {
   std::mt19937_64 random(seed);
   World world({seed, 0.002, 0.02, 0.001, 1.0, 5.0, 2.0, true});
@@ -63,6 +64,13 @@ void check_drawn(uint64_t seed) {
   double now_s = 0.0;
   const uint64_t requests = 200;
   std::vector<Drawn> drawn(requests);
+  const auto go_on = [&](uint64_t request, uint32_t produced) {
+    Drawn& one = drawn[request];
+    one.slot = random() % 3;
+    world.submit({request, one.arrival_s, 0, one.prompt + produced, one.output - produced,
+                  chain_of(one.blocks)},
+                 one.slot, one.slot);
+  };
   for (uint64_t request = 0; request < requests; ++request) {
     now_s += static_cast<double>(random() % 4) * 0.03;
     while (!world.advance(now_s, &index)) hear();
@@ -85,12 +93,12 @@ void check_drawn(uint64_t seed) {
     if (chain.size() != 0 && random() % 4 == 0) world.copy(chain, decode, (decode + 1) % 3);
     // Some go on elsewhere, behind the output that they have.
     const uint64_t moved = request - random() % std::min<uint64_t>(request + 1, 4);
-    Drawn& one = drawn[moved];
-    if (const auto produced = world.take_back(moved, one.slot)) {
-      one.slot = random() % 3;
-      world.submit({moved, one.arrival_s, 0, one.prompt + *produced, one.output - *produced,
-                    chain_of(one.blocks)},
-                   one.slot, one.slot);
+    if (const auto produced = world.take_back(moved, drawn[moved].slot)) go_on(moved, *produced);
+    if (random() % 30 == 0) {
+      const std::size_t slot = random() % 3;
+      const std::vector<LostRequest> lost = world.lose(slot);
+      world.come_back(slot);
+      for (const LostRequest& one : lost) go_on(one.request, one.produced);
     }
     world.audit();
   }

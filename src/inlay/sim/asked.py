@@ -2,7 +2,7 @@
 
 import msgspec
 
-from inlay.cluster.decision import NOWHERE, RequestView
+from inlay.cluster.decision import Decision, RequestView
 
 
 class Asked(msgspec.Struct):
@@ -13,7 +13,7 @@ class Asked(msgspec.Struct):
         view: what policies see of it; its output so far is a part of the prompt where it goes on.
         outputs: tokens of its answer.
         arrival_s: when it came.
-        decode: where it is decoded.
+        decision: where it is; None before it was sent anywhere.
         produced: of the answer, what it had when it was taken away from an instance.
         copied: whether blocks were copied for it.
     """
@@ -22,14 +22,14 @@ class Asked(msgspec.Struct):
     view: RequestView
     outputs: int
     arrival_s: float
-    decode: int = NOWHERE
+    decision: Decision | None = None
     produced: int = 0
     copied: bool = False
 
     @property
     def begun(self) -> bool:
         """Whether it was at an instance already."""
-        return self.decode != NOWHERE
+        return self.decision is not None
 
     def taken_back(self, produced: int) -> None:
         """It goes on behind its output so far."""

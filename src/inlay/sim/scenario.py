@@ -1,5 +1,6 @@
 """What is simulated, as data."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,6 +45,30 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Loss:
+    """An instance is lost with all that it has and does.
+
+    Attributes:
+        at_s: when.
+        slot: which; they are numbered in the order of the scenario's kinds.
+        back_s: after which another one of its kind is in its place; infinite: none ever is.
+    """
+
+    at_s: float
+    slot: int
+    back_s: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleChange:
+    """An instance has another role from `at_s` on; what it has and does stays."""
+
+    at_s: float
+    slot: int
+    role: Role
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """Instances, and who sends requests to them.
 
@@ -61,6 +86,7 @@ class Scenario:
             what is believed at first holds.
         link_latency_s: from the last byte that is sent between instances to the first use.
         seed: of all that is drawn.
+        losses, role_changes: of instances, at given times.
     """
 
     kinds: tuple[Kind, ...]
@@ -76,6 +102,8 @@ class Scenario:
     learn: bool = False
     link_latency_s: float = 0.0
     seed: int = 0
+    losses: tuple[Loss, ...] = ()
+    role_changes: tuple[RoleChange, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.kinds:
@@ -83,6 +111,27 @@ class Scenario:
         sizes = sorted({kind.instance.page_tokens for kind in self.kinds})
         if len(sizes) > 1:
             raise ConfigError(f"all instances need the same page_tokens, got {sizes}")
+        self._check_changes()
+
+    def _check_changes(self) -> None:
+        slots = sum(kind.count for kind in self.kinds)
+        changes: tuple[Loss | RoleChange, ...] = (*self.losses, *self.role_changes)
+        for change in changes:
+            if not (0 <= change.slot < slots and 0 <= change.at_s < math.inf):
+                raise ConfigError(
+                    f"{change}: slot must be below {slots}, the number of instances, and at_s a "
+                    "time from 0 on"
+                )
+        for change in self.role_changes:
+            if change.role not in ROLES:
+                raise ConfigError(f"{change}: role is not one of {', '.join(ROLES)}")
+        there_s = dict.fromkeys(range(slots), 0.0)
+        for loss in sorted(self.losses, key=lambda loss: loss.at_s):
+            if loss.at_s < there_s[loss.slot]:
+                raise ConfigError(f"{loss}: it is not back before {there_s[loss.slot]} s")
+            if not loss.back_s > self.news_delay_s:
+                raise ConfigError(f"{loss}: back_s must be above news_delay_s, {self.news_delay_s}")
+            there_s[loss.slot] = loss.at_s + loss.back_s
 
     @property
     def linked(self) -> bool:

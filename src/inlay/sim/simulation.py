@@ -2,14 +2,16 @@
 
 For each request, in order of arrival: time goes on until then, what instances said is heard, the
 request's blocks are looked for, an instance is chosen, the request goes there. One that waits for a
-copy of blocks, or made room for another one, is chosen for once more. A decision sees what a
-dispatcher would see at that time, and no more.
+copy of blocks, made room for another one, or was lost with its instance, is chosen for once more. A
+decision sees what a dispatcher would see at that time, and no more.
 """
 
 import math
 from array import array
 from collections.abc import Iterable
+from functools import partial
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,10 +22,12 @@ from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.timing import TimingModel, TransferModel
 from inlay.core.errors import ConfigError
+from inlay.core.instance_messages import Role
+from inlay.sim.agenda import Agenda
 from inlay.sim.asked import Asked
 from inlay.sim.copies import Copies
 from inlay.sim.results import Results
-from inlay.sim.scenario import Kind, Scenario
+from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.trace import Trace
 from inlay.sim.world import (
@@ -34,6 +38,7 @@ from inlay.sim.world import (
     Reported,
     Sending,
     Sent,
+    Undivided,
     World,
     names_of,
 )
@@ -74,13 +79,21 @@ class Simulation:
         self._refusals: dict[int, str] = {}
         self._expected_s = array("d")
         self._groups: dict[str, int] = {}  # names, in the order in which parts had them
+        self._kinds: list[tuple[Kind, TimingModel]] = []  # by slot
+        self._roles: list[Role] = []
         self._room: list[int] = []  # tokens that each instance can hold
         timings: dict[_Timed, TimingModel] = {}
         for kind in scenario.kinds:
             for _ in range(kind.count):
-                self._join(kind, timings)
+                self._add(kind, timings)
+        self._agenda = Agenda()
+        self._lost: dict[int, list[tuple[int, int]]] = {}  # by slot: requests, and their tokens
+        for loss in scenario.losses:
+            self._agenda.at(loss.at_s, partial(self._lose, loss))
+        for change in scenario.role_changes:
+            self._agenda.at(change.at_s + scenario.news_delay_s, partial(self._change_role, change))
 
-    def _join(self, kind: Kind, timings: dict[_Timed, TimingModel]) -> None:
+    def _add(self, kind: Kind, timings: dict[_Timed, TimingModel]) -> None:
         one = kind.instance
         timed = (one.step_time, one.experts, one.experts_per_token, kind.believed)
         if timed not in timings:
@@ -91,11 +104,18 @@ class Simulation:
             )
         slot = self.world.add(one)
         self.index.add()
+        self._kinds.append((kind, timings[timed]))
+        self._roles.append(kind.role)
         self._room.append(one.num_pages * one.page_tokens)
+        self._join(slot)
+
+    def _join(self, slot: int) -> None:
+        kind, timing = self._kinds[slot]
+        one = kind.instance
         self.state.join(
             slot,
-            kind.role,
-            timings[timed],
+            self._roles[slot],
+            timing,
             TransferModel(
                 latency_s=self._scenario.link_latency_s, bandwidth=max(one.out_bytes_per_s, 1.0)
             ),
@@ -162,6 +182,14 @@ class Simulation:
             self._send(Asked(request, view, outputs, now_s), now_s)
 
     def _pass(self, until_s: float) -> None:
+        """Time goes on, and with it what happens at given times."""
+        while (due := self._agenda.take(until_s)) is not None:
+            time_s, act = due
+            self._advance(time_s)
+            act(time_s)
+        self._advance(until_s)
+
+    def _advance(self, until_s: float) -> None:
         """Time goes on; whoever waits for a copy is chosen for when it has come."""
         while not self.world.advance(until_s):
             self._hear()
@@ -182,31 +210,38 @@ class Simulation:
         if view.num_tokens + left > min(self._room[prefill], self._room[decode]):
             self._refusals[asked.number] = "it does not fit on the instance that was chosen"
             return
-        if decision.copy is not None and not asked.copied:
+        copy = decision.copy
+        if copy is not None and not asked.copied and not self._lost.keys() & {copy.source, decode}:
             asked.copied = True  # once: what has come, or has not, is seen by the next choice
-            self._copies.wait(decision.copy, asked)
+            self._copies.wait(copy, asked)
             return
         ahead = decision.replicate
-        if ahead is not None and view.num_tokens <= self._room[ahead.target]:
+        if ahead is not None and not self._lost and view.num_tokens <= self._room[ahead.target]:
             self._copies.ahead(ahead, asked)
         victim = None if decision.preempt is None else self._take_back(int(decision.preempt))
         if not asked.begun:
             self._expected_s[asked.number] = now_s + decision.ttft_s - asked.arrival_s
+        if prefill in self._lost:  # which is noticed now
+            prefill = decode
+            decision = msgspec.structs.replace(decision, prefill=decode)
         chooses.sent(view, decision, now_s)
         self.state.dispatched(str(asked.number), view, decision, now_s)
         for slot in {prefill, decode}:
             self.index.expect(slot, view.digests, now_s)
-        self.world.submit(
-            asked.number,
-            arrival_s=asked.arrival_s,
-            prompt_tokens=view.num_tokens,
-            output_tokens=left,
-            blocks=view.digests,
-            prefill=prefill,
-            decode=decode,
-            priority=view.priority,
-        )
-        asked.decode = decode
+        if decode in self._lost:
+            self._lost[decode].append((asked.number, asked.produced))
+        else:
+            self.world.submit(
+                asked.number,
+                arrival_s=asked.arrival_s,
+                prompt_tokens=view.num_tokens,
+                output_tokens=left,
+                blocks=view.digests,
+                prefill=prefill,
+                decode=decode,
+                priority=view.priority,
+            )
+        asked.decision = decision
         self._live[asked.number] = asked
         if victim is not None:
             self.state.finished(str(victim.number), None)
@@ -215,11 +250,52 @@ class Simulation:
     def _take_back(self, number: int) -> Asked | None:
         """Take best-effort work away from its instance, unless it has just finished there."""
         victim = self._live[number]
-        produced = self.world.take_back(number, victim.decode)
+        assert victim.decision is not None
+        produced = self.world.take_back(number, victim.decision.decode)
         if produced is None:
             return None
         victim.taken_back(produced)
         return victim
+
+    # Instances that are lost, and come back.
+
+    def _lose(self, loss: Loss, now_s: float) -> None:
+        self._lost[loss.slot] = self.world.lose(loss.slot)
+        noticed_s = now_s + self._scenario.news_delay_s
+        self._agenda.at(noticed_s, partial(self._notice, loss.slot))
+        if loss.back_s < math.inf:
+            self._agenda.at(now_s + loss.back_s, partial(self._come_back, loss.slot))
+
+    def _notice(self, slot: int, now_s: float) -> None:
+        """It is known that an instance is lost: its requests go on elsewhere."""
+        self.state.leave(slot)
+        self.index.remove(slot)
+        for number, produced in self._lost.pop(slot):
+            asked = self._live[number]
+            asked.taken_back(produced)
+            self._send(asked, now_s)
+
+    def _come_back(self, slot: int, now_s: float) -> None:
+        self.world.come_back(slot)
+        others = []
+        while (free := self.index.add()) != slot:
+            others.append(free)
+        for free in others:
+            self.index.remove(free)
+        self._join(slot)
+
+    def _change_role(self, change: RoleChange, now_s: float) -> None:
+        self._roles[change.slot] = change.role
+        if change.slot in self.state.slots:
+            self.state.set_role(change.slot, change.role)
+
+    def _undivided(self, request: int, now_s: float) -> None:
+        """The prompt of a request that was divided is computed where it decodes."""
+        asked = self._live[request]
+        assert asked.decision is not None
+        asked.decision = msgspec.structs.replace(asked.decision, prefill=asked.decision.decode)
+        self.state.finished(str(request), None)
+        self.state.dispatched(str(request), asked.view, asked.decision, now_s)
 
     def _hear(self) -> None:
         """Take over what instances have said."""
@@ -236,6 +312,8 @@ class Simulation:
                 state.sending(news.slot, news.size_bytes)
             elif isinstance(news, Sent):
                 state.sent(news.slot, news.size_bytes, news.seconds)
+            elif isinstance(news, Undivided):
+                self._undivided(news.request, news.time_s)
             else:
                 asked = self._copies.heard(news)
                 if asked is not None:

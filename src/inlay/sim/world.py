@@ -47,7 +47,7 @@ CHUNK = np.dtype(
 )
 """Tokens start..stop of a request, computed in a step of a slot; see `World.keep_steps`."""
 
-_FIRST, _FINISHED, _REPORT, _COPIED, _NOT_COPIED, _SENDING = range(6)
+_FIRST, _FINISHED, _REPORT, _COPIED, _NOT_COPIED, _SENDING, _SENT = range(7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,14 @@ class Sent(NamedTuple):
     seconds: float | None
 
 
-News = FirstToken | Finished | Reported | Copied | Sending | Sent
+class Undivided(NamedTuple):
+    """A prompt is computed where it is decoded: the other instance is lost. Heard at `time_s`."""
+
+    time_s: float
+    request: int
+
+
+News = FirstToken | Finished | Reported | Copied | Sending | Sent | Undivided
 
 
 class World:
@@ -258,6 +265,21 @@ class World:
         """
         return self._world.take_back(request, slot)
 
+    def lose(self, slot: int) -> list[tuple[int, int]]:
+        """An instance is lost with all that it has, until `come_back`; send it nothing until then.
+
+        Prompts that it computed for others are computed where they are decoded.
+
+        Returns:
+            Requests that it decoded, or would have, and how many tokens of output each had; as with
+            `take_back`, they may be submitted once more.
+        """
+        return self._world.lose(slot)
+
+    def come_back(self, slot: int) -> None:
+        """A lost instance is there again, and empty."""
+        self._world.come_back(slot)
+
     def news(self) -> list[News]:
         """What was heard since the last call, in order; of a slot's reports the latest."""
         heard: list[News] = []
@@ -273,8 +295,10 @@ class World:
                 heard.append(Copied(item[1], item[2], kind == _COPIED))
             elif kind == _SENDING:
                 heard.append(Sending(item[1], item[2], item[3]))
-            else:
+            elif kind == _SENT:
                 heard.append(Sent(item[1], item[2], item[3], item[4] if item[4] >= 0 else None))
+            else:
+                heard.append(Undivided(item[1], item[2]))
         return heard
 
     def outcomes(self) -> NDArray[np.void]:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.core.errors import ArgumentError
-from inlay.sim.world import Copied, Reported, Sending, Sent
+from inlay.sim.world import Copied, Reported, Sending, Sent, Undivided
 from tests.unit.sim.worlds import SECOND, SLOPED, Drawn, instance, requests, submit, world_of
 
 LINKED = {"token_bytes": 10.0, "out_bytes_per_s": 100.0, "in_bytes_per_s": 1e3}
@@ -89,6 +89,38 @@ def test_a_request_goes_on_where_it_is_sent():
     assert [news.output_tokens for news in finished] == [10]
 
 
+def test_a_lost_instance_forgets_and_its_requests_go_on():
+    world = world_of([instance(step_time=SECOND, **LINKED)] * 2)
+    submit(world, 7, Drawn(0, 8, 10))
+    world.advance(3.25)
+    assert world.lose(0) == [(7, 3)]
+    world.submit(
+        7, arrival_s=0.0, prompt_tokens=11, output_tokens=7, blocks=b"", prefill=1, decode=1
+    )
+    world.advance(3.5)
+    world.come_back(0)
+    submit(world, 9, Drawn(3.5, 8, 1))
+    world.advance(np.inf)
+    world.audit()
+    outcomes = {int(outcome["request"]): outcome for outcome in world.outcomes()}
+    assert (outcomes[7]["end_s"], outcomes[7]["preemptions"]) == (10.25, 1)
+    # The step that was lost does not end that of the next one; and nothing was left to find.
+    assert (outcomes[9]["first_s"], outcomes[9]["cached_tokens"]) == (4.5, 0)
+
+
+def test_a_prompt_whose_sender_is_lost_is_computed_where_it_decodes():
+    world = world_of([instance(step_time=SECOND, **LINKED | {"out_bytes_per_s": 10.0})] * 2)
+    submit(world, 8, Drawn(0, 17, 2, prefill=0, decode=1))
+    world.advance(2.5)  # computed at 1, and sent at 17 s
+    world.news()
+    assert world.lose(0) == []
+    world.advance(np.inf)
+    world.audit()
+    (outcome,) = world.outcomes()
+    assert (outcome["first_s"], outcome["prefill"]) == (4.5, 1)
+    assert [news.request for news in heard(world) if isinstance(news, Undivided)] == [8]
+
+
 @settings(max_examples=60, deadline=None)
 @given(drawn=requests(slots=3, split=True), seed=st.integers(0, 1000))
 def test_no_token_is_lost_or_served_twice_on_the_way(drawn, seed):
@@ -105,16 +137,23 @@ def test_no_token_is_lost_or_served_twice_on_the_way(drawn, seed):
         if blocks := request.names(number):
             world.copy(blocks, source, target)
         moved = int(rng.integers(number + 1))
-        produced = world.take_back(moved, places[moved])
+        if rng.random() < 0.3:
+            slot = int(rng.integers(3))
+            lost = world.lose(slot)
+            world.audit()
+            world.come_back(slot)
+        else:
+            produced = world.take_back(moved, places[moved])
+            lost = [] if produced is None else [(moved, produced)]
         world.audit()
-        if produced is None:
-            continue
-        one, slot = drawn[moved], int(rng.integers(3))
-        world.submit(
-            moved, arrival_s=one.arrival_s, prompt_tokens=one.prompt + produced,
-            output_tokens=one.output - produced, blocks=one.names(moved), prefill=slot, decode=slot,
-        )  # fmt: skip
-        places[moved] = slot
+        for moved, produced in lost:
+            one, slot = drawn[moved], int(rng.integers(3))
+            world.submit(
+                moved, arrival_s=one.arrival_s, prompt_tokens=one.prompt + produced,
+                output_tokens=one.output - produced, blocks=one.names(moved), prefill=slot,
+                decode=slot,
+            )  # fmt: skip
+            places[moved] = slot
     while not world.advance(np.inf):
         world.audit()
     world.audit()

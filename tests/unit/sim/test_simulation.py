@@ -8,7 +8,7 @@ import pytest
 from inlay.cluster.admission import AdmissionConfig
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
-from inlay.sim.scenario import Kind, Scenario
+from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.step_time import StepTime
 from inlay.sim.trace import Trace
@@ -165,6 +165,54 @@ def test_best_effort_makes_room_and_goes_on():
     # Rows that best effort has are not what refuses chats.
     same = Simulation(replace(one, groups={"chat": classes["chat"]})).run(trace)
     assert results.finished[chats].sum() > 1.5 * same.finished[chats].sum()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_requests_of_a_lost_instance_go_on_elsewhere(split):
+    trace = sessions(each_s=0.02)
+    # The second one comes back; the first is lost while the prompts of others are computed there.
+    losses = (Loss(at_s=1.5, slot=0), Loss(at_s=2.0, slot=1, back_s=1.0))
+    one = scenario(split=split, losses=losses, policy="kv_centric")
+    simulation = Simulation(one)
+    results = simulation.run(trace)
+    assert results.finished.all() and not simulation.state.live
+    assert not simulation.state.rows.any() and not simulation.state.coming_rows.any()
+    late = trace.arrival_s > 1.6
+    assert not (results.prefill[late] == 0).any() and (results.prefill[~late] == 0).any()
+    gone = late & (trace.arrival_s < 2.9) & (trace.arrival_s > 2.1)
+    assert not (results.prefill[gone] == 1).any()
+    assert (results.prefill[trace.arrival_s > 3.1] == 1).any()
+    if not split:
+        assert (results.preemptions > 0).sum() > 2
+    whole = Simulation(replace(one, losses=())).run(trace)
+    assert results.ttft_s.mean() > whole.ttft_s.mean()
+    assert results.hit_ratio < whole.hit_ratio
+
+
+def test_roles_change_at_their_times():
+    changes = (
+        RoleChange(at_s=3.0, slot=2, role="prefill"),
+        RoleChange(at_s=3.0, slot=0, role="decode"),
+    )
+    trace = sessions(each_s=0.02)
+    results = Simulation(scenario(split=True, role_changes=changes)).run(trace)
+    early = trace.arrival_s < 3.0
+    long = results.prefill != results.decode
+    assert set(results.decode[early & long]) == {2} and set(results.decode[~early & long]) == {0}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"losses": (Loss(at_s=1.0, slot=3),)}, "slot must be below 3"),
+        ({"losses": (Loss(at_s=1.0, slot=0), Loss(at_s=2.0, slot=0))}, "not back before inf"),
+        ({"losses": (Loss(at_s=1.0, slot=0, back_s=0.0),)}, "back_s must be above"),
+        ({"role_changes": (RoleChange(at_s=-1.0, slot=0, role="both"),)}, "a time from 0 on"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(change, problem):
+    with pytest.raises(ConfigError, match=problem):
+        scenario(**change)
 
 
 def test_what_is_believed_at_first_is_learned():
