@@ -1,15 +1,15 @@
 """store/eviction: what part of their prompts requests find in a pool, by the policy that keeps it.
 
-The limit of a `hit_ratio` is what one gets who knows the future (`replay.farthest_next_use`).
+The limit of a `hit_ratio` is what one gets who knows the future (`pool.farthest_next_use`).
 `unbounded` is the ratio of a pool that drops nothing.
 """
 
 from collections.abc import Generator
 
 from benchmarks.case import Run
-from benchmarks.store import replay
 from benchmarks.store.workloads import by_name
 from benchmarks.triples import Samples
+from inlay.sim.studies import pool
 
 DRAWN = ("zipf", "scans", "rounds")
 
@@ -21,14 +21,14 @@ def measure(run: Run) -> Generator[Samples, None, None]:
         trace = point["trace"]
         requests = by_name(trace, run.seeds[0])
         best: dict[int, float] = {}
-        yield sample(run, "unbounded", replay.unbounded(requests), point)
+        yield sample(run, "unbounded", pool.unbounded(requests), point)
         for at in run.params("hit_ratio"):
             if at["trace"] == trace:
                 tokens = at["capacity_tokens"]
                 capacity = tokens // run.workload["block_tokens"]
                 if capacity not in best:
-                    best[capacity] = replay.farthest_next_use(requests, capacity)
-                ratio = replay.hit_ratio(requests, at["policy"], capacity)
+                    best[capacity] = pool.farthest_next_use(requests, capacity)
+                ratio = pool.hit_ratio(requests, at["policy"], capacity)
                 ratios[trace, tokens, at["policy"]] = ratio
                 yield sample(run, "hit_ratio", ratio, at, ("knowing the future", best[capacity]))
     for name, others in (("behind_better", ("lru", "s3fifo")), ("behind_lru", ("lru",))):

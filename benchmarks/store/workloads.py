@@ -3,19 +3,11 @@
 import gzip
 import json
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from inlay.sim.studies.pool import Request
+
 TRACES = Path(__file__).parents[1] / "traces"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """When it arrives, and the ids of its blocks; an id stands for the blocks before it, too."""
-
-    time_s: float
-    blocks: list[int]
 
 
 def mooncake(name: str) -> list[Request]:
@@ -73,12 +65,3 @@ def by_name(name: str, seed: int) -> list[Request]:
     """`conversation` and `synthetic` are the traces of Mooncake; the others are drawn by `seed`."""
     drawn = {"zipf": zipf, "scans": scans, "rounds": conversations}
     return drawn[name](seed) if name in drawn else mooncake(name)
-
-
-def next_uses(requests: list[Request]) -> Iterator[list[int]]:
-    """For each request from the last to the first, when each of its blocks is used again."""
-    soonest: dict[int, int] = {}
-    for index in range(len(requests) - 1, -1, -1):
-        blocks = requests[index].blocks
-        yield [soonest.get(block, len(requests)) for block in blocks]
-        soonest.update(dict.fromkeys(blocks, index))

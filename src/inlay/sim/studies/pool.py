@@ -5,14 +5,79 @@ arrival these are hit and the rest is stored; blocks of the request itself stay 
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from benchmarks.store.workloads import Request, next_uses
+from inlay.sim.trace import Trace
 from inlay.store import EvictionPolicy, Newcomer
 
 NS = 1_000_000_000
 MIX = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """When it arrives, and the ids of its blocks; an id stands for the blocks before it, too."""
+
+    time_s: float
+    blocks: list[int]
+
+
+def whole_blocks(trace: Trace) -> list[Request]:
+    """The requests of a trace without partial blocks at their ends, which nobody can share."""
+    names, starts = trace.blocks.tolist(), trace.block_starts.tolist()
+    whole = (trace.input_tokens // trace.block_tokens).tolist()
+    return [
+        Request(time_s, names[start : start + count])
+        for time_s, start, count in zip(trace.arrival_s.tolist(), starts, whole, strict=False)
+    ]
+
+
+class Lfu:
+    """What was asked for least often goes first; of these the oldest, and of a prompt its end.
+
+    For comparison alone, as in Mooncake's table: no server of ours evicts so. What goes is
+    forgotten with its count.
+    """
+
+    def __init__(self) -> None:
+        self._uses: dict[int, tuple[int, int]] = {}  # how often, and when it was last
+        self._heap: list[tuple[int, int, int]] = []
+        self._tick = 0
+
+    def add(self, chain: Sequence[Newcomer], now_ns: int) -> None:
+        """Blocks that were stored, parents first."""
+        self._count([one.id for one in chain])
+
+    def hit(self, chain: Sequence[int], now_ns: int) -> None:
+        """Blocks that were read, parents first."""
+        self._count(chain)
+
+    def victim(self, now_ns: int, held: Callable[[int], bool] | None = None) -> int | None:
+        """The block that goes next; it stays until `evict`."""
+        aside, found = [], None
+        while self._heap and found is None:
+            uses, tick, id = self._heap[0]
+            if self._uses.get(id) != (uses, tick):
+                heapq.heappop(self._heap)
+            elif held is not None and held(id):
+                aside.append(heapq.heappop(self._heap))
+            else:
+                found = id
+        for entry in aside:
+            heapq.heappush(self._heap, entry)
+        return found
+
+    def evict(self, id: int, key_hash: int) -> None:
+        """It is gone."""
+        del self._uses[id]
+
+    def _count(self, ids: Sequence[int]) -> None:
+        for id in reversed(ids):
+            self._tick += 1
+            self._uses[id] = (self._uses.get(id, (0, 0))[0] + 1, self._tick)
+            heapq.heappush(self._heap, (*self._uses[id], id))
 
 
 def key_hash(block: int) -> int:
@@ -24,10 +89,10 @@ def key_hash(block: int) -> int:
 
 
 class Pool:
-    """At most `capacity` blocks of one size and cost, by a policy of the store."""
+    """At most `capacity` blocks of one size and cost, by a policy of the store, or by `lfu`."""
 
     def __init__(self, policy: str, capacity: int) -> None:
-        self.policy = EvictionPolicy(policy)
+        self.policy: EvictionPolicy | Lfu = Lfu() if policy == "lfu" else EvictionPolicy(policy)
         self.ids: dict[int, int] = {}
         self.blocks: dict[int, int] = {}
         self.free = list(range(capacity))[::-1]
@@ -119,3 +184,12 @@ def unbounded(requests: Sequence[Request]) -> float:
         )
         seen.update(request.blocks)
     return hits / total(requests)
+
+
+def next_uses(requests: list[Request]) -> Iterator[list[int]]:
+    """For each request from the last to the first, when each of its blocks is used again."""
+    soonest: dict[int, int] = {}
+    for index in range(len(requests) - 1, -1, -1):
+        blocks = requests[index].blocks
+        yield [soonest.get(block, len(requests)) for block in blocks]
+        soonest.update(dict.fromkeys(blocks, index))

@@ -1,0 +1,1 @@
+"""Published figures, simulated: one file each, whose `measure` puts ours beside theirs."""

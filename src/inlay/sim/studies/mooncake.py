@@ -1,0 +1,69 @@
+"""The cluster of Mooncake's experiments, as far as it is published.
+
+LLaMA3-70B in bf16 on machines of 8 A800, each an instance; on those for prompts a cache of 3 M
+tokens in the host's memory, about 1 TB. Here it lies where the instance computes: that reading it
+is hidden behind computing is what the paper measured (a load of 0.4 s beside 2.35 s for 128,000
+tokens of which 95 % are cached). What decodes has the room of its GPUs.
+
+Source: Mooncake (FAST'25), sections 5 and 6; 4 adapters of 200 Gb/s a machine.
+"""
+
+from dataclasses import replace
+
+from inlay.core.errors import ConfigError
+from inlay.core.hardware import machine_named
+from inlay.core.known_models import known_config
+from inlay.core.model_config import shape_of
+from inlay.sim.design import InstanceDesign, Parallelism, file_formats
+from inlay.sim.hardware import instance_of
+from inlay.sim.scenario import Kind
+from inlay.sim.world import InstanceConfig
+
+CACHE_TOKENS = 3_000_000
+NETWORK_GBITS = 800.0
+PAGE_TOKENS = 512
+
+
+def instance(*, chunk_tokens: int = 8192, network_gbits: float = NETWORK_GBITS) -> InstanceConfig:
+    """One machine.
+
+    Args:
+        chunk_tokens: of a prompt, in a step.
+        network_gbits: of all its adapters, one direction.
+    """
+    config = known_config("llama-3.1-70b")
+    if config is None:
+        raise ConfigError("llama-3.1-70b is not among the known models")
+    shape = shape_of(config)
+    design = InstanceDesign(
+        shape=shape,
+        formats=file_formats(shape),
+        machine=machine_named("xeon-spr-2s+8xa800"),
+        parallelism=Parallelism(tensor=8),
+        chunk_tokens=chunk_tokens,
+    )
+    network = network_gbits / 8 * 1e9
+    return replace(
+        instance_of(design, page_tokens=PAGE_TOKENS),
+        out_bytes_per_s=network,
+        in_bytes_per_s=network,
+    )
+
+
+def cluster(
+    prefill: int,
+    decode: int,
+    *,
+    chunk_tokens: int = 8192,
+    network_gbits: float = NETWORK_GBITS,
+    cache_tokens: int = CACHE_TOKENS,
+) -> tuple[Kind, ...]:
+    """So many machines for prompts and for outputs; without the latter, all do both."""
+    one = instance(chunk_tokens=chunk_tokens, network_gbits=network_gbits)
+    cached = replace(one, num_pages=cache_tokens // PAGE_TOKENS)
+    if not decode:
+        return (Kind(instance=cached, count=prefill, name="all", gpus=8, assumed=True),)
+    return (
+        Kind(instance=cached, role="prefill", count=prefill, name="prefill", gpus=8, assumed=True),
+        Kind(instance=one, role="decode", count=decode, name="decode", gpus=8, assumed=True),
+    )
