@@ -1,7 +1,7 @@
 """sim/*: a study of `inlay.sim.studies` by the name of the case, each point beside the paper's.
 
 Nothing here is timed: a second run gives the same. A quick run takes the beginning of a trace, to
-which no published figure belongs.
+which no published figure belongs. Traces are Mooncake's by their names, or drawn.
 """
 
 import importlib
@@ -12,9 +12,12 @@ from pathlib import Path
 from benchmarks.case import Run
 from benchmarks.triples import Samples
 from inlay.sim.formats import read
+from inlay.sim.generators import WORKLOADS
 from inlay.sim.trace import Trace
 from inlay.sim.transform import cut
 
+DRAWN = 23_608
+HOUR_S = 3600.0
 TRACES = Path(__file__).parent.parent / "traces"
 
 
@@ -24,7 +27,7 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     for point in run.params(run.case.measurements[0].name):
         asked = dict(point)
         name = asked.pop("trace")
-        trace = requests(name, run.workload["until_s"])
+        trace = requests(name, run.seeds[0], run.workload["until_s"])
         for found in study.measure(name, trace, **asked):
             beside = found.published is not None and not run.quick
             yield Samples(
@@ -39,7 +42,9 @@ def measure(run: Run) -> Generator[Samples, None, None]:
 
 
 @cache
-def requests(name: str, until_s: float) -> Trace:
-    """What comes before that time of one of Mooncake's traces."""
+def requests(name: str, seed: int, until_s: float) -> Trace:
+    """What comes before that time of a trace, which is an hour at most where it is drawn."""
+    if name in WORKLOADS:
+        return cut(WORKLOADS[name]().draw(seed, DRAWN), 0.0, min(until_s, HOUR_S))
     trace = read(TRACES / f"mooncake_{name}.jsonl.gz")
     return cut(trace, 0.0, until_s) if until_s <= trace.duration_s else trace

@@ -7,7 +7,10 @@ import pytest
 
 from inlay.sim.formats import read
 from inlay.sim.studies import pool
+from inlay.sim.studies.mooncake import cluster, design
+from inlay.sim.studies.mooncake_run import run
 from inlay.sim.studies.pool import Request
+from inlay.sim.studies.scheduling_modes import operations
 from inlay.sim.trace import Trace
 from inlay.sim.transform import cut
 from tests.support.tree import ROOT
@@ -23,9 +26,11 @@ POINTS = {
     "policies": ({"policy": "random"}, {"policy": "kv_centric"}, "hit_ratio"),
     "prefill_decode_ratio": ({"prefill": 5}, {"prefill": 8}, "kept"),
     "bandwidth": ({"gbits": 100}, {"gbits": 10}, "mean_ttft_s"),
+    "scheduling_modes": ({"mode": "divided"}, {"mode": "prefill_first"}, "p90_tbt_s"),
+    "effective_capacity": ({"system": "vllm"}, {"system": "mooncake"}, "kept_100ms"),
     "overload": (
-        {"admission": "off", "speed": 8.0},
-        {"admission": "predicted", "speed": 8.0},
+        {"admission": "off", "prefill": 8, "decode": 8, "speed": 8.0},
+        {"admission": "predicted", "prefill": 8, "decode": 8, "speed": 8.0},
         "refused",
     ),
 }
@@ -46,6 +51,19 @@ def test_studies(study: str, beginning: Trace) -> None:
     )
     assert low.keys() == high.keys()
     assert low[name] < high[name]
+
+
+def test_operations_by_hand(beginning: Trace) -> None:
+    """Two operations for each parameter that a token passes, and four for each of its heads'
+    numbers with each token that it sees."""
+    results = run(beginning, cluster(2, 0))
+    shape = design().shape
+    matrices = shape.layers * (shape.attention_parameters + shape.mlp_parameters)
+    ends = results.input_tokens + results.output_tokens - 1
+    tokens = float((ends - results.cached_tokens).sum())
+    pairs = float((ends.astype(float) ** 2 - results.cached_tokens.astype(float) ** 2).sum()) / 2
+    by_hand = 2 * matrices * tokens + 4 * shape.layers * shape.heads * shape.head_dim * pairs
+    assert operations(results) == pytest.approx(by_hand, rel=0.01)
 
 
 def test_lfu_drops_what_is_asked_for_least_often() -> None:

@@ -1,7 +1,7 @@
 """Caches of their own against one of all, of ten machines that compute prompts alone.
 
-`local`: a request goes where the queue is shortest, and finds what was computed there. `aware`: it
-goes where its blocks are, if that is soonest. `shared`: blocks that another machine has are copied
+`local`: a request goes anywhere, and finds what was computed there. `aware`: it goes where its
+blocks are, if that is soonest. `shared`: blocks that another machine has are copied
 whenever it has more. `one`: the same, and each machine has room for what all ten have together.
 
 Source: Mooncake (FAST'25), figure 10: 10 machines, 3 M tokens each, outputs of one token.
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from inlay.sim.studies.found import Found
-from inlay.sim.studies.mooncake import CACHE_TOKENS, cluster
+from inlay.sim.studies.mooncake import CACHE_TOKENS, GPUS, cluster
 from inlay.sim.studies.mooncake_run import ALGORITHM_1, run
 from inlay.sim.trace import Trace
 
@@ -26,7 +26,7 @@ PAPER = {
 }
 _ALWAYS: Mapping[str, object] = {"balancing_threshold": 1.0}
 _CACHES: Mapping[str, tuple[str, Mapping[str, object], int]] = {
-    "local": ("least_loaded", {}, CACHE_TOKENS),
+    "local": ("random", {}, CACHE_TOKENS),
     "aware": ("local_cache_aware", {}, CACHE_TOKENS),
     "shared": (ALGORITHM_1, _ALWAYS, CACHE_TOKENS),
     "one": (ALGORITHM_1, _ALWAYS, MACHINES * CACHE_TOKENS),
@@ -42,5 +42,5 @@ def measure(name: str, trace: Trace, *, cache: str) -> list[Found]:
     )
     return [
         Found(name="hit_ratio", value=results.hit_ratio, published=PAPER.get((name, cache))),
-        Found(name="gpu_s", value=8 * float(results.busy_s.sum()) / len(trace)),
+        Found(name="gpu_s", value=GPUS * float(results.busy_s.sum()) / len(trace)),
     ]

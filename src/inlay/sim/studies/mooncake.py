@@ -17,36 +17,30 @@ from inlay.core.model_config import shape_of
 from inlay.sim.design import InstanceDesign, Parallelism, file_formats
 from inlay.sim.hardware import instance_of
 from inlay.sim.scenario import Kind
-from inlay.sim.world import InstanceConfig
 
 CACHE_TOKENS = 3_000_000
 NETWORK_GBITS = 800.0
 PAGE_TOKENS = 512
+GPUS = 8
+"""Of a machine."""
 
 
-def instance(*, chunk_tokens: int = 8192, network_gbits: float = NETWORK_GBITS) -> InstanceConfig:
-    """One machine.
+def design(*, chunk_tokens: int = 8192) -> InstanceDesign:
+    """One machine's GPUs, and what they hold.
 
     Args:
         chunk_tokens: of a prompt, in a step.
-        network_gbits: of all its adapters, one direction.
     """
     config = known_config("llama-3.1-70b")
     if config is None:
         raise ConfigError("llama-3.1-70b is not among the known models")
     shape = shape_of(config)
-    design = InstanceDesign(
+    return InstanceDesign(
         shape=shape,
         formats=file_formats(shape),
         machine=machine_named("xeon-spr-2s+8xa800"),
         parallelism=Parallelism(tensor=8),
         chunk_tokens=chunk_tokens,
-    )
-    network = network_gbits / 8 * 1e9
-    return replace(
-        instance_of(design, page_tokens=PAGE_TOKENS),
-        out_bytes_per_s=network,
-        in_bytes_per_s=network,
     )
 
 
@@ -56,14 +50,28 @@ def cluster(
     *,
     chunk_tokens: int = 8192,
     network_gbits: float = NETWORK_GBITS,
-    cache_tokens: int = CACHE_TOKENS,
+    cache_tokens: int | None = CACHE_TOKENS,
 ) -> tuple[Kind, ...]:
-    """So many machines for prompts and for outputs; without the latter, all do both."""
-    one = instance(chunk_tokens=chunk_tokens, network_gbits=network_gbits)
-    cached = replace(one, num_pages=cache_tokens // PAGE_TOKENS)
+    """So many machines for prompts and for outputs; without the latter, all do both.
+
+    Args:
+        network_gbits: of all adapters of a machine, one direction.
+        cache_tokens: of those that compute prompts; None: what its GPUs have room for.
+    """
+    network = network_gbits / 8 * 1e9
+    one = replace(
+        instance_of(design(chunk_tokens=chunk_tokens), page_tokens=PAGE_TOKENS),
+        out_bytes_per_s=network,
+        in_bytes_per_s=network,
+    )
+    caches = one
+    if cache_tokens is not None:
+        caches = replace(one, num_pages=cache_tokens // PAGE_TOKENS)
     if not decode:
-        return (Kind(instance=cached, count=prefill, name="all", gpus=8, assumed=True),)
+        return (Kind(instance=caches, count=prefill, name="all", gpus=GPUS, assumed=True),)
     return (
-        Kind(instance=cached, role="prefill", count=prefill, name="prefill", gpus=8, assumed=True),
-        Kind(instance=one, role="decode", count=decode, name="decode", gpus=8, assumed=True),
+        Kind(
+            instance=caches, role="prefill", count=prefill, name="prefill", gpus=GPUS, assumed=True
+        ),
+        Kind(instance=one, role="decode", count=decode, name="decode", gpus=GPUS, assumed=True),
     )
