@@ -26,9 +26,10 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     study = importlib.import_module(f"inlay.sim.studies.{run.case.name.split('/')[-1]}")
     for point in run.params(run.case.measurements[0].name):
         asked = dict(point)
-        name = asked.pop("trace")
-        trace = requests(name, run.seeds[0], run.workload["until_s"])
-        for found in study.measure(name, trace, **asked):
+        traced: tuple[object, ...] = ()
+        if name := asked.pop("trace", None):  # some studies are of steps alone
+            traced = name, requests(name, run.seeds[0], run.workload["until_s"])
+        for found in study.measure(*traced, **asked):
             beside = found.published is not None and not run.quick
             yield Samples(
                 name=found.name,

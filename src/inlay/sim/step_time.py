@@ -69,6 +69,27 @@ class StepTime:
         return seconds_S
 
 
+def step_features(
+    prompts: Sequence[tuple[int, int]] = (),
+    contexts: Sequence[int] = (),
+    *,
+    experts: int = 0,
+    experts_per_token: int = 0,
+) -> NDArray[np.float64]:
+    """What one step computes, (1, F).
+
+    Args:
+        prompts: new and cached tokens of each chunk; the last token of each gets logits.
+        contexts: tokens that each decode sees, itself among them.
+        experts, experts_per_token: of a layer; tokens choose at random.
+    """
+    new = sum(tokens for tokens, _ in prompts)
+    pairs = sum(tokens * (tokens + 1) // 2 + tokens * cached for tokens, cached in prompts)
+    chosen = expected_experts(experts, experts_per_token, new + len(contexts))
+    told = (bool(new), new, pairs, not new, len(contexts), sum(contexts))
+    return np.array([[*told, len(prompts) + len(contexts), chosen]], np.float64)
+
+
 def calibrated(step_time: StepTime, experts: int = 0, experts_per_token: int = 0) -> TimingModel:
     """A timing model that has seen such steps: what `inlay calibrate` would find.
 

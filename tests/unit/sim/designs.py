@@ -1,12 +1,10 @@
 """Designs of instances, and steps as features."""
 
-import numpy as np
-
 from inlay.core.hardware import Device, Efficiency, Machine
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
-from inlay.core.roofline import expected_experts
 from inlay.sim.design import NO_COSTS, InstanceDesign, Parallelism, file_formats
+from inlay.sim.step_time import step_features
 
 NODE = Device(title="node", memory_gb=1000, bandwidth_gbs=200, tflops={"fp32": 1})
 GPU = Device(
@@ -50,21 +48,5 @@ def design_of(model, **changes):
 
 def step_of(shape, prompts=(), contexts=()):
     """Features of a step: of prompts (new, cached) tokens, of decodes their contexts; (1, F)."""
-    new = sum(tokens for tokens, _ in prompts)
-    pairs = sum(n * c + n * (n + 1) // 2 for n, c in prompts)
-    experts = expected_experts(shape.experts, shape.experts_per_token, new + len(contexts))
-    return np.array(
-        [
-            [
-                bool(new),
-                new,
-                pairs,
-                not new,
-                len(contexts),
-                sum(contexts),
-                len(prompts) + len(contexts),
-                experts,
-            ]
-        ],
-        np.float64,
-    )
+    chosen = {"experts": shape.experts, "experts_per_token": shape.experts_per_token}
+    return step_features(prompts, contexts, **chosen)

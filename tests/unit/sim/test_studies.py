@@ -6,7 +6,7 @@ import random
 import pytest
 
 from inlay.sim.formats import read
-from inlay.sim.studies import pool
+from inlay.sim.studies import deferral, expert_parallelism, pool
 from inlay.sim.studies.mooncake import cluster, design
 from inlay.sim.studies.mooncake_run import run
 from inlay.sim.studies.pool import Request
@@ -51,6 +51,23 @@ def test_studies(study: str, beginning: Trace) -> None:
     )
     assert low.keys() == high.keys()
     assert low[name] < high[name]
+
+
+def test_experts_that_are_packed_and_two_batches_are_worth_something() -> None:
+    asked = {"role": "prefill", "gpus": 32, "tensor": 1, "experts": "packed", "two_batches": True}
+    best = rate(**asked)
+    assert best > 1.1 * rate(**asked | {"experts": "numbered"})
+    assert best > 1.1 * rate(**asked | {"two_batches": False})
+
+
+def rate(**point: object) -> float:
+    (found,) = expert_parallelism.measure(**point)
+    return found.value
+
+
+def test_deferral_hides_experts_of_the_host() -> None:
+    rates = [deferral.measure(deferred=count)[0].value for count in (0, 3)]
+    assert 1.1 < rates[1] / rates[0] < 1.5
 
 
 def test_operations_by_hand(beginning: Trace) -> None:

@@ -10,13 +10,11 @@ Source: Mooncake (FAST'25), sections 5 and 6; 4 adapters of 200 Gb/s a machine.
 
 from dataclasses import replace
 
-from inlay.core.errors import ConfigError
 from inlay.core.hardware import machine_named
-from inlay.core.known_models import known_config
-from inlay.core.model_config import shape_of
 from inlay.sim.design import InstanceDesign, Parallelism, file_formats
 from inlay.sim.hardware import instance_of
 from inlay.sim.scenario import Kind
+from inlay.sim.studies.known import known_shape
 
 CACHE_TOKENS = 3_000_000
 NETWORK_GBITS = 800.0
@@ -31,10 +29,7 @@ def design(*, chunk_tokens: int = 8192) -> InstanceDesign:
     Args:
         chunk_tokens: of a prompt, in a step.
     """
-    config = known_config("llama-3.1-70b")
-    if config is None:
-        raise ConfigError("llama-3.1-70b is not among the known models")
-    shape = shape_of(config)
+    shape = known_shape("llama-3.1-70b")
     return InstanceDesign(
         shape=shape,
         formats=file_formats(shape),
