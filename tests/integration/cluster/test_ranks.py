@@ -9,7 +9,7 @@ from inlay.core.messages import SamplingParams
 from inlay.engine.config import EngineConfig
 from inlay.engine.engine import Engine
 from tests.integration.cluster.same_text import paths
-from tests.support.deployments import running_deployment
+from tests.support.deployments import running_deployment, wait_until
 
 FILE = """
 name = "ranks"
@@ -42,9 +42,12 @@ def test_prompts_go_to_an_instance_of_another_degree(tmp_path: Path) -> None:
             ).json()["choices"][0]["text"]
             for prompt in prompts
         ]
-        counts = paths(deployment.url)
+        # Instances report what they have counted a moment later.
+        sent = "prompts_over_exchange"
+        wait_until(lambda: paths(deployment.url)[sent] == len(prompts), 10, "both were sent")
+        lost = paths(deployment.url)["lost"]
     engine = Engine(EngineConfig(device="cpu", threads=1))
     expected = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=8))
     engine.close()
     assert found == [completion.choices[0].text for completion in expected]
-    assert counts["prompts_over_exchange"] == 2 and not counts["lost"]
+    assert not lost
