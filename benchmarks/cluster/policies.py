@@ -94,7 +94,7 @@ def _samples(
     reusable = float(reusable_tokens(arrivals))
     for policy in runs:
         beside = BESIDE.get(policy, ())
-        others = [other for other in runs if other != policy] if beside is ... else beside
+        others = [other for other in runs if other != policy and (beside is ... or other in beside)]
         for name in MEASURED:
             if name == "hit_tokens" and not reusable:
                 continue
