@@ -111,6 +111,17 @@ def test_stub_has_the_members_of_every_class(name: str) -> None:
     assert set(stubbed) <= set(dir(form)) | assigned
 
 
+def test_stub_has_the_members_and_parameters_of_the_simulated_world() -> None:
+    found = native("sim").World
+    stubbed = members(stub_class("sim.World"))
+    assert public(list(stubbed)) == public(dir(found))
+    for member, node in stubbed.items():
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list and member != "__init__":
+            arguments = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+            taken = [part for part in native_parameters(getattr(found, member)) if part != "*"]
+            assert taken == arguments, member
+
+
 def test_references_have_the_parameters_of_the_kernels() -> None:
     for module in ("kernels", "block_hash"):
         for name, node in members(stub_class(module)).items():

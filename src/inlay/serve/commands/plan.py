@@ -203,10 +203,10 @@ def plan(
             raise ConfigError(f"{name} is of fleets: add --cluster")
     asked = None if rules is None else read_rules(Path(rules).expanduser())
     found = find_model(model)
-    hardware, origin = find_machine(machine, read_settings())
+    planned_for, origin = find_machine(machine, read_settings())
     made = make_plan(
         found,
-        hardware,
+        planned_for,
         origin=origin,
         weight_format=weight_format,
         context=context,

@@ -91,4 +91,7 @@ def _seen_tokens(trace: Trace) -> Floats:
     place = np.arange(len(trace.blocks)) - np.repeat(starts[:-1], counts)
     whole = place < (trace.input_tokens // trace.block_tokens)[request]
     seen = whole & (first[block] < starts[request])
-    return np.bincount(request[seen], minlength=len(trace)) * float(trace.block_tokens)
+    tokens: Floats = np.bincount(request[seen], minlength=len(trace)) * np.float64(
+        trace.block_tokens
+    )
+    return tokens
