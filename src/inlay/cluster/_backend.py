@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from inlay._native import cluster as native
 
     PrefixIndex = native.PrefixIndex
+    State = native.State
+    Timing = native.Timing
 else:
     try:
         if not read_settings().native:
@@ -15,5 +17,9 @@ else:
         from inlay._native import cluster
     except ImportError:
         from inlay.cluster._reference import PrefixIndex
+        from inlay.cluster._reference_state import State
+        from inlay.cluster._reference_timing import Timing
     else:
         PrefixIndex = cluster.PrefixIndex
+        State = cluster.State
+        Timing = cluster.Timing
