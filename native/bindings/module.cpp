@@ -81,6 +81,7 @@ NB_MODULE(_native, m) {
 
   nb::module_ cluster = m.def_submodule("cluster", "Dispatch; typed doors in inlay.cluster.");
   inlay::bindings::register_cluster_prefix_index(cluster);
+  inlay::bindings::register_cluster_seen_prompts(cluster);
   inlay::bindings::register_cluster_timing(cluster);
   inlay::bindings::register_cluster_state(cluster);
 

@@ -23,6 +23,7 @@ void register_runtime(nanobind::module_& kernels);
 void register_token_ids(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
 void register_cluster_prefix_index(nanobind::module_& cluster);
+void register_cluster_seen_prompts(nanobind::module_& cluster);
 void register_cluster_state(nanobind::module_& cluster);
 void register_cluster_timing(nanobind::module_& cluster);
 void register_sim(nanobind::module_& sim);

@@ -1,5 +1,6 @@
 """How long keys and values take from one instance to another, learned from what they took."""
 
+import math
 from dataclasses import dataclass
 
 from inlay.core.errors import ConfigError
@@ -44,9 +45,9 @@ class TransferModel:
             # Too short to say something of bandwidth; it bounds the latency.
             self.latency_s = 0.9 * self.latency_s + 0.1 * min(seconds, self.latency_s)
             return
-        error = abs(seconds / self.seconds(size_bytes, ahead_bytes) - 1.0)
-        variance = 0.9 * self.relative_std**2 + 0.1 * min(error, 1.0) ** 2
-        self.relative_std = variance**0.5
+        error = min(abs(seconds / self.seconds(size_bytes, ahead_bytes) - 1.0), 1.0)
+        variance = 0.9 * (self.relative_std * self.relative_std) + 0.1 * (error * error)
+        self.relative_std = math.sqrt(variance)
         sum_bytes, sum_s = self.sums
         self.sums = (0.9 * sum_bytes + size_bytes + ahead_bytes, 0.9 * sum_s + moving_s)
         self.bandwidth = self.sums[0] / self.sums[1]
