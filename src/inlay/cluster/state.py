@@ -96,7 +96,7 @@ class ClusterState(Slots):
     def report(self, slot: int, report: LoadReport, now_s: float) -> None:
         """An instance says how loaded it is.
 
-        Cost: 1 us, and 0.3 us for each sample.
+        Cost: 0.4 us, and 0.1 us for each sample.
         """
         self._slot(slot)
         self._core.report(
