@@ -81,6 +81,9 @@ NB_MODULE(_native, m) {
 
   nb::module_ cluster = m.def_submodule("cluster", "Dispatch; typed doors in inlay.cluster.");
   inlay::bindings::register_cluster_prefix_index(cluster);
+  inlay::bindings::register_cluster_seen_prompts(cluster);
+  inlay::bindings::register_cluster_timing(cluster);
+  inlay::bindings::register_cluster_state(cluster);
 
   nb::module_ sim = m.def_submodule("sim", "The simulator's world; typed doors in inlay.sim.");
   inlay::bindings::register_sim(sim);

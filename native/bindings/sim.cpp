@@ -12,6 +12,7 @@
 
 #include "../sim/world.h"
 #include "cluster_prefix_index.h"
+#include "cluster_state.h"
 #include "module.h"
 
 namespace inlay::bindings {
@@ -73,9 +74,9 @@ nb::tuple report_of(const sim::News& news) {
 
 // Tuples, the first of which say what they are: what comes in small numbers and at once is looked
 // at one by one.
-nb::list take_news(World& self) {
+nb::list take_news(World& self, BoundState* state) {
   nb::list all;
-  for (const sim::News& news : self.take_news()) {
+  for (const sim::News& news : self.take_news(state == nullptr ? nullptr : &state->state())) {
     const auto kind = static_cast<int>(news.kind);
     switch (news.kind) {
       case sim::News::kReport:
@@ -127,7 +128,8 @@ void register_sim(nb::module_& sim) {
           },
           "slot"_a)
       .def("come_back", &World::come_back, "slot"_a)
-      .def("take_news", take_news)
+      .def("take_news", take_news, "state"_a.none())
+      .def("take_finished", &World::take_finished)
       .def("take_outcomes", [](World& self) { return bytes_of_rows(self.take_outcomes()); })
       .def("keep_steps", &World::keep_steps)
       .def("take_steps", [](World& self) { return bytes_of_rows(self.take_steps()); })

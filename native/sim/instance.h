@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "../cluster/timing.h"
 #include "page_cache.h"
 #include "scheduler.h"
 #include "sequence.h"
@@ -27,14 +28,7 @@ struct InstanceConfig {
   double in_bytes_per_s = 0.0;
 };
 
-// One step, as in core.instance_messages.
-struct StepSample {
-  uint64_t prefill_tokens = 0;
-  uint64_t prefill_pairs = 0;
-  uint32_t decodes = 0;
-  uint64_t decode_context = 0;
-  double seconds = 0.0;
-};
+using cluster::StepSample;
 
 // How loaded an instance is: the numbers of core.instance_messages.LoadReport.
 struct Load {

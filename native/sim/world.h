@@ -18,6 +18,7 @@
 
 #include "../cluster/digest.h"
 #include "../cluster/prefix_index.h"
+#include "../cluster/state.h"
 #include "instance.h"
 #include "links.h"
 
@@ -135,8 +136,12 @@ class World {
   std::vector<LostRequest> lose(std::size_t slot);
   void come_back(std::size_t slot);
 
-  // What was heard and what finished since the last call.
-  std::vector<News> take_news();
+  // What was heard since the last call, and what finished. A state, of which slots and requests are
+  // those of the world, takes over what it can; then the first of what it cannot is returned alone,
+  // since what follows may depend on what is made of it, and the next call goes on behind it.
+  std::vector<News> take_news(cluster::State* state = nullptr);
+  // Requests of which a state has heard since the last call that they are over.
+  std::vector<uint64_t> take_finished();
   std::vector<Outcome> take_outcomes();
 
   // Chunks of all steps from now on; for tests.
@@ -216,6 +221,7 @@ class World {
   void tell_blocks(uint16_t slot);
   void deliver(double until_s, cluster::PrefixIndex* index);
   void hear(News news);
+  bool take_over(const News& news, cluster::State& state);
   void keep(uint16_t slot);
 
   Sequence& make(const Submission& request, std::size_t slot);
@@ -260,6 +266,8 @@ class World {
 
   std::deque<News> said_;
   std::vector<News> heard_;
+  std::size_t taken_ = 0;  // of `heard_`
+  std::vector<uint64_t> finished_;
   std::vector<Outcome> outcomes_;
   std::vector<Digest> run_;  // of deliver()
   bool keep_steps_ = false;

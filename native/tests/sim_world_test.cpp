@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,8 +12,11 @@
 #include "check.h"
 
 using inlay::cluster::Chain;
+using inlay::cluster::Column;
 using inlay::cluster::Digest;
 using inlay::cluster::PrefixIndex;
+using inlay::cluster::State;
+using inlay::cluster::Timing;
 using inlay::sim::InstanceConfig;
 using inlay::sim::Links;
 using inlay::sim::LostRequest;
@@ -114,6 +118,38 @@ void check_drawn(uint64_t seed) {
   }
 }
 
+// A state takes over all that is heard of requests that are neither divided nor copied.
+void check_state() {
+  constexpr std::size_t slots = 2;
+  World world({1, 0.002, 0.02, 0.0, 1.0, 5.0, 2.0, true});
+  Timing timing({1e-2, 1e-4, 1e-9, 1e-2, 1e-4, 1e-8}, {2000.0, 2.5, 0.05});
+  std::vector<double> numbers(static_cast<std::size_t>(Column::kCount) * slots);
+  State state(16, 0);
+  state.bind(numbers.data(), slots);
+  for (std::size_t slot = 0; slot < slots; ++slot) {
+    CHECK(world.add(config(60)) == slot);
+    state.join(slot, timing, 512);
+  }
+  std::vector<uint64_t> finished;
+  const auto hear = [&] {
+    CHECK(world.take_news(&state).empty());
+    for (const uint64_t request : world.take_finished()) finished.push_back(request);
+  };
+  for (uint64_t request = 0; request < 40; ++request) {
+    const double now_s = static_cast<double>(request) * 0.03;
+    CHECK(world.advance(now_s, nullptr));
+    hear();
+    const std::size_t slot = request % slots;
+    state.dispatched(std::to_string(request), {slot, slot, inlay::cluster::kNormal, 100, 20},
+                     now_s);
+    world.submit({request, now_s, 0, 100, 20, chain_of({})}, slot, slot);
+    CHECK(state.live().size() == request + 1 - finished.size());
+  }
+  CHECK(world.advance(INFINITY, nullptr));
+  hear();
+  CHECK(finished.size() == 40 && state.live().empty() && timing.num_steps() > 40);
+}
+
 // Two senders to one receiver and one of them to another: 10 in, of which 4 can leave the second.
 void check_fair_shares() {
   Links links;
@@ -143,6 +179,7 @@ void check_fair_shares() {
 
 int main() {
   for (uint64_t seed = 0; seed < 20; ++seed) check_drawn(seed);
+  check_state();
   check_fair_shares();
   return 0;
 }

@@ -299,6 +299,132 @@ class cluster:
         def num_expected(self) -> int: ...
         def __len__(self) -> int: ...
 
+    class SeenPrompts:
+        def __init__(self, seed0: int, seed1: int, stride: int, max_digests: int) -> None: ...
+        def ready_s(self, digests: bytes, num_blocks: int) -> float: ...
+        def add(self, digests: bytes, num_held: int, ready_s: float) -> None: ...
+        @property
+        def displaced(self) -> float: ...
+
+    class Timing:
+        def __init__(
+            self, prior: list[float], memory_steps: float, outlier: float, prior_steps: float
+        ) -> None: ...
+        def observe(self, samples: list[tuple[int, int, int, int, float]]) -> None: ...
+        def believe(self, steps: int, relative_std: float) -> None: ...
+        @property
+        def coefficients(self) -> list[float]: ...
+        @property
+        def relative_std(self) -> float: ...
+        @property
+        def num_steps(self) -> int: ...
+
+    class State:
+        def __init__(self, page_tokens: int, page_bytes: int) -> None: ...
+        def bind(self, numbers: npt.NDArray[np.float64]) -> None: ...
+        def join(self, slot: int, timing: cluster.Timing, chunk: int) -> None: ...
+        def leave(self, slot: int) -> list[str]: ...
+        def report(
+            self,
+            slot: int,
+            waiting: int,
+            running: int,
+            receiving: int,
+            prefill_tokens: int,
+            context_tokens: int,
+            pages_total: int,
+            pages_free: int,
+            pages_cached: int,
+            find_s: float | None,
+            load_block_s: float | None,
+            samples: list[tuple[int, int, int, int, float]],
+            now_s: float,
+        ) -> None: ...
+        def dispatched(
+            self,
+            request_id: str,
+            prefill: int,
+            decode: int,
+            priority: int,
+            num_tokens: int,
+            max_output_tokens: int,
+            reused_blocks: int,
+            loaded_blocks: int,
+            ttft_s: float,
+            tbt_s: float,
+            work_s: float,
+            now_s: float,
+        ) -> None: ...
+        def prefill_done(self, request_id: str, now_s: float) -> None: ...
+        def finished(self, request_id: str, output_tokens: int | None) -> None: ...
+        def sending(self, slot: int, size_bytes: float) -> None: ...
+        def sent(self, slot: int, size_bytes: float, seconds: float | None) -> None: ...
+        def elapse(self, now_s: float) -> None: ...
+        def load_after(self, slot: int, ahead_s: float, now_s: float) -> tuple[float, float]: ...
+        def tbt_at_s(self, slot: int, rows: float, context_tokens: float) -> float: ...
+        def live(self) -> list[tuple[Any, ...]]: ...
+        def best_effort(self, slot: int) -> list[tuple[Any, ...]]: ...
+        @property
+        def outputs(self) -> float: ...
+        def lowest(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+            cost: npt.NDArray[np.float64],
+        ) -> tuple[Any, ...]: ...
+        def least_loaded(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+        ) -> tuple[Any, ...]: ...
+        def local_cache_aware(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+        ) -> tuple[Any, ...]: ...
+        def kv_centric(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+            copies: bool,
+            threshold: float,
+        ) -> tuple[Any, ...]: ...
+        def inlay(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+            caution: float,
+            later: float,
+            eviction: float,
+            max_pressure: float,
+            displaced: float,
+        ) -> tuple[Any, ...]: ...
+
 class sim:
     class World:
         def __init__(
@@ -346,7 +472,8 @@ class sim:
         def take_back(self, request: int, slot: int) -> int | None: ...
         def lose(self, slot: int) -> list[tuple[int, int]]: ...
         def come_back(self, slot: int) -> None: ...
-        def take_news(self) -> list[tuple[Any, ...]]: ...
+        def take_news(self, state: cluster.State | None) -> list[tuple[Any, ...]]: ...
+        def take_finished(self) -> list[int]: ...
         def take_outcomes(self) -> bytes: ...
         def keep_steps(self) -> None: ...
         def take_steps(self) -> bytes: ...

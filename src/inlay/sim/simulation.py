@@ -30,18 +30,7 @@ from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.trace import Trace
-from inlay.sim.world import (
-    DIGEST_BYTES,
-    OUTCOME,
-    Finished,
-    FirstToken,
-    Reported,
-    Sending,
-    Sent,
-    Undivided,
-    World,
-    names_of,
-)
+from inlay.sim.world import DIGEST_BYTES, OUTCOME, Copied, Undivided, World, names_of
 
 _Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]
 _Timed = tuple[StepTime, int, int, tuple[float, ...] | None]
@@ -60,19 +49,20 @@ class Simulation:
         self._policy = make_policy(scenario.policy, scenario.policy_options, seed=scenario.seed)
         self._chooses = Admission(self._policy, scenario.admission, scenario.weights)
         self.index = PrefixIndex()
-        self.world = World(
-            seed=scenario.seed,
-            index=self.index,
-            report_s=scenario.report_s,
-            news_delay_s=scenario.news_delay_s,
-            link_latency_s=scenario.link_latency_s,
-            samples=scenario.learn,
-        )
         token_bytes = max(kind.instance.token_bytes for kind in scenario.kinds)
         self.state = ClusterState(
             scenario.page_tokens,
             int(token_bytes * scenario.page_tokens),
             copies=scenario.copies and scenario.linked,
+        )
+        self.world = World(
+            seed=scenario.seed,
+            index=self.index,
+            state=self.state,
+            report_s=scenario.report_s,
+            news_delay_s=scenario.news_delay_s,
+            link_latency_s=scenario.link_latency_s,
+            samples=scenario.learn,
         )
         self._copies = Copies(self.world, self.index)
         self._live: dict[int, Asked] = {}
@@ -298,26 +288,17 @@ class Simulation:
         self.state.dispatched(str(request), asked.view, asked.decision, now_s)
 
     def _hear(self) -> None:
-        """Take over what instances have said."""
-        state = self.state
-        for news in self.world.news():  # a match statement takes twice as long
-            if isinstance(news, Reported):
-                state.report(news.slot, news.report, news.time_s)
-            elif isinstance(news, FirstToken):
-                state.prefill_done(str(news.request), news.time_s)
-            elif isinstance(news, Finished):
-                state.finished(str(news.request), news.output_tokens)
-                del self._live[news.request]
-            elif isinstance(news, Sending):
-                state.sending(news.slot, news.size_bytes)
-            elif isinstance(news, Sent):
-                state.sent(news.slot, news.size_bytes, news.seconds)
-            elif isinstance(news, Undivided):
-                self._undivided(news.request, news.time_s)
-            else:
-                asked = self._copies.heard(news)
-                if asked is not None:
-                    self._send(asked, news.time_s)
+        """Take over what instances have said, which is not for the state alone."""
+        while heard := self.world.news():
+            for news in heard:
+                if isinstance(news, Undivided):
+                    self._undivided(news.request, news.time_s)
+                elif isinstance(news, Copied):
+                    asked = self._copies.heard(news)
+                    if asked is not None:
+                        self._send(asked, news.time_s)
+        for number in self.world.finished():
+            del self._live[number]
 
     def _grouped(self, part: Trace) -> NDArray[np.uint8]:
         """Groups of one part's requests, as numbers that hold for all parts."""

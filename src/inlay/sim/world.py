@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.cluster.prefix_index import PrefixIndex
+from inlay.cluster.state import ClusterState
 from inlay.core.instance_messages import LoadReport, StepSample
 from inlay.sim import _backend
 from inlay.sim.step_time import StepTime
@@ -149,6 +150,8 @@ class World:
     Args:
         seed: of the noise.
         index: hears of blocks; its slots are those of the instances, in the order of `add`.
+        state: hears of the rest that it can take over; its slots are the same, and its requests
+            are called by their numbers.
         news_delay_s: after which it is heard what instances say.
         report_s: between two load reports of an instance, at least.
         link_latency_s: from the last byte that is sent to the first use.
@@ -166,6 +169,7 @@ class World:
         *,
         seed: int = 0,
         index: PrefixIndex | None = None,
+        state: ClusterState | None = None,
         news_delay_s: float = 0.002,
         report_s: float = 0.1,
         link_latency_s: float = 0.0,
@@ -176,6 +180,7 @@ class World:
     ) -> None:
         self.index = index
         self._native_index = None if index is None else index.native
+        self._state = None if state is None else state.core
         self._world = _backend.World(
             seed=seed,
             news_delay_s=news_delay_s,
@@ -281,9 +286,14 @@ class World:
         self._world.come_back(slot)
 
     def news(self) -> list[News]:
-        """What was heard since the last call, in order; of a slot's reports the latest."""
+        """What was heard since the last call, in order; of a slot's reports the latest.
+
+        Where there is a state: the next of what it cannot take over, alone, and nothing where that
+        is all; what came before it the state has taken over by then, and what follows it will with
+        the next calls.
+        """
         heard: list[News] = []
-        for item in self._world.take_news():
+        for item in self._world.take_news(self._state):
             kind = item[0]
             if kind == _FIRST:
                 heard.append(FirstToken(item[1], item[2]))
@@ -300,6 +310,10 @@ class World:
             else:
                 heard.append(Undivided(item[1], item[2]))
         return heard
+
+    def finished(self) -> list[int]:
+        """Requests of which the state has heard since the last call that they are over."""
+        return self._world.take_finished()
 
     def outcomes(self) -> NDArray[np.void]:
         """Of requests that finished since the last call, as `OUTCOME`, in that order."""

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.slo import tbt_s
+from inlay.cluster.state import ClusterState
+from inlay.cluster.timing import TimingModel
 from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import StepSample
 from inlay.sim.step_time import NUM_FEATURES, StepTime, calibrated
-from inlay.sim.world import Finished, FirstToken, Reported
+from inlay.sim.world import Finished, FirstToken, Reported, Sending, Sent
 from tests.unit.sim.worlds import (
     PAGE,
     SECOND,
@@ -67,6 +70,63 @@ def test_no_token_is_lost_or_served_twice(drawn, noise):
             spans = [(int(chunk["start"]), int(chunk["stop"])) for chunk in mine]
             assert spans[0][0] == outcome["cached_tokens"] <= request.prompt - 1
             assert all(one[1] == later[0] for one, later in zip(spans, spans[1:], strict=False))
+
+
+@settings(max_examples=40, deadline=None)
+@given(drawn=requests(slots=3, split=True), samples=st.booleans())
+def test_a_state_hears_what_others_are_told(drawn, samples):
+    """It has the numbers that it would have if somebody gave it each piece of news."""
+    configs = [instance(**LINKED)] * 3
+    told, hears = state_of(configs), state_of(configs)
+    worlds = world_of(configs, samples=samples), world_of(configs, samples=samples, state=hears)
+    finished = []
+
+    def hear(until_s):
+        for world in worlds:
+            assert world.advance(until_s)
+        ends = [tell(told, news) for news in worlds[0].news()]
+        assert not worlds[1].news()
+        over = worlds[1].finished()
+        assert over == [request for request in ends if request is not None]
+        finished.extend(over)
+        for mine, theirs in zip(hears._arrays(), told._arrays(), strict=True):
+            assert mine.tolist() == theirs.tolist()
+
+    for number, request in enumerate(drawn):
+        hear(request.arrival_s)
+        decision = Decision(
+            policy="test", prefill=request.prefill, decode=request.decode, ttft_s=1.0, work_s=1.0
+        )
+        view = RequestView(num_tokens=request.prompt, priority=request.priority)
+        for world, state in zip(worlds, (told, hears), strict=True):
+            submit(world, number, request)
+            state.dispatched(str(number), view, decision, request.arrival_s)
+    hear(np.inf)
+    assert sorted(finished) == list(range(len(drawn))) and not hears.live
+
+
+def state_of(configs):
+    state, timing = ClusterState(PAGE, 40), TimingModel(np.array([1, 0.1, 0.01, 1, 0.1, 0.01]))
+    for slot, config in enumerate(configs):
+        state.join(slot, "both", timing, pages_total=config.num_pages)
+    return state
+
+
+def tell(state, news):
+    """Give a state one piece of news; returns the request that is over, if one is."""
+    if isinstance(news, FirstToken):
+        state.prefill_done(str(news.request), news.time_s)
+    elif isinstance(news, Reported):
+        state.report(news.slot, news.report, news.time_s)
+    elif isinstance(news, Sending):
+        state.sending(news.slot, news.size_bytes)
+    elif isinstance(news, Sent):
+        state.sent(news.slot, news.size_bytes, news.seconds)
+    else:
+        assert isinstance(news, Finished)
+        state.finished(str(news.request), news.output_tokens)
+        return news.request
+    return None
 
 
 @settings(max_examples=40, deadline=None)
