@@ -37,13 +37,22 @@ void World::tell_blocks(uint16_t slot) {
   tell(std::move(news));
 }
 
-void World::deliver(double until_s, cluster::PrefixIndex* index) {
+void World::tell_store_blocks() {
+  if (!store_ || store_->changes().empty()) return;
+  News news;
+  news.kind = News::kStoreBlocks;
+  news.changes = std::exchange(store_->changes(), {});
+  tell(std::move(news));
+}
+
+void World::deliver(double until_s, cluster::PrefixIndex* instances, cluster::PrefixIndex* store) {
   for (; !said_.empty() && said_.front().heard_s <= until_s; said_.pop_front()) {
     News& news = said_.front();
-    if (news.kind != News::kBlocks) {
+    if (news.kind != News::kBlocks && news.kind != News::kStoreBlocks) {
       hear(std::move(news));
       continue;
     }
+    cluster::PrefixIndex* index = news.kind == News::kBlocks ? instances : store;
     if (index == nullptr) continue;
     const std::vector<BlockChange>& changes = news.changes;
     for (std::size_t i = 0; i < changes.size();) {
@@ -112,6 +121,10 @@ bool World::take_over(const News& news, cluster::State& state) {
       load.pages_total = config_of(news.slot).num_pages;
       load.pages_free = news.load.pages_free;
       load.pages_cached = news.load.pages_cached;
+      if (news.load.find_s >= 0.0) {
+        load.find_s = news.load.find_s;
+        load.load_block_s = news.load.load_block_s;
+      }
       state.report(news.slot, load, news.samples, news.heard_s);
       return true;
     }
