@@ -93,7 +93,7 @@ class Collector:
                 part.columns[name][places[mine]] = outcomes[name][mine]
             part.open -= int(mine.sum())
 
-    def complete(self, *, ended: bool) -> Iterator[tuple[dict[str, NDArray[Any]], dict[int, str]]]:
+    def complete(self, *, ended: bool) -> Iterator[tuple[dict[str, Any], dict[int, str]]]:
         """Columns and refusals of parts whose requests are all over, in order; each once.
 
         Args:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Results:
         """Of consecutive parts, at least one, the whole."""
         if len(parts) == 1:
             return parts[0]
-        columns = {
+        columns: dict[str, Any] = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
             for field in fields(cls)
             if field.name not in _TOTALS and field.name not in ("refusals", "groups")
@@ -125,8 +126,8 @@ class ResultsFile:
 
     They lie in a file without a name in the directory for temporary files, about 100 bytes for each
     request, until this object is gone; figures go through it several times. Values are kept as they
-    are and not summed up by a sketch: so figures do not depend on the parts, and the file is smaller
-    than the trace's.
+    are and not summed up by a sketch: so figures do not depend on the parts, and most traces' files
+    are larger than this one.
 
     Args:
         parts: taken one by one, each written before the next one is asked for.

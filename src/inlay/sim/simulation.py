@@ -155,9 +155,10 @@ class Simulation:
             self._collected.served(self.world.outcomes())
             for columns, refusals in self._collected.complete(ended=part is None):
                 totals = self._totals()
+                done = {name: totals[name] - told[name] for name in totals}
                 yield Results(
                     **columns,
-                    **{name: totals[name] - told[name] for name in totals},
+                    **done,
                     refusals=refusals,
                     groups=self._collected.groups,
                 )

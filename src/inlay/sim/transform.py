@@ -142,8 +142,13 @@ def merge_parts(traces: Sequence[Iterable[Trace]]) -> Iterator[Trace]:
             passed.append(part.select(np.arange(count)))
             left = part.select(np.arange(count, len(part)))
             ahead[place] = left if len(left) else None
-        arrivals = np.concatenate([part.arrival_s for part in passed])
-        yield _joined(passed, np.argsort(arrivals, kind="stable"))
+        yield by_arrival(passed)
+
+
+def by_arrival(traces: Sequence[Trace]) -> Trace:
+    """All requests of at least one trace, by arrival, with the names that they have."""
+    arrivals = np.concatenate([trace.arrival_s for trace in traces])
+    return _joined(traces, np.argsort(arrivals, kind="stable"))
 
 
 def _one_of(parts: Iterable[Trace], place: int, many: int) -> Iterator[Trace]:

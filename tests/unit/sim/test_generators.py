@@ -161,7 +161,7 @@ def test_tool_and_agent_has_the_published_statistics() -> None:
         (lambda: replace(PLAIN, max_tokens=1000).draw(1, 5), "within max_tokens"),
         (lambda: PLAIN.draw(1, 0), "requests must be at least 1, got 0"),
         (lambda: Mixture((PLAIN,)).draw(1, 0), "requests must be at least 1, got 0"),
-        (lambda: Mixture(()), "at least one part"),
+        (lambda: Mixture(()), "at least one kind"),
     ],
 )
 def test_wrong_numbers(wrong: Any, words: str) -> None:
