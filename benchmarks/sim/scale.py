@@ -9,11 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmarks.case import Run
 from benchmarks.triples import Samples
@@ -24,7 +22,7 @@ from inlay.sim.results import ResultsFile
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.step_time import StepTime
-from inlay.sim.trace import Trace
+from inlay.sim.transform import head
 from inlay.sim.world import InstanceConfig
 
 LIMIT_S = 3600
@@ -37,7 +35,7 @@ def measure(run: Run) -> Generator[Samples, None, None]:
         for point in run.params("peak_rss_mib"):
             file = Path(folder) / f"{point['requests']}.jsonl"
             drawn = WORKLOADS["tool_and_agent"](rate=workload["rate"])
-            write(first(drawn.parts(run.seeds[0]), point["requests"]), file)
+            write(head(drawn.parts(run.seeds[0]), point["requests"]), file)
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.sim.scale", str(file), json.dumps(workload)],
                 capture_output=True,
@@ -47,15 +45,6 @@ def measure(run: Run) -> Generator[Samples, None, None]:
             file.unlink()
             for name, value in json.loads(done.stdout).items():
                 yield Samples(name=name, values=[value], params=point, seeds=run.seeds)
-
-
-def first(parts: Iterator[Trace], requests: int) -> Iterator[Trace]:
-    """The beginning of an endless trace."""
-    while requests:
-        part = next(parts)
-        taken = min(requests, len(part))
-        requests -= taken
-        yield part if taken == len(part) else part.select(np.arange(taken))
 
 
 def simulated(file: Path, workload: dict[str, Any]) -> dict[str, float]:

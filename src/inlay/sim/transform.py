@@ -85,6 +85,16 @@ def cut_parts(parts: Iterable[Trace], start_s: float, end_s: float) -> Iterator[
             return
 
 
+def head(parts: Iterable[Trace], requests: int) -> Iterator[Trace]:
+    """The first so many requests of a trace in consecutive parts, which may be endless."""
+    left = requests
+    for part in parts:
+        yield part if len(part) <= left else part.select(np.arange(left))
+        left -= len(part)
+        if left <= 0:
+            return
+
+
 def join(parts: Sequence[Trace]) -> Trace:
     """The trace that consecutive parts are, at least one. Groups of one name are one group.
 

@@ -11,6 +11,7 @@ from inlay.sim.formats.azure import AzureFormat
 from inlay.sim.formats.base import TraceFormat
 from inlay.sim.formats.mooncake import MooncakeFormat
 from inlay.sim.formats.openai_log import OpenAiLogFormat
+from inlay.sim.known_names import KnownNames
 from inlay.sim.trace import BLOCK_TOKENS, Trace, out_of_order
 
 FORMATS: dict[str, type[TraceFormat]] = {
@@ -49,22 +50,28 @@ def read_chunks(
     *,
     format: str = "auto",
     block_tokens: int = BLOCK_TOKENS,
+    known: KnownNames | None = None,
 ) -> Iterator[Trace]:
     """The trace in a file as consecutive parts; arguments as of `read`.
 
     Args:
         requests: of a part, at most; fewer where 16 MiB of the file have less.
+        known: is told of each part. Without it, that a name has one predecessor is checked within
+            each part only.
 
     Memory holds the lines of a part at a time. Times and names of blocks go on from part to part.
-    That a name has one predecessor is checked within each part only.
     """
     if requests < 1:
         raise TraceError(f"a chunk must have at least 1 request, got {requests}")
-    yield from _chunks(file, requests, format, block_tokens)
+    yield from _chunks(file, requests, format, block_tokens, known)
 
 
 def _chunks(
-    file: str | Path, requests: int | None, format: str, block_tokens: int
+    file: str | Path,
+    requests: int | None,
+    format: str,
+    block_tokens: int,
+    known: KnownNames | None = None,
 ) -> Iterator[Trace]:
     with _opened(Path(file)) as stream:
         lines = _Lines(file, stream)
@@ -80,6 +87,8 @@ def _chunks(
                 trace = parser.parse([line for _, line in part], more=lines.more)
                 if trace.arrival_s[0] < ahead_s:
                     raise TraceError(out_of_order(trace.arrival_s[0], ahead_s), 0)
+                if known is not None:
+                    known.add(trace)
             except TraceError as error:
                 if error.request is None:
                     raise TraceError(f"{file}: {error.reason}") from None

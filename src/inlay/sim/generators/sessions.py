@@ -16,7 +16,7 @@ from inlay.core.errors import ConfigError
 from inlay.sim.generators.distributions import LogNormal, draw_geometric, draw_zipf
 from inlay.sim.generators.text_tree import EMPTY, TextTree
 from inlay.sim.trace import BLOCK_TOKENS, Trace
-from inlay.sim.transform import by_arrival, join, merge_parts
+from inlay.sim.transform import by_arrival, head, join, merge_parts
 
 Seed = int | np.random.SeedSequence
 
@@ -138,7 +138,7 @@ class Sessions:
         return _first(self.parts(seed, block_tokens=block_tokens), requests)
 
     def parts(self, seed: Seed, *, block_tokens: int = BLOCK_TOKENS) -> Iterator[Trace]:
-        """A trace without an end, in parts of a thousand requests or more; `draw` has its beginning.
+        """A trace without an end, in parts of some thousand requests; `draw` has its beginning.
 
         Memory holds the requests of sessions that have begun.
         """
@@ -230,7 +230,4 @@ def _first(parts: Iterator[Trace], requests: int) -> Trace:
     """So many requests from the beginning of an endless trace."""
     if requests < 1:
         raise ConfigError(f"requests must be at least 1, got {requests}")
-    taken: list[Trace] = []
-    while sum(map(len, taken)) < requests:
-        taken.append(next(parts))
-    return join(taken).select(np.arange(requests))
+    return join(list(head(parts, requests)))
