@@ -81,6 +81,7 @@ class Instance {
   PageCache cache_;
   Scheduler scheduler_;
   StepLog log_;
+  std::size_t log_limit_;  // of its steps, before the next look
   std::span<const Chunk> chunks_;
   StepSample step_;
   uint64_t num_steps_ = 0;

@@ -83,10 +83,10 @@ def simulate(
     from inlay.core.errors import ConfigError
     from inlay.core.settings import read_settings
     from inlay.core.units import parse_seconds
+    from inlay.serve.commands.trace_requests import parts_of
     from inlay.serve.plan.machine import find_machine
     from inlay.serve.plan.model import find_model
     from inlay.serve.simulate.report import print_figures, table_rows
-    from inlay.serve.simulate.requests import parts_of
     from inlay.sim.figures import figures
     from inlay.sim.report.drawing import find_drawing
     from inlay.sim.report.page import check_picture, write_page, write_picture

@@ -33,9 +33,10 @@ def trace_check(
 
     from rich.console import Console
 
-    from inlay.serve.simulate.requests import parts_of
-    from inlay.serve.simulate.survey import print_survey, survey
+    from inlay.serve.commands.trace_requests import parts_of
+    from inlay.serve.simulate.survey import print_survey
     from inlay.sim.known_names import KnownNames
+    from inlay.sim.survey import survey
 
     known = KnownNames()
     parts = parts_of(Path(file).expanduser(), trace_format, block_tokens, known=known)
