@@ -11,7 +11,7 @@ namespace inlay::sim {
 
 namespace {
 
-constexpr std::size_t kLogSteps = 1 << 16;  // after so many it is looked at which are needed
+constexpr std::size_t kLogSteps = 1 << 12;  // after so many it is looked at which are needed
 
 void require_not_negative(const char* name, double value) {
   if (!(value >= 0.0 && std::isfinite(value)))
@@ -27,7 +27,8 @@ Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot, T
       seed_(seed),
       slot_(slot),
       cache_(config.num_pages, config.page_tokens),
-      scheduler_(config.scheduler, cache_) {
+      scheduler_(config.scheduler, cache_),
+      log_limit_(kLogSteps) {
   require_not_negative("noise", config.noise);
   require_not_negative("token_bytes", config.token_bytes);
   require_not_negative("out_bytes_per_s", config.out_bytes_per_s);
@@ -90,12 +91,13 @@ std::span<const Chunk> Instance::end(double now_s) {
 }
 
 void Instance::trim_log() {
-  if (log_.size() < kLogSteps) return;
+  if (log_.size() < log_limit_) return;
   uint64_t first = log_.latest();
   for (const Sequence* sequence : scheduler_.running())
     if (sequence->first_s >= 0.0) first = std::min(first, sequence->run_begin);
   for (Sequence* sequence : scheduler_.waiting()) log_.pause(*sequence);
   log_.forget(first);
+  log_limit_ = std::max(kLogSteps, 2 * log_.size());  // long answers may need most of it
 }
 
 Load Instance::load() const {

@@ -86,6 +86,7 @@ class Instance {
   Scheduler scheduler_;
   std::unique_ptr<Tiers> tiers_;
   StepLog log_;
+  std::size_t log_limit_;  // of its steps, before the next look
   std::span<const Chunk> chunks_;
   StepSample step_;
   uint64_t num_steps_ = 0;

@@ -7,7 +7,7 @@ import pytest
 
 from inlay.cluster.slo import SloClass
 from inlay.sim.figures import attainment, figures
-from inlay.sim.results import Results
+from inlay.sim.results import Results, ResultsFile
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime
 from inlay.sim.world import InstanceConfig
@@ -42,11 +42,9 @@ def results() -> Results:
         steps=np.array([10, 4]),
         sent_bytes=np.array([0.0, 7.0]),
         copied_blocks=2,
-        tier_bytes={
-            "host": np.array([[1.0, 2.0], [3.0, 4.0]]),
-            "disk": np.zeros((2, 2)),
-            "store": np.array([[0.0, 5.0], [0.0, 5.0]]),
-        },
+        tier_bytes=np.array(
+            [[[1.0, 2.0], [0.0, 0.0], [0.0, 5.0]], [[3.0, 4.0], [0.0, 0.0], [0.0, 5.0]]]
+        ),
         lost_blocks=7,
     )
 
@@ -101,3 +99,51 @@ def test_a_price_that_nobody_knows(results: Results) -> None:
 
 def test_attainment_counts_refused_ones_as_missed(results: Results) -> None:
     assert attainment(results, "ttft_s", [0.5, 1.0, 2.9, 3.0]) == [0.0, 0.5, 0.5, 0.75]
+
+
+def split(results: Results, at: int) -> list[Results]:
+    """The first `at` requests, and the others; instances did all of it in the second part."""
+    columns = ("arrival_s", "first_s", "end_s", "tbt_s", "longest_gap_s", "cached_tokens",
+               "preemptions", "prefill", "decode", "expected_ttft_s", "input_tokens",
+               "output_tokens", "group")  # fmt: skip
+    parts = []
+    for place, rows in enumerate((slice(at), slice(at, None))):
+        kept = {name: getattr(results, name)[rows] for name in columns}
+        refusals = {
+            number - at * place: reason
+            for number, reason in results.refusals.items()
+            if (number >= at) == place
+        }
+        idle = {} if place else dict(busy_s=np.zeros(2), steps=np.zeros(2, int))
+        nothing = {} if place else dict(sent_bytes=np.zeros(2), copied_blocks=0)
+        parts.append(replace(results, **kept, refusals=refusals, **idle, **nothing))
+    return parts
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_figures_of_parts_in_a_file_are_those_of_the_whole(results: Results, at: int) -> None:
+    whole = figures(results, scenario())
+    filed = ResultsFile(iter(split(results, at)))
+    in_parts = figures(filed, scenario())
+    assert in_parts.keys() == whole.keys()
+    for name, value in whole.items():
+        if isinstance(value, dict) and "mean" in value:
+            assert in_parts[name].pop("mean") == pytest.approx(value.pop("mean"))
+        assert in_parts[name] == value, name
+    for objective in ("ttft_s", "tbt_s"):
+        seconds = [0.1, 0.3, 1.0, 3.0]
+        assert attainment(filed, objective, seconds) == attainment(results, objective, seconds)
+
+
+def test_parts_are_joined(results: Results) -> None:
+    joined = Results.joined(split(results, 2))
+    assert joined.refusals == results.refusals and joined.copied_blocks == 2
+    np.testing.assert_array_equal(joined.end_s, results.end_s)
+    np.testing.assert_array_equal(joined.busy_s, results.busy_s)
+
+
+def test_a_file_of_results_is_gone_through_at_two_places_at_a_time(results: Results) -> None:
+    filed = ResultsFile(split(results, 1))
+    pairs = list(zip(filed.parts(), filed.parts(), strict=True))
+    assert [len(one.arrival_s) for one, _ in pairs] == [1, 3]
+    assert all((one.group == other.group).all() for one, other in pairs)

@@ -46,7 +46,7 @@ def run(name: str = "one", **changes: object) -> Run:
         steps=np.array([10, 4]),
         sent_bytes=np.array([0.0, 7.0]),
         copied_blocks=2,
-        tier_bytes={tier: np.ones((2, 2)) for tier in TIERS},
+        tier_bytes=np.ones((2, len(TIERS), 2)),
         lost_blocks=0,
     )
     results = replace(results, **changes)

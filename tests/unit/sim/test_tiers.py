@@ -230,7 +230,7 @@ def test_policies_count_on_the_store():
     shared = simulated(trace, "random", ["both"] * 4, pages=400, copies=False, store=store)
     assert shared.hit_ratio > alone.hit_ratio + 0.1
     assert shared.hit_tokens["store"] > 0 == alone.hit_tokens["store"]
-    assert shared.tier_bytes["store"][:, 1].min() > 0
+    assert shared.tier_bytes[:, TIERS.index("store"), 1].min() > 0
 
 
 def test_bad_tiers_are_refused():

@@ -221,6 +221,21 @@ def test_noise_has_a_mean_of_one_and_its_own_draws():
     assert not np.array_equal(took_s[first["slot"] == 0], took_s[first["slot"] == 1])
 
 
+def test_long_answers_look_back_at_steps_that_others_do_not_need():
+    """Ends of steps are forgotten once some thousand are kept, but for those of long answers."""
+    roomy = instance(noise=0.3, num_pages=8000)
+    drawn = [Drawn(0, 4, 14_000), *(Drawn(10.0 * i, 4, 5) for i in range(1, 1500))]
+    world = run([roomy], drawn)
+    outcomes, steps = world.outcomes(), world.steps()
+    for number in (0, 700, 1499):
+        mine = steps[(steps["request"] == number) & (steps["samples"] > 0)]
+        gaps = np.diff(np.sort(mine["end_s"])).tolist()
+        outcome = outcomes[outcomes["request"] == number][0]
+        assert len(gaps) == drawn[number].output - 1
+        assert math.isclose(outcome["tbt_s"], tbt_s(gaps), rel_tol=1e-6)
+        assert math.isclose(outcome["longest_gap_s"], max(gaps), rel_tol=1e-6)
+
+
 @pytest.mark.parametrize("bytes_per_s", [1e6, 5.0])
 def test_keys_and_values_stream_behind_the_computing(bytes_per_s):
     """What is left of them when the last layer is computed goes at the end."""

@@ -38,7 +38,7 @@ class AzureFormat(TraceFormat):
 
     is_header = recognises
 
-    def parse(self, lines: Sequence[bytes]) -> Trace:
+    def parse(self, lines: Sequence[bytes], *, more: bool) -> Trace:
         """See `TraceFormat`."""
         rows = parse_all(lines, _row)
         times = np.array([row[0] for row in rows], "datetime64[ns]")

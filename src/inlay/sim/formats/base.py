@@ -37,8 +37,13 @@ class TraceFormat(ABC):
         return False
 
     @abstractmethod
-    def parse(self, lines: Sequence[bytes]) -> Trace:
+    def parse(self, lines: Sequence[bytes], *, more: bool) -> Trace:
         """The requests of the next lines, one each; times go on from those before.
+
+        Args:
+            lines: at least one.
+            more: whether others follow. A format whose lines are not sorted may keep some of the
+                requests, but not all, until then.
 
         Raises:
             TraceError: `request` is the place of the wrong one in `lines`.
