@@ -53,9 +53,9 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_tiny_model(folder / "model", dtype="bfloat16", **run.workload["random"])
-        cache = {"pages": _pages(run, arrivals)}
+        engine = {"scheduler": run.workload["scheduler"], "cache": {"pages": _pages(run, arrivals)}}
         for deployment, wanted in loads.items():
-            with running(model, folder, ROLES[deployment], cache=cache) as fleet:
+            with running(model, folder, ROLES[deployment], **engine) as fleet:
                 bench = _Bench(run, fleet, deployment, arrivals)
                 for load in wanted:
                     yield from bench.compare(load)
