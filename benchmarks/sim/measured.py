@@ -3,6 +3,8 @@
 How long steps take is what `inlay calibrate` finds. What is in front of the instances, which are
 the dispatcher, HTTP and the load generator, is found by requests one after the other: what their
 first tokens take beside the steps, and what all of it takes of the cores.
+
+Shapes: `R` requests.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.cluster.capacity import unloaded
 from benchmarks.cluster.figures import ttft_s
-from benchmarks.cluster.workloads import Arrival, random_prompt
+from benchmarks.cluster.workloads import PAGE_TOKENS, Arrival, random_prompt
 from inlay.cluster.calibrate import Calibration, calibrate
 from inlay.cluster.chooser import timing_kind
 from inlay.cluster.control import Member
@@ -26,6 +28,7 @@ from inlay.cluster.setup import DISPATCHER
 from inlay.core.instance_messages import InstanceInfo
 from inlay.core.instance_socket import connect_instance
 from inlay.sim.measured_time import Fit, read_calibration
+from inlay.sim.results import Results
 from inlay.sim.step_time import StepTime
 from tests.support.cluster import SECRET
 
@@ -53,12 +56,19 @@ class Front:
 
     Attributes:
         delay_s, token_s: that it adds to a first token, and more for each token of the prompt.
+        divided_s: more where one instance computes the prompt for another.
         core_s: of all cores, for each request.
     """
 
     delay_s: float
     token_s: float
+    divided_s: float
     core_s: float
+
+    def delays_s(self, tokens_R: Floats, divided_R: NDArray[np.bool_]) -> Floats:
+        """What it adds to first tokens."""
+        added_s: Floats = self.delay_s + self.token_s * tokens_R + self.divided_s * divided_R
+        return added_s
 
 
 def steps(members: Sequence[Member], folder: Path, budget_s: float) -> Steps:
@@ -103,27 +113,49 @@ def slower(fit: Fit, times: float) -> Fit:
 def front(
     url: str,
     arrivals: Sequence[Arrival],
+    chunk: int,
     seed: int,
-    expected: Callable[[Sequence[Arrival]], Floats],
+    expected: Callable[[Sequence[Arrival]], Results],
 ) -> Front:
-    """Ask for prompts of these lengths that nobody has seen, one after the other.
+    """Ask for prompts of these lengths, one after the other, and each at once again.
+
+    The second time next to nothing is computed, so that what is in front is most of what the first
+    token takes. So it is with prompts just long enough to be divided.
 
     Args:
-        expected: what each first token takes where nothing is in front.
+        chunk: longest prompts that are not divided, in tokens.
+        expected: what a simulation says of requests, far apart, where nothing is in front.
     """
     draw = random.Random(seed)
     fresh = [replace(one, prompt=random_prompt(draw, len(one.prompt))) for one in arrivals]
     own = psutil.Process()
     processes = [own, *(one for one in own.children() if DISPATCHER in one.cmdline())]
     before_s = _core_s(processes)
-    records = unloaded(url, fresh)
-    core_s = (_core_s(processes) - before_s) / len(fresh)
-    delay_R = np.array([ttft_s(record) for record in records]) - expected(fresh)
-    tokens_R = np.array([len(one.prompt) for one in fresh])
-    token_s, delay_s = np.polyfit(tokens_R, delay_R, 1)
-    if token_s < 0:
-        token_s, delay_s = 0.0, delay_R.mean()
-    return Front(delay_s=float(delay_s), token_s=float(token_s), core_s=core_s)
+    tokens_R, _, more_R = _added(url, [one for one in fresh for _ in range(2)], expected)
+    core_s = (_core_s(processes) - before_s) / len(more_R)
+    token_s, delay_s = np.polyfit(tokens_R[1::2], more_R[1::2], 1)
+    known = Front(delay_s=float(delay_s), token_s=float(token_s), divided_s=0.0, core_s=core_s)
+    longer = [replace(one, prompt=random_prompt(draw, chunk + 2 * PAGE_TOKENS)) for one in fresh]
+    tokens_R, divided_R, more_R = _added(url, longer, expected)
+    if not divided_R.any():
+        return known
+    rest_R = more_R - known.delays_s(tokens_R, np.zeros(len(tokens_R), bool))
+    return replace(known, divided_s=float(np.median(rest_R[divided_R])))
+
+
+def _added(
+    url: str, arrivals: Sequence[Arrival], expected: Callable[[Sequence[Arrival]], Results]
+) -> tuple[Floats, NDArray[np.bool_], Floats]:
+    """Of requests one after the other: tokens, whether they are divided, and what their first
+    tokens took more than a simulation says.
+    """
+    results = expected(arrivals)
+    ttft_R = np.array([ttft_s(record) for record in unloaded(url, arrivals)])
+    return (
+        results.input_tokens.astype(np.float64),
+        results.prefill != results.decode,
+        ttft_R - results.ttft_s,
+    )
 
 
 async def _calibrations(members: Sequence[Member], budget_s: float) -> list[Calibration]:

@@ -51,7 +51,8 @@ def figures(
     for _ in range(_ROUNDS if len(beside_I) > 1 else 1):
         results = _run(deployment, steps, _shared(deployment, steps, others, beside_I), arrivals)
         beside_I = np.minimum(results.busy_s / results.duration_s, 1.0)[::-1]
-    ttft_s = results.ttft_s + front.delay_s + front.token_s * results.input_tokens
+    divided_R = results.prefill != results.decode
+    ttft_s = results.ttft_s + front.delays_s(results.input_tokens.astype(np.float64), divided_R)
     return {
         "mean_ttft_s": float(ttft_s.mean()),
         "p90_ttft_s": float(np.percentile(ttft_s, 90)),
@@ -61,11 +62,10 @@ def figures(
     }
 
 
-def alone_s(deployment: Deployment, steps: Steps, arrivals: Sequence[Arrival]) -> Floats:
-    """Seconds to first tokens of one request after the other, with nothing in front."""
-    apart = [replace(one, time_s=60.0 * number) for number, one in enumerate(arrivals)]
-    fits = [steps.alone] * len(deployment.roles)
-    return _run(deployment, steps, fits, apart).ttft_s
+def apart(deployment: Deployment, steps: Steps, arrivals: Sequence[Arrival]) -> Results:
+    """One request long after the other, with nothing in front."""
+    alone = [replace(one, time_s=60.0 * number) for number, one in enumerate(arrivals)]
+    return _run(deployment, steps, [steps.alone] * len(deployment.roles), alone)
 
 
 def _shared(deployment: Deployment, steps: Steps, others: float, beside_I: Floats) -> list[Fit]:

@@ -117,13 +117,13 @@ class _Bench:
         return self._fleet.dispatcher(self._deployment.policy, timing=str(self._timing))
 
     def _measured_front(self) -> Front:
-        some = self._arrivals[: self._run.workload["unloaded_requests"]]
         with self._dispatcher() as url:
             return front(
                 url,
-                some,
+                self._arrivals[: self._run.workload["unloaded_requests"]],
+                self._steps.info.prefill_chunk,
                 self._run.seeds[0],
-                lambda fresh: predicted.alone_s(self._deployment, self._steps, fresh),
+                lambda asked: predicted.apart(self._deployment, self._steps, asked),
             )
 
     def _simulated(self, measured: Steps, arrivals: Sequence[Arrival]) -> Figures:

@@ -1,5 +1,7 @@
 """What `sim/validity` makes of measurements, before anything is measured."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from tests.unit.cluster.instance_stand_in import ENGINE, NAMESPACE
 pytest.importorskip("inlay._native")
 
 FORM = (1e-3, 1e-4, 1e-9, 1e-3, 1e-4, 1e-8)
-NOTHING = Front(delay_s=0.0, token_s=0.0, core_s=0.0)
+NOTHING = Front(delay_s=0.0, token_s=0.0, divided_s=0.0, core_s=0.0)
 
 
 def steps(together: float = 1.0) -> Steps:
@@ -54,7 +56,7 @@ def test_what_is_in_front_delays_first_tokens_and_nothing_else() -> None:
     one = Deployment(roles=("both",), policy="inlay", cores=2)
     bare = predicted.figures(one, steps(), NOTHING, arrivals())
     behind = predicted.figures(
-        one, steps(), Front(delay_s=0.01, token_s=1e-4, core_s=0.001), arrivals()
+        one, steps(), replace(NOTHING, delay_s=0.01, token_s=1e-4, core_s=0.001), arrivals()
     )
     assert behind["mean_ttft_s"] - bare["mean_ttft_s"] == pytest.approx(0.043)
     assert behind["busy_s"] == bare["busy_s"]
@@ -65,7 +67,7 @@ def test_what_is_in_front_delays_first_tokens_and_nothing_else() -> None:
 
 def test_who_shares_cores_is_slower_while_others_compute() -> None:
     pair = Deployment(roles=("prefill", "decode"), policy="round_robin", cores=2)
-    busy = Front(delay_s=0.0, token_s=0.0, core_s=0.05)  # half a core at 10 a second
+    busy = replace(NOTHING, core_s=0.05)  # half a core at 10 a second
     apart, beside, crowded = (
         predicted.figures(pair, each, front, arrivals())["busy_s"]
         for each, front in ((steps(), NOTHING), (steps(1.5), NOTHING), (steps(), busy))
