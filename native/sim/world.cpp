@@ -368,9 +368,12 @@ std::vector<KeptChunk> World::take_steps() { return std::exchange(kept_, {}); }
 
 void World::keep(uint16_t slot) {
   const Place& here = place(slot);
-  for (const Chunk& chunk : here.instance.chunks())
-    kept_.push_back({here.instance.num_steps() - 1, here.start_s, now_s_, chunk.sequence->request,
-                     slot, chunk.start, chunk.stop, chunk.samples() && !chunk.sequence->gone});
+  for (const Chunk& chunk : here.instance.chunks()) {
+    const Sequence& sequence = *chunk.sequence;
+    const bool puts_out = sequence.output_tokens != 0 && !sequence.sends && !sequence.gone;
+    kept_.push_back({here.instance.num_steps() - 1, here.start_s, now_s_, sequence.request, slot,
+                     chunk.start, chunk.stop, chunk.samples() && puts_out});
+  }
 }
 
 void World::audit() const {

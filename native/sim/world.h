@@ -104,7 +104,7 @@ struct KeptChunk {
   uint32_t slot = 0;
   uint32_t start = 0;
   uint32_t stop = 0;
-  uint32_t decoding = 0;  // 1 where it samples
+  uint32_t samples = 0;  // 1 where a token of its output came
 };
 
 class World {

@@ -93,6 +93,22 @@ def rows_of(samples: Sequence[StepSample]) -> list[tuple[int, int, int, int, flo
     ]
 
 
+def relative_fit(x_SF: NDArray[np.float64], seconds_S: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The coefficients, none below 0, with the least squares of relative errors.
+
+    Args:
+        seconds_S: above 0.
+    """
+    scaled_SF = x_SF / seconds_S[:, None]
+    free = np.ones(x_SF.shape[1], bool)
+    while True:
+        fit_F = np.zeros(len(free))
+        fit_F[free] = np.linalg.lstsq(scaled_SF[:, free], np.ones(len(x_SF)), rcond=None)[0]
+        if (fit_F >= 0).all():
+            return fit_F
+        free &= fit_F > 0
+
+
 class TimingModel:
     """Timing of one kind of instance: a model on some hardware.
 

@@ -82,7 +82,7 @@ class Simulation:
                 self._add(kind, timings)
         self._agenda = Agenda()
         self._lost: dict[int, list[tuple[int, int]]] = {}  # by slot: requests, and their tokens
-        for loss in scenario.losses:
+        for loss in sorted(scenario.losses, key=lambda loss: (loss.at_s, loss.slot)):
             self._agenda.at(loss.at_s, partial(self._lose, loss))
         for change in scenario.role_changes:
             self._agenda.at(change.at_s + scenario.news_delay_s, partial(self._change_role, change))

@@ -55,7 +55,8 @@ CHUNK = np.dtype(
         ("samples", np.uint32),
     ]
 )
-"""Tokens start..stop of a request, computed in a step of a slot; see `World.keep_steps`."""
+"""Tokens start..stop of a request, computed in a step of a slot, and whether a token of its output
+came of them; see `World.keep_steps`."""
 
 _WRITES: tuple[WriteWhen, ...] = ("through", "second_hit", "evict")
 _FIRST, _FINISHED, _REPORT, _COPIED, _NOT_COPIED, _SENDING, _SENT = range(7)
