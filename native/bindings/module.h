@@ -24,6 +24,7 @@ void register_token_ids(nanobind::module_& kernels);
 void register_block_hash(nanobind::module_& block_hash);
 void register_cluster_prefix_index(nanobind::module_& cluster);
 void register_sim(nanobind::module_& sim);
+void register_sim_rails(nanobind::module_& sim);
 void register_transfer(nanobind::module_& transfer);
 void register_transfer_policy(nanobind::module_& transfer_policy);
 
