@@ -21,7 +21,8 @@ void require_not_negative(const char* name, double value) {
 
 }  // namespace
 
-Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot)
+Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot, Tier* store,
+                   const double& now_s)
     : config_(config),
       seed_(seed),
       slot_(slot),
@@ -36,6 +37,10 @@ Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot)
     throw ArgumentError("experts_per_token: must be at most experts (" +
                         std::to_string(config.experts) + "), got " +
                         std::to_string(config.experts_per_token));
+  if (config.tiers.host.blocks == 0 && config.tiers.disk.blocks == 0 && store == nullptr) return;
+  tiers_ = std::make_unique<Tiers>(config.tiers, cache_, config.token_bytes * config.page_tokens,
+                                   store, now_s);
+  scheduler_.use(&tiers_->loader());
 }
 
 double Instance::begin() {
@@ -79,6 +84,7 @@ double Instance::step_seconds() {
 }
 
 std::span<const Chunk> Instance::end(double now_s) {
+  if (tiers_ != nullptr) tiers_->costs().observe_prefill(step_.prefill_tokens, step_.seconds);
   log_.ended(now_s);
   return std::exchange(chunks_, {});
 }
@@ -107,6 +113,11 @@ Load Instance::load() const {
   }
   load.pages_free = cache_.num_free();
   load.pages_cached = cache_.num_idle();
+  if (tiers_ == nullptr) return load;
+  load.prefill_tokens -= std::min(load.prefill_tokens, tiers_->loader().coming_tokens());
+  if (!tiers_->has_store()) return load;
+  load.find_s = tiers_->costs().find_s();
+  load.load_block_s = tiers_->costs().load_s(1.0);
   return load;
 }
 

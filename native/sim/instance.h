@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "sequence.h"
 #include "step_log.h"
 #include "step_time.h"
+#include "tiers.h"
 
 namespace inlay::sim {
 
@@ -25,6 +27,7 @@ struct InstanceConfig {
   uint32_t layers = 1;
   double out_bytes_per_s = 0.0;  // of its links; 0: it has none
   double in_bytes_per_s = 0.0;
+  TiersConfig tiers;
 };
 
 // One step, as in core.instance_messages.
@@ -45,16 +48,23 @@ struct Load {
   uint64_t context_tokens = 0;
   uint32_t pages_free = 0;
   uint32_t pages_cached = 0;
+  double find_s = -1.0;  // to ask the store, and to load a block from it; -1: there is none
+  double load_block_s = -1.0;
 };
 
 class Instance {
  public:
-  Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot);
+  // `store`: that it shares with others, or null; `now_s`: the time, whenever something is called.
+  Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot, Tier* store,
+           const double& now_s);
 
   const InstanceConfig& config() const { return config_; }
   PageCache& cache() { return cache_; }
   Scheduler& scheduler() { return scheduler_; }
   StepLog& log() { return log_; }
+  // Behind the device; null: there are none.
+  Tiers* tiers() { return tiers_.get(); }
+  const Tiers* tiers() const { return tiers_.get(); }
 
   // Begins a step and returns its seconds; 0 where nothing can run.
   double begin();
@@ -80,6 +90,7 @@ class Instance {
   uint64_t slot_;
   PageCache cache_;
   Scheduler scheduler_;
+  std::unique_ptr<Tiers> tiers_;
   StepLog log_;
   std::span<const Chunk> chunks_;
   StepSample step_;

@@ -36,13 +36,22 @@ void World::tell_blocks(uint16_t slot) {
   tell(std::move(news));
 }
 
-void World::deliver(double until_s, cluster::PrefixIndex* index) {
+void World::tell_store_blocks() {
+  if (!store_ || store_->changes().empty()) return;
+  News news;
+  news.kind = News::kStoreBlocks;
+  news.changes = std::exchange(store_->changes(), {});
+  tell(std::move(news));
+}
+
+void World::deliver(double until_s, cluster::PrefixIndex* instances, cluster::PrefixIndex* store) {
   for (; !said_.empty() && said_.front().heard_s <= until_s; said_.pop_front()) {
     News& news = said_.front();
-    if (news.kind != News::kBlocks) {
+    if (news.kind != News::kBlocks && news.kind != News::kStoreBlocks) {
       hear(std::move(news));
       continue;
     }
+    cluster::PrefixIndex* index = news.kind == News::kBlocks ? instances : store;
     if (index == nullptr) continue;
     const std::vector<BlockChange>& changes = news.changes;
     for (std::size_t i = 0; i < changes.size();) {

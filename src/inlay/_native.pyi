@@ -327,6 +327,7 @@ class sim:
             come_timeout_s: float,
             copy_timeout_s: float,
             samples: bool,
+            store: tuple[int, float, float, float, str] | None,
         ) -> None: ...
         def add(
             self,
@@ -344,8 +345,16 @@ class sim:
             layers: int,
             out_bytes_per_s: float,
             in_bytes_per_s: float,
+            host: tuple[int, float, float, float, str] | None,
+            disk: tuple[int, float, float, float, str] | None,
+            write: int,
         ) -> int: ...
-        def advance(self, until_s: float, index: cluster.PrefixIndex | None) -> bool: ...
+        def advance(
+            self,
+            until_s: float,
+            index: cluster.PrefixIndex | None,
+            store_index: cluster.PrefixIndex | None,
+        ) -> bool: ...
         def submit(
             self,
             request: int,
@@ -369,6 +378,8 @@ class sim:
         def busy_s(self, slot: int) -> float: ...
         def num_steps(self, slot: int) -> int: ...
         def sent_bytes(self, slot: int) -> float: ...
+        def tier_blocks(self, slot: int, tier: int) -> tuple[int, int]: ...
+        def lost_blocks(self, slot: int) -> int: ...
         @property
         def now_s(self) -> float: ...
         @property

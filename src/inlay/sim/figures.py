@@ -61,6 +61,8 @@ def figures(results: Results, scenario: Scenario, *, years: float = YEARS) -> di
         "preemptions": int(results.preemptions[done_R].sum()),
         "copied_blocks": results.copied_blocks,
         "sent_bytes": float(results.sent_bytes.sum()),
+        "tiers": _tiers(results),
+        "lost_blocks": results.lost_blocks,
         "gpu_seconds": sum(kind.count * kind.gpus for kind in scenario.kinds) * span_s,
         "price_usd": usd,
         "usd_per_million_tokens": None
@@ -105,6 +107,19 @@ def _classes(results: Results, scenario: Scenario) -> dict[str, dict[str, float]
 def _kept(results: Results, slo: SloClass, mine_R: NDArray[np.bool_]) -> dict[str, float]:
     kept = int((results.meets(slo) & mine_R).sum())
     return {"requests": int(mine_R.sum()), "kept": kept, "share": kept / int(mine_R.sum())}
+
+
+def _tiers(results: Results) -> dict[str, dict[str, float]]:
+    """By tier, the nearest first: hits, and what was read there and written."""
+    tokens = int(results.input_tokens[results.finished].sum())
+    found = {}
+    for name, hits in results.hit_tokens.items():
+        one: dict[str, float] = {"hit_tokens": hits, "hit_ratio": hits / tokens if tokens else 0.0}
+        if name in results.tier_bytes:
+            read, written = results.tier_bytes[name].sum(axis=0).tolist()
+            one |= {"read_bytes": read, "written_bytes": written}
+        found[name] = one
+    return found
 
 
 def _price_usd(kinds: Sequence[Kind]) -> float | None:

@@ -3,12 +3,14 @@
 Shapes: `R` requests, `S` slots.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inlay.cluster.slo import SloClass
+from inlay.sim.tier import TIERS, TierName
 
 Floats = NDArray[np.float64]
 
@@ -21,6 +23,8 @@ class Results:
         arrival_s, first_s, end_s: (R,), seconds of the trace.
         tbt_s, longest_gap_s: (R,), mean of the worst tenth of a request's gaps, and the longest.
         cached_tokens: (R,), of the prompt, that were not computed.
+        host_tokens, disk_tokens, store_tokens: (R,), of them, those that were loaded from there; the
+            rest was on the device.
         preemptions: (R,), at an instance, and by admission for others.
         prefill, decode: (R,), slots.
         expected_ttft_s: (R,), as the first decision had it; not a number where there was none.
@@ -29,6 +33,8 @@ class Results:
         group: (R,), index into `groups`, of the trace.
         busy_s, steps, sent_bytes: (S,), what instances did.
         copied_blocks: that instances gave each other because a decision asked for it.
+        tier_bytes: (S, 2), by tier: what instances read from it, and what they wrote to it.
+        lost_blocks: that were to be copied to tiers and had to go before.
     """
 
     arrival_s: Floats
@@ -37,6 +43,9 @@ class Results:
     tbt_s: Floats
     longest_gap_s: Floats
     cached_tokens: NDArray[np.int64]
+    host_tokens: NDArray[np.int64]
+    disk_tokens: NDArray[np.int64]
+    store_tokens: NDArray[np.int64]
     preemptions: NDArray[np.int64]
     prefill: NDArray[np.int64]
     decode: NDArray[np.int64]
@@ -50,6 +59,8 @@ class Results:
     steps: NDArray[np.int64]
     sent_bytes: Floats
     copied_blocks: int
+    tier_bytes: Mapping[TierName, Floats]
+    lost_blocks: int
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -66,6 +77,13 @@ class Results:
         """Share of the prompt tokens of finished requests that were not computed."""
         tokens = int(self.input_tokens[self.finished].sum())
         return float(self.cached_tokens[self.finished].sum()) / tokens if tokens else 0.0
+
+    @property
+    def hit_tokens(self) -> dict[str, int]:
+        """Prompt tokens of finished requests that were not computed, by the tier that had them."""
+        done_R = self.finished
+        loaded = {tier: int(getattr(self, f"{tier}_tokens")[done_R].sum()) for tier in TIERS}
+        return {"device": int(self.cached_tokens[done_R].sum()) - sum(loaded.values()), **loaded}
 
     def meets(self, slo: SloClass) -> NDArray[np.bool_]:
         """Requests that finished and kept all of these objectives, (R,)."""

@@ -20,6 +20,7 @@ from inlay.cluster.decision import RequestView
 from inlay.cluster.policies import make_policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
+from inlay.cluster.store_index import StoreIndex
 from inlay.cluster.timing import TimingModel, TransferModel
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
@@ -29,6 +30,7 @@ from inlay.sim.copies import Copies
 from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.step_time import StepTime, calibrated
+from inlay.sim.tier import TIERS
 from inlay.sim.trace import Trace
 from inlay.sim.world import (
     DIGEST_BYTES,
@@ -60,6 +62,7 @@ class Simulation:
         self._policy = make_policy(scenario.policy, scenario.policy_options, seed=scenario.seed)
         self._chooses = Admission(self._policy, scenario.admission, scenario.weights)
         self.index = PrefixIndex()
+        self._store = None if scenario.store is None else StoreIndex()
         self.world = World(
             seed=scenario.seed,
             index=self.index,
@@ -67,6 +70,9 @@ class Simulation:
             news_delay_s=scenario.news_delay_s,
             link_latency_s=scenario.link_latency_s,
             samples=scenario.learn,
+            store=scenario.store,
+            store_index=self._store,
+            page_tokens=scenario.page_tokens,
         )
         token_bytes = max(kind.instance.token_bytes for kind in scenario.kinds)
         self.state = ClusterState(
@@ -199,6 +205,9 @@ class Simulation:
         """Send a request where it is best, unless it is refused or waits for a copy."""
         view = asked.view
         matches_S = self.index.match(view.digests, now_s)
+        if self._store is not None:
+            blocks = self._store.match(view.digests)
+            view = msgspec.structs.replace(view, store_blocks=blocks)
         # What has begun is not refused: its client has had a part of the answer.
         chooses = self._policy if asked.begun else self._chooses
         decision = chooses.choose(view, matches_S, self.state, now_s)
@@ -354,4 +363,9 @@ class Simulation:
             steps=np.array([self.world.num_steps(slot) for slot in slots]),
             sent_bytes=np.array([self.world.sent_bytes(slot) for slot in slots]),
             copied_blocks=self._copies.copied_blocks,
+            tier_bytes={
+                tier: np.array([self.world.tier_bytes(slot, tier) for slot in slots])
+                for tier in TIERS
+            },
+            lost_blocks=sum(self.world.lost_blocks(slot) for slot in slots),
         )

@@ -26,6 +26,9 @@ def results() -> Results:
         tbt_s=np.array([0.3, NAN, 0.1, 0.0]),
         longest_gap_s=np.array([0.4, NAN, 0.1, 0.0]),
         cached_tokens=np.array([0, -1, 50, 100]),
+        host_tokens=np.array([0, -1, 20, 30]),
+        disk_tokens=np.array([0, -1, 0, 10]),
+        store_tokens=np.array([0, -1, 0, 50]),
         preemptions=np.array([1, -1, 0, 0]),
         prefill=np.array([0, -1, 1, 1]),
         decode=np.array([0, -1, 1, 1]),
@@ -39,6 +42,12 @@ def results() -> Results:
         steps=np.array([10, 4]),
         sent_bytes=np.array([0.0, 7.0]),
         copied_blocks=2,
+        tier_bytes={
+            "host": np.array([[1.0, 2.0], [3.0, 4.0]]),
+            "disk": np.zeros((2, 2)),
+            "store": np.array([[0.0, 5.0], [0.0, 5.0]]),
+        },
+        lost_blocks=7,
     )
 
 
@@ -74,6 +83,12 @@ def test_figures_by_hand(results: Results) -> None:
     assert found["usd_per_million_tokens"] == pytest.approx(2000 * 6 / year_s / 318 * 1e6)
     assert found["instances"]["all"]["busy_share"] == pytest.approx(2.25 / 6)
     assert found["instances"]["all"]["steps"] == 14
+    tiers = found["tiers"]
+    hits = {name: tier["hit_tokens"] for name, tier in tiers.items()}
+    assert hits == {"device": 40, "host": 50, "disk": 10, "store": 50}
+    assert tiers["host"]["hit_ratio"] == pytest.approx(50 / 300)
+    assert (tiers["host"]["read_bytes"], tiers["host"]["written_bytes"]) == (4, 6)
+    assert "read_bytes" not in tiers["device"] and found["lost_blocks"] == 7
 
 
 def test_a_price_that_nobody_knows(results: Results) -> None:

@@ -14,6 +14,7 @@ from inlay.sim.report.run import Run
 from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime
+from inlay.sim.tier import TIERS
 from inlay.sim.world import InstanceConfig
 
 INSTANCE = InstanceConfig(step_time=StepTime.fitted([1e-3] * 6), num_pages=100)
@@ -29,6 +30,9 @@ def run(name: str = "one", **changes: object) -> Run:
         tbt_s=np.array([0.3, NAN, 0.1, 0.0]),
         longest_gap_s=np.array([0.4, NAN, 0.1, 0.0]),
         cached_tokens=np.array([0, -1, 50, 100]),
+        host_tokens=np.array([0, -1, 20, 30]),
+        disk_tokens=np.array([0, -1, 0, 0]),
+        store_tokens=np.array([0, -1, 0, 50]),
         preemptions=np.array([1, -1, 0, 0]),
         prefill=np.array([0, -1, 1, 1]),
         decode=np.array([0, -1, 1, 1]),
@@ -42,6 +46,8 @@ def run(name: str = "one", **changes: object) -> Run:
         steps=np.array([10, 4]),
         sent_bytes=np.array([0.0, 7.0]),
         copied_blocks=2,
+        tier_bytes={tier: np.ones((2, 2)) for tier in TIERS},
+        lost_blocks=0,
     )
     results = replace(results, **changes)
     kind = Kind(instance=INSTANCE, name="all", count=2, assumed=True)
