@@ -10,6 +10,11 @@ from rich.text import Text
 Record = Mapping[str, Any]
 
 _MOST_LOST = 8
+_TITLES = {
+    "cost": "Cheapest fleets that keep the objectives of",
+    "throughput": "Fleets within the budget that keep the objectives at the highest rates, of",
+    "ttft": "Fleets within the budget with the earliest first tokens that keep the objectives of",
+}
 
 
 def print_fleets(console: Console, found: Record) -> None:
@@ -17,14 +22,15 @@ def print_fleets(console: Console, found: Record) -> None:
     plans = found["plans"]
     if plans:
         table = _table(
-            f"Cheapest fleets that keep the objectives of {found['attain']:.0%} (simulated)",
-            ("fleet", "GPUs", "USD", "kept", "TTFT p90", "TBT p90", "USD/M tokens"),
+            f"{_TITLES[found['optimize']]} {found['attain']:.0%} (simulated)",
+            ("fleet", "GPUs", "USD", "rate", "kept", "TTFT p90", "TBT p90", "USD/M tokens"),
         )
         for plan in plans:
             table.add_row(
                 plan["fleet"],
                 f"{plan['gpus']}",
                 f"{plan['price_usd']:,.0f}",
+                f"{plan['rate']:.2f} x",
                 f"{plan['kept']:.1%}",
                 _seconds(plan["ttft_s"]),
                 _seconds(plan["tbt_s"]),

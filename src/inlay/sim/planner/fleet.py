@@ -9,6 +9,7 @@ from inlay.sim.planner.candidates import Candidate
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.trace import Trace
+from inlay.sim.transform import scale_rate
 
 Mix = tuple[Candidate, ...]
 """One candidate for both phases, or one for prefill and one for decode."""
@@ -89,28 +90,31 @@ class Attempt:
     """A fleet that was simulated.
 
     Attributes:
+        rate: of requests, times the trace's own.
         kept: share of the requests that kept all objectives.
         ttft_kept, tbt_kept: that kept the first, and those of gaps.
         figures: of `sim.figures`.
     """
 
     fleet: Fleet
+    rate: float
     kept: float
     ttft_kept: float
     tbt_kept: float
     figures: Mapping[str, object]
 
 
-def simulate(fleet: Fleet, trace: Trace, slo: SloClass) -> Attempt:
-    """Replay a trace on a fleet.
+def simulate(fleet: Fleet, trace: Trace, slo: SloClass, rate: float = 1.0) -> Attempt:
+    """Replay a trace on a fleet, so many times as fast.
 
     Cost: that of a simulation, seconds for ten thousand requests.
     """
     scenario = fleet.scenario(slo)
-    results = Simulation(scenario).run(trace)
+    results = Simulation(scenario).run(trace if rate == 1.0 else scale_rate(trace, rate))
     gaps = results.finished & (results.tbt_s <= slo.tbt_s) & (results.longest_gap_s <= slo.itl_s)
     return Attempt(
         fleet=fleet,
+        rate=rate,
         kept=float(results.meets(slo).mean()),
         ttft_kept=float((results.finished & (results.ttft_s <= slo.ttft_s)).mean()),
         tbt_kept=float(gaps.mean()),
@@ -119,13 +123,13 @@ def simulate(fleet: Fleet, trace: Trace, slo: SloClass) -> Attempt:
 
 
 def neighbours(best: Attempt, trace: Trace, slo: SloClass) -> list[Attempt]:
-    """What one instance more, and one less, of each group would come to.
+    """What one instance more, and one less, of each group would come to, at the same rate.
 
     Cost: a simulation of each, four at most.
     """
     fleet = best.fleet
     return [
-        simulate(fleet.more(place, change), trace, slo)
+        simulate(fleet.more(place, change), trace, slo, best.rate)
         for place, count in enumerate(fleet.counts)
         for change in (1, -1)
         if count + change >= 1

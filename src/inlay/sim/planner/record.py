@@ -23,10 +23,10 @@ ASSUMED = (
 def as_dict(
     found: Search, neighbours: list[Attempt], rival: Attempt | None, attain: float
 ) -> dict[str, Any]:
-    """Plans, why others lost, and what one instance more or less of the cheapest does.
+    """Plans, why others lost, and what one instance more or less of the first does.
 
     Args:
-        rival: the cheapest plan with one kind of GPU, for no more than the cheapest of all costs.
+        rival: with one kind of GPU, for no more than the first plan costs.
     """
     best = found.plans[0] if found.plans else None
     assumed = any(one.design.is_assumed for attempt in found.attempts for one in attempt.fleet.mix)
@@ -65,6 +65,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     names = ("ttft_s", "tbt_s", "usd_per_million_tokens", "hit_ratio", "goodput_per_s")
     return {
         **_fleet(attempt.fleet),
+        "rate": attempt.rate,
         "kept": attempt.kept,
         "ttft_kept": attempt.ttft_kept,
         "tbt_kept": attempt.tbt_kept,

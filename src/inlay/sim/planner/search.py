@@ -116,7 +116,7 @@ def search(
     counts = _Counts(usable)
     own: dict[Mix, dict[Candidate, int]] = {}
     last: dict[Mix, Attempt] = {}
-    mixes = list(_mixes(list(usable)))
+    mixes = list(mixes_of(list(usable)))
     queue = [(counts.fleet(mix, {}).price_usd, number) for number, mix in enumerate(mixes)]
     heapq.heapify(queue)
     while queue:
@@ -129,13 +129,13 @@ def search(
             continue
         over = counts.given_up(fleet)
         if over is not None:
-            why = f"more {over.role} instances do not help{_missed(last.get(mix), attain)}"
+            why = f"more {over.role} instances do not help{missed(last.get(mix), attain)}"
         elif price > budget_usd:
             why = (
-                f"above the budget by {price - budget_usd:,.0f} USD{_missed(last.get(mix), attain)}"
+                f"above the budget by {price - budget_usd:,.0f} USD{missed(last.get(mix), attain)}"
             )
         elif not _wanted(mix, found.plans, most):
-            why = f"costs more{_missed(last.get(mix), attain)}"
+            why = f"costs more{missed(last.get(mix), attain)}"
         else:
             told(fleet)
             attempt = last[mix] = simulate(fleet, trace, demand.slo)
@@ -143,7 +143,7 @@ def search(
             if attempt.kept >= attain:
                 found.plans.append(_trimmed(attempt, counts, trace, demand.slo, attain, found))
                 continue
-            place, shared = _to_blame(attempt, attain)
+            place, shared = to_blame(attempt, attain)
             if shared:
                 counts.not_enough(mix[place], fleet.counts[place])
             else:
@@ -171,7 +171,8 @@ def _trimmed(
     return attempt
 
 
-def _mixes(candidates: list[Candidate]) -> Iterator[Mix]:
+def mixes_of(candidates: list[Candidate]) -> Iterator[Mix]:
+    """All that a fleet may be made of."""
     for one in candidates:
         if one.role == "both":
             yield (one,)
@@ -201,7 +202,7 @@ def _wanted(mix: Mix, plans: list[Attempt], most: int) -> bool:
     return is_single(mix) and not any(is_single(plan.fleet.mix) for plan in plans)
 
 
-def _to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
+def to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
     """Which group of a fleet needs more, and whether that holds in each mix."""
     if len(attempt.fleet.mix) == 1:
         return 0, True
@@ -212,7 +213,7 @@ def _to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
     return int(attempt.tbt_kept < attempt.ttft_kept), False
 
 
-def _missed(attempt: Attempt | None, attain: float) -> str:
+def missed(attempt: Attempt | None, attain: float) -> str:
     """What the last simulation of a mix has kept."""
     if attempt is None:
         return ""
