@@ -7,7 +7,7 @@ from inlay.sim.planner.bounds import bound
 from inlay.sim.planner.budget import AIMS, Throughput, best_for, splits_of
 from inlay.sim.planner.demand import demand_of
 from inlay.sim.planner.fleet import simulate
-from inlay.sim.planner.search import Search, is_single, mixes_of
+from inlay.sim.planner.search import Search, mixes_of
 from inlay.sim.trace import Trace
 from tests.unit.sim.test_planner import ATTAIN, SLO, offered, trace
 
@@ -35,7 +35,7 @@ def best(trace: Trace) -> dict[str, Search]:
 @pytest.mark.parametrize("aim", AIMS)
 def test_plans_keep_objectives_and_budget(aim: str, best: dict[str, Search], trace: Trace) -> None:
     plans = best[aim].plans
-    assert len(plans) >= 3 and any(is_single(plan.fleet.mix) for plan in plans)
+    assert len(plans) >= 3 and any(plan.fleet.mix.is_single for plan in plans)
     for plan in plans:
         assert plan.fleet.price_usd <= BUDGET and plan.kept >= ATTAIN
         assert simulate(plan.fleet, trace, SLO, plan.rate).kept == plan.kept
@@ -52,7 +52,7 @@ def test_throughput_is_the_highest_rate_and_within_bounds(
     tried = [one for one in best["throughput"].attempts if one.fleet == first.fleet]
     assert any(first.rate < one.rate < 1.07 * first.rate and one.kept < ATTAIN for one in tried)
     demand = demand_of(trace, SLO)
-    bounds = {one: bound(one, demand, ATTAIN) for one in first.fleet.mix}
+    bounds = {one: bound(one, demand, ATTAIN) for one in first.fleet.mix.groups}
     goal = Throughput(bounds=bounds, demand=demand, trace=trace, attain=ATTAIN)
     assert first.rate <= goal.limit(first.fleet)
 
@@ -86,8 +86,9 @@ def test_splits_spend_the_budget(trace: Trace) -> None:
     demand = demand_of(trace, SLO)
     for mix in mixes_of(offered(demand, "h800", "h20")):
         fleets = list(splits_of(mix, BUDGET))
-        last = mix[-1].price_usd
-        assert all(BUDGET - last < fleet.price_usd <= BUDGET for fleet in fleets)
+        places = len(mix.groups)
+        assert all(fleet.price_usd <= BUDGET for fleet in fleets)
+        assert all(fleet.more(places - 1, 1).price_usd > BUDGET for fleet in fleets)
         assert [fleet.counts[0] for fleet in fleets] == sorted(
             {fleet.counts[0] for fleet in fleets}
         )

@@ -16,7 +16,7 @@ from inlay.sim.planner.bounds import bound
 from inlay.sim.planner.candidates import Candidate, candidates_of, machines_of
 from inlay.sim.planner.demand import Demand, demand_of
 from inlay.sim.planner.files import deployment_toml, scenario_toml
-from inlay.sim.planner.fleet import Fleet, simulate
+from inlay.sim.planner.fleet import Fleet, Mix, simulate
 from inlay.sim.planner.search import Search, rival_of, search
 from inlay.sim.scenario_file import read_scenario
 from inlay.sim.simulation import Simulation
@@ -70,7 +70,7 @@ def test_no_simulation_is_busy_for_less_than_its_bound(trace: Trace) -> None:
     demand = demand_of(trace, SloClass(ttft_s=2.0, tbt_s=10.0))
     for one in offered(demand, "h800", "h20"):
         if one.role == "both":
-            results = Simulation(Fleet((one,), (3,)).scenario(SLO)).run(trace)
+            results = Simulation(Fleet(Mix((one,)), (3,)).scenario(SLO)).run(trace)
             assert results.finished.all()
             busy_s = bound(one, demand, attain=0.01).instances * demand.decode_s
             assert 0.2 * results.busy_s.sum() < busy_s <= results.busy_s.sum()
@@ -149,8 +149,8 @@ def test_files_are_what_others_read(found: Search, trace: Trace, tmp_path: Path)
         assert sum(counts) == sum(plan.fleet.counts)
         assert deployment.slo["default"].tbt_s == SLO.tbt_s
         assert deployment.launcher == "ray"  # instances of several GPUs each
-    (one,) = found.plans[0].fleet.mix[:1]
-    file.write_text(deployment_toml(Fleet((replace(one, role="both"),), (1,)), MODEL, SLO))
+    (one,) = found.plans[0].fleet.mix.groups[:1]
+    file.write_text(deployment_toml(Fleet(Mix((replace(one, role="both"),)), (1,)), MODEL, SLO))
     assert read_deployment(file).launcher == "local"
 
 
@@ -162,13 +162,13 @@ def test_nothing_to_deploy_where_experts_are_whole(trace: Trace) -> None:
         if one.role == "both" and one.gpus == 8 and one.design.parallelism.whole_experts
     )
     with pytest.raises(ConfigError, match="whole experts is nothing that inlay up can start"):
-        deployment_toml(Fleet((whole,), (1,)), MODEL, SLO)
+        deployment_toml(Fleet(Mix((whole,)), (1,)), MODEL, SLO)
 
 
 def test_one_kind_at_the_price_of_a_mixed_fleet(found: Search, trace: Trace) -> None:
     rival = rival_of(found, trace, SLO)
     best = found.plans[0].fleet
-    if len({one.hardware for one in best.mix}) == 1:
+    if len({one.hardware for one in best.mix.groups}) == 1:
         assert rival is None
     else:
         assert rival is not None and rival.fleet.price_usd <= best.price_usd

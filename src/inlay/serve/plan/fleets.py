@@ -40,16 +40,17 @@ def print_fleets(console: Console, found: Record) -> None:
         _print_single(console, plans, found["one_kind_at_its_price"])
     if found["neighbours"]:
         table = _table(
-            "The first one with one instance more or less",
-            ("fleet", "GPUs", "USD", "kept", "per GPU", "TTFT p90", "TBT p90"),
+            "The first one with one instance, or parts that hold blocks, more or less",
+            ("fleet", "GPUs", "TB", "USD", "kept", "which is", "TTFT p90", "TBT p90"),
         )
         for near in found["neighbours"]:
             table.add_row(
                 near["fleet"],
                 f"{near['more_gpus']:+d}",
+                f"{near['more_tb']:+.1f}",
                 f"{near['more_usd']:+,.0f}",
                 f"{near['kept']:.1%}",
-                f"{100 * near['more_kept'] / abs(near['more_gpus']):+.2f} points",
+                _each(near),
                 _seconds(near["ttft_s"]),
                 _seconds(near["tbt_s"]),
             )
@@ -93,6 +94,14 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold")
     return table
+
+
+def _each(near: Record) -> str:
+    """What a GPU is worth, or where these are as many, a TB."""
+    points = 100 * near["more_kept"]
+    if near["more_gpus"]:
+        return f"{points / abs(near['more_gpus']):+.2f} points per GPU"
+    return f"{points / abs(near['more_tb']):+.2f} points per TB"
 
 
 def _seconds(spread: Mapping[str, float] | None) -> str:

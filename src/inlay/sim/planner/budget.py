@@ -17,7 +17,7 @@ from inlay.sim.planner.bounds import Bound, alone_R, bound
 from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
-from inlay.sim.planner.search import Loss, Search, is_single, missed, mixes_of, to_blame
+from inlay.sim.planner.search import Loss, Search, missed, mixes_of, to_blame
 from inlay.sim.trace import Trace
 
 Aim = Literal["throughput", "ttft"]
@@ -66,7 +66,7 @@ class Throughput:
 
     def limit(self, fleet: Fleet) -> float:
         """All instances busy all the time."""
-        groups = zip(fleet.mix, fleet.counts, strict=True)
+        groups = zip(fleet.mix.groups, fleet.counts, strict=True)
         return min(self._limit(one, count) for one, count in groups)
 
     def score(self, attempt: Attempt) -> float:
@@ -112,7 +112,7 @@ class FirstToken:
 
     def limit(self, fleet: Fleet) -> float:
         """Each prompt alone on an instance."""
-        times_R = alone_R(fleet.mix[0], self.demand)
+        times_R = alone_R(fleet.mix.groups[0], self.demand)
         return 1 / float(np.percentile(times_R, 90, method="lower"))
 
     def score(self, attempt: Attempt) -> float:
@@ -169,7 +169,7 @@ def best_for(
         if fleets := list(splits_of(mix, budget_usd)):
             splits.append(fleets)
         else:
-            least = Fleet(mix, (1,) * len(mix))
+            least = Fleet(mix, (1,) * len(mix.groups))
             over = least.price_usd - budget_usd
             found.losses.append(
                 Loss(fleet=least, reason=f"one of each is above the budget by {over:,.0f} USD")
@@ -195,15 +195,15 @@ def best_for(
 
 def splits_of(mix: Mix, budget_usd: float) -> Iterator[Fleet]:
     """All fleets of a mix that leave less of the budget than its last group's instance costs."""
-    *before, last = mix
-    if not before:
-        if count := int(budget_usd // last.price_usd):
-            yield Fleet(mix, (count,))
-        return
-    (first,) = before
-    for count in range(1, int(budget_usd // first.price_usd) + 1):
-        if rest := int((budget_usd - count * first.price_usd) // last.price_usd):
-            yield Fleet(mix, (count, rest))
+    counts = [1] * len(mix.groups)
+    while Fleet(mix, tuple(counts)).price_usd <= budget_usd:
+        last = counts[-1]
+        while Fleet(mix, (*counts[:-1], last + 1)).price_usd <= budget_usd:
+            last += 1
+        yield Fleet(mix, (*counts[:-1], last))
+        if len(counts) == 1:
+            return
+        counts[0] += 1
 
 
 def _climb(
@@ -241,20 +241,20 @@ def _climb(
 
 def _balance(fleet: Fleet, bounds: dict[Candidate, Bound]) -> float:
     """How often the group that is the tighter one could do its work."""
-    groups = zip(fleet.mix, fleet.counts, strict=True)
+    groups = zip(fleet.mix.groups, fleet.counts, strict=True)
     return min(count / bounds[one].instances for one, count in groups)
 
 
 def _to_beat(mix: Mix, goal: Goal, plans: list[Attempt], most: int) -> float:
     """The score that a mix has to pass to be among the plans."""
-    if is_single(mix) and not any(is_single(plan.fleet.mix) for plan in plans):
+    if mix.is_single and not any(plan.fleet.mix.is_single for plan in plans):
         return 0.0
     return goal.score(plans[most - 1]) if len(plans) >= most else 0.0
 
 
 def _drop(found: Search, goal: Goal, most: int) -> None:
     """Plans that others have passed are losses, but for the best with a single kind of hardware."""
-    single = next((plan for plan in found.plans if is_single(plan.fleet.mix)), None)
+    single = next((plan for plan in found.plans if plan.fleet.mix.is_single), None)
     for plan in found.plans[most:]:
         if plan is not single:
             reason = f"comes to {goal.said(goal.score(plan))}"

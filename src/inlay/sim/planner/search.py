@@ -18,6 +18,7 @@ from inlay.sim.planner.bounds import Bound, bound
 from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
+from inlay.sim.planner.memory import MEMORIES, Memory
 from inlay.sim.trace import Trace
 
 _STEP = 12  # a group of so many grows by one at a time, larger ones by this share
@@ -55,21 +56,23 @@ class Search:
 
 
 class _Counts:
-    """How many of each candidate are still thought enough."""
+    """How many of each candidate are still thought enough, with each memory behind them."""
 
     def __init__(self, bounds: dict[Candidate, Bound]) -> None:
         self._bounds = bounds
-        self._least = {one: found.least for one, found in bounds.items()}
+        least = {one: found.least for one, found in bounds.items()}
+        self._least = {memory: dict(least) for memory in MEMORIES}
 
     def fleet(self, mix: Mix, own: dict[Candidate, int]) -> Fleet:
-        return Fleet(mix, tuple(max(self._least[one], own.get(one, 0)) for one in mix))
+        least = self._least[mix.memory]
+        return Fleet(mix, tuple(max(least[one], own.get(one, 0)) for one in mix.groups))
 
     def given_up(self, fleet: Fleet) -> Candidate | None:
         """The group that has grown far beyond what its bounds ask for."""
         return next(
             (
                 one
-                for one, count in zip(fleet.mix, fleet.counts, strict=True)
+                for one, count in zip(fleet.mix.groups, fleet.counts, strict=True)
                 if count > _GIVEN_UP * (self._bounds[one].least + 1)
             ),
             None,
@@ -78,11 +81,14 @@ class _Counts:
     def bound(self, one: Candidate) -> int:
         return self._bounds[one].least
 
-    def enough(self, one: Candidate, count: int) -> None:
-        self._least[one] = min(self._least[one], count)
+    def enough(self, one: Candidate, count: int, memory: Memory) -> None:
+        least = self._least[memory]
+        least[one] = min(least[one], count)
 
-    def not_enough(self, one: Candidate, count: int) -> None:
-        self._least[one] = max(self._least[one], grown(count))
+    def not_enough(self, one: Candidate, count: int, memory: Memory) -> None:
+        for other, least in self._least.items():
+            if memory.has_no_less(other):
+                least[one] = max(least[one], grown(count))
 
 
 def grown(count: int) -> int:
@@ -145,9 +151,9 @@ def search(
                 continue
             place, shared = to_blame(attempt, attain)
             if shared:
-                counts.not_enough(mix[place], fleet.counts[place])
+                counts.not_enough(mix.groups[place], fleet.counts[place], mix.memory)
             else:
-                mine[mix[place]] = grown(fleet.counts[place])
+                mine[mix.groups[place]] = grown(fleet.counts[place])
             heapq.heappush(queue, (counts.fleet(mix, mine).price_usd, number))
             continue
         found.losses.append(Loss(fleet=fleet, reason=why))
@@ -160,29 +166,23 @@ def _trimmed(
 ) -> Attempt:
     """A plan without what it does not need: another mix may have had late tokens for a reason of
     its own."""
-    for place, one in enumerate(attempt.fleet.mix):
+    for place, one in enumerate(attempt.fleet.mix.groups):
         while attempt.fleet.counts[place] > counts.bound(one):
             less = simulate(attempt.fleet.more(place, -1), trace, slo)
             found.attempts.append(less)
             if less.kept < attain:
                 break
             attempt = less
-            counts.enough(one, attempt.fleet.counts[place])
+            counts.enough(one, attempt.fleet.counts[place], attempt.fleet.mix.memory)
     return attempt
 
 
 def mixes_of(candidates: list[Candidate]) -> Iterator[Mix]:
     """All that a fleet may be made of."""
-    for one in candidates:
-        if one.role == "both":
-            yield (one,)
-        elif one.role == "prefill":
-            yield from ((one, other) for other in candidates if other.role == "decode")
-
-
-def is_single(mix: Mix) -> bool:
-    """Whether all its GPUs are of one kind."""
-    return len({one.hardware for one in mix}) == 1
+    groups: list[tuple[Candidate, ...]] = [(one,) for one in candidates if one.role == "both"]
+    decodes = [one for one in candidates if one.role == "decode"]
+    groups += [(one, other) for one in candidates if one.role == "prefill" for other in decodes]
+    yield from (Mix(group, memory) for group in groups for memory in MEMORIES)
 
 
 def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
@@ -190,8 +190,8 @@ def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
 
     None where the cheapest plan is such a one, or there is none. Cost: a simulation.
     """
-    singles = [plan.fleet for plan in found.plans if is_single(plan.fleet.mix)]
-    if not singles or is_single(found.plans[0].fleet.mix):
+    singles = [plan.fleet for plan in found.plans if plan.fleet.mix.is_single]
+    if not singles or found.plans[0].fleet.mix.is_single:
         return None
     return simulate(singles[0].within(found.plans[0].fleet.price_usd), trace, slo)
 
@@ -199,12 +199,12 @@ def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
 def _wanted(mix: Mix, plans: list[Attempt], most: int) -> bool:
     if len(plans) < most:
         return True
-    return is_single(mix) and not any(is_single(plan.fleet.mix) for plan in plans)
+    return mix.is_single and not any(plan.fleet.mix.is_single for plan in plans)
 
 
 def to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
     """Which group of a fleet needs more, and whether that holds in each mix."""
-    if len(attempt.fleet.mix) == 1:
+    if len(attempt.fleet.counts) == 1:
         return 0, True
     if attempt.tbt_kept < attain:
         return 1, True
