@@ -10,16 +10,17 @@ namespace inlay::sim {
 
 namespace {
 
-// As inlay.cache.Tiers: so many bytes, and blocks, of one load.
-constexpr double kBatchBytes = 4.0 * (1 << 20);
-constexpr double kMaxBatchBlocks = 32.0;
+// Of one load, as of inlay.cache.Tiers; and of one copy, which is more here, since a block of a
+// trace is many of an engine's.
+constexpr double kLoadBytes = 4.0 * (1 << 20);
+constexpr double kSaveBytes = 1024.0 * (1 << 20);
 
 std::unique_ptr<Tier> make_tier(const TierConfig& config, double block_bytes) {
   return config.blocks == 0 ? nullptr : std::make_unique<Tier>(config, block_bytes);
 }
 
-uint32_t batch_blocks(double block_bytes) {
-  return static_cast<uint32_t>(std::clamp(kBatchBytes / block_bytes, 1.0, kMaxBatchBlocks));
+uint32_t batch_of(double bytes, double block_bytes, double most) {
+  return static_cast<uint32_t>(std::clamp(bytes / block_bytes, 1.0, most));
 }
 
 }  // namespace
@@ -34,7 +35,8 @@ Tiers::Tiers(const TiersConfig& config, PageCache& cache, double block_bytes, Ti
       tiers_{host_.get(), disk_.get(), store},
       write_back_(config.write),
       costs_(block_bytes, cache.page_tokens()),
-      loader_(cache, costs_, batch_blocks(block_bytes), now_s) {
+      loader_(cache, costs_, batch_of(kLoadBytes, block_bytes, kMaxBatchBlocks), now_s),
+      save_blocks_(batch_of(kSaveBytes, block_bytes, kMaxBatchBlocks)) {
   if (disk_ && !host_)
     throw ArgumentError("disk: it is filled from the host's memory, which has room for none of " +
                         std::to_string(config.disk.blocks) + " blocks");
@@ -42,15 +44,8 @@ Tiers::Tiers(const TiersConfig& config, PageCache& cache, double block_bytes, Ti
 }
 
 void Tiers::poll() {
-  for (const auto& prefetch : std::exchange(found_, {})) {
-    uint32_t blocks = 0;
-    if (prefetch->sequence == nullptr) continue;
-    const BlockNames& names = prefetch->sequence->names;
-    while (prefetch->first + blocks < prefetch->last &&
-           nearest(names[prefetch->first + blocks]) != kNoTier)
-      ++blocks;
+  for (const auto& [prefetch, blocks] : std::exchange(found_, {}))
     loader_.found(*prefetch, blocks, find_s());
-  }
   for (const auto& load : std::exchange(loaded_, {})) loader_.loaded(*load);
   loader_.woken();
 }
@@ -60,7 +55,14 @@ double Tiers::find_s() const {
   return asked->config().latency_s;
 }
 
-void Tiers::found(std::shared_ptr<Prefetch> prefetch) { found_.push_back(std::move(prefetch)); }
+void Tiers::found(std::shared_ptr<Prefetch> prefetch) {
+  if (prefetch->sequence == nullptr) return;  // it has ended meanwhile
+  const BlockNames& names = prefetch->sequence->names;
+  uint32_t end = prefetch->first;
+  while (end < prefetch->last && nearest(names[end]) != kNoTier) ++end;
+  const uint32_t blocks = end - prefetch->first;
+  found_.emplace_back(std::move(prefetch), blocks);
+}
 
 uint8_t Tiers::nearest(Digest name) const {
   for (uint8_t tier = 0; tier < kNumTiers; ++tier)
@@ -147,13 +149,13 @@ void Tiers::end_load() {
 
 bool Tiers::begin_save(std::vector<Move>& moves) {
   if (write_back_.waits_for_eviction()) {
-    const std::size_t margin = std::max<std::size_t>(kBatchBlocks, cache_.num_pages() / 8);
+    const std::size_t margin = std::max<std::size_t>(save_blocks_, cache_.num_pages() / 8);
     if (cache_.num_free() < margin) {
       cache_.coldest(margin, coldest_);
       for (const uint32_t block : coldest_) write_back_.cooling(block);
     }
   }
-  write_back_.take(kBatchBlocks, save_.blocks);
+  write_back_.take(save_blocks_, save_.blocks);
   if (save_.blocks.empty()) return false;
   for (auto& blocks : save_.to) blocks.clear();
   for (const Unsaved& block : save_.blocks) {
@@ -188,7 +190,7 @@ void Tiers::end_save() {
 void Tiers::demote(std::span<const Digest> evicted) {
   if (disk_ == nullptr) return;
   for (const Digest name : evicted)
-    if (leaving_.size() < kBatchBlocks && !disk_->has(name)) leaving_.push_back(name);
+    if (leaving_.size() < kMaxBatchBlocks && !disk_->has(name)) leaving_.push_back(name);
 }
 
 bool Tiers::begin_demotion(std::vector<Move>& moves) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "load_costs.h"
@@ -57,7 +58,7 @@ class Tiers {
   // Look-ups that are to be made, and how long one takes.
   std::vector<std::shared_ptr<Prefetch>> take_finds() { return loader_.take_finds(); }
   double find_s() const;
-  // One has been answered; poll() takes it.
+  // One is answered; poll() takes it.
   void found(std::shared_ptr<Prefetch> prefetch);
 
   bool busy(Work work) const { return busy_[work]; }
@@ -77,7 +78,7 @@ class Tiers {
   void audit() const;
 
  private:
-  static constexpr std::size_t kBatchBlocks = 32;  // that are copied at once
+  static constexpr std::size_t kMaxBatchBlocks = 32;
   struct Save {
     std::vector<Unsaved> blocks;
     std::array<std::vector<NamedBlock>, kNumTiers> to;
@@ -102,10 +103,11 @@ class Tiers {
   WriteBack write_back_;
   LoadCosts costs_;
   Loader loader_;
+  std::size_t save_blocks_;  // of one copy, which keep their pages meanwhile
 
   std::array<bool, kNumWorks> busy_{};
   std::vector<std::unique_ptr<LoadJob>> loaded_;
-  std::vector<std::shared_ptr<Prefetch>> found_;
+  std::vector<std::pair<std::shared_ptr<Prefetch>, uint32_t>> found_;
   Save save_;
   std::vector<Digest> leaving_;      // the host, for the disk
   std::vector<NamedBlock> demoted_;  // that are on their way there

@@ -261,6 +261,7 @@ void World::kick(uint16_t slot) {
   Place& at_slot = place(slot);
   if (at_slot.lost) return;
   at_slot.untold = true;
+  if (at_slot.instance.tiers() != nullptr) ask_tiers(slot);
   if (at_slot.starting || at_slot.instance.busy()) return;
   at_slot.starting = true;
   at(now_s_, kStart, slot);

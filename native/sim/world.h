@@ -255,6 +255,7 @@ class World {
 
   // Tiers behind devices: world_tiers.cpp.
   void add_ends(Place& here);
+  void ask_tiers(uint16_t slot);
   void begin_works(uint16_t slot);
   void open_flows(uint16_t slot, Tiers::Work work);
   bool moved(Links::Flow flow);

@@ -34,14 +34,20 @@ void World::add_ends(Place& here) {
   here.disk_end = add(kDisk);
 }
 
-// What may be under way, begins.
-void World::begin_works(uint16_t slot) {
+// What tiers have of requests that are new here is looked up.
+void World::ask_tiers(uint16_t slot) {
   Place& here = place(slot);
   Tiers& tiers = *here.instance.tiers();
   for (std::shared_ptr<Prefetch>& prefetch : tiers.take_finds()) {
     here.finds.push_back({now_s_ + tiers.find_s(), std::move(prefetch)});
     at(here.finds.back().answered_s, kMoved, slot);
   }
+}
+
+// What may be under way, begins.
+void World::begin_works(uint16_t slot) {
+  ask_tiers(slot);
+  Tiers& tiers = *place(slot).instance.tiers();
   // Demotions last: what the others end may ask for them.
   for (const Tiers::Work work : {Tiers::kLoad, Tiers::kSave, Tiers::kDemote}) {
     while (tiers.begin(work, moves_)) {
@@ -114,8 +120,9 @@ void World::settle(uint16_t slot) {
     told = told || work == Tiers::kLoad || (work == Tiers::kSave && waited);
   }
   tell_store_blocks();
-  begin_works(slot);
   if (told) kick(slot);
+  // Else when a step begins, which has pages before the next copy keeps some.
+  if (!told || here.instance.busy()) begin_works(slot);
 }
 
 void World::stop_works(uint16_t slot) {

@@ -19,15 +19,32 @@ using inlay::sim::LostRequest;
 using inlay::sim::News;
 using inlay::sim::Outcome;
 using inlay::sim::StepTime;
+using inlay::sim::TierConfig;
+using inlay::sim::TiersConfig;
 using inlay::sim::World;
+using inlay::sim::WriteWhen;
 
 namespace {
 
 // 10 ms, and 10 us a token of a prompt.
 StepTime step_time() { return StepTime({{{0.01, 1e-5, 0, 0.01, 1e-4, 1e-8, 0, 0}}}); }
 
-InstanceConfig config(uint32_t num_pages) {
-  return {num_pages, 16, {256, 8, 64}, step_time(), 0.0, 0, 0, 1000.0, 4, 1e6, 1e6};
+InstanceConfig config(uint32_t num_pages, const TiersConfig& tiers = {}) {
+  return {num_pages, 16, {256, 8, 64}, step_time(), 0.0, 0, 0, 1000.0, 4, 1e6, 1e6, tiers};
+}
+
+// A small host, a slow disk, and blocks that are copied in one of three ways; with even seeds a
+// store, with some others nothing.
+TiersConfig tiers_of(uint64_t seed) {
+  if (seed % 4 == 1) return {};
+  return {{40, 1e7, 1e7, 1e-4, "cost"},
+          {100, 1e6, 1e6, 1e-3, "lru", false},
+          static_cast<WriteWhen>(seed % 3)};
+}
+
+TierConfig store_of(uint64_t seed) {
+  if (seed % 2 == 1) return {};
+  return {200, 5e6, 5e6, 1e-3, "s3fifo"};
 }
 
 struct Drawn {
@@ -46,10 +63,10 @@ Chain chain_of(const std::vector<Digest>& blocks) {
 // pages; some of them are divided, copied, taken back, or lost, to go on elsewhere.
 void check_drawn(uint64_t seed) {
   std::mt19937_64 random(seed);
-  World world({seed, 0.002, 0.02, 0.001, 1.0, 5.0, 2.0, true});
+  World world({seed, 0.002, 0.02, 0.001, 1.0, 5.0, 2.0, true, store_of(seed)});
   PrefixIndex index(seed, 1);
   for (int i = 0; i < 3; ++i) {
-    CHECK(world.add(config(60)) == index.add());
+    CHECK(world.add(config(60, tiers_of(seed))) == index.add());
   }
   std::multiset<uint64_t> firsts;
   std::multiset<uint64_t> ends;

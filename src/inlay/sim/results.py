@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.cluster.slo import SloClass
-from inlay.sim.tier import TIERS, TierName
+from inlay.sim.tier import TIERS
 
 Floats = NDArray[np.float64]
 
@@ -23,8 +23,8 @@ class Results:
         arrival_s, first_s, end_s: (R,), seconds of the trace.
         tbt_s, longest_gap_s: (R,), mean of the worst tenth of a request's gaps, and the longest.
         cached_tokens: (R,), of the prompt, that were not computed.
-        host_tokens, disk_tokens, store_tokens: (R,), of them, those that were loaded from there; the
-            rest was on the device.
+        host_tokens, disk_tokens, store_tokens: (R,), of them, those that were loaded from there;
+            the rest was on the device.
         preemptions: (R,), at an instance, and by admission for others.
         prefill, decode: (R,), slots.
         expected_ttft_s: (R,), as the first decision had it; not a number where there was none.
@@ -59,7 +59,7 @@ class Results:
     steps: NDArray[np.int64]
     sent_bytes: Floats
     copied_blocks: int
-    tier_bytes: Mapping[TierName, Floats]
+    tier_bytes: Mapping[str, Floats]
     lost_blocks: int
 
     @property
@@ -82,7 +82,9 @@ class Results:
     def hit_tokens(self) -> dict[str, int]:
         """Prompt tokens of finished requests that were not computed, by the tier that had them."""
         done_R = self.finished
-        loaded = {tier: int(getattr(self, f"{tier}_tokens")[done_R].sum()) for tier in TIERS}
+        loaded: dict[str, int] = {
+            tier: int(getattr(self, f"{tier}_tokens")[done_R].sum()) for tier in TIERS
+        }
         return {"device": int(self.cached_tokens[done_R].sum()) - sum(loaded.values()), **loaded}
 
     def meets(self, slo: SloClass) -> NDArray[np.bool_]:

@@ -116,7 +116,8 @@ class Scenario:
             raise ConfigError(f"all instances need the same page_tokens, got {sizes}")
         if self.store is not None and not self.linked:
             raise ConfigError(
-                "store: it is reached over the network, and an instance has no link: set network_gbs"
+                "store: it is reached over the network, and an instance has no link: set "
+                "network_gbs"
             )
         self._check_changes()
 

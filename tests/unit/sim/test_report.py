@@ -87,6 +87,16 @@ def test_busy_and_refused() -> None:
     assert rows.refused([run()]) == [{"run": "one", "reason": "full for * s", "requests": 1}]
 
 
+def test_where_tokens_were_found() -> None:
+    shares = {row["tier"]: row["share"] for row in rows.tiers([run()])}
+    assert shares == {"device": 50 / 300, "host": 50 / 300, "disk": 0, "store": 50 / 300}
+    none = np.zeros(4, np.int64)
+    alone = run(host_tokens=none, store_tokens=none)
+    titles = [one["title"] for one in charts.charts([alone])]
+    assert "Where prompt tokens were found" in [one["title"] for one in charts.charts([run()])]
+    assert "Where prompt tokens were found" not in titles
+
+
 def test_nothing_but_refusals_can_be_shown() -> None:
     none = np.full(4, NAN)
     all_refused = run(

@@ -101,6 +101,15 @@ def hits(runs: Sequence[Run]) -> Rows:
     return rows
 
 
+def tiers(runs: Sequence[Run]) -> Rows:
+    """The share of prompt tokens that each tier had, the device among them."""
+    return [
+        {"run": run.name, "tier": name, "share": tier["hit_ratio"]}
+        for run in runs
+        for name, tier in run.figures["tiers"].items()
+    ]
+
+
 def busy(runs: Sequence[Run]) -> Rows:
     """The share of the time in which each group's instances worked."""
     return [
