@@ -7,9 +7,9 @@ from inlay.sim.planner.bounds import bound
 from inlay.sim.planner.budget import AIMS, Throughput, best_for, splits_of
 from inlay.sim.planner.demand import demand_of
 from inlay.sim.planner.fleet import simulate
-from inlay.sim.planner.search import Search, mixes_of
+from inlay.sim.planner.search import Search
 from inlay.sim.trace import Trace
-from tests.unit.sim.test_planner import ATTAIN, SLO, offered, trace
+from tests.unit.sim.test_planner import ATTAIN, SLO, mixes, trace
 
 __all__ = ["trace"]  # a fixture
 
@@ -22,7 +22,7 @@ def best(trace: Trace) -> dict[str, Search]:
     return {
         name: best_for(
             aim,
-            offered(demand, "h800", "h20"),
+            mixes(demand, "h800", "h20"),
             demand,
             trace,
             attain=ATTAIN,
@@ -68,7 +68,7 @@ def test_no_fleet_that_was_simulated_has_earlier_first_tokens(best: dict[str, Se
 def test_a_budget_for_nothing(trace: Trace) -> None:
     demand = demand_of(trace, SLO)
     none = best_for(
-        "throughput", offered(demand, "h20"), demand, trace, attain=ATTAIN, budget_usd=1000.0
+        "throughput", mixes(demand, "h20"), demand, trace, attain=ATTAIN, budget_usd=1000.0
     )
     assert not none.plans and not none.attempts
     assert all("above the budget by" in loss.reason for loss in none.losses)
@@ -77,14 +77,14 @@ def test_a_budget_for_nothing(trace: Trace) -> None:
 def test_objectives_that_nothing_keeps(trace: Trace) -> None:
     slo = SloClass(ttft_s=0.35, tbt_s=0.05)
     demand = demand_of(trace, slo)
-    none = best_for("ttft", offered(demand, "h20"), demand, trace, attain=ATTAIN, budget_usd=BUDGET)
+    none = best_for("ttft", mixes(demand, "h20"), demand, trace, attain=ATTAIN, budget_usd=BUDGET)
     assert not none.plans
     assert none.unfit or all("objectives" in loss.reason for loss in none.losses)
 
 
 def test_splits_spend_the_budget(trace: Trace) -> None:
     demand = demand_of(trace, SLO)
-    for mix in mixes_of(offered(demand, "h800", "h20")):
+    for mix in mixes(demand, "h800", "h20"):
         fleets = list(splits_of(mix, BUDGET))
         places = len(mix.groups)
         assert all(fleet.price_usd <= BUDGET for fleet in fleets)

@@ -23,7 +23,7 @@ from inlay.sim.planner.demand import demand_of
 from inlay.sim.planner.files import deployment_toml, scenario_toml
 from inlay.sim.planner.fleet import Fleet, neighbours
 from inlay.sim.planner.record import as_dict
-from inlay.sim.planner.search import Search, rival_of, search
+from inlay.sim.planner.search import Search, mixes_of, rival_of, search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,7 @@ def plan_cluster(options: FleetOptions) -> None:
         raise ResourceError(
             f"{model.name} fits nowhere: " + "; ".join(f"{on}: {why}" for on, why in unfit.items())
         )
+    mixes = mixes_of(candidates)
     console = Console()
     progress = Console(stderr=True, quiet=options.as_json)
     with progress.status("bounds") as status:
@@ -84,7 +85,7 @@ def plan_cluster(options: FleetOptions) -> None:
         budget_usd = math.inf if options.budget is None else options.budget
         if aim is None:
             found = search(
-                candidates,
+                mixes,
                 demand,
                 trace,
                 attain=options.attain,
@@ -94,7 +95,7 @@ def plan_cluster(options: FleetOptions) -> None:
         else:
             found = best_for(
                 aim,
-                candidates,
+                mixes,
                 demand,
                 trace,
                 attain=options.attain,

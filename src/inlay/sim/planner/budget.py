@@ -7,17 +7,17 @@ best is the first; the next one gives an instance's worth to the group that is t
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 
-from inlay.sim.planner.bounds import Bound, alone_R, bound
+from inlay.sim.planner.bounds import Bound, alone_R
 from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
-from inlay.sim.planner.search import Loss, Search, missed, mixes_of, to_blame
+from inlay.sim.planner.search import Loss, Search, missed, to_blame, usable_of
 from inlay.sim.trace import Trace
 
 Aim = Literal["throughput", "ttft"]
@@ -133,7 +133,7 @@ class FirstToken:
 
 def best_for(
     aim: Aim,
-    candidates: list[Candidate],
+    mixes: Sequence[Mix],
     demand: Demand,
     trace: Trace,
     *,
@@ -146,6 +146,7 @@ def best_for(
 
     Args:
         aim: what is to be best.
+        mixes: of what fleets may be made; see `search.mixes_of`.
         attain: share of the requests that are to keep all objectives.
         most: how many plans; one more where none of them has a single kind of hardware.
         told: of each fleet before it is simulated.
@@ -156,16 +157,14 @@ def best_for(
     Cost: tens to hundreds of simulations.
     """
     found = Search()
-    bounds = {one: bound(one, demand, attain) for one in candidates}
-    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
-    usable = {one: limit for one, limit in bounds.items() if not limit.reason}
+    mixes, usable = usable_of(mixes, demand, attain, found)
     goal: Goal = (
         Throughput(bounds=usable, demand=demand, trace=trace, attain=attain)
         if aim == "throughput"
         else FirstToken(demand=demand, trace=trace, attain=attain)
     )
     splits: list[list[Fleet]] = []
-    for mix in mixes_of(list(usable)):
+    for mix in mixes:
         if fleets := list(splits_of(mix, budget_usd)):
             splits.append(fleets)
         else:

@@ -6,7 +6,7 @@ store.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inlay.core.cache_parts import cache_parts
 from inlay.sim.capacity import tiers, token_bytes
@@ -19,21 +19,25 @@ class Memory:
     """Memory of hosts, and parts of the catalogue (`core.cache_parts`).
 
     Attributes:
-        shared: whether hosts' memory is one store; else each instance has its own.
+        hosts: whether hosts' memory holds blocks.
+        shared: whether it is one store; else each instance has its own.
         disks: of each host, where memory is not shared.
         nodes: in the store.
     """
 
+    hosts: bool = True
     shared: bool = False
     disks: int = 0
     nodes: int = 0
 
     @property
     def name(self) -> str:
-        """For people; empty where nothing is bought and nothing shared."""
+        """For people; empty where each instance has its part of its host and nothing else."""
         if self.shared:
             nodes = f" and {self.nodes} x {_NODE.title}" if self.nodes else ""
             return f"a store of hosts' memory{nodes}"
+        if not self.hosts:
+            return "nothing behind the GPUs"
         return f"{self.disks} disks in each host" if self.disks else ""
 
     def price_usd(self, hosts: float) -> float:
@@ -47,17 +51,20 @@ class Memory:
     def has_no_less(self, other: "Memory") -> bool:
         """Whether all that another one has is here, in the same way."""
         return (
-            self.shared == other.shared and self.disks >= other.disks and self.nodes >= other.nodes
+            (self.hosts, self.shared) == (other.hosts, other.shared)
+            and self.disks >= other.disks
+            and self.nodes >= other.nodes
         )
 
     def more(self, count: int) -> "Memory":
         """With so many more nodes where it is shared, else disks in each host."""
-        nodes = self.nodes + count * self.shared
-        return Memory(shared=self.shared, disks=self.disks + count * (not self.shared), nodes=nodes)
+        if self.shared:
+            return replace(self, nodes=self.nodes + count)
+        return replace(self, hosts=True, disks=self.disks + count)
 
     def cache(self, one: Candidate) -> CacheTable:
         """Of an instance."""
-        if self.shared or not host_bytes(one):
+        if self.shared or not self.hosts or not host_bytes(one):
             return CacheTable()
         if not self.disks:
             return CacheTable(host=AUTO)

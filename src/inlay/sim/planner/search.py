@@ -10,7 +10,7 @@ hold each other up, and so a plan is tried with fewer before it is one.
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from inlay.cluster.slo import SloClass
@@ -58,10 +58,10 @@ class Search:
 class _Counts:
     """How many of each candidate are still thought enough, with each memory behind them."""
 
-    def __init__(self, bounds: dict[Candidate, Bound]) -> None:
+    def __init__(self, bounds: dict[Candidate, Bound], mixes: Sequence[Mix]) -> None:
         self._bounds = bounds
         least = {one: found.least for one, found in bounds.items()}
-        self._least = {memory: dict(least) for memory in MEMORIES}
+        self._least = {memory: dict(least) for memory in {mix.memory for mix in mixes}}
 
     def fleet(self, mix: Mix, own: dict[Candidate, int]) -> Fleet:
         least = self._least[mix.memory]
@@ -97,7 +97,7 @@ def grown(count: int) -> int:
 
 
 def search(
-    candidates: list[Candidate],
+    mixes: Sequence[Mix],
     demand: Demand,
     trace: Trace,
     *,
@@ -109,6 +109,7 @@ def search(
     """Find the cheapest fleets, and one whose GPUs are all alike to compare with.
 
     Args:
+        mixes: of what fleets may be made; see `mixes_of`.
         attain: share of the requests that are to keep all objectives.
         most: how many plans; one more where none of them has a single kind of hardware.
         told: of each fleet before it is simulated.
@@ -116,13 +117,10 @@ def search(
     Cost: tens of simulations.
     """
     found = Search()
-    bounds = {one: bound(one, demand, attain) for one in candidates}
-    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
-    usable = {one: limit for one, limit in bounds.items() if not limit.reason}
-    counts = _Counts(usable)
+    mixes, usable = usable_of(mixes, demand, attain, found)
+    counts = _Counts(usable, mixes)
     own: dict[Mix, dict[Candidate, int]] = {}
     last: dict[Mix, Attempt] = {}
-    mixes = list(mixes_of(list(usable)))
     queue = [(counts.fleet(mix, {}).price_usd, number) for number, mix in enumerate(mixes)]
     heapq.heapify(queue)
     while queue:
@@ -177,12 +175,24 @@ def _trimmed(
     return attempt
 
 
-def mixes_of(candidates: list[Candidate]) -> Iterator[Mix]:
+def usable_of(
+    mixes: Sequence[Mix], demand: Demand, attain: float, found: Search
+) -> tuple[list[Mix], dict[Candidate, Bound]]:
+    """Mixes of candidates that some number of may be enough, and their bounds; `found` has why
+    others are not."""
+    candidates = dict.fromkeys(one for mix in mixes for one in mix.groups)
+    bounds = {one: bound(one, demand, attain) for one in candidates}
+    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
+    left = [mix for mix in mixes if not found.unfit.keys() & set(mix.groups)]
+    return left, {one: limit for one, limit in bounds.items() if not limit.reason}
+
+
+def mixes_of(candidates: list[Candidate], memories: Sequence[Memory] = MEMORIES) -> list[Mix]:
     """All that a fleet may be made of."""
     groups: list[tuple[Candidate, ...]] = [(one,) for one in candidates if one.role == "both"]
     decodes = [one for one in candidates if one.role == "decode"]
     groups += [(one, other) for one in candidates if one.role == "prefill" for other in decodes]
-    yield from (Mix(group, memory) for group in groups for memory in MEMORIES)
+    return [Mix(group, memory) for group in groups for memory in memories]
 
 
 def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
