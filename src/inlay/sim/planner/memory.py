@@ -107,6 +107,6 @@ MEMORIES = (
     Memory(),
     Memory(disks=4),
     Memory(shared=True),
-    *(Memory(shared=True, nodes=nodes) for nodes in (1, 2, 4)),
+    *(Memory(shared=True, nodes=nodes) for nodes in (1, 4)),
 )
 """What is searched, the cheapest first."""

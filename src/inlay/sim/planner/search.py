@@ -87,7 +87,7 @@ class _Counts:
 
     def not_enough(self, one: Candidate, count: int, memory: Memory) -> None:
         for other, least in self._least.items():
-            if memory.has_no_less(other):
+            if one.role == "decode" or memory.has_no_less(other):  # gaps have no other reason
                 least[one] = max(least[one], grown(count))
 
 
