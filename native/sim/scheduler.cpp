@@ -176,7 +176,10 @@ bool Scheduler::find_pages(Sequence& sequence) {
 // They are held; those that have names, from the cache or from a tier, are computed.
 void Scheduler::found_pages(Sequence& sequence) {
   sequence.computed = static_cast<uint32_t>(sequence.hold.named.size()) * cache_.page_tokens();
-  if (!sequence.begun) sequence.cached_tokens = sequence.computed;
+  if (!sequence.begun) {
+    sequence.cached_tokens = sequence.computed;
+    sequence.tier_tokens = {};  // of pages that another instance filled, and others took
+  }
   if (sequence.prefetch != nullptr) loader_->admit(sequence);
 }
 

@@ -20,13 +20,14 @@ class BoundedBlocks(PlayedBlocks):
         super().__init__(num_pages)
         self.capacity = capacity
         self.policy = EvictionPolicy(policy)
+        self.now_ns = 0
         self.ids = {}
         self.unused = list(range(capacity))[::-1]
 
     def begin(self, job):
         super().begin(job)
         if job.kind == "load":
-            self.policy.hit([self.ids[one] for one in job.digests if one in self.ids], 0)
+            self.policy.hit([self.ids[one] for one in job.digests if one in self.ids], self.now_ns)
 
     def end(self, job, **how):
         super().end(job, **how)
@@ -43,13 +44,13 @@ class BoundedBlocks(PlayedBlocks):
             self.ids[digest] = id = self.unused.pop()
             self.objects[digest] = self.pages[page_id]
             newcomers.append(Newcomer(id, held[-1], id))
-        self.policy.add(newcomers, 0)
+        self.policy.add(newcomers, self.now_ns)
         for digest in set(self.objects) - set(self.ids):
             del self.objects[digest]
         assert set(self.objects) == set(self.ids) and len(self.ids) <= self.capacity
 
     def _evict(self, held):
-        id = self.policy.victim(0, held.__contains__)
+        id = self.policy.victim(self.now_ns, held.__contains__)
         if id is None:
             return False
         digest = next(digest for digest, one in self.ids.items() if one == id)
@@ -103,11 +104,13 @@ def test_the_same_hits_as_the_engine(drawn, pages, capacity, write, apart):
             bench.request(request.tokens(number), output=request.output, priority=request.priority)
         for job in blocks.jobs("find"):  # in the simulated world that takes no time
             blocks.end(job)
+        blocks.now_ns = round(start_s * 1e9)
         chunks.clear()
         while not chunks:
             bench.step()
             bench.blocks.end_all()
         assert chunks == expected
+        blocks.now_ns += 10**9  # the step is over
     assert not bench.scheduler.has_work
     for outcome in world.outcomes():
         request = bench.requests[int(outcome["request"])]

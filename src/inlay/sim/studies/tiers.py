@@ -23,6 +23,7 @@ from inlay.sim.trace import Trace
 PREFILL, DECODE = 8, 8
 DISKS, DISK_GB, DISK_READ_GBS, DISK_WRITE_GBS = 4, 3_840.0, 6.5, 3.5
 STORE_SHARE = 0.5
+OWN = "host", "disk"
 
 
 def measure(name: str, trace: Trace, *, last: str, policy: str) -> list[Found]:
@@ -53,9 +54,9 @@ def scenario_with(last: str, policy: str) -> Scenario:
         store = Tier(
             name="store", tokens=(PREFILL + DECODE) * memory.tokens, latency_s=STORE_LATENCY_S
         )
-    has = {tier.name: tier for tier in behind}
+    host, disk = (next((one for one in behind if one.name == name), None) for name in OWN)
     kinds = tuple(
-        replace(kind, instance=replace(kind.instance, **has))
+        replace(kind, instance=replace(kind.instance, host=host, disk=disk))
         for kind in cluster(PREFILL, DECODE, cache_tokens=None)
     )
     return Scenario(kinds=kinds, policy=policy, store=store)
