@@ -24,6 +24,7 @@ Aim = Literal["throughput", "ttft"]
 AIMS: dict[str, Aim] = {"throughput": "throughput", "ttft": "ttft"}
 
 _FINER = 1.03  # rates that differ by less count as one
+_STRIDE = 1.25  # towards a bound, which may be far: what is overloaded takes long to simulate
 _MOST_SPLITS = 5  # of a mix
 _SLOWEST, _FASTEST = 1 / 64, 64.0  # times the trace's own rate, between which rates are looked for
 
@@ -87,7 +88,7 @@ class Throughput:
                 return
             else:
                 high = rate
-            rate = math.sqrt(low * high) if low else high / 2
+            rate = min(math.sqrt(low * high), low * _STRIDE) if low else high / 2
 
     def said(self, score: float) -> str:
         """For people."""
