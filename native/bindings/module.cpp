@@ -87,6 +87,7 @@ NB_MODULE(_native, m) {
 
   nb::module_ sim = m.def_submodule("sim", "The simulator's world; typed doors in inlay.sim.");
   inlay::bindings::register_sim(sim);
+  inlay::bindings::register_sim_rails(sim);
 
   nb::module_ transfer =
       m.def_submodule("transfer", "Transfer engine; typed doors in inlay.transfer.");

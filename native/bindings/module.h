@@ -27,6 +27,7 @@ void register_cluster_seen_prompts(nanobind::module_& cluster);
 void register_cluster_state(nanobind::module_& cluster);
 void register_cluster_timing(nanobind::module_& cluster);
 void register_sim(nanobind::module_& sim);
+void register_sim_rails(nanobind::module_& sim);
 void register_transfer(nanobind::module_& transfer);
 void register_transfer_policy(nanobind::module_& transfer_policy);
 

@@ -15,7 +15,7 @@ class Links {
  public:
   using Flow = uint32_t;
 
-  // Returns its number. Bytes per second; 0: it moves nothing.
+  // Returns its number. Bytes per second; 0: it moves nothing; infinite: it is no limit.
   uint16_t add_end(double out_bytes_per_s, double in_bytes_per_s);
 
   // Nothing is sent yet.

@@ -63,7 +63,7 @@ class Tiers {
 
   bool busy(Work work) const { return busy_[work]; }
   // Begins work, if there is some and none is under way; false: it has not begun. `moves` may be
-  // empty then: it is over at once.
+  // empty: nothing is there that could be loaded, or all is there that was to be copied.
   bool begin(Work work, std::vector<Move>& moves);
   // All has moved.
   void end(Work work);

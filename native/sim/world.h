@@ -265,6 +265,7 @@ class World {
   void begin_works(uint16_t slot);
   void open_flows(uint16_t slot, Tiers::Work work);
   bool moved(Links::Flow flow);
+  void call_ends(uint16_t slot, Moving& moving);
   void settle(uint16_t slot);
   void stop_works(uint16_t slot);
 

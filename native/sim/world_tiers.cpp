@@ -11,6 +11,9 @@ namespace inlay::sim {
 namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+// Each call takes as long, even one that finds nothing: else two requests that take each other's
+// pages would do so for ever at one time.
+constexpr double kLeastCall_s = 1e-5;
 
 }  // namespace
 
@@ -48,16 +51,8 @@ void World::ask_tiers(uint16_t slot) {
 void World::begin_works(uint16_t slot) {
   ask_tiers(slot);
   Tiers& tiers = *place(slot).instance.tiers();
-  // Demotions last: what the others end may ask for them.
   for (const Tiers::Work work : {Tiers::kLoad, Tiers::kSave, Tiers::kDemote}) {
-    while (tiers.begin(work, moves_)) {
-      if (!moves_.empty()) {
-        open_flows(slot, work);
-        break;
-      }
-      tiers.end(work);
-      if (work == Tiers::kLoad) kick(slot);
-    }
+    if (tiers.begin(work, moves_)) open_flows(slot, work);
   }
 }
 
@@ -66,8 +61,9 @@ void World::open_flows(uint16_t slot, Tiers::Work work) {
   Moving& moving = here.moving[work];
   moving.flows.clear();
   moving.left = moves_.size();
-  moving.latency_s = here.instance.tiers()->latency_s(moves_);
+  moving.latency_s = std::max(kLeastCall_s, here.instance.tiers()->latency_s(moves_));
   moving.over_s = kUnlimited;
+  if (moves_.empty()) return call_ends(slot, moving);
   links_.advance(now_s_);
   for (const Tiers::Move& move : moves_) {
     // Where it is stored, and the other end.
@@ -96,10 +92,13 @@ bool World::moved(Links::Flow flow) {
   links_.close(flow);
   Moving& moving = place(owner.slot).moving[owner.work];
   std::erase(moving.flows, flow);
-  if (--moving.left != 0) return true;
-  moving.over_s = now_s_ + moving.latency_s;
-  at(moving.over_s, kMoved, owner.slot);
+  if (--moving.left == 0) call_ends(owner.slot, moving);
   return true;
+}
+
+void World::call_ends(uint16_t slot, Moving& moving) {
+  moving.over_s = now_s_ + moving.latency_s;
+  at(moving.over_s, kMoved, slot);
 }
 
 // Takes what is over by now. Loads and look-ups are looked at by the next step, which begins then

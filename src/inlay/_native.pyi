@@ -426,6 +426,21 @@ class cluster:
         ) -> tuple[Any, ...]: ...
 
 class sim:
+    @staticmethod
+    def run_rails(
+        *,
+        choice: str,
+        links: list[list[tuple[int, float, bool]]],
+        believed: list[float],
+        delay: int,
+        link_events: bool,
+        until: int,
+        bin: int,
+        at_once: int,
+        begun: npt.NDArray[np.int64],
+        size_bytes: npt.NDArray[np.int64],
+    ) -> tuple[bytes, bytes, bytes, int]: ...
+
     class World:
         def __init__(
             self,

@@ -54,6 +54,8 @@ class KnownNames:
             new &= ~here
         self.blocks += len(part.blocks)
         self.again += len(part.blocks) - int(new.sum())
+        if not new.any():
+            return
         self._runs.append((names[new], ahead[new]))
         while len(self._runs) > 1 and len(self._runs[-2][0]) < 2 * len(self._runs[-1][0]):
             self._merge()

@@ -1,6 +1,7 @@
 """Whole simulations, drawn: traces, instances, policies, and what happens to them; and all that was
 seen of a run."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,8 @@ from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.trace import Trace
-from tests.unit.sim.worlds import PAGE, SECOND, SLOPED, instance
+from inlay.sim.world import Copied, Undivided
+from tests.unit.sim.worlds import PAGE, SECOND, SLOPED, instance, tell
 
 LINKED = {"token_bytes": 10.0, "layers": 4, "out_bytes_per_s": 200.0, "in_bytes_per_s": 300.0}
 GROUPS = ("chat", "batch")
@@ -158,7 +160,7 @@ def run(scenario, trace):
     world, seen = simulation.world, Seen(simulation, trace)
     world.keep_steps()
     advance, submit, news = world.advance, world.submit, world.news
-    come_to_s = 0.0
+    come_to_s, coming, finished = 0.0, deque(), []
 
     def audited(until_s):
         nonlocal come_to_s
@@ -181,11 +183,26 @@ def run(scenario, trace):
         submit(request, **what)
 
     def listened():
-        heard = news()
-        seen.heard += [(come_to_s, one) for one in heard]
-        return heard
+        """All of it, and one after the other what is not for the state alone."""
+        coming.extend(news())
+        while coming:
+            one = coming.popleft()
+            seen.heard.append((come_to_s, one))
+            if isinstance(one, Undivided | Copied):
+                return [one]
+            over = tell(simulation.state, one)
+            if over is not None:
+                finished.append(over)
+        return []
 
-    world.advance, world.submit, world.news = audited, noted, listened
+    def ended():
+        over = finished.copy()
+        finished.clear()
+        return over
+
+    world._state = None  # so that it is here that the state hears
+    world.advance, world.submit = audited, noted
+    world.news, world.finished = listened, ended
     seen.results = simulation.run(trace)
     world.audit()
     seen.steps = world.steps()

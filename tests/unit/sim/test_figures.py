@@ -104,8 +104,8 @@ def test_attainment_counts_refused_ones_as_missed(results: Results) -> None:
 def split(results: Results, at: int) -> list[Results]:
     """The first `at` requests, and the others; instances did all of it in the second part."""
     columns = ("arrival_s", "first_s", "end_s", "tbt_s", "longest_gap_s", "cached_tokens",
-               "preemptions", "prefill", "decode", "expected_ttft_s", "input_tokens",
-               "output_tokens", "group")  # fmt: skip
+               "host_tokens", "disk_tokens", "store_tokens", "preemptions", "prefill", "decode",
+               "expected_ttft_s", "input_tokens", "output_tokens", "group")  # fmt: skip
     parts = []
     for place, rows in enumerate((slice(at), slice(at, None))):
         kept = {name: getattr(results, name)[rows] for name in columns}
@@ -116,7 +116,8 @@ def split(results: Results, at: int) -> list[Results]:
         }
         idle = {} if place else dict(busy_s=np.zeros(2), steps=np.zeros(2, int))
         nothing = {} if place else dict(sent_bytes=np.zeros(2), copied_blocks=0)
-        parts.append(replace(results, **kept, refusals=refusals, **idle, **nothing))
+        unmoved = {} if place else dict(tier_bytes=np.zeros((2, 3, 2)), lost_blocks=0)
+        parts.append(replace(results, **kept, refusals=refusals, **idle, **nothing, **unmoved))
     return parts
 
 

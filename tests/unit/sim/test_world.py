@@ -15,7 +15,7 @@ from inlay.cluster.timing import TimingModel
 from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import StepSample
 from inlay.sim.step_time import NUM_FEATURES, StepTime, calibrated
-from inlay.sim.world import Finished, FirstToken, Reported, Sending, Sent
+from inlay.sim.world import Finished, FirstToken, Reported
 from tests.unit.sim.worlds import (
     PAGE,
     SECOND,
@@ -25,6 +25,7 @@ from tests.unit.sim.worlds import (
     requests,
     run,
     submit,
+    tell,
     world_of,
 )
 
@@ -110,23 +111,6 @@ def state_of(configs):
     for slot, config in enumerate(configs):
         state.join(slot, "both", timing, pages_total=config.num_pages)
     return state
-
-
-def tell(state, news):
-    """Give a state one piece of news; returns the request that is over, if one is."""
-    if isinstance(news, FirstToken):
-        state.prefill_done(str(news.request), news.time_s)
-    elif isinstance(news, Reported):
-        state.report(news.slot, news.report, news.time_s)
-    elif isinstance(news, Sending):
-        state.sending(news.slot, news.size_bytes)
-    elif isinstance(news, Sent):
-        state.sent(news.slot, news.size_bytes, news.seconds)
-    else:
-        assert isinstance(news, Finished)
-        state.finished(str(news.request), news.output_tokens)
-        return news.request
-    return None
 
 
 @settings(max_examples=40, deadline=None)
