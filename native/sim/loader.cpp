@@ -41,6 +41,7 @@ void Loader::begin(Sequence& sequence) {
 
 void Loader::admit(Sequence& sequence) {
   sequence.prefetch->admitted = true;
+  for (const auto& prefetch : prefetches_) prefetch->shed_room = 0;
   unsorted_ = true;
 }
 
@@ -124,6 +125,7 @@ bool Loader::shed(const Sequence& sequence) {
   }
   if (last == nullptr) return false;
   withdraw(*last);
+  last->shed_room = cache_.num_free() + cache_.num_idle();
   return true;
 }
 
@@ -222,8 +224,9 @@ bool Loader::find_pages(Prefetch& prefetch) {
   for (const auto& one : prefetches_)
     if (!one->admitted && one->sequence->hold.held) lent += one->sequence->hold.num_pages;
   const uint32_t total = cache_.num_pages();
+  const uint32_t room = cache_.num_free() + cache_.num_idle();
   const uint32_t wanted = end - match;
-  if (lent + wanted > total / 2 || wanted + total / 8 > cache_.num_free() + cache_.num_idle())
+  if (lent + wanted > total / 2 || wanted + total / 8 > room || room <= prefetch.shed_room)
     return false;
   return cache_.hold(sequence.hold, sequence.names, match, end * page_tokens_);
 }
