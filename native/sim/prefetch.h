@@ -33,14 +33,12 @@ struct Stretch {
 };
 
 struct Prefetch {
-  Sequence* sequence;     // null where it is over
-  uint32_t first;         // blocks before it were on the device when the request came
-  uint32_t last;          // those from it on are of no use
-  double asked_s;         // when the tiers were asked; -1: they have answered
-  bool admitted = false;  // the request runs
-  // Pages that could be had when its own were taken while it waited: with no more of them it is
-  // given none again, or the two would go on so.
-  uint32_t shed_room = 0;
+  Sequence* sequence;              // null where it is over
+  uint32_t first;                  // blocks before it were on the device when the request came
+  uint32_t last;                   // those from it on are of no use
+  double asked_s;                  // when the tiers were asked; -1: they have answered
+  bool admitted = false;           // the request runs
+  double lent_s = -1.0;            // when it was given pages, while it waited
   uint32_t front = 0;              // blocks before it are computed, or being computed
   std::vector<Stretch> stretches;  // in order of position
   std::vector<uint8_t> arrived;    // by block: the tier that it was loaded from, or kNoTier

@@ -5,12 +5,16 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.sim.step_time import StepTime
 from inlay.sim.tier import Tier
 from inlay.store import EvictionPolicy, Newcomer
 from tests.support.played_blocks import PlayedBlocks
 from tests.support.tiered_bench import TieredBench
 from tests.unit.sim.test_scheduler import steps_of
 from tests.unit.sim.worlds import PAGE, instance, requests, run
+
+STEP_S = 3.0
+"""More than a second, after which policies ask again about blocks in use."""
 
 
 class BoundedBlocks(PlayedBlocks):
@@ -85,7 +89,10 @@ def test_the_same_hits_as_the_engine(drawn, pages, capacity, write, apart):
         drawn = [replace(one, arrival_s=1000.0 * i) for i, one in enumerate(drawn)]
     limits = {"max_running": 8, "max_batch_tokens": 32, "prefill_chunk": 16}
     host = Tier(name="host", tokens=capacity * PAGE, eviction="lru")
-    config = instance(num_pages=pages, token_bytes=1.0, host=host, write=write, **limits)
+    steps = StepTime.fitted([STEP_S, 0, 0, STEP_S, 0, 0])
+    config = instance(
+        step_time=steps, num_pages=pages, token_bytes=1.0, host=host, write=write, **limits
+    )
     world = run([config], drawn)
     bench, chunks = TieredBench(pages=pages, write=write, batch=32, **limits), []
     blocks = BoundedBlocks(pages, capacity, "lru")
@@ -110,7 +117,7 @@ def test_the_same_hits_as_the_engine(drawn, pages, capacity, write, apart):
             bench.step()
             bench.blocks.end_all()
         assert chunks == expected
-        blocks.now_ns += 10**9  # the step is over
+        blocks.now_ns += round(STEP_S * 1e9)  # it is over
     assert not bench.scheduler.has_work
     for outcome in world.outcomes():
         request = bench.requests[int(outcome["request"])]
