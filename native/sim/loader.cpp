@@ -10,6 +10,10 @@ namespace {
 constexpr double kForever = std::numeric_limits<double>::infinity();
 constexpr double kLeastFindWait_s = 0.005;
 constexpr double kLeastAhead_s = 0.02;
+// Between two times at which a request that waits is given pages: where they are taken from it
+// again for one that finds too few all the same, both would go on so for as long as loads are
+// quick.
+constexpr double kLeastLoan_s = 1e-3;
 
 }  // namespace
 
@@ -215,6 +219,7 @@ bool Loader::comes_anyway(const Prefetch& prefetch, const Stretch& stretch) cons
 
 // Pages for a request that waits, of those that running ones leave alone.
 bool Loader::find_pages(Prefetch& prefetch) {
+  if (prefetch.lent_s >= 0.0 && now_s_ < prefetch.lent_s + kLeastLoan_s) return false;
   Sequence& sequence = *prefetch.sequence;
   const uint32_t end = prefetch.stretches.back().stop;
   const uint32_t match = cache_.match(sequence.names, end * page_tokens_);
@@ -222,10 +227,12 @@ bool Loader::find_pages(Prefetch& prefetch) {
   for (const auto& one : prefetches_)
     if (!one->admitted && one->sequence->hold.held) lent += one->sequence->hold.num_pages;
   const uint32_t total = cache_.num_pages();
+  const uint32_t room = cache_.num_free() + cache_.num_idle();
   const uint32_t wanted = end - match;
-  if (lent + wanted > total / 2 || wanted + total / 8 > cache_.num_free() + cache_.num_idle())
-    return false;
-  return cache_.hold(sequence.hold, sequence.names, match, end * page_tokens_);
+  if (lent + wanted > total / 2 || wanted + total / 8 > room) return false;
+  if (!cache_.hold(sequence.hold, sequence.names, match, end * page_tokens_)) return false;
+  prefetch.lent_s = now_s_;
+  return true;
 }
 
 void Loader::start_load(const std::shared_ptr<Prefetch>& prefetch, std::size_t number) {

@@ -38,6 +38,7 @@ struct Prefetch {
   uint32_t last;                   // those from it on are of no use
   double asked_s;                  // when the tiers were asked; -1: they have answered
   bool admitted = false;           // the request runs
+  double lent_s = -1.0;            // when it was given pages, while it waited
   uint32_t front = 0;              // blocks before it are computed, or being computed
   std::vector<Stretch> stretches;  // in order of position
   std::vector<uint8_t> arrived;    // by block: the tier that it was loaded from, or kNoTier

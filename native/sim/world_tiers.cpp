@@ -11,9 +11,6 @@ namespace inlay::sim {
 namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-// Each call takes as long, even one that finds nothing: else two requests that take each other's
-// pages would do so for ever at one time.
-constexpr double kLeastCall_s = 1e-5;
 
 }  // namespace
 
@@ -61,7 +58,7 @@ void World::open_flows(uint16_t slot, Tiers::Work work) {
   Moving& moving = here.moving[work];
   moving.flows.clear();
   moving.left = moves_.size();
-  moving.latency_s = std::max(kLeastCall_s, here.instance.tiers()->latency_s(moves_));
+  moving.latency_s = here.instance.tiers()->latency_s(moves_);
   moving.over_s = kUnlimited;
   if (moves_.empty()) return call_ends(slot, moving);
   links_.advance(now_s_);

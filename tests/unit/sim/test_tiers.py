@@ -180,8 +180,8 @@ def test_two_that_load_from_a_slow_store_share_it():
     for there in (drawn[:2], drawn):
         world = run([config] * 3, there, store=tier("store", rate=1e5), page_tokens=PAGE)
         took_s.append([float(one["first_s"]) for one in world.outcomes()[1:]])
-    assert took_s[0] == pytest.approx([101 + 1.61e-3], abs=1e-6)
-    assert took_s[1] == pytest.approx([101 + 3.21e-3] * 2, abs=1e-6)
+    assert took_s[0] == pytest.approx([101 + 1.6e-3], abs=1e-6)
+    assert took_s[1] == pytest.approx([101 + 3.2e-3] * 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(("write", "copied"), [("through", 9), ("second_hit", 0), ("evict", 0)])
