@@ -38,8 +38,8 @@ _MEMORIES = {
 
 
 def measure(name: str, trace: Trace, *, gpus: str, memory: str) -> list[Found]:
-    """`rate`, `requests_per_s`, `hit_ratio`, `price_usd` and `cache_tb` of the best fleet; nothing
-    but a `rate` of 0 where none keeps the objectives.
+    """`rate`, `requests_per_s`, the same `_per_million_usd` that is spent, `hit_ratio`, `price_usd`
+    and `cache_tb` of the best fleet; nothing but a `rate` of 0 where none keeps the objectives.
 
     Args:
         gpus: kinds of the catalogue; of two, a fleet has both.
@@ -80,9 +80,11 @@ def figures_of(plan: Attempt, trace: Trace) -> list[Found]:
     """Of the best fleet."""
     hits = plan.figures["hit_ratio"]
     assert isinstance(hits, float)
+    per_s = plan.rate * len(trace) / trace.duration_s
     return [
         Found(name="rate", value=plan.rate),
-        Found(name="requests_per_s", value=plan.rate * len(trace) / trace.duration_s),
+        Found(name="requests_per_s", value=per_s),
+        Found(name="requests_per_s_per_million_usd", value=1e6 * per_s / plan.fleet.price_usd),
         Found(name="hit_ratio", value=hits),
         Found(name="price_usd", value=plan.fleet.price_usd),
         Found(name="cache_tb", value=plan.fleet.cache_tb),
