@@ -17,6 +17,7 @@
 
 #include "attention_tile.h"
 #include "formats.h"
+#include "training_leaves.h"
 
 namespace inlay::kernels {
 
@@ -91,13 +92,6 @@ struct AddWeightedRows {
   int64_t cols;
   const float* weight;
   float* const* out_rows;
-};
-
-// g = min(gate, limit), u = clamp(up, -limit, limit), result g * sigmoid(alpha * g) * (u + offset).
-struct Activation {
-  float alpha = 1.0f;
-  float limit = __builtin_inff();
-  float up_offset = 0.0f;
 };
 
 // out[r][0..cols) = activation(gate[r] (+ gate_bias), up[r] (+ up_bias))
@@ -198,6 +192,13 @@ struct KernelTable {
   void (*attention_tile)(const AttentionTile&);
   void (*merge_attention)(const AttentionTile&);
   void (*router_rows)(RouterRows&);
+  void (*decode_panel)(const DecodePanel&);
+  void (*transpose_panel)(const TransposePanel&);
+  void (*low_rank_dot)(const LowRankDot&);
+  void (*low_rank_add)(const LowRankAdd&);
+  void (*low_rank_grad)(const LowRankGrad&);
+  void (*save_gated)(const SaveGated&);
+  void (*gated_backward)(const GatedBackward&);
 };
 
 }  // namespace inlay::kernels

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from inlay.kernels import reference
+from inlay.kernels import _backend
 from inlay.kernels._arrays import Array
 from inlay.kernels._moe import SILU, Activation, ExpertWeights
 
 if TYPE_CHECKING:
-    SavedMoe = reference.SavedMoe
+    from inlay._native import kernels
+
+    SavedMoe = kernels.SavedMoe
 else:
-    SavedMoe = reference.SavedMoe
+    SavedMoe = _backend.ops.SavedMoe
 
 F32 = npt.NDArray[np.float32]
 
@@ -106,7 +108,7 @@ def moe_saving(
         M. Each chosen expert is read once.
     """
     given = (None, 1.0) if lora is None else (lora.matrices, lora.scale)
-    return reference.moe_saving(
+    saved: SavedMoe = _backend.ops.moe_saving(
         x_TM,
         experts,
         expert_ids_TK,
@@ -120,6 +122,7 @@ def moe_saving(
         activation.up_offset,
         recompute,
     )
+    return saved
 
 
 def moe_backward(saved: SavedMoe, grad_out_TM: Array) -> MoeGradients:
@@ -144,7 +147,9 @@ def moe_backward(saved: SavedMoe, grad_out_TM: Array) -> MoeGradients:
         np.empty(saved.routing_shape, np.float32),
         _empty_lora(saved),
     )
-    reference.moe_backward(saved, grad_out_TM, gradients.x_TM, gradients.routing_TK, gradients.lora)
+    _backend.ops.moe_backward(
+        saved, grad_out_TM, gradients.x_TM, gradients.routing_TK, gradients.lora
+    )
     return gradients
 
 
