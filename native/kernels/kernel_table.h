@@ -42,6 +42,9 @@ struct PackRows {
 struct Fetch {
   const std::byte* data = nullptr;
   int64_t bytes = 0;
+  // So many pieces of `bytes`, whose beginnings lie `stride` bytes apart.
+  int64_t pieces = 1;
+  int64_t stride = 0;
 };
 
 // c[panels][rows][kPanel] = X[rows][k] * panel, for consecutive panels. Several panels share the
@@ -56,7 +59,8 @@ struct PanelProduct {
   int64_t cols;
   float* c;
   std::byte* scratch;  // kProductScratch bytes, aligned to a page: on the stack it was half as fast
-  // Weights and rows that the caller wants next: fetched towards the caches meanwhile.
+  // Weights and rows that the caller wants next: fetched towards the caches meanwhile. The second
+  // one may have pieces.
   Fetch next[2];
   // Whether to fetch in a window that runs ahead in the same panels and reaches only the head of
   // next[0], because a panel beside the one in use is too much for the caches, or too early.

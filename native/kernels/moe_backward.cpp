@@ -142,12 +142,23 @@ class Backward {
     const auto num_columns = static_cast<int64_t>(pass_.columns.size());
     pass_.session.parallel_for(
         static_cast<int64_t>(pass_.chosen.size()) * num_columns, [&](int64_t item, int thread) {
+          // With all threads at work, the item that this thread draws next.
+          const int64_t after = item + pass_.session.num_threads();
+          Fetch next;
+          if (after < num_columns * static_cast<int64_t>(pass_.chosen.size())) {
+            const MoePass::Columns& part =
+                pass_.columns[static_cast<std::size_t>(after % num_columns)];
+            const ExpertWeights::Shard& shard = pass_.shard(part.shard);
+            const auto& of = pass_.chosen[static_cast<std::size_t>(after / num_columns)];
+            next = pass_.steps_of(shard.down_panel(of.expert, 0), shard.down_panels, shard.down,
+                                  part.first);
+          }
           columns_of(pass_.chosen[static_cast<std::size_t>(item / num_columns)],
-                     item % num_columns, grads, Scratch(pass_, thread));
+                     item % num_columns, grads, next, Scratch(pass_, thread));
         });
   }
 
-  void columns_of(const MoePass::Chosen& of, int64_t index, ValueRows grads,
+  void columns_of(const MoePass::Chosen& of, int64_t index, ValueRows grads, Fetch next,
                   const Scratch& scratch) const {
     const MoePass::Columns& part = pass_.columns[static_cast<std::size_t>(index)];
     const ExpertWeights::Shard& shard = pass_.shard(part.shard);
@@ -169,7 +180,8 @@ class Backward {
       const std::byte* rows[kMaxRows];
       pass_.point(grads, block, 0, rows);
       float* const c = scratch.c[0];
-      pass_.product(rows, block.rows(), scratch.panel, pass_.hidden, kPanel, c, scratch);
+      pass_.product(rows, block.rows(), scratch.panel, pass_.hidden, kPanel, c, scratch,
+                    &block == &pass_.blocks_of(of).back() ? next : Fetch{});
       const uint64_t stream = 1 + static_cast<uint64_t>(block.expert);
       if (pass_.has_lora)
         pass_.add_dropped(block, stream, f, low_grad(2, block.first), scratch.matrix[0], c,
@@ -232,7 +244,14 @@ class Backward {
       const int64_t column = item * kPanel, cols = std::min(kPanel, pass_.hidden - column);
       for (int64_t t = 0; t < grad_x_.rows; ++t) std::fill_n(grad_x_.row(t) + column, cols, 0.0f);
       const Scratch scratch(pass_, thread);
-      for (const MoePass::Chosen& of : pass_.chosen) hidden_of(of, column, cols, x_dropped, scratch);
+      for (std::size_t i = 0; i < pass_.chosen.size(); ++i) {
+        Fetch next;
+        const ExpertWeights::Shard& shard = pass_.shard(0);
+        if (i + 1 < pass_.chosen.size())
+          next = pass_.steps_of(shard.gate_up_panel(pass_.chosen[i + 1].expert, 0),
+                                shard.gate_up_panels, shard.gate_up, column);
+        hidden_of(pass_.chosen[i], column, cols, x_dropped, next, scratch);
+      }
     });
   }
 
@@ -256,7 +275,7 @@ class Backward {
   }
 
   void hidden_of(const MoePass::Chosen& of, int64_t column, int64_t cols, ValueRows x_dropped,
-                 const Scratch& scratch) const {
+                 Fetch next, const Scratch& scratch) const {
     const int64_t rank = lora_.rank;
     transpose_gate_up(of.expert, column, scratch);
     if (pass_.has_lora)
@@ -270,7 +289,8 @@ class Backward {
       const std::byte* rows[kMaxRows];
       pass_.point(gate_up_, block, 0, rows);
       float* const c = scratch.c[0];
-      pass_.product(rows, block.rows(), scratch.panel, 2 * pass_.wide, cols, c, scratch);
+      pass_.product(rows, block.rows(), scratch.panel, 2 * pass_.wide, cols, c, scratch,
+                    &block == &pass_.blocks_of(of).back() ? next : Fetch{});
       if (pass_.has_lora)
         for (int which = 0; which < 2; ++which)
           pass_.add_dropped(block, 0, column, low_grad(which, block.first),

@@ -156,11 +156,19 @@ void MoePass::transpose(const std::byte* panel, int64_t k, int64_t first, int64_
   table.transpose_panel({from, dtype, steps, column, count, out});
 }
 
+Fetch MoePass::steps_of(const std::byte* panels, int64_t count, const PanelLayout& layout,
+                        int64_t first) const {
+  const int64_t group = first / layout.group_k;
+  const int64_t line = kPanel * info(weights.format()).bits / 8;
+  return {panels + group * layout.group_bytes + (first - group * layout.group_k) * line,
+          std::min(kPanel, layout.k - first) * line, count, layout.panel_bytes};
+}
+
 void MoePass::product(const std::byte* const* rows, int64_t count, const std::byte* panel,
                       int64_t k, int64_t cols, float* c, const Scratch& scratch,
                       Fetch next) const {
   table.panel_product(
-      {rows, count, panel, 1, format, k, cols, c, scratch.layout, {next, {}}, false});
+      {rows, count, panel, 1, format, k, cols, c, scratch.layout, {{}, next}, false});
 }
 
 void MoePass::transpose_matrix(const float* in, int64_t count, float* out) const {
@@ -199,8 +207,9 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
                             saved.lora_.scale, false, low(which, block.first), rank});
     });
   const auto num_columns = static_cast<int64_t>(columns.size());
+  const int64_t items = static_cast<int64_t>(chosen.size()) * num_columns;
   session.parallel_for(
-      static_cast<int64_t>(chosen.size()) * num_columns, [&](int64_t item, int thread) {
+      items, [&](int64_t item, int thread) {
         const Chosen& of = chosen[static_cast<std::size_t>(item / num_columns)];
         const Columns& part = columns[static_cast<std::size_t>(item % num_columns)];
         const ExpertWeights::Shard& in = shard(part.shard);
@@ -211,8 +220,19 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
           const int64_t cols = std::min(kHalf, in.width - column);
           const std::byte* const packed = in.gate_up_panel(of.expert, column / kHalf);
           const std::byte* const panel = usable(packed, hidden, scratch);
-          const Fetch next{packed + in.gate_up.panel_bytes,
-                           column + kHalf < in.width ? in.gate_up.panel_bytes : 0};
+          // The other half, or what this thread draws next with all threads at work.
+          Fetch next{packed + in.gate_up.panel_bytes, in.gate_up.panel_bytes};
+          if (half == 1 || column + kHalf >= in.width) {
+            const int64_t after = item + session.num_threads();
+            next = {};
+            if (after < items) {
+              const Columns& then = columns[static_cast<std::size_t>(after % num_columns)];
+              next = {shard(then.shard).gate_up_panel(
+                          chosen[static_cast<std::size_t>(after / num_columns)].expert,
+                          then.first / kHalf),
+                      shard(then.shard).gate_up.panel_bytes};
+            }
+          }
           if (has_lora)
             for (int which = 0; which < 2; ++which) {
               float* b = scratch.matrix[which];

@@ -91,6 +91,9 @@ class MoePass {
   // Steps [first, first + kPanel) of some columns of a panel of inner size k, transposed.
   void transpose(const std::byte* panel, int64_t k, int64_t first, int64_t column, int64_t columns,
                  const Scratch& scratch, std::byte* out) const;
+  // What transpose() reads of consecutive panels, to be fetched.
+  Fetch steps_of(const std::byte* panels, int64_t count, const PanelLayout& layout,
+                 int64_t first) const;
   void product(const std::byte* const* rows, int64_t count, const std::byte* panel, int64_t k,
                int64_t cols, float* c, const Scratch& scratch, Fetch next = {}) const;
 

@@ -79,6 +79,11 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
         for (int64_t i = 0; i < cols; ++i)
           for (int64_t j = 0; j < rank; ++j) scratch.matrix[0][j * kPanel + i] = b[i * rank + j];
       }
+      // Of the next expert, while this one's last rows are multiplied.
+      const auto* const after = &of + 1;
+      Fetch next;
+      if (&of != &pass.chosen.back())
+        next = {pass.shard(0).down_panel(after->expert, item), pass.shard(0).down.panel_bytes};
       for (std::size_t s = 0; s < pass.shard_at.size(); ++s) {
         const ExpertWeights::Shard& shard = pass.shard(static_cast<int64_t>(s));
         const std::byte* panel =
@@ -87,7 +92,8 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
           const std::byte* rows[kMaxRows];
           pass.point(h, block, pass.shard_at[s], rows);
           float* const c = scratch.c[0];
-          pass.product(rows, block.rows(), panel, shard.width, cols, c, scratch);
+          pass.product(rows, block.rows(), panel, shard.width, cols, c, scratch,
+                       &block == &pass.blocks_of(of).back() ? next : Fetch{});
           if (s == 0 && pass.has_lora)
             pass.table.low_rank_add({c, block.rows(), kPanel, pass.low(2, block.first), rank,
                                      scratch.matrix[0], rank});
