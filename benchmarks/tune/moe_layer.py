@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np

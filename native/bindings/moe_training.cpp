@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "array.h"
-#include "moe.h"
 #include "module.h"
+#include "moe.h"
 
 namespace inlay::bindings {
 
@@ -31,8 +31,9 @@ constexpr const char* kGradNames[] = {"grad_lora.gate_a_ERM", "grad_lora.gate_b_
 // The six matrices of a LoRA or of its gradients, held.
 class LoraArrays {
  public:
+  // `rank`: what it must be; 0 for any.
   LoraArrays(nb::handle six, const char* const (&names)[kLoraMatrices],
-             const ExpertWeights& experts, Access access) {
+             const ExpertWeights& experts, Access access, int64_t rank) {
     const bool written = access == Access::kWrite;
     const char* name = written ? "grad_lora" : "lora";
     if (!nb::isinstance<nb::sequence>(six))
@@ -48,6 +49,7 @@ class LoraArrays {
     }
     rank_ = arrays_[0]->size(1);
     if (rank_ < 1) fail(names[0], ": its rank must be at least 1, is ", rank_);
+    if (rank != 0) arrays_[0]->require_size(1, rank, "lora's rank");
     for (int i = 0; i < kLoraMatrices; ++i) {
       Array& array = *arrays_[static_cast<std::size_t>(i)];
       const bool is_a = i % 2 == 0;
@@ -115,7 +117,7 @@ SavedCall moe_saving(nb::handle x_TM, const ExpertWeights& experts, nb::handle e
   SavedCall kept{nb::find(experts), nullptr, nullptr};
   kernels::MoeLora matrices;
   if (!lora.is_none()) {
-    kept.lora = std::make_unique<LoraArrays>(lora, kLoraNames, experts, Access::kRead);
+    kept.lora = std::make_unique<LoraArrays>(lora, kLoraNames, experts, Access::kRead, 0);
     for (const auto& array : kept.lora->arrays()) require_apart(out.extent(), {array->extent()});
     matrices = {kept.lora->data<const float>(), kept.lora->rank(), lora_scale,
                 kernels::Dropout(dropout, seed)};
@@ -146,8 +148,8 @@ void moe_backward(SavedCall& kept, nb::handle grad_out_TM, nb::handle grad_x_TM,
   std::vector<const Array*> outputs = {&grad_x, &grad_routing};
   std::vector<const Array*> before = {&grad_out};
   if (kept.lora != nullptr) {
-    grads = std::make_unique<LoraArrays>(grad_lora, kGradNames, experts, Access::kWrite);
-    grads->arrays()[0]->require_size(1, kept.lora->rank(), "lora's rank");
+    grads = std::make_unique<LoraArrays>(grad_lora, kGradNames, experts, Access::kWrite,
+                                         kept.lora->rank());
     for (const auto& array : grads->arrays()) outputs.push_back(array.get());
     for (const auto& array : kept.lora->arrays()) before.push_back(array.get());
   }

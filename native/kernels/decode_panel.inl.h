@@ -44,16 +44,15 @@ inline void decode_integers(const std::byte* weights, int64_t lines, const Group
                             std::byte* out) {
   constexpr uint32_t kMask = (1u << kBits) - 1;
   constexpr int64_t kVecs = kPanel / Vec::kWidth, kVecBytes = Vec::kWidth * 4;
-  decode_lines<16 / kBits>(
-      weights, lines, 0, out, [&](CodeWords words, int pair, int64_t at) {
-        static_assert(kVecs * kVecBytes == kPanel * 4);
-        const int64_t v = at / kVecBytes;
-        const int shift = pair % 2 * 16 + pair / 2 * 4;
-        const auto value = [&](int by) {
-          return Vec::fma(to_floats(words >> by & kMask), scales.factor[v], scales.offset[v]);
-        };
-        return bf16_words(value(shift), value(shift + 8));
-      });
+  decode_lines<16 / kBits>(weights, lines, 0, out, [&](CodeWords words, int pair, int64_t at) {
+    static_assert(kVecs * kVecBytes == kPanel * 4);
+    const int64_t v = at / kVecBytes;
+    const int shift = pair % 2 * 16 + pair / 2 * 4;
+    const auto value = [&](int by) {
+      return Vec::fma(to_floats(words >> by & kMask), scales.factor[v], scales.offset[v]);
+    };
+    return bf16_words(value(shift), value(shift + 8));
+  });
 }
 
 // e4m3 is exact in bf16; times its fp32 scale it is rounded again.

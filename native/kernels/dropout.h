@@ -20,8 +20,7 @@ class Dropout {
 
   // Multiplies values of features [first, first + count) of a token by 0 or 1 / (1 - rate).
   void apply(uint64_t stream, int64_t token, int64_t first, int64_t count, float* values) const {
-    const uint64_t key =
-        mix(mix(seed_ + kGolden * (stream + 1)) + static_cast<uint64_t>(token));
+    const uint64_t key = mix(mix(seed_ + kGolden * (stream + 1)) + static_cast<uint64_t>(token));
     const auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
     for (int64_t i = 0; i < count; ++i)
       values[i] *= hash(static_cast<uint32_t>(first + i), low, high) >= threshold_ ? scale_ : 0.0f;

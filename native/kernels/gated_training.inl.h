@@ -77,8 +77,8 @@ inline void gated_backward_rows(const GatedBackward& p) {
       // What a limit cuts off has no gradient: there the bounded value is another one. NaN stays.
       typedef int32_t Lanes __attribute__((vector_size(4 * Vec::kWidth)));
       const auto kept = [](Vec::F value, Vec::F bounded, Vec::F whole) {
-        return reinterpret_cast<Vec::F>(reinterpret_cast<Lanes>(value) &
-                                        ~(Lanes)(bounded < whole) & ~(Lanes)(bounded > whole));
+        return reinterpret_cast<Vec::F>(reinterpret_cast<Lanes>(value) & ~(Lanes)(bounded < whole) &
+                                        ~(Lanes)(bounded > whole));
       };
       Vec::store(p.activated + at, activated);
       Vec::store(p.grad_gate + at, kept(by_gate, g, gate));

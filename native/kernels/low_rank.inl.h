@@ -135,8 +135,7 @@ inline void grad_tile(const LowRankGrad& p, int64_t j, int64_t column) {
 #pragma GCC unroll 4
   for (int i = 0; i < kRank; ++i)
 #pragma GCC unroll 4
-    for (int v = 0; v < kStripVecs; ++v)
-      Vec::store(grad + i * kPanel + v * Vec::kWidth, acc[i][v]);
+    for (int v = 0; v < kStripVecs; ++v) Vec::store(grad + i * kPanel + v * Vec::kWidth, acc[i][v]);
 }
 
 template <DType kDType>

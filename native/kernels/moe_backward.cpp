@@ -78,40 +78,38 @@ class Backward {
 
   // scale B^T times the gradient of the output, before the routing weight.
   void low_rank_of_output() const {
-    pass_.session.parallel_for(
-        static_cast<int64_t>(pass_.blocks.size()), [&](int64_t item, int thread) {
-          const RowBlock& block = pass_.blocks[static_cast<std::size_t>(item)];
-          const Scratch scratch(pass_, thread);
-          pass_.transpose_matrix(pass_.matrix(kDownB, block.expert), pass_.hidden,
-                                 scratch.matrix[0]);
-          const std::byte* rows[kMaxRows];
-          pass_.point(grads_TM_, block, 0, rows);
-          pass_.table.low_rank_dot({rows, block.rows(), pass_.dtype, scratch.matrix[0],
-                                    pass_.hidden, lora_.rank, pass_.hidden, lora_.scale, false,
-                                    low_grad(2, block.first), lora_.rank});
-        });
+    pass_.session.parallel_for(static_cast<int64_t>(pass_.blocks.size()), [&](int64_t item,
+                                                                              int thread) {
+      const RowBlock& block = pass_.blocks[static_cast<std::size_t>(item)];
+      const Scratch scratch(pass_, thread);
+      pass_.transpose_matrix(pass_.matrix(kDownB, block.expert), pass_.hidden, scratch.matrix[0]);
+      const std::byte* rows[kMaxRows];
+      pass_.point(grads_TM_, block, 0, rows);
+      pass_.table.low_rank_dot({rows, block.rows(), pass_.dtype, scratch.matrix[0], pass_.hidden,
+                                lora_.rank, pass_.hidden, lora_.scale, false,
+                                low_grad(2, block.first), lora_.rank});
+    });
   }
 
   // The same of gate and up.
   void low_rank_of_gate_up() const {
-    pass_.session.parallel_for(
-        2 * static_cast<int64_t>(pass_.blocks.size()), [&](int64_t item, int thread) {
-          const RowBlock& block = pass_.blocks[static_cast<std::size_t>(item / 2)];
-          const int which = static_cast<int>(item % 2);
-          const Scratch scratch(pass_, thread);
-          const int64_t width = pass_.weights.intermediate();
-          pass_.transpose_matrix(pass_.matrix(which == 0 ? kGateB : kUpB, block.expert), width,
-                                 scratch.matrix[0]);
-          for (std::size_t s = 0; s < pass_.shard_at.size(); ++s) {
-            const ExpertWeights::Shard& shard = pass_.shard(static_cast<int64_t>(s));
-            const std::byte* rows[kMaxRows];
-            pass_.point(gate_up_, block, which * pass_.wide + pass_.shard_at[s], rows);
-            pass_.table.low_rank_dot({rows, block.rows(), pass_.dtype,
-                                      scratch.matrix[0] + shard.first, width, lora_.rank,
-                                      shard.width, lora_.scale, s > 0,
-                                      low_grad(which, block.first), lora_.rank});
-          }
-        });
+    pass_.session.parallel_for(2 * static_cast<int64_t>(pass_.blocks.size()), [&](int64_t item,
+                                                                                  int thread) {
+      const RowBlock& block = pass_.blocks[static_cast<std::size_t>(item / 2)];
+      const int which = static_cast<int>(item % 2);
+      const Scratch scratch(pass_, thread);
+      const int64_t width = pass_.weights.intermediate();
+      pass_.transpose_matrix(pass_.matrix(which == 0 ? kGateB : kUpB, block.expert), width,
+                             scratch.matrix[0]);
+      for (std::size_t s = 0; s < pass_.shard_at.size(); ++s) {
+        const ExpertWeights::Shard& shard = pass_.shard(static_cast<int64_t>(s));
+        const std::byte* rows[kMaxRows];
+        pass_.point(gate_up_, block, which * pass_.wide + pass_.shard_at[s], rows);
+        pass_.table.low_rank_dot({rows, block.rows(), pass_.dtype, scratch.matrix[0] + shard.first,
+                                  width, lora_.rank, shard.width, lora_.scale, s > 0,
+                                  low_grad(which, block.first), lora_.rank});
+      }
+    });
   }
 
   // `low` times the routing weights.
@@ -119,8 +117,7 @@ class Backward {
     for (int64_t r = 0; r < block.rows(); ++r)
       for (int64_t j = 0; j < lora_.rank; ++j)
         scratch.low[r * lora_.rank + j] =
-            pass_.pairs.weight[static_cast<std::size_t>(block.first + r)] *
-            low[r * lora_.rank + j];
+            pass_.pairs.weight[static_cast<std::size_t>(block.first + r)] * low[r * lora_.rank + j];
     return scratch.low;
   }
 
@@ -130,8 +127,8 @@ class Backward {
                   DType dtype, const float* low, float* sums, float* out, int64_t cols,
                   int64_t stride) const {
     const int64_t rank = lora_.rank;
-    pass_.table.low_rank_grad({rows, block.rows(), dtype, low, rank, rank,
-                               &block != &pass_.blocks_of(of).front(), sums});
+    pass_.table.low_rank_grad(
+        {rows, block.rows(), dtype, low, rank, rank, &block != &pass_.blocks_of(of).front(), sums});
     if (&block != &pass_.blocks_of(of).back()) return;
     for (int64_t j = 0; j < rank; ++j)
       for (int64_t i = 0; i < cols; ++i)
@@ -153,8 +150,8 @@ class Backward {
             next = pass_.steps_of(shard.down_panel(of.expert, 0), shard.down_panels, shard.down,
                                   part.first);
           }
-          columns_of(pass_.chosen[static_cast<std::size_t>(item / num_columns)],
-                     item % num_columns, grads, next, Scratch(pass_, thread));
+          columns_of(pass_.chosen[static_cast<std::size_t>(item / num_columns)], item % num_columns,
+                     grads, next, Scratch(pass_, thread));
         });
   }
 
@@ -186,13 +183,12 @@ class Backward {
       if (pass_.has_lora)
         pass_.add_dropped(block, stream, f, low_grad(2, block.first), scratch.matrix[0], c,
                           activated);
-      std::byte* const gate = gate_up_.data + block.first * gate_up_.stride +
-                              pass_.bytes_of(part.at);
-      pass_.table.gated_backward({c, pass_.pairs.weight.data() + block.first, block.rows(),
-                                  pass_.saved.activation(), pass_.dtype, gate,
-                                  gate + pass_.bytes_of(pass_.wide), gate_up_.stride, activated,
-                                  scratch.c[2], scratch.c[3],
-                                  dots_ + index * pass_.pairs.count() + block.first});
+      std::byte* const gate =
+          gate_up_.data + block.first * gate_up_.stride + pass_.bytes_of(part.at);
+      pass_.table.gated_backward(
+          {c, pass_.pairs.weight.data() + block.first, block.rows(), pass_.saved.activation(),
+           pass_.dtype, gate, gate + pass_.bytes_of(pass_.wide), gate_up_.stride, activated,
+           scratch.c[2], scratch.c[3], dots_ + index * pass_.pairs.count() + block.first});
       if (!pass_.has_lora) continue;
       if (lora_.dropout.drops())
         for (int64_t r = 0; r < block.rows(); ++r)
@@ -293,8 +289,8 @@ class Backward {
                     &block == &pass_.blocks_of(of).back() ? next : Fetch{});
       if (pass_.has_lora)
         for (int which = 0; which < 2; ++which)
-          pass_.add_dropped(block, 0, column, low_grad(which, block.first),
-                            scratch.matrix[which], c, scratch.c[1]);
+          pass_.add_dropped(block, 0, column, low_grad(which, block.first), scratch.matrix[which],
+                            c, scratch.c[1]);
       float* out_rows[kMaxRows];
       float ones[kMaxRows];
       for (int64_t r = 0; r < block.rows(); ++r) {
@@ -311,9 +307,8 @@ class Backward {
       accumulate(of, block, rows, pass_.dtype, low_grad(1, block.first), sums + rank * kPanel,
                  grad(kUpA, of.expert) + column, cols, pass_.hidden);
       pass_.point(grads_TM_, block, column, rows);
-      accumulate(of, block, rows, pass_.dtype,
-                 weighted(block, pass_.low(2, block.first), scratch), sums + 2 * rank * kPanel,
-                 grad(kDownB, of.expert) + column * rank, cols, 0);
+      accumulate(of, block, rows, pass_.dtype, weighted(block, pass_.low(2, block.first), scratch),
+                 sums + 2 * rank * kPanel, grad(kDownB, of.expert) + column * rank, cols, 0);
     }
   }
 
@@ -339,8 +334,8 @@ void SavedMoe::gradients(ConstRows grad_out_TM, Rows grad_x_TM, float* grad_rout
   MoePass pass(*this, session);
   session.prepare_thread_scratch(pass.thread_floats());
   if (recompute_)
-    gate_up_ = AlignedBuffer(
-        static_cast<std::size_t>(pairs_.count() * pass.pair_stride + kReadBehind));
+    gate_up_ =
+        AlignedBuffer(static_cast<std::size_t>(pairs_.count() * pass.pair_stride + kReadBehind));
   Backward backward(pass, grad_out_TM, grad_x_TM, grad_routing_TK, grads,
                     {gate_up_.data(), pass.pair_stride, false});
   backward.carve(session.shared_scratch<std::byte>(backward.carve(nullptr)));

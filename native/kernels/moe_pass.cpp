@@ -85,8 +85,9 @@ void MoePass::pack(ConstRows from, ValueRows to) const {
 }
 
 int64_t MoePass::gathered_bytes() const {
-  return table.even_rows > kMaxRows || dtype == DType::kF32 ? 0
-                                                            : pairs.count() * x_stride + kReadBehind;
+  return table.even_rows > kMaxRows || dtype == DType::kF32
+             ? 0
+             : pairs.count() * x_stride + kReadBehind;
 }
 
 ValueRows MoePass::for_products(ValueRows from, std::byte* memory) const {
@@ -123,8 +124,7 @@ ValueRows MoePass::dropped_x(std::byte* memory) const {
       if (dtype == DType::kF32)
         std::memcpy(to, values, static_cast<std::size_t>(bytes_of(count)));
       else
-        for (int64_t i = 0; i < count; ++i)
-          reinterpret_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+        for (int64_t i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
     }
   });
   return {memory, x_stride, true};
@@ -133,9 +133,9 @@ ValueRows MoePass::dropped_x(std::byte* memory) const {
 void MoePass::point(const ValueRows& rows, const RowBlock& block, int64_t column,
                     const std::byte** pointers) const {
   for (int64_t pair = block.first; pair < block.end; ++pair)
-    *pointers++ = rows.data + bytes_of(column) +
-                  (rows.of_tokens ? pairs.token[static_cast<std::size_t>(pair)] : pair) *
-                      rows.stride;
+    *pointers++ =
+        rows.data + bytes_of(column) +
+        (rows.of_tokens ? pairs.token[static_cast<std::size_t>(pair)] : pair) * rows.stride;
 }
 
 const std::byte* MoePass::usable(const std::byte* panel, int64_t k, const Scratch& scratch) const {
@@ -165,8 +165,7 @@ Fetch MoePass::steps_of(const std::byte* panels, int64_t count, const PanelLayou
 }
 
 void MoePass::product(const std::byte* const* rows, int64_t count, const std::byte* panel,
-                      int64_t k, int64_t cols, float* c, const Scratch& scratch,
-                      Fetch next) const {
+                      int64_t k, int64_t cols, float* c, const Scratch& scratch, Fetch next) const {
   table.panel_product(
       {rows, count, panel, 1, format, k, cols, c, scratch.layout, {{}, next}, false});
 }
@@ -208,64 +207,61 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
     });
   const auto num_columns = static_cast<int64_t>(columns.size());
   const int64_t items = static_cast<int64_t>(chosen.size()) * num_columns;
-  session.parallel_for(
-      items, [&](int64_t item, int thread) {
-        const Chosen& of = chosen[static_cast<std::size_t>(item / num_columns)];
-        const Columns& part = columns[static_cast<std::size_t>(item % num_columns)];
-        const ExpertWeights::Shard& in = shard(part.shard);
-        const Scratch scratch(*this, thread);
-        for (int64_t half = 0; half < 2; ++half) {
-          const int64_t column = part.first + half * kHalf, f = in.first + column;
-          if (column >= in.width) break;
-          const int64_t cols = std::min(kHalf, in.width - column);
-          const std::byte* const packed = in.gate_up_panel(of.expert, column / kHalf);
-          const std::byte* const panel = usable(packed, hidden, scratch);
-          // The other half, or what this thread draws next with all threads at work.
-          Fetch next{packed + in.gate_up.panel_bytes, in.gate_up.panel_bytes};
-          if (half == 1 || column + kHalf >= in.width) {
-            const int64_t after = item + session.num_threads();
-            next = {};
-            if (after < items) {
-              const Columns& then = columns[static_cast<std::size_t>(after % num_columns)];
-              next = {shard(then.shard).gate_up_panel(
-                          chosen[static_cast<std::size_t>(after / num_columns)].expert,
-                          then.first / kHalf),
-                      shard(then.shard).gate_up.panel_bytes};
-            }
-          }
-          if (has_lora)
-            for (int which = 0; which < 2; ++which) {
-              float* b = scratch.matrix[which];
-              std::fill_n(b, rank * kHalf, 0.0f);
-              const float* from = matrix(which == 0 ? kGateB : kUpB, of.expert) + f * rank;
-              for (int64_t i = 0; i < cols; ++i)
-                for (int64_t j = 0; j < rank; ++j) b[j * kHalf + i] = from[i * rank + j];
-            }
-          for (const RowBlock& block : blocks_of(of)) {
-            const std::byte* rows[kMaxRows];
-            point(x, block, 0, rows);
-            float* const c = scratch.c[0];
-            product(rows, block.rows(), panel, hidden, kPanel, c, scratch,
-                    block.end == blocks_of(of).back().end ? next : Fetch{});
-            if (has_lora)
-              for (int which = 0; which < 2; ++which)
-                table.low_rank_add({c + which * kHalf, block.rows(), kHalf,
-                                    low(which, block.first), rank, scratch.matrix[which], rank});
-            const int64_t at = part.at + half * kHalf;
-            const auto place = [&](const ValueRows& to, int64_t to_column) {
-              return to.data == nullptr
-                         ? nullptr
-                         : to.data + block.first * to.stride + bytes_of(to_column);
-            };
-            const bool biased = weights.has_bias();
-            table.save_gated({c, block.rows(), biased ? weights.gate_bias(of.expert) + f : nullptr,
-                              biased ? weights.up_bias(of.expert) + f : nullptr, cols,
-                              saved.activation_, dtype, place(gate_up, at),
-                              place(gate_up, wide + at), gate_up.stride, place(activated, at),
-                              activated.stride});
-          }
+  session.parallel_for(items, [&](int64_t item, int thread) {
+    const Chosen& of = chosen[static_cast<std::size_t>(item / num_columns)];
+    const Columns& part = columns[static_cast<std::size_t>(item % num_columns)];
+    const ExpertWeights::Shard& in = shard(part.shard);
+    const Scratch scratch(*this, thread);
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t column = part.first + half * kHalf, f = in.first + column;
+      if (column >= in.width) break;
+      const int64_t cols = std::min(kHalf, in.width - column);
+      const std::byte* const packed = in.gate_up_panel(of.expert, column / kHalf);
+      const std::byte* const panel = usable(packed, hidden, scratch);
+      // The other half, or what this thread draws next with all threads at work.
+      Fetch next{packed + in.gate_up.panel_bytes, in.gate_up.panel_bytes};
+      if (half == 1 || column + kHalf >= in.width) {
+        const int64_t after = item + session.num_threads();
+        next = {};
+        if (after < items) {
+          const Columns& then = columns[static_cast<std::size_t>(after % num_columns)];
+          next = {shard(then.shard)
+                      .gate_up_panel(chosen[static_cast<std::size_t>(after / num_columns)].expert,
+                                     then.first / kHalf),
+                  shard(then.shard).gate_up.panel_bytes};
         }
-      });
+      }
+      if (has_lora)
+        for (int which = 0; which < 2; ++which) {
+          float* b = scratch.matrix[which];
+          std::fill_n(b, rank * kHalf, 0.0f);
+          const float* from = matrix(which == 0 ? kGateB : kUpB, of.expert) + f * rank;
+          for (int64_t i = 0; i < cols; ++i)
+            for (int64_t j = 0; j < rank; ++j) b[j * kHalf + i] = from[i * rank + j];
+        }
+      for (const RowBlock& block : blocks_of(of)) {
+        const std::byte* rows[kMaxRows];
+        point(x, block, 0, rows);
+        float* const c = scratch.c[0];
+        product(rows, block.rows(), panel, hidden, kPanel, c, scratch,
+                block.end == blocks_of(of).back().end ? next : Fetch{});
+        if (has_lora)
+          for (int which = 0; which < 2; ++which)
+            table.low_rank_add({c + which * kHalf, block.rows(), kHalf, low(which, block.first),
+                                rank, scratch.matrix[which], rank});
+        const int64_t at = part.at + half * kHalf;
+        const auto place = [&](const ValueRows& to, int64_t to_column) {
+          return to.data == nullptr ? nullptr
+                                    : to.data + block.first * to.stride + bytes_of(to_column);
+        };
+        const bool biased = weights.has_bias();
+        table.save_gated({c, block.rows(), biased ? weights.gate_bias(of.expert) + f : nullptr,
+                          biased ? weights.up_bias(of.expert) + f : nullptr, cols,
+                          saved.activation_, dtype, place(gate_up, at), place(gate_up, wide + at),
+                          gate_up.stride, place(activated, at), activated.stride});
+      }
+    }
+  });
 }
 
 }  // namespace inlay::kernels

@@ -56,13 +56,13 @@ class MoePass {
   struct Scratch {
     Scratch(const MoePass& pass, int thread);
     std::byte* layout;
-    float* c[4];        // results of products, [kMaxRows][kPanel] each
-    std::byte* panel;   // one panel of a product
+    float* c[4];         // results of products, [kMaxRows][kPanel] each
+    std::byte* panel;    // one panel of a product
     std::byte* decoded;  // kPanel steps of one
-    float* matrix[2];   // of a LoRA, [rank] rows
-    float* grads;       // [3][rank][kPanel]
-    float* low;         // [kMaxRows][rank]
-    float* values;      // [kMaxRows] rows with all columns; only where inputs are dropped
+    float* matrix[2];    // of a LoRA, [rank] rows
+    float* grads;        // [3][rank][kPanel]
+    float* low;          // [kMaxRows][rank]
+    float* values;       // [kMaxRows] rows with all columns; only where inputs are dropped
   };
 
   MoePass(SavedMoe& saved, ThreadPool::Session& session);
@@ -112,9 +112,8 @@ class MoePass {
     return saved.lora_.matrices[static_cast<std::size_t>(which)] + expert * matrix_size(which);
   }
   int64_t matrix_size(LoraMatrix which) const {
-    return saved.lora_.rank * (which == kGateA || which == kUpA || which == kDownB
-                                   ? hidden
-                                   : weights.intermediate());
+    return saved.lora_.rank *
+           (which == kGateA || which == kUpA || which == kDownB ? hidden : weights.intermediate());
   }
   std::span<const RowBlock> blocks_of(const Chosen& chosen) const {
     return std::span(blocks).subspan(
@@ -135,10 +134,10 @@ class MoePass {
   const DType dtype;
   const int64_t element;  // bytes
   const int64_t hidden;
-  int64_t wide = 0;      // the intermediate size in rows: each shard begins with a whole Columns
-  int64_t x_stride;      // bytes of rows with the hidden size,
-  int64_t h_stride;      // with the intermediate size,
-  int64_t pair_stride;   // and with twice that, gate then up
+  int64_t wide = 0;     // the intermediate size in rows: each shard begins with a whole Columns
+  int64_t x_stride;     // bytes of rows with the hidden size,
+  int64_t h_stride;     // with the intermediate size,
+  int64_t pair_stride;  // and with twice that, gate then up
   bool has_lora;
   std::vector<int64_t> shard_at;  // where each shard begins in rows
   std::vector<RowBlock> blocks;

@@ -35,35 +35,36 @@ ChosenPairs sorted_pairs(const Moe& p) {
 // scale A h of the down matrices, with dropped features left out.
 void low_rank_of_hidden(const MoePass& pass, ValueRows h) {
   const MoeLora& lora = pass.saved.lora();
-  pass.session.parallel_for(static_cast<int64_t>(pass.blocks.size()), [&](int64_t item, int thread) {
-    const MoePass::RowBlock& block = pass.blocks[static_cast<std::size_t>(item)];
-    const MoePass::Scratch scratch(pass, thread);
-    const std::byte* rows[kMaxRows];
-    DType dtype = pass.dtype;
-    for (std::size_t s = 0; s < pass.shard_at.size(); ++s) {
-      const ExpertWeights::Shard& shard = pass.shard(static_cast<int64_t>(s));
-      pass.point(h, block, pass.shard_at[s], rows);
-      if (lora.dropout.drops()) {
-        for (int64_t r = 0; r < block.rows(); ++r) {
-          float* const values = scratch.values + r * shard.width;
-          if (pass.dtype == DType::kF32)
-            std::memcpy(values, rows[r], static_cast<std::size_t>(shard.width) * sizeof(float));
-          else
-            for (int64_t i = 0; i < shard.width; ++i)
-              values[i] = from_bf16(reinterpret_cast<const uint16_t*>(rows[r])[i]);
-          lora.dropout.apply(1 + static_cast<uint64_t>(block.expert),
-                             pass.pairs.token[static_cast<std::size_t>(block.first + r)],
-                             shard.first, shard.width, values);
-          rows[r] = reinterpret_cast<const std::byte*>(values);
+  pass.session.parallel_for(
+      static_cast<int64_t>(pass.blocks.size()), [&](int64_t item, int thread) {
+        const MoePass::RowBlock& block = pass.blocks[static_cast<std::size_t>(item)];
+        const MoePass::Scratch scratch(pass, thread);
+        const std::byte* rows[kMaxRows];
+        DType dtype = pass.dtype;
+        for (std::size_t s = 0; s < pass.shard_at.size(); ++s) {
+          const ExpertWeights::Shard& shard = pass.shard(static_cast<int64_t>(s));
+          pass.point(h, block, pass.shard_at[s], rows);
+          if (lora.dropout.drops()) {
+            for (int64_t r = 0; r < block.rows(); ++r) {
+              float* const values = scratch.values + r * shard.width;
+              if (pass.dtype == DType::kF32)
+                std::memcpy(values, rows[r], static_cast<std::size_t>(shard.width) * sizeof(float));
+              else
+                for (int64_t i = 0; i < shard.width; ++i)
+                  values[i] = from_bf16(reinterpret_cast<const uint16_t*>(rows[r])[i]);
+              lora.dropout.apply(1 + static_cast<uint64_t>(block.expert),
+                                 pass.pairs.token[static_cast<std::size_t>(block.first + r)],
+                                 shard.first, shard.width, values);
+              rows[r] = reinterpret_cast<const std::byte*>(values);
+            }
+            dtype = DType::kF32;
+          }
+          pass.table.low_rank_dot({rows, block.rows(), dtype,
+                                   pass.matrix(kDownA, block.expert) + shard.first,
+                                   pass.weights.intermediate(), lora.rank, shard.width, lora.scale,
+                                   s > 0, pass.low(2, block.first), lora.rank});
         }
-        dtype = DType::kF32;
-      }
-      pass.table.low_rank_dot({rows, block.rows(), dtype,
-                               pass.matrix(kDownA, block.expert) + shard.first,
-                               pass.weights.intermediate(), lora.rank, shard.width, lora.scale,
-                               s > 0, pass.low(2, block.first), lora.rank});
-    }
-  });
+      });
 }
 
 void down(const MoePass& pass, ValueRows h, Rows out) {
@@ -95,8 +96,8 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
           pass.product(rows, block.rows(), panel, shard.width, cols, c, scratch,
                        &block == &pass.blocks_of(of).back() ? next : Fetch{});
           if (s == 0 && pass.has_lora)
-            pass.table.low_rank_add({c, block.rows(), kPanel, pass.low(2, block.first), rank,
-                                     scratch.matrix[0], rank});
+            pass.table.low_rank_add(
+                {c, block.rows(), kPanel, pass.low(2, block.first), rank, scratch.matrix[0], rank});
           float* out_rows[kMaxRows];
           for (int64_t r = 0; r < block.rows(); ++r)
             out_rows[r] =
@@ -104,8 +105,8 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
           const float* bias = s == 0 && pass.weights.has_bias()
                                   ? pass.weights.down_bias(of.expert) + column
                                   : nullptr;
-          pass.table.add_weighted_rows({c, bias, block.rows(), cols,
-                                        pass.pairs.weight.data() + block.first, out_rows});
+          pass.table.add_weighted_rows(
+              {c, bias, block.rows(), cols, pass.pairs.weight.data() + block.first, out_rows});
         }
       }
     }

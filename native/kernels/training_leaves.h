@@ -20,7 +20,6 @@ struct Activation {
   float up_offset = 0.0f;
 };
 
-
 // A stretch of K of a panel as a bf16 panel of its own; weights are rounded to the nearest bf16.
 struct DecodePanel {
   const std::byte* panel;
