@@ -14,6 +14,7 @@ void register_limits(nanobind::module_& kernels);
 void register_weights(nanobind::module_& kernels);
 void register_linear(nanobind::module_& kernels);
 void register_moe(nanobind::module_& kernels);
+void register_moe_training(nanobind::module_& kernels);
 void register_hand_over(nanobind::module_& kernels);
 void register_stream_words(nanobind::module_& kernels);
 void register_attention(nanobind::module_& kernels);

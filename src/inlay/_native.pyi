@@ -195,6 +195,42 @@ class kernels:
         up_offset: float = 0.0,
         shared: ExpertWeights | None = None,
     ) -> Pending: ...
+    class SavedMoe:
+        @property
+        def nbytes(self) -> int: ...
+        @property
+        def x_shape(self) -> tuple[int, int]: ...
+        @property
+        def routing_shape(self) -> tuple[int, int]: ...
+        @property
+        def lora_rank(self) -> int: ...
+        @property
+        def experts(self) -> kernels.ExpertWeights: ...
+
+    @staticmethod
+    def moe_saving(
+        x_TM: Any,
+        experts: ExpertWeights,
+        expert_ids_TK: Any,
+        routing_TK: Any,
+        out_TM: Any,
+        lora: Any = None,
+        lora_scale: float = 1.0,
+        dropout: float = 0.0,
+        seed: int = 0,
+        alpha: float = 1.0,
+        limit: float = ...,
+        up_offset: float = 0.0,
+        recompute: bool = False,
+    ) -> SavedMoe: ...
+    @staticmethod
+    def moe_backward(
+        saved: SavedMoe,
+        grad_out_TM: Any,
+        grad_x_TM: Any,
+        grad_routing_TK: Any,
+        grad_lora: Any = None,
+    ) -> None: ...
     @staticmethod
     def router_topk(
         logits_TE: Any,

@@ -118,7 +118,7 @@ def test_stub_has_the_members_and_parameters_of_the_transfer_classes(name: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending", "HandOver"]
+    "name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending", "SavedMoe", "HandOver"]
 )
 def test_stub_has_the_members_of_every_class(name: str) -> None:
     stubbed = public(list(members(stub_class(f"kernels.{name}"))))

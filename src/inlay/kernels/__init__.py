@@ -9,7 +9,8 @@ Pass NumPy arrays where calls are frequent: an array costs about 0.1 us per argu
 tensor 1 to 2 us (DLPack). `tensor.numpy()` shares memory; keep such views beside the tensors.
 
 Shape letters in names: T tokens, B sequences, N output columns, K inner size or top-k, M model
-dim, F expert width, E experts, H heads, D head dim, P positions or pages, R half the rotary dim.
+dim, F expert width, E experts, H heads, D head dim, P positions or pages, R half the rotary dim
+or the rank of a LoRA.
 """
 
 from inlay.core.weight_format import FORMATS
@@ -26,6 +27,13 @@ from inlay.kernels._moe import (
     pack_experts,
     router_topk,
     submit_moe,
+)
+from inlay.kernels._moe_training import (
+    ExpertLora,
+    MoeGradients,
+    SavedMoe,
+    moe_backward,
+    moe_saving,
 )
 from inlay.kernels._packed_file import PackedFile
 from inlay.kernels._packed_layout import PackedLayout, expert_bytes, linear_bytes
@@ -58,14 +66,17 @@ __all__ = [
     "SILU",
     "Activation",
     "Array",
+    "ExpertLora",
     "ExpertWeights",
     "HandOver",
     "KvGeometry",
     "LinearWeight",
     "MemoryProbe",
+    "MoeGradients",
     "PackedFile",
     "PackedLayout",
     "Pending",
+    "SavedMoe",
     "StreamWords",
     "available_isas",
     "block_hash_chain",
@@ -81,6 +92,8 @@ __all__ = [
     "measure_peak",
     "measure_read_gbs",
     "moe",
+    "moe_backward",
+    "moe_saving",
     "native_problem",
     "num_threads",
     "pack_experts",

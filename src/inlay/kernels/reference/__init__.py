@@ -26,6 +26,7 @@ from inlay.kernels.reference.linear import (
     map_linear,
     pack_linear,
 )
+from inlay.kernels.reference.moe_backward import SavedMoe, moe_backward, moe_saving
 from inlay.kernels.reference.pending import Pending
 from inlay.kernels.reference.router import router_topk
 from inlay.kernels.reference.rows import rms_norm, silu_mul
@@ -38,12 +39,15 @@ __all__ = [
     "KvGeometry",
     "LinearWeight",
     "Pending",
+    "SavedMoe",
     "block_hash_chain",
     "linear",
     "linear_heads",
     "map_experts",
     "map_linear",
     "moe",
+    "moe_backward",
+    "moe_saving",
     "pack_linear",
     "paged_attention",
     "parse_token_ids",
