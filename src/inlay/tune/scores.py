@@ -136,7 +136,7 @@ def _sentence_bleu() -> _Bleu:
 
 def _corpus_bleu(predictions: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     except ImportError:
         raise ConfigError("scores need sacrebleu: pip install 'inlay[tune]'") from None
     metric = BLEU()
