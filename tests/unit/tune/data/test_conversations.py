@@ -248,7 +248,7 @@ def test_a_file_that_is_no_parquet(data: Write) -> None:
         ({"mina": {"file_name": "a.json"}}, "no dataset 'mine': did you mean mina?"),
         ({"mine": {"file_name": "b.json"}}, "there is no file"),
         ({"mine": {"hf_hub_url": "x/y"}}, "has hf_hub_url alone"),
-        ({"mine": {"file_name": "a.json", "formattings": "alpaca"}}, "did you mean formatting"),
+        ({"mine": {"file_name": "a.json", "format": "alpaca"}}, "did you mean formatting"),
         ({"mine": {"file_name": "a.json", "formatting": "x"}}, "must be alpaca, sharegpt, openai"),
         ({"mine": {"file_name": "a.json", "columns": {"prompts": "x"}}}, "did you mean prompt"),
         ({"mine": {"file_name": "a.json", "ranking": True}}, "has ranking"),
