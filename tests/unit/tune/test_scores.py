@@ -1,4 +1,5 @@
 import random
+import sys
 import warnings
 
 import numpy as np
@@ -15,6 +16,12 @@ with warnings.catch_warnings():
     from rouge_score.rouge_scorer import RougeScorer
 
 WORDS = "the cat sat on a mat and saw its dog , which ran . 猫 坐 Über 3.5 42%".split()
+
+
+@pytest.fixture(autouse=True)
+def without_jieba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words are Inlay's, whatever is installed."""
+    monkeypatch.setitem(sys.modules, "jieba", None)
 
 
 def texts(seed: int, count: int = 60) -> tuple[list[str], list[str]]:
@@ -65,6 +72,7 @@ def test_corpus_bleu_is_sacrebleus() -> None:
         BLEU().corpus_score(predictions, [references]).score, abs=1e-4
     )
     assert "tok:13a" in found.sacrebleu_signature
+    assert found.words == "inlay"
 
 
 def test_llamafactorys_rouge_is_rouge_chineses() -> None:
