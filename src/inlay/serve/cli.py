@@ -41,6 +41,7 @@ from inlay.serve.commands.store_objects import store_explain, store_get, store_p
 from inlay.serve.commands.store_status import store_status
 from inlay.serve.commands.trace_check import trace_check
 from inlay.serve.commands.trace_draw import trace_draw
+from inlay.serve.commands.tune import tune_commands
 from inlay.serve.commands.up import up
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -113,6 +114,7 @@ def build_app() -> typer.Typer:
     bench.command("store")(bench_store)
     bench.command("transfer")(bench_transfer)
     app.add_typer(bench, name="bench")
+    app.add_typer(tune_commands(), name="tune")
     return app
 
 
