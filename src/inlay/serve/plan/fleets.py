@@ -23,7 +23,17 @@ def print_fleets(console: Console, found: Record) -> None:
     if plans:
         table = _table(
             f"{_TITLES[found['optimize']]} {found['attain']:.0%} (simulated)",
-            ("fleet", "GPUs", "USD", "rate", "kept", "TTFT p90", "TBT p90", "USD/M tokens"),
+            (
+                "fleet",
+                "GPUs",
+                "USD",
+                "rate",
+                "served",
+                "kept",
+                "TTFT p90",
+                "TBT p90",
+                "USD/M tokens",
+            ),
         )
         for plan in plans:
             table.add_row(
@@ -31,6 +41,7 @@ def print_fleets(console: Console, found: Record) -> None:
                 f"{plan['gpus']}",
                 f"{plan['price_usd']:,.0f}",
                 f"{plan['rate']:.2f} x",
+                f"{plan['served']:.1%}",
                 f"{plan['kept']:.1%}",
                 _seconds(plan["ttft_s"]),
                 _seconds(plan["tbt_s"]),

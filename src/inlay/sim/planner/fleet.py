@@ -138,13 +138,15 @@ class Attempt:
 
     Attributes:
         rate: of requests, times the trace's own.
-        kept: share of the requests that kept all objectives.
+        served: share of the requests that fit, and so were not refused.
+        kept: that kept all objectives.
         ttft_kept, tbt_kept: that kept the first, and those of gaps.
         figures: of `sim.figures`.
     """
 
     fleet: Fleet
     rate: float
+    served: float
     kept: float
     ttft_kept: float
     tbt_kept: float
@@ -162,6 +164,7 @@ def simulate(fleet: Fleet, trace: Trace, slo: SloClass, rate: float = 1.0) -> At
     return Attempt(
         fleet=fleet,
         rate=rate,
+        served=float(results.finished.mean()),
         kept=float(results.meets(slo).mean()),
         ttft_kept=float((results.finished & (results.ttft_s <= slo.ttft_s)).mean()),
         tbt_kept=float(gaps.mean()),

@@ -83,6 +83,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         **_fleet(attempt.fleet),
         "rate": attempt.rate,
+        "served": attempt.served,
         "kept": attempt.kept,
         "ttft_kept": attempt.ttft_kept,
         "tbt_kept": attempt.tbt_kept,

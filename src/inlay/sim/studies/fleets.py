@@ -29,7 +29,7 @@ MODEL = "llama-3.1-70b"
 SLO = SloClass(ttft_s=5.0, tbt_s=0.1)
 ATTAIN = 0.9
 BUDGET_USD = 1_000_000.0
-_GPUS = (4, 8)  # of an instance
+_GPUS = (4, 8)  # of an instance, so that all requests fit
 _MEMORIES = {
     "gpus": (Memory(hosts=False),),
     "hosts": (Memory(),),
