@@ -163,14 +163,16 @@ class Admission:
         tbt_s = state.tbt_at_s(slot, rows, tokens)
         max_rows = max(float(state.max_rows[slot]), 1.0)
         ahead = float(state.rows[slot] + state.coming_rows[slot]) - fewer
+        pages_over = _pages_over(request, decision, state, fewer)
         # Rows end one after the other.
-        wait_s = max(0.0, ahead + 1 - max_rows) * state.outputs * tbt_s / max_rows
-        load = wait_s / self._config.max_wait_s
+        over = max((ahead + 1) / max_rows - 1.0, pages_over, 0.0)
+        load = over * state.outputs * tbt_s / self._config.max_wait_s
         if request.priority > 0 or not ahead:
             return load, tbt_s
         objective_s = min(request.slo.tbt_s, request.slo.itl_s)
         # Rows are counted, not predicted: they need no reserve.
-        room = rows / max_rows * self._config.max_load if math.isfinite(objective_s) else 0.0
+        room = max(rows / max_rows, 1.0 + pages_over) if math.isfinite(objective_s) else 0.0
+        room *= self._config.max_load
         return max(load, tbt_s / objective_s, room), tbt_s
 
     def _victim(self, request: RequestView, decision: Decision, state: ClusterState) -> str | None:
@@ -192,6 +194,29 @@ class Admission:
             refusal=Refusal(reason, retry_after_s),
             terms=decision.terms,
         )
+
+
+def _pages_over(request: RequestView, decision: Decision, state: ClusterState, fewer: int) -> float:
+    """By what share of its pages a slot has too few for one more request; 0 or less: it has enough.
+
+    Pages that it can give away are known. Who waits for pages is not: where there are too few, all
+    tokens that are there or come are taken to need pages of their own.
+    """
+    slot, page_tokens = decision.decode, state.page_tokens
+    total = float(state.pages_total[slot])
+    if not total or fewer:
+        return 0.0
+    outputs = min(state.outputs, request.max_output_tokens)
+    own = (request.num_tokens + outputs) / page_tokens
+    if not decision.split:
+        own -= decision.reused_blocks - decision.loaded_blocks
+    rows, coming = float(state.rows[slot]), float(state.coming_rows[slot])
+    growth = (rows / 2 + coming) * state.outputs / page_tokens
+    free = float(state.pages_free[slot] + state.pages_cached[slot] - state.coming_pages[slot])
+    if own + growth <= free:
+        return 0.0
+    tokens = float(state.context_tokens[slot] + state.coming_tokens[slot])
+    return max((tokens / page_tokens + growth + own) / total - 1.0, (own + growth - free) / total)
 
 
 def _late(request: RequestView, decision: Decision, ttft_s: float) -> str:

@@ -63,6 +63,23 @@ def test_full_rows_are_refused_where_there_are_objectives() -> None:
     assert gate("early").choose(request(), matches(), busy(64), 0.0).refusal is None
 
 
+def test_pages_that_are_not_there_are_refused_where_there_are_objectives() -> None:
+    loose = SloClass(tbt_s=10.0)
+    state = busy(1)
+    asked = request(slo=loose)
+    state.pages_total[:] = 100
+    state.pages_free[:] = 30
+    state.pages_cached[:] = 60  # which may be given away
+    assert gate().choose(asked, matches(), state, 0.0).refusal is None
+    state.coming_pages[:] = 79
+    state.coming_rows[:] = 3
+    state.coming_tokens[:] = 100 * state.page_tokens
+    refusal = gate().choose(asked, matches(), state, 0.0).refusal
+    assert refusal is not None and "no room is expected where it would decode" in refusal.reason
+    # Without objectives it may wait there.
+    assert gate().choose(request(), matches(), state, 0.0).refusal is None
+
+
 def test_queues_are_bounded_without_objectives() -> None:
     state = state_of("both")
     sent(state, "a", 0, 0.0, work_s=100.0)
