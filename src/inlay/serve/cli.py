@@ -39,6 +39,7 @@ from inlay.serve.commands.store_master import store_master
 from inlay.serve.commands.store_node import store_node
 from inlay.serve.commands.store_objects import store_explain, store_get, store_put, store_rm
 from inlay.serve.commands.store_status import store_status
+from inlay.serve.commands.tune import tune_commands
 from inlay.serve.commands.up import up
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -106,6 +107,7 @@ def build_app() -> typer.Typer:
     bench.command("store")(bench_store)
     bench.command("transfer")(bench_transfer)
     app.add_typer(bench, name="bench")
+    app.add_typer(tune_commands(), name="tune")
     return app
 
 

@@ -74,7 +74,7 @@ class TuneConfig:
     template: str | None = key(
         None, "how a conversation is written; none: the tokenizer's own chat template"
     )
-    dataset: tuple[str, ...] = key((), "names in dataset_info.json, or files")
+    dataset: tuple[str, ...] = key((), "names in dataset_info.json")
     eval_dataset: tuple[str, ...] = key((), "the same, for evaluation and predictions")
     dataset_dir: str = key("data", "folder of dataset_info.json")
     cutoff_len: int = key(

@@ -66,10 +66,11 @@ class Key:
             raise ConfigError(f"{self.name} is a table: must be {self.type_name}")
         elif isinstance(value, float) and self.hint is int and value == int(value):
             value = int(value)
-        try:
-            return convert(_text(value), self.hint, self.name)
-        except ConfigError as error:
-            raise self._with_reason(str(error)) from None
+        if choices := _choices(self.hint):
+            chosen = {str(choice): choice for choice in choices}.get(_text(value), value)
+            self.check(chosen)
+            return chosen
+        return convert(_text(value), self.hint, self.name)
 
     def check(self, value: Any) -> None:
         """Refuse a value outside of what is allowed.
@@ -81,8 +82,8 @@ class Key:
             return
         if choices := _choices(self.hint):
             if value not in choices:
-                words = ", ".join(str(choice) for choice in choices)
-                raise self._with_reason(f"{self.name}={value}: must be one of {words}")
+                words = " or ".join(str(choice) for choice in choices)
+                raise self._with_reason(f"{self.name}={value}: must be {words}")
             return
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return

@@ -1,0 +1,91 @@
+"""`inlay tune`: the commands of fine-tuning, and what they share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from inlay.tune.config_file import ReadConfig
+
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG.YAML",
+        help="Settings of the run, by LLaMA-Factory's keys (inlay tune keys lists them).",
+        show_default=False,
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings that go before the file's.",
+        show_default=False,
+    ),
+]
+
+
+def tune_commands() -> typer.Typer:
+    """The group, each command under its name."""
+    app = typer.Typer(no_args_is_help=True, help="Fine-tune a model.")
+    app.callback()(lambda: None)
+    app.command("preview")(preview)
+    app.command("keys")(keys)
+    return app
+
+
+def read_settings(file: Path, changes: list[str] | None) -> "ReadConfig":
+    """The settings of a run; what has no effect is said on stderr, a line each."""
+    from inlay.tune.config_file import read_config
+
+    found = read_config(file, changes or ())
+    if found.idle:
+        typer.echo("without effect:", err=True)
+    for name, why in found.idle.items():
+        typer.echo(f"  {name}: {why}", err=True)
+    for note in found.notes:
+        typer.echo(note, err=True)
+    return found
+
+
+def preview(config: ConfigFile, changes: Changes = None) -> None:
+    """Show a sample as the model is trained on it, its loss mask in colour."""
+    read_settings(config, changes)
+
+
+def keys() -> None:
+    """List all keys of a run's settings: what each does, or why it does nothing."""
+    from dataclasses import MISSING
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from inlay.tune.config import TUNE_KEYS
+    from inlay.tune.other_keys import ALIASES, IDLE_KEYS, REFUSED_KEYS
+
+    console = Console()
+    kinds = (
+        ("Settings", TUNE_KEYS),
+        ("Other names of settings", {name: alias.key for name, alias in ALIASES.items()}),
+        ("Read, without effect", IDLE_KEYS),
+        ("Refused, unless their value asks for nothing", REFUSED_KEYS),
+    )
+    for title, table in kinds:
+        shown = Table(
+            "key", "type", "default", "", title=title, box=box.SIMPLE, title_justify="left"
+        )
+        for name, key in table.items():
+            default = "required" if key.default is MISSING else _plain(key.default)
+            limits = f" ({key.range})" if key.range else ""
+            shown.add_row(name, key.type_name, default, key.does + limits)
+        console.print(shown)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value) or "none"
+    return (
+        "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
