@@ -2,5 +2,19 @@
 
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Batch, Dataset, Example, collate
+from inlay.tune.export import export
+from inlay.tune.run import train_on
+from inlay.tune.trainer import RunResult, StepFigures, Watcher
 
-__all__ = ["Batch", "Dataset", "Example", "TuneConfig", "collate"]
+__all__ = [
+    "Batch",
+    "Dataset",
+    "Example",
+    "RunResult",
+    "StepFigures",
+    "TuneConfig",
+    "Watcher",
+    "collate",
+    "export",
+    "train_on",
+]

@@ -5,7 +5,7 @@ norms and routers are float32. Routed experts are packed once, in the layout tha
 forward and backward. The embedding stays a view of its file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from inlay.models.placed import Placed
 from inlay.models.quantized import floats_of
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weight_names import layer_parts, names_of
+from inlay.tune.adapter import Adapter
+from inlay.tune.merge import MergedTensors
 
 _EXACT = ("router", "router_bias", "correction")
 
@@ -88,6 +90,7 @@ def load_frozen(
     dtype: torch.dtype,
     expert_format: str = "auto",
     device: torch.device = torch.device("cpu"),  # noqa: B008 - it is constant
+    adapters: Sequence[Adapter] = (),
 ) -> FrozenWeights:
     """Load the model of a Hugging Face directory for training.
 
@@ -96,6 +99,7 @@ def load_frozen(
         expert_format: of routed experts, in the host's memory; `auto` is what the files hold if
             they are quantised, else `dtype`.
         device: of everything else.
+        adapters: merged into the weights.
 
     Raises:
         ModelError: as `inlay.models.load_model`.
@@ -105,6 +109,8 @@ def load_frozen(
     shape = read_shape(directory)
     check_trainable(shape)
     tensors, fused = open_checked(directory, shape)
+    if adapters:
+        tensors = MergedTensors(tensors, shape, adapters)
     names = names_of(shape).names
     if expert_format == "auto":
         stored = shape.quantization
