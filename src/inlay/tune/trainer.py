@@ -169,10 +169,10 @@ class Trainer:
                 continue
             key = (self._config.seed, step, number)
             loss = self._loss(batch, Dropout(self._config.lora_dropout, key))
-            if not math.isfinite(float(loss)):
-                raise self._not_finite(f"loss {float(loss)}", step, numbers[number])
+            if not math.isfinite(loss.item()):
+                raise self._not_finite(f"loss {loss.item()}", step, numbers[number])
             (loss / targets).backward()  # type: ignore[no-untyped-call]
-            summed += float(loss)
+            summed += loss.item()
         norm, limit = self._optimizer.norm(), self._config.max_grad_norm
         if not math.isfinite(norm):
             raise self._not_finite(f"gradients of norm {norm}", step, sum(numbers, []))
