@@ -56,6 +56,7 @@
     │   └── StoreClosed                the store is closed, or the parent's of a fork
     ├── TrainingError              a loss or gradient of training is not finite
     ├── TraceError (ValueError)        requests of a trace are not as they must be, `request`
+    ├── DataError (ValueError)         training data are not as they must be
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
     └── AddressInUseError              a port is taken
 
@@ -473,6 +474,13 @@ class TraceError(InlayError, ValueError):
         super().__init__(reason if request is None else f"request {request}: {reason}")
         self.reason = reason
         self.request = request
+
+
+class DataError(InlayError, ValueError):
+    """Training data are not as they must be; the message has file, line and column."""
+
+    code = "invalid_data"
+    http_status = 400
 
 
 class WaitTimeoutError(InlayError, TimeoutError):

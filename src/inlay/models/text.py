@@ -95,6 +95,11 @@ class Text:
             self._json = str(self._tokenizer.to_str())
         return self._json
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token that is written so, None where there is none."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; special tokens written out in it are recognised.
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from inlay.models.text import Text
     from inlay.tune.config_file import ReadConfig
+    from inlay.tune.data.example import Dataset, Example
 
 ConfigFile = Annotated[
     Path,
@@ -49,9 +51,65 @@ def read_settings(file: Path, changes: list[str] | None) -> "ReadConfig":
     return found
 
 
-def preview(config: ConfigFile, changes: Changes = None) -> None:
-    """Show a sample as the model is trained on it, its loss mask in colour."""
-    read_settings(config, changes)
+def preview(
+    config: ConfigFile,
+    changes: Changes = None,
+    sample: Annotated[
+        int, typer.Option("--row", min=0, help="Which row to show, in the order of the files.")
+    ] = 0,
+) -> None:
+    """Show a row as the model is trained on it, its loss mask in colour.
+
+    Checks all data, and loads no weights.
+    """
+    from inlay.core.errors import ConfigError
+    from inlay.models.source import resolve_model
+    from inlay.models.text import Text
+    from inlay.tune.data.load import load_data
+
+    settings = read_settings(config, changes).config
+    directory = resolve_model(settings.model_name_or_path, weight_format=None).directory
+    text = Text.load(directory)
+    data = load_data(settings, text)
+    for note in data.notes:
+        typer.echo(note, err=True)
+    if sample >= len(data.train):
+        raise ConfigError(f"--row {sample}: there are {len(data.train)}, from 0")
+    _show_row(data.train[sample], text)
+    for name, rows in (("training", data.train), ("evaluation", data.evaluation)):
+        if rows is not None:
+            typer.echo(_counts(name, rows))
+
+
+def _show_row(row: "Example", text: "Text") -> None:
+    """Its text: green where there is a loss, grey where there is none."""
+    from rich.console import Console
+    from rich.text import Text as Shown
+
+    from inlay.tune.data.preview import spans_of
+
+    console = Console(soft_wrap=True, highlight=False)
+    shown = Shown()
+    for span in spans_of(row, text):
+        if span.begins_segment and shown:
+            shown.append("\n" + "-" * 8 + " next sample\n", style="dim cyan")
+        # Without colours, brackets stand around what has a loss.
+        plain = console.color_system is None and span.has_loss
+        shown.append(
+            f"[[{span.text}]]" if plain else span.text,
+            style="bold green" if span.has_loss else "bright_black",
+        )
+    console.print(shown)
+
+
+def _counts(name: str, rows: "Dataset") -> str:
+    share = rows.num_loss_tokens / max(1, rows.num_tokens)
+    packed = f" in {len(rows)} rows" if len(rows) != rows.num_segments else ""
+    return (
+        f"{name}: {rows.num_segments} samples{packed}, {rows.num_tokens} tokens, "
+        f"{rows.num_loss_tokens} with a loss ({share:.0%}), the longest row "
+        f"{rows.row_lengths_R.max()}"
+    )
 
 
 def keys() -> None:

@@ -91,6 +91,33 @@ class Dataset:
     def __iter__(self) -> Iterator[Example]:
         return (self[row] for row in range(len(self)))
 
+    def reordered(self, order_R: Int64Array, rows_of_each: Int64Array) -> "Dataset":
+        """A copy with rows in another order, several of them as one row.
+
+        Args:
+            order_R: numbers of rows.
+            rows_of_each: how many of these, one behind the other, make up each new row.
+        """
+        lengths = self.row_lengths_R[order_R]
+        ends = np.cumsum(lengths)
+        new_starts = ends - lengths
+        # Token t of the new arrays is token t + (old start - new start) of the old ones.
+        shift = np.repeat(self._row_starts[order_R] - new_starts, lengths)
+        tokens = np.arange(len(shift)) + shift
+        segments_of_each = np.diff(self._row_segments)[order_R]
+        first = np.cumsum(segments_of_each) - segments_of_each
+        segments = np.arange(segments_of_each.sum()) + np.repeat(
+            self._row_segments[order_R] - first, segments_of_each
+        )
+        moved = np.repeat(new_starts - self._row_starts[order_R], segments_of_each)
+        row_ends = np.append(0, ends)[np.append(0, np.cumsum(rows_of_each))]
+        return Dataset(
+            self._input_ids[tokens],
+            self._labels[tokens],
+            row_ends,
+            self._segment_starts[segments] + moved,
+        )
+
     @property
     def num_tokens(self) -> int:
         """Tokens of all rows."""
