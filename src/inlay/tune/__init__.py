@@ -3,7 +3,8 @@
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Batch, Dataset, Example, collate
 from inlay.tune.export import export
-from inlay.tune.run import train_on
+from inlay.tune.data.load import TuneData
+from inlay.tune.run import prepare, train
 from inlay.tune.trainer import RunResult, StepFigures, Watcher
 
 __all__ = [
@@ -13,8 +14,10 @@ __all__ = [
     "RunResult",
     "StepFigures",
     "TuneConfig",
+    "TuneData",
     "Watcher",
     "collate",
     "export",
-    "train_on",
+    "prepare",
+    "train",
 ]

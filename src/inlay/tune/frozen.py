@@ -84,6 +84,16 @@ def check_trainable(shape: ModelShape) -> None:
             )
 
 
+def held_format(shape: ModelShape, wanted: str, dtype: torch.dtype) -> str:
+    """Weight format of routed experts; `auto` is what the files hold if they are quantised, else
+    the dtype of products.
+    """
+    if wanted == "auto":
+        stored = shape.quantization
+        return stored.weight_format if stored else str(dtype).removeprefix("torch.")
+    return full_name(wanted)
+
+
 def load_frozen(
     directory: Path,
     *,
@@ -96,8 +106,7 @@ def load_frozen(
 
     Args:
         dtype: of products, float32 or bfloat16.
-        expert_format: of routed experts, in the host's memory; `auto` is what the files hold if
-            they are quantised, else `dtype`.
+        expert_format: of routed experts, in the host's memory; as `held_format` takes it.
         device: of everything else.
         adapters: merged into the weights.
 
@@ -112,10 +121,7 @@ def load_frozen(
     if adapters:
         tensors = MergedTensors(tensors, shape, adapters)
     names = names_of(shape).names
-    if expert_format == "auto":
-        stored = shape.quantization
-        expert_format = stored.weight_format if stored else str(dtype).removeprefix("torch.")
-    expert_format = full_name(expert_format)
+    expert_format = held_format(shape, expert_format, dtype)
     experts = _Experts(tensors, shape, fused=fused, weight_format=expert_format)
 
     def matrix(name: str, of: torch.dtype) -> Tensor:

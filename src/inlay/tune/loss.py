@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_CHUNK_BYTES = 64 << 20  # of float32 logits
+CHUNK_BYTES = 64 << 20  # of float32 logits
 
 
 class _SummedLoss(torch.autograd.Function):
@@ -18,7 +18,7 @@ class _SummedLoss(torch.autograd.Function):
     def forward(ctx: Any, states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> Tensor:
         gradient_RM = torch.empty_like(states_RM)
         loss = states_RM.new_zeros((), dtype=torch.float64)
-        step = max(1, _CHUNK_BYTES // (4 * len(head_VM)))
+        step = max(1, CHUNK_BYTES // (4 * len(head_VM)))
         for start in range(0, len(states_RM), step):
             part = slice(start, start + step)
             labels = labels_R[part]
@@ -44,7 +44,7 @@ def summed_loss(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> Tensor:
         head_VM: float32 or bfloat16, the dtype of products; gets no gradient.
         labels_R: int64.
 
-    Cost: three products of the logits' size, and `_CHUNK_BYTES` a few times.
+    Cost: three products of the logits' size, and `CHUNK_BYTES` a few times.
     Source: computing gradients in the forward pass as in Cut Cross-Entropy (arXiv 2411.09009) and
         Liger Kernel (arXiv 2410.10989).
     """

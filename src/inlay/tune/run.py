@@ -19,16 +19,20 @@ from inlay import kernels
 from inlay.core.errors import ConfigError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
 from inlay.models.formats import halves
+from inlay.models.memory import free_memory_bytes
 from inlay.models.source import resolve_model
+from inlay.models.text import Text
 from inlay.tune.adapter import load_into, read_adapter
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
 from inlay.tune.checkpoint import STATE, Say
 from inlay.tune.config import TuneConfig
-from inlay.tune.data.example import Dataset
+from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.folders import flush, write_whole
-from inlay.tune.frozen import FrozenWeights, check_trainable, load_frozen
+from inlay.tune.frozen import FrozenWeights, check_trainable, held_format, load_frozen
 from inlay.tune.lora import Lora, new_lora
+from inlay.tune.memory import MemoryNeed, memory_need, trainable_of
 from inlay.tune.model import TrainModel
 from inlay.tune.plot import check_plots, plot_losses
 from inlay.tune.steps import StepPlan
@@ -46,34 +50,54 @@ _TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run whose settings fit its model; no weights are loaded.
+    """A run whose settings, data and model fit together; no weights are loaded.
 
     Attributes:
         directory: of the model.
         targets: matrices that get LoRA.
-        trainable: weights of LoRA.
+        expert_format: weight format of the routed experts.
+        plan: its steps.
+        need: memory that it takes.
     """
 
     config: TuneConfig
     directory: Path
     shape: ModelShape
+    data: TuneData
     targets: list[Target]
+    expert_format: str
+    plan: StepPlan
+    need: MemoryNeed
 
     @property
-    def trainable(self) -> int:
-        """Number of weights that change."""
-        return sum(
-            (target.experts or 1) * self.config.lora_rank * (target.rows + target.columns)
-            for target in self.targets
+    def summary(self) -> str:
+        """What is to be done, in a few lines."""
+        config, rows = self.config, self.data.train
+        trainable = trainable_of(self.targets, config.lora_rank)
+        leaves = dict.fromkeys(target.leaf for target in self.targets)
+        return (
+            f"{self.directory.name}: {self.shape.architecture}, {self.shape.parameters:,} weights "
+            f"frozen, {trainable:,} trained ({', '.join(leaves)})\n"
+            f"{len(rows)} rows, {rows.num_tokens:,} tokens, {rows.num_loss_tokens:,} with a loss; "
+            f"{self.plan.total} steps of {config.per_device_train_batch_size} x "
+            f"{config.gradient_accumulation_steps} rows\n"
+            f"memory: weights {format_bytes(self.need.weights)}, adapters and their states "
+            f"{format_bytes(self.need.lora)}, activations {format_bytes(self.need.activations)}"
         )
 
 
-def prepare(config: TuneConfig) -> Prepared:
-    """Find the model, and check what can be checked without weights and data.
+def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
+    """Check all that can be checked before weights are loaded.
+
+    Args:
+        data: rows that are tokenized already; None: those that the settings name.
 
     Raises:
-        ModelError: there is no such model, or it is not one that can be trained.
-        ConfigError: a target matches nothing, or what draws plots is missing.
+        ModelError: there is no such model or adapter, or it is not one that can be trained.
+        ConfigError: a target matches nothing, a dataset or template is not there, the output
+            directory cannot be, or what draws plots is missing.
+        DataError: data are not as they must be.
+        ResourceError: the run does not fit in memory.
     """
     cache = None if config.cache_dir is None else Path(config.cache_dir)
     directory = resolve_model(
@@ -81,55 +105,72 @@ def prepare(config: TuneConfig) -> Prepared:
     ).directory
     shape = read_shape(directory)
     check_trainable(shape)
+    targets = chosen_targets(shape, config.lora_target)
     for name in config.adapter_name_or_path:
         read_adapter(Path(name), shape)
     if config.plot_loss:
         check_plots()
-    return Prepared(config, directory, shape, chosen_targets(shape, config.lora_target))
+    try:
+        Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
+    if data is None:
+        data = load_data(config, Text.load(directory))
+    dtype = torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32
+    expert_format = held_format(shape, halves(config.base_format)[0], dtype)
+    rows = config.per_device_train_batch_size
+    longest = sorted(data.train.row_lengths_R.tolist())[-rows:]
+    need = memory_need(config, shape, expert_format, targets, sum(longest))
+    if not torch.cuda.is_available() or config.use_cpu:
+        need.check(free_memory_bytes())
+    plan = StepPlan.of(config, len(data.train))
+    return Prepared(config, directory, shape, data, targets, expert_format, plan, need)
 
 
-def train_on(
+def train(
     config: TuneConfig,
-    data: Dataset,
-    evaluation: Dataset | None = None,
+    data: TuneData | None = None,
     *,
     watchers: Sequence[Watcher] = (),
     say: Say = lambda line: None,
 ) -> RunResult:
-    """Train on rows that are tokenized already, and write all files of the run to `output_dir`.
+    """Train, and write all files of the run to `output_dir`.
 
     Args:
+        data: rows that are tokenized already; None: those that the settings name.
         watchers: are told of each step.
         say: takes what a user should know, a line each time.
 
     Raises:
-        ConfigError, ModelError: the settings do not fit the model, the data or a checkpoint.
+        ConfigError, ModelError, DataError: as `prepare`; a checkpoint is another run's.
         ResourceError: too little memory or disk.
         TrainingError: a loss is not finite.
     """
-    prepared = prepare(config)
-    output = Path(config.output_dir)
-    output.mkdir(parents=True, exist_ok=True)
+    prepared = prepare(config, data)
+    for note in prepared.data.notes:
+        say(note)
+    say(prepared.summary)
+    if lost := lost_in_peft(prepared.shape, prepared.targets):
+        say(lost)
     if config.cpu_infer:
         threads = min(config.cpu_infer, kernels.num_threads())
         kernels.set_num_threads(threads)
         torch.set_num_threads(threads)
     weights, lora = _load(prepared)
-    if lost := lost_in_peft(prepared.shape, prepared.targets):
-        say(lost)
     model = TrainModel(
         weights,
         lora,
         recompute=not config.disable_gradient_checkpointing,
         retain=config.kt_cpu_activation == "retain",
     )
+    output = Path(config.output_dir)
     trainer = Trainer(
         config,
         model,
-        data,
-        evaluation,
+        prepared.data.train,
+        prepared.data.evaluation,
         output,
-        identity=_identity(config, weights, data),
+        identity=_identity(prepared, weights),
         watchers=watchers,
         say=say,
     )
@@ -146,7 +187,7 @@ def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
     weights = load_frozen(
         prepared.directory,
         dtype=torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32,
-        expert_format=halves(config.base_format)[0],
+        expert_format=prepared.expert_format,
         device=device,
         adapters=[read_adapter(Path(name), shape) for name in merged if name],
     )
@@ -183,11 +224,11 @@ def _begin(config: TuneConfig, trainer: Trainer) -> None:
         trainer.resume()
 
 
-def _identity(config: TuneConfig, weights: FrozenWeights, data: Dataset) -> Mapping[str, Any]:
+def _identity(prepared: Prepared, weights: FrozenWeights) -> Mapping[str, Any]:
     """What the losses of a run depend on; a run goes on where all of it is the same."""
-    plan = StepPlan.of(config, len(data))
+    config, plan = prepared.config, prepared.plan
     digest = hashlib.blake2b(digest_size=16)
-    for row in data:
+    for row in prepared.data.train:
         for array in (row.input_ids_N, row.labels_N, row.segment_starts_S):
             digest.update(len(array).to_bytes(8, "little") + array.tobytes())
     names = (
