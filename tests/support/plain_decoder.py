@@ -47,14 +47,16 @@ class PlainDecoder:
             attend = self._latent if "kv_lora_rank" in config else self._grouped
             x = x + self._linear(f"{layer}.self_attn.o_proj", attend(f"{layer}.self_attn", normed))
             normed = self._norm(f"{layer}.post_attention_layernorm", x)
-            mlp = f"{layer}.block_sparse_moe" if config["model_type"] == "mixtral" else f"{layer}.mlp"
+            mlp = (
+                f"{layer}.block_sparse_moe" if config["model_type"] == "mixtral" else f"{layer}.mlp"
+            )
             x = x + (
                 self._mixture(mlp, normed)
                 if f"{mlp}.gate.weight" in self._tensors
                 else self._mlp(mlp, normed)
             )
-        head = "lm_head.weight" if "lm_head.weight" in self._tensors else "model.embed_tokens.weight"
-        return self._norm("model.norm", x) @ self._tensors[head].T
+        embedding = self._tensors["model.embed_tokens.weight"]
+        return self._norm("model.norm", x) @ self._tensors.get("lm_head.weight", embedding).T
 
     def _linear(self, module: str, x: Tensor) -> Tensor:
         weight = self._tensors[f"{module}.weight"]

@@ -37,9 +37,7 @@ def settings(model: Path, output: Path, **more: Any) -> TuneConfig:
         "logging_steps": 1,
         "use_cpu": True,
     }
-    return TuneConfig(
-        model_name_or_path=str(model), output_dir=str(output), **(defaults | more)
-    )
+    return TuneConfig(model_name_or_path=str(model), output_dir=str(output), **(defaults | more))
 
 
 def new_model(
@@ -52,7 +50,7 @@ def new_model(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> TrainModel:
-    """A model with LoRA; with `random_b` it is not where training begins, but all matrices count."""
+    """A model with LoRA, which adds nothing yet but with `random_b`."""
     weights = load_frozen(directory, dtype=dtype)
     lora = new_lora(chosen_targets(weights.shape, targets), rank=rank, scale=scale, seed=0)
     if random_b:

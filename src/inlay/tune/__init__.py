@@ -2,8 +2,8 @@
 
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Batch, Dataset, Example, collate
-from inlay.tune.export import export
 from inlay.tune.data.load import TuneData
+from inlay.tune.export import export
 from inlay.tune.run import prepare, train
 from inlay.tune.trainer import RunResult, StepFigures, Watcher
 

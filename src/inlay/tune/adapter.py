@@ -27,7 +27,9 @@ CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 _KT_WEIGHTS = "fused_expert_lora.safetensors"
 _KEY = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
-_KT_KEY = re.compile(r"(.*\.)?layers\.(?P<layer>\d+)\..*?(?P<part>gate|up|down)_lora_(?P<side>[ab])")
+_KT_KEY = re.compile(
+    r"(.*\.)?layers\.(?P<layer>\d+)\..*?(?P<part>gate|up|down)_lora_(?P<side>[ab])"
+)
 # PEFT wraps the experts of a layer twice: gate and up inside, down outside.
 _STACKED = {".experts.base_layer": ("expert_gate", "expert_up"), ".experts": ("expert_down",)}
 
@@ -225,7 +227,9 @@ def _read_config(directory: Path) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise ModelFileError(f"{file} is damaged ({error}): write the adapter again") from error
     if config.get("peft_type", "LORA") != "LORA":
-        raise UnsupportedModelError(f"{file}: peft_type {config['peft_type']} is not read: only LORA")
+        raise UnsupportedModelError(
+            f"{file}: peft_type {config['peft_type']} is not read: only LORA"
+        )
     for key in ("use_dora", "lora_bias", "modules_to_save", "fan_in_fan_out"):
         if config.get(key):
             raise UnsupportedModelError(f"{file}: {key} is set, which is not read")

@@ -84,8 +84,11 @@ def _segment(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, scale: float, window: 
         numbers = torch.arange(length, device=q_THD.device)
         behind = numbers[:, None] - numbers
         seen = (behind >= 0) & (behind < window)
+    q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TGD, v_TGD))
     out_HTD = F.scaled_dot_product_attention(
-        *(x.transpose(0, 1)[None] for x in (q_THD, k_TGD, v_TGD)),
+        q,
+        k,
+        v,
         attn_mask=seen,
         is_causal=seen is None,
         scale=scale,

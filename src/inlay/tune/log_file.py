@@ -34,9 +34,7 @@ class LogFile:
                     break
         write_whole(self._file, "".join(kept).encode())
 
-    def add(
-        self, figures: "StepFigures", loss: float, seconds: float, tokens: int | None
-    ) -> None:
+    def add(self, figures: "StepFigures", loss: float, seconds: float, tokens: int | None) -> None:
         """Add a line.
 
         Args:

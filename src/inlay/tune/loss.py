@@ -31,7 +31,7 @@ class _SummedLoss(torch.autograd.Function):
         return loss.to(torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (gradient_RM,) = ctx.saved_tensors
         return gradient * gradient_RM, None, None
 

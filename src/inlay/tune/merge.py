@@ -26,9 +26,7 @@ class MergedTensors:
     Cost: a product of the tensor's size and the rank, each time that it is read.
     """
 
-    def __init__(
-        self, tensors: Checkpoint, shape: ModelShape, adapters: Sequence[Adapter]
-    ) -> None:
+    def __init__(self, tensors: Checkpoint, shape: ModelShape, adapters: Sequence[Adapter]) -> None:
         self._tensors, self._adapters = tensors, adapters
         self._stacked: Mapping[str, list[tuple[str, ...]]] = _stacked_modules(shape)
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from inlay.core.model_shape import ModelShape, RouterShape
+from inlay.core.model_shape import RouterShape
 from inlay.models.torch_experts import route
 from inlay.tune.attention import Rows, attend, rotate, rows_of
 from inlay.tune.frozen import FrozenWeights
@@ -197,7 +197,9 @@ def choose(
     """The experts of each token, int32, and their weights, which gradients pass."""
     ids_TK = torch.empty((len(logits_TE), top_k), dtype=torch.int32, device=logits_TE.device)
     with torch.no_grad():
-        route(logits_TE, router, correction_E, ids_TK, torch.empty_like(ids_TK, dtype=torch.float32))
+        route(
+            logits_TE, router, correction_E, ids_TK, torch.empty_like(ids_TK, dtype=torch.float32)
+        )
     sigmoid = router.score == "sigmoid"
     scores_TE = logits_TE.sigmoid() if sigmoid else logits_TE.softmax(-1)
     weights_TK = scores_TE.gather(1, ids_TK.long())

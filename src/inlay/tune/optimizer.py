@@ -1,5 +1,6 @@
 """AdamW on the LoRA matrices, with moments in the dtype of the matrices."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -41,7 +42,7 @@ class AdamW:
             for matrix in self._matrices.values()
             if matrix.grad is not None
         ]
-        return float(sum(squares)) ** 0.5
+        return math.sqrt(sum(squares))
 
     @torch.no_grad()
     def step(self, learning_rate: float, scale: float) -> None:
@@ -62,7 +63,9 @@ class AdamW:
             wide.mul_(1 - learning_rate * self._decay)
             root = (second.sqrt() / second_root).add_(self._epsilon)
             wide.addcdiv_(first, root, value=-first_factor)
-            for held, new in zip((matrix, *self._moments[name]), (wide, first, second), strict=True):
+            for held, new in zip(
+                (matrix, *self._moments[name]), (wide, first, second), strict=True
+            ):
                 if held.dtype != torch.float32:  # else they are the same memory
                     held.copy_(new)
 

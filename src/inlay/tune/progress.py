@@ -15,7 +15,7 @@ _EVERY_S = 5.0
 
 
 class RunProgress:
-    """A `Watcher`; use it as a context manager, and `say` for lines that do not belong to a step."""
+    """A `Watcher`, and a context manager; `say` is for lines that do not belong to a step."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -59,9 +59,7 @@ class RunProgress:
             f"{format_bytes(self._process.memory_info().rss)}"
         )
         if self._bar is not None:
-            self._bar.update(
-                self._task, completed=figures.step, total=figures.total, figures=shown
-            )
+            self._bar.update(self._task, completed=figures.step, total=figures.total, figures=shown)
             return
         now = time.monotonic()
         if now - self._said_at >= _EVERY_S or figures.step == figures.total:

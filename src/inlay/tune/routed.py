@@ -33,11 +33,12 @@ class _Routed(torch.autograd.Function):
         return out_TM
 
     @staticmethod
-    def backward(ctx: Any, gradient_TM: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient_TM: Tensor) -> Any:
         gradients = kernels.moe_backward(ctx.saved, _host(gradient_TM))
         ctx.saved = None
         x_TM, routing_TK = (
-            torch.from_numpy(array).to(ctx.device) for array in (gradients.x_TM, gradients.routing_TK)
+            torch.from_numpy(array).to(ctx.device)
+            for array in (gradients.x_TM, gradients.routing_TK)
         )
         of_matrices = (
             torch.from_numpy(array).to(dtype)

@@ -1,7 +1,7 @@
 """A run from its settings to its files.
 
-    from inlay.tune import TuneConfig, train
-    train(TuneConfig(model_name_or_path="models/mine", dataset=("identity",), ...))
+from inlay.tune import TuneConfig, train
+train(TuneConfig(model_name_or_path="models/mine", dataset=("identity",), ...))
 """
 
 import hashlib
@@ -182,14 +182,14 @@ def train(
 
 def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
     config, shape = prepared.config, prepared.shape
-    *merged, last = [None, *config.adapter_name_or_path]
+    names = [Path(name) for name in config.adapter_name_or_path]
     device = torch.device("cuda" if torch.cuda.is_available() and not config.use_cpu else "cpu")
     weights = load_frozen(
         prepared.directory,
         dtype=torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32,
         expert_format=prepared.expert_format,
         device=device,
-        adapters=[read_adapter(Path(name), shape) for name in merged if name],
+        adapters=[read_adapter(name, shape) for name in names[:-1]],
     )
     lora = new_lora(
         prepared.targets,
@@ -199,8 +199,8 @@ def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
         dtype=torch.bfloat16 if config.pure_bf16 else torch.float32,
         device=device,
     )
-    if last is not None:
-        load_into(lora, read_adapter(Path(last), shape), Path(last))
+    if names:
+        load_into(lora, read_adapter(names[-1], shape), names[-1])
     return weights, lora
 
 

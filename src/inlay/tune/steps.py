@@ -43,7 +43,9 @@ class StepPlan:
             ConfigError: there are no rows.
         """
         if num_rows < 1:
-            raise ConfigError("no sample is left to train on: look at dataset, max_samples, val_size")
+            raise ConfigError(
+                "no sample is left to train on: look at dataset, max_samples, val_size"
+            )
         batches = math.ceil(num_rows / config.per_device_train_batch_size)
         per_epoch = math.ceil(batches / config.gradient_accumulation_steps)
         total = math.ceil(per_epoch * config.num_train_epochs)

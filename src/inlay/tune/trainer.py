@@ -271,8 +271,8 @@ class Trainer:
     def _not_finite(self, what: str, step: int, rows: Sequence[int]) -> TrainingError:
         folder = self._save()
         return TrainingError(
-            f"step {step + 1} of {self._plan.total} has {what}, in rows {sorted(rows)} of the data; "
-            f"the state before it is in {folder}: lower learning_rate, raise warmup_ratio, or look "
+            f"step {step + 1} of {self._plan.total} has {what}, in rows {sorted(rows)} of the data; the "
+            f"state before it is in {folder}: lower learning_rate, raise warmup_ratio, or look "
             "at these rows"
         )
 

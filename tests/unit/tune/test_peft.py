@@ -80,9 +80,10 @@ def losses_of_peft(directory: Path, model: TrainModel, config: TuneConfig) -> It
     optimizer = torch.optim.AdamW(trained, weight_decay=0.0)
     rows, plan = random_rows(12), StepPlan.of(config, 12)
     for step in range(STEPS):
-        total = sum(row.num_loss_tokens for part in plan.batches(step) for row in map(rows.__getitem__, part))
+        numbers = [number for part in plan.batches(step) for number in part]
+        total = sum(rows[number].num_loss_tokens for number in numbers)
         summed = 0.0
-        for number in np.concatenate(plan.batches(step)):
+        for number in numbers:
             ids = torch.from_numpy(rows[number].input_ids_N).long()[None]
             labels = torch.from_numpy(rows[number].labels_N).long()
             logits = peft(input_ids=ids).logits[0, :-1]
@@ -98,9 +99,7 @@ def losses_of_peft(directory: Path, model: TrainModel, config: TuneConfig) -> It
 
 def our_losses(model: TrainModel, config: TuneConfig) -> Iterator[float]:
     rows, plan = random_rows(12), StepPlan.of(config, 12)
-    optimizer = AdamW(
-        model.lora.named(), beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0
-    )
+    optimizer = AdamW(model.lora.named(), beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0)
     for step in range(STEPS):
         batches = [collate([rows[row] for row in part]) for part in plan.batches(step)]
         total = sum(batch.num_loss_tokens for batch in batches)
