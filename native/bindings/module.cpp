@@ -68,6 +68,7 @@ NB_MODULE(_native, m) {
   inlay::bindings::register_weights(kernels);
   inlay::bindings::register_linear(kernels);
   inlay::bindings::register_moe(kernels);
+  inlay::bindings::register_moe_training(kernels);
   inlay::bindings::register_hand_over(kernels);
   inlay::bindings::register_stream_words(kernels);
   inlay::bindings::register_attention(kernels);
@@ -81,9 +82,13 @@ NB_MODULE(_native, m) {
 
   nb::module_ cluster = m.def_submodule("cluster", "Dispatch; typed doors in inlay.cluster.");
   inlay::bindings::register_cluster_prefix_index(cluster);
+  inlay::bindings::register_cluster_seen_prompts(cluster);
+  inlay::bindings::register_cluster_timing(cluster);
+  inlay::bindings::register_cluster_state(cluster);
 
   nb::module_ sim = m.def_submodule("sim", "The simulator's world; typed doors in inlay.sim.");
   inlay::bindings::register_sim(sim);
+  inlay::bindings::register_sim_rails(sim);
 
   nb::module_ transfer =
       m.def_submodule("transfer", "Transfer engine; typed doors in inlay.transfer.");

@@ -20,8 +20,6 @@ kernels::Activation checked_activation(float alpha, float limit, float up_offset
   return {alpha, limit, up_offset};
 }
 
-namespace {
-
 void check_routing(const kernels::Moe& p) {
   const int64_t num_experts = p.experts->num_experts();
   for (int64_t i = 0; i < p.x_TM.rows * p.top_k; ++i) {
@@ -35,6 +33,8 @@ void check_routing(const kernels::Moe& p) {
       fail("routing_TK: weight ", weight, " of token ", i / p.top_k, " is not finite");
   }
 }
+
+namespace {
 
 // Whether what picks the experts is used where it lies, or from a copy.
 enum class Routing { kBorrow, kCopy };

@@ -17,6 +17,7 @@
 
 #include "attention_tile.h"
 #include "formats.h"
+#include "training_leaves.h"
 
 namespace inlay::kernels {
 
@@ -41,6 +42,9 @@ struct PackRows {
 struct Fetch {
   const std::byte* data = nullptr;
   int64_t bytes = 0;
+  // So many pieces of `bytes`, whose beginnings lie `stride` bytes apart.
+  int64_t pieces = 1;
+  int64_t stride = 0;
 };
 
 // c[panels][rows][kPanel] = X[rows][k] * panel, for consecutive panels. Several panels share the
@@ -55,7 +59,8 @@ struct PanelProduct {
   int64_t cols;
   float* c;
   std::byte* scratch;  // kProductScratch bytes, aligned to a page: on the stack it was half as fast
-  // Weights and rows that the caller wants next: fetched towards the caches meanwhile.
+  // Weights and rows that the caller wants next: fetched towards the caches meanwhile. The second
+  // one may have pieces.
   Fetch next[2];
   // Whether to fetch in a window that runs ahead in the same panels and reaches only the head of
   // next[0], because a panel beside the one in use is too much for the caches, or too early.
@@ -91,13 +96,6 @@ struct AddWeightedRows {
   int64_t cols;
   const float* weight;
   float* const* out_rows;
-};
-
-// g = min(gate, limit), u = clamp(up, -limit, limit), result g * sigmoid(alpha * g) * (u + offset).
-struct Activation {
-  float alpha = 1.0f;
-  float limit = __builtin_inff();
-  float up_offset = 0.0f;
 };
 
 // out[r][0..cols) = activation(gate[r] (+ gate_bias), up[r] (+ up_bias))
@@ -198,6 +196,13 @@ struct KernelTable {
   void (*attention_tile)(const AttentionTile&);
   void (*merge_attention)(const AttentionTile&);
   void (*router_rows)(RouterRows&);
+  void (*decode_panel)(const DecodePanel&);
+  void (*transpose_panel)(const TransposePanel&);
+  void (*low_rank_dot)(const LowRankDot&);
+  void (*low_rank_add)(const LowRankAdd&);
+  void (*low_rank_grad)(const LowRankGrad&);
+  void (*save_gated)(const SaveGated&);
+  void (*gated_backward)(const GatedBackward&);
 };
 
 }  // namespace inlay::kernels

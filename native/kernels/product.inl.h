@@ -14,7 +14,7 @@ inline int64_t columns(const PanelProduct& p, int64_t panel) {
 
 // What the caller wants next, in equal shares over a product that fetches so often.
 inline Prefetch spread_evenly(const PanelProduct& p, int64_t fetches) {
-  const int64_t bytes = p.next[0].bytes + p.next[1].bytes;
+  const int64_t bytes = p.next[0].bytes + p.next[1].pieces * p.next[1].bytes;
   return {p.next[0].data, p.next[0].data + p.next[0].bytes, round_up(bytes / (fetches + 1), 64),
           p.next[1]};
 }

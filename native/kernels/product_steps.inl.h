@@ -131,7 +131,7 @@ struct Prefetch {
   const std::byte* next;
   const std::byte* end;
   int64_t share;  // bytes
-  Fetch after;    // when the first range is done
+  Fetch after;    // when the first range is done, piece by piece
   // Bytes; where not 0, each step also brings as much of what comes so much later as it reads.
   int64_t ahead = 0;
   const std::byte* front = nullptr;  // what it brings then
@@ -143,7 +143,8 @@ struct Prefetch {
     if (next >= end && after.bytes > 0) {
       next = after.data;
       end = after.data + after.bytes;
-      after.bytes = 0;
+      after.data += after.stride;
+      if (--after.pieces <= 0) after.bytes = 0;
     }
   }
   template <int64_t kBytes, int kLevel>

@@ -11,7 +11,7 @@ namespace inlay::sim {
 
 namespace {
 
-constexpr std::size_t kLogSteps = 1 << 16;  // after so many it is looked at which are needed
+constexpr std::size_t kLogSteps = 1 << 12;  // after so many it is looked at which are needed
 
 void require_not_negative(const char* name, double value) {
   if (!(value >= 0.0 && std::isfinite(value)))
@@ -21,12 +21,14 @@ void require_not_negative(const char* name, double value) {
 
 }  // namespace
 
-Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot)
+Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot, Tier* store,
+                   const double& now_s)
     : config_(config),
       seed_(seed),
       slot_(slot),
       cache_(config.num_pages, config.page_tokens),
-      scheduler_(config.scheduler, cache_) {
+      scheduler_(config.scheduler, cache_),
+      log_limit_(kLogSteps) {
   require_not_negative("noise", config.noise);
   require_not_negative("token_bytes", config.token_bytes);
   require_not_negative("out_bytes_per_s", config.out_bytes_per_s);
@@ -36,6 +38,10 @@ Instance::Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot)
     throw ArgumentError("experts_per_token: must be at most experts (" +
                         std::to_string(config.experts) + "), got " +
                         std::to_string(config.experts_per_token));
+  if (config.tiers.host.blocks == 0 && config.tiers.disk.blocks == 0 && store == nullptr) return;
+  tiers_ = std::make_unique<Tiers>(config.tiers, cache_, config.token_bytes * config.page_tokens,
+                                   store, now_s);
+  scheduler_.use(&tiers_->loader());
 }
 
 double Instance::begin() {
@@ -79,17 +85,19 @@ double Instance::step_seconds() {
 }
 
 std::span<const Chunk> Instance::end(double now_s) {
+  if (tiers_ != nullptr) tiers_->costs().observe_prefill(step_.prefill_tokens, step_.seconds);
   log_.ended(now_s);
   return std::exchange(chunks_, {});
 }
 
 void Instance::trim_log() {
-  if (log_.size() < kLogSteps) return;
+  if (log_.size() < log_limit_) return;
   uint64_t first = log_.latest();
   for (const Sequence* sequence : scheduler_.running())
     if (sequence->first_s >= 0.0) first = std::min(first, sequence->run_begin);
   for (Sequence* sequence : scheduler_.waiting()) log_.pause(*sequence);
   log_.forget(first);
+  log_limit_ = std::max(kLogSteps, 2 * log_.size());  // long answers may need most of it
 }
 
 Load Instance::load() const {
@@ -107,6 +115,11 @@ Load Instance::load() const {
   }
   load.pages_free = cache_.num_free();
   load.pages_cached = cache_.num_idle();
+  if (tiers_ == nullptr) return load;
+  load.prefill_tokens -= std::min(load.prefill_tokens, tiers_->loader().coming_tokens());
+  if (!tiers_->has_store()) return load;
+  load.find_s = tiers_->costs().find_s();
+  load.load_block_s = tiers_->costs().load_s(1.0);
   return load;
 }
 

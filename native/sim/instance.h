@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "../cluster/timing.h"
 #include "page_cache.h"
 #include "scheduler.h"
 #include "sequence.h"
 #include "step_log.h"
 #include "step_time.h"
+#include "tiers.h"
 
 namespace inlay::sim {
 
@@ -25,16 +28,10 @@ struct InstanceConfig {
   uint32_t layers = 1;
   double out_bytes_per_s = 0.0;  // of its links; 0: it has none
   double in_bytes_per_s = 0.0;
+  TiersConfig tiers;
 };
 
-// One step, as in core.instance_messages.
-struct StepSample {
-  uint64_t prefill_tokens = 0;
-  uint64_t prefill_pairs = 0;
-  uint32_t decodes = 0;
-  uint64_t decode_context = 0;
-  double seconds = 0.0;
-};
+using cluster::StepSample;
 
 // How loaded an instance is: the numbers of core.instance_messages.LoadReport.
 struct Load {
@@ -45,16 +42,23 @@ struct Load {
   uint64_t context_tokens = 0;
   uint32_t pages_free = 0;
   uint32_t pages_cached = 0;
+  double find_s = -1.0;  // to ask the store, and to load a block from it; -1: there is none
+  double load_block_s = -1.0;
 };
 
 class Instance {
  public:
-  Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot);
+  // `store`: that it shares with others, or null; `now_s`: the time, whenever something is called.
+  Instance(const InstanceConfig& config, uint64_t seed, uint64_t slot, Tier* store,
+           const double& now_s);
 
   const InstanceConfig& config() const { return config_; }
   PageCache& cache() { return cache_; }
   Scheduler& scheduler() { return scheduler_; }
   StepLog& log() { return log_; }
+  // Behind the device; null: there are none.
+  Tiers* tiers() { return tiers_.get(); }
+  const Tiers* tiers() const { return tiers_.get(); }
 
   // Begins a step and returns its seconds; 0 where nothing can run.
   double begin();
@@ -80,7 +84,9 @@ class Instance {
   uint64_t slot_;
   PageCache cache_;
   Scheduler scheduler_;
+  std::unique_ptr<Tiers> tiers_;
   StepLog log_;
+  std::size_t log_limit_;  // of its steps, before the next look
   std::span<const Chunk> chunks_;
   StepSample step_;
   uint64_t num_steps_ = 0;

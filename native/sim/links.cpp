@@ -8,13 +8,15 @@ namespace inlay::sim {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kWidest = 1e15;   // bytes per second: shares of an infinite rate are no numbers
 constexpr double kNothing = 1e-6;  // bytes: what rounding leaves of a backlog
 
 }  // namespace
 
-void Links::add_end(double out_bytes_per_s, double in_bytes_per_s) {
-  ends_.push_back({out_bytes_per_s});
-  ends_.push_back({in_bytes_per_s});
+uint16_t Links::add_end(double out_bytes_per_s, double in_bytes_per_s) {
+  ends_.push_back({std::min(out_bytes_per_s, kWidest)});
+  ends_.push_back({std::min(in_bytes_per_s, kWidest)});
+  return static_cast<uint16_t>(ends_.size() / 2 - 1);
 }
 
 Links::Flow Links::open(uint16_t source, uint16_t target) {

@@ -15,8 +15,8 @@ class Links {
  public:
   using Flow = uint32_t;
 
-  // An end with the number that was not used before. Bytes per second; 0: it moves nothing.
-  void add_end(double out_bytes_per_s, double in_bytes_per_s);
+  // Returns its number. Bytes per second; 0: it moves nothing; infinite: it is no limit.
+  uint16_t add_end(double out_bytes_per_s, double in_bytes_per_s);
 
   // Nothing is sent yet.
   Flow open(uint16_t source, uint16_t target);

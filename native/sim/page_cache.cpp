@@ -28,7 +28,7 @@ uint32_t PageCache::match(const BlockNames& names, uint32_t max_tokens) const {
 
 bool PageCache::hold(PageHold& hold, const BlockNames& names, uint32_t num_blocks,
                      uint32_t num_tokens) {
-  if (pages_for(num_tokens) - num_blocks > num_free_ + num_idle_) return false;
+  if (pages_for(num_tokens) - num_blocks > room()) return false;
   hold.held = true;
   for (uint32_t i = 0; i < num_blocks; ++i) {
     const uint32_t block = find(names[i]);
@@ -38,23 +38,31 @@ bool PageCache::hold(PageHold& hold, const BlockNames& names, uint32_t num_block
     hold.named.push_back(block);
   }
   hold.num_pages = static_cast<uint32_t>(hold.named.size());
-  if (reserve(hold, num_tokens)) return true;
-  release(hold);
-  return false;
+  if (!reserve(hold, num_tokens)) {
+    release(hold);
+    return false;
+  }
+  if (write_back_ != nullptr)
+    for (const uint32_t block : hold.named) write_back_->reused(block);
+  return true;
 }
 
 bool PageCache::reserve(PageHold& hold, uint32_t num_tokens) {
   const uint32_t pages = pages_for(num_tokens);
   if (pages <= hold.num_pages) return true;
-  const uint32_t more = pages - hold.num_pages;
-  if (more > num_free_ + num_idle_) return false;
-  while (num_free_ < more) evict();
-  num_free_ -= more;
+  if (!take(pages - hold.num_pages)) return false;
   hold.num_pages = pages;
   return true;
 }
 
-void PageCache::publish(PageHold& hold, const BlockNames& names, uint32_t num_tokens) {
+bool PageCache::take(uint32_t num_pages) {
+  if (num_pages > room()) return false;
+  while (num_free_ < num_pages) evict();
+  num_free_ -= num_pages;
+  return true;
+}
+
+void PageCache::publish(PageHold& hold, const BlockNames& names, uint32_t num_tokens, bool copied) {
   for (auto i = static_cast<uint32_t>(hold.named.size()); i < num_tokens / page_tokens_; ++i) {
     const Digest name = names[i];
     uint32_t block = find(name);
@@ -62,12 +70,51 @@ void PageCache::publish(PageHold& hold, const BlockNames& names, uint32_t num_to
       block = add(name);
       blocks_[block].references = 1;
       if (name.high == 0) changes_.push_back({name, true});
+      if (write_back_ != nullptr && !copied)
+        write_back_->stored(block, name, i == 0 ? kNoBlock : names[i - 1]);
     } else {
       retain(block);
       ++num_free_;
     }
     hold.named.push_back(block);
   }
+}
+
+uint32_t PageCache::adopt(PageHold& hold, const BlockNames& names, uint32_t num_blocks) {
+  num_blocks = std::min(num_blocks, hold.num_pages);
+  auto named = static_cast<uint32_t>(hold.named.size());
+  for (; named < num_blocks; ++named) {
+    const uint32_t block = find(names[named]);
+    if (block == kNone) break;
+    retain(block);
+    ++num_free_;
+    hold.named.push_back(block);
+  }
+  return named;
+}
+
+void PageCache::pin(uint32_t block) {
+  num_pinned_idle_ += blocks_[block].pins++ == 0 && blocks_[block].references == 0;
+}
+
+void PageCache::unpin(uint32_t number) {
+  Block& block = blocks_[number];
+  if (--block.pins != 0) return;
+  if (block.kept) {
+    block.kept = false;
+    --num_kept_;
+    ++num_free_;
+    unused_.push_back(number);
+  } else if (block.references == 0) {
+    --num_pinned_idle_;
+  }
+}
+
+void PageCache::coldest(std::size_t limit, std::vector<uint32_t>& blocks) const {
+  blocks.clear();
+  for (uint32_t block = order_.coldest(kIdle); block != store::kNoObject && blocks.size() < limit;
+       block = order_.hotter(block))
+    blocks.push_back(block);
 }
 
 void PageCache::release(PageHold& hold) {
@@ -92,7 +139,8 @@ void PageCache::audit() const {
     if (order_.listed(block) != (blocks_[block].references == 0))
       throw EngineError("an idle block is not in the order, or a used one is");
   }
-  if (used != blocks_.size() - unused_.size() || idle != num_idle_ || used + num_free_ > num_pages_)
+  if (used != blocks_.size() - unused_.size() - num_kept_ || num_pinned_idle_ > idle ||
+      idle != num_idle_ || used + num_kept_ + num_free_ > num_pages_)
     throw EngineError("pages: " + std::to_string(used) + " named, " + std::to_string(idle) +
                       " of " + std::to_string(num_idle_) + " idle, " + std::to_string(num_free_) +
                       " free of " + std::to_string(num_pages_));
@@ -141,7 +189,6 @@ void PageCache::erase(uint32_t block) {
     }
   }
   cells_[hole] = kNone;
-  unused_.push_back(block);
 }
 
 void PageCache::grow() {
@@ -160,12 +207,14 @@ void PageCache::retain(uint32_t block) {
   if (blocks_[block].references++ != 0) return;
   order_.unlink(kIdle, block);
   --num_idle_;
+  num_pinned_idle_ -= blocks_[block].pins != 0;
 }
 
 void PageCache::drop(uint32_t block) {
   if (--blocks_[block].references != 0) return;
   order_.push_hot(kIdle, block);
   ++num_idle_;
+  num_pinned_idle_ += blocks_[block].pins != 0;
 }
 
 void PageCache::evict() {
@@ -174,7 +223,15 @@ void PageCache::evict() {
   if (blocks_[block].name.high == 0) changes_.push_back({blocks_[block].name, false});
   erase(block);
   --num_idle_;
-  ++num_free_;
+  if (write_back_ != nullptr) write_back_->evicted(block);
+  if (blocks_[block].pins != 0) {
+    blocks_[block].kept = true;
+    ++num_kept_;
+    --num_pinned_idle_;
+  } else {
+    unused_.push_back(block);
+    ++num_free_;
+  }
 }
 
 }  // namespace inlay::sim

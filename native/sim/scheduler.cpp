@@ -27,6 +27,7 @@ void Scheduler::add(Sequence& sequence) {
           : cache_.match(sequence.names, sequence.num_tokens - 1) * cache_.page_tokens();
   sequence.tokens_ahead = sequence.num_tokens - there;
   waiting_tokens_ += sequence.tokens_ahead;
+  if (loader_ != nullptr && !sequence.hold.held) loader_->begin(sequence);
 }
 
 void Scheduler::leave_queue(Sequence& sequence) {
@@ -40,6 +41,7 @@ void Scheduler::remove(Sequence& sequence, bool keep_pages) {
   } else if (sequence.state == State::kWaiting) {
     leave_queue(sequence);
   }
+  end_prefetch(sequence);
   if (!keep_pages) cache_.release(sequence.hold);
   sequence.state = State::kFinished;
 }
@@ -63,10 +65,11 @@ uint32_t Scheduler::schedule_running(bool decodes, uint32_t budget) {
   // Whoever is preempted is the last, so that those before stay where they are.
   for (std::size_t i = 0; i < running_.size() && budget != 0; ++i) {
     Sequence& sequence = *running_[i];
-    if (decodes ? sequence.num_tokens - sequence.computed != 1
+    if (decodes ? sequence.num_tokens - sequence.computed != 1 || sequence.prefetch != nullptr
                 : sequence.chunk != Sequence::kNoChunk)
       continue;
     const uint32_t stop = next_stop(sequence, budget);
+    if (stop == sequence.computed) continue;  // it waits for a load
     while (sequence.hold.held) {
       if (cache_.reserve(sequence.hold, stop)) {
         plan(sequence, stop);
@@ -82,9 +85,28 @@ uint32_t Scheduler::schedule_running(bool decodes, uint32_t budget) {
   return budget;
 }
 
-uint32_t Scheduler::next_stop(const Sequence& sequence, uint32_t budget) const {
+uint32_t Scheduler::next_stop(Sequence& sequence, uint32_t budget) {
   const uint32_t limit = std::min(budget, config_.prefill_chunk);
+  if (sequence.prefetch != nullptr) return load(sequence, limit);
   return std::min(sequence.num_tokens, sequence.computed + limit);
+}
+
+// Steps over what has been loaded, and returns up to where to compute now.
+uint32_t Scheduler::load(Sequence& sequence, uint32_t limit) {
+  const uint32_t spared = loader_->advance(sequence);
+  // What a preemption threw away is no hit.
+  if (sequence.preemptions == 0) sequence.cached_tokens += spared;
+  uint32_t stop = sequence.computed + limit;
+  if (sequence.prefetch->done(sequence.computed / cache_.page_tokens())) {
+    end_prefetch(sequence);
+  } else {
+    stop = loader_->limit(sequence, stop);
+  }
+  return std::min(sequence.num_tokens, stop);
+}
+
+void Scheduler::end_prefetch(Sequence& sequence) {
+  if (sequence.prefetch != nullptr) loader_->end(sequence);
 }
 
 void Scheduler::plan(Sequence& sequence, uint32_t stop) {
@@ -113,6 +135,7 @@ void Scheduler::admit(uint32_t budget) {
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, Earlier{}),
                     &sequence);
     const uint32_t stop = next_stop(sequence, budget);
+    if (stop == sequence.computed) continue;  // it waits for a load
     plan(sequence, stop);
     budget -= stop - sequence.computed;
   }
@@ -137,10 +160,12 @@ bool Scheduler::find_pages(Sequence& sequence) {
     const uint64_t room = uint64_t{cache_.num_free() + cache_.num_idle()} * page_tokens;
     if (running_.empty() || sequence.num_tokens + spare <= room + there) {
       if (sequence.hold.held) {
-        if (cache_.reserve(sequence.hold, sequence.num_tokens)) return true;
+        if (cache_.reserve(sequence.hold, sequence.num_tokens)) {
+          if (sequence.prefetch != nullptr) found_pages(sequence);
+          return true;
+        }
       } else if (cache_.hold(sequence.hold, sequence.names, blocks, sequence.num_tokens)) {
-        sequence.computed = static_cast<uint32_t>(sequence.hold.named.size()) * page_tokens;
-        if (!sequence.begun) sequence.cached_tokens = sequence.computed;
+        found_pages(sequence);
         return true;
       }
     }
@@ -148,8 +173,19 @@ bool Scheduler::find_pages(Sequence& sequence) {
   }
 }
 
+// They are held; those that have names, from the cache or from a tier, are computed.
+void Scheduler::found_pages(Sequence& sequence) {
+  sequence.computed = static_cast<uint32_t>(sequence.hold.named.size()) * cache_.page_tokens();
+  if (!sequence.begun) {
+    sequence.cached_tokens = sequence.computed;
+    sequence.tier_tokens = {};  // of pages that another instance filled, and others took
+  }
+  if (sequence.prefetch != nullptr) loader_->admit(sequence);
+}
+
 // Takes the pages of the last one behind this one that waits with some.
 bool Scheduler::shed(const Sequence& sequence) {
+  if (loader_ != nullptr && loader_->shed(sequence)) return true;
   for (auto last = waiting_.rbegin(); last != waiting_.rend() && sequence.before(**last); ++last) {
     if (!(*last)->hold.held) continue;
     cache_.release((*last)->hold);
@@ -167,6 +203,7 @@ bool Scheduler::preempt_for(const Sequence& sequence) {
 }
 
 void Scheduler::preempt(Sequence& sequence) {
+  end_prefetch(sequence);
   running_.pop_back();
   cache_.release(sequence.hold);
   sequence.computed = 0;

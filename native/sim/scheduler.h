@@ -1,5 +1,5 @@
 // Decides what an instance computes in the next step, as inlay.engine.scheduler does for requests
-// with one choice and no tiers behind the device: decodes first, then chunks of prompts of those
+// with one choice: decodes first, then chunks of prompts of those
 // that run, then of those that wait. tests/unit/sim/test_scheduler.py holds the two against each
 // other.
 #pragma once
@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "loader.h"
 #include "page_cache.h"
 #include "sequence.h"
 
@@ -34,6 +35,9 @@ class Scheduler {
   // Throws ArgumentError where a limit is 0, or a step has no token for each that runs.
   Scheduler(const SchedulerConfig& config, PageCache& cache);
 
+  // Asks it for blocks behind the device from now on; not null.
+  void use(Loader* loader) { loader_ = loader; }
+
   std::size_t num_waiting() const { return waiting_.size(); }
   std::size_t num_running() const { return running_.size(); }
   const std::vector<Sequence*>& running() const { return running_; }
@@ -58,18 +62,22 @@ class Scheduler {
 
   uint32_t schedule_running(bool decodes, uint32_t budget);
   void admit(uint32_t budget);
-  uint32_t next_stop(const Sequence& sequence, uint32_t budget) const;
+  uint32_t next_stop(Sequence& sequence, uint32_t budget);
+  uint32_t load(Sequence& sequence, uint32_t stop);
+  void end_prefetch(Sequence& sequence);
   void plan(Sequence& sequence, uint32_t stop);
   uint32_t drop_chunk(Sequence& sequence);
   void leave_queue(Sequence& sequence);
   bool make_slot(const Sequence& sequence);
   bool find_pages(Sequence& sequence);
+  void found_pages(Sequence& sequence);
   bool shed(const Sequence& sequence);
   bool preempt_for(const Sequence& sequence);
   void preempt(Sequence& sequence);
 
   SchedulerConfig config_;
   PageCache& cache_;
+  Loader* loader_ = nullptr;
   std::set<Sequence*, Earlier> waiting_;
   uint64_t waiting_tokens_ = 0;
   std::vector<Sequence*> running_;  // in order

@@ -1,10 +1,12 @@
 // A request at one instance: its tokens, its pages, and where it is on its way.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "page_cache.h"
+#include "prefetch.h"
 
 namespace inlay::sim {
 
@@ -43,6 +45,10 @@ struct Sequence {
   BlockNames names;
   PageHold hold;
   uint16_t computed_at = 0;  // slot that computed, or computes, the prompt
+
+  // Of tiers behind the device.
+  Prefetch* prefetch = nullptr;                   // what is loaded for it; null: nothing is
+  std::array<uint32_t, kNumTiers> tier_tokens{};  // of `cached_tokens`, those that were loaded
 
   // Of prompts that are computed for another instance.
   Sequence* other = nullptr;    // the one that computes this one's prompt, or decodes it

@@ -31,9 +31,15 @@ std::size_t World::add(const InstanceConfig& config) {
     throw ArgumentError("page_tokens: must be that of the other instances, " +
                         std::to_string(places_[0]->instance.config().page_tokens) + ", got " +
                         std::to_string(config.page_tokens));
+  if (config_.store.blocks != 0 && store_ == nullptr)
+    store_ = std::make_unique<Tier>(config_.store, config.token_bytes * config.page_tokens);
+  if (store_ && (config.out_bytes_per_s == 0.0 || config.in_bytes_per_s == 0.0))
+    throw ArgumentError(
+        "the store is reached over the network: set out_bytes_per_s and "
+        "in_bytes_per_s of all instances above 0");
   const auto slot = static_cast<uint16_t>(places_.size());
-  places_.push_back(std::make_unique<Place>(config, config_.seed, slot));
-  links_.add_end(config.out_bytes_per_s, config.in_bytes_per_s);
+  places_.push_back(std::make_unique<Place>(config, config_.seed, slot, store_.get(), now_s_));
+  add_ends(*places_.back());
   report_at(slot, now_s_ + kIdleReport_s);
   return slot;
 }
@@ -50,7 +56,8 @@ const InstanceConfig& World::config_of(std::size_t slot) const {
   return places_[slot]->instance.config();
 }
 
-bool World::advance(double until_s, cluster::PrefixIndex* index) {
+bool World::advance(double until_s, cluster::PrefixIndex* index,
+                    cluster::PrefixIndex* store_index) {
   if (std::isnan(until_s) || until_s < now_s_)
     throw ArgumentError("until_s: it is " + std::to_string(now_s_) + " already, got " +
                         std::to_string(until_s));
@@ -75,7 +82,7 @@ bool World::advance(double until_s, cluster::PrefixIndex* index) {
     happen(next);
   }
   if (!heard && !endless) now_s_ = until_s;
-  deliver(heard ? now_s_ : until_s, index);
+  deliver(heard ? now_s_ : until_s, index, store_index);
   return !heard;
 }
 
@@ -104,6 +111,8 @@ void World::happen(const Event& event) {
       landings_.pop_front();
       return landed(sender);
     }
+    case kMoved:
+      return settle(event.slot);
     case kTimeout:
       return give_up(event.slot);
     case kReport: {
@@ -252,6 +261,7 @@ void World::kick(uint16_t slot) {
   Place& at_slot = place(slot);
   if (at_slot.lost) return;
   at_slot.untold = true;
+  if (at_slot.instance.tiers() != nullptr) ask_tiers(slot);
   if (at_slot.starting || at_slot.instance.busy()) return;
   at_slot.starting = true;
   at(now_s_, kStart, slot);
@@ -261,8 +271,15 @@ void World::start(uint16_t slot) {
   Place& here = place(slot);
   here.starting = false;
   if (here.lost) return;
+  Tiers* tiers = here.instance.tiers();
+  if (tiers != nullptr) tiers->poll();
   poll_crowded(slot);
   const double seconds = here.instance.begin();
+  if (tiers != nullptr) {
+    tiers->start();
+    begin_works(slot);
+    if (std::isfinite(tiers->loader().wake_s())) at(tiers->loader().wake_s(), kMoved, slot);
+  }
   tell_blocks(slot);
   if (!here.instance.busy()) {
     const double pause_s = here.untold ? config_.report_s : kIdleReport_s;
@@ -332,6 +349,7 @@ void World::finish(Sequence& sequence) {
   outcome.preemptions = sequence.preemptions;
   outcome.prefill = sequence.computed_at;
   outcome.decode = sequence.slot;
+  outcome.tier_tokens = sequence.tier_tokens;
   outcomes_.push_back(outcome);
   News news;
   news.kind = News::kFinished;
@@ -350,13 +368,20 @@ std::vector<KeptChunk> World::take_steps() { return std::exchange(kept_, {}); }
 
 void World::keep(uint16_t slot) {
   const Place& here = place(slot);
-  for (const Chunk& chunk : here.instance.chunks())
-    kept_.push_back({here.instance.num_steps() - 1, here.start_s, now_s_, chunk.sequence->request,
-                     slot, chunk.start, chunk.stop, chunk.samples() && !chunk.sequence->gone});
+  for (const Chunk& chunk : here.instance.chunks()) {
+    const Sequence& sequence = *chunk.sequence;
+    const bool puts_out = sequence.output_tokens != 0 && !sequence.sends && !sequence.gone;
+    kept_.push_back({here.instance.num_steps() - 1, here.start_s, now_s_, sequence.request, slot,
+                     chunk.start, chunk.stop, chunk.samples() && puts_out});
+  }
 }
 
 void World::audit() const {
-  for (const auto& one : places_) one->instance.cache().audit();
+  for (const auto& one : places_) {
+    one->instance.cache().audit();
+    if (one->instance.tiers() != nullptr) one->instance.tiers()->audit();
+  }
+  if (store_) store_->audit();
 }
 
 }  // namespace inlay::sim

@@ -7,6 +7,7 @@
 // on addresses or on the order of a container.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -18,6 +19,7 @@
 
 #include "../cluster/digest.h"
 #include "../cluster/prefix_index.h"
+#include "../cluster/state.h"
 #include "instance.h"
 #include "links.h"
 
@@ -32,6 +34,7 @@ struct WorldConfig {
   double come_timeout_s = 600.0;  // and pages for a prompt
   double copy_timeout_s = 10.0;   // and who asked for a copy for its blocks
   bool samples = true;            // reports have what steps took
+  TierConfig store;               // that all instances share
 };
 
 struct Submission {
@@ -61,6 +64,7 @@ struct News {
     kSent,
     kUndivided,
     kBlocks,
+    kStoreBlocks,
     kOld
   };
 
@@ -88,6 +92,7 @@ struct Outcome {
   uint32_t preemptions = 0;
   uint32_t prefill = 0;
   uint32_t decode = 0;
+  std::array<uint32_t, kNumTiers> tier_tokens{};  // of those cached, that were loaded
 };
 
 // One step, where steps are kept.
@@ -99,7 +104,7 @@ struct KeptChunk {
   uint32_t slot = 0;
   uint32_t start = 0;
   uint32_t stop = 0;
-  uint32_t decoding = 0;  // 1 where it samples
+  uint32_t samples = 0;  // 1 where a token of its output came
 };
 
 class World {
@@ -117,8 +122,10 @@ class World {
 
   // Runs all that comes before what is submitted at that time; not back. Infinite: until there is
   // nothing to do. Or until it is heard that a copy has come or failed, for which somebody waits:
-  // then it returns false. An index hears of blocks; its slots are those of the world.
-  bool advance(double until_s, cluster::PrefixIndex* index);
+  // then it returns false. An index hears of blocks; its slots are those of the world. Another one
+  // hears of those of the store, which has its first slot.
+  bool advance(double until_s, cluster::PrefixIndex* index,
+               cluster::PrefixIndex* store_index = nullptr);
   // A request goes to an instance, now; where `decode` is another one it gets the keys and values
   // of the prompt. Throws ArgumentError where an instance could never hold it, or no link is there.
   void submit(const Submission& request, std::size_t prefill, std::size_t decode);
@@ -135,8 +142,12 @@ class World {
   std::vector<LostRequest> lose(std::size_t slot);
   void come_back(std::size_t slot);
 
-  // What was heard and what finished since the last call.
-  std::vector<News> take_news();
+  // What was heard since the last call, and what finished. A state, of which slots and requests are
+  // those of the world, takes over what it can; then the first of what it cannot is returned alone,
+  // since what follows may depend on what is made of it, and the next call goes on behind it.
+  std::vector<News> take_news(cluster::State* state = nullptr);
+  // Requests of which a state has heard since the last call that they are over.
+  std::vector<uint64_t> take_finished();
   std::vector<Outcome> take_outcomes();
 
   // Chunks of all steps from now on; for tests.
@@ -144,9 +155,7 @@ class World {
   std::vector<KeptChunk> take_steps();
 
   Instance& instance(std::size_t slot);
-  double sent_bytes(std::size_t slot) const {
-    return links_.sent_bytes(static_cast<uint16_t>(slot));
-  }
+  double sent_bytes(std::size_t slot) const { return links_.sent_bytes(places_[slot]->end); }
   // See PageCache::audit().
   void audit() const;
 
@@ -154,7 +163,7 @@ class World {
   static constexpr std::size_t kMaxSamples = 64;  // of a report
 
   // In the order in which they happen at one time.
-  enum Kind : uint8_t { kEnd, kTransfer, kTimeout, kReport, kHeard, kSubmit, kStart };
+  enum Kind : uint8_t { kEnd, kTransfer, kMoved, kTimeout, kReport, kHeard, kSubmit, kStart };
   struct Event {
     double at_s;
     Kind kind;
@@ -178,11 +187,34 @@ class World {
     double last_s;
     std::vector<float> gaps;
   };
+  // What an instance moves from and to tiers.
+  struct Moving {
+    std::vector<Links::Flow> flows;
+    std::size_t left = 0;  // of them
+    double latency_s = 0.0;
+    double over_s = 0.0;  // when nothing is left
+  };
+  struct Find {
+    double answered_s;
+    std::shared_ptr<Prefetch> prefetch;
+  };
+  // Of a flow from or to a tier.
+  struct Owner {
+    bool open = false;
+    uint16_t slot = 0;
+    Tiers::Work work = Tiers::kLoad;
+  };
   struct Place {
-    explicit Place(const InstanceConfig& config, uint64_t seed, uint16_t slot)
-        : instance(config, seed, slot) {}
+    explicit Place(const InstanceConfig& config, uint64_t seed, uint16_t slot, Tier* store,
+                   const double& now_s)
+        : instance(config, seed, slot, store, now_s) {}
 
     Instance instance;
+    uint16_t end = 0;  // of `links_`: of the network, and of the instance's own tiers
+    uint16_t host_end = 0;
+    uint16_t disk_end = 0;
+    std::array<Moving, Tiers::kNumWorks> moving;
+    std::deque<Find> finds;
     bool starting = false;
     double start_s = 0.0;
     double end_s = 0.0;  // of the step that runs
@@ -214,8 +246,10 @@ class World {
   void report(uint16_t slot);
   void tell(News news);
   void tell_blocks(uint16_t slot);
-  void deliver(double until_s, cluster::PrefixIndex* index);
+  void tell_store_blocks();
+  void deliver(double until_s, cluster::PrefixIndex* index, cluster::PrefixIndex* store_index);
   void hear(News news);
+  bool take_over(const News& news, cluster::State& state);
   void keep(uint16_t slot);
 
   Sequence& make(const Submission& request, std::size_t slot);
@@ -224,6 +258,16 @@ class World {
   void require_fits(const Submission& request, std::size_t slot) const;
   void require_links(std::size_t source, std::size_t target) const;
   Place& place(uint16_t slot) { return *places_[slot]; }
+
+  // Tiers behind devices: world_tiers.cpp.
+  void add_ends(Place& here);
+  void ask_tiers(uint16_t slot);
+  void begin_works(uint16_t slot);
+  void open_flows(uint16_t slot, Tiers::Work work);
+  bool moved(Links::Flow flow);
+  void call_ends(uint16_t slot, Moving& moving);
+  void settle(uint16_t slot);
+  void stop_works(uint16_t slot);
 
   // Prompts computed for another instance, and copies: world_split.cpp.
   Sequence& divide(const Submission& request, std::size_t prefill, std::size_t decode);
@@ -249,7 +293,12 @@ class World {
   std::vector<std::unique_ptr<Place>> places_;
   Links links_;
   std::vector<Sequence*> flow_senders_;  // by flow
-  std::deque<Landing> landings_;         // what is on its way after its last byte was sent
+  std::vector<Owner> flow_owners_;       // by flow
+  std::unique_ptr<Tier> store_;
+  uint16_t store_end_ = 0;   // of `links_`
+  uint16_t device_end_ = 0;  // of all devices' own links, which are no narrower than tiers'
+  std::vector<Tiers::Move> moves_;
+  std::deque<Landing> landings_;  // what is on its way after its last byte was sent
 
   std::deque<Sequence> sequences_;
   std::vector<Sequence*> unused_;
@@ -260,6 +309,8 @@ class World {
 
   std::deque<News> said_;
   std::vector<News> heard_;
+  std::size_t taken_ = 0;  // of `heard_`
+  std::vector<uint64_t> finished_;
   std::vector<Outcome> outcomes_;
   std::vector<Digest> run_;  // of deliver()
   bool keep_steps_ = false;

@@ -48,6 +48,7 @@ std::vector<LostRequest> World::lose(std::size_t number) {
       lost.push_back({sequence->request, *produced});
     }
   }
+  stop_works(slot);
   here.instance.cache().forget();
   here.instance.cache().changes().clear();
   return lost;

@@ -61,7 +61,7 @@ Sequence& World::divide(const Submission& request, std::size_t prefill, std::siz
   // The last token of the prompt is computed by the receiver, which samples from it.
   --sender.num_tokens;
   sender.sends = true;
-  sender.flow = links_.open(sender.slot, receiver.slot);
+  sender.flow = links_.open(place(sender.slot).end, place(receiver.slot).end);
   flow_senders_.resize(std::max<std::size_t>(flow_senders_.size(), sender.flow + 1));
   flow_senders_[sender.flow] = &sender;
   sender.other = &receiver;
@@ -196,6 +196,7 @@ void World::computed_for_other(const Chunk& chunk) {
 }
 
 void World::drained(Links::Flow flow) {
+  if (moved(flow)) return;
   Sequence* sender = flow_senders_[flow];
   if (sender == nullptr || sender->state != State::kSending || !links_.empty(flow)) return;
   links_.close(flow);
@@ -210,7 +211,10 @@ void World::landed(Sequence& sender) {
   const bool timed = receiver.output_tokens == 0 && !place(sender.slot).lost;
   tell_moving(News::kSent, sender, timed ? now_s_ - receiver.since_s : -1.0);
   receiver.computed = receiver.num_tokens - 1;
-  receiver.cached_tokens = std::max(receiver.cached_tokens, sender.cached_tokens);
+  if (sender.cached_tokens > receiver.cached_tokens) {
+    receiver.cached_tokens = sender.cached_tokens;
+    receiver.tier_tokens = sender.tier_tokens;
+  }
   receiver.preemptions += sender.preemptions;
   receiver.other = nullptr;
   const uint16_t slot = sender.slot;

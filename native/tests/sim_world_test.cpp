@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,23 +12,43 @@
 #include "check.h"
 
 using inlay::cluster::Chain;
+using inlay::cluster::Column;
 using inlay::cluster::Digest;
 using inlay::cluster::PrefixIndex;
+using inlay::cluster::State;
+using inlay::cluster::Timing;
 using inlay::sim::InstanceConfig;
 using inlay::sim::Links;
 using inlay::sim::LostRequest;
 using inlay::sim::News;
 using inlay::sim::Outcome;
 using inlay::sim::StepTime;
+using inlay::sim::TierConfig;
+using inlay::sim::TiersConfig;
 using inlay::sim::World;
+using inlay::sim::WriteWhen;
 
 namespace {
 
 // 10 ms, and 10 us a token of a prompt.
 StepTime step_time() { return StepTime({{{0.01, 1e-5, 0, 0.01, 1e-4, 1e-8, 0, 0}}}); }
 
-InstanceConfig config(uint32_t num_pages) {
-  return {num_pages, 16, {256, 8, 64}, step_time(), 0.0, 0, 0, 1000.0, 4, 1e6, 1e6};
+InstanceConfig config(uint32_t num_pages, const TiersConfig& tiers = {}) {
+  return {num_pages, 16, {256, 8, 64}, step_time(), 0.0, 0, 0, 1000.0, 4, 1e6, 1e6, tiers};
+}
+
+// A small host, a slow disk, and blocks that are copied in one of three ways; with even seeds a
+// store, with some others nothing.
+TiersConfig tiers_of(uint64_t seed) {
+  if (seed % 4 == 1) return {};
+  return {{40, 1e7, 1e7, 1e-4, "cost"},
+          {100, 1e6, 1e6, 1e-3, "lru", false},
+          static_cast<WriteWhen>(seed % 3)};
+}
+
+TierConfig store_of(uint64_t seed) {
+  if (seed % 2 == 1) return {};
+  return {200, 5e6, 5e6, 1e-3, "s3fifo"};
 }
 
 struct Drawn {
@@ -46,10 +67,10 @@ Chain chain_of(const std::vector<Digest>& blocks) {
 // pages; some of them are divided, copied, taken back, or lost, to go on elsewhere.
 void check_drawn(uint64_t seed) {
   std::mt19937_64 random(seed);
-  World world({seed, 0.002, 0.02, 0.001, 1.0, 5.0, 2.0, true});
+  World world({seed, 0.002, 0.02, 0.001, 1.0, 5.0, 2.0, true, store_of(seed)});
   PrefixIndex index(seed, 1);
   for (int i = 0; i < 3; ++i) {
-    CHECK(world.add(config(60)) == index.add());
+    CHECK(world.add(config(60, tiers_of(seed))) == index.add());
   }
   std::multiset<uint64_t> firsts;
   std::multiset<uint64_t> ends;
@@ -114,6 +135,38 @@ void check_drawn(uint64_t seed) {
   }
 }
 
+// A state takes over all that is heard of requests that are neither divided nor copied.
+void check_state() {
+  constexpr std::size_t slots = 2;
+  World world({1, 0.002, 0.02, 0.0, 1.0, 5.0, 2.0, true});
+  Timing timing({1e-2, 1e-4, 1e-9, 1e-2, 1e-4, 1e-8}, {2000.0, 2.5, 0.05});
+  std::vector<double> numbers(static_cast<std::size_t>(Column::kCount) * slots);
+  State state(16, 0);
+  state.bind(numbers.data(), slots);
+  for (std::size_t slot = 0; slot < slots; ++slot) {
+    CHECK(world.add(config(60)) == slot);
+    state.join(slot, timing, 512);
+  }
+  std::vector<uint64_t> finished;
+  const auto hear = [&] {
+    CHECK(world.take_news(&state).empty());
+    for (const uint64_t request : world.take_finished()) finished.push_back(request);
+  };
+  for (uint64_t request = 0; request < 40; ++request) {
+    const double now_s = static_cast<double>(request) * 0.03;
+    CHECK(world.advance(now_s, nullptr));
+    hear();
+    const std::size_t slot = request % slots;
+    state.dispatched(std::to_string(request), {slot, slot, inlay::cluster::kNormal, 100, 20},
+                     now_s);
+    world.submit({request, now_s, 0, 100, 20, chain_of({})}, slot, slot);
+    CHECK(state.live().size() == request + 1 - finished.size());
+  }
+  CHECK(world.advance(INFINITY, nullptr));
+  hear();
+  CHECK(finished.size() == 40 && state.live().empty() && timing.num_steps() > 40);
+}
+
 // Two senders to one receiver and one of them to another: 10 in, of which 4 can leave the second.
 void check_fair_shares() {
   Links links;
@@ -143,6 +196,7 @@ void check_fair_shares() {
 
 int main() {
   for (uint64_t seed = 0; seed < 20; ++seed) check_drawn(seed);
+  check_state();
   check_fair_shares();
   return 0;
 }

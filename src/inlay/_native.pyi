@@ -195,6 +195,42 @@ class kernels:
         up_offset: float = 0.0,
         shared: ExpertWeights | None = None,
     ) -> Pending: ...
+    class SavedMoe:
+        @property
+        def nbytes(self) -> int: ...
+        @property
+        def x_shape(self) -> tuple[int, int]: ...
+        @property
+        def routing_shape(self) -> tuple[int, int]: ...
+        @property
+        def lora_rank(self) -> int: ...
+        @property
+        def experts(self) -> kernels.ExpertWeights: ...
+
+    @staticmethod
+    def moe_saving(
+        x_TM: Any,
+        experts: ExpertWeights,
+        expert_ids_TK: Any,
+        routing_TK: Any,
+        out_TM: Any,
+        lora: Any = None,
+        lora_scale: float = 1.0,
+        dropout: float = 0.0,
+        seed: int = 0,
+        alpha: float = 1.0,
+        limit: float = ...,
+        up_offset: float = 0.0,
+        recompute: bool = False,
+    ) -> SavedMoe: ...
+    @staticmethod
+    def moe_backward(
+        saved: SavedMoe,
+        grad_out_TM: Any,
+        grad_x_TM: Any,
+        grad_routing_TK: Any,
+        grad_lora: Any = None,
+    ) -> None: ...
     @staticmethod
     def router_topk(
         logits_TE: Any,
@@ -299,7 +335,148 @@ class cluster:
         def num_expected(self) -> int: ...
         def __len__(self) -> int: ...
 
+    class SeenPrompts:
+        def __init__(self, seed0: int, seed1: int, stride: int, max_digests: int) -> None: ...
+        def ready_s(self, digests: bytes, num_blocks: int) -> float: ...
+        def add(self, digests: bytes, num_held: int, ready_s: float) -> None: ...
+        @property
+        def displaced(self) -> float: ...
+
+    class Timing:
+        def __init__(
+            self, prior: list[float], memory_steps: float, outlier: float, prior_steps: float
+        ) -> None: ...
+        def observe(self, samples: list[tuple[int, int, int, int, float]]) -> None: ...
+        def believe(self, steps: int, relative_std: float) -> None: ...
+        @property
+        def coefficients(self) -> list[float]: ...
+        @property
+        def relative_std(self) -> float: ...
+        @property
+        def num_steps(self) -> int: ...
+
+    class State:
+        def __init__(self, page_tokens: int, page_bytes: int) -> None: ...
+        def bind(self, numbers: npt.NDArray[np.float64]) -> None: ...
+        def join(self, slot: int, timing: cluster.Timing, chunk: int) -> None: ...
+        def leave(self, slot: int) -> list[str]: ...
+        def report(
+            self,
+            slot: int,
+            waiting: int,
+            running: int,
+            receiving: int,
+            prefill_tokens: int,
+            context_tokens: int,
+            pages_total: int,
+            pages_free: int,
+            pages_cached: int,
+            find_s: float | None,
+            load_block_s: float | None,
+            samples: list[tuple[int, int, int, int, float]],
+            now_s: float,
+        ) -> None: ...
+        def dispatched(
+            self,
+            request_id: str,
+            prefill: int,
+            decode: int,
+            priority: int,
+            num_tokens: int,
+            max_output_tokens: int,
+            reused_blocks: int,
+            loaded_blocks: int,
+            ttft_s: float,
+            tbt_s: float,
+            work_s: float,
+            now_s: float,
+        ) -> None: ...
+        def prefill_done(self, request_id: str, now_s: float) -> None: ...
+        def finished(self, request_id: str, output_tokens: int | None) -> None: ...
+        def sending(self, slot: int, size_bytes: float) -> None: ...
+        def sent(self, slot: int, size_bytes: float, seconds: float | None) -> None: ...
+        def elapse(self, now_s: float) -> None: ...
+        def load_after(self, slot: int, ahead_s: float, now_s: float) -> tuple[float, float]: ...
+        def tbt_at_s(self, slot: int, rows: float, context_tokens: float) -> float: ...
+        def live(self) -> list[tuple[Any, ...]]: ...
+        def best_effort(self, slot: int) -> list[tuple[Any, ...]]: ...
+        @property
+        def outputs(self) -> float: ...
+        def lowest(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+            cost: npt.NDArray[np.float64],
+        ) -> tuple[Any, ...]: ...
+        def least_loaded(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+        ) -> tuple[Any, ...]: ...
+        def local_cache_aware(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+        ) -> tuple[Any, ...]: ...
+        def kv_centric(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+            copies: bool,
+            threshold: float,
+        ) -> tuple[Any, ...]: ...
+        def inlay(
+            self,
+            num_tokens: int,
+            max_output_tokens: int,
+            priority: int,
+            store_blocks: int,
+            gap_s: float,
+            matches: npt.NDArray[np.int32],
+            now_s: float,
+            caution: float,
+            later: float,
+            eviction: float,
+            max_pressure: float,
+            displaced: float,
+        ) -> tuple[Any, ...]: ...
+
 class sim:
+    @staticmethod
+    def run_rails(
+        *,
+        choice: str,
+        links: list[list[tuple[int, float, bool]]],
+        believed: list[float],
+        delay: int,
+        link_events: bool,
+        until: int,
+        bin: int,
+        at_once: int,
+        begun: npt.NDArray[np.int64],
+        size_bytes: npt.NDArray[np.int64],
+    ) -> tuple[bytes, bytes, bytes, int]: ...
+
     class World:
         def __init__(
             self,
@@ -312,6 +489,7 @@ class sim:
             come_timeout_s: float,
             copy_timeout_s: float,
             samples: bool,
+            store: tuple[int, float, float, float, str] | None,
         ) -> None: ...
         def add(
             self,
@@ -329,8 +507,16 @@ class sim:
             layers: int,
             out_bytes_per_s: float,
             in_bytes_per_s: float,
+            host: tuple[int, float, float, float, str] | None,
+            disk: tuple[int, float, float, float, str] | None,
+            write: int,
         ) -> int: ...
-        def advance(self, until_s: float, index: cluster.PrefixIndex | None) -> bool: ...
+        def advance(
+            self,
+            until_s: float,
+            index: cluster.PrefixIndex | None,
+            store_index: cluster.PrefixIndex | None,
+        ) -> bool: ...
         def submit(
             self,
             request: int,
@@ -346,7 +532,8 @@ class sim:
         def take_back(self, request: int, slot: int) -> int | None: ...
         def lose(self, slot: int) -> list[tuple[int, int]]: ...
         def come_back(self, slot: int) -> None: ...
-        def take_news(self) -> list[tuple[Any, ...]]: ...
+        def take_news(self, state: cluster.State | None) -> list[tuple[Any, ...]]: ...
+        def take_finished(self) -> list[int]: ...
         def take_outcomes(self) -> bytes: ...
         def keep_steps(self) -> None: ...
         def take_steps(self) -> bytes: ...
@@ -354,6 +541,8 @@ class sim:
         def busy_s(self, slot: int) -> float: ...
         def num_steps(self, slot: int) -> int: ...
         def sent_bytes(self, slot: int) -> float: ...
+        def tier_blocks(self, slot: int, tier: int) -> tuple[int, int]: ...
+        def lost_blocks(self, slot: int) -> int: ...
         @property
         def now_s(self) -> float: ...
         @property

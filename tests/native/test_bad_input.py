@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError
-from inlay.kernels import reference
+from inlay.kernels import _backend, reference
 from tests.support.exported import Exported
 
 
@@ -63,6 +63,47 @@ def moe(k: Any, **changed: Any) -> None:
     k.moe(
         given["x_TM"], experts, given["expert_ids_TK"], given["routing_TK"], given["out_TM"],
         expert_mask_E=given["expert_mask_E"],
+    )  # fmt: skip
+
+
+LORA_SHAPES = ((3, 2, 8), (3, 4, 2), (3, 2, 8), (3, 4, 2), (3, 2, 4), (3, 8, 2))
+LORA_NAMES = ("gate_a_ERM", "gate_b_EFR", "up_a_ERM", "up_b_EFR", "down_a_ERF", "down_b_EMR")
+
+
+def training(k: Any, **changed: Any) -> None:
+    """Both passes, of the compiled core or of the references, whose names and order are the same.
+
+    `lora.up_b_EFR=...` changes one of the six matrices.
+    """
+    given = {
+        "x_TM": f(2, 8),
+        "expert_ids_TK": np.zeros((2, 2), np.int32),
+        "routing_TK": f(2, 2),
+        "out_TM": f(2, 8),
+        "lora": True,
+        "lora.scale": 1.0,
+        "dropout": 0.0,
+        "grad_out_TM": f(2, 8),
+        "grad_x_TM": f(2, 8),
+        "grad_routing_TK": f(2, 2),
+        "grad_lora": True,
+        **changed,
+    }
+    ops = _backend.ops if isinstance(k, Native) else reference
+
+    def six(name: str) -> Any:
+        if given[name] is not True:
+            return given[name]
+        pairs = zip(LORA_NAMES, LORA_SHAPES, strict=True)
+        return tuple(given.get(f"{name}.{matrix}", f(*shape)) for matrix, shape in pairs)
+
+    saved = ops.moe_saving(
+        given["x_TM"], ops.ExpertWeights(3, 8, 4, "float32"), given["expert_ids_TK"],
+        given["routing_TK"], given["out_TM"], six("lora"), given["lora.scale"], given["dropout"],
+    )  # fmt: skip
+    ops.moe_backward(
+        saved, given["grad_out_TM"], given["grad_x_TM"], given["grad_routing_TK"],
+        six("grad_lora"),
     )  # fmt: skip
 
 
@@ -231,6 +272,34 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (moe, "expert_mask_E", f(3)),
     (moe, "expert_mask_E", np.ones(2, np.uint8)),
     (moe, "expert_mask_E", np.ones(6, np.bool_)[::2]),
+    (training, "x_TM", f(2, 9)),
+    (training, "x_TM", f(8)),
+    (training, "expert_ids_TK", np.array([[0, 1], [2, 3]], i32)),
+    (training, "expert_ids_TK", np.zeros((2, 2), np.int64)),
+    (training, "routing_TK", f(2, 3)),
+    (training, "routing_TK", np.array([[1, 1], [1, np.nan]], np.float32)),
+    (training, "out_TM", read_only(f(2, 8))),
+    (training, "lora", (f(3, 2, 8),) * 5),
+    (training, "lora.gate_a_ERM", f(3, 0, 8)),
+    (training, "lora.gate_a_ERM", f(2, 2, 8)),
+    (training, "lora.gate_b_EFR", f(3, 4, 3)),
+    (training, "lora.up_a_ERM", f(3, 2, 16)[..., ::2]),
+    (training, "lora.down_a_ERF", f(3, 2, 5)),
+    (training, "lora.down_a_ERF", f(2, 4)),
+    (training, "lora.down_b_EMR", np.ones((3, 8, 2), np.int32)),
+    (training, "lora.scale", np.nan),
+    (training, "dropout", 1.0),
+    (training, "dropout", np.nan),
+    (training, "grad_out_TM", f(3, 8)),
+    (training, "grad_out_TM", f(2, 9)),
+    (training, "grad_x_TM", read_only(f(2, 8))),
+    (training, "grad_x_TM", f(2, 7)),
+    (training, "grad_routing_TK", f(2, 3)),
+    (training, "grad_routing_TK", f(2, 4)[:, ::2]),
+    (training, "grad_lora", None),
+    (training, "grad_lora.gate_a_ERM", f(3, 3, 8)),
+    (training, "grad_lora.up_b_EFR", f(3, 4, 3)),
+    (training, "grad_lora.down_b_EMR", read_only(f(3, 8, 2))),
     (hand_over, "x_2TM", f(2, 3, 9)),
     (hand_over, "x_2TM", f(3, 3, 8)),
     (hand_over, "x_2TM", f(3, 8)),
@@ -376,6 +445,7 @@ class Native:
         linear,
         linear_heads,
         moe,
+        training,
         hand_over,
         quantised_rows,
         expert,
@@ -441,6 +511,30 @@ OVERLAPS: list[tuple[Callable[..., None], str, Any, dict[str, Any]]] = [
             "routing_TK": f(2, 2),
             "expert_mask_E": np.ones(3, np.bool_),
         },
+    ),
+    (
+        training,
+        "out_TM",
+        f(2, 8),
+        {
+            "x_TM": f(2, 8),
+            "expert_ids_TK": i32s(2, 2),
+            "routing_TK": f(2, 2),
+            "lora.gate_a_ERM": f(3, 2, 8),
+        },
+    ),
+    (
+        training,
+        "grad_x_TM",
+        f(2, 8),
+        {"grad_out_TM": f(2, 8), "lora.gate_b_EFR": f(3, 4, 2)},
+    ),
+    (training, "grad_routing_TK", f(2, 2), {"grad_x_TM": f(2, 8)}),
+    (
+        training,
+        "grad_lora.up_a_ERM",
+        f(3, 2, 8),
+        {"grad_out_TM": f(2, 8), "grad_lora.gate_a_ERM": f(3, 2, 8)},
     ),
     (
         hand_over,

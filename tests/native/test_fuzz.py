@@ -232,6 +232,60 @@ def test_moe(
         )
 
 
+@given(st.data(), TOKENS, SIZES, SIZES, st.integers(1, 4), st.integers(0, 3), FORMATS, SEEDS)
+def test_training(
+    data: st.DataObject,
+    t: int,
+    hidden: int,
+    width: int,
+    experts: int,
+    top_k: int,
+    format: str,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    rank = data.draw(st.sampled_from([1, 2, 3, 8, 13]), "rank")
+    packed, plain = pairs(rng, experts, hidden, width, format, bias=bool(seed % 2))
+    ids, weights = routing(rng, t, experts, min(top_k, experts))
+    if ids.size:
+        ids.flat[0] = data.draw(st.sampled_from([0, -1, experts, 2**31 - 1, -(2**31)]), "an id")
+        weights.flat[-1] = data.draw(st.sampled_from([0.5, np.nan, np.inf, 0.0]), "a weight")
+    shapes = ((rank, hidden), (width, rank), (rank, hidden), (width, rank))
+    shapes += ((rank, width), (hidden, rank))
+    dropout = data.draw(st.sampled_from([0.0, 0.2]), "dropout")
+    recompute = data.draw(st.booleans(), "recompute")
+    wanted = data.draw(st.sampled_from(["out", "grad_x", "grad_routing", "grad_3"]), "compared")
+    names = ("gate_a", "gate_b", "up_a", "up_b", "down_a", "down_b")
+
+    def call(module: Any, weight: Any, **given: Any) -> None:
+        ops = reference if module is reference else _backend.ops
+        lora = [given[name] for name in names]
+        saved = ops.moe_saving(
+            given["x"], weight, given["ids"], given["weights"], given["out"], lora, 1.5, dropout,
+            seed, 1.0, np.inf, 0.0, recompute,
+        )  # fmt: skip
+        grads = [given[f"grad_{i}"] for i in range(6)]
+        ops.moe_backward(saved, given["grad_out"], given["grad_x"], given["grad_routing"], grads)
+
+    def matrices() -> list[np.ndarray]:
+        return [floats(rng, experts, *shape) / shape[1] ** 0.5 for shape in shapes]
+
+    arguments = {
+        "x": floats(rng, t, hidden),
+        "ids": ids,
+        "weights": weights,
+        "out": floats(rng, t, hidden),
+        "grad_out": floats(rng, t, hidden),
+        "grad_x": floats(rng, t, hidden),
+        "grad_routing": np.zeros_like(weights),
+        **dict(zip(names, matrices(), strict=True)),
+        **{f"grad_{i}": matrix for i, matrix in enumerate(matrices())},
+    }
+    tolerance = 1e-4 if format == "float32" else 0.05
+    with kernels.force_isa(data.draw(st.sampled_from(kernels.available_isas()), "isa")):
+        check(data, call, {**arguments, "weight": packed}, wanted, tolerance, {"weight": plain})
+
+
 @given(st.data(), SIZES, SIZES, FORMATS, SEEDS)
 def test_set_rows(data: st.DataObject, n: int, k: int, format: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -10,6 +10,9 @@ import pytest
 
 import inlay
 from inlay.cluster._reference import PrefixIndex
+from inlay.cluster._reference_seen import SeenPrompts
+from inlay.cluster._reference_state import State
+from inlay.cluster._reference_timing import Timing
 from inlay.kernels import reference
 
 STUB = ast.parse(Path(inlay.__file__).with_name("_native.pyi").read_text())
@@ -82,6 +85,21 @@ def test_stub_and_reference_have_the_members_of_the_prefix_index() -> None:
             assert list(inspect.signature(getattr(PrefixIndex, member)).parameters) == arguments
 
 
+@pytest.mark.parametrize("reference", [SeenPrompts, State, Timing])
+def test_stub_and_reference_have_the_members_of_what_dispatch_keeps(reference: type) -> None:
+    stubbed = members(stub_class(f"cluster.{reference.__name__}"))
+    native_class = getattr(native("cluster"), reference.__name__)
+    assert public(list(stubbed)) == public(dir(native_class))
+    for member, node in stubbed.items():
+        assert isinstance(node, ast.FunctionDef)
+        if not node.decorator_list:
+            arguments = [argument.arg for argument in node.args.args]
+            assert native_parameters(getattr(native_class, member)) == arguments, member
+            assert list(inspect.signature(getattr(reference, member)).parameters) == arguments
+        elif not hasattr(reference, member):
+            assert member in reference.__init__.__code__.co_names  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("name", TRANSFER_CLASSES)
 def test_stub_has_the_members_and_parameters_of_the_transfer_classes(name: str) -> None:
     found = getattr(native("transfer"), name)
@@ -100,7 +118,7 @@ def test_stub_has_the_members_and_parameters_of_the_transfer_classes(name: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending", "HandOver"]
+    "name", ["LinearWeight", "ExpertWeights", "KvGeometry", "Pending", "SavedMoe", "HandOver"]
 )
 def test_stub_has_the_members_of_every_class(name: str) -> None:
     stubbed = public(list(members(stub_class(f"kernels.{name}"))))

@@ -26,6 +26,9 @@ namespace {
 #include "../rows.inl.h"
 #include "../attention_product.inl.h"
 #include "../attention.inl.h"
+#include "../decode_panel.inl.h"
+#include "../low_rank.inl.h"
+#include "../gated_training.inl.h"
 #include "table.inl.h"
 // clang-format on
 

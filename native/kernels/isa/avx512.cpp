@@ -24,6 +24,9 @@ namespace {
 #include "../rows.inl.h"
 #include "../attention_product.inl.h"
 #include "../attention.inl.h"
+#include "../decode_panel.inl.h"
+#include "../low_rank.inl.h"
+#include "../gated_training.inl.h"
 // clang-format on
 
 void panel_product(const PanelProduct& p) { vector_product(p); }

@@ -86,4 +86,25 @@ struct Vec {
       x[i + 4] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
     }
   }
+  // In place: 4 x 4 pairs of words.
+  static void transpose_pairs(F* x) {
+    __m256d y[4];
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+      const __m256d a = _mm256_castps_pd(x[i]), b = _mm256_castps_pd(x[i + 1]);
+      y[i] = _mm256_unpacklo_pd(a, b);
+      y[i + 1] = _mm256_unpackhi_pd(a, b);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      x[i] = _mm256_castpd_ps(_mm256_permute2f128_pd(y[i], y[i + 2], 0x20));
+      x[i + 2] = _mm256_castpd_ps(_mm256_permute2f128_pd(y[i], y[i + 2], 0x31));
+    }
+  }
+  // Of each pair of words the second and the third half change places.
+  static F swap_middle_halves(F x) {
+    const __m256i order = _mm256_setr_epi32(0x05040100, 0x07060302, 0x0d0c0908, 0x0f0e0b0a,
+                                            0x05040100, 0x07060302, 0x0d0c0908, 0x0f0e0b0a);
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_castps_si256(x), order));
+  }
 };

@@ -87,4 +87,30 @@ struct Vec {
       x[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
   }
+  // In place: 8 x 8 pairs of words.
+  static void transpose_pairs(F* x) {
+    __m512d y[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      const __m512d a = _mm512_castps_pd(x[i]), b = _mm512_castps_pd(x[i + 1]);
+      y[i] = _mm512_unpacklo_pd(a, b);
+      y[i + 1] = _mm512_unpackhi_pd(a, b);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512d a = _mm512_shuffle_f64x2(y[i], y[i + 2], 0x88);
+      const __m512d b = _mm512_shuffle_f64x2(y[i], y[i + 2], 0xdd);
+      const __m512d c = _mm512_shuffle_f64x2(y[i + 4], y[i + 6], 0x88);
+      const __m512d d = _mm512_shuffle_f64x2(y[i + 4], y[i + 6], 0xdd);
+      x[i] = _mm512_castpd_ps(_mm512_shuffle_f64x2(a, c, 0x88));
+      x[i + 2] = _mm512_castpd_ps(_mm512_shuffle_f64x2(b, d, 0x88));
+      x[i + 4] = _mm512_castpd_ps(_mm512_shuffle_f64x2(a, c, 0xdd));
+      x[i + 6] = _mm512_castpd_ps(_mm512_shuffle_f64x2(b, d, 0xdd));
+    }
+  }
+  // Of each pair of words the second and the third half change places.
+  static F swap_middle_halves(F x) {
+    const __m512i order = _mm512_set4_epi32(0x0f0e0b0a, 0x0d0c0908, 0x07060302, 0x05040100);
+    return _mm512_castsi512_ps(_mm512_shuffle_epi8(_mm512_castps_si512(x), order));
+  }
 };

@@ -74,4 +74,17 @@ struct Vec {
         x[j][i] = swapped;
       }
   }
+  // In place: 2 x 2 pairs of words.
+  static void transpose_pairs(F* x) {
+    const F a = x[0], b = x[1];
+    x[0] = F{a[0], a[1], b[0], b[1]};
+    x[1] = F{a[2], a[3], b[2], b[3]};
+  }
+  // Of each pair of words the second and the third half change places.
+  static F swap_middle_halves(F x) {
+    typedef uint64_t Pairs __attribute__((vector_size(16)));
+    const Pairs pairs = reinterpret_cast<Pairs>(x);
+    return reinterpret_cast<F>((pairs & 0xffff00000000ffffu) | (pairs & 0xffff0000u) << 16 |
+                               (pairs >> 16 & 0xffff0000u));
+  }
 };

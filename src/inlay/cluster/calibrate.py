@@ -17,7 +17,7 @@ import numpy as np
 from inlay.cluster.control import Member
 from inlay.cluster.instance import Connect
 from inlay.cluster.instance_link import InstanceLink
-from inlay.cluster.timing import TimingModel, features, prior_for
+from inlay.cluster.timing import TimingModel, features, relative_fit
 from inlay.core.errors import EngineDiedError, EngineError, InlayError, WaitTimeoutError
 from inlay.core.failures import error_of
 from inlay.core.instance_messages import FromInstance, InstanceInfo, LoadReport, StepSample
@@ -85,12 +85,15 @@ async def calibrate(member: Member, connect: Connect, *, budget_s: float) -> Cal
 def _learned(info: InstanceInfo, samples: list[StepSample]) -> Calibration:
     if not samples:
         raise EngineError(f"{info.name} has reported no step: it may be too loaded; try again")
-    model = TimingModel(prior_for(info.engine))
+    x_SF = features(samples)
+    took_S = np.array([sample.seconds for sample in samples])
+    # All at once first: one that learns step by step from a guess takes for outliers what the guess
+    # is wrong about, and then believes too little of it.
+    fit_F = relative_fit(x_SF, took_S)
+    model = TimingModel(np.maximum(fit_F, fit_F.max() * 1e-9))
     for first in range(0, len(samples), 64):
         model.observe(samples[first : first + 64])
-    expected_S = features(samples) @ model.coefficients
-    took_S = np.array([sample.seconds for sample in samples])
-    error = float(np.median(np.abs(took_S / expected_S - 1.0)))
+    error = float(np.median(np.abs(took_S / (x_SF @ model.coefficients) - 1.0)))
     return Calibration(info, model, len(samples), error)
 
 

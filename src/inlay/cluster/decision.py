@@ -66,10 +66,17 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     """What a policy compared: arrays over slots. The lowest `cost` was chosen; infinite: not asked.
 
     Attributes:
-        columns: by name, in the order in which to show them; `cost` is one of them.
+        names: of what was compared, in the order in which to show it; `cost` is the first.
+        values: a row for each of the first names: the last may be left out. See `columns`.
     """
 
-    columns: Columns
+    names: tuple[str, ...]
+    values: NDArray[np.float64]
+
+    @property
+    def columns(self) -> Columns:
+        """By name."""
+        return dict(zip(self.names, self.values, strict=False))
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):

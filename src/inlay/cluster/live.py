@@ -9,7 +9,7 @@ class LiveRequest:
 
     Attributes:
         prefill, decode: slots.
-        level: its queue, see `state.level_of`.
+        level: its queue, see `slot_numbers.level_of`.
         num_tokens: of the prompt.
         new_tokens: of them, those to be computed.
         work_s: predicted time to compute them.

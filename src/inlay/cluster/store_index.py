@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from inlay.cluster import _backend
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.core.block_hash import digest_of
 from inlay.core.instance_messages import KvChange
@@ -20,6 +21,11 @@ class StoreIndex:
     def __init__(self) -> None:
         self._index = PrefixIndex()
         self._slot = self._index.add()
+
+    @property
+    def native(self) -> _backend.PrefixIndex:
+        """The compiled index, for a simulated store, which feeds its first slot."""
+        return self._index.native
 
     def replace(self, keys: Sequence[bytes]) -> None:
         """These are all keys; those that name no whole block are left out."""

@@ -39,6 +39,8 @@ from inlay.serve.commands.store_master import store_master
 from inlay.serve.commands.store_node import store_node
 from inlay.serve.commands.store_objects import store_explain, store_get, store_put, store_rm
 from inlay.serve.commands.store_status import store_status
+from inlay.serve.commands.trace_check import trace_check
+from inlay.serve.commands.trace_draw import trace_draw
 from inlay.serve.commands.tune import tune_commands
 from inlay.serve.commands.up import up
 
@@ -90,6 +92,11 @@ def build_app() -> typer.Typer:
     app.command("role")(role)
     app.command("down")(down)
     app.command("calibrate")(calibrate)
+    trace = typer.Typer(no_args_is_help=True, help="Check and draw traces of requests.")
+    trace.callback()(lambda: None)
+    trace.command("check")(trace_check)
+    trace.command("draw")(trace_draw)
+    app.add_typer(trace, name="trace")
     store = typer.Typer(no_args_is_help=True, help="Run and ask the store of KV blocks.")
     store.callback()(lambda: None)
     store.command("master")(store_master)

@@ -1,4 +1,4 @@
-"""The compiled world, or a stand-in that says why there is none."""
+"""The compiled world and links, or stand-ins that say why there are none."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from inlay._native import sim as native
 
     World = native.World
+    run_rails = native.run_rails
 else:
 
     class _Missing:
@@ -23,6 +24,7 @@ else:
         from inlay._native import sim
     except ImportError as error:
         _Missing.problem = str(error)
-        World = _Missing
+        World = run_rails = _Missing
     else:
         World = sim.World
+        run_rails = sim.run_rails

@@ -12,6 +12,11 @@ from inlay.core.offload import (
 )
 from inlay.core.roofline import Formats, Part, parts_of
 from inlay.sim.design import InstanceDesign
+from inlay.sim.tier import Tier, TierName
+
+HOST_LATENCY_S = 20e-6
+DISK_LATENCY_S = 100e-6
+"""Assumptions: to start copies on all GPUs, and a read of a page by an NVMe disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +36,6 @@ class Capacity:
     kv_bytes: float
     gpu_token_bytes: float
     tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tier:
-    """Room behind the memory of the GPUs.
-
-    Attributes:
-        name: `host` or `disk`.
-        tokens: whose keys and values it has room for.
-        read_bytes_per_s: to all GPUs of the instance.
-    """
-
-    name: str
-    tokens: int
-    read_bytes_per_s: float
 
 
 def capacity(design: InstanceDesign) -> Capacity:
@@ -107,7 +97,7 @@ def tiers(design: InstanceDesign, share: float = 1.0) -> tuple[Tier, ...]:
     """What memory and disks of a design's machines hold, and how fast they are read.
 
     Of a machine an instance has what `InstanceDesign.hosts` says. Each token is there once,
-    whatever GPUs have copies of it.
+    whatever GPUs have copies of it. That writing is as fast as reading is an assumption.
 
     Args:
         share: of what is free beside experts, 0 to 1.
@@ -119,19 +109,22 @@ def tiers(design: InstanceDesign, share: float = 1.0) -> tuple[Tier, ...]:
     free, experts = _host_bytes(design)
     links = design.parallelism.gpus * design.gpu.link_gbs
     read = min(links, design.hosts * machine.host.bandwidth_gbs)
-    sizes = (
-        ("host", free - experts, read),
-        ("disk", design.hosts * machine.disk_gb * 1e9, min(read, design.hosts * machine.disk_gbs)),
+    disk = min(read, design.hosts * machine.disk_gbs)
+    sizes: tuple[tuple[TierName, float, float, float], ...] = (
+        ("host", free - experts, read, HOST_LATENCY_S),
+        ("disk", design.hosts * machine.disk_gb * 1e9, disk, DISK_LATENCY_S),
     )
-    found = (
+    return tuple(
         Tier(
             name=name,
-            tokens=int(share * size // token_bytes(design)),
+            tokens=tokens,
             read_bytes_per_s=rate * 1e9,
+            write_bytes_per_s=rate * 1e9,
+            latency_s=latency_s,
         )
-        for name, size, rate in sizes
+        for name, size, rate, latency_s in sizes
+        if (tokens := int(share * size // token_bytes(design))) > 0 and rate > 0
     )
-    return tuple(tier for tier in found if tier.tokens > 0 and tier.read_bytes_per_s > 0)
 
 
 def _host_bytes(design: InstanceDesign) -> tuple[float, float]:

@@ -5,15 +5,16 @@ Shapes: `R` requests.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inlay.cluster.slo import SloClass
-from inlay.sim.results import Floats, Results
+from inlay.sim.percentiles import ROUNDS, Percentiles
+from inlay.sim.results import Floats, Results, ResultsFile
 from inlay.sim.scenario import Kind, Scenario
+from inlay.sim.tier import TIERS
 
 YEARS = 4.0
 """Over which hardware is taken to be paid off."""
@@ -22,7 +23,9 @@ _PERCENTILES = (50, 90, 99)
 _NUMBER = re.compile(r"\d+(\.\d+)?")  # reasons that differ by nothing else are one
 
 
-def figures(results: Results, scenario: Scenario, *, years: float = YEARS) -> dict[str, Any]:
+def figures(
+    results: Results | ResultsFile, scenario: Scenario, *, years: float = YEARS
+) -> dict[str, Any]:
     """All figures of one run.
 
     Returns:
@@ -30,81 +33,159 @@ def figures(results: Results, scenario: Scenario, *, years: float = YEARS) -> di
         requests that were not refused; `slo` is by class, where a refused request has missed its
         objectives. `usd_per_million_tokens` (prompt and output) is the hardware's price alone, over
         so many years of such load; None where one is not known.
+
+    Cost: of results in a file, it is read five times.
     """
-    done_R = results.finished
-    outputs_R = results.output_tokens[done_R]
-    span_s = results.duration_s
-    tokens = int(results.input_tokens[done_R].sum()) + int(outputs_R.sum())
-    tpot_R = (results.end_s - results.first_s)[done_R] / np.maximum(outputs_R - 1, 1)
+    counts: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    classes: dict[str, Counter[str]] = {}
+    instances = np.zeros((3, sum(kind.count for kind in scenario.kinds)))
+    hit_tokens: Counter[str] = Counter()
+    tier_bytes = np.zeros((len(TIERS), 2))
+    first_s, last_s = np.inf, 0.0
+    for part in results.parts():
+        counts.update(_counts(part))
+        refused.update(_NUMBER.sub("*", why) for why in part.refusals.values())
+        for name, count in _classes(part, scenario).items():
+            classes.setdefault(name, Counter()).update(count)
+        instances += part.busy_s, part.steps, part.sent_bytes
+        hit_tokens.update(part.hit_tokens)
+        tier_bytes += part.tier_bytes.sum(axis=0)
+        first_s = min(first_s, float(part.arrival_s.min(initial=np.inf)))
+        last_s = max(last_s, float(part.end_s[part.finished].max(initial=0.0)))
+    times = spreads(results, _TIMES)
+    span_s = last_s - first_s if counts["finished"] else 0.0
+    tokens = counts["prompt_tokens"] + counts["output_tokens"]
     usd = _price_usd(scenario.kinds)
     per_token = span_s / (years * _YEAR_S) / tokens if tokens else None
-    classes = _classes(results, scenario)
+    kept = sum(one["kept"] for one in classes.values())
     return {
         "simulated": True,
         "policy": scenario.policy,
-        "requests": len(done_R),
-        "finished": int(done_R.sum()),
-        "refused": dict(Counter(_NUMBER.sub("*", why) for why in results.refusals.values())),
+        "requests": counts["requests"],
+        "finished": counts["finished"],
+        "refused": dict(refused),
         "duration_s": span_s,
-        "ttft_s": spread(results.ttft_s[done_R]),
-        "tbt_s": spread(results.tbt_s[done_R & (results.output_tokens > 1)]),
-        "tpot_s": spread(tpot_R[outputs_R > 1]),
-        "longest_gap_s": spread(results.longest_gap_s[done_R & (results.output_tokens > 1)]),
-        "end_to_end_s": spread((results.end_s - results.arrival_s)[done_R]),
-        "slo": classes,
-        "goodput_per_s": sum(one["kept"] for one in classes.values()) / span_s if span_s else 0.0,
+        **times,
+        "slo": {
+            name: {**one, "share": one["kept"] / one["requests"]} for name, one in classes.items()
+        },
+        "goodput_per_s": kept / span_s if span_s else 0.0,
         "tokens_per_s": tokens / span_s if span_s else 0.0,
-        "prompt_tokens": int(results.input_tokens[done_R].sum()),
-        "output_tokens": int(outputs_R.sum()),
-        "cached_tokens": int(results.cached_tokens[done_R].sum()),
-        "hit_ratio": results.hit_ratio,
-        "preemptions": int(results.preemptions[done_R].sum()),
-        "copied_blocks": results.copied_blocks,
-        "sent_bytes": float(results.sent_bytes.sum()),
+        "prompt_tokens": counts["prompt_tokens"],
+        "output_tokens": counts["output_tokens"],
+        "cached_tokens": counts["cached_tokens"],
+        "hit_ratio": counts["cached_tokens"] / counts["prompt_tokens"]
+        if counts["prompt_tokens"]
+        else 0.0,
+        "preemptions": counts["preemptions"],
+        "copied_blocks": counts["copied_blocks"],
+        "sent_bytes": float(instances[2].sum()),
+        "tiers": _tiers(hit_tokens, tier_bytes, counts["prompt_tokens"]),
+        "lost_blocks": counts["lost_blocks"],
         "gpu_seconds": sum(kind.count * kind.gpus for kind in scenario.kinds) * span_s,
         "price_usd": usd,
         "usd_per_million_tokens": None
         if usd is None or per_token is None
         else 1e6 * usd * per_token,
-        "instances": _instances(results, scenario.kinds, span_s),
+        "instances": _instances(instances, scenario.kinds, span_s),
     }
 
 
-def spread(values: Floats) -> dict[str, float] | None:
-    """Mean and percentiles; None of nothing."""
-    if not len(values):
+def _counts(part: Results) -> dict[str, int]:
+    """What is summed over requests."""
+    done_R = part.finished
+    return {
+        "requests": len(done_R),
+        "finished": int(done_R.sum()),
+        "prompt_tokens": int(part.input_tokens[done_R].sum()),
+        "output_tokens": int(part.output_tokens[done_R].sum()),
+        "cached_tokens": int(part.cached_tokens[done_R].sum()),
+        "preemptions": int(part.preemptions[done_R].sum()),
+        "copied_blocks": part.copied_blocks,
+        "lost_blocks": part.lost_blocks,
+    }
+
+
+def _of_gaps(part: Results, times_R: Floats) -> Floats:
+    """Those of requests that have a gap between tokens."""
+    return times_R[part.finished & (part.output_tokens > 1)]
+
+
+_TIMES: Mapping[str, Callable[[Results], Floats]] = {
+    "ttft_s": lambda part: part.ttft_s[part.finished],
+    "tbt_s": lambda part: _of_gaps(part, part.tbt_s),
+    "tpot_s": lambda part: _of_gaps(
+        part, (part.end_s - part.first_s) / np.maximum(part.output_tokens - 1, 1)
+    ),
+    "longest_gap_s": lambda part: _of_gaps(part, part.longest_gap_s),
+    "end_to_end_s": lambda part: (part.end_s - part.arrival_s)[part.finished],
+}
+"""Times that have a mean and percentiles, by name."""
+
+
+def spreads(
+    results: Results | ResultsFile, times: Mapping[str, Callable[[Results], Floats]]
+) -> dict[str, dict[str, float] | None]:
+    """Mean and percentiles of times, by their names; None of nothing."""
+    columns = {name: Percentiles(_PERCENTILES) for name in times}
+    for _ in range(ROUNDS):
+        for part in results.parts():
+            for name, column in columns.items():
+                column.add(times[name](part))
+        for column in columns.values():
+            column.settle()
+    return {name: _spread(column) for name, column in columns.items()}
+
+
+def _spread(column: Percentiles) -> dict[str, float] | None:
+    if column.found is None:
         return None
-    found = np.percentile(values, _PERCENTILES).tolist()
-    named = {f"p{name}": value for name, value in zip(_PERCENTILES, found, strict=True)}
-    return {"mean": float(values.mean()), **named}
+    named = zip(_PERCENTILES, column.found.tolist(), strict=True)
+    return {"mean": column.mean, **{f"p{name}": value for name, value in named}}
 
 
-def attainment(results: Results, objective: str, seconds: Sequence[float]) -> list[float]:
+def attainment(
+    results: Results | ResultsFile, objective: str, seconds: Sequence[float]
+) -> list[float]:
     """The share of all requests that would keep one objective, `ttft_s` or `tbt_s`, by its value.
 
     Refused ones keep none.
     """
-    times_R: NDArray[np.float64] = getattr(results, objective)
-    ordered = np.sort(times_R[results.finished])
-    kept = np.searchsorted(ordered, np.asarray(seconds), side="right")
-    return [float(share) for share in kept / max(1, len(times_R))]
+    kept = np.zeros(len(seconds), np.int64)
+    requests = 0
+    for part in results.parts():
+        times_R: NDArray[np.float64] = getattr(part, objective)
+        ordered = np.sort(times_R[part.finished])
+        kept += np.searchsorted(ordered, np.asarray(seconds), side="right")
+        requests += len(times_R)
+    return [float(share) for share in kept / max(1, requests)]
 
 
-def _classes(results: Results, scenario: Scenario) -> dict[str, dict[str, float]]:
-    """By class: requests, those that kept all objectives, and their share."""
-    names = [scenario.groups.get(name, scenario.slo) for name in results.groups]
-    found: dict[str, dict[str, float]] = {}
+def _classes(part: Results, scenario: Scenario) -> dict[str, dict[str, int]]:
+    """By class: requests, and those that kept all objectives."""
+    names = [scenario.groups.get(name, scenario.slo) for name in part.groups]
+    found: dict[str, dict[str, int]] = {}
     for slo in dict.fromkeys(names):
         of_class = [number for number, one in enumerate(names) if one == slo]
-        mine_R = np.isin(results.group, of_class)
+        mine_R = np.isin(part.group, of_class)
         if mine_R.any():
-            found[slo.name] = _kept(results, slo, mine_R)
+            kept = int((part.meets(slo) & mine_R).sum())
+            found[slo.name] = {"requests": int(mine_R.sum()), "kept": kept}
     return found
 
 
-def _kept(results: Results, slo: SloClass, mine_R: NDArray[np.bool_]) -> dict[str, float]:
-    kept = int((results.meets(slo) & mine_R).sum())
-    return {"requests": int(mine_R.sum()), "kept": kept, "share": kept / int(mine_R.sum())}
+def _tiers(
+    hit_tokens: Mapping[str, int], tier_bytes: Floats, prompt_tokens: int
+) -> dict[str, dict[str, float]]:
+    """By tier, the nearest first: hits, and what was read there and written."""
+    found: dict[str, dict[str, float]] = {
+        name: {"hit_tokens": hits, "hit_ratio": hits / prompt_tokens if prompt_tokens else 0.0}
+        for name, hits in hit_tokens.items()
+    }
+    for name, (read, written) in zip(TIERS, tier_bytes.tolist(), strict=True):
+        found[name] |= {"read_bytes": read, "written_bytes": written}
+    return found
 
 
 def _price_usd(kinds: Sequence[Kind]) -> float | None:
@@ -113,20 +194,20 @@ def _price_usd(kinds: Sequence[Kind]) -> float | None:
 
 
 def _instances(
-    results: Results, kinds: Sequence[Kind], span_s: float
+    done: NDArray[np.float64], kinds: Sequence[Kind], span_s: float
 ) -> dict[str, Mapping[str, Any]]:
-    """By kind: what its instances did together."""
+    """By kind: what its instances did together, of rows with seconds, steps and bytes."""
     found: dict[str, Mapping[str, Any]] = {}
     first = 0
     for kind in kinds:
-        slots = slice(first, first := first + kind.count)
+        busy_s, steps, sent_bytes = done[:, first : (first := first + kind.count)]
         found[kind.name] = {
             "role": kind.role,
             "count": kind.count,
             "gpus": kind.gpus,
             "assumed": kind.assumed,
-            "busy_share": float(results.busy_s[slots].mean()) / span_s if span_s else 0.0,
-            "steps": int(results.steps[slots].sum()),
-            "sent_bytes": float(results.sent_bytes[slots].sum()),
+            "busy_share": float(busy_s.mean()) / span_s if span_s else 0.0,
+            "steps": int(steps.sum()),
+            "sent_bytes": float(sent_bytes.sum()),
         }
     return found

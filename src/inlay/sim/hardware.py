@@ -7,14 +7,22 @@
 What is left out: that a flow to or from a request's group has only that group's adapters.
 """
 
+from collections.abc import Sequence
+
 from inlay.sim.capacity import capacity, token_bytes
 from inlay.sim.design import InstanceDesign
 from inlay.sim.roofline_time import step_time
+from inlay.sim.tier import Tier
 from inlay.sim.world import InstanceConfig
 
 
 def instance_of(
-    design: InstanceDesign, *, page_tokens: int = 512, max_running: int = 256, noise: float = 0.0
+    design: InstanceDesign,
+    *,
+    page_tokens: int = 512,
+    max_running: int = 256,
+    noise: float = 0.0,
+    tiers: Sequence[Tier] = (),
 ) -> InstanceConfig:
     """The instance that a design says.
 
@@ -24,11 +32,13 @@ def instance_of(
         page_tokens: the block size of the trace.
         max_running: requests at a time, of all groups.
         noise: relative standard deviation of a step's time.
+        tiers: its host and disk, as `capacity.tiers` has them; by default it uses neither.
 
     Raises:
         ResourceError: the model does not fit.
     """
     across, shape = design.parallelism, design.shape
+    behind = {tier.name: tier for tier in tiers}
     network = across.gpus * design.gpu.network_gbs * 1e9 * design.costs.network_share
     return InstanceConfig(
         step_time=step_time(design),
@@ -44,6 +54,8 @@ def instance_of(
         layers=shape.layers,
         out_bytes_per_s=network,
         in_bytes_per_s=network,
+        host=behind.get("host"),
+        disk=behind.get("disk"),
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inlay.cluster.timing import TimingModel
+from inlay.cluster.timing import TimingModel, relative_fit
 from inlay.core.errors import ArgumentError, ConfigError
 from inlay.core.roofline import Step
-from inlay.sim.step_time import FEATURES, NUM_FEATURES, StepTime, relative_fit
+from inlay.sim.step_time import FEATURES, NUM_FEATURES, StepTime
 
 COLUMNS = ("new_tokens", "cached_tokens", "requests", "seconds")
 """Of a table; without `requests` there is one in each step."""

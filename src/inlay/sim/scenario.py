@@ -9,6 +9,7 @@ from inlay.cluster.policies import DEFAULT_POLICY
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import ROLES, Role
+from inlay.sim.tier import Tier
 from inlay.sim.world import InstanceConfig
 
 
@@ -87,6 +88,7 @@ class Scenario:
         link_latency_s: from the last byte that is sent between instances to the first use.
         seed: of all that is drawn.
         losses, role_changes: of instances, at given times.
+        store: that all instances share, over their links; None: there is none.
     """
 
     kinds: tuple[Kind, ...]
@@ -104,6 +106,7 @@ class Scenario:
     seed: int = 0
     losses: tuple[Loss, ...] = ()
     role_changes: tuple[RoleChange, ...] = ()
+    store: Tier | None = None
 
     def __post_init__(self) -> None:
         if not self.kinds:
@@ -111,6 +114,11 @@ class Scenario:
         sizes = sorted({kind.instance.page_tokens for kind in self.kinds})
         if len(sizes) > 1:
             raise ConfigError(f"all instances need the same page_tokens, got {sizes}")
+        if self.store is not None and not self.linked:
+            raise ConfigError(
+                "store: it is reached over the network, and an instance has no link: set "
+                "network_gbs"
+            )
         self._check_changes()
 
     def _check_changes(self) -> None:

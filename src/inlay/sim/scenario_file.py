@@ -33,10 +33,11 @@ from inlay.core.tables import (
     sub_table,
 )
 from inlay.sim import measured_time
-from inlay.sim.capacity import token_bytes_of
+from inlay.sim.capacity import tiers, token_bytes_of
 from inlay.sim.design import Costs, InstanceDesign, Parallelism, file_formats
 from inlay.sim.hardware import instance_of, price_usd
 from inlay.sim.scenario import Kind, Scenario
+from inlay.sim.tier_file import CacheTable, StoreTable
 from inlay.sim.world import InstanceConfig
 
 _MEASURED = ("calibration", "steps")
@@ -65,6 +66,7 @@ class SimulatedGroup:
         network_gbs: of what they send each other, one direction, where steps were measured.
         noise: relative standard deviation of a step's time; by default what was measured.
         price_usd: of each of them; by default from the catalogue.
+        cache: what is behind its device, as in `tier_file.CacheTable`.
     """
 
     role: Role = "both"
@@ -87,6 +89,7 @@ class SimulatedGroup:
     network_gbs: float = 0.0
     noise: float | None = None
     price_usd: float | None = None
+    cache: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -135,9 +138,10 @@ class _Top:
     admission: Settings = field(default_factory=dict)
     slo: Settings = field(default_factory=dict)
     tenants: Settings = field(default_factory=dict)
+    store: Settings = field(default_factory=dict)
 
 
-_TABLES = ("instances", "dispatcher", "admission", "slo", "tenants")
+_TABLES = ("instances", "dispatcher", "admission", "slo", "tenants", "store")
 
 
 def read_scenario(
@@ -171,7 +175,7 @@ def _scenario(
 ) -> Scenario:
     check_keys("", tables, _Top, without={})
     top = build(_Top, {k: v for k, v in tables.items() if k not in _TABLES}, {})
-    groups = named_tables(tables, "instances", SimulatedGroup, keep=("costs",))
+    groups = named_tables(tables, "instances", SimulatedGroup, keep=("costs", "cache"))
     if not groups:
         raise ConfigError("there is no instance: add a group, for example [instances.all]")
     missing = missing_phase([group.role for group in groups.values()])
@@ -196,6 +200,12 @@ def _scenario(
                 kinds.append(_designed(name, group, top, shape, find_machine(group.machine)))
         except (ConfigError, ResourceError) as error:
             raise type(error)(f"[instances.{name}] {error}") from error
+    store = None
+    if "store" in tables:
+        table = read_table("store", sub_table(tables, "store"), StoreTable)
+        if shape is None:
+            raise ConfigError("[store] what it holds depends on the model: name it at the top")
+        store = table.tier(token_bytes_of(shape, file_formats(shape, top.kv)))
     return Scenario(
         kinds=tuple(kinds),
         policy=dispatcher.policy,
@@ -210,6 +220,7 @@ def _scenario(
         learn=top.learn,
         link_latency_s=top.link_latency_s,
         seed=top.seed,
+        store=store,
     )
 
 
@@ -223,8 +234,9 @@ def _measured(
         fit = measured_time.read_table(folder / group.steps)
     assert group.tokens is not None
     network = group.network_gbs * 1e9
-    if network and shape is None:
-        raise ConfigError("network_gbs: what is sent depends on the model: name it at the top")
+    if (network or group.cache) and shape is None:
+        what = "network_gbs: what is sent" if network else "cache: what a tier holds"
+        raise ConfigError(f"{what} depends on the model: name it at the top")
     config = InstanceConfig(
         step_time=fit.step_time,
         num_pages=group.tokens // top.page_tokens,
@@ -237,12 +249,14 @@ def _measured(
         in_bytes_per_s=network,
     )
     if shape is not None:
+        token_bytes = token_bytes_of(shape, file_formats(shape, top.kv))
         config = replace(
             config,
-            token_bytes=token_bytes_of(shape, file_formats(shape, top.kv)),
+            token_bytes=token_bytes,
             layers=shape.layers,
             experts=shape.experts,
             experts_per_token=shape.experts_per_token,
+            **_cache(group).tiers(token_bytes),
         )
     return Kind(
         instance=config,
@@ -251,6 +265,10 @@ def _measured(
         name=name,
         price_usd=group.price_usd,
     )
+
+
+def _cache(group: SimulatedGroup) -> CacheTable:
+    return read_table("cache", group.cache, CacheTable)
 
 
 def _designed(
@@ -275,6 +293,7 @@ def _designed(
         max_running=group.max_running,
         noise=group.noise or 0.0,
     )
+    config = replace(config, **_cache(group).tiers(config.token_bytes, tiers(design)))
     return Kind(
         instance=config,
         role=group.role,

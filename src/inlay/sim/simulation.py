@@ -6,44 +6,35 @@ copy of blocks, made room for another one, or was lost with its instance, is cho
 decision sees what a dispatcher would see at that time, and no more.
 """
 
+import itertools
 import math
-from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from inlay.cluster.admission import Admission
 from inlay.cluster.decision import RequestView
 from inlay.cluster.policies import make_policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
+from inlay.cluster.store_index import StoreIndex
 from inlay.cluster.timing import TimingModel, TransferModel
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
 from inlay.sim.agenda import Agenda
 from inlay.sim.asked import Asked
+from inlay.sim.collector import Collector
 from inlay.sim.copies import Copies
 from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.step_time import StepTime, calibrated
+from inlay.sim.tier import TIERS
 from inlay.sim.trace import Trace
-from inlay.sim.world import (
-    DIGEST_BYTES,
-    OUTCOME,
-    Finished,
-    FirstToken,
-    Reported,
-    Sending,
-    Sent,
-    Undivided,
-    World,
-    names_of,
-)
+from inlay.sim.world import DIGEST_BYTES, Copied, Undivided, World, names_of
 
-_Requests = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]
 _Timed = tuple[StepTime, int, int, tuple[float, ...] | None]
 
 
@@ -60,25 +51,28 @@ class Simulation:
         self._policy = make_policy(scenario.policy, scenario.policy_options, seed=scenario.seed)
         self._chooses = Admission(self._policy, scenario.admission, scenario.weights)
         self.index = PrefixIndex()
-        self.world = World(
-            seed=scenario.seed,
-            index=self.index,
-            report_s=scenario.report_s,
-            news_delay_s=scenario.news_delay_s,
-            link_latency_s=scenario.link_latency_s,
-            samples=scenario.learn,
-        )
+        self._store = None if scenario.store is None else StoreIndex()
         token_bytes = max(kind.instance.token_bytes for kind in scenario.kinds)
         self.state = ClusterState(
             scenario.page_tokens,
             int(token_bytes * scenario.page_tokens),
             copies=scenario.copies and scenario.linked,
         )
+        self.world = World(
+            seed=scenario.seed,
+            index=self.index,
+            state=self.state,
+            report_s=scenario.report_s,
+            news_delay_s=scenario.news_delay_s,
+            link_latency_s=scenario.link_latency_s,
+            samples=scenario.learn,
+            store=scenario.store,
+            store_index=self._store,
+            page_tokens=scenario.page_tokens,
+        )
         self._copies = Copies(self.world, self.index)
         self._live: dict[int, Asked] = {}
-        self._refusals: dict[int, str] = {}
-        self._expected_s = array("d")
-        self._groups: dict[str, int] = {}  # names, in the order in which parts had them
+        self._collected = Collector()
         self._kinds: list[tuple[Kind, TimingModel]] = []  # by slot
         self._roles: list[Role] = []
         self._room: list[int] = []  # tokens that each instance can hold
@@ -88,7 +82,7 @@ class Simulation:
                 self._add(kind, timings)
         self._agenda = Agenda()
         self._lost: dict[int, list[tuple[int, int]]] = {}  # by slot: requests, and their tokens
-        for loss in scenario.losses:
+        for loss in sorted(scenario.losses, key=lambda loss: (loss.at_s, loss.slot)):
             self._agenda.at(loss.at_s, partial(self._lose, loss))
         for change in scenario.role_changes:
             self._agenda.at(change.at_s + scenario.news_delay_s, partial(self._change_role, change))
@@ -125,29 +119,61 @@ class Simulation:
         )
 
     def run(self, trace: Trace | Iterable[Trace]) -> Results:
-        """Replay a trace to its end, once.
+        """Replay a trace to its end, once: `replay`, with all results in memory.
 
         Args:
-            trace: whole, or as consecutive parts, of which one at a time is in memory; what is kept
-                of a request is about 100 bytes.
+            trace: whole, or as consecutive parts.
+
+        Raises:
+            ConfigError: as `replay`.
+        """
+        parts = (trace,) if isinstance(trace, Trace) else trace
+        return Results.joined(list(self.replay(parts)))
+
+    def replay(self, trace: Iterable[Trace]) -> Iterator[Results]:
+        """Replay a trace in consecutive parts, of which one at a time is in memory.
+
+        Returns:
+            What came of each part, in order, when all its requests are over; at least one.
 
         Raises:
             ConfigError: its blocks have another length than the pages.
 
-        Cost: a decision for each request, and about 0.1 us for each token of an answer.
+        Cost: a decision for each request, and about 0.1 us for each token of an answer. Memory for
+        requests under way, the blocks that instances have, and about 100 bytes for each request of
+        parts that are not over.
         """
-        parts = (trace,) if isinstance(trace, Trace) else trace
-        requests: list[_Requests] = []
-        outcomes: list[NDArray[np.void]] = []
-        for part in parts:
-            self._replay(part)
-            requests.append(
-                (part.arrival_s, part.input_tokens, part.output_tokens, self._grouped(part))
-            )
-            outcomes.append(self.world.outcomes())
-        self._pass(np.inf)
-        outcomes.append(self.world.outcomes())
-        return self._results(requests, np.concatenate(outcomes))
+        told = self._totals()
+        for part in itertools.chain(trace, [None]):
+            if part is None:
+                self._pass(np.inf)
+            else:
+                self._replay(part)
+            self._collected.served(self.world.outcomes())
+            for columns, refusals in self._collected.complete(ended=part is None):
+                totals = self._totals()
+                done = {name: totals[name] - told[name] for name in totals}
+                yield Results(
+                    **columns,
+                    **done,
+                    refusals=refusals,
+                    groups=self._collected.groups,
+                )
+                told = totals
+
+    def _totals(self) -> dict[str, Any]:
+        """What instances have done so far, as `Results` has it."""
+        world, slots = self.world, range(len(self._room))
+        return {
+            "busy_s": np.array([world.busy_s(slot) for slot in slots]),
+            "steps": np.array([world.num_steps(slot) for slot in slots]),
+            "sent_bytes": np.array([world.sent_bytes(slot) for slot in slots]),
+            "copied_blocks": self._copies.copied_blocks,
+            "tier_bytes": np.array(
+                [[world.tier_bytes(slot, tier) for tier in TIERS] for slot in slots]
+            ),
+            "lost_blocks": sum(world.lost_blocks(slot) for slot in slots),
+        }
 
     def _replay(self, trace: Trace) -> None:
         """Submit the requests of one part."""
@@ -159,8 +185,7 @@ class Simulation:
             )
         names, tenants = names_of(trace.blocks), trace.groups
         classes = [scenario.groups.get(group, scenario.slo) for group in trace.groups]
-        first = len(self._expected_s)
-        self._expected_s.extend([math.nan] * len(trace))
+        first = self._collected.begin(trace)
         columns = zip(
             trace.arrival_s.tolist(),
             trace.input_tokens.tolist(),
@@ -199,16 +224,19 @@ class Simulation:
         """Send a request where it is best, unless it is refused or waits for a copy."""
         view = asked.view
         matches_S = self.index.match(view.digests, now_s)
+        if self._store is not None:
+            blocks = self._store.match(view.digests)
+            view = msgspec.structs.replace(view, store_blocks=blocks)
         # What has begun is not refused: its client has had a part of the answer.
         chooses = self._policy if asked.begun else self._chooses
         decision = chooses.choose(view, matches_S, self.state, now_s)
         if decision.refusal is not None:
-            self._refusals[asked.number] = decision.refusal.reason
+            self._refuse(asked, decision.refusal.reason)
             return
         prefill, decode = decision.prefill, decision.decode
         left = asked.outputs - asked.produced
         if view.num_tokens + left > min(self._room[prefill], self._room[decode]):
-            self._refusals[asked.number] = "it does not fit on the instance that was chosen"
+            self._refuse(asked, "it does not fit on the instance that was chosen")
             return
         copy = decision.copy
         if copy is not None and not asked.copied and not self._lost.keys() & {copy.source, decode}:
@@ -220,7 +248,8 @@ class Simulation:
             self._copies.ahead(ahead, asked)
         victim = None if decision.preempt is None else self._take_back(int(decision.preempt))
         if not asked.begun:
-            self._expected_s[asked.number] = now_s + decision.ttft_s - asked.arrival_s
+            expected_s = now_s + decision.ttft_s - asked.arrival_s
+            self._collected.expected(asked.number, expected_s)
         if prefill in self._lost:  # which is noticed now
             prefill = decode
             decision = msgspec.structs.replace(decision, prefill=decode)
@@ -246,6 +275,10 @@ class Simulation:
         if victim is not None:
             self.state.finished(str(victim.number), None)
             self._send(victim, now_s)
+
+    def _refuse(self, asked: Asked, reason: str) -> None:
+        self._collected.refused(asked.number, reason)
+        self._live.pop(asked.number, None)  # it may have begun, where it was lost
 
     def _take_back(self, number: int) -> Asked | None:
         """Take best-effort work away from its instance, unless it has just finished there."""
@@ -298,60 +331,14 @@ class Simulation:
         self.state.dispatched(str(request), asked.view, asked.decision, now_s)
 
     def _hear(self) -> None:
-        """Take over what instances have said."""
-        state = self.state
-        for news in self.world.news():  # a match statement takes twice as long
-            if isinstance(news, Reported):
-                state.report(news.slot, news.report, news.time_s)
-            elif isinstance(news, FirstToken):
-                state.prefill_done(str(news.request), news.time_s)
-            elif isinstance(news, Finished):
-                state.finished(str(news.request), news.output_tokens)
-                del self._live[news.request]
-            elif isinstance(news, Sending):
-                state.sending(news.slot, news.size_bytes)
-            elif isinstance(news, Sent):
-                state.sent(news.slot, news.size_bytes, news.seconds)
-            elif isinstance(news, Undivided):
-                self._undivided(news.request, news.time_s)
-            else:
-                asked = self._copies.heard(news)
-                if asked is not None:
-                    self._send(asked, news.time_s)
-
-    def _grouped(self, part: Trace) -> NDArray[np.uint8]:
-        """Groups of one part's requests, as numbers that hold for all parts."""
-        for name in part.groups:
-            self._groups.setdefault(name, len(self._groups))
-        numbers = np.array([self._groups[name] for name in part.groups], np.uint8)
-        grouped: NDArray[np.uint8] = numbers[part.group]
-        return grouped
-
-    def _results(self, requests: list[_Requests], outcomes: NDArray[np.void]) -> Results:
-        arrivals, inputs, outputs, groups = (
-            zip(*requests, strict=True) if requests else ((), (), (), ())
-        )
-        numbers = outcomes["request"].astype(np.int64)
-        length = sum(map(len, arrivals))
-        columns = {}
-        for name in (OUTCOME.names or ())[1:]:
-            values = outcomes[name]
-            missing: float | int = np.nan if values.dtype == np.float64 else -1
-            column = np.full(length, missing)
-            column[numbers] = values
-            columns[name] = column
-        columns["arrival_s"] = np.concatenate((np.empty(0), *arrivals))
-        slots = range(len(self._room))
-        return Results(
-            **columns,
-            expected_ttft_s=np.array(self._expected_s),
-            refusals=self._refusals,
-            input_tokens=np.concatenate((np.empty(0, np.int32), *inputs)),
-            output_tokens=np.concatenate((np.empty(0, np.int32), *outputs)),
-            group=np.concatenate((np.empty(0, np.uint8), *groups)),
-            groups=tuple(self._groups),
-            busy_s=np.array([self.world.busy_s(slot) for slot in slots]),
-            steps=np.array([self.world.num_steps(slot) for slot in slots]),
-            sent_bytes=np.array([self.world.sent_bytes(slot) for slot in slots]),
-            copied_blocks=self._copies.copied_blocks,
-        )
+        """Take over what instances have said, which is not for the state alone."""
+        while heard := self.world.news():
+            for news in heard:
+                if isinstance(news, Undivided):
+                    self._undivided(news.request, news.time_s)
+                elif isinstance(news, Copied):
+                    asked = self._copies.heard(news)
+                    if asked is not None:
+                        self._send(asked, news.time_s)
+        for number in self.world.finished():
+            del self._live[number]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inlay.cluster import timing
-from inlay.cluster.timing import Coefficients, TimingModel
+from inlay.cluster.timing import Coefficients, TimingModel, relative_fit
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import StepSample
 from inlay.core.roofline import expected_experts
@@ -122,19 +122,3 @@ def calibrated(step_time: StepTime, experts: int = 0, experts_per_token: int = 0
     for _ in range(_ROUNDS):
         model.observe(timed)
     return model
-
-
-def relative_fit(x_SF: NDArray[np.float64], seconds_S: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients, none below 0, with the least squares of relative errors.
-
-    Args:
-        seconds_S: above 0.
-    """
-    scaled_SF = x_SF / seconds_S[:, None]
-    free = np.ones(x_SF.shape[1], bool)
-    while True:
-        fit_F = np.zeros(len(free))
-        fit_F[free] = np.linalg.lstsq(scaled_SF[:, free], np.ones(len(x_SF)), rcond=None)[0]
-        if (fit_F >= 0).all():
-            return fit_F
-        free &= fit_F > 0

@@ -11,10 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inlay.cache.config import WriteWhen
 from inlay.cluster.prefix_index import PrefixIndex
+from inlay.cluster.state import ClusterState
+from inlay.cluster.store_index import StoreIndex
+from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import LoadReport, StepSample
 from inlay.sim import _backend
 from inlay.sim.step_time import StepTime
+from inlay.sim.tier import TIERS, Tier, TierName
 
 DIGEST_BYTES = 16
 OUTCOME = np.dtype(
@@ -29,10 +34,15 @@ OUTCOME = np.dtype(
         ("preemptions", np.uint32),
         ("prefill", np.uint32),
         ("decode", np.uint32),
-    ]
+        ("host_tokens", np.uint32),
+        ("disk_tokens", np.uint32),
+        ("store_tokens", np.uint32),
+    ],
+    align=True,
 )
 """What came of a request: its times, `cluster.slo.tbt_s` and longest gap of its tokens, how much of
-its prompt was in the cache, how often it was preempted, and the slots that computed it."""
+its prompt was in the cache, how often it was preempted, the slots that computed it, and how much of
+what was in the cache was loaded from which tier."""
 CHUNK = np.dtype(
     [
         ("step", np.uint64),
@@ -45,8 +55,10 @@ CHUNK = np.dtype(
         ("samples", np.uint32),
     ]
 )
-"""Tokens start..stop of a request, computed in a step of a slot; see `World.keep_steps`."""
+"""Tokens start..stop of a request, computed in a step of a slot, and whether a token of its output
+came of them; see `World.keep_steps`."""
 
+_WRITES: tuple[WriteWhen, ...] = ("through", "second_hit", "evict")
 _FIRST, _FINISHED, _REPORT, _COPIED, _NOT_COPIED, _SENDING, _SENT = range(7)
 
 
@@ -63,7 +75,10 @@ class InstanceConfig:
         experts, experts_per_token: of a layer, and how many a token chooses; 0: none.
         token_bytes: of KV, all layers.
         layers: KV of a layer is sent while the next one is computed.
-        out_bytes_per_s, in_bytes_per_s: of its links to other instances; 0: there is none.
+        out_bytes_per_s, in_bytes_per_s: of its links to other instances and to the store; 0: there
+            is none.
+        host, disk: tiers behind its device; a disk needs a host.
+        write: when a block is copied to them and to the store: as `cache.CacheConfig.write`.
     """
 
     step_time: StepTime
@@ -79,6 +94,15 @@ class InstanceConfig:
     layers: int = 1
     out_bytes_per_s: float = 0.0
     in_bytes_per_s: float = 0.0
+    host: Tier | None = None
+    disk: Tier | None = None
+    write: WriteWhen = "through"
+
+    def __post_init__(self) -> None:
+        if self.write not in _WRITES:
+            raise ConfigError(f"write {self.write!r} is not one of {', '.join(_WRITES)}")
+        if self.disk is not None and self.host is None:
+            raise ConfigError("disk: it is filled from the host's memory: set host, too")
 
 
 class FirstToken(NamedTuple):
@@ -149,6 +173,8 @@ class World:
     Args:
         seed: of the noise.
         index: hears of blocks; its slots are those of the instances, in the order of `add`.
+        state: hears of the rest that it can take over; its slots are the same, and its requests
+            are called by their numbers.
         news_delay_s: after which it is heard what instances say.
         report_s: between two load reports of an instance, at least.
         link_latency_s: from the last byte that is sent to the first use.
@@ -156,6 +182,8 @@ class World:
             decoded, and these for a prompt; then it is computed there. As in `cache.stream`.
         copy_timeout_s: whoever waits for a copy waits so long. As in `cluster.copies`.
         samples: whether reports say how long steps took.
+        store: that instances share, of pages of `page_tokens`.
+        store_index: hears of its blocks.
 
     Attributes:
         index: as given.
@@ -166,6 +194,7 @@ class World:
         *,
         seed: int = 0,
         index: PrefixIndex | None = None,
+        state: ClusterState | None = None,
         news_delay_s: float = 0.002,
         report_s: float = 0.1,
         link_latency_s: float = 0.0,
@@ -173,9 +202,14 @@ class World:
         come_timeout_s: float = 600.0,
         copy_timeout_s: float = 10.0,
         samples: bool = True,
+        store: Tier | None = None,
+        store_index: StoreIndex | None = None,
+        page_tokens: int = 512,
     ) -> None:
         self.index = index
         self._native_index = None if index is None else index.native
+        self._state = None if state is None else state.core
+        self._store_index = None if store_index is None else store_index.native
         self._world = _backend.World(
             seed=seed,
             news_delay_s=news_delay_s,
@@ -185,8 +219,10 @@ class World:
             come_timeout_s=come_timeout_s,
             copy_timeout_s=copy_timeout_s,
             samples=samples,
+            store=_native_tier(store, page_tokens),
         )
         self._pages: list[int] = []
+        self._page_bytes: list[float] = []
 
     def add(self, config: InstanceConfig) -> int:
         """One more instance; returns its slot.
@@ -198,8 +234,12 @@ class World:
             name: getattr(config, name) for name in InstanceConfig.__dataclass_fields__
         }
         arguments["step_time"] = [list(forms) for forms in config.step_time.parts]
+        for name in ("host", "disk"):
+            arguments[name] = _native_tier(arguments[name], config.page_tokens)
+        arguments["write"] = _WRITES.index(config.write)
         slot = self._world.add(**arguments)
         self._pages.append(config.num_pages)
+        self._page_bytes.append(config.page_tokens * config.token_bytes)
         return slot
 
     def advance(self, until_s: float) -> bool:
@@ -210,7 +250,7 @@ class World:
         Returns:
             False where it stopped before, since a `Copied` was heard, for which somebody waits.
         """
-        return self._world.advance(until_s, self._native_index)
+        return self._world.advance(until_s, self._native_index, self._store_index)
 
     def submit(
         self,
@@ -281,9 +321,14 @@ class World:
         self._world.come_back(slot)
 
     def news(self) -> list[News]:
-        """What was heard since the last call, in order; of a slot's reports the latest."""
+        """What was heard since the last call, in order; of a slot's reports the latest.
+
+        Where there is a state: the next of what it cannot take over, alone, and nothing where that
+        is all; what came before it the state has taken over by then, and what follows it will with
+        the next calls.
+        """
         heard: list[News] = []
-        for item in self._world.take_news():
+        for item in self._world.take_news(self._state):
             kind = item[0]
             if kind == _FIRST:
                 heard.append(FirstToken(item[1], item[2]))
@@ -300,6 +345,10 @@ class World:
             else:
                 heard.append(Undivided(item[1], item[2]))
         return heard
+
+    def finished(self) -> list[int]:
+        """Requests of which the state has heard since the last call that they are over."""
+        return self._world.take_finished()
 
     def outcomes(self) -> NDArray[np.void]:
         """Of requests that finished since the last call, as `OUTCOME`, in that order."""
@@ -336,8 +385,17 @@ class World:
         return self._world.num_steps(slot)
 
     def sent_bytes(self, slot: int) -> float:
-        """KV that an instance has sent to others."""
+        """KV that an instance has sent over its link: to others, and to the store."""
         return self._world.sent_bytes(slot)
+
+    def tier_bytes(self, slot: int, tier: TierName) -> tuple[float, float]:
+        """KV that an instance has read from a tier, and written to it."""
+        read, written = self._world.tier_blocks(slot, TIERS.index(tier))
+        return read * self._page_bytes[slot], written * self._page_bytes[slot]
+
+    def lost_blocks(self, slot: int) -> int:
+        """Blocks of an instance that were to be copied to tiers and had to go before."""
+        return self._world.lost_blocks(slot)
 
     def _report(
         self,
@@ -350,6 +408,8 @@ class World:
         pages_free: int,
         pages_cached: int,
         samples: list[tuple[int, int, int, int, float]],
+        find_s: float,
+        load_block_s: float,
     ) -> LoadReport:
         return LoadReport(
             run_id="1",
@@ -362,7 +422,24 @@ class World:
             pages_free=pages_free,
             pages_cached=pages_cached,
             samples=tuple(StepSample(*sample) for sample in samples),
+            find_s=find_s if find_s >= 0 else None,
+            load_block_s=load_block_s if load_block_s >= 0 else None,
         )
+
+
+def _native_tier(
+    tier: Tier | None, page_tokens: int
+) -> tuple[int, float, float, float, str] | None:
+    """A tier as the compiled world has it, by blocks."""
+    if tier is None:
+        return None
+    blocks = tier.tokens // page_tokens
+    if not blocks:
+        raise ConfigError(
+            f"{tier.name}: {tier.tokens} tokens are less than a page, which has {page_tokens}"
+        )
+    rates = tier.read_bytes_per_s, tier.write_bytes_per_s
+    return blocks, *rates, tier.latency_s, tier.eviction
 
 
 def names_of(blocks: NDArray[np.uint64]) -> bytes:

@@ -45,7 +45,7 @@ def autograd(c: dict[str, Any], activation: tuple[float, ...], dropout: float) -
     rows = []
     for t in range(T):
         row = torch.zeros(M, dtype=torch.float64)
-        for k, e in enumerate(c["ids"][t]):
+        for k, e in enumerate(map(int, c["ids"][t])):
             if e < 0:
                 continue
             gate_w, up_w, down_w = (torch.tensor(w).double() for w in c["experts"].dequantize(e))

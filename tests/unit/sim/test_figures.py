@@ -7,7 +7,7 @@ import pytest
 
 from inlay.cluster.slo import SloClass
 from inlay.sim.figures import attainment, figures
-from inlay.sim.results import Results
+from inlay.sim.results import Results, ResultsFile
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime
 from inlay.sim.world import InstanceConfig
@@ -26,6 +26,9 @@ def results() -> Results:
         tbt_s=np.array([0.3, NAN, 0.1, 0.0]),
         longest_gap_s=np.array([0.4, NAN, 0.1, 0.0]),
         cached_tokens=np.array([0, -1, 50, 100]),
+        host_tokens=np.array([0, -1, 20, 30]),
+        disk_tokens=np.array([0, -1, 0, 10]),
+        store_tokens=np.array([0, -1, 0, 50]),
         preemptions=np.array([1, -1, 0, 0]),
         prefill=np.array([0, -1, 1, 1]),
         decode=np.array([0, -1, 1, 1]),
@@ -39,6 +42,10 @@ def results() -> Results:
         steps=np.array([10, 4]),
         sent_bytes=np.array([0.0, 7.0]),
         copied_blocks=2,
+        tier_bytes=np.array(
+            [[[1.0, 2.0], [0.0, 0.0], [0.0, 5.0]], [[3.0, 4.0], [0.0, 0.0], [0.0, 5.0]]]
+        ),
+        lost_blocks=7,
     )
 
 
@@ -74,6 +81,12 @@ def test_figures_by_hand(results: Results) -> None:
     assert found["usd_per_million_tokens"] == pytest.approx(2000 * 6 / year_s / 318 * 1e6)
     assert found["instances"]["all"]["busy_share"] == pytest.approx(2.25 / 6)
     assert found["instances"]["all"]["steps"] == 14
+    tiers = found["tiers"]
+    hits = {name: tier["hit_tokens"] for name, tier in tiers.items()}
+    assert hits == {"device": 40, "host": 50, "disk": 10, "store": 50}
+    assert tiers["host"]["hit_ratio"] == pytest.approx(50 / 300)
+    assert (tiers["host"]["read_bytes"], tiers["host"]["written_bytes"]) == (4, 6)
+    assert "read_bytes" not in tiers["device"] and found["lost_blocks"] == 7
 
 
 def test_a_price_that_nobody_knows(results: Results) -> None:
@@ -86,3 +99,52 @@ def test_a_price_that_nobody_knows(results: Results) -> None:
 
 def test_attainment_counts_refused_ones_as_missed(results: Results) -> None:
     assert attainment(results, "ttft_s", [0.5, 1.0, 2.9, 3.0]) == [0.0, 0.5, 0.5, 0.75]
+
+
+def split(results: Results, at: int) -> list[Results]:
+    """The first `at` requests, and the others; instances did all of it in the second part."""
+    columns = ("arrival_s", "first_s", "end_s", "tbt_s", "longest_gap_s", "cached_tokens",
+               "host_tokens", "disk_tokens", "store_tokens", "preemptions", "prefill", "decode",
+               "expected_ttft_s", "input_tokens", "output_tokens", "group")  # fmt: skip
+    parts = []
+    for place, rows in enumerate((slice(at), slice(at, None))):
+        kept = {name: getattr(results, name)[rows] for name in columns}
+        refusals = {
+            number - at * place: reason
+            for number, reason in results.refusals.items()
+            if (number >= at) == place
+        }
+        idle = {} if place else dict(busy_s=np.zeros(2), steps=np.zeros(2, int))
+        nothing = {} if place else dict(sent_bytes=np.zeros(2), copied_blocks=0)
+        unmoved = {} if place else dict(tier_bytes=np.zeros((2, 3, 2)), lost_blocks=0)
+        parts.append(replace(results, **kept, refusals=refusals, **idle, **nothing, **unmoved))
+    return parts
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_figures_of_parts_in_a_file_are_those_of_the_whole(results: Results, at: int) -> None:
+    whole = figures(results, scenario())
+    filed = ResultsFile(iter(split(results, at)))
+    in_parts = figures(filed, scenario())
+    assert in_parts.keys() == whole.keys()
+    for name, value in whole.items():
+        if isinstance(value, dict) and "mean" in value:
+            assert in_parts[name].pop("mean") == pytest.approx(value.pop("mean"))
+        assert in_parts[name] == value, name
+    for objective in ("ttft_s", "tbt_s"):
+        seconds = [0.1, 0.3, 1.0, 3.0]
+        assert attainment(filed, objective, seconds) == attainment(results, objective, seconds)
+
+
+def test_parts_are_joined(results: Results) -> None:
+    joined = Results.joined(split(results, 2))
+    assert joined.refusals == results.refusals and joined.copied_blocks == 2
+    np.testing.assert_array_equal(joined.end_s, results.end_s)
+    np.testing.assert_array_equal(joined.busy_s, results.busy_s)
+
+
+def test_a_file_of_results_is_gone_through_at_two_places_at_a_time(results: Results) -> None:
+    filed = ResultsFile(split(results, 1))
+    pairs = list(zip(filed.parts(), filed.parts(), strict=True))
+    assert [len(one.arrival_s) for one, _ in pairs] == [1, 3]
+    assert all((one.group == other.group).all() for one, other in pairs)

@@ -102,7 +102,7 @@ def test_azure(tmp_path: Path) -> None:
     [
         (lines_of(LINE) + "\n{broken\n", r"line 3: JSON is malformed"),
         (lines_of(LINE, {**LINE, "output_length": "7"}), r"line 2: Expected `int`, got `str`"),
-        (lines_of(LINE, {**LINE, "input_length": -600}), r"line 2: Expected `int` >= 1"),
+        (lines_of(LINE, {**LINE, "input_length": -600}), "line 2: .*`, got -600"),
         (lines_of(LINE, {"hash_ids": []}), "line 2: .*missing required field `timestamp`"),
         (lines_of(LINE, {**LINE, "timestamp": 1499}), "line 2: arrives at 1.499 s, but the one"),
         (lines_of(LINE, {**LINE, "input_length": 1200}), "line 2: has names of 2 blocks, but 1200"),
@@ -116,6 +116,7 @@ def test_azure(tmp_path: Path) -> None:
         (AZURE + "2023-13-16 18:17:05,1,3\n", "line 5: Month out of range"),
         (AZURE + "2023-11-16 18:17:05,-1,3\n", "line 5: input_tokens must be at least 1, got -1"),
         (AZURE + "2023-11-16 18:17:04,1,3\n", "line 5: arrives at .* sort the requests"),
+        (AZURE + "2023-11-16 18:16:59,1,3\n", "line 5: arrives 4.* s before the first request"),
         ("time;tokens\n", "begins like none of the formats mooncake, azure, openai: 'time;tok"),
     ],
 )

@@ -1,5 +1,6 @@
 """Drawn traces have the statistics that their workloads state."""
 
+import tracemalloc
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 
 from inlay.core.errors import ConfigError
 from inlay.sim.generators import WORKLOADS, LogNormal, Mixture, Sessions, SharedTexts
+from inlay.sim.known_names import KnownNames
 from inlay.sim.trace import Trace
+from inlay.sim.transform import join
 
 PLAIN = Sessions(
     name="plain",
@@ -115,6 +118,71 @@ def test_no_prompt_is_longer_than_the_most() -> None:
     assert 4000 < trace.input_tokens.max() <= 5000
 
 
+def test_a_trace_without_an_end_goes_on_as_it_began() -> None:
+    """Statistics of late requests are those of early ones, also what is shared over parts."""
+    source = replace(PLAIN, rate=200.0)
+    parts = source.parts(4)
+    taken = [next(parts) for _ in range(12)]
+    trace = join(taken)
+    assert len(trace) > 12_000 and trace.duration_s == pytest.approx(len(trace) / 200, rel=0.05)
+    begin = source.draw(4, 5000)
+    for name in ("arrival_s", "input_tokens", "blocks", "session"):
+        np.testing.assert_array_equal(
+            getattr(begin, name), getattr(trace, name)[: len(getattr(begin, name))]
+        )
+    known = KnownNames()
+    shares = []
+    for part in taken:
+        blocks, again = known.blocks, known.again
+        known.add(part)
+        shares.append((known.again - again) / (known.blocks - blocks))
+    assert min(shares[4:]) > 0.9 * max(shares[4:]), "shared texts are the same ones in each part"
+    assert known.again / known.blocks == pytest.approx(trace.reusable_share())
+    by_part = [np.mean([len(turns) for turns in turns_of(part)]) for part in taken]
+    assert max(by_part[1:]) < 1.2 * min(by_part[1:])
+
+
+def test_only_what_is_under_way_is_remembered() -> None:
+    def peak_bytes(many: int) -> int:
+        parts = replace(PLAIN, rate=50.0).parts(1)
+        tracemalloc.start()
+        try:
+            for _ in range(many):
+                next(parts)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak_bytes(2)
+    assert peak_bytes(24) < 1.2 * peak_bytes(6)
+
+
+def test_many_ways_to_choose_documents() -> None:
+    ways = SharedTexts(count=5000, tokens=LogNormal(1200, 0.4), exponent=0.0, chosen=3)
+    source = replace(PLAIN, shared=(ways,))
+    trace = source.draw(1, 3000)
+    assert trace.blocks.max() > 10**10, "1.25e11 ways, none of which is remembered"
+    assert len(np.unique(trace.blocks[trace.block_starts[:-1]])) < 5001
+    with pytest.raises(ConfigError, match="ways, whose blocks have more names than there are"):
+        replace(source, shared=(replace(ways, chosen=6),)).draw(1, 1)
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS.keys() - {"tool_and_agent"}))
+def test_workloads_have_the_lengths_that_their_distributions_say(name: str) -> None:
+    source = WORKLOADS[name](rate=5.0)
+    traces = [source.draw(seed, 5000) for seed in range(8)]  # each with shared texts of its own
+    inputs, outputs = (
+        np.mean([getattr(trace, name).mean() for trace in traces])
+        for name in ("input_tokens", "output_tokens")
+    )
+    # Of a request in a session of geometric length, `turns - 1` turns lie before it on average.
+    shared = sum(one.tokens.mean * one.chosen for one in source.shared)
+    before = (source.turns - 1) * (source.output.mean + source.added.mean)
+    assert inputs == pytest.approx(shared + source.opening.mean + before, rel=0.1)
+    assert outputs == pytest.approx(source.output.mean, rel=0.03)
+    assert np.mean([trace.duration_s for trace in traces]) == pytest.approx(1000, rel=0.1)
+
+
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_each_workload(name: str) -> None:
     workload = WORKLOADS[name](rate=2.0)
@@ -161,7 +229,7 @@ def test_tool_and_agent_has_the_published_statistics() -> None:
         (lambda: replace(PLAIN, max_tokens=1000).draw(1, 5), "within max_tokens"),
         (lambda: PLAIN.draw(1, 0), "requests must be at least 1, got 0"),
         (lambda: Mixture((PLAIN,)).draw(1, 0), "requests must be at least 1, got 0"),
-        (lambda: Mixture(()), "at least one part"),
+        (lambda: Mixture(()), "at least one kind"),
     ],
 )
 def test_wrong_numbers(wrong: Any, words: str) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inlay.core.errors import TraceError
@@ -126,11 +127,20 @@ def test_parts_go_on_from_each_other(tmp_path: Path) -> None:
     entries = [entry(0, FIRST), entry(2, OTHER), entry(1, FIRST), entry(3, NEXT)]
     whole = read_log(tmp_path, *entries)
     file = tmp_path / "log.jsonl"
-    parts = list(read_chunks(file, 3, block_tokens=BLOCK))
-    assert [part.arrival_s.tolist() for part in parts] == [[0, 1, 2], [3]]
-    assert parts[1].session.tolist() == whole.session.tolist()[3:]
+    # The later half of what has been read waits: the third line may come too late.
+    for size in (2, 3):
+        parts = list(read_chunks(file, size, block_tokens=BLOCK))
+        assert [time for part in parts for time in part.arrival_s] == [0, 1, 2, 3]
+        assert np.concatenate([part.session for part in parts]).tolist() == whole.session.tolist()
     with pytest.raises(TraceError, match=r"line 3: is 1.0 s earlier .* read larger parts"):
-        list(read_chunks(file, 2, block_tokens=BLOCK))
+        list(read_chunks(file, 1, block_tokens=BLOCK))
+
+
+def test_long_lines_make_small_parts(tmp_path: Path) -> None:
+    long = [{"role": "user", "content": "word " * 1_000_000}]
+    read_log(tmp_path, *(entry(time, long) for time in range(9)))
+    parts = [len(part) for part in read_chunks(tmp_path / "log.jsonl", block_tokens=BLOCK)]
+    assert sum(parts) == 9 and max(parts) < 7
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from inlay.sim.planner.bounds import bound
 from inlay.sim.planner.candidates import Candidate, candidates_of, machines_of
 from inlay.sim.planner.demand import Demand, demand_of
 from inlay.sim.planner.files import deployment_toml, scenario_toml
-from inlay.sim.planner.fleet import Fleet, simulate
-from inlay.sim.planner.search import Search, rival_of, search
+from inlay.sim.planner.fleet import Fleet, Mix, simulate
+from inlay.sim.planner.search import Search, mixes_of, rival_of, search
 from inlay.sim.scenario_file import read_scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.trace import Trace
@@ -40,10 +40,14 @@ def offered(demand: Demand, *names: str, model: str = MODEL) -> list[Candidate]:
     return found
 
 
+def mixes(demand: Demand, *names: str) -> list[Mix]:
+    return mixes_of(offered(demand, *names))
+
+
 @pytest.fixture(scope="module")
 def found(trace: Trace) -> Search:
     demand = demand_of(trace, SLO)
-    return search(offered(demand, "h800", "h20"), demand, trace, attain=ATTAIN)
+    return search(mixes(demand, "h800", "h20"), demand, trace, attain=ATTAIN)
 
 
 def test_demand_counts_what_an_earlier_request_had() -> None:
@@ -70,7 +74,7 @@ def test_no_simulation_is_busy_for_less_than_its_bound(trace: Trace) -> None:
     demand = demand_of(trace, SloClass(ttft_s=2.0, tbt_s=10.0))
     for one in offered(demand, "h800", "h20"):
         if one.role == "both":
-            results = Simulation(Fleet((one,), (3,)).scenario(SLO)).run(trace)
+            results = Simulation(Fleet(Mix((one,)), (3,)).scenario(SLO)).run(trace)
             assert results.finished.all()
             busy_s = bound(one, demand, attain=0.01).instances * demand.decode_s
             assert 0.2 * results.busy_s.sum() < busy_s <= results.busy_s.sum()
@@ -100,7 +104,7 @@ def test_plans_keep_objectives_and_no_pool_has_one_too_many(found: Search, trace
 
 def test_the_same_again(found: Search, trace: Trace) -> None:
     demand = demand_of(trace, SLO)
-    again = search(offered(demand, "h800", "h20"), demand, trace, attain=ATTAIN)
+    again = search(mixes(demand, "h800", "h20"), demand, trace, attain=ATTAIN)
     assert [a.fleet.name for a in again.attempts] == [a.fleet.name for a in found.attempts]
 
 
@@ -108,7 +112,7 @@ def test_a_budget_that_is_too_small(found: Search, trace: Trace) -> None:
     demand = demand_of(trace, SLO)
     cheapest = found.plans[0].fleet.price_usd
     tight = search(
-        offered(demand, "h800", "h20"), demand, trace, attain=ATTAIN, budget_usd=cheapest - 1
+        mixes(demand, "h800", "h20"), demand, trace, attain=ATTAIN, budget_usd=cheapest - 1
     )
     assert not tight.plans
     assert all(loss.fleet.price_usd > cheapest - 1 for loss in tight.losses)
@@ -124,7 +128,7 @@ def test_a_budget_that_is_too_small(found: Search, trace: Trace) -> None:
 )
 def test_objectives_that_nothing_keeps(trace: Trace, slo: SloClass, told: str) -> None:
     demand = demand_of(trace, slo)
-    none = search(offered(demand, "h20"), demand, trace, attain=ATTAIN)
+    none = search(mixes(demand, "h20"), demand, trace, attain=ATTAIN)
     assert not none.plans and not none.attempts
     assert any(told in why and "times as long" in why for why in none.unfit.values())
 
@@ -148,10 +152,17 @@ def test_files_are_what_others_read(found: Search, trace: Trace, tmp_path: Path)
         counts = [group.count for group in deployment.instances.values()]
         assert sum(counts) == sum(plan.fleet.counts)
         assert deployment.slo["default"].tbt_s == SLO.tbt_s
-        assert deployment.launcher == "ray"  # instances of several GPUs each
-    (one,) = found.plans[0].fleet.mix[:1]
-    file.write_text(deployment_toml(Fleet((replace(one, role="both"),), (1,)), MODEL, SLO))
+        one_gpu_each = fleet_of_one_machine(plan.fleet)
+        assert deployment.launcher == ("local" if one_gpu_each else "ray")
+    (one,) = found.plans[0].fleet.mix.groups[:1]
+    file.write_text(deployment_toml(Fleet(Mix((replace(one, role="both"),)), (1,)), MODEL, SLO))
     assert read_deployment(file).launcher == "local"
+
+
+def fleet_of_one_machine(fleet: Fleet) -> bool:
+    """Whether each instance has a GPU of one machine, and nothing stands elsewhere."""
+    (one, *others) = fleet.mix.groups
+    return not others and one.gpus == 1 and fleet.gpus <= 8 and not fleet.mix.memory.nodes
 
 
 def test_nothing_to_deploy_where_experts_are_whole(trace: Trace) -> None:
@@ -162,13 +173,13 @@ def test_nothing_to_deploy_where_experts_are_whole(trace: Trace) -> None:
         if one.role == "both" and one.gpus == 8 and one.design.parallelism.whole_experts
     )
     with pytest.raises(ConfigError, match="whole experts is nothing that inlay up can start"):
-        deployment_toml(Fleet((whole,), (1,)), MODEL, SLO)
+        deployment_toml(Fleet(Mix((whole,)), (1,)), MODEL, SLO)
 
 
 def test_one_kind_at_the_price_of_a_mixed_fleet(found: Search, trace: Trace) -> None:
     rival = rival_of(found, trace, SLO)
     best = found.plans[0].fleet
-    if len({one.hardware for one in best.mix}) == 1:
+    if len({one.hardware for one in best.mix.groups}) == 1:
         assert rival is None
     else:
         assert rival is not None and rival.fleet.price_usd <= best.price_usd

@@ -14,6 +14,7 @@ from inlay.sim.report.run import Run
 from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime
+from inlay.sim.tier import TIERS
 from inlay.sim.world import InstanceConfig
 
 INSTANCE = InstanceConfig(step_time=StepTime.fitted([1e-3] * 6), num_pages=100)
@@ -29,6 +30,9 @@ def run(name: str = "one", **changes: object) -> Run:
         tbt_s=np.array([0.3, NAN, 0.1, 0.0]),
         longest_gap_s=np.array([0.4, NAN, 0.1, 0.0]),
         cached_tokens=np.array([0, -1, 50, 100]),
+        host_tokens=np.array([0, -1, 20, 30]),
+        disk_tokens=np.array([0, -1, 0, 0]),
+        store_tokens=np.array([0, -1, 0, 50]),
         preemptions=np.array([1, -1, 0, 0]),
         prefill=np.array([0, -1, 1, 1]),
         decode=np.array([0, -1, 1, 1]),
@@ -42,6 +46,8 @@ def run(name: str = "one", **changes: object) -> Run:
         steps=np.array([10, 4]),
         sent_bytes=np.array([0.0, 7.0]),
         copied_blocks=2,
+        tier_bytes=np.ones((2, len(TIERS), 2)),
+        lost_blocks=0,
     )
     results = replace(results, **changes)
     kind = Kind(instance=INSTANCE, name="all", count=2, assumed=True)
@@ -79,6 +85,16 @@ def test_load_and_hits_over_time() -> None:
 def test_busy_and_refused() -> None:
     assert rows.busy([run()]) == [{"run": "one", "group": "all", "share": 3 / 8}]
     assert rows.refused([run()]) == [{"run": "one", "reason": "full for * s", "requests": 1}]
+
+
+def test_where_tokens_were_found() -> None:
+    shares = {row["tier"]: row["share"] for row in rows.tiers([run()])}
+    assert shares == {"device": 50 / 300, "host": 50 / 300, "disk": 0, "store": 50 / 300}
+    none = np.zeros(4, np.int64)
+    alone = run(host_tokens=none, store_tokens=none)
+    titles = [one["title"] for one in charts.charts([alone])]
+    assert "Where prompt tokens were found" in [one["title"] for one in charts.charts([run()])]
+    assert "Where prompt tokens were found" not in titles
 
 
 def test_nothing_but_refusals_can_be_shown() -> None:

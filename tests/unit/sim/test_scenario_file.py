@@ -60,11 +60,24 @@ def test_all_keys(tmp_path: Path) -> None:
         tokens = 1000
         network_gbs = 10.0
         noise = 0.5
+        cache.host = "10GB"
+        cache.host_gbs = 20.0
+        cache.disk = "/var/cache/inlay:1TB"
+        cache.disk_gbs = 6.0
+        cache.disk_write_gbs = 3.0
+        cache.write = "second_hit"
+        cache.eviction = "lru"
         [instances.answers]
         role = "decode"
         machine = "xeon-spr-2s+8xh800"
         tensor = 2
         costs.kernel = "1us"
+        cache.host = "auto"
+        [store]
+        memory = "2TB"
+        eviction = "s3fifo"
+        network_gbs = 100.0
+        latency = "1ms"
         [dispatcher]
         policy = "kv_centric"
         options.balancing_threshold = 2.0
@@ -85,6 +98,17 @@ def test_all_keys(tmp_path: Path) -> None:
     assert prompts.instance.noise == 0.5
     assert prompts.instance.out_bytes_per_s == 10e9
     assert prompts.instance.token_bytes == answers.instance.token_bytes > 0
+    host, disk, token_bytes = prompts.instance.host, prompts.instance.disk, 147_456
+    assert host is not None and disk is not None and scenario.store is not None
+    assert (host.tokens, host.read_bytes_per_s) == (10**10 // token_bytes, 20e9)
+    assert (prompts.instance.write, host.eviction) == ("second_hit", "lru")
+    assert (disk.tokens, disk.read_bytes_per_s) == (10**12 // token_bytes, 6e9)
+    assert disk.write_bytes_per_s == 3e9
+    found = answers.instance.host
+    assert found is not None and found.tokens > 10**6 and answers.instance.disk is None
+    store = scenario.store
+    assert (store.name, store.tokens) == ("store", 2 * 10**12 // token_bytes)
+    assert (store.eviction, store.read_bytes_per_s, store.latency_s) == ("s3fifo", 1e11, 1e-3)
     assert (answers.role, answers.gpus) == ("decode", 2)
     assert (scenario.policy, scenario.policy_options) == (
         "kv_centric",
@@ -96,6 +120,7 @@ def test_all_keys(tmp_path: Path) -> None:
     assert (scenario.news_delay_s, scenario.copies, scenario.seed) == (0.02, False, 7)
 
 
+MODEL = 'model = "qwen3-8b"'
 MACHINE = 'machine = "xeon-spr-2s+8xh800"'
 
 
@@ -116,6 +141,11 @@ MACHINE = 'machine = "xeon-spr-2s+8xh800"'
         ('model = "qwen3-8b"\n[instances.a]\nmachine = "xeon-spr-2s+8xh80"', "h80"),
         (f'[instances.a]\n{MACHINE}\n[dispatcher]\npolicy = "best"', r"\[dispatcher\]"),
         (f'[instances.a]\n{MACHINE}\n[slo.default]\nttft = "fast"', "'fast' is not a time"),
+        (f'{MODEL}\n[instances.a]\n{MACHINE}\ncache.disk = "auto"', "disk_gb and disk_gbs"),
+        (f'{MODEL}\n[instances.a]\n{MACHINE}\ncache.host = "9TB"', "room for .* GB"),
+        (f'{MODEL}\n[instances.a]\n{MACHINE}\ncache.host = "9 T"', "is not a size"),
+        (f"{MODEL}\n[instances.a]\n{MACHINE}\ncache.host_gbs = 0", "must be above 0"),
+        (f'{MODEL}\n[instances.a]\n{MACHINE}\n[store]\nsize = "1TB"', "no key 'size'"),
         ("[instances", "is no TOML"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from inlay.cluster.admission import AdmissionConfig
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
+from inlay.sim.results import Results
 from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.step_time import StepTime
@@ -94,8 +95,44 @@ def test_parts_of_a_trace_give_what_the_whole_gives():
     in_parts = Simulation(scenario(policy="kv_centric")).run(parts)
     for name in ("arrival_s", "first_s", "end_s", "prefill", "cached_tokens", "output_tokens"):
         assert np.array_equal(getattr(whole, name), getattr(in_parts, name))
+    for name in ("busy_s", "steps", "sent_bytes"):
+        assert np.allclose(getattr(whole, name), getattr(in_parts, name))
     nothing = Simulation(scenario()).run([])
     assert not len(nothing.end_s) and nothing.duration_s == nothing.hit_ratio == 0.0
+
+
+def test_parts_come_when_all_of_them_is_over():
+    trace = sessions()
+    asked = []
+
+    def parts():
+        for start in range(0, 300, 50):
+            asked.append(start)
+            yield trace.select(range(start, start + 50))
+
+    slo = SloClass(ttft_s=0.2)
+    one = scenario(slo=slo, admission=AdmissionConfig(mode="predicted"), linked=True)
+    came = []
+    for part in Simulation(one).replay(parts()):
+        came.append((len(asked), part))
+        assert len(part.arrival_s) == 50 and not np.isnan(part.end_s[part.finished]).any()
+        assert sorted(part.refusals) == np.flatnonzero(~part.finished).tolist()
+    assert [at for at, _ in came][:2] == [2, 3], "as soon as the part behind it has come"
+    whole = Simulation(one).run(trace)
+    joined = Results.joined([part for _, part in came])
+    assert joined.refusals == whole.refusals
+    assert np.array_equal(joined.end_s, whole.end_s, equal_nan=True)
+    assert np.array_equal(joined.expected_ttft_s, whole.expected_ttft_s, equal_nan=True)
+
+
+def test_groups_of_parts_are_numbered_as_in_the_whole():
+    first, second = sessions(20), sessions(20)
+    first = replace(first, groups=("a", "b"), group=[0, 1] * 10)
+    second = replace(second, groups=("b", "c"), group=[0, 1] * 10)
+    second = replace(second, arrival_s=second.arrival_s + first.duration_s)
+    results = Simulation(scenario()).run([first, second])
+    assert results.groups == ("a", "b", "c")
+    assert results.group.tolist() == [0, 1] * 10 + [1, 2] * 10
 
 
 def test_the_state_is_empty_in_the_end_and_believes_what_is_true():

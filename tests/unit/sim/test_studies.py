@@ -28,6 +28,11 @@ POINTS = {
     "bandwidth": ({"gbits": 100}, {"gbits": 10}, "mean_ttft_s"),
     "scheduling_modes": ({"mode": "divided"}, {"mode": "prefill_first"}, "p90_tbt_s"),
     "effective_capacity": ({"system": "vllm"}, {"system": "mooncake"}, "kept_100ms"),
+    "tiers": (
+        {"last": "device", "policy": "random"},
+        {"last": "store", "policy": "random"},
+        "hit_ratio",
+    ),
     "overload": (
         {"admission": "off", "prefill": 8, "decode": 8, "speed": 8.0},
         {"admission": "predicted", "prefill": 8, "decode": 8, "speed": 8.0},

@@ -10,9 +10,10 @@ Text = tuple[tuple[int, int], ...]
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> tuple[TextTree, list[Text]]:
+def trees(draw: st.DrawFn) -> tuple[TextTree, int, list[Text]]:
     """A tree, and each text of it written out: a token is its piece and its place there."""
-    tree, texts = TextTree(), [()]
+    block_tokens = draw(st.integers(1, 6))
+    tree, texts = TextTree(block_tokens), [()]
     for _ in range(draw(st.integers(1, 4))):
         many = draw(st.integers(1, 4))
         before = draw(st.lists(st.integers(EMPTY, len(texts) - 2), min_size=many, max_size=many))
@@ -23,21 +24,20 @@ def trees(draw: st.DrawFn) -> tuple[TextTree, list[Text]]:
             texts[parent + 1] + tuple((number, place) for place in range(length))
             for number, parent, length in zip(numbers.tolist(), before, tokens, strict=True)
         ]
-    return tree, texts[1:]
+    return tree, block_tokens, texts[1:]
 
 
-@given(trees(), st.integers(1, 6), st.data())
+@given(trees(), st.data())
 def test_blocks_have_one_name_where_texts_are_the_same(
-    drawn: tuple[TextTree, list[Text]], block_tokens: int, data: st.DataObject
+    drawn: tuple[TextTree, int, list[Text]], data: st.DataObject
 ) -> None:
-    tree, texts = drawn
+    tree, block_tokens, texts = drawn
     prompts = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=8))
     trace = tree.trace(
         np.array(prompts),
         arrival_s=np.zeros(len(prompts)),
         output_tokens=np.ones(len(prompts), np.int64),
         session=np.arange(len(prompts)),
-        block_tokens=block_tokens,
         groups=("drawn",),
     )
     assert trace.input_tokens.tolist() == [len(texts[prompt]) for prompt in prompts]

@@ -12,8 +12,10 @@ from inlay.sim.formats import read_chunks
 from inlay.sim.trace import Trace, blocks_of, starts_of
 from inlay.sim.transform import (
     cut,
+    cut_parts,
+    join,
     merge,
-    renumber,
+    merge_parts,
     scale_lengths,
     scale_rate,
     with_block_tokens,
@@ -122,6 +124,74 @@ def test_merged_traces_share_nothing(given_traces: list[Trace]) -> None:
     assert len(names) == len(set(names.values()))
 
 
+def in_parts(trace: Trace, size: int) -> list[Trace]:
+    """Consecutive parts of so many requests."""
+    return [
+        trace.select(np.arange(first, min(first + size, len(trace))))
+        for first in range(0, len(trace), size)
+    ]
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    for name in ("arrival_s", "input_tokens", "output_tokens", "block_starts", "blocks", "session"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    names = [[trace.groups[group] for group in trace.group] for trace in (one, other)]
+    assert names[0] == names[1]
+
+
+@given(traces(), st.integers(1, 4), st.floats(0, 5), st.floats(0.01, 5))
+def test_parts_are_changed_as_the_whole(
+    trace: Trace, size: int, start_s: float, length_s: float
+) -> None:
+    parts = in_parts(trace, size)
+    assert_same(join(parts), trace)
+    for change in (
+        lambda one: scale_lengths(one, 7 / 3),
+        lambda one: with_block_tokens(one, 5),
+        lambda one: scale_rate(one, 1.3),
+    ):
+        assert_same(join([change(part) for part in parts]), change(trace))
+    kept = list(cut_parts(parts, start_s, start_s + length_s))
+    whole = cut(trace, start_s, start_s + length_s)
+    if kept:
+        assert_same(join(kept), whole)
+    else:
+        assert not len(whole)
+
+
+@given(st.lists(st.tuples(traces(), st.integers(1, 3)), min_size=1, max_size=4))
+def test_merged_parts_are_the_merged_whole(given_traces: list[tuple[Trace, int]]) -> None:
+    wholes = [trace for trace, _ in given_traces]
+    merged = list(merge_parts([in_parts(trace, size) for trace, size in given_traces]))
+    assert_same(join(merged), merge(wholes))
+
+
+def test_endless_traces_are_merged_as_they_come() -> None:
+    asked = [0, 0]
+
+    def endless(place: int, each_s: float):
+        while True:
+            time_s = asked[place] * each_s
+            asked[place] += 1
+            yield single(arrival_s=[time_s])
+
+    merged = merge_parts([endless(0, 1.0), endless(1, 0.25)])
+    times: list[float] = []
+    while len(times) < 50:
+        times += next(merged).arrival_s.tolist()
+    assert times == sorted(times) and times[:6] == [0, 0, 0.25, 0.5, 0.75, 1.0]
+    assert max(asked) < 60, "no more than is needed is asked for"
+
+
+def test_what_comes_behind_a_cut_is_not_asked_for() -> None:
+    def parts():
+        yield single(arrival_s=[1.0])
+        yield single(arrival_s=[7.0])
+        raise AssertionError("asked for")
+
+    assert [len(part) for part in cut_parts(parts(), 0, 5)] == [1]
+
+
 def test_groups_of_one_name_are_merged() -> None:
     one = single(groups=("chat", "code"), group=[1])
     other = single(groups=("code", "batch"), group=[1])
@@ -138,13 +208,17 @@ def test_mooncakes_trace_in_pages_of_an_engine() -> None:
     assert with_block_tokens(pages, 512).reusable_share() == trace.reusable_share()
 
 
-def test_digests_are_renumbered() -> None:
-    trace = single(blocks=np.array([2**64 - 1, 5], np.uint64), session=[9], input_tokens=[600])
-    with pytest.raises(TraceError, match=r"must be below 2\^64 / 33: use renumber first"):
-        with_block_tokens(trace, 16)
-    small = renumber(trace)
-    assert small.blocks.tolist() == [1, 0] and small.session.tolist() == [0]
-    assert len(with_block_tokens(small, 16).blocks) == 38
+def test_digests_leave_room_for_names() -> None:
+    digests = np.random.default_rng(1).integers(0, 2**64 - 1, 1000, np.uint64, endpoint=True)
+    trace = single(blocks=[*digests[:999], 2**64 - 1], input_tokens=[1000 * 512], session=[2**62])
+    again = single(blocks=trace.blocks[:500], input_tokens=[500 * 512])
+    for change in (lambda one: with_block_tokens(one, 16), lambda one: scale_lengths(one, 3)):
+        changed = change(trace)
+        assert len(np.unique(changed.blocks)) == len(changed.blocks), "no two became one"
+        assert change(again).blocks.tolist() == changed.blocks[: len(changed.blocks) // 2].tolist()
+    merged = merge([trace, trace, again])
+    assert len(np.unique(merged.blocks)) == len(merged.blocks) == 2500
+    assert len({*merged.session.tolist()}) == 3 and merged.session.max() >= 2**60
 
 
 @pytest.mark.parametrize(
@@ -162,6 +236,8 @@ def test_digests_are_renumbered() -> None:
         (lambda trace: cut(trace, 5, 5), "got 5 to 5"),
         (lambda trace: cut(trace, -1, 5), "got -1 to 5"),
         (lambda trace: merge([]), "at least one trace"),
+        (lambda trace: join([]), "at least one part"),
+        (lambda trace: join([single(arrival_s=[1.0]), trace]), "sort the requests"),
         (lambda trace: merge([trace, with_block_tokens(trace, 16)]), r"blocks of \[16, 512\]"),
     ],
 )

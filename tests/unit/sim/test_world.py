@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.slo import tbt_s
+from inlay.cluster.state import ClusterState
+from inlay.cluster.timing import TimingModel
 from inlay.core.errors import ArgumentError
 from inlay.core.instance_messages import StepSample
 from inlay.sim.step_time import NUM_FEATURES, StepTime, calibrated
@@ -22,6 +25,7 @@ from tests.unit.sim.worlds import (
     requests,
     run,
     submit,
+    tell,
     world_of,
 )
 
@@ -67,6 +71,46 @@ def test_no_token_is_lost_or_served_twice(drawn, noise):
             spans = [(int(chunk["start"]), int(chunk["stop"])) for chunk in mine]
             assert spans[0][0] == outcome["cached_tokens"] <= request.prompt - 1
             assert all(one[1] == later[0] for one, later in zip(spans, spans[1:], strict=False))
+
+
+@settings(max_examples=40, deadline=None)
+@given(drawn=requests(slots=3, split=True), samples=st.booleans())
+def test_a_state_hears_what_others_are_told(drawn, samples):
+    """It has the numbers that it would have if somebody gave it each piece of news."""
+    configs = [instance(**LINKED)] * 3
+    told, hears = state_of(configs), state_of(configs)
+    worlds = world_of(configs, samples=samples), world_of(configs, samples=samples, state=hears)
+    finished = []
+
+    def hear(until_s):
+        for world in worlds:
+            assert world.advance(until_s)
+        ends = [tell(told, news) for news in worlds[0].news()]
+        assert not worlds[1].news()
+        over = worlds[1].finished()
+        assert over == [request for request in ends if request is not None]
+        finished.extend(over)
+        for mine, theirs in zip(hears._arrays(), told._arrays(), strict=True):
+            assert mine.tolist() == theirs.tolist()
+
+    for number, request in enumerate(drawn):
+        hear(request.arrival_s)
+        decision = Decision(
+            policy="test", prefill=request.prefill, decode=request.decode, ttft_s=1.0, work_s=1.0
+        )
+        view = RequestView(num_tokens=request.prompt, priority=request.priority)
+        for world, state in zip(worlds, (told, hears), strict=True):
+            submit(world, number, request)
+            state.dispatched(str(number), view, decision, request.arrival_s)
+    hear(np.inf)
+    assert sorted(finished) == list(range(len(drawn))) and not hears.live
+
+
+def state_of(configs):
+    state, timing = ClusterState(PAGE, 40), TimingModel(np.array([1, 0.1, 0.01, 1, 0.1, 0.01]))
+    for slot, config in enumerate(configs):
+        state.join(slot, "both", timing, pages_total=config.num_pages)
+    return state
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,6 +203,21 @@ def test_noise_has_a_mean_of_one_and_its_own_draws():
     took_s = first["end_s"] - first["start_s"]
     assert abs(took_s.mean() - 1) < 0.05 and 0.15 < took_s.std() < 0.25
     assert not np.array_equal(took_s[first["slot"] == 0], took_s[first["slot"] == 1])
+
+
+def test_long_answers_look_back_at_steps_that_others_do_not_need():
+    """Ends of steps are forgotten once some thousand are kept, but for those of long answers."""
+    roomy = instance(noise=0.3, num_pages=8000)
+    drawn = [Drawn(0, 4, 14_000), *(Drawn(10.0 * i, 4, 5) for i in range(1, 1500))]
+    world = run([roomy], drawn)
+    outcomes, steps = world.outcomes(), world.steps()
+    for number in (0, 700, 1499):
+        mine = steps[(steps["request"] == number) & (steps["samples"] > 0)]
+        gaps = np.diff(np.sort(mine["end_s"])).tolist()
+        outcome = outcomes[outcomes["request"] == number][0]
+        assert len(gaps) == drawn[number].output - 1
+        assert math.isclose(outcome["tbt_s"], tbt_s(gaps), rel_tol=1e-6)
+        assert math.isclose(outcome["longest_gap_s"], max(gaps), rel_tol=1e-6)
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e6, 5.0])

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.sim.step_time import StepTime
-from inlay.sim.world import InstanceConfig, World, names_of
+from inlay.sim.world import (
+    Finished,
+    FirstToken,
+    InstanceConfig,
+    Reported,
+    Sending,
+    Sent,
+    World,
+    names_of,
+)
 
 pytest.importorskip("inlay._native")
 
@@ -113,3 +122,20 @@ def run(configs, drawn, order=None, **arguments):
     world.advance(np.inf)
     world.audit()
     return world
+
+
+def tell(state, news):
+    """Give a state one piece of news; returns the request that is over, if one is."""
+    if isinstance(news, FirstToken):
+        state.prefill_done(str(news.request), news.time_s)
+    elif isinstance(news, Reported):
+        state.report(news.slot, news.report, news.time_s)
+    elif isinstance(news, Sending):
+        state.sending(news.slot, news.size_bytes)
+    elif isinstance(news, Sent):
+        state.sent(news.slot, news.size_bytes, news.seconds)
+    else:
+        assert isinstance(news, Finished)
+        state.finished(str(news.request), news.output_tokens)
+        return news.request
+    return None

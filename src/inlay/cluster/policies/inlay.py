@@ -14,25 +14,17 @@ than it costs others (docs/experiments.md). Prefixes that keep their holders too
 ahead of need. A prompt of which less than a chunk is left is computed where it will decode, if that
 is better by the same account.
 
+What is compared for each instance is in `native/cluster/choice.cpp`, `choose_inlay`.
+
 Shapes: `S` slots.
 """
 
-from typing import Any
-
 import numpy as np
 
-from inlay.cluster.decision import DIGEST_BYTES, NOWHERE, Copy, Decision, RequestView
+from inlay.cluster.decision import DIGEST_BYTES, Copy, Decision, RequestView
 from inlay.cluster.policies.heat import Heat
-from inlay.cluster.policies.policy import (
-    Blocks,
-    Policy,
-    decide,
-    decode_cost_s,
-    work_s,
-    work_same_s,
-)
+from inlay.cluster.policies.policy import Blocks, Choice, Policy, asked
 from inlay.cluster.policies.seen import SeenPrompts
-from inlay.cluster.slots import Floats
 from inlay.cluster.state import ClusterState
 from inlay.core.errors import ConfigError
 
@@ -56,10 +48,13 @@ class Inlay(Policy):
             predicted to take a larger share of its holders' time.
         heat_s: time over which hits of a prefix count.
 
-    Cost: about 25 numpy calls.
+    Cost: 2.5 us for 64 slots.
     """
 
     name = "inlay"
+    columns = (
+        "cost", "blocks", "wait_s", "work_s", "late", "weight", "prompt_s", "decode_s", "lost_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,53 +82,26 @@ class Inlay(Policy):
         self._seen: SeenPrompts | None = None
 
     def _choose(
-        self, request: RequestView, blocks_S: Blocks, state: ClusterState, now_s: float
+        self, request: RequestView, matches_S: Blocks, state: ClusterState, now_s: float
     ) -> Decision:
         seen = self._seen
         if seen is None:
             seen = self._seen = SeenPrompts(max(1, _STRIDE_TOKENS // state.page_tokens))
-        source = int(blocks_S.argmax())
-        best = blocks_S.item(source)
-        given = bool(best) and state.copies
-        if given:
-            # What is expected there can be waited for, but not copied.
-            given = seen.ready_s(request.digests, best) <= now_s
-        work_S = work_s(request, blocks_S, state)
-        late_S = state.relative_std * self._caution
-        late_S += 1.0
-        # Infinite from here on where the request may not go.
-        closed_S = _closed_s(request, blocks_S, work_S, late_S, state)
-        wait_S = state.wait_s(request.priority, now_s, closed_S)
-        # How many such prompts wait even in the shortest queue: so many more will wait for this.
-        pressure = wait_S.item(wait_S.argmin()) / work_S.item(source)
-        pressure = min(pressure, self._max_pressure)
-        # What each second of computing takes from the request and from others.
-        weight_S = state.rows * self._later
-        weight_S += 1.0 + pressure
-        prompt_S = weight_S * work_S
-        prompt_S += wait_S
-        prompt_S *= late_S
-        decode_S, decode = self._decoding(request, blocks_S, state)
-        cost_S = prompt_S + decode_S
-        columns: dict[str, Any] = {
-            "cost": cost_S, "blocks": blocks_S, "wait_s": wait_S, "work_s": work_S,
-            "late": late_S, "weight": weight_S, "prompt_s": prompt_S, "decode_s": decode_S,
-        }  # fmt: skip
-        short_S = state.pages_free < request.num_tokens / state.page_tokens
-        if np.count_nonzero(short_S):
-            # The blocks that a slot has not will displace others.
-            lost_S = work_S * (self._eviction * seen.displaced * (1.0 + pressure))
-            lost_S *= short_S
-            cost_S += lost_S
-            columns["lost_s"] = lost_S
-        slot = int(cost_S.argmin())
-        replicate = None
-        if given:
-            replicate = self._replicate(request, source, slot, blocks_S, cost_S, state, now_s)
-        return decide(
-            self, request, slot, blocks_S, state, now_s, columns,
-            replicate=replicate, decode=decode, held_blocks=best,
+        answer = Choice._make(
+            state.core.inlay(
+                *asked(request, matches_S), now_s, self._caution, self._later, self._eviction,
+                self._max_pressure, seen.displaced,
+            )
         )  # fmt: skip
+        replicate = None
+        # What is expected there can be waited for, but not copied.
+        if (
+            answer.held_blocks
+            and state.copies
+            and seen.ready_s(request.digests, answer.held_blocks) <= now_s
+        ):
+            replicate = self._replicate(request, answer, state, now_s)
+        return self._decision(answer, replicate)
 
     def sent(self, request: RequestView, decision: Decision, now_s: float) -> None:
         """Remember what is computed now, or soon."""
@@ -141,40 +109,19 @@ class Inlay(Policy):
         ready_s = now_s + decision.wait_s + decision.work_s
         self._seen.add(request.digests, decision.held_blocks, ready_s)
 
-    def _decoding(
-        self, request: RequestView, blocks_S: Blocks, state: ClusterState
-    ) -> tuple[Floats, int]:
-        """What decoding costs, and where those decode whose instance only computes prompts."""
-        outputs = min(state.outputs, request.max_output_tokens)
-        decode_S = state.context_s * request.num_tokens
-        decode_S += state.next_step_s
-        decode_S *= outputs * self._later
-        if not state.num_splits:
-            return decode_S, NOWHERE
-        there_S = decode_cost_s(request, blocks_S, state)
-        decode = int(there_S.argmin())
-        np.copyto(decode_S, there_S[decode] * self._later, where=state.splits)
-        return decode_S, decode
-
     def _replicate(
-        self,
-        request: RequestView,
-        source: int,
-        slot: int,
-        blocks_S: Blocks,
-        cost_S: Floats,
-        state: ClusterState,
-        now_s: float,
+        self, request: RequestView, answer: Choice, state: ClusterState, now_s: float
     ) -> Copy | None:
         """One more holder of a prefix, where those it has will be too busy with it."""
-        best = int(blocks_S[source])
+        best = answer.held_blocks
         hot = self._heat.hit(
             request.digests[(best - 1) * DIGEST_BYTES : best * DIGEST_BYTES], now_s
         )
         if hot.hits < _HOT_HITS or now_s < hot.asked_s + _ASK_AGAIN_S:
             return None
-        each_s = float(work_same_s(request, best, state)[slot])
-        share = self._heat.rate(hot) * each_s
+        cost_S, blocks_S = answer.values[:2]
+        slot = int(cost_S.argmin())
+        share = self._heat.rate(hot) * _work_at_s(slot, request.num_tokens, best, state)
         if share < self._holder_share:
             return None
         holds_S = blocks_S >= best
@@ -186,17 +133,13 @@ class Inlay(Policy):
             return None
         hot.asked_s = now_s
         had = int(blocks_S[target])
-        return Copy(source, target, had, best - had)
+        return Copy(answer.source, target, had, best - had)
 
 
-def _closed_s(
-    request: RequestView, blocks_S: Blocks, work_S: Floats, late_S: Floats, state: ClusterState
-) -> Floats:
-    """0 where a prompt may go, infinite elsewhere: its rest is long for instances that decode."""
-    if state.num_open == state.num_prefill:
-        return state.closed_prefill_s
-    long_S = request.num_tokens - blocks_S * state.page_tokens > state.chunk
-    # All that decode there wait for the step that computes it.
-    if (gap_s := min(request.slo.tbt_s, request.slo.itl_s)) < np.inf:
-        long_S |= work_S * late_S > gap_s
-    return np.where(long_S, state.closed_prefill_s, state.closed_short_s)
+def _work_at_s(slot: int, num_tokens: int, num_blocks: int, state: ClusterState) -> float:
+    """Predicted time to compute a prompt behind so many blocks, at one slot."""
+    known = num_blocks * state.page_tokens
+    num_new = num_tokens - known
+    work_s = state.token_s.item(slot) * num_new
+    work_s += state.half_pair_s.item(slot) * (num_new * (num_tokens + known))
+    return work_s + state.base_s.item(slot)

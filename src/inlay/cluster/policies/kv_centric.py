@@ -3,10 +3,8 @@
 Source: Mooncake (FAST'25), section 5.1.
 """
 
-import numpy as np
-
-from inlay.cluster.decision import Columns, Copy, Decision, RequestView
-from inlay.cluster.policies.policy import Blocks, Policy, copy_s, decide, work_s
+from inlay.cluster.decision import Decision, RequestView
+from inlay.cluster.policies.policy import Blocks, Choice, Policy, asked
 from inlay.cluster.state import ClusterState
 from inlay.core.errors import ConfigError
 
@@ -20,6 +18,7 @@ class KvCentric(Policy):
     """
 
     name = "kv_centric"
+    columns = ("cost", "blocks", "copied", "copy_s", "wait_s", "work_s")
 
     def __init__(self, balancing_threshold: float = 4.0) -> None:
         if not balancing_threshold >= 1:
@@ -29,26 +28,9 @@ class KvCentric(Policy):
         self._threshold = balancing_threshold
 
     def _choose(
-        self, request: RequestView, blocks_S: Blocks, state: ClusterState, now_s: float
+        self, request: RequestView, matches_S: Blocks, state: ClusterState, now_s: float
     ) -> Decision:
-        source = int(blocks_S.argmax())
-        best = int(blocks_S[source])
-        wait_S = state.wait_s(request.priority, now_s)
-        if best and state.copies:
-            missing_S = best - blocks_S
-            copied_S = np.where(best > self._threshold * blocks_S, missing_S, 0).astype(np.int32)
-            first_s = copy_s(source, 0, state)
-            block_s = copy_s(source, 1, state) - first_s
-            copy_S = np.where(copied_S > 0, first_s + copied_S * block_s, 0.0)
-        else:  # nobody has any, and in that slot there may be nobody at all
-            copied_S, copy_S = np.zeros_like(blocks_S), np.zeros(len(blocks_S))
-        work_S = work_s(request, blocks_S + copied_S, state)
-        cost_S = copy_S + wait_S + work_S + state.closed_prefill_s
-        slot = int(cost_S.argmin())
-        copied = int(copied_S[slot])
-        columns: Columns = {
-            "cost": cost_S, "blocks": blocks_S, "copied": copied_S, "copy_s": copy_S,
-            "wait_s": wait_S, "work_s": work_S,
-        }  # fmt: skip
-        copy = Copy(source, slot, best - copied, copied) if copied else None
-        return decide(self, request, slot, blocks_S, state, now_s, columns, copy=copy)
+        answer = state.core.kv_centric(
+            *asked(request, matches_S), now_s, state.copies, self._threshold
+        )
+        return self._decision(Choice._make(answer))

@@ -30,6 +30,11 @@ class _Lora:
     dropout: float
     seed: int
 
+    @property
+    def rank(self) -> int:
+        """Of all matrices."""
+        return int(self.matrices[0].shape[1])
+
     def low_rank(self, x_TK: Floats, pair: int, expert: int) -> Floats:
         """`scale (x A)` of the pair's matrices: 0 gate, 1 up, 2 down."""
         product: Floats = self.scale * (x_TK @ self.matrices[2 * pair][expert].T)
@@ -85,12 +90,16 @@ class SavedMoe:
     @property
     def lora_rank(self) -> int:
         """Rank of the LoRA; 0 without one."""
-        return 0 if self.lora is None else self.lora.matrices[0].shape[1]
+        return 0 if self.lora is None else self.lora.rank
 
     def chosen(self) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Each expert that has tokens, with its tokens and their places among the choices."""
         experts = np.unique(self.ids[self.ids >= 0])
-        return [(int(expert), *np.nonzero(self.ids == expert)) for expert in experts]
+        found = []
+        for expert in experts:
+            tokens, places = np.nonzero(self.ids == expert)
+            found.append((int(expert), tokens, places))
+        return found
 
 
 @dataclass(frozen=True)
@@ -145,10 +154,12 @@ def _checked_lora(lora: Any, experts: Any, scale: float, dropout: float, seed: i
     check(0 <= seed < 1 << 64, f"seed: must be at least 0 and below 2^64, got {seed}")
     if lora is None:
         return None
-    return _Lora(_lora_matrices(lora, experts, False), scale, dropout, seed)
+    return _Lora(_lora_matrices(lora, experts, None), scale, dropout, seed)
 
 
-def _lora_matrices(lora: Any, experts: Any, writable: bool) -> tuple[Floats, ...]:
+def _lora_matrices(lora: Any, experts: Any, gradients_of: _Lora | None) -> tuple[Floats, ...]:
+    """Six matrices, to be written if they are the gradients of others."""
+    writable = gradients_of is not None
     prefix = "grad_lora." if writable else "lora."
     check(len(lora) == 6, f"{prefix[:-1]}: has {len(lora)} matrices, must have 6")
     f, m = experts.intermediate, experts.hidden
@@ -158,6 +169,8 @@ def _lora_matrices(lora: Any, experts: Any, writable: bool) -> tuple[Floats, ...
     ]
     rank = arrays[0].shape[1]
     check(rank >= 1, f"{prefix}{LORA_NAMES[0]}: its rank must be at least 1, is {rank}")
+    if gradients_of is not None:
+        check_size(arrays[0], prefix + LORA_NAMES[0], 1, gradients_of.rank, "lora's rank")
     shapes = ((rank, m), (f, rank), (rank, m), (f, rank), (rank, f), (m, rank))
     for array, name, shape in zip(arrays, LORA_NAMES, shapes, strict=True):
         check_size(array, prefix + name, 0, experts.num_experts, "one matrix per expert")
@@ -203,6 +216,8 @@ def moe_saving(
     check(bool(np.isfinite(routing[ids >= 0]).all()), "routing_TK: a weight is not finite")
     check_apart("out_TM", out, x_TM=x, expert_ids_TK=ids, routing_TK=routing)
     checked = _checked_lora(lora, experts, lora_scale, dropout, seed)
+    for name, matrix in zip(LORA_NAMES, checked.matrices if checked else (), strict=False):
+        check_apart("out_TM", out, **{f"lora.{name}": matrix})
     saved = SavedMoe(
         x.copy(), experts, ids.copy(), routing.copy(), checked, (alpha, limit, up_offset), recompute
     )
@@ -253,9 +268,7 @@ def moe_backward(
         (grad_lora is None) == (lora is None),
         "grad_lora: must be given where the forward pass had a lora, and only there",
     )
-    grads = () if grad_lora is None else _lora_matrices(grad_lora, experts, True)
-    if lora is not None and grads[0].shape != lora.matrices[0].shape:
-        check_size(grads[0], "grad_lora.gate_a_ERM", 1, lora.matrices[0].shape[1], "lora's rank")
+    grads = () if grad_lora is None else _lora_matrices(grad_lora, experts, lora)
     outputs = {"grad_x_TM": grad_x, "grad_routing_TK": grad_routing}
     outputs |= {f"grad_lora.{name}": grad for name, grad in zip(LORA_NAMES, grads, strict=False)}
     inputs: dict[str, Any] = {"grad_out_TM": grad_out}

@@ -59,7 +59,7 @@ def plan(
         bool,
         typer.Option(
             "--cluster",
-            help="Search the catalogue for the cheapest fleet that serves a trace, in the place of "
+            help="Search the catalogue for the best fleet that serves a trace, in the place of "
             "looking at one machine.",
             rich_help_panel=_FLEETS,
         ),
@@ -107,6 +107,15 @@ def plan(
             help="Share of the requests that are to keep all of them.", rich_help_panel=_FLEETS
         ),
     ] = 0.9,
+    optimize: Annotated[
+        str,
+        typer.Option(
+            metavar="AIM",
+            help="cost: the cheapest fleet; throughput: the one of --budget that serves most "
+            "requests in time; ttft: the one with the earliest first tokens.",
+            rich_help_panel=_FLEETS,
+        ),
+    ] = "cost",
     budget: Annotated[
         float | None,
         typer.Option(
@@ -129,7 +138,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="FILE.toml",
-            help="Write the cheapest fleet for `inlay simulate`.",
+            help="Write the first fleet for `inlay simulate`.",
             show_default=False,
             rich_help_panel=_FLEETS,
         ),
@@ -189,6 +198,7 @@ def plan(
                 until=until,
                 slo=slo,
                 attain=attain,
+                optimize=optimize,
                 budget=budget,
                 hardware=hardware,
                 save=save,
@@ -197,7 +207,13 @@ def plan(
             )
         )
         return
-    fleets = {"--trace": trace, "--slo": slo, "--budget": budget, "--hardware": hardware}
+    fleets: dict[str, object] = {
+        "--trace": trace,
+        "--slo": slo,
+        "--budget": budget,
+        "--hardware": hardware,
+    }
+    fleets |= {"--optimize": None if optimize == "cost" else optimize}
     for name, given in {**fleets, "--save": save, "--deployment": deployment}.items():
         if given is not None:
             raise ConfigError(f"{name} is of fleets: add --cluster")

@@ -17,12 +17,13 @@ from inlay.serve.plan.machine import find_machine
 from inlay.serve.plan.model import find_model
 from inlay.sim import transform
 from inlay.sim.formats import read
+from inlay.sim.planner.budget import AIMS, Aim, best_for
 from inlay.sim.planner.candidates import candidates_of, machines_of
 from inlay.sim.planner.demand import demand_of
 from inlay.sim.planner.files import deployment_toml, scenario_toml
 from inlay.sim.planner.fleet import Fleet, neighbours
 from inlay.sim.planner.record import as_dict
-from inlay.sim.planner.search import Search, rival_of, search
+from inlay.sim.planner.search import Search, mixes_of, rival_of, search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class FleetOptions:
     budget: float | None
     hardware: str | None
     attain: float
+    optimize: str
     save: str | None
     deployment: str | None
     as_json: bool
@@ -53,6 +55,7 @@ def plan_cluster(options: FleetOptions) -> None:
         raise ConfigError(f"--attain is {options.attain}: it must be above 0 and at most 1")
     if options.budget is not None and not options.budget > 0:
         raise ConfigError(f"--budget is {options.budget}: it must be above 0")
+    aim = _aim(options.optimize, options.budget)
     settings = read_settings()
     names = None if options.hardware is None else options.hardware.replace(" ", "").split(",")
     machines = machines_of(names, lambda name: find_machine(name, settings)[0])
@@ -71,6 +74,7 @@ def plan_cluster(options: FleetOptions) -> None:
         raise ResourceError(
             f"{model.name} fits nowhere: " + "; ".join(f"{on}: {why}" for on, why in unfit.items())
         )
+    mixes = mixes_of(candidates)
     console = Console()
     progress = Console(stderr=True, quiet=options.as_json)
     with progress.status("bounds") as status:
@@ -78,19 +82,32 @@ def plan_cluster(options: FleetOptions) -> None:
         def told(fleet: Fleet) -> None:
             status.update(f"simulating {fleet.name}, {fleet.price_usd:,.0f} USD")
 
-        found = search(
-            candidates,
-            demand,
-            trace,
-            attain=options.attain,
-            budget_usd=math.inf if options.budget is None else options.budget,
-            told=told,
-        )
+        budget_usd = math.inf if options.budget is None else options.budget
+        if aim is None:
+            found = search(
+                mixes,
+                demand,
+                trace,
+                attain=options.attain,
+                budget_usd=budget_usd,
+                told=told,
+            )
+        else:
+            found = best_for(
+                aim,
+                mixes,
+                demand,
+                trace,
+                attain=options.attain,
+                budget_usd=budget_usd,
+                told=told,
+            )
         near = neighbours(found.plans[0], trace, slo) if found.plans else []
-        rival = rival_of(found, trace, slo)
+        rival = rival_of(found, trace, slo) if aim is None else None
     record = {
         "model": model.name,
         "requests": len(trace),
+        "optimize": options.optimize,
         "does_not_fit": unfit,
         **as_dict(found, near, rival, options.attain),
     }
@@ -117,6 +134,17 @@ def _objectives(text: str) -> SloClass:
             raise ConfigError(f"--slo {text}: {part!r} is no objective: write ttft=5s,tbt=100ms")
         table[name.strip()] = value.strip()
     return read_table("--slo", table, SloClass, ready={"name": "default"})
+
+
+def _aim(optimize: str, budget: float | None) -> Aim | None:
+    """What is to be best of a budget; None: the price."""
+    if optimize == "cost":
+        return None
+    if optimize not in AIMS:
+        raise ConfigError(f"--optimize {optimize}: it is one of cost, {', '.join(AIMS)}")
+    if budget is None:
+        raise ConfigError(f"--optimize {optimize} is of what a budget buys: add --budget")
+    return AIMS[optimize]
 
 
 def _why_none(found: Search) -> str:

@@ -74,6 +74,7 @@ def simulate(
     is started. The exit code is 1 if a model does not fit.
     """
     import json
+    import math
     from dataclasses import replace
     from pathlib import Path
 
@@ -82,15 +83,15 @@ def simulate(
     from inlay.core.errors import ConfigError
     from inlay.core.settings import read_settings
     from inlay.core.units import parse_seconds
+    from inlay.serve.commands.trace_requests import parts_of
     from inlay.serve.plan.machine import find_machine
     from inlay.serve.plan.model import find_model
     from inlay.serve.simulate.report import print_figures, table_rows
-    from inlay.sim import transform
     from inlay.sim.figures import figures
-    from inlay.sim.formats import read
     from inlay.sim.report.drawing import find_drawing
     from inlay.sim.report.page import check_picture, write_page, write_picture
     from inlay.sim.report.run import Run
+    from inlay.sim.results import ResultsFile
     from inlay.sim.scenario_file import read_scenario
     from inlay.sim.simulation import Simulation
 
@@ -111,16 +112,17 @@ def simulate(
     }
     runs = []
     for file, one in asked.items():
-        requests = read(Path(trace).expanduser(), format=trace_format, block_tokens=one.page_tokens)
-        if until is not None:
-            requests = transform.cut(requests, 0.0, parse_seconds(until))
-        if lengths != 1:
-            requests = transform.scale_lengths(requests, lengths)
-        if rate != 1:
-            requests = transform.scale_rate(requests, rate)
         for name in policy or [one.policy]:
             own = one if name == one.policy else replace(one, policy=name, policy_options={})
-            results = Simulation(own).run(requests)
+            requests = parts_of(
+                Path(trace).expanduser(),
+                trace_format,
+                one.page_tokens,
+                until_s=math.inf if until is None else parse_seconds(until),
+                lengths=lengths,
+                rate=rate,
+            )
+            results = ResultsFile(Simulation(own).replay(requests))
             called = name if len(asked) == 1 else f"{Path(file).stem}, {name}"
             found = {"run": called, **figures(results, own, years=years)}
             runs.append(Run(name=called, scenario=own, results=results, figures=found))

@@ -10,6 +10,11 @@ from rich.text import Text
 Record = Mapping[str, Any]
 
 _MOST_LOST = 8
+_TITLES = {
+    "cost": "Cheapest fleets that keep the objectives of",
+    "throughput": "Fleets within the budget that keep the objectives at the highest rates, of",
+    "ttft": "Fleets within the budget with the earliest first tokens that keep the objectives of",
+}
 
 
 def print_fleets(console: Console, found: Record) -> None:
@@ -17,14 +22,15 @@ def print_fleets(console: Console, found: Record) -> None:
     plans = found["plans"]
     if plans:
         table = _table(
-            f"Cheapest fleets that keep the objectives of {found['attain']:.0%} (simulated)",
-            ("fleet", "GPUs", "USD", "kept", "TTFT p90", "TBT p90", "USD/M tokens"),
+            f"{_TITLES[found['optimize']]} {found['attain']:.0%} (simulated)",
+            ("fleet", "GPUs", "USD", "rate", "kept", "TTFT p90", "TBT p90", "USD/M tokens"),
         )
         for plan in plans:
             table.add_row(
                 plan["fleet"],
                 f"{plan['gpus']}",
                 f"{plan['price_usd']:,.0f}",
+                f"{plan['rate']:.2f} x",
                 f"{plan['kept']:.1%}",
                 _seconds(plan["ttft_s"]),
                 _seconds(plan["tbt_s"]),
@@ -34,16 +40,17 @@ def print_fleets(console: Console, found: Record) -> None:
         _print_single(console, plans, found["one_kind_at_its_price"])
     if found["neighbours"]:
         table = _table(
-            "The first one with one instance more or less",
-            ("fleet", "GPUs", "USD", "kept", "per GPU", "TTFT p90", "TBT p90"),
+            "The first one with one instance, or parts that hold blocks, more or less",
+            ("fleet", "GPUs", "TB", "USD", "kept", "which is", "TTFT p90", "TBT p90"),
         )
         for near in found["neighbours"]:
             table.add_row(
                 near["fleet"],
                 f"{near['more_gpus']:+d}",
+                f"{near['more_tb']:+.1f}",
                 f"{near['more_usd']:+,.0f}",
                 f"{near['kept']:.1%}",
-                f"{100 * near['more_kept'] / abs(near['more_gpus']):+.2f} points",
+                _each(near),
                 _seconds(near["ttft_s"]),
                 _seconds(near["tbt_s"]),
             )
@@ -87,6 +94,14 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold")
     return table
+
+
+def _each(near: Record) -> str:
+    """What a GPU is worth, or where these are as many, a TB."""
+    points = 100 * near["more_kept"]
+    if near["more_gpus"]:
+        return f"{points / abs(near['more_gpus']):+.2f} points per GPU"
+    return f"{points / abs(near['more_tb']):+.2f} points per TB"
 
 
 def _seconds(spread: Mapping[str, float] | None) -> str:

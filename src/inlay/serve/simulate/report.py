@@ -25,6 +25,7 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("duration", lambda run: _seconds(run["duration_s"])),
     ("tokens/s", lambda run: f"{run['tokens_per_s']:,.0f}"),
     ("prompt tokens cached", lambda run: f"{run['hit_ratio']:.1%}"),
+    ("from tiers", lambda run: _tiers(run["tiers"])),
     ("preemptions", lambda run: f"{run['preemptions']:,}"),
     ("sent", lambda run: format_bytes(run["sent_bytes"])),
     ("goodput", lambda run: f"{run['goodput_per_s']:.2f}/s"),
@@ -76,6 +77,16 @@ def table_rows(runs: Sequence[Figures]) -> list[list[str]]:
 def _all_of(runs: Sequence[Figures], key: str) -> list[str]:
     """Names that any of the runs has there, each once."""
     return list(dict.fromkeys(name for run in runs for name in run[key]))
+
+
+def _tiers(tiers: Mapping[str, Mapping[str, float]]) -> str:
+    """What was loaded of the prompts' tokens, from where something was."""
+    found = [
+        f"{name} {tier['hit_ratio']:.1%}"
+        for name, tier in tiers.items()
+        if name != "device" and tier["hit_tokens"]
+    ]
+    return ", ".join(found) or "-"
 
 
 def _seconds(value: float) -> str:

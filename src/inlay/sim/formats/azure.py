@@ -38,12 +38,19 @@ class AzureFormat(TraceFormat):
 
     is_header = recognises
 
-    def parse(self, lines: Sequence[bytes]) -> Trace:
+    def parse(self, lines: Sequence[bytes], *, more: bool) -> Trace:
         """See `TraceFormat`."""
         rows = parse_all(lines, _row)
         times = np.array([row[0] for row in rows], "datetime64[ns]")
         if self._start is None:
             self._start = times[0]
+        early = np.flatnonzero(times < self._start)
+        if len(early):
+            ahead_s = (self._start - times[early[0]]) / np.timedelta64(1, "s")
+            raise TraceError(
+                f"arrives {ahead_s:g} s before the first request: sort the requests by arrival",
+                int(early[0]),
+            )
         tokens = np.array([row[1:] for row in rows])
         inputs = np.maximum(tokens[:, 0], 1)  # what is less is refused by its own column
         starts = starts_of(blocks_of(inputs, self.block_tokens))

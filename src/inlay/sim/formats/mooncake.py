@@ -47,7 +47,7 @@ class MooncakeFormat(TraceFormat):
         """A JSON object with `hash_ids`."""
         return line.lstrip().startswith(b"{") and b'"hash_ids"' in line
 
-    def parse(self, lines: Sequence[bytes]) -> Trace:
+    def parse(self, lines: Sequence[bytes], *, more: bool) -> Trace:
         """See `TraceFormat`."""
         rows = parse_all(lines, self._decoder.decode)
         counts = [len(row.hash_ids) for row in rows]

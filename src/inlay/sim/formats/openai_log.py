@@ -83,8 +83,9 @@ class _Entry(msgspec.Struct):
 class OpenAiLogFormat(TraceFormat):
     """Reads them. Lines need not be sorted: a log has requests in the order of their ends.
 
-    Read in parts, a line may come too late by as much as a part holds. An answer without tokens
-    counts as one of one token: its prompt was computed.
+    Read in parts, the later half of what has been read waits for the lines behind it: a line may
+    come too late by half a part. An answer without tokens counts as one of one token: its prompt
+    was computed.
     """
 
     name: ClassVar[str] = "openai"
@@ -95,26 +96,29 @@ class OpenAiLogFormat(TraceFormat):
         self._sessions = _Sessions()
         self._run_bytes = 0
         self._start_s = self._ahead_s = -np.inf
+        self._waiting: list[_Entry] = []
 
     @staticmethod
     def recognises(line: bytes) -> bool:
         """A JSON object with messages or a prompt."""
         return line.lstrip().startswith(b"{") and (b'"messages"' in line or b'"prompt"' in line)
 
-    def parse(self, lines: Sequence[bytes]) -> Trace:
+    def parse(self, lines: Sequence[bytes], *, more: bool) -> Trace:
         """See `TraceFormat`."""
         given = parse_all(lines, self._entry)
-        order = sorted(range(len(given)), key=lambda place: given[place].time_s)
-        entries = [given[place] for place in order]
-        if entries[0].time_s < self._ahead_s:
-            late_s = self._ahead_s - entries[0].time_s
-            raise TraceError(
-                f"is {late_s} s earlier than requests of the part before: read larger parts",
-                order[0],
-            )
+        for place, entry in enumerate(given):
+            if entry.time_s < self._ahead_s:
+                raise TraceError(
+                    f"is {self._ahead_s - entry.time_s} s earlier than a request that has been "
+                    "passed on: read larger parts, or sort the lines by time",
+                    place,
+                )
+        entries = sorted(self._waiting + given, key=lambda entry: entry.time_s)
         if not self._run_bytes:
             self._run_bytes = self._mean_run_bytes(entries)
             self._start_s = entries[0].time_s
+        passed = -(-len(entries) // 2) if more else len(entries)
+        entries, self._waiting = entries[:passed], entries[passed:]
         self._ahead_s = entries[-1].time_s
         inputs = np.array([entry.usage.prompt_tokens for entry in entries])
         names = b"".join(name for entry in entries for name in self._chain(entry))
@@ -137,6 +141,8 @@ class OpenAiLogFormat(TraceFormat):
             raise TraceError("has no time: neither `time` nor `created` of the response")
         usage = response.usage or row.usage
         if isinstance(request.prompt, list) and usage:
+            if not request.prompt:
+                raise TraceError("its prompt must be at least 1 token id, got none")
             usage.prompt_tokens = len(request.prompt)
         if not usage:
             raise TraceError("has no `usage`, which says how many tokens there were")

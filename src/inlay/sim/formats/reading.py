@@ -4,7 +4,6 @@ import gzip
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import islice
 from pathlib import Path
 
 from inlay.core.errors import TraceError
@@ -12,6 +11,7 @@ from inlay.sim.formats.azure import AzureFormat
 from inlay.sim.formats.base import TraceFormat
 from inlay.sim.formats.mooncake import MooncakeFormat
 from inlay.sim.formats.openai_log import OpenAiLogFormat
+from inlay.sim.known_names import KnownNames
 from inlay.sim.trace import BLOCK_TOKENS, Trace, out_of_order
 
 FORMATS: dict[str, type[TraceFormat]] = {
@@ -20,6 +20,8 @@ FORMATS: dict[str, type[TraceFormat]] = {
 """By the names that `read` takes."""
 
 _GZIP = b"\x1f\x8b"
+_PART_BYTES = 1 << 24
+"""Of lines, after which a part ends though it may have more requests: texts may be long."""
 
 
 def read(file: str | Path, *, format: str = "auto", block_tokens: int = BLOCK_TOKENS) -> Trace:
@@ -44,38 +46,49 @@ def read(file: str | Path, *, format: str = "auto", block_tokens: int = BLOCK_TO
 
 def read_chunks(
     file: str | Path,
-    requests: int = 50_000,
+    requests: int = 20_000,
     *,
     format: str = "auto",
     block_tokens: int = BLOCK_TOKENS,
+    known: KnownNames | None = None,
 ) -> Iterator[Trace]:
-    """The trace in a file as consecutive parts, each of so many requests; arguments as of `read`.
+    """The trace in a file as consecutive parts; arguments as of `read`.
 
-    Memory holds one part at a time. Times and names of blocks go on from part to part. That a name
-    has one predecessor is checked within each part only.
+    Args:
+        requests: of a part, at most; fewer where 16 MiB of the file have less.
+        known: is told of each part. Without it, that a name has one predecessor is checked within
+            each part only.
+
+    Memory holds the lines of a part at a time. Times and names of blocks go on from part to part.
     """
     if requests < 1:
         raise TraceError(f"a chunk must have at least 1 request, got {requests}")
-    yield from _chunks(file, requests, format, block_tokens)
+    yield from _chunks(file, requests, format, block_tokens, known)
 
 
 def _chunks(
-    file: str | Path, requests: int | None, format: str, block_tokens: int
+    file: str | Path,
+    requests: int | None,
+    format: str,
+    block_tokens: int,
+    known: KnownNames | None = None,
 ) -> Iterator[Trace]:
     with _opened(Path(file)) as stream:
-        numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
+        lines = _Lines(file, stream)
         parser: TraceFormat | None = None
         ahead_s = 0.0
-        while part := _taken(file, numbered, requests):
+        while part := lines.take(requests):
             if parser is None:
                 parser = _format_of(file, part[0][1], format)(block_tokens)
                 del part[: parser.is_header(part[0][1])]
                 if not part:
                     continue
             try:
-                trace = parser.parse([line for _, line in part])
+                trace = parser.parse([line for _, line in part], more=lines.more)
                 if trace.arrival_s[0] < ahead_s:
                     raise TraceError(out_of_order(trace.arrival_s[0], ahead_s), 0)
+                if known is not None:
+                    known.add(trace)
             except TraceError as error:
                 if error.request is None:
                     raise TraceError(f"{file}: {error.reason}") from None
@@ -85,13 +98,36 @@ def _chunks(
             yield trace
 
 
-def _taken(
-    file: str | Path, numbered: Iterator[tuple[int, bytes]], requests: int | None
-) -> list[tuple[int, bytes]]:
-    try:
-        return list(islice(numbered, requests))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(f"{file} is a damaged gzip file: {error}") from None
+class _Lines:
+    """Lines of a file that are not empty, with their numbers."""
+
+    def __init__(self, file: str | Path, stream: Iterable[bytes]) -> None:
+        self._file = file
+        self._numbered = enumerate(stream, 1)
+        self._next = self._read()
+
+    @property
+    def more(self) -> bool:
+        """Whether there is another one."""
+        return self._next is not None
+
+    def take(self, most: int | None) -> list[tuple[int, bytes]]:
+        """The next ones: all of them, or `most`, or fewer that are long."""
+        taken: list[tuple[int, bytes]] = []
+        size = 0
+        while self._next is not None:
+            if most is not None and (len(taken) == most or size >= _PART_BYTES):
+                break
+            taken.append(self._next)
+            size += len(self._next[1])
+            self._next = self._read()
+        return taken
+
+    def _read(self) -> tuple[int, bytes] | None:
+        try:
+            return next((one for one in self._numbered if one[1].strip()), None)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise TraceError(f"{self._file} is a damaged gzip file: {error}") from None
 
 
 @contextmanager

@@ -4,7 +4,9 @@ A session begins with shared texts and an opening of its own. Each turn's prompt
 before, its answer, and something new: a user's words, or what a tool said.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,13 @@ from inlay.core.errors import ConfigError
 from inlay.sim.generators.distributions import LogNormal, draw_geometric, draw_zipf
 from inlay.sim.generators.text_tree import EMPTY, TextTree
 from inlay.sim.trace import BLOCK_TOKENS, Trace
-from inlay.sim.transform import merge
+from inlay.sim.transform import by_arrival, head, join, merge_parts
 
 Seed = int | np.random.SeedSequence
 
+_PART_REQUESTS = 1024
+"""Of a part that is drawn, at least about so many."""
+_MAX_NAMES = 2**62
 _WARM_UP = 5
 """Mean lengths of a session that pass before the trace begins: one in e^5 lasts longer."""
 
@@ -46,22 +51,50 @@ class SharedTexts:
         if not 0 <= self.exponent < np.inf:
             raise ConfigError(f"exponent must be 0 or more and finite, got {self.exponent}")
 
-    def draw(
-        self, random: np.random.Generator, tree: TextTree, before: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """For each of the texts `before`, that which goes on with chosen ones of these."""
-        tokens = self.tokens.draw_tokens(random, self.count)
-        for _ in range(self.chosen):
-            pick = draw_zipf(random, self.count, self.exponent, len(before))
-            pairs, member = np.unique((before + 1) * self.count + pick, return_inverse=True)
-            parents, picks = np.divmod(pairs, self.count)
-            before = tree.add(parents - 1, tokens[picks])[member]
-        return before
+
+class _DrawnTexts:
+    """Shared texts, each drawn once, and names of their blocks.
+
+    Which texts lie before a block gives its name: none is remembered, however many ways there are
+    to choose.
+
+    Attributes:
+        names: how many there are, from 0 on.
+    """
+
+    def __init__(
+        self, shared: Sequence[SharedTexts], random: np.random.Generator, block_tokens: int
+    ) -> None:
+        # Of each that is chosen: out of which, their tokens, its first name, and most of a text.
+        self._levels: list[tuple[SharedTexts, NDArray[np.int64], int, int]] = []
+        self.names, ways = 0, 1
+        for texts in shared:
+            tokens = texts.tokens.draw_tokens(random, texts.count)
+            most = int(tokens.max()) // block_tokens + 2
+            for _ in range(texts.chosen):
+                ways *= texts.count
+                self._levels.append((texts, tokens, self.names, most))
+                self.names += ways * most
+        if self.names >= _MAX_NAMES:
+            raise ConfigError(
+                f"shared texts can be chosen in {ways:.1e} ways, whose blocks have more names than "
+                f"there are: choose fewer of them one behind the other"
+            )
+
+    def add(self, random: np.random.Generator, tree: TextTree, many: int) -> NDArray[np.int64]:
+        """So many choices, as texts of a tree."""
+        text, way = np.full(many, EMPTY), np.zeros(many, np.int64)
+        for texts, tokens, first, most in self._levels:
+            pick = draw_zipf(random, texts.count, texts.exponent, many)
+            way = way * texts.count + pick
+            ways, one, member = np.unique(way, return_index=True, return_inverse=True)
+            text = tree.add(text[one], tokens[pick[one]], first + ways * most)[member]
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sessions:
-    """Draws a trace. Sessions begin as a Poisson process; the trace is cut out of its middle.
+    """Draws traces. Sessions begin as a Poisson process; some have begun before a trace does.
 
     Attributes:
         name: what the trace calls the group of its requests.
@@ -102,32 +135,50 @@ class Sessions:
 
         Cost: about 10 us per request.
         """
-        if requests < 1:
-            raise ConfigError(f"requests must be at least 1, got {requests}")
+        return _first(self.parts(seed, block_tokens=block_tokens), requests)
+
+    def parts(self, seed: Seed, *, block_tokens: int = BLOCK_TOKENS) -> Iterator[Trace]:
+        """A trace without an end, in parts of some thousand requests; `draw` has its beginning.
+
+        Memory holds the requests of sessions that have begun.
+        """
+        random = np.random.default_rng(seed)
+        shared = _DrawnTexts(self.shared, random, block_tokens)
         length_s = self.turns * (self.pause_s.mean + self.token_s * self.output.mean)
         warm_up_s = _WARM_UP * length_s
-        count = 16 + round((warm_up_s * self.rate + 1.2 * requests) / self.turns)
-        trace = self._drawn(seed, count, warm_up_s, block_tokens)
-        while len(trace) < requests:
-            count *= 2
-            trace = self._drawn(seed, count, warm_up_s, block_tokens)
-        return trace.select(np.arange(requests))
+        # As many as are under way at least: these are sorted once more with each part.
+        many = math.ceil(max(_PART_REQUESTS, self.rate * length_s) / self.turns)
+        now_s, session, names = 0.0, 0, shared.names
+        waiting: list[Trace] = []
+        while True:
+            tree = TextTree(block_tokens, names)
+            begin_s = now_s + np.cumsum(random.exponential(self.turns / self.rate, many))
+            now_s = float(begin_s[-1])
+            text = shared.add(random, tree, many)
+            asked = by_arrival([*waiting, self._asked(random, tree, text, begin_s, session)])
+            names, session = tree.names, session + many
+            past, due = np.searchsorted(asked.arrival_s, (warm_up_s, now_s))
+            waiting = [asked.select(np.arange(due, len(asked)))]
+            if past < due:
+                part = asked.select(np.arange(past, due))
+                yield replace(part, arrival_s=part.arrival_s - warm_up_s)
 
-    def _drawn(self, seed: Seed, sessions: int, warm_up_s: float, block_tokens: int) -> Trace:
-        """What so many sessions ask from `warm_up_s` on, until the last one of them begins."""
-        random = np.random.default_rng(seed)
-        begin_s = np.cumsum(random.exponential(self.turns / self.rate, sessions))
-        turns = draw_geometric(random, self.turns, sessions)
-        tree = TextTree()
-        text = np.full(sessions, EMPTY)
-        for shared in self.shared:
-            text = shared.draw(random, tree, text)
-        text = tree.add(text, self.opening.draw_tokens(random, sessions))
+    def _asked(
+        self,
+        random: np.random.Generator,
+        tree: TextTree,
+        text: NDArray[np.int64],
+        begin_s: NDArray[np.float64],
+        first: int,
+    ) -> Trace:
+        """All that some sessions ask; they have a number each from `first` on."""
+        turns = draw_geometric(random, self.turns, len(text))
+        text = tree.add(text, self.opening.draw_tokens(random, len(text)))
         if tree.tokens(text).min() > self.max_tokens:
             raise ConfigError(
                 f"{self.name}: no first prompt is within max_tokens ({self.max_tokens})"
             )
-        session, time_s = np.arange(sessions), begin_s
+        session, time_s = np.arange(len(text)), begin_s
         rows: list[tuple[NDArray[Any], ...]] = []
         for turn in range(1, int(turns.max()) + 1):
             kept = (turns[session] >= turn) & (tree.tokens(text) <= self.max_tokens)
@@ -139,14 +190,12 @@ class Sessions:
         session, time_s, text, output = (
             np.concatenate(column) for column in zip(*rows, strict=True)
         )
-        chosen = np.flatnonzero((time_s >= warm_up_s) & (time_s <= begin_s[-1]))
-        chosen = chosen[np.argsort(time_s[chosen], kind="stable")]
+        order = np.argsort(time_s, kind="stable")
         return tree.trace(
-            text[chosen],
-            arrival_s=time_s[chosen] - warm_up_s,
-            output_tokens=output[chosen],
-            session=session[chosen],
-            block_tokens=block_tokens,
+            text[order],
+            arrival_s=time_s[order],
+            output_tokens=output[order],
+            session=first + session[order],
             groups=(self.name,),
         )
 
@@ -155,26 +204,30 @@ class Sessions:
 class Mixture:
     """Several kinds of sessions at the same time, each with its rate and a group of its name."""
 
-    parts: tuple[Sessions, ...]
+    kinds: tuple[Sessions, ...]
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise ConfigError("a mixture must have at least one part")
+        if not self.kinds:
+            raise ConfigError("a mixture must have at least one kind of sessions")
 
     def draw(self, seed: Seed, requests: int, *, block_tokens: int = BLOCK_TOKENS) -> Trace:
         """As of `Sessions`."""
-        if requests < 1:
-            raise ConfigError(f"requests must be at least 1, got {requests}")
+        return _first(self.parts(seed, block_tokens=block_tokens), requests)
+
+    def parts(self, seed: Seed, *, block_tokens: int = BLOCK_TOKENS) -> Iterator[Trace]:
+        """As of `Sessions`."""
         own = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-        seeds = own.spawn(len(self.parts))
-        span_s = requests / sum(part.rate for part in self.parts)
-        while True:
-            span_s *= 1.1
-            traces = [
-                part.draw(one, 1 + round(part.rate * span_s), block_tokens=block_tokens)
-                for part, one in zip(self.parts, seeds, strict=True)
+        seeds = own.spawn(len(self.kinds))
+        return merge_parts(
+            [
+                part.parts(one, block_tokens=block_tokens)
+                for part, one in zip(self.kinds, seeds, strict=True)
             ]
-            merged = merge(traces)
-            # Behind the end of the first part that ends, its requests would be missing.
-            if np.searchsorted(merged.arrival_s, min(t.duration_s for t in traces)) >= requests:
-                return merged.select(np.arange(requests))
+        )
+
+
+def _first(parts: Iterator[Trace], requests: int) -> Trace:
+    """So many requests from the beginning of an endless trace."""
+    if requests < 1:
+        raise ConfigError(f"requests must be at least 1, got {requests}")
+    return join(list(head(parts, requests)))

@@ -48,7 +48,7 @@ def bound(candidate: Candidate, demand: Demand, attain: float) -> Bound:
     reason = _room(candidate, demand, attain)
     if not reason and candidate.role != "decode" and math.isfinite(demand.slo.ttft_s):
         reason = _too_slow(
-            _alone_R(candidate, demand), demand.slo.ttft_s, attain, "TTFT", "a prompt"
+            alone_R(candidate, demand), demand.slo.ttft_s, attain, "TTFT", "a prompt"
         )
     if not reason and candidate.role != "prefill" and math.isfinite(demand.gap_s):
         reason = _too_slow(_token_R(candidate, demand), demand.gap_s, attain, "TBT", "a token")
@@ -83,7 +83,7 @@ def _too_slow(
     )
 
 
-def _alone_R(candidate: Candidate, demand: Demand) -> NDArray[np.float64]:
+def alone_R(candidate: Candidate, demand: Demand) -> NDArray[np.float64]:
     """Seconds that each prompt takes on an instance that has nothing else to do, (R,)."""
     one = candidate.instance
     steps_R = np.ceil(demand.new_R / one.prefill_chunk)

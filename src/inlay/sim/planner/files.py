@@ -3,12 +3,15 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import Field, fields
 
 from inlay.cluster.policies import DEFAULT_POLICY
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
 from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.fleet import LINK_LATENCY_S, Fleet
+from inlay.sim.planner.memory import host_bytes, node_bytes
+from inlay.sim.tier_file import CacheTable, StoreTable
 
 _SHARING = ("tensor", "data", "pipeline")
 
@@ -29,6 +32,8 @@ def scenario_toml(fleet: Fleet, model: str, slo: SloClass, page_tokens: int) -> 
         lines.append(f"whole_experts = {json.dumps(across.whole_experts)}")
         lines.append(f"chunk_tokens = {one.design.chunk_tokens}")
         lines.append(f"max_running = {one.instance.max_running}")
+        lines += _table(f"instances.{group}.cache", fleet.mix.memory.cache(one))
+    lines += [] if fleet.store is None else _table("store", fleet.store)
     return "\n".join([*lines, *_common(slo)]) + "\n"
 
 
@@ -36,20 +41,23 @@ def deployment_toml(fleet: Fleet, model: str, slo: SloClass) -> str:
     """What `inlay up` takes, with addresses of machines that its user replaces.
 
     A group is what stands on one machine; where all of a fleet is one instance, or one machine has
-    it and each instance has a GPU, no address is needed.
+    it and each instance has a GPU, no address is needed. Where instances share memory, it is in
+    nodes of a store: one on each of their machines, and those that are bought.
 
     Raises:
         ConfigError: an instance is what Inlay's own engine is not: experts that are whole, or GPUs
             of several machines.
     """
-    for one in fleet.mix:
+    for one in fleet.mix.groups:
         if one.design.machines > 1 or one.gpus != one.design.parallelism.tensor:
             raise ConfigError(
                 f"--deployment: {one.name} is nothing that inlay up can start: its instances are "
                 "GPUs of one machine that share each layer"
             )
     groups = list(_standing(fleet))
-    alone = len(groups) == 1 and (fleet.counts == (1,) or fleet.mix[0].gpus == 1)
+    memory = fleet.mix.memory
+    one_gpu = fleet.mix.groups[0].gpus == 1
+    alone = len(groups) == 1 and not memory.nodes and (fleet.counts == (1,) or one_gpu)
     lines = [
         f"# {fleet.name}: {fleet.gpus} GPUs, {fleet.price_usd:,.0f} USD. Written by `inlay plan`.",
     ]
@@ -62,7 +70,7 @@ def deployment_toml(fleet: Fleet, model: str, slo: SloClass) -> str:
         devices = [f"cuda:{place * one.gpus}" for place in range(count)]
         lines.append(f"device = {json.dumps(devices)}")
         if not alone:
-            lines.append(f'host = "10.0.{number // 250}.{number % 250 + 1}"')
+            lines.append(f'host = "{_address(number)}"')
         lines += [
             "",
             f"[instances.{name}.engine]",
@@ -71,6 +79,18 @@ def deployment_toml(fleet: Fleet, model: str, slo: SloClass) -> str:
             f"scheduler.max_batch_tokens = {one.instance.max_batch_tokens}",
             f"scheduler.max_running = {one.instance.max_running}",
         ]
+        if (cache := memory.cache(one)).host is not None:
+            lines.append(f'cache.host = "{host_bytes(one)}B"')
+            if cache.disk is not None:
+                lines.append(f'cache.disk = "/var/cache/inlay/{name}:{cache.disk}"')
+    if fleet.store is not None:
+        sizes = [count * host_bytes(one) for _, one, count in groups] + [
+            node_bytes()
+        ] * memory.nodes
+        lines += [] if alone else ["", "[store]", f'host = "{_address(0)}"']
+        for number, size in enumerate(sizes):
+            lines += ["", f"[store.nodes.n{number}]", f'memory = "{size}B"']
+            lines += [] if alone else [f'host = "{_address(number)}"']
     return "\n".join([*lines, *_common(slo)]) + "\n"
 
 
@@ -82,6 +102,23 @@ def _standing(fleet: Fleet) -> Iterator[tuple[str, Candidate, int]]:
         for number in range(machines):
             name = group if machines == 1 else f"{group}_{number}"
             yield name, one, min(each, count - number * each)
+
+
+def _address(machine: int) -> str:
+    """That a user replaces."""
+    return f"10.0.{machine // 250}.{machine % 250 + 1}"
+
+
+def _table(name: str, table: CacheTable | StoreTable) -> list[str]:
+    """What a table says besides its defaults, if that is anything."""
+    given = [(one.name, getattr(table, one.name)) for one in fields(table) if _is_given(table, one)]
+    return ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in given)] * bool(
+        given
+    )
+
+
+def _is_given(table: CacheTable | StoreTable, one: Field[object]) -> bool:
+    return bool(getattr(table, one.name) != one.default)
 
 
 def _common(slo: SloClass) -> list[str]:

@@ -1,20 +1,39 @@
 """Instances that would be bought together, and what a simulation of them comes to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inlay.cluster.slo import SloClass
+from inlay.sim.capacity import tiers, token_bytes
 from inlay.sim.figures import figures
 from inlay.sim.planner.candidates import Candidate
+from inlay.sim.planner.memory import Memory
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.simulation import Simulation
+from inlay.sim.tier_file import StoreTable
 from inlay.sim.trace import Trace
-
-Mix = tuple[Candidate, ...]
-"""One candidate for both phases, or one for prefill and one for decode."""
+from inlay.sim.transform import scale_rate
 
 LINK_LATENCY_S = 1e-3
 _GROUPS = {"prefill": "prefill", "decode": "decode", "both": "all"}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What a fleet is made of, in any numbers.
+
+    Attributes:
+        groups: one candidate for both phases, or one for prefill and one for decode.
+        memory: behind its GPUs.
+    """
+
+    groups: tuple[Candidate, ...]
+    memory: Memory = Memory()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether all its GPUs are of one kind."""
+        return len({one.hardware for one in self.groups}) == 1
 
 
 @dataclass(frozen=True)
@@ -31,33 +50,53 @@ class Fleet:
     @property
     def price_usd(self) -> float:
         """Of all of it."""
-        return sum(count * one.price_usd for one, count in zip(self.mix, self.counts, strict=True))
+        instances = sum(count * one.price_usd for one, count in self._each)
+        return instances + self.mix.memory.price_usd(self.hosts)
+
+    @property
+    def hosts(self) -> float:
+        """Machines with GPUs; a part of one counts as such."""
+        return sum(count * one.design.hosts for one, count in self._each)
 
     @property
     def gpus(self) -> int:
         """In all."""
-        return sum(count * one.gpus for one, count in zip(self.mix, self.counts, strict=True))
+        return sum(count * one.gpus for one, count in self._each)
+
+    @property
+    def cache_tb(self) -> float:
+        """10^12 bytes of memory and disks that are bought for blocks."""
+        return self.mix.memory.bought_tb(self.hosts)
+
+    @property
+    def store(self) -> StoreTable | None:
+        """That its instances share."""
+        return self.mix.memory.store(dict(self._each))
 
     @property
     def groups(self) -> dict[str, tuple[Candidate, int]]:
         """Candidates and their counts by the names that files have for them."""
-        return {
-            _GROUPS[one.role]: (one, count)
-            for one, count in zip(self.mix, self.counts, strict=True)
-        }
+        return {_GROUPS[one.role]: (one, count) for one, count in self._each}
 
     @property
     def name(self) -> str:
         """For people."""
-        return " + ".join(
-            f"{count} x {group} on {one.name}" for group, (one, count) in self.groups.items()
-        )
+        parts = [f"{count} x {group} on {one.name}" for group, (one, count) in self.groups.items()]
+        return " + ".join([*parts, self.mix.memory.name] if self.mix.memory.name else parts)
+
+    @property
+    def _each(self) -> tuple[tuple[Candidate, int], ...]:
+        return tuple(zip(self.mix.groups, self.counts, strict=True))
 
     def more(self, place: int, count: int) -> "Fleet":
         """With so many more of one of its candidates."""
         counts = list(self.counts)
         counts[place] += count
         return Fleet(self.mix, tuple(counts))
+
+    def with_memory(self, memory: Memory) -> "Fleet":
+        """With another memory behind its GPUs."""
+        return Fleet(replace(self.mix, memory=memory), self.counts)
 
     def within(self, price_usd: float) -> "Fleet":
         """Without as many of the group with most instances as the price asks for; one of each group
@@ -69,9 +108,13 @@ class Fleet:
 
     def scenario(self, slo: SloClass) -> Scenario:
         """What a simulation of it takes."""
+        memory, store = self.mix.memory, self.store
+        one_token = token_bytes(self.mix.groups[0].design)
         kinds = tuple(
             Kind(
-                instance=one.instance,
+                instance=replace(
+                    one.instance, **memory.cache(one).tiers(one_token, tiers(one.design))
+                ),
                 role=one.role,
                 count=count,
                 name=group,
@@ -81,7 +124,12 @@ class Fleet:
             )
             for group, (one, count) in self.groups.items()
         )
-        return Scenario(kinds=kinds, slo=slo, link_latency_s=LINK_LATENCY_S)
+        return Scenario(
+            kinds=kinds,
+            slo=slo,
+            link_latency_s=LINK_LATENCY_S,
+            store=None if store is None else store.tier(one_token),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,28 +137,31 @@ class Attempt:
     """A fleet that was simulated.
 
     Attributes:
+        rate: of requests, times the trace's own.
         kept: share of the requests that kept all objectives.
         ttft_kept, tbt_kept: that kept the first, and those of gaps.
         figures: of `sim.figures`.
     """
 
     fleet: Fleet
+    rate: float
     kept: float
     ttft_kept: float
     tbt_kept: float
     figures: Mapping[str, object]
 
 
-def simulate(fleet: Fleet, trace: Trace, slo: SloClass) -> Attempt:
-    """Replay a trace on a fleet.
+def simulate(fleet: Fleet, trace: Trace, slo: SloClass, rate: float = 1.0) -> Attempt:
+    """Replay a trace on a fleet, so many times as fast.
 
     Cost: that of a simulation, seconds for ten thousand requests.
     """
     scenario = fleet.scenario(slo)
-    results = Simulation(scenario).run(trace)
+    results = Simulation(scenario).run(trace if rate == 1.0 else scale_rate(trace, rate))
     gaps = results.finished & (results.tbt_s <= slo.tbt_s) & (results.longest_gap_s <= slo.itl_s)
     return Attempt(
         fleet=fleet,
+        rate=rate,
         kept=float(results.meets(slo).mean()),
         ttft_kept=float((results.finished & (results.ttft_s <= slo.ttft_s)).mean()),
         tbt_kept=float(gaps.mean()),
@@ -119,14 +170,19 @@ def simulate(fleet: Fleet, trace: Trace, slo: SloClass) -> Attempt:
 
 
 def neighbours(best: Attempt, trace: Trace, slo: SloClass) -> list[Attempt]:
-    """What one instance more, and one less, of each group would come to.
+    """What one instance more, and one less, of each group would come to, at the same rate; and one
+    node, or a disk in each host, more and less.
 
-    Cost: a simulation of each, four at most.
+    Cost: a simulation of each, six at most.
     """
-    fleet = best.fleet
-    return [
-        simulate(fleet.more(place, change), trace, slo)
+    fleet, memory = best.fleet, best.fleet.mix.memory
+    near = [
+        fleet.more(place, change)
         for place, count in enumerate(fleet.counts)
         for change in (1, -1)
         if count + change >= 1
     ]
+    near.append(fleet.with_memory(memory.more(1)))
+    if memory.nodes or memory.disks:
+        near.append(fleet.with_memory(memory.more(-1)))
+    return [simulate(one, trace, slo, best.rate) for one in near]

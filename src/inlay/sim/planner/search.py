@@ -10,7 +10,7 @@ hold each other up, and so a plan is tried with fewer before it is one.
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from inlay.cluster.slo import SloClass
@@ -18,6 +18,7 @@ from inlay.sim.planner.bounds import Bound, bound
 from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
+from inlay.sim.planner.memory import MEMORIES, Memory
 from inlay.sim.trace import Trace
 
 _STEP = 12  # a group of so many grows by one at a time, larger ones by this share
@@ -55,21 +56,23 @@ class Search:
 
 
 class _Counts:
-    """How many of each candidate are still thought enough."""
+    """How many of each candidate are still thought enough, with each memory behind them."""
 
-    def __init__(self, bounds: dict[Candidate, Bound]) -> None:
+    def __init__(self, bounds: dict[Candidate, Bound], mixes: Sequence[Mix]) -> None:
         self._bounds = bounds
-        self._least = {one: found.least for one, found in bounds.items()}
+        least = {one: found.least for one, found in bounds.items()}
+        self._least = {memory: dict(least) for memory in {mix.memory for mix in mixes}}
 
     def fleet(self, mix: Mix, own: dict[Candidate, int]) -> Fleet:
-        return Fleet(mix, tuple(max(self._least[one], own.get(one, 0)) for one in mix))
+        least = self._least[mix.memory]
+        return Fleet(mix, tuple(max(least[one], own.get(one, 0)) for one in mix.groups))
 
     def given_up(self, fleet: Fleet) -> Candidate | None:
         """The group that has grown far beyond what its bounds ask for."""
         return next(
             (
                 one
-                for one, count in zip(fleet.mix, fleet.counts, strict=True)
+                for one, count in zip(fleet.mix.groups, fleet.counts, strict=True)
                 if count > _GIVEN_UP * (self._bounds[one].least + 1)
             ),
             None,
@@ -78,11 +81,14 @@ class _Counts:
     def bound(self, one: Candidate) -> int:
         return self._bounds[one].least
 
-    def enough(self, one: Candidate, count: int) -> None:
-        self._least[one] = min(self._least[one], count)
+    def enough(self, one: Candidate, count: int, memory: Memory) -> None:
+        least = self._least[memory]
+        least[one] = min(least[one], count)
 
-    def not_enough(self, one: Candidate, count: int) -> None:
-        self._least[one] = max(self._least[one], grown(count))
+    def not_enough(self, one: Candidate, count: int, memory: Memory) -> None:
+        for other, least in self._least.items():
+            if one.role == "decode" or memory.has_no_less(other):  # gaps have no other reason
+                least[one] = max(least[one], grown(count))
 
 
 def grown(count: int) -> int:
@@ -91,7 +97,7 @@ def grown(count: int) -> int:
 
 
 def search(
-    candidates: list[Candidate],
+    mixes: Sequence[Mix],
     demand: Demand,
     trace: Trace,
     *,
@@ -103,6 +109,7 @@ def search(
     """Find the cheapest fleets, and one whose GPUs are all alike to compare with.
 
     Args:
+        mixes: of what fleets may be made; see `mixes_of`.
         attain: share of the requests that are to keep all objectives.
         most: how many plans; one more where none of them has a single kind of hardware.
         told: of each fleet before it is simulated.
@@ -110,13 +117,10 @@ def search(
     Cost: tens of simulations.
     """
     found = Search()
-    bounds = {one: bound(one, demand, attain) for one in candidates}
-    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
-    usable = {one: limit for one, limit in bounds.items() if not limit.reason}
-    counts = _Counts(usable)
+    mixes, usable = usable_of(mixes, demand, attain, found)
+    counts = _Counts(usable, mixes)
     own: dict[Mix, dict[Candidate, int]] = {}
     last: dict[Mix, Attempt] = {}
-    mixes = list(_mixes(list(usable)))
     queue = [(counts.fleet(mix, {}).price_usd, number) for number, mix in enumerate(mixes)]
     heapq.heapify(queue)
     while queue:
@@ -129,13 +133,13 @@ def search(
             continue
         over = counts.given_up(fleet)
         if over is not None:
-            why = f"more {over.role} instances do not help{_missed(last.get(mix), attain)}"
+            why = f"more {over.role} instances do not help{missed(last.get(mix), attain)}"
         elif price > budget_usd:
             why = (
-                f"above the budget by {price - budget_usd:,.0f} USD{_missed(last.get(mix), attain)}"
+                f"above the budget by {price - budget_usd:,.0f} USD{missed(last.get(mix), attain)}"
             )
         elif not _wanted(mix, found.plans, most):
-            why = f"costs more{_missed(last.get(mix), attain)}"
+            why = f"costs more{missed(last.get(mix), attain)}"
         else:
             told(fleet)
             attempt = last[mix] = simulate(fleet, trace, demand.slo)
@@ -143,11 +147,11 @@ def search(
             if attempt.kept >= attain:
                 found.plans.append(_trimmed(attempt, counts, trace, demand.slo, attain, found))
                 continue
-            place, shared = _to_blame(attempt, attain)
+            place, shared = to_blame(attempt, attain)
             if shared:
-                counts.not_enough(mix[place], fleet.counts[place])
+                counts.not_enough(mix.groups[place], fleet.counts[place], mix.memory)
             else:
-                mine[mix[place]] = grown(fleet.counts[place])
+                mine[mix.groups[place]] = grown(fleet.counts[place])
             heapq.heappush(queue, (counts.fleet(mix, mine).price_usd, number))
             continue
         found.losses.append(Loss(fleet=fleet, reason=why))
@@ -160,28 +164,35 @@ def _trimmed(
 ) -> Attempt:
     """A plan without what it does not need: another mix may have had late tokens for a reason of
     its own."""
-    for place, one in enumerate(attempt.fleet.mix):
+    for place, one in enumerate(attempt.fleet.mix.groups):
         while attempt.fleet.counts[place] > counts.bound(one):
             less = simulate(attempt.fleet.more(place, -1), trace, slo)
             found.attempts.append(less)
             if less.kept < attain:
                 break
             attempt = less
-            counts.enough(one, attempt.fleet.counts[place])
+            counts.enough(one, attempt.fleet.counts[place], attempt.fleet.mix.memory)
     return attempt
 
 
-def _mixes(candidates: list[Candidate]) -> Iterator[Mix]:
-    for one in candidates:
-        if one.role == "both":
-            yield (one,)
-        elif one.role == "prefill":
-            yield from ((one, other) for other in candidates if other.role == "decode")
+def usable_of(
+    mixes: Sequence[Mix], demand: Demand, attain: float, found: Search
+) -> tuple[list[Mix], dict[Candidate, Bound]]:
+    """Mixes of candidates that some number of may be enough, and their bounds; `found` has why
+    others are not."""
+    candidates = dict.fromkeys(one for mix in mixes for one in mix.groups)
+    bounds = {one: bound(one, demand, attain) for one in candidates}
+    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
+    left = [mix for mix in mixes if not found.unfit.keys() & set(mix.groups)]
+    return left, {one: limit for one, limit in bounds.items() if not limit.reason}
 
 
-def is_single(mix: Mix) -> bool:
-    """Whether all its GPUs are of one kind."""
-    return len({one.hardware for one in mix}) == 1
+def mixes_of(candidates: list[Candidate], memories: Sequence[Memory] = MEMORIES) -> list[Mix]:
+    """All that a fleet may be made of."""
+    groups: list[tuple[Candidate, ...]] = [(one,) for one in candidates if one.role == "both"]
+    decodes = [one for one in candidates if one.role == "decode"]
+    groups += [(one, other) for one in candidates if one.role == "prefill" for other in decodes]
+    return [Mix(group, memory) for group in groups for memory in memories]
 
 
 def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
@@ -189,8 +200,8 @@ def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
 
     None where the cheapest plan is such a one, or there is none. Cost: a simulation.
     """
-    singles = [plan.fleet for plan in found.plans if is_single(plan.fleet.mix)]
-    if not singles or is_single(found.plans[0].fleet.mix):
+    singles = [plan.fleet for plan in found.plans if plan.fleet.mix.is_single]
+    if not singles or found.plans[0].fleet.mix.is_single:
         return None
     return simulate(singles[0].within(found.plans[0].fleet.price_usd), trace, slo)
 
@@ -198,12 +209,12 @@ def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
 def _wanted(mix: Mix, plans: list[Attempt], most: int) -> bool:
     if len(plans) < most:
         return True
-    return is_single(mix) and not any(is_single(plan.fleet.mix) for plan in plans)
+    return mix.is_single and not any(plan.fleet.mix.is_single for plan in plans)
 
 
-def _to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
+def to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
     """Which group of a fleet needs more, and whether that holds in each mix."""
-    if len(attempt.fleet.mix) == 1:
+    if len(attempt.fleet.counts) == 1:
         return 0, True
     if attempt.tbt_kept < attain:
         return 1, True
@@ -212,7 +223,7 @@ def _to_blame(attempt: Attempt, attain: float) -> tuple[int, bool]:
     return int(attempt.tbt_kept < attempt.ttft_kept), False
 
 
-def _missed(attempt: Attempt | None, attain: float) -> str:
+def missed(attempt: Attempt | None, attain: float) -> str:
     """What the last simulation of a mix has kept."""
     if attempt is None:
         return ""

@@ -26,7 +26,7 @@ CONFIG: Spec = {
 
 
 def charts(runs: Sequence[Run]) -> list[Spec]:
-    """What is worth a plot; one of refusals only where there are some.
+    """What is worth a plot; of tiers and of refusals only where there are some.
 
     In a page curves can be moved and enlarged, points say their values, and runs of the legend that
     are clicked stand out.
@@ -48,6 +48,11 @@ def charts(runs: Sequence[Run]) -> list[Spec]:
         _over_time("Prompt tokens that were not computed", names, rows.hits(runs), "share"),
         _bars("Time in which instances worked", names, rows.busy(runs), "group", "share"),
     ]
+    loaded = rows.tiers(runs)
+    if any(row["share"] for row in loaded if row["tier"] != "device"):
+        made.append(
+            _bars("Where prompt tokens were found", names, loaded, "tier", "share", "tokens")
+        )
     if refusals := rows.refused(runs):
         made.append(_bars("Refused requests", names, refusals, "reason", "requests"))
     return made
@@ -113,13 +118,15 @@ def _over_time(title: str, names: list[str], data: rows.Rows, what: str) -> Spec
     return plot
 
 
-def _bars(title: str, names: list[str], data: rows.Rows, by: str, what: str) -> Spec:
+def _bars(
+    title: str, names: list[str], data: rows.Rows, by: str, what: str, of: str = "the time"
+) -> Spec:
     plot = _plot(
         title,
         data,
         {"type": "bar"},
         names,
-        x=_axis(what, what.replace("share", "share of the time")),
+        x=_axis(what, what.replace("share", f"share of {of}")),
         y={"field": by, "type": "nominal", "title": None, "axis": {"labelLimit": 220}},
     )
     plot["encoding"]["yOffset"] = {"field": "run", "type": "nominal", "scale": {"domain": names}}

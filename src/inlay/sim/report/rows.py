@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inlay.sim.figures import attainment
 from inlay.sim.report.run import Run
-from inlay.sim.results import Floats, Results
+from inlay.sim.results import Floats, Results, ResultsFile
 
 Rows = list[dict[str, Any]]
 
@@ -24,12 +24,12 @@ _BINS = 40
 """Of a distribution, and of what is summed over a time."""
 
 
-def times(results: Results, objective: str) -> Floats:
+def times(part: Results, objective: str) -> Floats:
     """`ttft_s` or `tbt_s` of the requests that have one: no refused one, no gap of one token."""
-    has_R = results.finished
+    has_R = part.finished
     if objective == "tbt_s":
-        has_R = has_R & (results.output_tokens > 1)
-    found: Floats = getattr(results, objective)[has_R]
+        has_R = has_R & (part.output_tokens > 1)
+    found: Floats = getattr(part, objective)[has_R]
     return found
 
 
@@ -38,9 +38,11 @@ def distribution(runs: Sequence[Run], objective: str) -> Rows:
     edges = _ladder(runs, objective, _BINS + 1)
     rows = []
     for run in runs:
-        found = times(run.results, objective)
-        counts, _ = np.histogram(np.clip(found, edges[0], edges[-1]), edges)
-        shares = counts / max(1, len(found))
+        counts = np.zeros(_BINS, np.int64)
+        for part in run.results.parts():
+            found = times(part, objective)
+            counts += np.histogram(np.clip(found, edges[0], edges[-1]), edges)[0]
+        shares = counts / max(1, counts.sum())
         rows += _rows(run, seconds=np.sqrt(edges[:-1] * edges[1:]), share=shares)
     return rows
 
@@ -73,13 +75,14 @@ def load(runs: Sequence[Run]) -> Rows:
     """Requests that wait for a first token, and those that have one and go on, over time."""
     rows = []
     for run in runs:
-        results = run.results
-        done_R = results.finished
-        at = np.linspace(0.0, _end_s(results), POINTS)
-        arrived, first, ended = (
-            np.searchsorted(np.sort(times_R[done_R]), at, side="right")
-            for times_R in (results.arrival_s, results.first_s, results.end_s)
-        )
+        at = np.linspace(0.0, _end_s(run.results), POINTS)
+        counts = np.zeros((3, POINTS), np.int64)
+        for part in run.results.parts():
+            for count, times_R in zip(
+                counts, (part.arrival_s, part.first_s, part.end_s), strict=True
+            ):
+                count += np.searchsorted(np.sort(times_R[part.finished]), at, side="right")
+        arrived, first, ended = counts
         for phase, count in (("before the first token", arrived - first), ("after", first - ended)):
             rows += _rows(run, seconds=at, requests=count, phase=phase)
     return rows
@@ -89,16 +92,24 @@ def hits(runs: Sequence[Run]) -> Rows:
     """The share of prompt tokens that were not computed, by when requests arrived."""
     rows = []
     for run in runs:
-        results = run.results
-        done_R = results.finished
-        edges = np.linspace(0.0, _end_s(results), _BINS + 1)
-        cached, asked = (
-            np.histogram(results.arrival_s[done_R], edges, weights=tokens_R[done_R])[0]
-            for tokens_R in (results.cached_tokens, results.input_tokens)
-        )
+        edges = np.linspace(0.0, _end_s(run.results), _BINS + 1)
+        cached, asked = np.zeros((2, _BINS))
+        for part in run.results.parts():
+            arrival_R = part.arrival_s[part.finished]
+            for count, tokens_R in ((cached, part.cached_tokens), (asked, part.input_tokens)):
+                count += np.histogram(arrival_R, edges, weights=tokens_R[part.finished])[0]
         some = asked > 0
         rows += _rows(run, seconds=edges[:-1][some], share=cached[some] / asked[some])
     return rows
+
+
+def tiers(runs: Sequence[Run]) -> Rows:
+    """The share of prompt tokens that each tier had, the device among them."""
+    return [
+        {"run": run.name, "tier": name, "share": tier["hit_ratio"]}
+        for run in runs
+        for name, tier in run.figures["tiers"].items()
+    ]
 
 
 def busy(runs: Sequence[Run]) -> Rows:
@@ -125,15 +136,23 @@ def _short(reason: str) -> str:
 
 def _ladder(runs: Sequence[Run], objective: str, points: int) -> Floats:
     """Times from the least of all runs to the greatest, in equal ratios."""
-    found = np.concatenate([times(run.results, objective) for run in runs])
-    found = found[found > 0]
-    low, high = (found.min(), found.max()) if len(found) else (0.01, 1.0)
+    low, high = np.inf, 0.0
+    for run in runs:
+        for part in run.results.parts():
+            found = times(part, objective)
+            low = min(low, found[found > 0].min(initial=np.inf))
+            high = max(high, found.max(initial=0.0))
+    if not high:
+        low, high = 0.01, 1.0
     ladder: NDArray[np.float64] = np.geomspace(low, max(high, low * 1.01), points)
     return ladder
 
 
-def _end_s(results: Results) -> float:
-    return float(np.nanmax(results.end_s, initial=results.arrival_s.max(initial=1e-3)))
+def _end_s(results: Results | ResultsFile) -> float:
+    return max(
+        float(np.nanmax(part.end_s, initial=part.arrival_s.max(initial=1e-3)))
+        for part in results.parts()
+    )
 
 
 def _rows(run: Run, *, phase: str | None = None, **columns: NDArray[Any]) -> Rows:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inlay.sim.results import Results
+from inlay.sim.results import Results, ResultsFile
 from inlay.sim.scenario import Scenario
 
 
@@ -21,5 +21,5 @@ class Run:
 
     name: str
     scenario: Scenario
-    results: Results
+    results: Results | ResultsFile
     figures: Mapping[str, Any]

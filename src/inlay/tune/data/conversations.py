@@ -163,6 +163,7 @@ def _chat(record: Record, source: Source) -> _Read:
                 f"{where}: {tags['role_tag']} is {said!r}: must be one of {', '.join(roles)}"
             )
         messages.append(_chat_message(role, item, tags["content_tag"], where))
+    _number_calls(messages)
     if messages[0]["role"] != "system":
         messages = _system(_text(record, columns, "system", optional=True)) + messages
     elif not messages[0]["content"]:
@@ -211,6 +212,19 @@ def _calls(content: str, calls: Any, where: str) -> Message:
             {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
         )
     return {"role": "assistant", "content": content, "tool_calls": found}
+
+
+def _number_calls(messages: Sequence[Message]) -> None:
+    """Give calls and their results common ids, of the form that all templates take."""
+    waiting: list[str] = []
+    count = 0
+    for message in messages:
+        if message["role"] == "tool" and waiting:
+            message["tool_call_id"] = waiting.pop(0)
+        for call in message.get("tool_calls", ()):
+            call["id"] = f"call{count:05d}"
+            waiting.append(call["id"])
+            count += 1
 
 
 def _tools(record: Record, columns: Mapping[str, str]) -> list[Mapping[str, Any]]:

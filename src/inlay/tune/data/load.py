@@ -148,7 +148,7 @@ def template_notes(config: TuneConfig, writer: Writer, text: Text) -> list[str]:
     except (DataError, RequestError):
         return []
     written, expected = (
-        text.decode(one.dataset[0].input_ids_N, skip_special_tokens=False) for one in whole
+        text.decode(one.dataset[0].input_ids_N.tolist(), skip_special_tokens=False) for one in whole
     )
     if written.strip() == expected.strip():
         return []

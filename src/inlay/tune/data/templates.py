@@ -9,7 +9,7 @@ Source: the names and what they write are LLaMA-Factory's.
 """
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inlay.core.errors import ConfigError
 
@@ -44,22 +44,22 @@ class Template:
 
 _THINK = ("<think>\n", "\n</think>\n\n")
 
-_CHATML = {
-    "user": "<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
-    "assistant": "{content}<|im_end|>\n",
-    "system": "<|im_start|>system\n{content}<|im_end|>\n",
-}
-_GLM4 = {
-    "prefix": "[gMASK]<sop>",
-    "user": "<|user|>\n{content}<|assistant|>",
-    "assistant": "\n{content}",
-    "system": "<|system|>\n{content}",
-}
-_KIMI = {
-    "user": "<|im_user|>user<|im_middle|>{content}<|im_end|><|im_assistant|>assistant<|im_middle|>",
-    "assistant": "{content}<|im_end|>",
-    "system": "<|im_system|>system<|im_middle|>{content}<|im_end|>",
-}
+_CHATML = Template(
+    user="<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+    assistant="{content}<|im_end|>\n",
+    system="<|im_start|>system\n{content}<|im_end|>\n",
+)
+_GLM4 = Template(
+    prefix="[gMASK]<sop>",
+    user="<|user|>\n{content}<|assistant|>",
+    assistant="\n{content}",
+    system="<|system|>\n{content}",
+)
+_KIMI = Template(
+    user="<|im_user|>user<|im_middle|>{content}<|im_end|><|im_assistant|>assistant<|im_middle|>",
+    assistant="{content}<|im_end|>",
+    system="<|im_system|>system<|im_middle|>{content}<|im_end|>",
+)
 
 TEMPLATES: dict[str, Template] = {
     "default": Template(
@@ -74,7 +74,7 @@ TEMPLATES: dict[str, Template] = {
         default_system="Below is an instruction that describes a task. "
         "Write a response that appropriately completes the request.\n\n",
     ),
-    "chatml": Template(**_CHATML),
+    "chatml": _CHATML,
     "deepseek": Template(
         prefix=BOS, user="User: {content}\n\nAssistant:", system="{content}\n\n"
     ),
@@ -82,8 +82,8 @@ TEMPLATES: dict[str, Template] = {
     "deepseekr1": Template(
         prefix=BOS, user="<｜User｜>{content}<｜Assistant｜>", thought=_THINK
     ),
-    "glm4": Template(**_GLM4, eos_at_end=True),
-    "glm4_moe": Template(**_GLM4, eos_at_end=True, thought=_THINK),
+    "glm4": replace(_GLM4, eos_at_end=True),
+    "glm4_moe": replace(_GLM4, eos_at_end=True, thought=_THINK),
     "gpt_oss": Template(
         user="<|start|>user<|message|>{content}<|end|><|start|>assistant",
         assistant=CONTENT,
@@ -95,11 +95,11 @@ TEMPLATES: dict[str, Template] = {
             "<|end|><|start|>assistant<|channel|>final<|message|>",
         ),
     ),
-    "kimi_vl": Template(
-        **_KIMI, default_system="You are a helpful assistant", thought=("◁think▷", "◁/think▷")
+    "kimi_vl": replace(
+        _KIMI, default_system="You are a helpful assistant", thought=("◁think▷", "◁/think▷")
     ),
-    "moonlight": Template(
-        **_KIMI, default_system="You are a helpful assistant provided by Moonshot-AI."
+    "moonlight": replace(
+        _KIMI, default_system="You are a helpful assistant provided by Moonshot-AI."
     ),
     "llama2": Template(
         user="{bos}[INST] {content} [/INST]",
@@ -120,12 +120,12 @@ TEMPLATES: dict[str, Template] = {
         system="{content}\n\n",
         system_in_user=True,
     ),
-    "qwen": Template(
-        **_CHATML,
+    "qwen": replace(
+        _CHATML,
         default_system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
     ),
-    "qwen3": Template(**_CHATML, thought=_THINK),
-    "qwen3_nothink": Template(**_CHATML),
+    "qwen3": replace(_CHATML, thought=_THINK),
+    "qwen3_nothink": _CHATML,
 }  # fmt: skip
 
 # Templates of families that Inlay has no models of: a clearer message than a near name.

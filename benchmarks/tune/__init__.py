@@ -1,0 +1,1 @@
+"""What fine-tuning reaches, beside the machine's limits and other systems."""

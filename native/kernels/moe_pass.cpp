@@ -1,0 +1,267 @@
+#include "moe_pass.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "isa.h"
+
+namespace inlay::kernels {
+namespace {
+
+// Rows packed or gathered by one item.
+constexpr int64_t kRowsPerItem = 16;
+
+int64_t largest_matrix(const MoePass& pass) {
+  return std::max({pass.hidden, pass.weights.intermediate(), kPanel});
+}
+
+}  // namespace
+
+MoePass::MoePass(SavedMoe& saved_moe, ThreadPool::Session& of_pool)
+    : saved(saved_moe),
+      session(of_pool),
+      table(selected()),
+      weights(saved_moe.weights_),
+      pairs(saved_moe.pairs_),
+      format(training_format(weights.format())),
+      dtype(format == Format::kF32 ? DType::kF32 : DType::kBf16),
+      element(dtype == DType::kF32 ? 4 : 2),
+      hidden(weights.hidden()),
+      has_lora(saved_moe.lora_.rank > 0) {
+  for (int64_t s = 0; s < static_cast<int64_t>(weights.shards().size()); ++s) {
+    shard_at.push_back(wide);
+    for (int64_t first = 0; first < shard(s).width; first += kPanel, wide += kPanel)
+      columns.push_back({s, first, wide});
+  }
+  x_stride = value_row_bytes(bytes_of(round_up(hidden, 32)));
+  h_stride = value_row_bytes(bytes_of(wide));
+  pair_stride = value_row_bytes(bytes_of(2 * wide));
+  for (int64_t e = 0; e < weights.num_experts(); ++e) {
+    const int64_t begin = pairs.begin[static_cast<std::size_t>(e)];
+    const int64_t rows = pairs.begin[static_cast<std::size_t>(e) + 1] - begin;
+    if (rows == 0) continue;
+    const int64_t cuts = (rows + kMaxRows - 1) / kMaxRows;
+    const auto first_block = static_cast<int64_t>(blocks.size());
+    for (int64_t b = 0; b < cuts; ++b)
+      blocks.push_back({e, begin + rows * b / cuts, begin + rows * (b + 1) / cuts});
+    chosen.push_back({e, first_block, first_block + cuts});
+  }
+}
+
+int64_t MoePass::thread_floats() const {
+  const int64_t rank = saved.lora_.rank;
+  const int64_t steps = std::max(round_up(hidden, kPanel), 2 * wide);
+  const int64_t values = saved.lora_.dropout.drops() ? kMaxRows * wide : 0;
+  return ProductScratch::kFloats + (steps + kPanel) * kPanel + 2 * rank * largest_matrix(*this) +
+         rank * (3 * kPanel + kMaxRows) + values + 6 * 16;
+}
+
+MoePass::Scratch::Scratch(const MoePass& pass, int thread) {
+  const ProductScratch product(pass.session, thread);
+  const int64_t rank = pass.saved.lora_.rank;
+  layout = product.layout;
+  for (int i = 0; i < 4; ++i) c[i] = product.c + i * kMaxRows * kPanel;
+  Carver carver(reinterpret_cast<std::byte*>(product.rest));
+  panel = carver.take<std::byte>(std::max(round_up(pass.hidden, kPanel), 2 * pass.wide) * kPanel *
+                                 pass.element);
+  decoded = carver.take<std::byte>(kPanel * kPanel * 2);
+  for (float*& m : matrix) m = carver.take<float>(rank * largest_matrix(pass));
+  grads = carver.take<float>(3 * rank * kPanel);
+  low = carver.take<float>(rank * kMaxRows);
+  values = carver.take<float>(0);
+}
+
+void MoePass::pack(ConstRows from, ValueRows to) const {
+  const int64_t items = (from.rows + kRowsPerItem - 1) / kRowsPerItem;
+  session.parallel_for(items, [&](int64_t item, int) {
+    const int64_t first = item * kRowsPerItem, count = std::min(kRowsPerItem, from.rows - first);
+    if (dtype == DType::kBf16)
+      return table.pack_rows({from.row(first), from.stride, count, from.cols, format,
+                              to.data + first * to.stride, to.stride});
+    for (int64_t r = first; r < first + count; ++r)
+      std::memcpy(to.data + r * to.stride, from.row(r),
+                  static_cast<std::size_t>(from.cols) * sizeof(float));
+  });
+}
+
+int64_t MoePass::gathered_bytes() const {
+  return table.even_rows > kMaxRows || dtype == DType::kF32
+             ? 0
+             : pairs.count() * x_stride + kReadBehind;
+}
+
+ValueRows MoePass::for_products(ValueRows from, std::byte* memory) const {
+  if (gathered_bytes() == 0) return from;
+  session.parallel_for((pairs.count() + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    const int64_t first = item * kRowsPerItem;
+    for (int64_t i = first; i < std::min(first + kRowsPerItem, pairs.count()); ++i)
+      std::memcpy(memory + i * from.stride,
+                  from.data + pairs.token[static_cast<std::size_t>(i)] * from.stride,
+                  static_cast<std::size_t>(from.stride));
+  });
+  return {memory, from.stride, false};
+}
+
+int64_t MoePass::dropped_bytes() const {
+  return saved.lora_.dropout.drops() ? saved.tokens_ * x_stride + kReadBehind : 0;
+}
+
+ValueRows MoePass::dropped_x(std::byte* memory) const {
+  const ValueRows x{saved.x_.data(), x_stride, true};
+  if (dropped_bytes() == 0) return x;
+  session.parallel_for(saved.tokens_, [&](int64_t t, int) {
+    const std::byte* from = x.data + t * x_stride;
+    float values[kPanel];
+    for (int64_t m = 0; m < hidden; m += kPanel) {
+      const int64_t count = std::min(kPanel, hidden - m);
+      std::byte* const to = memory + t * x_stride + bytes_of(m);
+      if (dtype == DType::kF32)
+        std::memcpy(values, from + bytes_of(m), static_cast<std::size_t>(bytes_of(count)));
+      else
+        for (int64_t i = 0; i < count; ++i)
+          values[i] = from_bf16(reinterpret_cast<const uint16_t*>(from)[m + i]);
+      saved.lora_.dropout.apply(0, t, m, count, values);
+      if (dtype == DType::kF32)
+        std::memcpy(to, values, static_cast<std::size_t>(bytes_of(count)));
+      else
+        for (int64_t i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+    }
+  });
+  return {memory, x_stride, true};
+}
+
+void MoePass::point(const ValueRows& rows, const RowBlock& block, int64_t column,
+                    const std::byte** pointers) const {
+  for (int64_t pair = block.first; pair < block.end; ++pair)
+    *pointers++ =
+        rows.data + bytes_of(column) +
+        (rows.of_tokens ? pairs.token[static_cast<std::size_t>(pair)] : pair) * rows.stride;
+}
+
+const std::byte* MoePass::usable(const std::byte* panel, int64_t k, const Scratch& scratch) const {
+  if (weights.format() == format) return panel;
+  table.decode_panel({panel, weights.format(), k, 0, round_up(k, 32), scratch.panel});
+  return scratch.panel;
+}
+
+void MoePass::transpose(const std::byte* panel, int64_t k, int64_t first, int64_t column,
+                        int64_t count, const Scratch& scratch, std::byte* out) const {
+  const PanelLayout layout = panel_layout(weights.format(), k);
+  const int64_t steps = std::min(kPanel, layout.k - first);
+  const std::byte* from = panel + first * kPanel * element;
+  if (weights.format() != format) {
+    table.decode_panel({panel, weights.format(), k, first, steps, scratch.decoded});
+    from = scratch.decoded;
+  }
+  table.transpose_panel({from, dtype, steps, column, count, out});
+}
+
+Fetch MoePass::steps_of(const std::byte* panels, int64_t count, const PanelLayout& layout,
+                        int64_t first) const {
+  const int64_t group = first / layout.group_k;
+  const int64_t line = kPanel * info(weights.format()).bits / 8;
+  return {panels + group * layout.group_bytes + (first - group * layout.group_k) * line,
+          std::min(kPanel, layout.k - first) * line, count, layout.panel_bytes};
+}
+
+void MoePass::product(const std::byte* const* rows, int64_t count, const std::byte* panel,
+                      int64_t k, int64_t cols, float* c, const Scratch& scratch, Fetch next) const {
+  table.panel_product(
+      {rows, count, panel, 1, format, k, cols, c, scratch.layout, {{}, next}, false});
+}
+
+void MoePass::transpose_matrix(const float* in, int64_t count, float* out) const {
+  const int64_t rank = saved.lora_.rank;
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t j = 0; j < rank; ++j) out[j * count + i] = in[i * rank + j];
+}
+
+void MoePass::add_dropped(const RowBlock& block, uint64_t stream, int64_t first,
+                          const float* low_of_block, const float* of_panel, float* c,
+                          float* other) const {
+  const int64_t rank = saved.lora_.rank;
+  if (!saved.lora_.dropout.drops())
+    return table.low_rank_add({c, block.rows(), kPanel, low_of_block, rank, of_panel, rank});
+  std::fill_n(other, block.rows() * kPanel, 0.0f);
+  table.low_rank_add({other, block.rows(), kPanel, low_of_block, rank, of_panel, rank});
+  for (int64_t r = 0; r < block.rows(); ++r) {
+    float* values = other + r * kPanel;
+    saved.lora_.dropout.apply(stream, pairs.token[static_cast<std::size_t>(block.first + r)], first,
+                              kPanel, values);
+    for (int64_t i = 0; i < kPanel; ++i) c[r * kPanel + i] += values[i];
+  }
+}
+
+void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
+                          ValueRows activated) const {
+  const int64_t rank = saved.lora_.rank;
+  if (has_lora)
+    session.parallel_for(static_cast<int64_t>(blocks.size()), [&](int64_t item, int) {
+      const RowBlock& block = blocks[static_cast<std::size_t>(item)];
+      const std::byte* rows[kMaxRows];
+      point(x_dropped, block, 0, rows);
+      for (int which = 0; which < 2; ++which)
+        table.low_rank_dot({rows, block.rows(), dtype,
+                            matrix(which == 0 ? kGateA : kUpA, block.expert), hidden, rank, hidden,
+                            saved.lora_.scale, false, low(which, block.first), rank});
+    });
+  const auto num_columns = static_cast<int64_t>(columns.size());
+  const int64_t items = static_cast<int64_t>(chosen.size()) * num_columns;
+  session.parallel_for(items, [&](int64_t item, int thread) {
+    const Chosen& of = chosen[static_cast<std::size_t>(item / num_columns)];
+    const Columns& part = columns[static_cast<std::size_t>(item % num_columns)];
+    const ExpertWeights::Shard& in = shard(part.shard);
+    const Scratch scratch(*this, thread);
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t column = part.first + half * kHalf, f = in.first + column;
+      if (column >= in.width) break;
+      const int64_t cols = std::min(kHalf, in.width - column);
+      const std::byte* const packed = in.gate_up_panel(of.expert, column / kHalf);
+      const std::byte* const panel = usable(packed, hidden, scratch);
+      // The other half, or what this thread draws next with all threads at work.
+      Fetch next{packed + in.gate_up.panel_bytes, in.gate_up.panel_bytes};
+      if (half == 1 || column + kHalf >= in.width) {
+        const int64_t after = item + session.num_threads();
+        next = {};
+        if (after < items) {
+          const Columns& then = columns[static_cast<std::size_t>(after % num_columns)];
+          next = {shard(then.shard)
+                      .gate_up_panel(chosen[static_cast<std::size_t>(after / num_columns)].expert,
+                                     then.first / kHalf),
+                  shard(then.shard).gate_up.panel_bytes};
+        }
+      }
+      if (has_lora)
+        for (int which = 0; which < 2; ++which) {
+          float* b = scratch.matrix[which];
+          std::fill_n(b, rank * kHalf, 0.0f);
+          const float* from = matrix(which == 0 ? kGateB : kUpB, of.expert) + f * rank;
+          for (int64_t i = 0; i < cols; ++i)
+            for (int64_t j = 0; j < rank; ++j) b[j * kHalf + i] = from[i * rank + j];
+        }
+      for (const RowBlock& block : blocks_of(of)) {
+        const std::byte* rows[kMaxRows];
+        point(x, block, 0, rows);
+        float* const c = scratch.c[0];
+        product(rows, block.rows(), panel, hidden, kPanel, c, scratch,
+                block.end == blocks_of(of).back().end ? next : Fetch{});
+        if (has_lora)
+          for (int which = 0; which < 2; ++which)
+            table.low_rank_add({c + which * kHalf, block.rows(), kHalf, low(which, block.first),
+                                rank, scratch.matrix[which], rank});
+        const int64_t at = part.at + half * kHalf;
+        const auto place = [&](const ValueRows& to, int64_t to_column) {
+          return to.data == nullptr ? nullptr
+                                    : to.data + block.first * to.stride + bytes_of(to_column);
+        };
+        const bool biased = weights.has_bias();
+        table.save_gated({c, block.rows(), biased ? weights.gate_bias(of.expert) + f : nullptr,
+                          biased ? weights.up_bias(of.expert) + f : nullptr, cols,
+                          saved.activation_, dtype, place(gate_up, at), place(gate_up, wide + at),
+                          gate_up.stride, place(activated, at), activated.stride});
+      }
+    }
+  });
+}
+
+}  // namespace inlay::kernels
