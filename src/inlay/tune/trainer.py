@@ -271,9 +271,9 @@ class Trainer:
     def _not_finite(self, what: str, step: int, rows: Sequence[int]) -> TrainingError:
         folder = self._save()
         return TrainingError(
-            f"step {step + 1} of {self._plan.total} has {what}, in rows {sorted(rows)} of the data; the "
-            f"state before it is in {folder}: lower learning_rate, raise warmup_ratio, or look "
-            "at these rows"
+            f"step {step + 1} of {self._plan.total} has {what}, in rows {sorted(rows)} of the "
+            f"data; the state before it is in {folder}: lower learning_rate, raise warmup_ratio, "
+            "or look at these rows"
         )
 
     def _state(self) -> dict[str, Any]:

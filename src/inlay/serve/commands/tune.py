@@ -36,8 +36,6 @@ def tune_commands() -> typer.Typer:
     app.callback()(lambda: None)
     app.command("train")(train)
     app.command("export")(export)
-    app.command("train")(train)
-    app.command("export")(export)
     app.command("preview")(preview)
     app.command("keys")(keys)
     return app
