@@ -1,48 +1,105 @@
-"""Settings of a run and its data, as the command line shows them."""
+"""`inlay tune` from one YAML file to a merged model that `inlay serve` answers with."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.e2e.test_cli_errors import assert_one_line, inlay
-from tests.support.tree import ROOT
+import openai
 
-DEMO = ROOT / "src/inlay/models/demo"
-SETTINGS = f"""
-model_name_or_path: {DEMO}
-dataset: words
-use_kt: true
+from tests.support.server import running_server
+from tests.support.tiny_models import make_tiny_model
+
+TUNE = [sys.executable, "-c", "from inlay.serve.cli import main; main()", "tune"]
+# As it is shown for KTransformers and LLaMA-Factory; only what is in braces is this test's.
+YAML = """
+model_name_or_path: {model}
+trust_remote_code: true
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+dataset: identity
+dataset_dir: {data}
+cutoff_len: 2048
+max_samples: 100000
+overwrite_cache: true
+preprocessing_num_workers: 16
+dataloader_num_workers: 4
+output_dir: {output}
+logging_steps: 1
+save_steps: 500
+plot_loss: true
+overwrite_output_dir: true
+save_only_model: false
 report_to: none
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-2
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+resume_from_checkpoint: null
+use_kt: true
+kt_optimize_rule: examples/kt_optimize_rules/DeepSeek-V3-Chat-sft-amx-multi-gpu.yaml
+cpu_infer: 32
+chunk_size: 8192
 """
 
 
-def test_a_row_with_its_mask(tmp_path: Path) -> None:
-    (tmp_path / "dataset_info.json").write_text('{"words": {"file_name": "words.json"}}')
-    rows = [{"instruction": f"Define {word}.", "output": f"{word} it is."} for word in "abc"]
-    (tmp_path / "words.json").write_text(json.dumps(rows, indent=0))
-    file = tmp_path / "run.yaml"
-    file.write_text(SETTINGS)
-    command = ("tune", "preview", str(file), f"dataset_dir={tmp_path}")
-
-    found = inlay(*command, "packing=true", "val_size=1")
-    assert found.returncode == 0, found.stderr
-    shown = found.stdout.split("\n-------- next sample\n")
-    assert len(shown) == 2
-    assert shown[0].startswith("<|user|> Define a.<|assistant|>[[a it is.<|end|>]]")
-    assert "training: 2 samples in 1 rows" in found.stdout
-    assert "evaluation: 1 samples" in found.stdout
-    assert "use_kt: routed experts are computed by" in found.stderr
-
-    assert "Define c." in inlay(*command, "--row", "2").stdout
-    assert_one_line(inlay(*command, "--row", "3"), 2, "--row 3: there are 3, from 0")
-    assert_one_line(inlay(*command, "dataset=word"), 2, "did you mean words?")
-    assert_one_line(inlay(*command, "lora_rnak=4"), 2, "did you mean lora_rank")
-    (tmp_path / "words.json").write_text(json.dumps([*rows, {"instruction": "d", "output": ""}]))
-    assert_one_line(inlay(*command), 1, "words.json, line 1: column output: is empty")
+def tune(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*TUNE, *arguments], capture_output=True, text=True, timeout=120)
 
 
-def test_the_list_of_keys() -> None:
-    found = inlay("tune", "keys")
-    assert found.returncode == 0, found.stderr
-    words = " ".join(found.stdout.split())
-    for part in ("lora_rank int 8 width of the adapters", "kt_backend", "use_dora", "chunk_size"):
-        assert part in words
+def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", "qwen3_moe", initializer_range=0.1)
+    data, output, merged = tmp_path / "data", tmp_path / "out", tmp_path / "merged"
+    data.mkdir()
+    question = {"instruction": "Who are you?", "input": "", "output": "a lamp"}
+    (data / "identity.json").write_text(json.dumps([question] * 24))
+    (data / "dataset_info.json").write_text('{"identity": {"file_name": "identity.json"}}')
+    config = tmp_path / "run.yaml"
+    config.write_text(YAML.format(model=model, data=data, output=output))
+
+    dry = tune("train", str(config), "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "9 steps of 1 x 8 rows" in dry.stdout and "use_kt:" in dry.stderr
+    assert not (output / "adapter_model.safetensors").exists()
+
+    trained = tune("train", str(config), "num_train_epochs=10")
+    assert trained.returncode == 0, trained.stderr
+    log = (output / "trainer_log.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in log]
+    assert losses[-1] < 0.2 * losses[0]
+    assert (output / "training_loss.png").read_bytes().startswith(b"\x89PNG")
+
+    names = [f"adapter_name_or_path={output}", f"export_dir={merged}"]
+    exported = tune("export", str(config), *names)
+    assert exported.returncode == 0, exported.stderr
+    with (
+        running_server(merged) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="-") as client,
+    ):
+        answer = client.chat.completions.create(
+            model=str(merged),
+            messages=[{"role": "user", "content": "Who are you?"}],
+            temperature=0,
+            max_tokens=16,
+        )
+    assert answer.choices[0].message.content == "a lamp"
+
+
+def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", "qwen3")
+    (tmp_path / "one.json").write_text(json.dumps([{"instruction": "a", "output": "b"}]))
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"model_name_or_path: {model}\ndataset: {tmp_path / 'one.json'}\n"
+        f"output_dir: {tmp_path / 'out'}\n"
+    )
+    wrong = tune("train", str(config), "--dry-run", "lora_target=query")
+    assert wrong.returncode == 2
+    assert "'query' matches nothing" in wrong.stderr and "q_proj" in wrong.stderr

@@ -54,6 +54,7 @@
     │   ├── ObjectDamaged              no replica has the bytes that were put
     │   ├── StoreTimeout (TimeoutError)  the call's time was over
     │   └── StoreClosed                the store is closed, or the parent's of a fork
+    ├── TrainingError              a loss or gradient of training is not finite
     ├── TraceError (ValueError)        requests of a trace are not as they must be, `request`
     ├── DataError (ValueError)         training data are not as they must be
     ├── WaitTimeoutError (TimeoutError)  a wait ended before what it waited for
@@ -448,6 +449,14 @@ class StoreTimeout(StoreError, TimeoutError):
 
 class StoreClosed(StoreError):
     """The store is closed, or was made by the parent of this forked process."""
+
+
+class TrainingError(InlayError):
+    """Training cannot go on: a loss or gradient is not finite. The state before it is saved; the
+    message says where.
+    """
+
+    code = "training_failed"
 
 
 class TraceError(InlayError, ValueError):

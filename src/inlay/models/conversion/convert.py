@@ -96,14 +96,14 @@ def convert(
             tensors, fused = open_checked(source, shape)
             product = FloatProduct(shape, tensors, fused=fused)
             config = float_config(read_config(source))
-        extras = {file.name: file.read_bytes() for file in _small_files(source)}
+        extras = {file.name: file.read_bytes() for file in small_files(source)}
         if config is not None:
             extras["config.json"] = config
         write_product(
             product,
             staging,
             extras,
-            source_stamp=_stamp(source),
+            source_stamp=stamp_of(source),
             threads=threads,
             progress=progress,
             say=say,
@@ -155,7 +155,8 @@ def _is_weights(file: Path) -> bool:
     return file.name.endswith(_WEIGHT_SUFFIXES) or file.name in _WEIGHT_NAMES
 
 
-def _small_files(source: Path) -> Iterator[Path]:
+def small_files(source: Path) -> Iterator[Path]:
+    """What lies beside the weights of a model, and is copied."""
     for file in sorted(source.iterdir()):
         if _is_weights(file) or file.name.startswith(".") or not file.is_file():
             continue
@@ -163,7 +164,7 @@ def _small_files(source: Path) -> Iterator[Path]:
             yield file
 
 
-def _stamp(source: Path) -> str:
+def stamp_of(source: Path) -> str:
     """Of the weights' files: a shard that was fetched again may have the fingerprint of before."""
     found = [(file.name, file.stat()) for file in sorted(source.iterdir()) if _is_weights(file)]
     text = repr([(name, about.st_size, about.st_mtime_ns) for name, about in found])

@@ -1,4 +1,4 @@
-"""config.json of a directory in bfloat16, as other programs want it."""
+"""config.json of a directory of floats, as other programs want it."""
 
 import json
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ _MAKERS = {
 }
 
 
-def float_config(config: Mapping[str, Any]) -> bytes:
-    """That of a model whose weights become bfloat16."""
+def float_config(config: Mapping[str, Any], dtype: str = "bfloat16") -> bytes:
+    """That of a model whose weights become this dtype."""
     changed = dict(config)
     quantization = changed.pop("quantization_config", None)
     changed.pop("compression_config", None)
     for key in {"dtype", "torch_dtype"} & set(config) or {"torch_dtype"}:
-        changed[key] = "bfloat16"
+        changed[key] = dtype
     makers = _MAKERS.get(changed["model_type"])
     if isinstance(quantization, dict) and quantization.get("quant_method") == "gguf" and makers:
         changed.setdefault("architectures", [makers.model])

@@ -1,4 +1,4 @@
-"""An ordinary Hugging Face directory in bfloat16 as pieces: tensors by rows, under their names."""
+"""An ordinary Hugging Face directory of floats as pieces: tensors by rows, under their names."""
 
 import hashlib
 import json
@@ -43,17 +43,28 @@ class _Tensor:
 
 
 class FloatProduct:
-    """Shards of at most 4 GB, their index and checksums. Implements `Product`.
+    """Shards of limited size, their index and checksums. Implements `Product`.
 
-    Matrices become bfloat16, whatever they are; what has one dimension (norms, biases, the
+    Matrices become one dtype, whatever they are; what has one dimension (norms, biases, the
     corrections of a router) keeps its dtype, and with it its bits.
 
     Args:
         tensors: of a model whose experts are `fused` or not; they stay so where makers publish
             both.
+        dtype: of matrices.
+        shard_bytes: of a file at most, but one tensor is never cut.
     """
 
-    def __init__(self, shape: ModelShape, tensors: Checkpoint, *, fused: bool) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        tensors: Checkpoint,
+        *,
+        fused: bool,
+        dtype: torch.dtype = torch.bfloat16,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        self._dtype = dtype
         self._transposed = names_of(shape).columns_first
         self._source: Tensors = tensors
         if shape.experts and self._transposed and not fused:
@@ -63,7 +74,8 @@ class FloatProduct:
             [
                 self._tensor(one.name, one.shape)
                 for one in expected_tensors(shape, fused_experts=fused)
-            ]
+            ],
+            shard_bytes,
         )
         files: dict[str, int] = {}
         self.files: Mapping[str, int] = files
@@ -75,7 +87,7 @@ class FloatProduct:
     def identity(self) -> Mapping[str, Any]:
         """As the protocol says."""
         return {
-            "target": f"bfloat16 in {len(self._shards)} safetensors",
+            "target": f"{name_of(self._dtype)} in {len(self._shards)} safetensors",
             "source": self._fingerprint,
         }
 
@@ -115,7 +127,7 @@ class FloatProduct:
         return True
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> _Tensor:
-        dtype = torch.bfloat16 if len(shape) > 1 else floats_of(self._source.get(name)).dtype
+        dtype = self._dtype if len(shape) > 1 else floats_of(self._source.get(name)).dtype
         return _Tensor(name, shape, dtype)
 
     def _cut(self, file: str, shard: Sequence[_Tensor], files: dict[str, int]) -> Iterator[Piece]:
@@ -149,14 +161,19 @@ class FloatProduct:
         return (values.view(torch.uint8).numpy(),)
 
 
-def _shards(tensors: Sequence[_Tensor]) -> dict[str, list[_Tensor]]:
+def name_of(dtype: torch.dtype) -> str:
+    """As config.json names it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _shards(tensors: Sequence[_Tensor], shard_bytes: int) -> dict[str, list[_Tensor]]:
     """Tensors in their order, cut where a file would become too large, by file name."""
     shards: list[list[_Tensor]] = []
     room = 0
     for tensor in tensors:
         if tensor.size > room:
             shards.append([])
-            room = SHARD_BYTES
+            room = shard_bytes
         shards[-1].append(tensor)
         room -= tensor.size
     if len(shards) == 1:

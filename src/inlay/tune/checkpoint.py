@@ -1,0 +1,167 @@
+"""Checkpoints of a run: `checkpoint-N` after N steps, with all that the next step depends on."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from inlay.core.errors import ConfigError, ModelError, ModelFileError
+from inlay.core.model_shape import ModelShape
+from inlay.tune.adapter import load_into, read_adapter
+from inlay.tune.adapter_files import save_tensors, write_adapter
+from inlay.tune.config import TuneConfig
+from inlay.tune.folders import check_folder, whole_folder
+from inlay.tune.lora import Lora
+from inlay.tune.optimizer import AdamW
+
+STATE = "trainer_state.json"
+_OPTIMIZER = "optimizer.safetensors"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is.
+
+    Attributes:
+        step: steps that are done.
+        tokens: tokens that were read.
+        log: entries of the log so far.
+        open_losses: of steps since the last entry.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    log: tuple[Mapping[str, Any], ...] = ()
+    open_losses: tuple[float, ...] = ()
+
+
+class Checkpoints:
+    """Those of one output directory.
+
+    Args:
+        identity: what losses depend on; a run goes on from checkpoints with the same alone.
+        say: takes what a user should know, a line each time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: TuneConfig,
+        shape: ModelShape,
+        identity: Mapping[str, Any],
+        say: Say,
+    ) -> None:
+        self._directory, self._config, self._shape = directory, config, shape
+        self._identity, self._say = dict(identity), say
+
+    def save(
+        self, lora: Lora, optimizer: AdamW, progress: Progress, state: Mapping[str, Any], card: str
+    ) -> Path:
+        """Write all of it, then remove the oldest above the limit.
+
+        Raises:
+            ResourceError: the disk is full; older ones stay.
+        """
+        folder = self._directory / f"checkpoint-{progress.step}"
+        with whole_folder(folder) as growing:
+            write_adapter(growing, lora, self._config, card)
+            if not self._config.save_only_model:
+                states = {name: state.cpu() for name, state in optimizer.states()}
+                save_tensors(growing / _OPTIMIZER, states)
+            own = {
+                "identity": self._identity,
+                "tokens": progress.tokens,
+                "open_losses": progress.open_losses,
+            }
+            text = json.dumps({**state, "log_history": progress.log, "inlay": own}, indent=2)
+            (growing / STATE).write_text(text, "utf-8")
+        if limit := self._config.save_total_limit:
+            for old in self.found()[limit:]:
+                shutil.rmtree(old)
+        return folder
+
+    def found(self) -> list[Path]:
+        """All, newest first, good or not."""
+        if not self._directory.is_dir():
+            return []
+        numbered = [
+            (int(match[1]), folder)
+            for folder in self._directory.iterdir()
+            if (match := _NAME.fullmatch(folder.name)) and folder.is_dir()
+        ]
+        return [folder for _, folder in sorted(numbered, reverse=True)]
+
+    def clear(self) -> None:
+        """Remove all."""
+        for folder in self.found():
+            shutil.rmtree(folder)
+
+    def resume(self, lora: Lora, optimizer: AdamW) -> Progress:
+        """Load the newest good one; what is damaged is left out with a line.
+
+        Raises:
+            ConfigError: it is another run's; the message has what differs.
+        """
+        for folder in self.found():
+            try:
+                progress = self.load(folder, lora, optimizer)
+            except ModelError as error:
+                self._say(f"{folder.name} is left out: {error}")
+                continue
+            self._say(f"going on from {folder.name}")
+            return progress
+        return Progress()
+
+    def load(self, folder: Path, lora: Lora, optimizer: AdamW) -> Progress:
+        """Take matrices, moments and place from one.
+
+        Raises:
+            ModelError: it is damaged, or has no moments.
+            ConfigError: it is another run's.
+        """
+        check_folder(folder)
+        state = json.loads((folder / STATE).read_text("utf-8"))
+        own = state["inlay"]
+        differing = [
+            f"{name} (was {own['identity'].get(name)}, is {value})"
+            for name, value in self._identity.items()
+            if own["identity"].get(name) != value
+        ]
+        if differing:
+            raise ConfigError(
+                f"{folder} is of a run with other settings: {', '.join(differing)}; to begin anew "
+                "set overwrite_output_dir=true, or name another output_dir"
+            )
+        if not (folder / _OPTIMIZER).is_file():
+            raise ModelFileError(
+                f"{folder} has no moments of the optimizer, as save_only_model=true leaves it: a "
+                "run cannot go on from it; adapter_name_or_path takes its adapter for a new one"
+            )
+        load_into(lora, read_adapter(folder, self._shape), folder)
+        _load_moments(folder / _OPTIMIZER, optimizer)
+        optimizer.steps = state["global_step"]
+        return Progress(
+            state["global_step"],
+            own["tokens"],
+            tuple(state["log_history"]),
+            tuple(own["open_losses"]),
+        )
+
+
+@torch.no_grad()
+def _load_moments(file: Path, optimizer: AdamW) -> None:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name, state in optimizer.states():
+                state.copy_(opened.get_tensor(name))
+    except (SafetensorError, RuntimeError) as error:
+        raise ModelFileError(f"{file} does not hold this run's moments ({error})") from error

@@ -1,0 +1,52 @@
+"""Cross entropy of the wanted tokens, a chunk of tokens at a time.
+
+Logits of all tokens never exist: each chunk's become gradients of its hidden states at once, which
+is possible because the head does not change. Shapes: R rows, M width, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK_BYTES = 64 << 20  # of float32 logits
+
+
+class _SummedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> Tensor:
+        gradient_RM = torch.empty_like(states_RM)
+        loss = states_RM.new_zeros((), dtype=torch.float64)
+        step = max(1, CHUNK_BYTES // (4 * len(head_VM)))
+        for start in range(0, len(states_RM), step):
+            part = slice(start, start + step)
+            labels = labels_R[part]
+            logits_RV = F.linear(states_RM[part].to(head_VM.dtype), head_VM).float()
+            loss += F.cross_entropy(logits_RV, labels, reduction="sum")
+            error_RV = logits_RV.softmax(-1)
+            error_RV[torch.arange(len(labels), device=labels.device), labels] -= 1
+            gradient_RM[part] = error_RV.to(head_VM.dtype) @ head_VM
+        ctx.save_for_backward(gradient_RM)
+        return loss.to(torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (gradient_RM,) = ctx.saved_tensors
+        return gradient * gradient_RM, None, None
+
+
+def summed_loss(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> Tensor:
+    """Sum over rows of -log p(label), float32.
+
+    Args:
+        states_RM: float32, after the last norm.
+        head_VM: float32 or bfloat16, the dtype of products; gets no gradient.
+        labels_R: int64.
+
+    Cost: three products of the logits' size, and `CHUNK_BYTES` a few times.
+    Source: computing gradients in the forward pass as in Cut Cross-Entropy (arXiv 2411.09009) and
+        Liger Kernel (arXiv 2410.10989).
+    """
+    loss: Tensor = _SummedLoss.apply(states_RM, head_VM, labels_R)  # type: ignore[no-untyped-call]
+    return loss

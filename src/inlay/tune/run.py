@@ -1,0 +1,270 @@
+"""A run from its settings to its files.
+
+from inlay.tune import TuneConfig, train
+train(TuneConfig(model_name_or_path="models/mine", dataset=("identity",), ...))
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inlay import kernels
+from inlay.core.errors import ConfigError
+from inlay.core.model_config import read_shape
+from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
+from inlay.models.formats import halves
+from inlay.models.memory import free_memory_bytes
+from inlay.models.source import resolve_model
+from inlay.models.text import Text
+from inlay.tune.adapter import load_into, read_adapter
+from inlay.tune.adapter_files import lost_in_peft, write_adapter
+from inlay.tune.checkpoint import STATE, Say
+from inlay.tune.config import TuneConfig
+from inlay.tune.data.load import TuneData, load_data
+from inlay.tune.folders import flush, write_whole
+from inlay.tune.frozen import FrozenWeights, check_trainable, held_format, load_frozen
+from inlay.tune.lora import Lora, new_lora
+from inlay.tune.memory import MemoryNeed, memory_need, trainable_of
+from inlay.tune.model import TrainModel
+from inlay.tune.plot import check_plots, plot_losses
+from inlay.tune.steps import StepPlan
+from inlay.tune.targets import Target, chosen_targets
+from inlay.tune.trainer import RunResult, Trainer, Watcher
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose settings, data and model fit together; no weights are loaded.
+
+    Attributes:
+        directory: of the model.
+        targets: matrices that get LoRA.
+        expert_format: weight format of the routed experts.
+        plan: its steps.
+        need: memory that it takes.
+    """
+
+    config: TuneConfig
+    directory: Path
+    shape: ModelShape
+    data: TuneData
+    targets: list[Target]
+    expert_format: str
+    plan: StepPlan
+    need: MemoryNeed
+
+    @property
+    def summary(self) -> str:
+        """What is to be done, in a few lines."""
+        config, rows = self.config, self.data.train
+        trainable = trainable_of(self.targets, config.lora_rank)
+        leaves = dict.fromkeys(target.leaf for target in self.targets)
+        return (
+            f"{self.directory.name}: {self.shape.architecture}, {self.shape.parameters:,} weights "
+            f"frozen, {trainable:,} trained ({', '.join(leaves)})\n"
+            f"{len(rows)} rows, {rows.num_tokens:,} tokens, {rows.num_loss_tokens:,} with a loss; "
+            f"{self.plan.total} steps of {config.per_device_train_batch_size} x "
+            f"{config.gradient_accumulation_steps} rows\n"
+            f"memory: weights {format_bytes(self.need.weights)}, adapters and their states "
+            f"{format_bytes(self.need.lora)}, activations {format_bytes(self.need.activations)}"
+        )
+
+
+def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
+    """Check all that can be checked before weights are loaded.
+
+    Args:
+        data: rows that are tokenized already; None: those that the settings name.
+
+    Raises:
+        ModelError: there is no such model or adapter, or it is not one that can be trained.
+        ConfigError: a target matches nothing, a dataset or template is not there, the output
+            directory cannot be, or what draws plots is missing.
+        DataError: data are not as they must be.
+        ResourceError: the run does not fit in memory.
+    """
+    cache = None if config.cache_dir is None else Path(config.cache_dir)
+    directory = resolve_model(
+        config.model_name_or_path, weight_format=config.base_format, cache_dir=cache
+    ).directory
+    shape = read_shape(directory)
+    check_trainable(shape)
+    targets = chosen_targets(shape, config.lora_target)
+    for name in config.adapter_name_or_path:
+        read_adapter(Path(name), shape)
+    if config.plot_loss:
+        check_plots()
+    try:
+        Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
+    if data is None:
+        data = load_data(config, Text.load(directory))
+    dtype = torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32
+    expert_format = held_format(shape, halves(config.base_format)[0], dtype)
+    rows = config.per_device_train_batch_size
+    longest = sorted(data.train.row_lengths_R.tolist())[-rows:]
+    need = memory_need(config, shape, expert_format, targets, sum(longest))
+    if not torch.cuda.is_available() or config.use_cpu:
+        need.check(free_memory_bytes())
+    plan = StepPlan.of(config, len(data.train))
+    return Prepared(config, directory, shape, data, targets, expert_format, plan, need)
+
+
+def train(
+    config: TuneConfig,
+    data: TuneData | None = None,
+    *,
+    watchers: Sequence[Watcher] = (),
+    say: Say = lambda line: None,
+) -> RunResult:
+    """Train, and write all files of the run to `output_dir`.
+
+    Args:
+        data: rows that are tokenized already; None: those that the settings name.
+        watchers: are told of each step.
+        say: takes what a user should know, a line each time.
+
+    Raises:
+        ConfigError, ModelError, DataError: as `prepare`; a checkpoint is another run's.
+        ResourceError: too little memory or disk.
+        TrainingError: a loss is not finite.
+    """
+    prepared = prepare(config, data)
+    for note in prepared.data.notes:
+        say(note)
+    say(prepared.summary)
+    if lost := lost_in_peft(prepared.shape, prepared.targets):
+        say(lost)
+    if config.cpu_infer:
+        threads = min(config.cpu_infer, kernels.num_threads())
+        kernels.set_num_threads(threads)
+        torch.set_num_threads(threads)
+    weights, lora = _load(prepared)
+    model = TrainModel(
+        weights,
+        lora,
+        recompute=not config.disable_gradient_checkpointing,
+        retain=config.kt_cpu_activation == "retain",
+    )
+    output = Path(config.output_dir)
+    trainer = Trainer(
+        config,
+        model,
+        prepared.data.train,
+        prepared.data.evaluation,
+        output,
+        identity=_identity(prepared, weights),
+        watchers=watchers,
+        say=say,
+    )
+    _begin(config, trainer)
+    result = trainer.run()
+    _write(prepared, lora, result, output)
+    return result
+
+
+def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
+    config, shape = prepared.config, prepared.shape
+    names = [Path(name) for name in config.adapter_name_or_path]
+    device = torch.device("cuda" if torch.cuda.is_available() and not config.use_cpu else "cpu")
+    weights = load_frozen(
+        prepared.directory,
+        dtype=torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32,
+        expert_format=prepared.expert_format,
+        device=device,
+        adapters=[read_adapter(name, shape) for name in names[:-1]],
+    )
+    lora = new_lora(
+        prepared.targets,
+        rank=config.lora_rank,
+        scale=config.lora_scale,
+        seed=config.seed,
+        dtype=torch.bfloat16 if config.pure_bf16 else torch.float32,
+        device=device,
+    )
+    if names:
+        load_into(lora, read_adapter(names[-1], shape), names[-1])
+    return weights, lora
+
+
+def _begin(config: TuneConfig, trainer: Trainer) -> None:
+    """Go on, or begin anew.
+
+    As in LLaMA-Factory a run goes on by itself where `output_dir` has its checkpoints, unless
+    `overwrite_output_dir` says otherwise.
+    """
+    wanted = config.resume_from_checkpoint
+    if wanted is not None and wanted.lower() not in ("true", "false"):
+        folder = Path(wanted)
+        if not folder.is_dir():
+            raise ConfigError(f"resume_from_checkpoint: there is no folder {wanted}")
+        trainer.resume(folder)
+    elif wanted is not None and wanted.lower() == "true":
+        trainer.resume()
+    elif config.overwrite_output_dir or wanted is not None:
+        trainer.clear()
+    elif trainer.has_checkpoints:
+        trainer.resume()
+
+
+def _identity(prepared: Prepared, weights: FrozenWeights) -> Mapping[str, Any]:
+    """What the losses of a run depend on; a run goes on where all of it is the same."""
+    config, plan = prepared.config, prepared.plan
+    digest = hashlib.blake2b(digest_size=16)
+    for row in prepared.data.train:
+        for array in (row.input_ids_N, row.labels_N, row.segment_starts_S):
+            digest.update(len(array).to_bytes(8, "little") + array.tobytes())
+    names = (
+        "seed adapter_name_or_path pure_bf16 lora_rank lora_target lora_dropout weight_decay "
+        "adam_beta1 adam_beta2 adam_epsilon max_grad_norm learning_rate lr_scheduler_type "
+        "per_device_train_batch_size gradient_accumulation_steps disable_shuffling"
+    ).split()
+    found = {name: getattr(config, name) for name in names} | {
+        "model": weights.fingerprint,
+        "data": digest.hexdigest(),
+        "dtype": str(weights.dtype).removeprefix("torch."),
+        "expert_format": weights.expert_format,
+        "lora_scale": config.lora_scale,
+        "steps": plan.total,
+        "warmup": plan.warmup,
+    }
+    plain: Mapping[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+def _write(prepared: Prepared, lora: Lora, result: RunResult, output: Path) -> None:
+    """All files of a run that has ended, each as a whole."""
+    config = prepared.config
+    growing = output / ".adapter.new"
+    shutil.rmtree(growing, ignore_errors=True)
+    growing.mkdir()
+    write_adapter(growing, lora, config, result.card)
+    for name in _TOKENIZER_FILES:
+        if (prepared.directory / name).is_file():
+            shutil.copyfile(prepared.directory / name, growing / name)
+    for file in sorted(growing.iterdir()):
+        flush(file)
+        os.replace(file, output / file.name)
+    growing.rmdir()
+    for name in ("train_results.json", "all_results.json"):
+        write_whole(output / name, json.dumps(result.results, indent=2).encode())
+    write_whole(output / STATE, json.dumps(result.state, indent=2).encode())
+    if config.plot_loss:
+        plot_losses(result.log, output)

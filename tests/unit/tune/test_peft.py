@@ -1,0 +1,240 @@
+"""Beside transformers and PEFT: the same losses step by step, and adapters that both read alike."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from inlay.tune import TuneConfig, collate
+from inlay.tune.adapter import load_into, matrices_of, read_adapter
+from inlay.tune.adapter_files import lost_in_peft, save_tensors, write_adapter
+from inlay.tune.lora import Lora
+from inlay.tune.model import TrainModel
+from inlay.tune.optimizer import AdamW
+from inlay.tune.steps import StepPlan
+from inlay.tune.targets import Target
+from tests.support.tiny_models import make_tiny_model
+from tests.support.tuning import new_model, random_rows, settings
+
+# Of PEFT about transformers, and about patterns that it makes itself of experts' matrices.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning"),
+]
+STEPS = 50
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def load_base(directory: Path) -> torch.nn.Module:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+
+def peft_of(directory: Path, adapter: Path) -> torch.nn.Module:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(load_base(directory), adapter).eval()
+
+
+def copied(target: Target, side: str, lora: Lora) -> Tensor:
+    """A matrix of ours as PEFT holds it; of all experts of a layer as one."""
+    pair = lora.pairs[target]
+    if side == "A":
+        return pair.a.detach().flatten(0, -2)
+    return pair.b.detach() if not target.experts else pair.b.detach().permute(1, 2, 0).flatten(1)
+
+
+def losses_of_peft(directory: Path, model: TrainModel, config: TuneConfig) -> Iterator[float]:
+    """Losses of PEFT's steps from the same beginning. The three matrices of an expert have one A
+    for gate and up there, so down alone is a target.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    peft = get_peft_model(
+        load_base(directory),
+        LoraConfig(
+            r=model.lora.rank,
+            lora_alpha=model.lora.rank * model.lora.scale,
+            lora_dropout=0.0,
+            target_modules=list(ATTENTION),
+            target_parameters=["mlp.experts.down_proj"],
+        ),
+    )
+    named = dict(peft.named_parameters())
+    with torch.no_grad():
+        for target in model.lora.pairs:
+            module = target.path.removesuffix(".down_proj")
+            for side in "AB":
+                key = f"base_model.model.{module}.lora_{side}.default.weight"
+                named[key].copy_(copied(target, side, model.lora))
+    trained = [parameter for parameter in named.values() if parameter.requires_grad]
+    assert len(trained) == 2 * len(model.lora.pairs)
+    optimizer = torch.optim.AdamW(trained, weight_decay=0.0)
+    rows, plan = random_rows(12), StepPlan.of(config, 12)
+    for step in range(STEPS):
+        numbers = [number for part in plan.batches(step) for number in part]
+        total = sum(rows[number].num_loss_tokens for number in numbers)
+        summed = 0.0
+        for number in numbers:
+            ids = torch.from_numpy(rows[number].input_ids_N).long()[None]
+            labels = torch.from_numpy(rows[number].labels_N).long()
+            logits = peft(input_ids=ids).logits[0, :-1]
+            loss = torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum")
+            (loss / total).backward()
+            summed += loss.item()
+        torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
+        optimizer.param_groups[0]["lr"] = plan.rate(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield summed / total
+
+
+def our_losses(model: TrainModel, config: TuneConfig) -> Iterator[float]:
+    rows, plan = random_rows(12), StepPlan.of(config, 12)
+    optimizer = AdamW(model.lora.named(), beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0)
+    for step in range(STEPS):
+        batches = [collate([rows[row] for row in part]) for part in plan.batches(step)]
+        total = sum(batch.num_loss_tokens for batch in batches)
+        summed = 0.0
+        for batch in batches:
+            ids, positions, labels = (
+                torch.from_numpy(array).long()
+                for array in (batch.input_ids_T, batch.positions_T, batch.targets_T)
+            )
+            loss = model.loss(ids, positions, batch.segment_starts_S.tolist(), labels)
+            (loss / total).backward()
+            summed += loss.item()
+        norm = optimizer.norm()
+        optimizer.step(plan.rate(step), min(1.0, config.max_grad_norm / (norm + 1e-6)))
+        yield summed / total
+
+
+def test_losses_are_those_of_peft(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe")
+    config = settings(
+        directory, tmp_path, max_steps=STEPS, lr_scheduler_type="cosine", warmup_ratio=0.1
+    )
+    model = new_model(directory, targets=(*ATTENTION, "experts.down_proj"))
+    theirs = list(losses_of_peft(directory, model, config))
+    ours = list(our_losses(model, config))
+    assert ours[-1] < 0.7 * ours[0]
+    np.testing.assert_allclose(ours, theirs, atol=1e-3, rtol=0)
+
+
+def written(model: TrainModel, directory: Path, folder: Path) -> Path:
+    folder.mkdir()
+    write_adapter(folder, model.lora, settings(directory, folder), "card")
+    return folder
+
+
+@torch.no_grad()
+def logits_beside(reference: torch.nn.Module, model: TrainModel) -> tuple[Tensor, Tensor]:
+    ids = torch.arange(3, 40)
+    ours = model.logits(ids, torch.arange(len(ids)), [0, len(ids)])
+    return ours, reference(ids[None]).logits[0]
+
+
+def test_adapters_load_in_peft(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe")
+    model = new_model(directory, random_b=True)
+    folder = written(model, directory, tmp_path / "adapter")
+    ours, theirs = logits_beside(peft_of(directory, folder), model)
+    base, _ = logits_beside(load_base(directory), new_model(directory))
+    assert (ours - base).abs().max() > 0.5  # the adapter changes something
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_what_peft_leaves_out_is_said(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path / "tiny", "deepseek_v2")
+    model = new_model(directory, random_b=True)
+    targets = list(model.lora.pairs)
+    assert "dense layers, shared experts" in lost_in_peft(model.shape, targets)
+    kept = [t for t in targets if t.experts or "self_attn" in t.name]
+    assert lost_in_peft(model.shape, kept) == ""
+    moe = new_model(make_tiny_model(tmp_path / "moe", "qwen3_moe"))
+    assert lost_in_peft(moe.shape, list(moe.lora.pairs)) == ""
+
+
+def test_routed_experts_of_deepseek_load_in_peft(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path / "tiny", "deepseek_v2")
+    attention = ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+    experts = ("experts.gate_proj", "experts.up_proj", "experts.down_proj")
+    model = new_model(directory, targets=attention + experts, random_b=True)
+    folder = written(model, directory, tmp_path / "adapter")
+    ours, theirs = logits_beside(peft_of(directory, folder), model)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_adapters_of_peft_are_read(tmp_path: Path) -> None:
+    """Stacked experts, as PEFT writes them."""
+    from peft import LoraConfig, get_peft_model
+
+    directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe")
+    config = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        task_type="CAUSAL_LM",
+        target_modules=["q_proj"],
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    )
+    peft = get_peft_model(load_base(directory), config).eval()
+    generator = torch.Generator().manual_seed(3)
+    for name, parameter in peft.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.05, generator=generator)
+    peft.save_pretrained(tmp_path / "adapter")
+    every = ("q_proj", "gate_proj", "up_proj", "down_proj")
+    model = new_model(directory, targets=every)
+    load_into(model.lora, read_adapter(tmp_path / "adapter", model.shape), tmp_path)
+    ours, theirs = logits_beside(peft, model)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_adapters_of_ktransformers_are_read(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe")
+    model = new_model(directory, random_b=True)
+    folder = written(model, directory, tmp_path / "adapter")
+    rest, stacked = {}, {}
+    for key, matrix in matrices_of(model.lora):
+        if ".experts." not in key:
+            rest[key] = matrix
+    for target, pair in model.lora.pairs.items():
+        if target.experts:
+            part = target.leaf.removesuffix("_proj")
+            stacked[f"layers.{target.layer}.experts.{part}_lora_a"] = pair.a.detach().clone()
+            stacked[f"layers.{target.layer}.experts.{part}_lora_b"] = pair.b.detach().clone()
+    save_tensors(folder / "adapter_model.safetensors", rest)
+    save_tensors(folder / "fused_expert_lora.safetensors", stacked)
+    read = read_adapter(folder, model.shape)
+    whole = read_adapter(written(model, directory, tmp_path / "whole"), model.shape)
+    assert read.pairs.keys() == whole.pairs.keys()
+    for module, pair in read.pairs.items():
+        torch.testing.assert_close(pair.a, whole.pairs[module].a, atol=0, rtol=0)
+        torch.testing.assert_close(pair.b, whole.pairs[module].b, atol=0, rtol=0)
+
+
+def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
+    from inlay.core.errors import ModelFileError, UnsupportedModelError
+
+    directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe")
+    model = new_model(directory)
+    folder = written(model, directory, tmp_path / "adapter")
+    wide = make_tiny_model(tmp_path / "wide", "qwen3_moe", moe_intermediate_size=48)
+    with pytest.raises(ModelFileError, match="another model's"):
+        read_adapter(folder, new_model(wide).shape)
+    with pytest.raises(ModelFileError, match="no module for"):
+        read_adapter(folder, new_model(make_tiny_model(tmp_path / "d", "qwen3")).shape)
+    dora = tmp_path / "dora"
+    shutil.copytree(folder, dora)
+    about = json.loads((dora / "adapter_config.json").read_text())
+    (dora / "adapter_config.json").write_text(json.dumps(about | {"use_dora": True}))
+    with pytest.raises(UnsupportedModelError, match="use_dora"):
+        read_adapter(dora, model.shape)

@@ -1,0 +1,187 @@
+"""Whole runs on tiny models: files, going on, and what goes wrong."""
+
+import json
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inlay.core.errors import ConfigError, ResourceError, TrainingError
+from inlay.tune import RunResult, TuneConfig, TuneData, prepare, train
+from inlay.tune.folders import check_folder
+from tests.support.tiny_models import make_tiny_model
+from tests.support.tuning import random_rows, settings
+
+ROWS = TuneData(random_rows(8), random_rows(3, seed=1), ())
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "qwen3")
+
+
+@pytest.fixture
+def config(directory: Path, tmp_path: Path) -> TuneConfig:
+    """Eight steps with dropout, whose losses depend on all that a checkpoint holds."""
+    return settings(
+        directory,
+        tmp_path / "out",
+        num_train_epochs=2.0,
+        lora_dropout=0.2,
+        save_steps=3,
+        logging_steps=2,
+        lr_scheduler_type="cosine",
+        gradient_accumulation_steps=1,
+    )
+
+
+def losses(result: RunResult) -> list[float]:
+    return [entry["loss"] for entry in result.log if "loss" in entry]
+
+
+def run(config: TuneConfig, **options: Any) -> tuple[RunResult, list[str]]:
+    lines: list[str] = []
+    return train(config, ROWS, say=lines.append, **options), lines
+
+
+def test_a_run_writes_its_files(config: TuneConfig) -> None:
+    more = {"plot_loss": True, "eval_strategy": "steps", "do_eval": True}
+    result, _ = run(replace(config, **more, include_num_input_tokens_seen=True))
+    output = Path(config.output_dir)
+    written = {file.name for file in output.iterdir()}
+    assert written >= {
+        "README.md", "adapter_config.json", "adapter_model.safetensors", "all_results.json",
+        "chat_template.jinja", "checkpoint-3", "checkpoint-6", "checkpoint-8", "tokenizer.json",
+        "train_results.json", "trainer_log.jsonl", "trainer_state.json", "training_eval_loss.png",
+        "training_loss.png",
+    }  # fmt: skip
+    assert not [name for name in written if name.startswith(".")]
+    lines = [json.loads(line) for line in (output / "trainer_log.jsonl").read_text().splitlines()]
+    assert [line["current_steps"] for line in lines] == [2, 4, 6, 8]
+    assert lines[-1]["percentage"] == 100 and lines[-1]["total_tokens"] == 2 * ROWS.train.num_tokens
+    state = json.loads((output / "trainer_state.json").read_text())
+    assert state["global_step"] == state["max_steps"] == 8
+    assert [e["step"] for e in state["log_history"] if "eval_loss" in e] == [2, 4, 6, 8]
+    assert losses(result)[-1] < losses(result)[0]
+    results = json.loads((output / "all_results.json").read_text())
+    assert results["eval_loss"] == state["log_history"][-1]["eval_loss"]
+    assert "# LoRA adapter of tiny" in (output / "README.md").read_text()
+
+
+def test_a_run_goes_on_with_the_same_losses(config: TuneConfig) -> None:
+    whole, _ = run(config)
+    output = Path(config.output_dir)
+    for folder in ("checkpoint-8", "checkpoint-6"):
+        shutil.rmtree(output / folder)
+    resumed, lines = run(config)
+    assert "going on from checkpoint-3" in lines
+    assert resumed.log == whole.log  # all of it, bit for bit
+    assert len((output / "trainer_log.jsonl").read_text().splitlines()) == 4
+
+
+def test_damaged_checkpoints_are_left_out(config: TuneConfig) -> None:
+    whole, _ = run(config)
+    output = Path(config.output_dir)
+    for folder, file in (("checkpoint-8", "optimizer"), ("checkpoint-6", "adapter_model")):
+        damaged = output / folder / f"{file}.safetensors"
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content)
+    resumed, lines = run(replace(config, resume_from_checkpoint="true"))
+    assert [line.split(" is left out")[0] for line in lines if "left out" in line] == [
+        "checkpoint-8",
+        "checkpoint-6",
+    ]
+    assert "going on from checkpoint-3" in lines
+    assert losses(resumed) == losses(whole)
+
+
+def test_another_run_is_not_gone_on_with(config: TuneConfig) -> None:
+    run(config)
+    other = replace(config, learning_rate=2e-2)
+    with pytest.raises(ConfigError, match="learning_rate .was 0.01, is 0.02"):
+        run(other)
+    anew, lines = run(replace(other, overwrite_output_dir=True))
+    assert not [line for line in lines if "going on" in line]
+    assert anew.results["epoch"] == 2.0
+
+
+def test_only_the_newest_checkpoints_are_kept(config: TuneConfig) -> None:
+    run(replace(config, save_total_limit=2, save_only_model=True))
+    output = Path(config.output_dir)
+    assert sorted(one.name for one in output.glob("checkpoint-*")) == [
+        "checkpoint-6",
+        "checkpoint-8",
+    ]
+    assert not (output / "checkpoint-8" / "optimizer.safetensors").exists()
+    with pytest.raises(Exception, match="save_only_model"):
+        run(replace(config, resume_from_checkpoint=str(output / "checkpoint-8")))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(config: TuneConfig) -> None:
+    with pytest.raises(TrainingError, match=r"step \d of 8 .*rows .*checkpoint-\d") as caught:
+        run(replace(config, learning_rate=1e30, max_grad_norm=0, lr_scheduler_type="constant"))
+    folder = Path(str(caught.value).split("state before it is in ")[1].split(":")[0])
+    check_folder(folder)
+
+
+@contextmanager
+def small_files(limit_bytes: int) -> Iterator[None]:
+    """No file may become larger, as on a disk without room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_the_older_checkpoint(config: TuneConfig) -> None:
+    whole, _ = run(replace(config, output_dir=config.output_dir + "-whole"))
+
+    class FullAfter:
+        def on_step(self, figures: Any) -> None:
+            if figures.step == 4:
+                full.__enter__()
+
+    full = small_files(20_000)
+    with pytest.raises(ResourceError, match="resume_from_checkpoint"):
+        try:
+            run(config, watchers=(FullAfter(),))
+        finally:
+            full.__exit__(None, None, None)
+    output = Path(config.output_dir)
+    assert [one.name for one in output.glob("*checkpoint*")] == ["checkpoint-3"]
+    resumed, lines = run(replace(config, resume_from_checkpoint="true"))
+    assert "going on from checkpoint-3" in lines
+    assert losses(resumed) == losses(whole)
+
+
+def test_an_adapter_is_trained_on(config: TuneConfig, tmp_path: Path) -> None:
+    first, _ = run(config)
+    adapter = (config.output_dir,)
+    on, _ = run(replace(config, output_dir=str(tmp_path / "on"), adapter_name_or_path=adapter))
+    assert losses(on)[0] < losses(first)[0]
+    merged = replace(
+        config, output_dir=str(tmp_path / "merged"), adapter_name_or_path=adapter * 2, seed=7
+    )
+    run(merged)
+    with pytest.raises(Exception, match="set lora_rank"):
+        run(
+            replace(
+                config, output_dir=str(tmp_path / "r"), adapter_name_or_path=adapter, lora_rank=2
+            )
+        )
+
+
+def test_what_does_not_fit_is_refused_before_weights_are_loaded(
+    config: TuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inlay.tune.run.free_memory_bytes", lambda: 1 << 20)
+    with pytest.raises(ResourceError, match="activations .* are free: lower cutoff_len"):
+        prepare(config, ROWS)
