@@ -69,7 +69,7 @@ def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
     assert "9 steps of 1 x 8 rows" in dry.stdout and "use_kt:" in dry.stderr
     assert not (output / "adapter_model.safetensors").exists()
 
-    trained = tune("train", str(config), "num_train_epochs=10")
+    trained = tune("train", str(config), "num_train_epochs=6")
     assert trained.returncode == 0, trained.stderr
     log = (output / "trainer_log.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in log]

@@ -52,7 +52,7 @@ class FloatProduct:
         tensors: of a model whose experts are `fused` or not; they stay so where makers publish
             both.
         dtype: of matrices.
-        shard_bytes: of a file at most, but one tensor is never cut.
+        shard_bytes: of a file at most, but one tensor is never cut; None: 4 GB.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FloatProduct:
         *,
         fused: bool,
         dtype: torch.dtype = torch.bfloat16,
-        shard_bytes: int = SHARD_BYTES,
+        shard_bytes: int | None = None,
     ) -> None:
         self._dtype = dtype
         self._transposed = names_of(shape).columns_first
@@ -75,7 +75,7 @@ class FloatProduct:
                 self._tensor(one.name, one.shape)
                 for one in expected_tensors(shape, fused_experts=fused)
             ],
-            shard_bytes,
+            shard_bytes or SHARD_BYTES,
         )
         files: dict[str, int] = {}
         self.files: Mapping[str, int] = files
