@@ -18,7 +18,7 @@ from inlay.tune.checkpoint import Checkpoints, Progress, Say
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Batch, Dataset, collate
 from inlay.tune.log_file import LogFile
-from inlay.tune.lora import NO_DROPOUT, Dropout
+from inlay.tune.lora import Dropout
 from inlay.tune.model import TrainModel
 from inlay.tune.optimizer import AdamW
 from inlay.tune.steps import StepPlan, steps_of
@@ -168,7 +168,7 @@ class Trainer:
             if not batch.num_loss_tokens:
                 continue
             key = (self._config.seed, step, number)
-            loss = self._loss(batch, Dropout(self._config.lora_dropout, key))
+            loss = self._model.loss(*_tensors(batch), Dropout(self._config.lora_dropout, key))
             if not math.isfinite(loss.item()):
                 raise self._not_finite(f"loss {loss.item()}", step, numbers[number])
             (loss / targets).backward()  # type: ignore[no-untyped-call]
@@ -187,15 +187,6 @@ class Trainer:
             norm=norm,
             tokens=sum(len(batch.input_ids_T) for batch in batches),
             seconds=time.monotonic() - begun,
-        )
-
-    def _loss(self, batch: Batch, dropout: Dropout) -> torch.Tensor:
-        return self._model.loss(
-            torch.from_numpy(batch.input_ids_T).long(),
-            torch.from_numpy(batch.positions_T).long(),
-            batch.segment_starts_S.tolist(),
-            torch.from_numpy(batch.targets_T).long(),
-            dropout,
         )
 
     def _after(self, figures: StepFigures, begun: float) -> None:
@@ -251,17 +242,20 @@ class Trainer:
         entry = {**entry, "step": self._progress.step}
         self._progress = replace(self._progress, log=(*self._progress.log, entry))
 
-    @torch.no_grad()
     def _evaluate(self, step: int) -> dict[str, float]:
         assert self._evaluation is not None
         rows, size = list(self._evaluation), self._config.per_device_eval_batch_size
-        summed, targets = 0.0, 0
+        summed, hits, targets = 0.0, 0, 0
         for start in range(0, len(rows), size):
             batch = collate(rows[start : start + size])
             if batch.num_loss_tokens:
-                summed += float(self._loss(batch, NO_DROPOUT))
+                loss, right = self._model.loss_and_hits(*_tensors(batch))
+                summed, hits = summed + loss, hits + right
                 targets += batch.num_loss_tokens
-        return {"eval_loss": summed / max(1, targets)}
+        found = {"eval_loss": summed / max(1, targets)}
+        if self._config.compute_accuracy:
+            found["eval_accuracy"] = hits / max(1, targets)
+        return found
 
     def _save(self) -> Path:
         return self._checkpoints.save(
@@ -299,3 +293,13 @@ class Trainer:
             losses={"training loss": losses[-1]["loss"]} if losses else {},
         )
         return model_card(self._config, facts)
+
+
+def _tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, list[int], torch.Tensor]:
+    """What `TrainModel.loss` takes."""
+    return (
+        torch.from_numpy(batch.input_ids_T).long(),
+        torch.from_numpy(batch.positions_T).long(),
+        batch.segment_starts_S.tolist(),
+        torch.from_numpy(batch.targets_T).long(),
+    )

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from inlay.core.errors import ConfigError, ResourceError, TrainingError
-from inlay.tune import RunResult, TuneConfig, TuneData, prepare, train
+from inlay.tune import RunResult, TuneConfig, TuneData, collate, prepare, train
 from inlay.tune.folders import check_folder
 from tests.support.tiny_models import make_tiny_model
-from tests.support.tuning import random_rows, settings
+from tests.support.tuning import new_model, random_rows, settings
 
 ROWS = TuneData(random_rows(8), random_rows(3, seed=1), ())
 
@@ -44,9 +45,9 @@ def losses(result: RunResult) -> list[float]:
     return [entry["loss"] for entry in result.log if "loss" in entry]
 
 
-def run(config: TuneConfig, **options: Any) -> tuple[RunResult, list[str]]:
+def run(config: TuneConfig, data: TuneData = ROWS, **options: Any) -> tuple[RunResult, list[str]]:
     lines: list[str] = []
-    return train(config, ROWS, say=lines.append, **options), lines
+    return train(config, data, say=lines.append, **options), lines
 
 
 def test_a_run_writes_its_files(config: TuneConfig) -> None:
@@ -71,6 +72,29 @@ def test_a_run_writes_its_files(config: TuneConfig) -> None:
     results = json.loads((output / "all_results.json").read_text())
     assert results["eval_loss"] == state["log_history"][-1]["eval_loss"]
     assert "# LoRA adapter of tiny" in (output / "README.md").read_text()
+
+
+def test_accuracy_is_the_share_of_tokens_that_are_the_likeliest(config: TuneConfig) -> None:
+    model = new_model(Path(config.model_name_or_path))
+    hits = tokens = 0
+    for row in ROWS.evaluation or ():
+        batch = collate([row])
+        targets_T = torch.from_numpy(batch.targets_T).long()
+        logits_TV = model.logits(
+            torch.from_numpy(batch.input_ids_T).long(),
+            torch.from_numpy(batch.positions_T).long(),
+            batch.segment_starts_S.tolist(),
+        )
+        hits += int((logits_TV.argmax(-1) == targets_T)[targets_T >= 0].sum())
+        tokens += batch.num_loss_tokens
+    still = {"learning_rate": 1e-30, "max_steps": 1, "do_eval": True, "eval_strategy": "epoch"}
+    result, _ = run(replace(config, **still, compute_accuracy=True))
+    assert result.results["eval_accuracy"] == hits / tokens
+    learned, _ = run(
+        replace(config, overwrite_output_dir=True, do_eval=True, compute_accuracy=True),
+        data=TuneData(ROWS.train, ROWS.train, ()),
+    )
+    assert learned.results["eval_accuracy"] > hits / tokens
 
 
 def test_a_run_goes_on_with_the_same_losses(config: TuneConfig) -> None:
