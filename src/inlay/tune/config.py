@@ -6,6 +6,7 @@ Each field is a key under its own name. Keys that are read and do nothing, or ar
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from inlay.core.errors import ConfigError
@@ -45,7 +46,9 @@ class TuneConfig:
 
     # What is done.
     stage: Literal["sft"] = key("sft", "supervised fine-tuning", why_not="no other stage is here")
-    do_eval: bool = key(False, "compute the loss on the evaluation data at the end")
+    do_eval: bool = key(
+        False, "compute the loss of evaluation data at the end; so does eval_strategy"
+    )
 
     # LoRA.
     finetuning_type: Literal["lora"] = key(
@@ -142,7 +145,9 @@ class TuneConfig:
         None, "a checkpoint's folder, or true for the newest good one in output_dir"
     )
     plot_loss: bool = key(False, "draw training_loss.png")
-    include_num_input_tokens_seen: bool = key(False, "the log has tokens and tokens/s")
+    include_num_input_tokens_seen: bool = key(
+        False, "log and results have the tokens that were read, and tokens/s"
+    )
     include_effective_tokens_per_second: bool = key(
         False, "results have effective_tokens_per_sec, which counts no padding"
     )
@@ -179,6 +184,16 @@ class TuneConfig:
             steps = getattr(self, name)
             if steps is not None and steps > 1 and steps != int(steps):
                 raise ConfigError(f"{name}={steps:g}: must be a whole number, or a share below 1")
+
+    @property
+    def cache_path(self) -> Path | None:
+        """Where models of the hub are kept; None: where the hub's own programs keep them."""
+        return None if self.cache_dir is None else Path(self.cache_dir).expanduser()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether evaluation data have a loss."""
+        return self.do_eval or self.eval_strategy != "no"
 
     @property
     def packs(self) -> bool:

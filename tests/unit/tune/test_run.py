@@ -97,6 +97,68 @@ def test_accuracy_is_the_share_of_tokens_that_are_the_likeliest(config: TuneConf
     assert learned.results["eval_accuracy"] > hits / tokens
 
 
+def test_steps_may_be_shares_of_all(config: TuneConfig) -> None:
+    shares = {"logging_steps": 0.5, "save_steps": 0.3, "eval_steps": 0.25}
+    result, _ = run(replace(config, **shares, eval_strategy="steps", logging_first_step=True))
+    assert [entry["step"] for entry in result.log if "loss" in entry] == [1, 4, 8]
+    assert [entry["step"] for entry in result.log if "eval_loss" in entry] == [2, 4, 6, 8]
+    checkpoints = {one.name for one in Path(config.output_dir).glob("checkpoint-*")}
+    assert checkpoints == {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
+    assert (result.state["logging_steps"], result.state["save_steps"]) == (4, 3)
+
+
+def test_an_epoch_that_is_cut_short_is_one(config: TuneConfig) -> None:
+    by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    result, _ = run(replace(config, **by_epoch, max_steps=6, include_num_input_tokens_seen=True))
+    assert [entry["step"] for entry in result.log if "eval_loss" in entry] == [4, 6]
+    checkpoints = {one.name for one in Path(config.output_dir).glob("checkpoint-*")}
+    assert checkpoints == {"checkpoint-4", "checkpoint-6"}
+    seen = {entry["step"]: entry["num_input_tokens_seen"] for entry in result.log}
+    assert seen[4] == ROWS.train.num_tokens
+    assert seen[6] == result.results["num_input_tokens_seen"] > seen[4]
+    assert result.results["eval_loss"] == result.log[-1]["eval_loss"]
+
+
+@pytest.mark.parametrize(
+    ("settings_in_vain", "words"),
+    [
+        ({"weight_format": "int8"}, "weight_format=int8 is of routed experts, of which there are"),
+        ({"quantization_bit": 4}, "quantization_bit=4 is of routed experts, of which there are"),
+        ({"kt_cpu_activation": "retain"}, "kt_cpu_activation=retain is of routed experts"),
+        ({"compute_accuracy": True}, "compute_accuracy: nothing is evaluated"),
+        ({}, "evaluation data are not looked at"),
+        ({"do_eval": True, "eval_steps": 3}, "eval_steps has no effect with eval_strategy=no"),
+        ({"lr_scheduler_type": "constant", "warmup_steps": 2}, "constant has no warmup"),
+        (
+            {"warmup_ratio": 0.5, "warmup_steps": 2},
+            "warmup_ratio has no effect with warmup_steps=2",
+        ),
+        ({"save_strategy": "no", "save_total_limit": 2}, "no effect with save_strategy=no"),
+    ],
+)
+def test_what_is_set_in_vain_has_a_line(
+    settings_in_vain: dict[str, Any], words: str, config: TuneConfig
+) -> None:
+    assert words in "\n".join(prepare(replace(config, **settings_in_vain), ROWS).notes)
+
+
+def test_weights_beside_experts_stay_in_the_dtype_of_the_run(
+    config: TuneConfig, tmp_path: Path
+) -> None:
+    moe = make_tiny_model(tmp_path / "moe", "qwen3_moe")
+    of_moe = replace(config, model_name_or_path=str(moe), do_eval=True, bf16=True)
+    notes = prepare(replace(of_moe, weight_format="int8"), ROWS).notes
+    assert notes == ("weight_format=int8 is of routed experts; all else is held in bfloat16",)
+    assert prepare(replace(of_moe, weight_format="int8+bfloat16"), ROWS).notes == ()
+
+
+def test_a_plain_run_has_no_lines(config: TuneConfig) -> None:
+    assert prepare(replace(config, do_eval=True, weight_format="float32"), ROWS).notes == ()
+    alone = TuneData(ROWS.train, None, ())
+    assert prepare(config, alone).notes == ()
+    assert "set val_size" in prepare(replace(config, do_eval=True), alone).notes[0]
+
+
 def test_a_run_goes_on_with_the_same_losses(config: TuneConfig) -> None:
     whole, _ = run(config)
     output = Path(config.output_dir)
