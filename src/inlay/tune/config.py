@@ -6,6 +6,7 @@ Each field is a key under its own name. Keys that are read and do nothing, or ar
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from inlay.core.errors import ConfigError
@@ -39,23 +40,21 @@ class TuneConfig:
         None, "weights quantised at load: 8 is weight_format int8, 4 is int4:g32"
     )
     use_cpu: bool = key(False, "use no GPU, even if there is one")
-    kt_optimize_rule: str | None = key(
-        None, "file of placement rules; one that does not exist is left out, and a line says so"
-    )
     cpu_infer: int | None = key(
         None, "threads of the CPU kernels at most; never more than physical cores", low=1
     )
 
     # What is done.
     stage: Literal["sft"] = key("sft", "supervised fine-tuning", why_not="no other stage is here")
-    do_train: bool = key(False, "train; inlay tune train does in any case")
-    do_eval: bool = key(False, "compute the loss on the evaluation data at the end")
-    do_predict: bool = key(False, "generate answers for the evaluation data and score them")
-    predict_with_generate: bool = key(False, "as do_predict")
+    do_eval: bool = key(
+        False, "compute the loss of evaluation data at the end; so does eval_strategy"
+    )
 
     # LoRA.
     finetuning_type: Literal["lora"] = key(
-        "lora", "low-rank adapters; the model's own weights stay as they are"
+        "lora",
+        "low-rank adapters; the model's own weights stay as they are",
+        why_not="no other method is here",
     )
     lora_rank: int = key(8, "width of the adapters", low=1, high=1024)
     lora_alpha: float | None = key(
@@ -75,7 +74,7 @@ class TuneConfig:
         None, "how a conversation is written; none: the tokenizer's own chat template"
     )
     dataset: tuple[str, ...] = key((), "names in dataset_info.json")
-    eval_dataset: tuple[str, ...] = key((), "the same, for evaluation and predictions")
+    eval_dataset: tuple[str, ...] = key((), "the same, for evaluation")
     dataset_dir: str = key("data", "folder of dataset_info.json")
     cutoff_len: int = key(
         2048, "tokens of a sample; longer ones lose the ends of prompt and response", low=2
@@ -133,7 +132,9 @@ class TuneConfig:
     eval_strategy: Literal["no", "steps", "epoch"] = key("no", "when evaluation data have a loss")
     eval_steps: float | None = key(None, "steps between; none: logging_steps", above=0)
     per_device_eval_batch_size: int = key(8, "rows of a micro-batch, in evaluation", low=1)
-    compute_accuracy: bool = key(False, "share of tokens foretold, in evaluation")
+    compute_accuracy: bool = key(
+        False, "share of tokens with a loss that are the likeliest, in evaluation"
+    )
     logging_steps: float = key(500, "steps between lines of the log", above=0)
     logging_first_step: bool = key(False, "the first step has a line as well")
     save_strategy: Literal["no", "steps", "epoch"] = key("steps", "when checkpoints are written")
@@ -144,24 +145,12 @@ class TuneConfig:
         None, "a checkpoint's folder, or true for the newest good one in output_dir"
     )
     plot_loss: bool = key(False, "draw training_loss.png")
-    report_to: Literal["none", "tensorboard"] = key(
-        "none", "where else losses go", why_not="trainer_log.jsonl is always written"
+    include_num_input_tokens_seen: bool = key(
+        False, "log and results have the tokens that were read, and tokens/s"
     )
-    include_num_input_tokens_seen: bool = key(False, "the log has tokens and tokens/s")
     include_effective_tokens_per_second: bool = key(
         False, "results have effective_tokens_per_sec, which counts no padding"
     )
-
-    # Generation, in chat and predict.
-    do_sample: bool | None = key(
-        None, "draw tokens instead of taking the likeliest; none: chat does, predict does not"
-    )
-    temperature: float = key(0.95, "of drawing", above=0)
-    top_p: float = key(0.7, "of drawing: likeliest tokens up to this sum", above=0, high=1)
-    top_k: int = key(50, "of drawing: so many likeliest tokens; 0: all", low=0)
-    repetition_penalty: float = key(1.0, "of tokens that were there", above=0)
-    max_new_tokens: int = key(1024, "tokens of an answer", low=1)
-    skip_special_tokens: bool = key(True, "answers are written without special tokens")
 
     # Export.
     export_dir: str | None = key(None, "where the merged model goes")
@@ -195,6 +184,16 @@ class TuneConfig:
             steps = getattr(self, name)
             if steps is not None and steps > 1 and steps != int(steps):
                 raise ConfigError(f"{name}={steps:g}: must be a whole number, or a share below 1")
+
+    @property
+    def cache_path(self) -> Path | None:
+        """Where models of the hub are kept; None: where the hub's own programs keep them."""
+        return None if self.cache_dir is None else Path(self.cache_dir).expanduser()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether evaluation data have a loss."""
+        return self.do_eval or self.eval_strategy != "no"
 
     @property
     def packs(self) -> bool:

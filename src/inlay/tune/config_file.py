@@ -141,13 +141,7 @@ def _understand(said: Mapping[str, Any], where: str) -> ReadConfig:
         config = TuneConfig(**settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    notes = list(_notes(config))
-    if config.kt_optimize_rule and not Path(config.kt_optimize_rule).expanduser().is_file():
-        notes.append(
-            f"kt_optimize_rule: there is no file {config.kt_optimize_rule}, so Inlay places the "
-            "layers by itself"
-        )
-    return ReadConfig(config, idle, tuple(notes))
+    return ReadConfig(config, idle, _notes(config))
 
 
 def _set(settings: dict[str, Any], declared: Key, value: Any) -> None:

@@ -4,6 +4,7 @@ Logits of all tokens never exist: each chunk's become gradients of its hidden st
 is possible because the head does not change. Shapes: R rows, M width, V vocabulary.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,11 +19,8 @@ class _SummedLoss(torch.autograd.Function):
     def forward(ctx: Any, states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> Tensor:
         gradient_RM = torch.empty_like(states_RM)
         loss = states_RM.new_zeros((), dtype=torch.float64)
-        step = max(1, CHUNK_BYTES // (4 * len(head_VM)))
-        for start in range(0, len(states_RM), step):
-            part = slice(start, start + step)
+        for part, logits_RV in _chunks(states_RM, head_VM):
             labels = labels_R[part]
-            logits_RV = F.linear(states_RM[part].to(head_VM.dtype), head_VM).float()
             loss += F.cross_entropy(logits_RV, labels, reduction="sum")
             error_RV = logits_RV.softmax(-1)
             error_RV[torch.arange(len(labels), device=labels.device), labels] -= 1
@@ -50,3 +48,28 @@ def summed_loss(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> Tensor:
     """
     loss: Tensor = _SummedLoss.apply(states_RM, head_VM, labels_R)  # type: ignore[no-untyped-call]
     return loss
+
+
+@torch.no_grad()
+def summed_loss_and_hits(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -> tuple[float, int]:
+    """The same sum, and how many labels are the likeliest token; without gradients.
+
+    Args:
+        states_RM, head_VM, labels_R: as `summed_loss` takes them.
+
+    Cost: one product of the logits' size, and `CHUNK_BYTES` a few times.
+    """
+    loss = states_RM.new_zeros((), dtype=torch.float64)
+    hits = labels_R.new_zeros(())
+    for part, logits_RV in _chunks(states_RM, head_VM):
+        loss += F.cross_entropy(logits_RV, labels_R[part], reduction="sum")
+        hits += (logits_RV.argmax(-1) == labels_R[part]).sum()
+    return float(loss), int(hits)
+
+
+def _chunks(states_RM: Tensor, head_VM: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and their logits, float32, as many at a time as `CHUNK_BYTES` hold."""
+    step = max(1, CHUNK_BYTES // (4 * len(head_VM)))
+    for start in range(0, len(states_RM), step):
+        part = slice(start, start + step)
+        yield part, F.linear(states_RM[part].to(head_VM.dtype), head_VM).float()

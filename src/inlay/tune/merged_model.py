@@ -50,7 +50,9 @@ def export(
     """
     if config.export_dir is None or not config.adapter_name_or_path:
         raise ConfigError("export needs adapter_name_or_path and export_dir: set both")
-    source = resolve_model(config.model_name_or_path, weight_format=None).directory
+    source = resolve_model(
+        config.model_name_or_path, weight_format=None, cache_dir=config.cache_path
+    ).directory
     shape, target = read_shape(source), Path(config.export_dir)
     check_trainable(shape)
     tensors, fused = open_checked(source, shape)

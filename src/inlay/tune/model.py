@@ -20,7 +20,7 @@ from inlay.models.torch_experts import route
 from inlay.tune.attention import Rows, attend, rotate, rows_of
 from inlay.tune.frozen import FrozenWeights
 from inlay.tune.lora import NO_DROPOUT, Dropout, Lora
-from inlay.tune.loss import summed_loss
+from inlay.tune.loss import summed_loss, summed_loss_and_hits
 from inlay.tune.routed import RoutedExperts
 
 
@@ -58,11 +58,22 @@ class TrainModel:
             starts: where segments begin, and T.
             labels_T: int64; what follows each token, -100 where that is not learned.
         """
-        wanted_R = (labels_T >= 0).nonzero()[:, 0].to(self.weights.device)
         hidden_TM = self._hidden(token_ids_T, positions_T, starts, dropout)
-        states_RM = self._final(hidden_TM[wanted_R])
-        labels_R = labels_T.to(self.weights.device)[wanted_R]
+        states_RM, labels_R = self._labelled(hidden_TM, labels_T)
         return summed_loss(states_RM, self.weights.head_VM, labels_R)
+
+    @torch.no_grad()
+    def loss_and_hits(
+        self, token_ids_T: Tensor, positions_T: Tensor, starts: Sequence[int], labels_T: Tensor
+    ) -> tuple[float, int]:
+        """The same sum without dropout and gradients, and how many labels are the likeliest token.
+
+        Args:
+            token_ids_T, positions_T, starts, labels_T: as `loss` takes them.
+        """
+        hidden_TM = self._hidden(token_ids_T, positions_T, starts, NO_DROPOUT)
+        states_RM, labels_R = self._labelled(hidden_TM, labels_T)
+        return summed_loss_and_hits(states_RM, self.weights.head_VM, labels_R)
 
     @torch.no_grad()
     def logits(self, token_ids_T: Tensor, positions_T: Tensor, starts: Sequence[int]) -> Tensor:
@@ -90,6 +101,11 @@ class TrainModel:
             else:
                 hidden_TM = layer.forward(hidden_TM)
         return hidden_TM
+
+    def _labelled(self, hidden_TM: Tensor, labels_T: Tensor) -> tuple[Tensor, Tensor]:
+        """States behind the last norm of the tokens that have a label, and their labels."""
+        wanted_R = (labels_T >= 0).nonzero()[:, 0].to(self.weights.device)
+        return self._final(hidden_TM[wanted_R]), labels_T.to(self.weights.device)[wanted_R]
 
     def _final(self, hidden_TM: Tensor) -> Tensor:
         norm_M = self.weights.final_norm_M

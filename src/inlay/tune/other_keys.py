@@ -37,6 +37,10 @@ class Alias:
 _CODE = "code that comes with a model is never run: supported architectures are part of Inlay"
 _OWN_ATTENTION = "attention is computed by Inlay's own kernels"
 _OWN_EXPERTS = "routed experts are computed by Inlay's own CPU kernels in any case"
+_NO_RULES = (
+    "training is not placed by rules yet: routed experts are on the CPU, and all else on the first "
+    "GPU, if there is one"
+)
 _READ_AS_PUBLISHED = "weights are read as they are published, and packed once for both passes"
 _IN_MEMORY = "samples are tokenized at the start and held in memory"
 _NO_LOADERS = "micro-batches are slices of arrays in memory: no loader processes are needed"
@@ -49,7 +53,8 @@ _NO_MEDIA = "data are text: there are no pictures, videos and sounds"
 _NOT_WITHOUT = "belongs to a key that is not set, or is refused"
 _NOT_SFT = "belongs to another stage than sft"
 _NO_NETWORK = "data are local files"
-_EVAL_COMMAND = "belongs to another command; scores come from inlay tune predict"
+_EVAL_COMMAND = "belongs to another command, which is not here"
+_NO_ANSWERS = "not yet: no command of inlay tune generates answers, so none are scored"
 _OTHER_ENGINES = "belongs to another engine"
 
 IDLE_KEYS: dict[str, Key] = _keys(
@@ -72,6 +77,7 @@ IDLE_KEYS: dict[str, Key] = _keys(
     ("quantization_method", str, "bnb", "quantization_bit alone says how weights are held"),
     ("quantization_type", Literal["fp4", "nf4"], "nf4", _NOT_WITHOUT),
     ("double_quantization", bool, True, _NOT_WITHOUT),
+    ("kt_optimize_rule", str | None, None, _NO_RULES),
     ("infer_backend", str, "huggingface", _OWN_ENGINE),
     ("infer_dtype", Literal["auto", "float16", "bfloat16", "float32"], "auto", _OWN_ENGINE),
     ("use_kv_cache", bool, True, _OWN_ENGINE),
@@ -121,18 +127,29 @@ IDLE_KEYS: dict[str, Key] = _keys(
     ("torch_compile", bool, False, "the kernels are compiled ahead"),
     ("torch_empty_cache_steps", int | None, None, "buffers are the same in all steps"),
     ("run_name", str | None, None, "output_dir names a run"),
-    ("logging_dir", str | None, None, "TensorBoard's files go to output_dir/runs"),
+    ("logging_dir", str | None, None, "logs go to output_dir"),
     ("logging_strategy", Literal["no", "steps", "epoch"], "steps", "logging_steps says it"),
     ("disable_tqdm", bool | None, None, "progress is shown where there is a terminal"),
     ("log_level", str, "passive", "INLAY_LOG says it"),
     ("logging_nan_inf_filter", bool, True, "a loss that is no number ends the run"),
     ("skip_memory_metrics", bool, True, "memory is part of the progress"),
-    ("eval_num_beams", int | None, None, _NOT_WITHOUT),
-    ("generation_max_length", int | None, None, "max_new_tokens says it"),
-    ("generation_num_beams", int | None, None, _NOT_WITHOUT),
-    # Generation and export.
-    ("max_length", int, 1024, "max_new_tokens says it"),
-    ("length_penalty", float, 1.0, "belongs to beams, of which there is one"),
+    ("do_train", bool, False, "inlay tune train trains in any case"),
+    # Generation.
+    ("do_predict", bool, False, _NO_ANSWERS),
+    ("predict_with_generate", bool, False, _NO_ANSWERS),
+    ("do_sample", bool | None, None, _NO_ANSWERS),
+    ("temperature", float, 0.95, _NO_ANSWERS),
+    ("top_p", float, 0.7, _NO_ANSWERS),
+    ("top_k", int, 50, _NO_ANSWERS),
+    ("repetition_penalty", float, 1.0, _NO_ANSWERS),
+    ("max_new_tokens", int, 1024, _NO_ANSWERS),
+    ("max_length", int, 1024, _NO_ANSWERS),
+    ("skip_special_tokens", bool, True, _NO_ANSWERS),
+    ("length_penalty", float, 1.0, _NO_ANSWERS),
+    ("eval_num_beams", int | None, None, _NO_ANSWERS),
+    ("generation_max_length", int | None, None, _NO_ANSWERS),
+    ("generation_num_beams", int | None, None, _NO_ANSWERS),
+    # Export.
     ("export_device", Literal["cpu", "auto"], "cpu", "export goes from file to file"),
     ("export_quantization_dataset", str | None, None, _NOT_WITHOUT),
     ("export_quantization_nsamples", int, 128, _NOT_WITHOUT),
@@ -221,7 +238,9 @@ REFUSED_KEYS: dict[str, Key] = _keys(
     ("use_eaft_loss", bool, False, "only cross entropy is here"),
     ("label_smoothing_factor", float, 0.0, "only cross entropy is here"),
     ("neftune_noise_alpha", float | None, None, "inputs are trained on as they are"),
-    ("use_swanlab", bool, False, "report_to is none or tensorboard"),
+    ("report_to", str, "none", "losses are written to trainer_log.jsonl and trainer_state.json; "
+     "what writes files for TensorBoard is not among Inlay's packages"),
+    ("use_swanlab", bool, False, "losses are written to output_dir alone"),
     ("push_to_hub", bool, False, "nothing is sent anywhere: upload output_dir yourself"),
     ("export_hub_model_id", str | None, None, "nothing is sent anywhere: upload export_dir"),
     ("deepspeed", str | None, None, "one process trains, and experts stay in main memory"),

@@ -31,6 +31,7 @@ from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.folders import flush, write_whole
 from inlay.tune.frozen import FrozenWeights, check_trainable, held_format, load_frozen
+from inlay.tune.idle_settings import idle_settings
 from inlay.tune.lora import Lora, new_lora
 from inlay.tune.memory import MemoryNeed, memory_need, trainable_of
 from inlay.tune.model import TrainModel
@@ -70,6 +71,14 @@ class Prepared:
     need: MemoryNeed
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What may be other than it was meant, a line each."""
+        has_evaluation = self.data.evaluation is not None
+        lost = lost_in_peft(self.shape, self.targets)
+        idle = idle_settings(self.config, self.shape, has_evaluation=has_evaluation)
+        return (*self.data.notes, *idle, *([lost] if lost else []))
+
+    @property
     def summary(self) -> str:
         """What is to be done, in a few lines."""
         config, rows = self.config, self.data.train
@@ -99,9 +108,8 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         DataError: data are not as they must be.
         ResourceError: the run does not fit in memory.
     """
-    cache = None if config.cache_dir is None else Path(config.cache_dir)
     directory = resolve_model(
-        config.model_name_or_path, weight_format=config.base_format, cache_dir=cache
+        config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
     ).directory
     shape = read_shape(directory)
     check_trainable(shape)
@@ -147,11 +155,9 @@ def train(
         TrainingError: a loss is not finite.
     """
     prepared = prepare(config, data)
-    for note in prepared.data.notes:
+    for note in prepared.notes:
         say(note)
     say(prepared.summary)
-    if lost := lost_in_peft(prepared.shape, prepared.targets):
-        say(lost)
     if config.cpu_infer:
         threads = min(config.cpu_infer, kernels.num_threads())
         kernels.set_num_threads(threads)

@@ -18,7 +18,7 @@ from inlay.tune.checkpoint import Checkpoints, Progress, Say
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Batch, Dataset, collate
 from inlay.tune.log_file import LogFile
-from inlay.tune.lora import NO_DROPOUT, Dropout
+from inlay.tune.lora import Dropout
 from inlay.tune.model import TrainModel
 from inlay.tune.optimizer import AdamW
 from inlay.tune.steps import StepPlan, steps_of
@@ -150,8 +150,9 @@ class Trainer:
         }
         if self._config.include_effective_tokens_per_second:
             results["effective_tokens_per_sec"] = (self._progress.tokens - tokens_before) / seconds
-        if self._evaluation is not None and self._config.do_eval:
-            results |= self._evaluate(self._plan.total)
+        if self._evaluation is not None and self._config.evaluates:
+            results |= self._evaluate()
+        results |= self._tokens_seen()
         return RunResult(self._progress.log, results, self._state(), self._card())
 
     @property
@@ -168,7 +169,7 @@ class Trainer:
             if not batch.num_loss_tokens:
                 continue
             key = (self._config.seed, step, number)
-            loss = self._loss(batch, Dropout(self._config.lora_dropout, key))
+            loss = self._model.loss(*_tensors(batch), Dropout(self._config.lora_dropout, key))
             if not math.isfinite(loss.item()):
                 raise self._not_finite(f"loss {loss.item()}", step, numbers[number])
             (loss / targets).backward()  # type: ignore[no-untyped-call]
@@ -189,15 +190,6 @@ class Trainer:
             seconds=time.monotonic() - begun,
         )
 
-    def _loss(self, batch: Batch, dropout: Dropout) -> torch.Tensor:
-        return self._model.loss(
-            torch.from_numpy(batch.input_ids_T).long(),
-            torch.from_numpy(batch.positions_T).long(),
-            batch.segment_starts_S.tolist(),
-            torch.from_numpy(batch.targets_T).long(),
-            dropout,
-        )
-
     def _after(self, figures: StepFigures, begun: float) -> None:
         """Note a step, and what is due after it."""
         before = self._progress
@@ -211,26 +203,29 @@ class Trainer:
             watcher.on_step(figures)
         config, last = self._config, figures.step == self._plan.total
         first = config.logging_first_step and figures.step == 1
-        if first or last or self._is_due("logging_steps", figures.step):
+        if first or last or self._is_due("steps", config.logging_steps):
             self._log(figures, begun)
-        if self._evaluation is not None and self._is_evaluated(figures.step):
-            self._note(self._evaluate(figures.step) | {"epoch": figures.epoch})
-        if self._is_saved(figures.step) or (last and config.save_strategy != "no"):
+        eval_steps = config.logging_steps if config.eval_steps is None else config.eval_steps
+        if self._evaluation is not None and self._is_due(config.eval_strategy, eval_steps):
+            self._note(self._evaluate() | {"epoch": figures.epoch})
+        if self._is_due(config.save_strategy, config.save_steps) or (
+            last and config.save_strategy != "no"
+        ):
             self._save()
 
-    def _is_due(self, key: str, step: int) -> bool:
-        return step % max(1, steps_of(getattr(self._config, key), self._plan.total)) == 0
+    def _is_due(self, strategy: str, every: float) -> bool:
+        """Whether the step that was done is one after which something is due.
 
-    def _is_saved(self, step: int) -> bool:
-        if self._config.save_strategy == "epoch":
-            return step % self._plan.steps_per_epoch == 0
-        return self._config.save_strategy == "steps" and self._is_due("save_steps", step)
+        Args:
+            every: steps between, or their share of all, for the strategy `steps`.
+        """
+        step = self._progress.step
+        if strategy == "epoch":  # the last one may be cut short
+            return step % self._plan.steps_per_epoch == 0 or step == self._plan.total
+        return strategy == "steps" and step % self._steps(every) == 0
 
-    def _is_evaluated(self, step: int) -> bool:
-        if self._config.eval_strategy == "epoch":
-            return step % self._plan.steps_per_epoch == 0
-        key = "eval_steps" if self._config.eval_steps else "logging_steps"
-        return self._config.eval_strategy == "steps" and self._is_due(key, step)
+    def _steps(self, every: float) -> int:
+        return max(1, steps_of(every, self._plan.total))
 
     def _log(self, figures: StepFigures, begun: float) -> None:
         open_losses = self._progress.open_losses
@@ -248,20 +243,28 @@ class Trainer:
         self._log_file.add(figures, loss, time.monotonic() - begun, tokens)
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        entry = {**entry, "step": self._progress.step}
+        entry = {**entry, **self._tokens_seen(), "step": self._progress.step}
         self._progress = replace(self._progress, log=(*self._progress.log, entry))
 
-    @torch.no_grad()
-    def _evaluate(self, step: int) -> dict[str, float]:
+    def _tokens_seen(self) -> dict[str, int]:
+        if not self._config.include_num_input_tokens_seen:
+            return {}
+        return {"num_input_tokens_seen": self._progress.tokens}
+
+    def _evaluate(self) -> dict[str, float]:
         assert self._evaluation is not None
         rows, size = list(self._evaluation), self._config.per_device_eval_batch_size
-        summed, targets = 0.0, 0
+        summed, hits, targets = 0.0, 0, 0
         for start in range(0, len(rows), size):
             batch = collate(rows[start : start + size])
             if batch.num_loss_tokens:
-                summed += float(self._loss(batch, NO_DROPOUT))
+                loss, right = self._model.loss_and_hits(*_tensors(batch))
+                summed, hits = summed + loss, hits + right
                 targets += batch.num_loss_tokens
-        return {"eval_loss": summed / max(1, targets)}
+        found = {"eval_loss": summed / max(1, targets)}
+        if self._config.compute_accuracy:
+            found["eval_accuracy"] = hits / max(1, targets)
+        return found
 
     def _save(self) -> Path:
         return self._checkpoints.save(
@@ -283,8 +286,8 @@ class Trainer:
             "global_step": step,
             "max_steps": self._plan.total,
             "num_train_epochs": config.num_train_epochs,
-            "logging_steps": config.logging_steps,
-            "save_steps": config.save_steps,
+            "logging_steps": self._steps(config.logging_steps),
+            "save_steps": self._steps(config.save_steps),
             "train_batch_size": config.per_device_train_batch_size,
             "num_input_tokens_seen": self._progress.tokens,
             "log_history": self._progress.log,
@@ -299,3 +302,13 @@ class Trainer:
             losses={"training loss": losses[-1]["loss"]} if losses else {},
         )
         return model_card(self._config, facts)
+
+
+def _tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, list[int], torch.Tensor]:
+    """What `TrainModel.loss` takes."""
+    return (
+        torch.from_numpy(batch.input_ids_T).long(),
+        torch.from_numpy(batch.positions_T).long(),
+        batch.segment_starts_S.tolist(),
+        torch.from_numpy(batch.targets_T).long(),
+    )

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from inlay.core.errors import ConfigError, ResourceError, TrainingError
-from inlay.tune import RunResult, TuneConfig, TuneData, prepare, train
+from inlay.tune import RunResult, TuneConfig, TuneData, collate, prepare, train
 from inlay.tune.folders import check_folder
 from tests.support.tiny_models import make_tiny_model
-from tests.support.tuning import random_rows, settings
+from tests.support.tuning import new_model, random_rows, settings
 
 ROWS = TuneData(random_rows(8), random_rows(3, seed=1), ())
 
@@ -44,9 +45,9 @@ def losses(result: RunResult) -> list[float]:
     return [entry["loss"] for entry in result.log if "loss" in entry]
 
 
-def run(config: TuneConfig, **options: Any) -> tuple[RunResult, list[str]]:
+def run(config: TuneConfig, data: TuneData = ROWS, **options: Any) -> tuple[RunResult, list[str]]:
     lines: list[str] = []
-    return train(config, ROWS, say=lines.append, **options), lines
+    return train(config, data, say=lines.append, **options), lines
 
 
 def test_a_run_writes_its_files(config: TuneConfig) -> None:
@@ -71,6 +72,91 @@ def test_a_run_writes_its_files(config: TuneConfig) -> None:
     results = json.loads((output / "all_results.json").read_text())
     assert results["eval_loss"] == state["log_history"][-1]["eval_loss"]
     assert "# LoRA adapter of tiny" in (output / "README.md").read_text()
+
+
+def test_accuracy_is_the_share_of_tokens_that_are_the_likeliest(config: TuneConfig) -> None:
+    model = new_model(Path(config.model_name_or_path))
+    hits = tokens = 0
+    for row in ROWS.evaluation or ():
+        batch = collate([row])
+        targets_T = torch.from_numpy(batch.targets_T).long()
+        logits_TV = model.logits(
+            torch.from_numpy(batch.input_ids_T).long(),
+            torch.from_numpy(batch.positions_T).long(),
+            batch.segment_starts_S.tolist(),
+        )
+        hits += int((logits_TV.argmax(-1) == targets_T)[targets_T >= 0].sum())
+        tokens += batch.num_loss_tokens
+    still = {"learning_rate": 1e-30, "max_steps": 1, "do_eval": True, "eval_strategy": "epoch"}
+    result, _ = run(replace(config, **still, compute_accuracy=True))
+    assert result.results["eval_accuracy"] == hits / tokens
+    learned, _ = run(
+        replace(config, overwrite_output_dir=True, do_eval=True, compute_accuracy=True),
+        data=TuneData(ROWS.train, ROWS.train, ()),
+    )
+    assert learned.results["eval_accuracy"] > hits / tokens
+
+
+def test_steps_may_be_shares_of_all(config: TuneConfig) -> None:
+    shares = {"logging_steps": 0.5, "save_steps": 0.3, "eval_steps": 0.25}
+    result, _ = run(replace(config, **shares, eval_strategy="steps", logging_first_step=True))
+    assert [entry["step"] for entry in result.log if "loss" in entry] == [1, 4, 8]
+    assert [entry["step"] for entry in result.log if "eval_loss" in entry] == [2, 4, 6, 8]
+    checkpoints = {one.name for one in Path(config.output_dir).glob("checkpoint-*")}
+    assert checkpoints == {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
+    assert (result.state["logging_steps"], result.state["save_steps"]) == (4, 3)
+
+
+def test_an_epoch_that_is_cut_short_is_one(config: TuneConfig) -> None:
+    by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    result, _ = run(replace(config, **by_epoch, max_steps=6, include_num_input_tokens_seen=True))
+    assert [entry["step"] for entry in result.log if "eval_loss" in entry] == [4, 6]
+    checkpoints = {one.name for one in Path(config.output_dir).glob("checkpoint-*")}
+    assert checkpoints == {"checkpoint-4", "checkpoint-6"}
+    seen = {entry["step"]: entry["num_input_tokens_seen"] for entry in result.log}
+    assert seen[4] == ROWS.train.num_tokens
+    assert seen[6] == result.results["num_input_tokens_seen"] > seen[4]
+    assert result.results["eval_loss"] == result.log[-1]["eval_loss"]
+
+
+@pytest.mark.parametrize(
+    ("settings_in_vain", "words"),
+    [
+        ({"weight_format": "int8"}, "weight_format=int8 is of routed experts, of which there are"),
+        ({"quantization_bit": 4}, "quantization_bit=4 is of routed experts, of which there are"),
+        ({"kt_cpu_activation": "retain"}, "kt_cpu_activation=retain is of routed experts"),
+        ({"compute_accuracy": True}, "compute_accuracy: nothing is evaluated"),
+        ({}, "evaluation data are not looked at"),
+        ({"do_eval": True, "eval_steps": 3}, "eval_steps has no effect with eval_strategy=no"),
+        ({"lr_scheduler_type": "constant", "warmup_steps": 2}, "constant has no warmup"),
+        (
+            {"warmup_ratio": 0.5, "warmup_steps": 2},
+            "warmup_ratio has no effect with warmup_steps=2",
+        ),
+        ({"save_strategy": "no", "save_total_limit": 2}, "no effect with save_strategy=no"),
+    ],
+)
+def test_what_is_set_in_vain_has_a_line(
+    settings_in_vain: dict[str, Any], words: str, config: TuneConfig
+) -> None:
+    assert words in "\n".join(prepare(replace(config, **settings_in_vain), ROWS).notes)
+
+
+def test_weights_beside_experts_stay_in_the_dtype_of_the_run(
+    config: TuneConfig, tmp_path: Path
+) -> None:
+    moe = make_tiny_model(tmp_path / "moe", "qwen3_moe")
+    of_moe = replace(config, model_name_or_path=str(moe), do_eval=True, bf16=True)
+    notes = prepare(replace(of_moe, weight_format="int8"), ROWS).notes
+    assert notes == ("weight_format=int8 is of routed experts; all else is held in bfloat16",)
+    assert prepare(replace(of_moe, weight_format="int8+bfloat16"), ROWS).notes == ()
+
+
+def test_a_plain_run_has_no_lines(config: TuneConfig) -> None:
+    assert prepare(replace(config, do_eval=True, weight_format="float32"), ROWS).notes == ()
+    alone = TuneData(ROWS.train, None, ())
+    assert prepare(config, alone).notes == ()
+    assert "set val_size" in prepare(replace(config, do_eval=True), alone).notes[0]
 
 
 def test_a_run_goes_on_with_the_same_losses(config: TuneConfig) -> None:

@@ -72,7 +72,9 @@ def preview(
     from inlay.tune.data.load import load_data
 
     settings = read_settings(config, changes).config
-    directory = resolve_model(settings.model_name_or_path, weight_format=None).directory
+    directory = resolve_model(
+        settings.model_name_or_path, weight_format=None, cache_dir=settings.cache_path
+    ).directory
     text = Text.load(directory)
     data = load_data(settings, text)
     for note in data.notes:

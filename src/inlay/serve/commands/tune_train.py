@@ -27,7 +27,7 @@ def train(
     settings = read_settings(config, changes).config
     if dry_run:
         prepared = prepare(settings)
-        for note in prepared.data.notes:
+        for note in prepared.notes:
             typer.echo(note, err=True)
         typer.echo(prepared.summary)
         return
