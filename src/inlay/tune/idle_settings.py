@@ -18,12 +18,12 @@ def idle_settings(config: TuneConfig, shape: ModelShape, *, has_evaluation: bool
     looked_at = has_evaluation and config.evaluates
     dtype = "bfloat16" if config.bf16 or config.pure_bf16 else "float32"
     experts, rest = halves(config.base_format)
+    asked_of_others = {rest} if shape.experts else {experts, rest}
     of_experts = "routed experts" if shape.experts else "routed experts, of which there are none"
     key = "quantization_bit" if config.quantization_bit else "weight_format"
     rules = (
         (
-            config.base_format != "auto"
-            and {rest, experts if not shape.experts else rest} != {dtype},
+            config.base_format != "auto" and asked_of_others != {dtype},
             f"{key}={getattr(config, key)} is of {of_experts}; all else is held in {dtype}",
         ),
         (

@@ -50,7 +50,7 @@ class MemoryNeed:
 
     def _advice(self) -> str:
         if self.weights > max(self.lora, self.activations):
-            return "set weight_format=int8 or int4, or take a smaller model"
+            return "set weight_format=int8 or int4 for routed experts, or take a smaller model"
         if self.lora > self.activations:
             return "lower lora_rank, set pure_bf16=true, or leave routed experts out of lora_target"
         return (
