@@ -89,7 +89,9 @@ class Requests:
     """Those of the prompts, computed."""
 
     def __init__(self, model):
-        self.driver = ModelDriver(model, num_pages=16, page_tokens=4)
+        # In float32: sums that libraries add in another order for other numbers of rows differ in
+        # their last bits, which rounding to bfloat16 would turn into a step of eight bits.
+        self.driver = ModelDriver(model, num_pages=16, page_tokens=4, dtype="float32")
         self.running = [self.driver.add([*prompt, *NEXT]) for prompt in PROMPTS]
         work = zip(self.running, PROMPTS, strict=True)
         self.driver.step([(one, len(prompt)) for one, prompt in work])
@@ -105,7 +107,10 @@ def decoded(model, together=(3, 1, 3)):
 
 
 def assert_near(found, expected, device):
-    tolerance = 0.05 if device.type == "cuda" else 1e-4
+    """Up to the order of sums, which depends on the rows of a call: 2e-7 of a product, and up to
+    200 times as much behind the layers of a random model (seen with OpenBLAS' for Haswell).
+    """
+    tolerance = 0.05 if device.type == "cuda" else 1e-3
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * float(expected.std()))
 
 
