@@ -14,6 +14,7 @@ from benchmarks.sim.validity import _allowed, _samples
 from inlay.core.instance_messages import InstanceInfo
 from inlay.sim.measured_time import Fit
 from inlay.sim.step_time import StepTime
+from inlay.sim.world import CHUNK
 from tests.unit.cluster.instance_stand_in import ENGINE, NAMESPACE
 
 pytest.importorskip("inlay._native")
@@ -76,6 +77,15 @@ def test_who_shares_cores_is_slower_while_others_compute() -> None:
     alone = Deployment(roles=("both",), policy="inlay", cores=2)
     same = {predicted.figures(alone, steps(), f, arrivals())["busy_s"] for f in (NOTHING, busy)}
     assert len(same) == 1
+
+
+def test_time_together_is_that_in_which_both_compute() -> None:
+    chunks = np.zeros(5, CHUNK)
+    chunks["slot"] = [0, 0, 1, 1, 1]
+    chunks["start_s"] = [0.0, 4.0, 1.0, 1.0, 5.0]  # two chunks of one step
+    chunks["end_s"] = [2.0, 6.0, 3.0, 3.0, 5.5]
+    assert predicted.together(chunks, 2).tolist() == [1.5 / 4, 1.5 / 2.5]
+    assert predicted.together(chunks[:2], 1).tolist() == [0.0]
 
 
 def test_steps_between_two_times_take_the_mean() -> None:
