@@ -2,13 +2,14 @@
 
 What instances of one machine share are its cores, which a simulation does not know: whoever
 computes while another one does takes longer, by what was measured of that, and by what is in front
-of them takes of the cores. How often that is, the simulation itself says: it is run again with it.
+of them takes of the cores. How often that is, a simulation says: it is run again with it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.cluster.workloads import PAGE_TOKENS, Arrival
 from benchmarks.sim.measured import Floats, Front, Steps, mean, slower
@@ -49,8 +50,11 @@ def figures(
     others = front.core_s * len(arrivals) / span_s
     beside_I = np.zeros(len(deployment.roles))
     for _ in range(_ROUNDS if len(beside_I) > 1 else 1):
-        results = _run(deployment, steps, _shared(deployment, steps, others, beside_I), arrivals)
-        beside_I = np.minimum(results.busy_s / results.duration_s, 1.0)[::-1]
+        fits = _shared(deployment, steps, others, beside_I)
+        simulation = _simulation(deployment, steps, fits)
+        simulation.world.keep_steps()
+        results = simulation.run(trace_of(arrivals))
+        beside_I = together(simulation.world.steps(), len(beside_I))
     divided_R = results.prefill != results.decode
     ttft_s = results.ttft_s + front.delays_s(results.input_tokens.astype(np.float64), divided_R)
     return {
@@ -65,7 +69,32 @@ def figures(
 def apart(deployment: Deployment, steps: Steps, arrivals: Sequence[Arrival]) -> Results:
     """One request long after the other, with nothing in front."""
     alone = [replace(one, time_s=60.0 * number) for number, one in enumerate(arrivals)]
-    return _run(deployment, steps, [steps.alone] * len(deployment.roles), alone)
+    fits = [steps.alone] * len(deployment.roles)
+    return _simulation(deployment, steps, fits).run(trace_of(alone))
+
+
+def together(chunks_C: NDArray[np.void], count: int) -> Floats:
+    """Of the time in which each of two instances computes, the share in which the other one does.
+
+    Args:
+        chunks_C: of all steps, as `sim.world.CHUNK`.
+        count: of instances; one alone is never beside another.
+    """
+    spans = [
+        np.unique(chunks_C[chunks_C["slot"] == slot][["start_s", "end_s"]]) for slot in range(count)
+    ]
+    busy_I = np.array([(span["end_s"] - span["start_s"]).sum() for span in spans])
+    if count == 1:
+        return np.zeros(1)
+    one, other = spans
+    both_s = sum(
+        np.clip(
+            np.minimum(other["end_s"], end_s) - np.maximum(other["start_s"], start_s), 0.0, None
+        ).sum()
+        for start_s, end_s in one.tolist()
+    )
+    share_I: Floats = both_s / np.maximum(busy_I, 1e-12)
+    return share_I
 
 
 def _shared(deployment: Deployment, steps: Steps, others: float, beside_I: Floats) -> list[Fit]:
@@ -79,9 +108,7 @@ def _shared(deployment: Deployment, steps: Steps, others: float, beside_I: Float
     ]
 
 
-def _run(
-    deployment: Deployment, steps: Steps, fits: Sequence[Fit], arrivals: Sequence[Arrival]
-) -> Results:
+def _simulation(deployment: Deployment, steps: Steps, fits: Sequence[Fit]) -> Simulation:
     engine = steps.info.engine
     kinds = tuple(
         Kind(
@@ -110,7 +137,7 @@ def _run(
         learn=True,
         seed=deployment.seed,
     )
-    return Simulation(scenario).run(trace_of(arrivals))
+    return Simulation(scenario)
 
 
 def trace_of(arrivals: Sequence[Arrival]) -> Trace:

@@ -14,6 +14,7 @@ from benchmarks.sim.validity import _allowed, _samples
 from inlay.core.instance_messages import InstanceInfo
 from inlay.sim.measured_time import Fit
 from inlay.sim.step_time import StepTime
+from inlay.sim.world import CHUNK
 from tests.unit.cluster.instance_stand_in import ENGINE, NAMESPACE
 
 pytest.importorskip("inlay._native")
@@ -67,15 +68,28 @@ def test_what_is_in_front_delays_first_tokens_and_nothing_else() -> None:
 
 def test_who_shares_cores_is_slower_while_others_compute() -> None:
     pair = Deployment(roles=("prefill", "decode"), policy="round_robin", cores=2)
-    busy = replace(NOTHING, core_s=0.05)  # half a core at 10 a second
+    busy = replace(NOTHING, core_s=0.015)  # half a core at 33 a second
     apart, beside, crowded = (
-        predicted.figures(pair, each, front, arrivals())["busy_s"]
+        predicted.figures(pair, each, front, arrivals(each_s=0.03))["busy_s"]
         for each, front in ((steps(), NOTHING), (steps(1.5), NOTHING), (steps(), busy))
     )
-    assert apart < crowded < 1.2 * apart < 1.5 * apart > beside > apart
+    assert apart < crowded < 1.35 * apart and apart < beside < 1.5 * apart
+    far = {
+        predicted.figures(pair, each, NOTHING, arrivals())["busy_s"] for each in (steps(), steps(2))
+    }
+    assert len(far) == 1  # one computes only after the other
     alone = Deployment(roles=("both",), policy="inlay", cores=2)
     same = {predicted.figures(alone, steps(), f, arrivals())["busy_s"] for f in (NOTHING, busy)}
     assert len(same) == 1
+
+
+def test_time_together_is_that_in_which_both_compute() -> None:
+    chunks = np.zeros(5, CHUNK)
+    chunks["slot"] = [0, 0, 1, 1, 1]
+    chunks["start_s"] = [0.0, 4.0, 1.0, 1.0, 5.0]  # two chunks of one step
+    chunks["end_s"] = [2.0, 6.0, 3.0, 3.0, 5.5]
+    assert predicted.together(chunks, 2).tolist() == [1.5 / 4, 1.5 / 2.5]
+    assert predicted.together(chunks[:2], 1).tolist() == [0.0]
 
 
 def test_steps_between_two_times_take_the_mean() -> None:
