@@ -197,7 +197,7 @@ class Admission:
 
 
 def _pages_over(request: RequestView, decision: Decision, state: ClusterState, fewer: int) -> float:
-    """By what share of its pages a slot has too few for one more request; 0 or less: it has enough.
+    """By what share of its pages a slot has too few for one more request; below 0: they are left.
 
     Pages that it can give away are known. Who waits for pages is not: where there are too few, all
     tokens that are there or come are taken to need pages of their own.
@@ -205,7 +205,7 @@ def _pages_over(request: RequestView, decision: Decision, state: ClusterState, f
     slot, page_tokens = decision.decode, state.page_tokens
     total = float(state.pages_total[slot])
     if not total or fewer:
-        return 0.0
+        return -1.0
     outputs = min(state.outputs, request.max_output_tokens)
     own = (request.num_tokens + outputs) / page_tokens
     if not decision.split:
@@ -213,10 +213,11 @@ def _pages_over(request: RequestView, decision: Decision, state: ClusterState, f
     rows, coming = float(state.rows[slot]), float(state.coming_rows[slot])
     growth = (rows / 2 + coming) * state.outputs / page_tokens
     free = float(state.pages_free[slot] + state.pages_cached[slot] - state.coming_pages[slot])
-    if own + growth <= free:
-        return 0.0
+    short = (own + growth - free) / total
+    if short <= 0:
+        return short
     tokens = float(state.context_tokens[slot] + state.coming_tokens[slot])
-    return max((tokens / page_tokens + growth + own) / total - 1.0, (own + growth - free) / total)
+    return max((tokens / page_tokens + growth + own) / total - 1.0, short)
 
 
 def _late(request: RequestView, decision: Decision, ttft_s: float) -> str:

@@ -80,6 +80,17 @@ def test_pages_that_are_not_there_are_refused_where_there_are_objectives() -> No
     assert gate().choose(request(), matches(), state, 0.0).refusal is None
 
 
+def test_a_tenant_above_its_share_is_taken_while_there_is_room() -> None:
+    state = busy(1)
+    admission = gate()
+    for tenant in ("much", "little"):
+        for _ in range(9 if tenant == "much" else 1):
+            asked = request(slo=SloClass(ttft_s=60.0, tbt_s=10.0), tenant=tenant)
+            assert admission.choose(asked, matches(), state, 0.0).refusal is None
+    asked = request(slo=SloClass(ttft_s=60.0, tbt_s=10.0), tenant="much")
+    assert admission.choose(asked, matches(), state, 0.0).refusal is None
+
+
 def test_queues_are_bounded_without_objectives() -> None:
     state = state_of("both")
     sent(state, "a", 0, 0.0, work_s=100.0)
