@@ -79,7 +79,8 @@ def test_a_refused_question_does_not_end_the_chat(model: Path) -> None:
 def test_ctrl_c_stops_the_answer_and_nothing_else(model: Path) -> None:
     with Terminal([*CHAT, str(model)]) as terminal:
         terminal.wait_for(r">>> ")
-        terminal.type("/set temperature=0.8 seed=1 max_tokens=3500\n")
+        # A random model ends where it likes, and where depends on the processor's last bits.
+        terminal.type("/set temperature=0.8 seed=1 ignore_eos=true max_tokens=3500\n")
         terminal.wait_for(r"max_tokens=3500[\s\S]*>>> ")
         terminal.type("Tell me everything.\n")
         terminal.wait_for(r"everything\.\n[\s\S]{20}")

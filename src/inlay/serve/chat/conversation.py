@@ -17,6 +17,7 @@ class ChatOptions:
     Attributes:
         max_tokens: limit of each answer.
         stop: texts that end an answer.
+        ignore_eos: go on after the model's own end, up to `max_tokens`.
     """
 
     temperature: float | None = None
@@ -29,6 +30,7 @@ class ChatOptions:
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] | None = None
+    ignore_eos: bool | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in (
