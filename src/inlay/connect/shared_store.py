@@ -98,7 +98,9 @@ class SharedStore:
                     log.error("no store is used: %s", error)
                     raise StoreClosed(str(error)) from error
                 except InlayError as error:
-                    raise error if isinstance(error, StoreError) else StoreError(str(error)) from error
+                    raise (
+                        error if isinstance(error, StoreError) else StoreError(str(error))
+                    ) from error
             return self._store
 
     def _failed(self, error: Exception) -> None:

@@ -5,9 +5,16 @@
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"store": "127.0.0.1:7300"}}'
 
-Importing it needs vLLM; see docs/guides/vllm.md for the versions that it was run with.
+The class needs vLLM, the other modules do not. docs/guides/vllm.md has the versions that it was
+run with.
 """
 
-from inlay.connect.vllm.connector import InlayConnector
+from typing import Any
 
-__all__ = ["InlayConnector"]
+
+def __getattr__(name: str) -> Any:
+    if name != "InlayConnector":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from inlay.connect.vllm.connector import InlayConnector
+
+    return InlayConnector

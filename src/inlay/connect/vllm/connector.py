@@ -25,7 +25,7 @@ from inlay.store import Contribution
 if TYPE_CHECKING:
     import torch
 
-log = logging.getLogger("vllm.inlay")
+log = logging.getLogger(__name__)
 
 TESTED = ("0.32",)
 """Releases of vLLM that the connector was run with."""
@@ -50,11 +50,9 @@ class InlayConnector(KVConnectorBase_V1):
 
     # ruff: noqa: D102
 
-    def __init__(
-        self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any
-    ) -> None:
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        _say_versions()
+        _log_with_vllm()
         transfer = vllm_config.kv_transfer_config
         settings = ConnectorSettings.read(transfer.kv_connector_extra_config)
         namespace = instance_namespace(vllm_config, kv_cache_config, settings.model_id)
@@ -88,9 +86,7 @@ class InlayConnector(KVConnectorBase_V1):
         assert self._scheduling is not None
         return self._scheduling.matched(request, num_computed_tokens)
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduling is not None
         block_ids = blocks.get_block_ids()[0]
         self._scheduling.allocated(request, block_ids, num_external_tokens)
@@ -98,6 +94,11 @@ class InlayConnector(KVConnectorBase_V1):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduling is not None
         return InlayMetadata(self._scheduling.step(scheduler_output))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        assert self._scheduling is not None
+        if connector_output.invalid_block_ids:
+            self._scheduling.lost(connector_output.invalid_block_ids)
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -180,9 +181,11 @@ class InlayConnector(KVConnectorBase_V1):
         )
 
 
-def _say_versions() -> None:
+def _log_with_vllm() -> None:
+    ours, its = logging.getLogger("inlay"), logging.getLogger("vllm")
+    ours.handlers, ours.propagate = its.handlers, False
+    ours.setLevel(its.level)
     if not vllm_version.startswith(tuple(f"{one}." for one in TESTED)):
         log.warning(
             "InlayConnector was run with vLLM %s; this is %s", ", ".join(TESTED), vllm_version
         )
-

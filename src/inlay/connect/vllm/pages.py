@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inlay.core.errors import ConfigError
 
@@ -49,7 +49,7 @@ def layer_pages(name: str, tensor: "torch.Tensor", num_blocks: int) -> LayerPage
     return LayerPages(
         blocks=tensor,
         block_bytes=one.numel() * size,
-        offset=tensor.storage_offset() * size,
+        offset=int(tensor.storage_offset()) * size,
         stride=tensor.stride(0) * size,
         dense=reach == one.numel(),
     )
@@ -165,5 +165,5 @@ class Staging:
         """A tensor of block ids (on the cache's device) or slots."""
         import torch
 
-        found: Any = torch.tensor(values, dtype=torch.int64)
-        return found.to(self._pages.first.blocks.device) if on_device else found
+        device = self._pages.first.blocks.device if on_device else torch.device("cpu")
+        return torch.tensor(values, dtype=torch.int64, device=device)

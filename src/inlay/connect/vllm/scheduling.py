@@ -6,7 +6,7 @@ It runs in vLLM's scheduler, between two steps, so it never waits for the store 
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any
@@ -55,7 +55,9 @@ class _Tracked:
         params = request.kv_transfer_params or {}
         self.fetch = bool(params.get("do_remote_prefill"))
         if self.fetch and not params.get("remote_addresses"):
-            log.warning("request %s: nothing says where its prompt was computed", request.request_id)
+            log.warning(
+                "request %s: nothing says where its prompt was computed", request.request_id
+            )
 
     def named(self, blocks: int, block_tokens: int) -> list[bytes]:
         """Names of the first `blocks` blocks."""
@@ -162,7 +164,9 @@ class Scheduling:
                 self._save(work, request_id, before[request_id] + tokens - guessed)
         return work
 
-    def finished(self, request: Any, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+    def finished(
+        self, request: Any, block_ids: Sequence[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
         """A request is over: whether its blocks are to be kept, and what its response says."""
         tracked = self._tracked.pop(request.request_id, None)
         params = request.kv_transfer_params or {}
@@ -184,6 +188,12 @@ class Scheduling:
             "remote_num_tokens": int(request.num_computed_tokens),
             "tp_size": self._ranks,
         }
+
+    def lost(self, block_ids: Collection[int]) -> None:
+        """Blocks were to be filled and were not: they are computed, and saved then."""
+        for request_id, tracked in self._tracked.items():
+            if not set(self._block_ids(request_id)).isdisjoint(block_ids):
+                tracked.saved = 0
 
     def close(self) -> None:
         """Let go of the store."""
@@ -207,9 +217,7 @@ class Scheduling:
         salt = request.cache_salt or ""
         key = self._keys.get((adapter, salt))
         if key is None:
-            namespace = msgspec.structs.replace(
-                self._namespace, adapter=adapter, tenant_salt=salt
-            )
+            namespace = msgspec.structs.replace(self._namespace, adapter=adapter, tenant_salt=salt)
             key = namespace.key(self._settings.secret.encode())
             if len(self._keys) >= 4096:  # salts may be as many as users
                 self._keys.clear()
@@ -223,7 +231,9 @@ class Scheduling:
     def _leading(self, keys: Sequence[str]) -> int:
         """How many leading blocks are there, of all ranks."""
         assert self._store is not None
-        there = self._store.call(lambda store: store.exists_many(keys), [])
+        time_s = self._settings.lookup_s
+        none: list[bool] = []
+        there = self._store.call(lambda store: store.exists_many(keys, timeout_s=time_s), none)
         present = there.index(False) if False in there else len(there)
         return present // self._ranks
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from inlay.connect.shared_store import SharedStore
@@ -68,6 +69,7 @@ class Working:
         self._failed_blocks: set[int] = set()
         self._held: dict[str, float] = {}
         self._over: set[str] = set()
+        self._taken: set[str] = set()
         self.counts = dict.fromkeys(
             ("saved", "not_saved", "loaded", "not_loaded", "fetched", "not_fetched", "expired"), 0
         )
@@ -105,18 +107,21 @@ class Working:
         Args:
             over: requests that have ended here.
         """
-        taken = self.peers.taken()
         now = time.monotonic()
         with self._lock:
+            self._taken |= self.peers.taken() & self._held.keys()
+            taken = self._taken
             self._over.update(one for one in over if one in self._held)
             expired = {one for one, until in self._held.items() if until < now} - taken
-            sent = (taken | expired) & self._over
+            expired &= self._over
+            sent = (taken & self._over) | expired
             for one in sent:
                 del self._held[one]
             self._over -= sent
-            if expired & sent:
-                self.counts["expired"] += len(expired & sent)
-                log.warning("nobody came for the KV of %d requests", len(expired & sent))
+            self._taken -= sent
+            if expired:
+                self.counts["expired"] += len(expired)
+                log.warning("nobody came for the KV of %d requests", len(expired))
             received, self._received = self._received, set()
         return sent, received
 
@@ -149,8 +154,6 @@ class Working:
         return [store_key(digest, rank, degree) for digest in digests]
 
     def _begin_saving(self, saves: BlockSave, staging: Staging) -> "_Saving | None":
-        if self._store is None or not self._store.usable:
-            return None
         slots = staging.take(len(saves.block_ids))
         self.counts["not_saved"] += len(saves.block_ids) - len(slots)
         # The first of them: a block is worth nothing without those before it.
@@ -184,7 +187,10 @@ class Working:
         try:
             for at in range(0, len(load.digests), _BATCH):
                 part = slice(at, at + _BATCH)
-                good.update(self._load_some(load.digests[part], load.block_ids[part]))
+                filled = self._load_some(load.digests[part], load.block_ids[part])
+                good |= filled
+                if len(filled) < len(load.block_ids[part]):
+                    break  # what comes after a gap is computed anyway
         finally:
             self._arrived(load.request_id, load.block_ids, good, "loaded")
 
@@ -200,11 +206,7 @@ class Working:
             count = len(slots)
             try:
                 buffers = [staging.buffer(slot) for slot in slots]
-                some = keys[:count]
-                sizes = self._store.call(
-                    lambda store, some=some, buffers=buffers: store.get_into_many(some, buffers),
-                    [None] * count,
-                )
+                sizes = self._store.call(partial(_get, keys[:count], buffers), [None] * count)
                 there = [i for i, size in enumerate(sizes) if size == self._pages.page_bytes]
                 if there:
                     staging.copy_out(
@@ -214,7 +216,7 @@ class Working:
                     self._settle()
                 filled.update(block_ids[i] for i in there)
                 if len(there) < count:
-                    break  # what comes after a gap is computed anyway
+                    break
             finally:
                 staging.give_back(slots)
             keys, block_ids = keys[count:], block_ids[count:]
@@ -247,6 +249,10 @@ class Working:
             self._received.add(request_id)
 
 
+def _get(keys: Sequence[str], buffers: Sequence[tuple[int, int]], store: Store) -> list[Any]:
+    return store.get_into_many(keys, buffers)
+
+
 class _Saving:
     """The blocks that one step completes, on their way to host memory."""
 
@@ -271,6 +277,6 @@ class _Saving:
             return None
         import torch
 
-        event = torch.cuda.Event()
+        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         return event
