@@ -18,7 +18,7 @@ def test_values():
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ({"sotre": "h:1"}, "did you mean 'store'"),
+        ({"stor": "h:1"}, "did you mean 'store'"),
         ({"zzz": 1}, "there are store, contribute"),
         ({"staging": 5}, "staging cannot be 5"),
         ({"staging": "much"}, "much"),
