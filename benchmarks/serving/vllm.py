@@ -5,9 +5,11 @@ for "cpu": a folder with that one entry goes on its path.
 """
 
 import contextlib
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.serving.server import Server, run_server
 
@@ -31,6 +33,9 @@ def serve_vllm(
     kv_tokens: int,
     streams: int,
     all_cores: bool = False,
+    block_tokens: int = BLOCK_TOKENS,
+    kv_transfer: Mapping[str, Any] | None = None,
+    packages: Path | None = None,
 ) -> Iterator[Server]:
     """Run `vllm serve` in bf16 until the block ends, which may be before it is ready.
 
@@ -38,8 +43,11 @@ def serve_vllm(
     own it leaves one core to its front end.
 
     Args:
-        kv_tokens: what its KV cache holds; a multiple of `BLOCK_TOKENS`.
+        kv_tokens: what its KV cache holds; a multiple of `block_tokens`.
         all_cores: compute on the front end's core too.
+        block_tokens: of a block of its cache.
+        kv_transfer: its `--kv-transfer-config`.
+        packages: a folder of packages for it, beside those of its environment.
     """
     command = [
         # Should this process be killed, the peer's many processes end all the same.
@@ -47,11 +55,25 @@ def serve_vllm(
         str(environment / "bin" / "python"), "-m", "vllm.entrypoints.cli.main", "serve", str(model),
         "--served-model-name", "default", "--host", "127.0.0.1", "--dtype", "bfloat16",
         "--max-model-len", str(context_tokens), "--max-num-seqs", str(streams),
-        "--num-gpu-blocks-override", str(kv_tokens // BLOCK_TOKENS),
+        "--num-gpu-blocks-override", str(kv_tokens // block_tokens),
+        "--block-size", str(block_tokens), "--enable-prompt-tokens-details",
     ]  # fmt: skip
+    if kv_transfer is not None:
+        command += ["--kv-transfer-config", json.dumps(kv_transfer)]
     with tempfile.TemporaryDirectory() as folder:
         variables = {
-            "PYTHONPATH": _version_entry(Path(folder), version(environment)),
+            "PYTHONPATH": ":".join(
+                map(
+                    str,
+                    filter(
+                        None,
+                        [
+                            _version_entry(Path(folder), version(environment)),
+                            packages,
+                        ],
+                    ),
+                )
+            ),
             "LD_PRELOAD": str(environment / "lib" / "libiomp5.so"),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",

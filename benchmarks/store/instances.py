@@ -33,8 +33,8 @@ class Answer:
     cached_tokens: int
 
 
-def ask(server: Server, prompt: Sequence[int], output_tokens: int) -> Answer:
-    """Stream a completion of exactly so many tokens."""
+def ask(server: Server, prompt: Sequence[int], output_tokens: int, **fields: object) -> Answer:
+    """Stream a completion of exactly so many tokens; `fields` are others of the request."""
     body = {
         "prompt": list(prompt),
         "max_tokens": output_tokens,
@@ -43,6 +43,7 @@ def ask(server: Server, prompt: Sequence[int], output_tokens: int) -> Answer:
         "return_token_ids": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **fields,
     }
     token_ids: list[int] = []
     cached, first_s = 0, 0.0

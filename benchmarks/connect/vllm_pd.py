@@ -1,0 +1,46 @@
+"""Runner of connect/vllm_pd."""
+
+import random
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.case import Run
+from benchmarks.connect.vllm_pair import external_tokens, hand_over, kv_transfer, pair
+from benchmarks.store.instances import ask
+from benchmarks.triples import Samples
+from tests.support.tiny_models import make_tiny_model
+
+
+def measure(run: Run) -> Generator[Samples, None, None]:
+    """Each prompt by the pair, and by the decoding instance alone (another salt, so that nothing
+    of it is found)."""
+    environment = None if run.quick else peers.environment(run.peers, "vllm")  # it starts slowly
+    if environment is None:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        model = make_tiny_model(Path(name) / "random", **run.workload["random"])
+        size = int(run.workload["context_tokens"])
+        with pair(environment, model, kv_transfer(), context_tokens=size) as (prefill, decode):
+            (params,) = run.params("identical_texts")
+            drawn = random.Random(run.seeds[0])
+            vocab, outputs = run.workload["random"]["vocab_size"], run.workload["output_tokens"]
+            ratios, same = [], []
+            for number in range(run.repeats):
+                low, high = run.workload["prompt_tokens"]
+                prompt = [drawn.randrange(3, vocab) for _ in range(drawn.randint(low, high))]
+                alone = ask(decode, prompt, outputs, cache_salt=f"alone {number}")
+                params_of = hand_over(prefill, prompt, f"pair {number}")
+                before = external_tokens(decode)
+                both = ask(
+                    decode, prompt, outputs, cache_salt=f"pair {number}",
+                    kv_transfer_params=params_of,
+                )  # fmt: skip
+                came = external_tokens(decode) - before
+                if came != len(prompt):
+                    raise RuntimeError(f"{came} of {len(prompt)} tokens came from the other one")
+                ratios.append(both.ttft_ms / alone.ttft_ms)
+                same.append(float(both.token_ids == alone.token_ids))
+            yield Samples(name="identical_texts", params=params, values=same)
+            yield Samples(name="ttft_ratio", params=params, values=ratios)

@@ -1,0 +1,63 @@
+"""A store that may not be there: what a caller sees of it."""
+
+import time
+
+import pytest
+
+from inlay.connect.shared_store import SharedStore
+from inlay.core.errors import StoreUnavailable
+from inlay.store import Store
+
+
+def _embedded(master, *, contribute=None, timeout_s=5.0):
+    return Store.embedded(memory="1MiB")
+
+
+def test_what_the_store_says():
+    store = SharedStore("here", connect=_embedded)
+    assert store.call(lambda opened: opened.put("a", b"1").stored, False)
+    assert store.call(lambda opened: opened.get("a"), b"") == b"1"
+    store.close()
+    assert store.call(lambda opened: opened.get("a"), b"none") == b"none"
+
+
+def test_nobody_there_is_asked_once_a_pause(caplog):
+    store = SharedStore("127.0.0.1:1", timeout_s=0.3)
+    assert store.usable
+    assert store.call(lambda opened: opened.exists("a"), None) is None
+    assert not store.usable
+    started = time.monotonic()
+    assert store.call(lambda opened: opened.exists("a"), None) is None
+    assert time.monotonic() - started < 0.1
+    assert sum("left out" in record.message for record in caplog.records) == 1
+
+
+def test_it_is_used_again_when_it_answers(caplog, monkeypatch):
+    monkeypatch.setattr("inlay.connect.shared_store._FIRST_PAUSE_S", 0.05)
+    refusals = iter([StoreUnavailable("no")])
+
+    def connect(master, **kwargs):
+        for refusal in refusals:
+            raise refusal
+        return _embedded(master)
+
+    store = SharedStore("here", connect=connect)
+    assert store.call(lambda opened: opened.exists("a"), None) is None
+    while not store.usable:
+        time.sleep(0.01)
+    assert store.call(lambda opened: opened.exists("a"), None) is False
+    assert "answers again" in caplog.text
+    store.close()
+
+
+def test_what_waiting_cannot_mend_is_said_once(caplog):
+    store = SharedStore("no address")
+    assert store.call(lambda opened: opened.exists("a"), None) is None
+    assert not store.usable and "no store is used" in caplog.text
+
+
+def test_other_errors_are_the_caller_s():
+    store = SharedStore("here", connect=_embedded)
+    with pytest.raises(ZeroDivisionError):
+        store.call(lambda opened: 1 // 0, 0)
+    store.close()
