@@ -499,6 +499,7 @@ class sim:
             max_batch_tokens: int,
             max_running: int,
             prefill_chunk: int,
+            decode_first: bool,
             step_time: list[list[tuple[float, ...]]],
             noise: float,
             experts: int,

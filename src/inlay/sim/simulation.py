@@ -29,7 +29,7 @@ from inlay.sim.asked import Asked
 from inlay.sim.collector import Collector
 from inlay.sim.copies import Copies
 from inlay.sim.results import Results
-from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
+from inlay.sim.scenario import Change, Kind, Loss, RoleChange, Scenario
 from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.tier import TIERS
 from inlay.sim.trace import Trace
@@ -44,6 +44,7 @@ class Simulation:
     Attributes:
         world: what instances do.
         index, state: what is known of them.
+        too_late: losses and changes of roles that came when all requests were over.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -80,6 +81,8 @@ class Simulation:
         for kind in scenario.kinds:
             for _ in range(kind.count):
                 self._add(kind, timings)
+        self.too_late: list[Change] = []
+        self._ended = False  # no request is to come
         self._agenda = Agenda()
         self._lost: dict[int, list[tuple[int, int]]] = {}  # by slot: requests, and their tokens
         for loss in sorted(scenario.losses, key=lambda loss: (loss.at_s, loss.slot)):
@@ -146,6 +149,7 @@ class Simulation:
         told = self._totals()
         for part in itertools.chain(trace, [None]):
             if part is None:
+                self._ended = True
                 self._pass(np.inf)
             else:
                 self._replay(part)
@@ -293,6 +297,7 @@ class Simulation:
     # Instances that are lost, and come back.
 
     def _lose(self, loss: Loss, now_s: float) -> None:
+        self._note_if_late(loss)
         self._lost[loss.slot] = self.world.lose(loss.slot)
         noticed_s = now_s + self._scenario.news_delay_s
         self._agenda.at(noticed_s, partial(self._notice, loss.slot))
@@ -318,9 +323,14 @@ class Simulation:
         self._join(slot)
 
     def _change_role(self, change: RoleChange, now_s: float) -> None:
+        self._note_if_late(change)
         self._roles[change.slot] = change.role
         if change.slot in self.state.slots:
             self.state.set_role(change.slot, change.role)
+
+    def _note_if_late(self, change: Change) -> None:
+        if self._ended and not self._live and not self._copies.awaited:
+            self.too_late.append(change)
 
     def _undivided(self, request: int, now_s: float) -> None:
         """The prompt of a request that was divided is computed where it decodes."""

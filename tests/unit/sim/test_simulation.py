@@ -242,14 +242,25 @@ def test_roles_change_at_their_times():
     ("change", "problem"),
     [
         ({"losses": (Loss(at_s=1.0, slot=3),)}, "slot must be below 3"),
-        ({"losses": (Loss(at_s=1.0, slot=0), Loss(at_s=2.0, slot=0))}, "not back before inf"),
-        ({"losses": (Loss(at_s=1.0, slot=0, back_s=0.0),)}, "back_s must be above"),
+        (
+            {"losses": (Loss(at_s=1.0, slot=0), Loss(at_s=2.0, slot=0))},
+            "lost before and is not back",
+        ),
+        ({"losses": (Loss(at_s=1.0, slot=0, back_s=0.0),)}, "cannot be back after 0 s"),
         ({"role_changes": (RoleChange(at_s=-1.0, slot=0, role="both"),)}, "a time from 0 on"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(change, problem):
     with pytest.raises(ConfigError, match=problem):
         scenario(**change)
+
+
+@pytest.mark.parametrize("at_s", [1.0, 1000.0])
+def test_what_comes_when_all_is_over_is_told(at_s):
+    one = scenario(losses=(Loss(at_s=at_s, slot=1, back_s=1.0),))
+    simulation = Simulation(one)
+    assert simulation.run(sessions(each_s=0.02)).finished.all()
+    assert simulation.too_late == [loss for loss in one.losses if at_s > 999]
 
 
 def test_what_is_believed_at_first_is_learned():
