@@ -15,11 +15,11 @@ role = "both"
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TypeVar
 
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
+from inlay.core.near_names import did_you_mean
 from inlay.core.tables import Settings, read_table
 from inlay.sim.scenario import Kind, Loss, RoleChange
 
@@ -130,6 +130,5 @@ def _slot(one: _Change, kinds: Sequence[Kind]) -> int:
             return first + one.number
         first += kind.count
     names = [kind.name for kind in kinds]
-    near = get_close_matches(one.instance, names, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}?" if near else f"the file has {', '.join(names)}"
+    meant = did_you_mean(one.instance, names) or f"the file has {', '.join(names)}"
     raise ConfigError(f"there are no instances {one.instance!r}: {meant}")
