@@ -208,8 +208,8 @@ def _unknown(name: str, kind: str, part: str, known: list[str]) -> str:
     meant = did_you_mean(part, known)
     return (
         f"--machine {name}: there is no such file, and the catalogue has no {kind} "
-        f"{part!r}{f' ({meant})' if meant else ''}; it has {', '.join(known)}. Write for example xeon-spr-2s+h800 or "
-        "epyc-genoa+2x4090, or name a file of `inlay doctor --save`"
+        f"{part!r}{f' ({meant})' if meant else ''}; it has {', '.join(known)}. Write for example "
+        "xeon-spr-2s+h800 or epyc-genoa+2x4090, or name a file of `inlay doctor --save`"
     )
 
 
