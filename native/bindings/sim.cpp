@@ -160,6 +160,7 @@ void register_sim(nb::module_& sim) {
       .def("take_news", take_news, "state"_a.none())
       .def("take_finished", &World::take_finished)
       .def("take_outcomes", [](World& self) { return bytes_of_rows(self.take_outcomes()); })
+      .def("gap_counts", [](World& self) { return bytes_of_rows(self.gap_counts().bins()); })
       .def("keep_steps", &World::keep_steps)
       .def("take_steps", [](World& self) { return bytes_of_rows(self.take_steps()); })
       .def("audit", &World::audit)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from inlay.cluster.admission import AdmissionConfig
 from inlay.cluster.policies import DEFAULT_POLICY
@@ -91,6 +92,8 @@ class Scenario:
         link_latency_s: from the last byte that is sent between instances to the first use.
         seed: of all that is drawn.
         losses, role_changes: of instances, at given times.
+        roles: `auto` lets instances take another role when the mix of work shifts, as in a
+            deployment.
         store: that all instances share, over their links; None: there is none.
     """
 
@@ -109,6 +112,7 @@ class Scenario:
     seed: int = 0
     losses: tuple[Loss, ...] = ()
     role_changes: tuple[RoleChange, ...] = ()
+    roles: Literal["fixed", "auto"] = "fixed"
     store: Tier | None = None
 
     def __post_init__(self) -> None:

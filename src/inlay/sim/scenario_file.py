@@ -13,6 +13,7 @@ it says on what hardware they would be, or how long steps take where somebody ha
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from inlay.cluster.admission import AdmissionConfig
 from inlay.cluster.deployment import missing_phase
@@ -118,6 +119,7 @@ class SimulatedGroup:
 class _Dispatcher:
     policy: str = DEFAULT_POLICY
     options: Settings = field(default_factory=dict)
+    roles: Literal["fixed", "auto"] = "fixed"
 
     def __post_init__(self) -> None:
         make_policy(self.policy, self.options)
@@ -224,6 +226,7 @@ def _scenario(
         kinds=tuple(kinds),
         policy=dispatcher.policy,
         policy_options=dispatcher.options,
+        roles=dispatcher.roles,
         admission=admission,
         slo=classes.get("default", SloClass()),
         groups={name: slo for name, slo in classes.items() if name != "default"},

@@ -17,7 +17,7 @@ import numpy as np
 
 from inlay.cluster.admission import Admission
 from inlay.cluster.decision import RequestView
-from inlay.cluster.policies import make_policy
+from inlay.cluster.policies import RoleConfig, RolePlanner, make_policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.store_index import StoreIndex
@@ -84,6 +84,11 @@ class Simulation:
         self.too_late: list[Change] = []
         self._ended = False  # no request is to come
         self._agenda = Agenda()
+        self._role_changes = 0  # that followed from loads
+        self._role_config = RoleConfig()
+        if scenario.roles == "auto":
+            self._planner = RolePlanner(self._role_config, scenario.slo)
+            self._agenda.at(self._role_config.period_s, self._plan_roles)
         self._lost: dict[int, list[tuple[int, int]]] = {}  # by slot: requests, and their tokens
         for loss in sorted(scenario.losses, key=lambda loss: (loss.at_s, loss.slot)):
             self._agenda.at(loss.at_s, partial(self._lose, loss))
@@ -177,6 +182,8 @@ class Simulation:
                 [[world.tier_bytes(slot, tier) for tier in TIERS] for slot in slots]
             ),
             "lost_blocks": sum(world.lost_blocks(slot) for slot in slots),
+            "gap_counts": world.gap_counts(),
+            "role_changes": self._role_changes,
         }
 
     def _replay(self, trace: Trace) -> None:
@@ -328,8 +335,25 @@ class Simulation:
         if change.slot in self.state.slots:
             self.state.set_role(change.slot, change.role)
 
+    def _plan_roles(self, now_s: float) -> None:
+        """As a dispatcher does it, now and then: another role where the mix of work has shifted."""
+        if self._over:
+            return
+        planned = self._planner.plan(self.state, now_s)
+        if planned is not None:
+            self._role_changes += 1
+            change = RoleChange(at_s=now_s, slot=planned.slot, role=planned.role)
+            heard_s = now_s + self._scenario.news_delay_s
+            self._agenda.at(heard_s, partial(self._change_role, change))
+        self._agenda.at(now_s + self._role_config.period_s, self._plan_roles)
+
+    @property
+    def _over(self) -> bool:
+        """Whether all requests are."""
+        return self._ended and not self._live and not self._copies.awaited
+
     def _note_if_late(self, change: Change) -> None:
-        if self._ended and not self._live and not self._copies.awaited:
+        if self._over:
             self.too_late.append(change)
 
     def _undivided(self, request: int, now_s: float) -> None:

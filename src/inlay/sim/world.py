@@ -357,6 +357,10 @@ class World:
         """Of requests that finished since the last call, as `OUTCOME`, in that order."""
         return np.frombuffer(self._world.take_outcomes(), OUTCOME)
 
+    def gap_counts(self) -> NDArray[np.int64]:
+        """Gaps between tokens of all requests that have finished, by the bins of `gaps`."""
+        return np.frombuffer(self._world.gap_counts(), np.int64)
+
     def keep_steps(self) -> None:
         """Keep what is computed from now on, for `steps`. Costs 48 bytes for each chunk."""
         self._world.keep_steps()

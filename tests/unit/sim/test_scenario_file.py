@@ -82,6 +82,7 @@ def test_all_keys(tmp_path: Path) -> None:
         latency = "1ms"
         [dispatcher]
         policy = "kv_centric"
+        roles = "auto"
         options.balancing_threshold = 2.0
         [admission]
         mode = "early"
@@ -129,6 +130,7 @@ def test_all_keys(tmp_path: Path) -> None:
         "kv_centric",
         {"balancing_threshold": 2.0},
     )
+    assert scenario.roles == "auto"
     assert (scenario.admission.mode, scenario.admission.max_wait_s) == ("early", 5.0)
     assert (scenario.slo.tbt_s, scenario.groups["chat"].ttft_s) == (0.05, 1.0)
     assert scenario.weights == {"chat": 2.0}

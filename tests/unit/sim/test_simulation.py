@@ -255,6 +255,27 @@ def test_changes_that_cannot_be_are_refused(change, problem):
         scenario(**change)
 
 
+def test_roles_follow_the_work():
+    requests, blocks = 1500, 125
+    trace = Trace(
+        arrival_s=np.arange(requests) * 0.04,
+        input_tokens=np.full(requests, blocks * PAGE),
+        output_tokens=np.full(requests, 3),
+        block_starts=np.arange(requests + 1) * blocks,
+        blocks=np.arange(requests * blocks, dtype=np.uint64),
+        block_tokens=PAGE,
+    )
+    one = InstanceConfig(**ENGINE | LINKS)
+    kinds = tuple(Kind(instance=one, role=role, count=2) for role in ("prefill", "decode"))
+    slo = SloClass(ttft_s=1.0, tbt_s=0.1)
+    fixed, auto = (
+        Simulation(Scenario(kinds=kinds, slo=slo, roles=roles)).run(trace)
+        for roles in ("fixed", "auto")
+    )
+    assert fixed.role_changes == 0 < auto.role_changes
+    assert auto.finished.all() and auto.ttft_s.mean() < 0.7 * fixed.ttft_s.mean()
+
+
 @pytest.mark.parametrize("at_s", [1.0, 1000.0])
 def test_what_comes_when_all_is_over_is_told(at_s):
     one = scenario(losses=(Loss(at_s=at_s, slot=1, back_s=1.0),))
