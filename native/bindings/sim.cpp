@@ -45,14 +45,14 @@ World* make_world(uint64_t seed, double news_delay_s, double report_s, double li
 
 std::size_t add_instance(World& self, uint32_t num_pages, uint32_t page_tokens,
                          uint32_t max_batch_tokens, uint32_t max_running, uint32_t prefill_chunk,
-                         const Parts& step_time, double noise, uint32_t experts,
+                         bool decode_first, const Parts& step_time, double noise, uint32_t experts,
                          uint32_t experts_per_token, double token_bytes, uint32_t layers,
                          double out_bytes_per_s, double in_bytes_per_s, const nb::object& host,
                          const nb::object& disk, int write) {
   return self.add(
       {num_pages,
        page_tokens,
-       {max_batch_tokens, max_running, prefill_chunk},
+       {max_batch_tokens, max_running, prefill_chunk, decode_first},
        sim::StepTime(step_time),
        noise,
        experts,
@@ -134,8 +134,8 @@ void register_sim(nb::module_& sim) {
       .def(nb::new_(&make_world), "seed"_a, "news_delay_s"_a, "report_s"_a, "link_latency_s"_a,
            "aim_timeout_s"_a, "come_timeout_s"_a, "copy_timeout_s"_a, "samples"_a, "store"_a.none())
       .def("add", add_instance, "num_pages"_a, "page_tokens"_a, "max_batch_tokens"_a,
-           "max_running"_a, "prefill_chunk"_a, "step_time"_a, "noise"_a, "experts"_a,
-           "experts_per_token"_a, "token_bytes"_a, "layers"_a, "out_bytes_per_s"_a,
+           "max_running"_a, "prefill_chunk"_a, "decode_first"_a, "step_time"_a, "noise"_a,
+           "experts"_a, "experts_per_token"_a, "token_bytes"_a, "layers"_a, "out_bytes_per_s"_a,
            "in_bytes_per_s"_a, "host"_a.none(), "disk"_a.none(), "write"_a)
       .def("advance", advance_world, "until_s"_a, "index"_a.none(), "store_index"_a.none())
       .def("submit", submit_request, "request"_a, "arrival_s"_a, "priority"_a, "prompt_tokens"_a,
@@ -160,6 +160,7 @@ void register_sim(nb::module_& sim) {
       .def("take_news", take_news, "state"_a.none())
       .def("take_finished", &World::take_finished)
       .def("take_outcomes", [](World& self) { return bytes_of_rows(self.take_outcomes()); })
+      .def("gap_counts", [](World& self) { return bytes_of_rows(self.gap_counts().bins()); })
       .def("keep_steps", &World::keep_steps)
       .def("take_steps", [](World& self) { return bytes_of_rows(self.take_steps()); })
       .def("audit", &World::audit)

@@ -53,8 +53,10 @@ std::span<const Chunk> Scheduler::schedule() {
   num_planned_ = 0;
   uint32_t budget = config_.max_batch_tokens;
   budget = schedule_running(true, budget);
-  if (num_planned_ < running_.size()) budget = schedule_running(false, budget);
-  if (!waiting_.empty()) admit(budget);
+  if (!config_.decode_first || num_planned_ == 0) {
+    if (num_planned_ < running_.size()) budget = schedule_running(false, budget);
+    if (!waiting_.empty()) admit(budget);
+  }
   if (num_planned_ < chunks_.size())
     std::erase_if(chunks_, [](const Chunk& chunk) { return chunk.sequence == nullptr; });
   return chunks_;

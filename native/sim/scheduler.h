@@ -1,7 +1,6 @@
 // Decides what an instance computes in the next step, as inlay.engine.scheduler does for requests
-// with one choice: decodes first, then chunks of prompts of those
-// that run, then of those that wait. tests/unit/sim/test_scheduler.py holds the two against each
-// other.
+// with one choice: decodes first, then chunks of prompts of those that run, then of those that
+// wait. tests/unit/sim/test_scheduler.py holds the two against each other.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@ struct SchedulerConfig {
   uint32_t max_batch_tokens = 1024;
   uint32_t max_running = 64;
   uint32_t prefill_chunk = 512;
+  bool decode_first = false;  // prompts wait until no output is under way, which no engine does
 };
 
 // Tokens start..stop of a sequence, computed in one step.

@@ -27,10 +27,11 @@ void StepLog::pause(Sequence& sequence) {
   sequence.run_begin = sequence.last_step;
 }
 
-Gaps StepLog::gaps(const Sequence& sequence) {
+Gaps StepLog::gaps(const Sequence& sequence, GapCounts& counts) {
   sorted_.assign(sequence.gaps.begin(), sequence.gaps.end());
   append_run(sequence, sorted_);
   if (sorted_.empty()) return {};
+  counts.add(sorted_);
   const auto worst = static_cast<std::ptrdiff_t>((sorted_.size() + 9) / 10);
   std::nth_element(sorted_.begin(), sorted_.begin() + worst - 1, sorted_.end(), std::greater<>());
   Gaps gaps;

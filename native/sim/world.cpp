@@ -337,7 +337,7 @@ void World::token(Sequence& sequence) {
 
 void World::finish(Sequence& sequence) {
   Instance& instance = place(sequence.slot).instance;
-  const Gaps gaps = instance.log().gaps(sequence);
+  const Gaps gaps = instance.log().gaps(sequence, gap_counts_);
   Outcome outcome;
   outcome.request = sequence.request;
   outcome.arrival_s = sequence.arrival_s;

@@ -149,6 +149,8 @@ class World {
   // Requests of which a state has heard since the last call that they are over.
   std::vector<uint64_t> take_finished();
   std::vector<Outcome> take_outcomes();
+  // Of all requests that have finished.
+  const GapCounts& gap_counts() const { return gap_counts_; }
 
   // Chunks of all steps from now on; for tests.
   void keep_steps() { keep_steps_ = true; }
@@ -312,6 +314,7 @@ class World {
   std::size_t taken_ = 0;  // of `heard_`
   std::vector<uint64_t> finished_;
   std::vector<Outcome> outcomes_;
+  GapCounts gap_counts_;
   std::vector<Digest> run_;  // of deliver()
   bool keep_steps_ = false;
   std::vector<KeptChunk> kept_;

@@ -46,6 +46,9 @@ def test_what_cannot_be_simulated(tmp_path: Path) -> None:
         inlay("simulate", str(ONE_POOL), "--trace", str(wrong)), 1, "none of the formats"
     )
     assert_one_line(inlay("simulate", str(ONE_POOL), *trace, "--policy", "best"), 2, "policy")
+    losses = ROOT / "examples/simulations/losses.toml"
+    late = inlay("simulate", str(losses), *trace, "--until", "20s")
+    assert_one_line(late, 2, "prefill 3 is lost at 60 s, when all requests were over")
     assert_one_line(
         inlay("simulate", str(ONE_POOL), "--trace", str(tmp_path / "none")), 1, "No such file"
     )

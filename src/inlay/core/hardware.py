@@ -8,7 +8,6 @@ Knows rates and sizes, no model (`inlay.core.roofline` puts both together). The 
 `hardware.toml` beside this file; each figure there has its source.
 """
 
-import difflib
 import functools
 import json
 import math
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inlay.core.errors import ConfigError
+from inlay.core.near_names import did_you_mean
 
 OPERANDS = ("fp32", "bf16", "fp8", "int8", "fp4")
 """What a device multiplies, the keys of `Device.tflops`."""
@@ -205,12 +205,11 @@ def machine_named(name: str) -> Machine:
 
 
 def _unknown(name: str, kind: str, part: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
-    meant = f" (did you mean {near[0]}?)" if near else ""
+    meant = did_you_mean(part, known)
     return (
         f"--machine {name}: there is no such file, and the catalogue has no {kind} "
-        f"{part!r}{meant}; it has {', '.join(known)}. Write for example xeon-spr-2s+h800 or "
-        "epyc-genoa+2x4090, or name a file of `inlay doctor --save`"
+        f"{part!r}{f' ({meant})' if meant else ''}; it has {', '.join(known)}. Write for example "
+        "xeon-spr-2s+h800 or epyc-genoa+2x4090, or name a file of `inlay doctor --save`"
     )
 
 

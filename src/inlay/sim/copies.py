@@ -26,6 +26,11 @@ class Copies:
         self._num_ahead = 0
         self.copied_blocks = 0
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a request waits for one."""
+        return len(self._open) > self._num_ahead
+
     def wait(self, copy: Copy, asked: Asked) -> None:
         """Copy blocks for a request that waits until `heard` gives it back."""
         self._start(copy, asked, False)

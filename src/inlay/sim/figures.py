@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inlay.sim.gaps import NUM_BINS, gap_percentiles
 from inlay.sim.percentiles import ROUNDS, Percentiles
 from inlay.sim.results import Floats, Results, ResultsFile
 from inlay.sim.scenario import Kind, Scenario
@@ -41,6 +42,7 @@ def figures(
     classes: dict[str, Counter[str]] = {}
     instances = np.zeros((3, sum(kind.count for kind in scenario.kinds)))
     hit_tokens: Counter[str] = Counter()
+    gap_counts, gaps_s = np.zeros(NUM_BINS, np.int64), 0.0
     tier_bytes = np.zeros((len(TIERS), 2))
     first_s, last_s = np.inf, 0.0
     for part in results.parts():
@@ -51,6 +53,8 @@ def figures(
         instances += part.busy_s, part.steps, part.sent_bytes
         hit_tokens.update(part.hit_tokens)
         tier_bytes += part.tier_bytes.sum(axis=0)
+        gap_counts += part.gap_counts
+        gaps_s += float((part.end_s - part.first_s)[part.finished].sum())
         first_s = min(first_s, float(part.arrival_s.min(initial=np.inf)))
         last_s = max(last_s, float(part.end_s[part.finished].max(initial=0.0)))
     times = spreads(results, _TIMES)
@@ -67,6 +71,7 @@ def figures(
         "refused": dict(refused),
         "duration_s": span_s,
         **times,
+        "itl_s": _gaps(gap_counts, gaps_s),
         "slo": {
             name: {**one, "share": one["kept"] / one["requests"]} for name, one in classes.items()
         },
@@ -79,6 +84,7 @@ def figures(
         if counts["prompt_tokens"]
         else 0.0,
         "preemptions": counts["preemptions"],
+        "role_changes": counts["role_changes"],
         "copied_blocks": counts["copied_blocks"],
         "sent_bytes": float(instances[2].sum()),
         "tiers": _tiers(hit_tokens, tier_bytes, counts["prompt_tokens"]),
@@ -104,7 +110,17 @@ def _counts(part: Results) -> dict[str, int]:
         "preemptions": int(part.preemptions[done_R].sum()),
         "copied_blocks": part.copied_blocks,
         "lost_blocks": part.lost_blocks,
+        "role_changes": part.role_changes,
     }
+
+
+def _gaps(gap_counts: NDArray[np.int64], gaps_s: float) -> dict[str, float] | None:
+    """Mean and percentiles of all gaps, each of which counts once; `gaps_s` is their sum."""
+    found = gap_percentiles(gap_counts, _PERCENTILES)
+    if found is None:
+        return None
+    named = zip(_PERCENTILES, found, strict=True)
+    return {"mean": gaps_s / int(gap_counts.sum()), **{f"p{name}": value for name, value in named}}
 
 
 def _of_gaps(part: Results, times_R: Floats) -> Floats:

@@ -24,8 +24,11 @@ class KnownNames:
         # Sorted names with what comes before them; each run at least twice as long as the next.
         self._runs: list[tuple[Names, Names]] = []
 
-    def add(self, part: Trace) -> None:
+    def add(self, part: Trace) -> NDArray[np.bool_]:
         """The next requests.
+
+        Returns:
+            Of their blocks, those that an earlier request had, as long as `part.blocks`.
 
         Raises:
             TraceError: a name comes behind another one than in an earlier part; `request` says in
@@ -54,11 +57,14 @@ class KnownNames:
             new &= ~here
         self.blocks += len(part.blocks)
         self.again += len(part.blocks) - int(new.sum())
+        seen = np.ones(len(part.blocks), bool)
+        seen[places[new]] = False  # where it is for the first time
         if not new.any():
-            return
+            return seen
         self._runs.append((names[new], ahead[new]))
         while len(self._runs) > 1 and len(self._runs[-2][0]) < 2 * len(self._runs[-1][0]):
             self._merge()
+        return seen
 
     def _merge(self) -> None:
         """The last two runs become one."""

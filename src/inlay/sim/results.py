@@ -43,6 +43,9 @@ class Results:
         tier_bytes: (S, T, 2), by tier of `TIERS`: what instances read from it, and what they wrote
             to it; so, too.
         lost_blocks: that were to be copied to tiers and had to go before; so, too.
+        gap_counts: of gaps between tokens of requests that finished, by the bins of `gaps`; so,
+            too.
+        role_changes: of instances, by `RolePlanner`; so, too.
     """
 
     arrival_s: Floats
@@ -69,6 +72,8 @@ class Results:
     copied_blocks: int
     tier_bytes: Floats
     lost_blocks: int
+    gap_counts: NDArray[np.int64]
+    role_changes: int
 
     @classmethod
     def joined(cls, parts: Sequence["Results"]) -> "Results":
@@ -137,7 +142,16 @@ class Results:
         return float(self.end_s[done].max() - self.arrival_s.min())
 
 
-_TOTALS = ("busy_s", "steps", "sent_bytes", "copied_blocks", "tier_bytes", "lost_blocks")
+_TOTALS = (
+    "busy_s",
+    "steps",
+    "sent_bytes",
+    "copied_blocks",
+    "tier_bytes",
+    "lost_blocks",
+    "gap_counts",
+    "role_changes",
+)
 """What is summed over parts."""
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from inlay.cluster.admission import AdmissionConfig
 from inlay.cluster.policies import DEFAULT_POLICY
@@ -69,6 +70,9 @@ class RoleChange:
     role: Role
 
 
+Change = Loss | RoleChange
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """Instances, and who sends requests to them.
@@ -88,6 +92,8 @@ class Scenario:
         link_latency_s: from the last byte that is sent between instances to the first use.
         seed: of all that is drawn.
         losses, role_changes: of instances, at given times.
+        roles: `auto` lets instances take another role when the mix of work shifts, as in a
+            deployment.
         store: that all instances share, over their links; None: there is none.
     """
 
@@ -106,6 +112,7 @@ class Scenario:
     seed: int = 0
     losses: tuple[Loss, ...] = ()
     role_changes: tuple[RoleChange, ...] = ()
+    roles: Literal["fixed", "auto"] = "fixed"
     store: Tier | None = None
 
     def __post_init__(self) -> None:
@@ -123,7 +130,7 @@ class Scenario:
 
     def _check_changes(self) -> None:
         slots = sum(kind.count for kind in self.kinds)
-        changes: tuple[Loss | RoleChange, ...] = (*self.losses, *self.role_changes)
+        changes: tuple[Change, ...] = (*self.losses, *self.role_changes)
         for change in changes:
             if not (0 <= change.slot < slots and 0 <= change.at_s < math.inf):
                 raise ConfigError(
@@ -136,10 +143,33 @@ class Scenario:
         there_s = dict.fromkeys(range(slots), 0.0)
         for loss in sorted(self.losses, key=lambda loss: loss.at_s):
             if loss.at_s < there_s[loss.slot]:
-                raise ConfigError(f"{loss}: it is not back before {there_s[loss.slot]} s")
+                raise ConfigError(
+                    f"{self.told(loss)}: it was lost before and is not back until then"
+                    if there_s[loss.slot] == math.inf
+                    else f"{self.told(loss)}: it was lost before and is back at "
+                    f"{there_s[loss.slot]:g} s"
+                )
             if not loss.back_s > self.news_delay_s:
-                raise ConfigError(f"{loss}: back_s must be above news_delay_s, {self.news_delay_s}")
+                raise ConfigError(
+                    f"{self.told(loss)}: it cannot be back after {loss.back_s:g} s, before anybody "
+                    f"knows that it was lost: news_delay is {self.news_delay_s:g} s"
+                )
             there_s[loss.slot] = loss.at_s + loss.back_s
+
+    def told(self, change: Change) -> str:
+        """A loss or a change of roles for people."""
+        kind, number = self.place(change.slot)
+        what = "is lost" if isinstance(change, Loss) else f"gets the role {change.role}"
+        return f"{kind.name} {number} {what} at {change.at_s:g} s"
+
+    def place(self, slot: int) -> tuple[Kind, int]:
+        """The kind of an instance, and its number among those of its kind."""
+        number = slot
+        for kind in self.kinds:
+            if number < kind.count:
+                return kind, number
+            number -= kind.count
+        raise AssertionError(f"there is no slot {slot}")
 
     @property
     def linked(self) -> bool:

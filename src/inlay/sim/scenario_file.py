@@ -13,6 +13,7 @@ it says on what hardware they would be, or how long steps take where somebody ha
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from inlay.cluster.admission import AdmissionConfig
 from inlay.cluster.deployment import missing_phase
@@ -34,6 +35,7 @@ from inlay.core.tables import (
 )
 from inlay.sim import measured_time
 from inlay.sim.capacity import tiers, token_bytes_of
+from inlay.sim.change_file import losses_of, role_changes_of
 from inlay.sim.design import Costs, InstanceDesign, Parallelism, file_formats
 from inlay.sim.hardware import instance_of, price_usd
 from inlay.sim.scenario import Kind, Scenario
@@ -59,6 +61,7 @@ class SimulatedGroup:
         host_share, deferred_experts: as in `design.InstanceDesign`.
         chunk_tokens: of a prompt, in a step.
         max_running: requests at a time.
+        decode_first: prompts wait until no output is under way, as in no engine of ours.
         costs: as in `design.Costs`.
         calibration: a file of `inlay calibrate`.
         steps: a table of measured steps (CSV).
@@ -82,6 +85,7 @@ class SimulatedGroup:
     deferred_experts: int = 0
     chunk_tokens: int = 8192
     max_running: int = 256
+    decode_first: bool = False
     costs: Settings = field(default_factory=dict)
     calibration: Path | None = None
     steps: Path | None = None
@@ -115,6 +119,7 @@ class SimulatedGroup:
 class _Dispatcher:
     policy: str = DEFAULT_POLICY
     options: Settings = field(default_factory=dict)
+    roles: Literal["fixed", "auto"] = "fixed"
 
     def __post_init__(self) -> None:
         make_policy(self.policy, self.options)
@@ -139,9 +144,20 @@ class _Top:
     slo: Settings = field(default_factory=dict)
     tenants: Settings = field(default_factory=dict)
     store: Settings = field(default_factory=dict)
+    losses: list[Settings] = field(default_factory=list)
+    role_changes: list[Settings] = field(default_factory=list)
 
 
-_TABLES = ("instances", "dispatcher", "admission", "slo", "tenants", "store")
+_TABLES = (
+    "instances",
+    "dispatcher",
+    "admission",
+    "slo",
+    "tenants",
+    "store",
+    "losses",
+    "role_changes",
+)
 
 
 def read_scenario(
@@ -210,6 +226,7 @@ def _scenario(
         kinds=tuple(kinds),
         policy=dispatcher.policy,
         policy_options=dispatcher.options,
+        roles=dispatcher.roles,
         admission=admission,
         slo=classes.get("default", SloClass()),
         groups={name: slo for name, slo in classes.items() if name != "default"},
@@ -220,6 +237,8 @@ def _scenario(
         learn=top.learn,
         link_latency_s=top.link_latency_s,
         seed=top.seed,
+        losses=losses_of(tables, kinds),
+        role_changes=role_changes_of(tables, kinds),
         store=store,
     )
 
@@ -244,6 +263,7 @@ def _measured(
         max_batch_tokens=group.chunk_tokens + group.max_running,
         max_running=group.max_running,
         prefill_chunk=group.chunk_tokens,
+        decode_first=group.decode_first,
         noise=fit.relative_std if group.noise is None else group.noise,
         out_bytes_per_s=network,
         in_bytes_per_s=network,
@@ -293,7 +313,11 @@ def _designed(
         max_running=group.max_running,
         noise=group.noise or 0.0,
     )
-    config = replace(config, **_cache(group).tiers(config.token_bytes, tiers(design)))
+    config = replace(
+        config,
+        decode_first=group.decode_first,
+        **_cache(group).tiers(config.token_bytes, tiers(design)),
+    )
     return Kind(
         instance=config,
         role=group.role,

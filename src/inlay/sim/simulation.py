@@ -17,7 +17,7 @@ import numpy as np
 
 from inlay.cluster.admission import Admission
 from inlay.cluster.decision import RequestView
-from inlay.cluster.policies import make_policy
+from inlay.cluster.policies import RoleConfig, RolePlanner, make_policy
 from inlay.cluster.prefix_index import PrefixIndex
 from inlay.cluster.state import ClusterState
 from inlay.cluster.store_index import StoreIndex
@@ -29,7 +29,7 @@ from inlay.sim.asked import Asked
 from inlay.sim.collector import Collector
 from inlay.sim.copies import Copies
 from inlay.sim.results import Results
-from inlay.sim.scenario import Kind, Loss, RoleChange, Scenario
+from inlay.sim.scenario import Change, Kind, Loss, RoleChange, Scenario
 from inlay.sim.step_time import StepTime, calibrated
 from inlay.sim.tier import TIERS
 from inlay.sim.trace import Trace
@@ -44,6 +44,7 @@ class Simulation:
     Attributes:
         world: what instances do.
         index, state: what is known of them.
+        too_late: losses and changes of roles that came when all requests were over.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -80,7 +81,14 @@ class Simulation:
         for kind in scenario.kinds:
             for _ in range(kind.count):
                 self._add(kind, timings)
+        self.too_late: list[Change] = []
+        self._ended = False  # no request is to come
         self._agenda = Agenda()
+        self._role_changes = 0  # that followed from loads
+        self._role_config = RoleConfig()
+        if scenario.roles == "auto":
+            self._planner = RolePlanner(self._role_config, scenario.slo)
+            self._agenda.at(self._role_config.period_s, self._plan_roles)
         self._lost: dict[int, list[tuple[int, int]]] = {}  # by slot: requests, and their tokens
         for loss in sorted(scenario.losses, key=lambda loss: (loss.at_s, loss.slot)):
             self._agenda.at(loss.at_s, partial(self._lose, loss))
@@ -146,6 +154,7 @@ class Simulation:
         told = self._totals()
         for part in itertools.chain(trace, [None]):
             if part is None:
+                self._ended = True
                 self._pass(np.inf)
             else:
                 self._replay(part)
@@ -173,6 +182,8 @@ class Simulation:
                 [[world.tier_bytes(slot, tier) for tier in TIERS] for slot in slots]
             ),
             "lost_blocks": sum(world.lost_blocks(slot) for slot in slots),
+            "gap_counts": world.gap_counts(),
+            "role_changes": self._role_changes,
         }
 
     def _replay(self, trace: Trace) -> None:
@@ -293,6 +304,7 @@ class Simulation:
     # Instances that are lost, and come back.
 
     def _lose(self, loss: Loss, now_s: float) -> None:
+        self._note_if_late(loss)
         self._lost[loss.slot] = self.world.lose(loss.slot)
         noticed_s = now_s + self._scenario.news_delay_s
         self._agenda.at(noticed_s, partial(self._notice, loss.slot))
@@ -318,9 +330,31 @@ class Simulation:
         self._join(slot)
 
     def _change_role(self, change: RoleChange, now_s: float) -> None:
+        self._note_if_late(change)
         self._roles[change.slot] = change.role
         if change.slot in self.state.slots:
             self.state.set_role(change.slot, change.role)
+
+    def _plan_roles(self, now_s: float) -> None:
+        """As a dispatcher does it, now and then: another role where the mix of work has shifted."""
+        if self._over:
+            return
+        planned = self._planner.plan(self.state, now_s)
+        if planned is not None:
+            self._role_changes += 1
+            change = RoleChange(at_s=now_s, slot=planned.slot, role=planned.role)
+            heard_s = now_s + self._scenario.news_delay_s
+            self._agenda.at(heard_s, partial(self._change_role, change))
+        self._agenda.at(now_s + self._role_config.period_s, self._plan_roles)
+
+    @property
+    def _over(self) -> bool:
+        """Whether all requests are."""
+        return self._ended and not self._live and not self._copies.awaited
+
+    def _note_if_late(self, change: Change) -> None:
+        if self._over:
+            self.too_late.append(change)
 
     def _undivided(self, request: int, now_s: float) -> None:
         """The prompt of a request that was divided is computed where it decodes."""

@@ -6,6 +6,7 @@ by `inlay.sim.formats`, traces are drawn by `inlay.sim.generators` and changed b
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from inlay.core.errors import TraceError
 
 BLOCK_TOKENS = 512
 """Tokens of a block where nothing else is said: those of Mooncake's traces."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,26 +95,36 @@ class Trace:
         chosen = np.asarray(requests, np.int64)
         counts = np.diff(self.block_starts)[chosen]
         starts = starts_of(counts)
-        return type(self)(
+        return self._with(
             arrival_s=self.arrival_s[chosen],
             input_tokens=self.input_tokens[chosen],
             output_tokens=self.output_tokens[chosen],
             block_starts=starts,
             blocks=self.blocks[runs(self.block_starts[chosen], counts)],
-            block_tokens=self.block_tokens,
             session=self.session[chosen],
             group=self.group[chosen],
-            groups=self.groups,
         )
+
+    def at_times(self, arrival_s: NDArray[np.float64]) -> Self:
+        """The same requests in the same order at other times, (R,)."""
+        return self._with(arrival_s=_column("arrival_s", arrival_s, np.float64, len(self)))
+
+    def _with(self, **columns: NDArray[Any]) -> Self:
+        """Of requests that it has: what was found of each of them before is not looked at again."""
+        made = copy(self)
+        for name, column in columns.items():
+            column.flags.writeable = False
+            object.__setattr__(made, name, column)
+        made._check_times()
+        return made
 
     def reusable_share(self) -> float:
         """Of all prompts' blocks, those that an earlier request had: 0 to 1.
 
         It is the hit ratio of a cache that forgets nothing, counted in blocks.
         """
-        names = np.sort(self.blocks, kind="stable")  # several times as quick as np.unique
-        again = np.count_nonzero(names[1:] == names[:-1])
-        return again / len(names) if len(names) else 0.0
+        blocks = len(self.blocks)
+        return (blocks - _num_different(self.blocks)) / blocks if blocks else 0.0
 
     def _check_times(self) -> None:
         times = self.arrival_s
@@ -167,6 +179,13 @@ class Trace:
         before = np.roll(self.blocks, 1)
         first = np.zeros(len(self.blocks), bool)
         first[self.block_starts[:-1]] = True
+        before[first] = np.uint64(2**64 - 1)
+        # As many different pairs as names. Pairs of numbers below 2^31 are as different as what
+        # stands for them here, since the golden ratio is far from fractions; those of digests fall
+        # together as seldom as digests do.
+        pairs = self.blocks + (before + np.uint64(1)) * _GOLDEN
+        if _num_different(pairs) == _num_different(self.blocks):
+            return
         before[first] = 0
         order = np.argsort(self.blocks, kind="stable")
         ordered, leads = self.blocks[order], first[order]
@@ -187,6 +206,11 @@ class Trace:
             f"{there}: a name stands for a block and all before it",
             int(here),
         )
+
+
+def _num_different(numbers: NDArray[np.uint64]) -> int:
+    ordered = np.sort(numbers)  # several times as quick as np.unique
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(len(numbers))
 
 
 def out_of_order(time_s: float, before_s: float) -> str:

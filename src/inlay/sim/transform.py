@@ -29,7 +29,7 @@ _MIX = 0x9E3779B97F4A7C15
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """The same requests, so many times as fast: order and bursts stay."""
     _check(factor)
-    return replace(trace, arrival_s=trace.arrival_s / factor)
+    return trace.at_times(trace.arrival_s / factor)
 
 
 def scale_lengths(trace: Trace, factor: float) -> Trace:
@@ -72,7 +72,7 @@ def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
         raise ArgumentError(f"a cut must go from 0 s or more to more, got {start_s} to {end_s}")
     first, end = np.searchsorted(trace.arrival_s, (start_s, end_s))
     chosen = trace.select(np.arange(first, end))
-    return replace(chosen, arrival_s=chosen.arrival_s - start_s)
+    return chosen.at_times(chosen.arrival_s - start_s)
 
 
 def cut_parts(parts: Iterable[Trace], start_s: float, end_s: float) -> Iterator[Trace]:

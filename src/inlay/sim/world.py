@@ -71,6 +71,8 @@ class InstanceConfig:
         num_pages: of its KV cache; a page is a block of the trace.
         page_tokens: the same for all instances.
         max_batch_tokens, max_running, prefill_chunk: as in `engine.config.SchedulerConfig`.
+        decode_first: prompts wait until no output is under way. No engine of ours does that: it is
+            here to be compared with.
         noise: relative standard deviation of a step's time.
         experts, experts_per_token: of a layer, and how many a token chooses; 0: none.
         token_bytes: of KV, all layers.
@@ -87,6 +89,7 @@ class InstanceConfig:
     max_batch_tokens: int = 1024
     max_running: int = 64
     prefill_chunk: int = 512
+    decode_first: bool = False
     noise: float = 0.0
     experts: int = 0
     experts_per_token: int = 0
@@ -353,6 +356,10 @@ class World:
     def outcomes(self) -> NDArray[np.void]:
         """Of requests that finished since the last call, as `OUTCOME`, in that order."""
         return np.frombuffer(self._world.take_outcomes(), OUTCOME)
+
+    def gap_counts(self) -> NDArray[np.int64]:
+        """Gaps between tokens of all requests that have finished, by the bins of `gaps`."""
+        return np.frombuffer(self._world.gap_counts(), np.int64)
 
     def keep_steps(self) -> None:
         """Keep what is computed from now on, for `steps`. Costs 48 bytes for each chunk."""

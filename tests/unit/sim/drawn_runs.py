@@ -84,6 +84,7 @@ def scenarios(draw, roomy=False):
         seed=draw(st.integers(0, 3)),
         losses=draw(_losses(len(roles))),
         role_changes=draw(_role_changes(len(roles))),
+        roles=draw(st.sampled_from(("fixed", "fixed", "auto"))),
     )
 
 

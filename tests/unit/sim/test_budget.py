@@ -18,13 +18,12 @@ BUDGET = 300_000.0
 
 @pytest.fixture(scope="module")
 def best(trace: Trace) -> dict[str, Search]:
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     return {
         name: best_for(
             aim,
             mixes(demand, "h800", "h20"),
             demand,
-            trace,
             attain=ATTAIN,
             budget_usd=BUDGET,
         )
@@ -34,11 +33,11 @@ def best(trace: Trace) -> dict[str, Search]:
 
 @pytest.mark.parametrize("aim", AIMS)
 def test_plans_keep_objectives_and_budget(aim: str, best: dict[str, Search], trace: Trace) -> None:
-    plans = best[aim].plans
+    plans, demand = best[aim].plans, demand_of(lambda: [trace], SLO)
     assert len(plans) >= 3 and any(plan.fleet.mix.is_single for plan in plans)
     for plan in plans:
         assert plan.fleet.price_usd <= BUDGET and plan.kept >= ATTAIN
-        assert simulate(plan.fleet, trace, SLO, plan.rate).kept == plan.kept
+        assert simulate(plan.fleet, demand, plan.rate).kept == plan.kept
     lost = [loss.fleet.mix for loss in best[aim].losses]
     assert not {plan.fleet.mix for plan in plans} & set(lost)
 
@@ -51,9 +50,9 @@ def test_throughput_is_the_highest_rate_and_within_bounds(
     first = plans[0]
     tried = [one for one in best["throughput"].attempts if one.fleet == first.fleet]
     assert any(first.rate < one.rate < 1.07 * first.rate and one.kept < ATTAIN for one in tried)
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     bounds = {one: bound(one, demand, ATTAIN) for one in first.fleet.mix.groups}
-    goal = Throughput(bounds=bounds, demand=demand, trace=trace, attain=ATTAIN)
+    goal = Throughput(bounds=bounds, demand=demand, attain=ATTAIN)
     assert first.rate <= goal.limit(first.fleet)
 
 
@@ -66,24 +65,22 @@ def test_no_fleet_that_was_simulated_has_earlier_first_tokens(best: dict[str, Se
 
 
 def test_a_budget_for_nothing(trace: Trace) -> None:
-    demand = demand_of(trace, SLO)
-    none = best_for(
-        "throughput", mixes(demand, "h20"), demand, trace, attain=ATTAIN, budget_usd=1000.0
-    )
+    demand = demand_of(lambda: [trace], SLO)
+    none = best_for("throughput", mixes(demand, "h20"), demand, attain=ATTAIN, budget_usd=1000.0)
     assert not none.plans and not none.attempts
     assert all("above the budget by" in loss.reason for loss in none.losses)
 
 
 def test_objectives_that_nothing_keeps(trace: Trace) -> None:
     slo = SloClass(ttft_s=0.35, tbt_s=0.05)
-    demand = demand_of(trace, slo)
-    none = best_for("ttft", mixes(demand, "h20"), demand, trace, attain=ATTAIN, budget_usd=BUDGET)
+    demand = demand_of(lambda: [trace], slo)
+    none = best_for("ttft", mixes(demand, "h20"), demand, attain=ATTAIN, budget_usd=BUDGET)
     assert not none.plans
     assert none.unfit or all("objectives" in loss.reason for loss in none.losses)
 
 
 def test_splits_spend_the_budget(trace: Trace) -> None:
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     for mix in mixes(demand, "h800", "h20"):
         fleets = list(splits_of(mix, BUDGET))
         places = len(mix.groups)

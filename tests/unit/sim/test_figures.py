@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from inlay.cluster.slo import SloClass
 from inlay.sim.figures import attainment, figures
+from inlay.sim.gaps import NUM_BINS
 from inlay.sim.results import Results, ResultsFile
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.step_time import StepTime
@@ -14,6 +16,11 @@ from inlay.sim.world import InstanceConfig
 
 INSTANCE = InstanceConfig(step_time=StepTime.fitted([1e-3] * 6), num_pages=100)
 NAN = float("nan")
+
+
+def counted(gaps: list[float]) -> NDArray[np.int64]:
+    bins = np.array(gaps, np.float32).view(np.uint32) >> 16
+    return np.bincount(bins, minlength=NUM_BINS)
 
 
 @pytest.fixture
@@ -46,6 +53,8 @@ def results() -> Results:
             [[[1.0, 2.0], [0.0, 0.0], [0.0, 5.0]], [[3.0, 4.0], [0.0, 0.0], [0.0, 5.0]]]
         ),
         lost_blocks=7,
+        gap_counts=counted([0.2] * 9 + [0.4] + [0.1] * 5),
+        role_changes=3,
     )
 
 
@@ -67,6 +76,10 @@ def test_figures_by_hand(results: Results) -> None:
     assert found["ttft_s"]["p50"] == 1.0
     # The one with a single token has no gap.
     assert found["tbt_s"]["mean"] == pytest.approx(0.2)
+    assert found["itl_s"]["mean"] == pytest.approx(3 / 15)
+    of_gaps = [found["itl_s"][name] for name in ("p50", "p90", "p99")]
+    assert of_gaps == pytest.approx([0.2, 0.2, 0.4], rel=0.004)
+    assert found["role_changes"] == 3
     assert found["tpot_s"]["mean"] == pytest.approx((2 / 10 + 1 / 5) / 2)
     assert found["end_to_end_s"]["mean"] == pytest.approx((3 + 4 + 1) / 3)
     assert found["hit_ratio"] == 0.5 and found["cached_tokens"] == 150
@@ -117,7 +130,10 @@ def split(results: Results, at: int) -> list[Results]:
         idle = {} if place else dict(busy_s=np.zeros(2), steps=np.zeros(2, int))
         nothing = {} if place else dict(sent_bytes=np.zeros(2), copied_blocks=0)
         unmoved = {} if place else dict(tier_bytes=np.zeros((2, 3, 2)), lost_blocks=0)
-        parts.append(replace(results, **kept, refusals=refusals, **idle, **nothing, **unmoved))
+        silent = {} if place else dict(gap_counts=np.zeros(NUM_BINS, int), role_changes=0)
+        parts.append(
+            replace(results, **kept, refusals=refusals, **idle, **nothing, **unmoved, **silent)
+        )
     return parts
 
 

@@ -1,6 +1,7 @@
 """What holds in every simulation, from the first request to the last: with lost instances, changed
 roles, divided prompts, copies, preemption and refusals."""
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.cluster.policies import POLICIES
+from inlay.sim.gaps import gap_percentiles
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.trace import Trace
@@ -104,6 +106,22 @@ def test_nothing_comes_before_its_cause(scenario, trace):
             assert at_s + scenario.news_delay_s == pytest.approx(news.time_s)
     finished = [news.request for _, news in seen.heard if isinstance(news, Finished)]
     assert sorted(finished) == done.tolist()
+
+
+@settings(max_examples=60)
+@given(scenario=scenarios(), trace=traces())
+def test_each_gap_is_counted(scenario, trace):
+    seen = run(scenario, trace)
+    tokens, gaps = tokens_of(seen), []
+    for number in np.flatnonzero(seen.results.finished).tolist():
+        gaps += np.diff([float(chunk["end_s"]) for chunk in tokens[number]]).tolist()
+    counts = seen.results.gap_counts
+    assert counts.sum() == len(gaps)
+    if gaps:
+        ordered = np.sort(gaps)
+        for wanted in (1, 50, 90, 100):
+            exact = ordered[max(0, math.ceil(wanted / 100 * len(gaps)) - 1)]
+            assert gap_percentiles(counts, [wanted])[0] == pytest.approx(exact, rel=0.004)
 
 
 def _near(news, scenario):

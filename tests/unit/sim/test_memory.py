@@ -31,7 +31,9 @@ DISK, NODE = (cache_parts()[name] for name in ("disk", "node"))
 @pytest.fixture(scope="module")
 def two(trace: Trace) -> tuple[Candidate, ...]:
     """One for prompts and one for tokens, of two GPUs each."""
-    found = [one for one in offered(demand_of(trace, SLO), "h800", "h20") if one.gpus == 2]
+    found = [
+        one for one in offered(demand_of(lambda: [trace], SLO), "h800", "h20") if one.gpus == 2
+    ]
     prefill = next(one for one in found if one.role == "prefill" and one.hardware == "h800")
     decode = next(one for one in found if one.role == "decode" and one.hardware == "h20")
     return prefill, decode
@@ -97,7 +99,7 @@ def test_files_say_the_same_memory(
             other.instance.disk,
         )
     again = Simulation(scenario).run(trace)
-    assert again.meets(SLO).mean() == simulate(fleet, trace, SLO).kept
+    assert again.meets(SLO).mean() == simulate(fleet, demand_of(lambda: [trace], SLO)).kept
     file.write_text(deployment_toml(fleet, MODEL, SLO))
     deployment = read_deployment(file)
     if memory.shared:
@@ -126,19 +128,20 @@ def test_one_instance_on_this_machine_shares_with_nobody(
 
 
 def test_neighbours_tell_what_a_part_is_worth(two: tuple[Candidate, ...], trace: Trace) -> None:
-    best = simulate(Fleet(Mix(two, Memory(shared=True, nodes=1)), (1, 1)), trace, SLO)
-    near = neighbours(best, trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
+    best = simulate(Fleet(Mix(two, Memory(shared=True, nodes=1)), (1, 1)), demand)
+    near = neighbours(best, demand)
     tb = sorted(one.fleet.cache_tb - best.fleet.cache_tb for one in near)
     assert tb == pytest.approx([-2.048, 0.0, 0.0, 2.048])
-    plain = simulate(Fleet(Mix(two), (1, 1)), trace, SLO)
-    assert neighbours(plain, trace, SLO)[-1].fleet.mix.memory == Memory(disks=1)
+    plain = simulate(Fleet(Mix(two), (1, 1)), demand)
+    assert neighbours(plain, demand)[-1].fleet.mix.memory == Memory(disks=1)
 
 
 def test_records_say_what_is_bought(trace: Trace) -> None:
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     mixes = mixes_of(offered(demand, "h800"), [Memory(shared=True, nodes=1)])
-    found = best_for("ttft", mixes, demand, trace, attain=ATTAIN, budget_usd=400_000, most=1)
-    near = neighbours(found.plans[0], trace, SLO)
+    found = best_for("ttft", mixes, demand, attain=ATTAIN, budget_usd=400_000, most=1)
+    near = neighbours(found.plans[0], demand)
     record = as_dict(found, near, None, ATTAIN)
     assert record["plans"][0]["cache_tb"] == pytest.approx(2.048)
     assert record["plans"][0]["memory"]["nodes"] == 1

@@ -2,8 +2,10 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inlay.cluster.deployment_file import read_deployment
@@ -46,8 +48,8 @@ def mixes(demand: Demand, *names: str) -> list[Mix]:
 
 @pytest.fixture(scope="module")
 def found(trace: Trace) -> Search:
-    demand = demand_of(trace, SLO)
-    return search(mixes(demand, "h800", "h20"), demand, trace, attain=ATTAIN)
+    demand = demand_of(lambda: [trace], SLO)
+    return search(mixes(demand, "h800", "h20"), demand, attain=ATTAIN)
 
 
 def test_demand_counts_what_an_earlier_request_had() -> None:
@@ -59,19 +61,39 @@ def test_demand_counts_what_an_earlier_request_had() -> None:
         blocks=[1, 2, 3, 1, 2, 4, 1, 2],
         block_tokens=4,
     )
-    demand = demand_of(trace, SloClass(ttft_s=5, tbt_s=0.5))
+    demand = demand_of(lambda: [trace], SloClass(ttft_s=5, tbt_s=0.5))
     # The third prompt is known to its end: one token of it is computed.
     assert demand.new_R.tolist() == [10, 1, 1]
     assert demand.pairs_R.tolist() == [55, 9, 8]
     assert demand.rows_R.tolist() == [0, 2, 1]
     assert (demand.prefill_s, demand.decode_s) == (7.0, 8.0)
     with pytest.raises(TraceError, match="no request"):
-        demand_of(trace.select([]), SLO)
+        demand_of(lambda: [trace.select([])], SLO)
+
+
+def test_parts_are_planned_for_as_their_whole(trace: Trace) -> None:
+    cuts = [0, 1, len(trace) // 3, len(trace)]
+    parts = [trace.select(range(*ends)) for ends in pairwise(cuts)]
+    whole, again = demand_of(lambda: [trace], SLO), demand_of(lambda: parts, SLO)
+    for name in ("input_R", "output_R", "new_R"):
+        assert np.array_equal(getattr(whole, name), getattr(again, name))
+    assert (again.prefill_s, again.decode_s, again.last_s) == (
+        whole.prefill_s,
+        whole.decode_s,
+        trace.duration_s,
+    )
+    mix = mixes(whole, "h800")[0]
+    for rate in (1.0, 2.0):
+        one, other = (simulate(Fleet(mix, (2,)), demand, rate) for demand in (whole, again))
+        shares = ("served", "kept", "ttft_kept", "tbt_kept")
+        assert [getattr(one, name) for name in shares] == [getattr(other, name) for name in shares]
+        assert one.figures["ttft_s"]["p90"] == other.figures["ttft_s"]["p90"]  # type: ignore[index]
+        assert one.figures["tiers"] == other.figures["tiers"]
 
 
 def test_no_simulation_is_busy_for_less_than_its_bound(trace: Trace) -> None:
     """Bounds count the work that the simulator then does, and never more."""
-    demand = demand_of(trace, SloClass(ttft_s=2.0, tbt_s=10.0))
+    demand = demand_of(lambda: [trace], SloClass(ttft_s=2.0, tbt_s=10.0))
     for one in offered(demand, "h800", "h20"):
         if one.role == "both":
             results = Simulation(Fleet(Mix((one,)), (3,)).scenario(SLO)).run(trace)
@@ -81,17 +103,18 @@ def test_no_simulation_is_busy_for_less_than_its_bound(trace: Trace) -> None:
 
 
 def test_plans_keep_objectives_and_no_pool_has_one_too_many(found: Search, trace: Trace) -> None:
+    demand = demand_of(lambda: [trace], SLO)
     assert len(found.plans) >= 3
     prices = [plan.fleet.price_usd for plan in found.plans]
     assert prices == sorted(prices)
     for plan in found.plans:
         assert plan.kept >= ATTAIN
-        again = simulate(plan.fleet, trace, SLO)
+        again = simulate(plan.fleet, demand)
         assert again.kept == plan.kept
     best = found.plans[0].fleet
     for place, count in enumerate(best.counts):
         if count > 1:
-            assert simulate(best.more(place, -1), trace, SLO).kept < ATTAIN
+            assert simulate(best.more(place, -1), demand).kept < ATTAIN
     # All that was simulated and kept the objectives is a plan, or was beaten by one of its mix.
     for attempt in found.attempts:
         if attempt.kept >= ATTAIN:
@@ -103,17 +126,15 @@ def test_plans_keep_objectives_and_no_pool_has_one_too_many(found: Search, trace
 
 
 def test_the_same_again(found: Search, trace: Trace) -> None:
-    demand = demand_of(trace, SLO)
-    again = search(mixes(demand, "h800", "h20"), demand, trace, attain=ATTAIN)
+    demand = demand_of(lambda: [trace], SLO)
+    again = search(mixes(demand, "h800", "h20"), demand, attain=ATTAIN)
     assert [a.fleet.name for a in again.attempts] == [a.fleet.name for a in found.attempts]
 
 
 def test_a_budget_that_is_too_small(found: Search, trace: Trace) -> None:
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     cheapest = found.plans[0].fleet.price_usd
-    tight = search(
-        mixes(demand, "h800", "h20"), demand, trace, attain=ATTAIN, budget_usd=cheapest - 1
-    )
+    tight = search(mixes(demand, "h800", "h20"), demand, attain=ATTAIN, budget_usd=cheapest - 1)
     assert not tight.plans
     assert all(loss.fleet.price_usd > cheapest - 1 for loss in tight.losses)
     assert all("above the budget by" in loss.reason for loss in tight.losses)
@@ -127,14 +148,16 @@ def test_a_budget_that_is_too_small(found: Search, trace: Trace) -> None:
     ],
 )
 def test_objectives_that_nothing_keeps(trace: Trace, slo: SloClass, told: str) -> None:
-    demand = demand_of(trace, slo)
-    none = search(mixes(demand, "h20"), demand, trace, attain=ATTAIN)
+    demand = demand_of(lambda: [trace], slo)
+    none = search(mixes(demand, "h20"), demand, attain=ATTAIN)
     assert not none.plans and not none.attempts
     assert any(told in why and "times as long" in why for why in none.unfit.values())
+    missing = [bound(one, demand, ATTAIN).missing for one in none.unfit]
+    assert missing == sorted(missing) and missing[0] > 1
 
 
 def test_requests_that_are_too_long_for_an_instance(trace: Trace) -> None:
-    demand = demand_of(transform.scale_lengths(trace, 8), SLO)
+    demand = demand_of(lambda: [transform.scale_lengths(trace, 8)], SLO)
     (one, *_) = offered(demand, "4090")
     limit = bound(one, demand, ATTAIN)
     assert "memory: only" in limit.reason and math.isinf(limit.instances)
@@ -166,7 +189,7 @@ def fleet_of_one_machine(fleet: Fleet) -> bool:
 
 
 def test_nothing_to_deploy_where_experts_are_whole(trace: Trace) -> None:
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     (whole,) = (
         one
         for one in offered(demand, "h20", model="qwen3-30b-a3b")
@@ -177,7 +200,7 @@ def test_nothing_to_deploy_where_experts_are_whole(trace: Trace) -> None:
 
 
 def test_one_kind_at_the_price_of_a_mixed_fleet(found: Search, trace: Trace) -> None:
-    rival = rival_of(found, trace, SLO)
+    rival = rival_of(found, demand_of(lambda: [trace], SLO))
     best = found.plans[0].fleet
     if len({one.hardware for one in best.mix.groups}) == 1:
         assert rival is None
@@ -199,7 +222,7 @@ def test_a_model_that_fits_nowhere(trace: Trace) -> None:
     none, why = candidates_of(
         shape_named("deepseek-v3"),
         machines_of(["4090"], machine_named),
-        demand_of(trace, SLO),
+        demand_of(lambda: [trace], SLO),
         tensor_only=True,
     )
     assert none == [] and "take more GPUs" in why["4090"]

@@ -9,6 +9,7 @@ import pytest
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
 from inlay.sim.figures import figures
+from inlay.sim.gaps import NUM_BINS
 from inlay.sim.report import charts, drawing, page, rows
 from inlay.sim.report.run import Run
 from inlay.sim.results import Results
@@ -48,6 +49,8 @@ def run(name: str = "one", **changes: object) -> Run:
         copied_blocks=2,
         tier_bytes=np.ones((2, len(TIERS), 2)),
         lost_blocks=0,
+        gap_counts=np.zeros(NUM_BINS, np.int64),
+        role_changes=0,
     )
     results = replace(results, **changes)
     kind = Kind(instance=INSTANCE, name="all", count=2, assumed=True)

@@ -9,7 +9,7 @@ from inlay.core.hardware import machine_named
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.core.model_shape import ModelShape
-from inlay.sim.scenario import Scenario
+from inlay.sim.scenario import Loss, RoleChange, Scenario
 from inlay.sim.scenario_file import read_scenario
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "simulations"
@@ -40,6 +40,7 @@ def test_examples(file: Path) -> None:
     scenario = read_scenario(file, shape_named, machine_named)
     assert sum(kind.count * kind.gpus for kind in scenario.kinds) == 128
     assert all(kind.assumed and kind.instance.num_pages > 100 for kind in scenario.kinds)
+    assert (file.stem == "losses") == bool(scenario.losses and scenario.role_changes)
     assert scenario.slo.ttft_s == 30
 
 
@@ -59,6 +60,7 @@ def test_all_keys(tmp_path: Path) -> None:
         steps = "steps.csv"
         tokens = 1000
         network_gbs = 10.0
+        decode_first = true
         noise = 0.5
         cache.host = "10GB"
         cache.host_gbs = 20.0
@@ -80,6 +82,7 @@ def test_all_keys(tmp_path: Path) -> None:
         latency = "1ms"
         [dispatcher]
         policy = "kv_centric"
+        roles = "auto"
         options.balancing_threshold = 2.0
         [admission]
         mode = "early"
@@ -90,12 +93,25 @@ def test_all_keys(tmp_path: Path) -> None:
         ttft = "1s"
         [tenants.chat]
         weight = 2.0
+        [[losses]]
+        instance = "answers"
+        at = "2min"
+        [[losses]]
+        instance = "prompts"
+        number = 1
+        at = 30
+        back = "5s"
+        [[role_changes]]
+        instance = "prompts"
+        at = "1min"
+        role = "both"
         """,
     )
     prompts, answers = scenario.kinds
     assert (prompts.name, prompts.count, prompts.gpus) == ("prompts", 2, 0)
     assert prompts.instance.num_pages == 1000 // 16
     assert prompts.instance.noise == 0.5
+    assert (prompts.instance.decode_first, answers.instance.decode_first) == (True, False)
     assert prompts.instance.out_bytes_per_s == 10e9
     assert prompts.instance.token_bytes == answers.instance.token_bytes > 0
     host, disk, token_bytes = prompts.instance.host, prompts.instance.disk, 147_456
@@ -114,9 +130,12 @@ def test_all_keys(tmp_path: Path) -> None:
         "kv_centric",
         {"balancing_threshold": 2.0},
     )
+    assert scenario.roles == "auto"
     assert (scenario.admission.mode, scenario.admission.max_wait_s) == ("early", 5.0)
     assert (scenario.slo.tbt_s, scenario.groups["chat"].ttft_s) == (0.05, 1.0)
     assert scenario.weights == {"chat": 2.0}
+    assert scenario.losses == (Loss(at_s=120, slot=2), Loss(at_s=30, slot=1, back_s=5))
+    assert scenario.role_changes == (RoleChange(at_s=60, slot=0, role="both"),)
     assert (scenario.news_delay_s, scenario.copies, scenario.seed) == (0.02, False, 7)
 
 
@@ -152,6 +171,44 @@ MACHINE = 'machine = "xeon-spr-2s+8xh800"'
 def test_what_fits_nothing(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
         read(tmp_path, text)
+    assert "scenario.toml" in str(raised.value)
+
+
+LOSS = "[[losses]]"
+ROLE = "[[role_changes]]"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('losses = "all"', "losses is 'all': it must be tables"),
+        (f"{LOSS}\nat = 5", r"\[\[losses\]\] has no instance"),
+        (f'{LOSS}\ninstance = "prompts"', r"\[\[losses\]\] has no at"),
+        (f'{LOSS}\ninstance = "prompt"\nat = 5', "no instances 'prompt': did you mean prompts?"),
+        (f'{LOSS}\ninstance = "xyz"\nat = 5', "no instances 'xyz': the file has prompts"),
+        (f'{LOSS}\ninstance = "prompts"\nnumber = 2\nat = 5', "no instance 2: its 2 count from 0"),
+        (f'{LOSS}\ninstance = "prompts"\nnumber = -1\nat = 5', "number is -1"),
+        (f'{LOSS}\ninstance = "prompts"\nat = -5', "at is -5 s: it must be a time of the trace"),
+        (f'{LOSS}\ninstance = "prompts"\nat = "-5s"', "'-5s' is not a time"),
+        (f'{LOSS}\ninstance = "prompts"\nat = 5\nback = 0', "back is 0 s"),
+        (
+            f'{LOSS}\ninstance = "prompts"\nat = 5\nback = "1ms"',
+            "prompts 0 is lost at 5 s: it cann",
+        ),
+        (f'{LOSS}\ninstance = "prompts"\nat = 5\nwhen = 7', "no key 'when'"),
+        (
+            f'{LOSS}\ninstance = "prompts"\nat = 5\nback = 9\n{LOSS}\ninstance = "prompts"\nat = 7',
+            "prompts 0 is lost at 7 s: it was lost before and is back at 14 s",
+        ),
+        (f'{ROLE}\ninstance = "prompts"\nat = 5', r"\[\[role_changes\]\] has no role"),
+        (f'{ROLE}\ninstance = "prompts"\nat = 5\nrole = "all"', "role=all: must be one of"),
+    ],
+)
+def test_changes_that_fit_nothing(tmp_path: Path, text: str, told: str) -> None:
+    instances = f"{MODEL}\n[instances.prompts]\ncount = 2\n{MACHINE}"
+    whole = f"{text}\n{instances}" if text.startswith("losses") else f"{instances}\n{text}"
+    with pytest.raises(ConfigError, match=told) as raised:
+        read(tmp_path, whole)
     assert "scenario.toml" in str(raised.value)
 
 

@@ -47,3 +47,27 @@ def test_the_same_chunks_as_the_engine(drawn, pages, max_running, batch, chunk):
     assert not bench.scheduler.has_work and len(bench.finished) == len(drawn)
     preempted = sum(int(outcome["preemptions"]) for outcome in world.outcomes())
     assert preempted == bench.scheduler.preemptions
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    drawn=requests(),
+    max_running=st.sampled_from((1, 3, 8)),
+    batch=st.sampled_from((8, 32)),
+    chunk=st.sampled_from((3, 16, 64)),
+)
+def test_prompts_wait_for_outputs_where_these_are_first(drawn, max_running, batch, chunk):
+    limits = {"max_running": max_running, "max_batch_tokens": batch, "prefill_chunk": chunk}
+    world = run([instance(num_pages=2000, decode_first=True, **limits)], drawn)
+    under_way = set()
+    for _, chunks in steps_of(world):
+        # A prompt's last token is computed as one of an output is.
+        prompts = [one for one in chunks if one[1] < drawn[one[0]].prompt and one[2] - one[1] > 1]
+        assert not (prompts and under_way)
+        for number, _, stop in chunks:
+            left = drawn[number].prompt + drawn[number].output - 1 - stop
+            if left == 0:
+                under_way.discard(number)
+            elif left < drawn[number].output:
+                under_way.add(number)
+    assert len(world.outcomes()) == len(drawn)

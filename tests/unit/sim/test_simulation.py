@@ -242,14 +242,46 @@ def test_roles_change_at_their_times():
     ("change", "problem"),
     [
         ({"losses": (Loss(at_s=1.0, slot=3),)}, "slot must be below 3"),
-        ({"losses": (Loss(at_s=1.0, slot=0), Loss(at_s=2.0, slot=0))}, "not back before inf"),
-        ({"losses": (Loss(at_s=1.0, slot=0, back_s=0.0),)}, "back_s must be above"),
+        (
+            {"losses": (Loss(at_s=1.0, slot=0), Loss(at_s=2.0, slot=0))},
+            "lost before and is not back",
+        ),
+        ({"losses": (Loss(at_s=1.0, slot=0, back_s=0.0),)}, "cannot be back after 0 s"),
         ({"role_changes": (RoleChange(at_s=-1.0, slot=0, role="both"),)}, "a time from 0 on"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(change, problem):
     with pytest.raises(ConfigError, match=problem):
         scenario(**change)
+
+
+def test_roles_follow_the_work():
+    requests, blocks = 1500, 125
+    trace = Trace(
+        arrival_s=np.arange(requests) * 0.04,
+        input_tokens=np.full(requests, blocks * PAGE),
+        output_tokens=np.full(requests, 3),
+        block_starts=np.arange(requests + 1) * blocks,
+        blocks=np.arange(requests * blocks, dtype=np.uint64),
+        block_tokens=PAGE,
+    )
+    one = InstanceConfig(**ENGINE | LINKS)
+    kinds = tuple(Kind(instance=one, role=role, count=2) for role in ("prefill", "decode"))
+    slo = SloClass(ttft_s=1.0, tbt_s=0.1)
+    fixed, auto = (
+        Simulation(Scenario(kinds=kinds, slo=slo, roles=roles)).run(trace)
+        for roles in ("fixed", "auto")
+    )
+    assert fixed.role_changes == 0 < auto.role_changes
+    assert auto.finished.all() and auto.ttft_s.mean() < 0.7 * fixed.ttft_s.mean()
+
+
+@pytest.mark.parametrize("at_s", [1.0, 1000.0])
+def test_what_comes_when_all_is_over_is_told(at_s):
+    one = scenario(losses=(Loss(at_s=at_s, slot=1, back_s=1.0),))
+    simulation = Simulation(one)
+    assert simulation.run(sessions(each_s=0.02)).finished.all()
+    assert simulation.too_late == [loss for loss in one.losses if at_s > 999]
 
 
 def test_what_is_believed_at_first_is_learned():

@@ -96,3 +96,23 @@ def test_select_takes_whole_requests(numbers: list[int]) -> None:
     assert [chosen.groups[g] for g in chosen.group] == ["bab"[n] for n in numbers]
     for place, number in enumerate(numbers):
         assert chosen.chain(place).tolist() == trace.chain(number).tolist()
+
+
+def test_the_same_requests_at_other_times() -> None:
+    trace = Trace(
+        arrival_s=[0.0, 1.0],
+        input_tokens=[5, 3],
+        output_tokens=[1, 1],
+        block_starts=[0, 2, 3],
+        blocks=[1, 2, 1],
+        block_tokens=4,
+    )
+    later = trace.at_times(trace.arrival_s + 2)
+    assert later.arrival_s.tolist() == [2.0, 3.0] and later.blocks is trace.blocks
+    assert not later.arrival_s.flags.writeable and trace.arrival_s.tolist() == [0.0, 1.0]
+    with pytest.raises(TraceError, match="sort the requests by arrival"):
+        trace.at_times(np.array([2.0, 1.0]))
+    with pytest.raises(TraceError, match="shape"):
+        trace.at_times(np.array([2.0]))
+    with pytest.raises(TraceError, match="sort the requests by arrival"):
+        trace.select([1, 0])

@@ -14,6 +14,7 @@ from inlay.cluster.policies.random import Random
 from inlay.cluster.policies.roles import RoleChange, RoleConfig, RolePlanner
 from inlay.cluster.policies.round_robin import RoundRobin
 from inlay.core.errors import ConfigError
+from inlay.core.near_names import did_you_mean
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -55,7 +56,10 @@ def make_policy(
     """
     make = POLICIES.get(name)
     if make is None:
-        raise ConfigError(f"policy {name!r} is not one of {', '.join(POLICIES)}")
+        meant = did_you_mean(name, POLICIES)
+        raise ConfigError(
+            f"policy {name!r} is not one of {', '.join(POLICIES)}{f'; {meant}' if meant else ''}"
+        )
     arguments: dict[str, Any] = dict(options or {})
     if make is Random:
         arguments["rng"] = np.random.default_rng(seed)

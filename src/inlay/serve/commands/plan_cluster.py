@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -12,18 +14,21 @@ from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.settings import read_settings
 from inlay.core.tables import read_table
 from inlay.core.units import parse_seconds
+from inlay.serve.commands.trace_requests import parts_of
 from inlay.serve.plan.fleets import print_fleets
 from inlay.serve.plan.machine import find_machine
 from inlay.serve.plan.model import find_model
-from inlay.sim import transform
-from inlay.sim.formats import read
 from inlay.sim.planner.budget import AIMS, Aim, best_for
-from inlay.sim.planner.candidates import candidates_of, machines_of
-from inlay.sim.planner.demand import demand_of
+from inlay.sim.planner.candidates import Candidate, candidates_of, machines_of
+from inlay.sim.planner.demand import Parts, demand_of
 from inlay.sim.planner.files import deployment_toml, scenario_toml
 from inlay.sim.planner.fleet import Fleet, neighbours
 from inlay.sim.planner.record import as_dict
 from inlay.sim.planner.search import Search, mixes_of, rival_of, search
+from inlay.sim.trace import BLOCK_TOKENS, Trace
+
+_KEPT_PARTS = 4
+"""Of a trace, some 20,000 requests each, that memory may hold; longer ones are read again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +65,7 @@ def plan_cluster(options: FleetOptions) -> None:
     names = None if options.hardware is None else options.hardware.replace(" ", "").split(",")
     machines = machines_of(names, lambda name: find_machine(name, settings)[0])
     model = find_model(options.model)
-    trace = read(Path(options.trace).expanduser())
-    if options.until is not None:
-        trace = transform.cut(trace, 0.0, parse_seconds(options.until))
-    demand = demand_of(trace, slo)
+    demand = demand_of(_requests(options), slo)
     candidates, unfit = candidates_of(
         model.shape,
         machines,
@@ -87,7 +89,6 @@ def plan_cluster(options: FleetOptions) -> None:
             found = search(
                 mixes,
                 demand,
-                trace,
                 attain=options.attain,
                 budget_usd=budget_usd,
                 told=told,
@@ -97,16 +98,15 @@ def plan_cluster(options: FleetOptions) -> None:
                 aim,
                 mixes,
                 demand,
-                trace,
                 attain=options.attain,
                 budget_usd=budget_usd,
                 told=told,
             )
-        near = neighbours(found.plans[0], trace, slo) if found.plans else []
-        rival = rival_of(found, trace, slo) if aim is None else None
+        near = neighbours(found.plans[0], demand) if found.plans else []
+        rival = rival_of(found, demand) if aim is None else None
     record = {
         "model": model.name,
-        "requests": len(trace),
+        "requests": len(demand),
         "optimize": options.optimize,
         "does_not_fit": unfit,
         **as_dict(found, near, rival, options.attain),
@@ -116,13 +116,29 @@ def plan_cluster(options: FleetOptions) -> None:
     else:
         print_fleets(console, record)
     if not found.plans:
-        raise ResourceError(_why_none(found))
+        raise ResourceError(_why_none(found, candidates))
     best = found.plans[0].fleet
     name = options.model or model.name
     if options.save is not None:
-        _write(options.save, scenario_toml(best, name, slo, trace.block_tokens))
+        _write(options.save, scenario_toml(best, name, slo, demand.block_tokens))
     if options.deployment is not None:
         _write(options.deployment, deployment_toml(best, name, slo))
+
+
+def _requests(options: FleetOptions) -> Parts:
+    """The trace from its start, for each simulation: kept where it is short, read again where it is
+    not."""
+
+    def read() -> Iterator[Trace]:
+        return parts_of(
+            Path(options.trace).expanduser(),
+            "auto",
+            BLOCK_TOKENS,
+            until_s=math.inf if options.until is None else parse_seconds(options.until),
+        )
+
+    kept = list(islice(read(), _KEPT_PARTS + 1))
+    return read if len(kept) > _KEPT_PARTS else lambda: kept
 
 
 def _objectives(text: str) -> SloClass:
@@ -147,17 +163,21 @@ def _aim(optimize: str, budget: float | None) -> Aim | None:
     return AIMS[optimize]
 
 
-def _why_none(found: Search) -> str:
-    """What stands in the way of all fleets: of those that came furthest."""
+def _why_none(found: Search, candidates: Sequence[Candidate]) -> str:
+    """What stands in the way of all fleets: of those that came nearest."""
     if found.losses:
         loss = found.losses[0]
         return (
             "no fleet keeps the objectives within the budget; the cheapest that is not ruled out, "
             f"{loss.fleet.name}, costs {loss.fleet.price_usd:,.0f} USD: {loss.reason}"
         )
-    missing = {one.role: f"{one.name}: {why}" for one, why in found.unfit.items()}
-    return "no hardware keeps these objectives; " + "; ".join(
-        f"for {role}, {why}" for role, why in missing.items()
+    usable = {one.role for one in candidates if one not in found.unfit}
+    nearest: dict[str, str] = {}
+    for one, why in found.unfit.items():
+        if one.role not in usable:
+            nearest.setdefault(one.role, f"{one.name}: {why}")
+    return "no hardware keeps these objectives; the nearest are " + "; ".join(
+        f"for {role}, {why}" for role, why in nearest.items()
     )
 
 

@@ -122,7 +122,13 @@ def simulate(
                 lengths=lengths,
                 rate=rate,
             )
-            results = ResultsFile(Simulation(own).replay(requests))
+            simulation = Simulation(own)
+            results = ResultsFile(simulation.replay(requests))
+            if late := simulation.too_late:
+                raise ConfigError(
+                    f"{file}: {own.told(late[0])}, when all requests were over: leave it out, or "
+                    "replay a longer trace"
+                )
             called = name if len(asked) == 1 else f"{Path(file).stem}, {name}"
             found = {"run": called, **figures(results, own, years=years)}
             runs.append(Run(name=called, scenario=own, results=results, figures=found))

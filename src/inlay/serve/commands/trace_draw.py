@@ -31,12 +31,17 @@ def trace_draw(
     from pathlib import Path
 
     from inlay.core.errors import ConfigError
+    from inlay.core.near_names import did_you_mean
     from inlay.sim.formats import write
     from inlay.sim.generators import WORKLOADS
     from inlay.sim.transform import head
 
     if workload not in WORKLOADS:
-        raise ConfigError(f"workload {workload!r} is none of {', '.join(WORKLOADS)}")
+        meant = did_you_mean(workload, WORKLOADS)
+        raise ConfigError(
+            f"workload {workload!r} is none of {', '.join(WORKLOADS)}"
+            f"{f'; {meant}' if meant else ''}"
+        )
     if requests < 1:
         raise ConfigError(f"--requests is {requests}: it must be at least 1")
     if block_tokens < 1:

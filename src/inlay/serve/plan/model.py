@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inlay.core.errors import ConfigError, ModelFileError, ModelNotFoundError
+from inlay.core.errors import ConfigError, ModelError, ModelFileError, ModelNotFoundError
 from inlay.core.hardware import Machine
 from inlay.core.known_models import known_config, known_models
 from inlay.core.model_config import read_config, shape_of
 from inlay.core.model_shape import ModelShape
+from inlay.core.near_names import did_you_mean
 from inlay.core.roofline import Formats
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def find_model(name: str | None) -> PlannedModel:
     """Read a config.json: of the demo, a directory, a file (GGUF, too), a known model, or a hub.
 
     Raises:
-        ModelNotFoundError: none of these; the message names the known models.
+        ModelNotFoundError: none of these; the message names the known models, near names first.
         ModelFileError: config.json is damaged.
         UnsupportedModelError: the architecture, or how weights are quantised, is not supported, or
             an extra is missing.
@@ -76,16 +77,24 @@ def find_model(name: str | None) -> PlannedModel:
     if known is not None:
         return PlannedModel(name=name, origin="facts that come with Inlay", shape=shape_of(known))
     match = _HUB_NAME.fullmatch(name)
+    meant = did_you_mean(name.rpartition("/")[2], known_models())
     if match is None or name.startswith((".", "~", "/")):
         raise ModelNotFoundError(
-            f"there is no model {name}: give a directory or config.json, a hub name such as "
-            f"Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B, or one of {', '.join(known_models())}"
+            f"there is no model {name}: {meant}{' Or ' if meant else ''}give a directory or "
+            "config.json, a hub name such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B, or one "
+            f"of {', '.join(known_models())}"
         )
     from inlay.models import hub, modelscope
 
     origin = "ModelScope" if match["modelscope"] else "the hub"
     fetch_config = modelscope.fetch_config if match["modelscope"] else hub.fetch_config
-    config = fetch_config(match["name"], revision=match["revision"])
+    try:
+        config = fetch_config(match["name"], revision=match["revision"])
+    except ModelError as error:
+        if not meant:
+            raise
+        known_here = f"{error}; of the models that need no download, {meant}"
+        raise type(error)(known_here) from error
     return PlannedModel(name=name, origin=origin, shape=shape_of(config))
 
 

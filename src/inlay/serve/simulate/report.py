@@ -14,6 +14,7 @@ _ALL = ("mean", "p50", "p90", "p99")
 _TIMES = (
     ("TTFT", "ttft_s", _ALL),
     ("TBT (worst tenth)", "tbt_s", _ALL),
+    ("each gap (ITL)", "itl_s", ("mean", "p50", "p90", "p99")),
     ("time per token", "tpot_s", ("mean", "p99")),
     ("longest gap", "longest_gap_s", ("p50", "p99")),
     ("end to end", "end_to_end_s", ("mean", "p99")),
@@ -27,6 +28,7 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("prompt tokens cached", lambda run: f"{run['hit_ratio']:.1%}"),
     ("from tiers", lambda run: _tiers(run["tiers"])),
     ("preemptions", lambda run: f"{run['preemptions']:,}"),
+    ("role changes", lambda run: f"{run['role_changes']:,}"),
     ("sent", lambda run: format_bytes(run["sent_bytes"])),
     ("goodput", lambda run: f"{run['goodput_per_s']:.2f}/s"),
     ("GPU hours", lambda run: f"{run['gpu_seconds'] / 3600:,.1f}"),

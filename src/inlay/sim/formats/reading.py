@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from inlay.core.errors import TraceError
+from inlay.core.near_names import did_you_mean
 from inlay.sim.formats.azure import AzureFormat
 from inlay.sim.formats.base import TraceFormat
 from inlay.sim.formats.mooncake import MooncakeFormat
@@ -149,5 +150,8 @@ def _format_of(file: str | Path, line: bytes, name: str) -> type[TraceFormat]:
             f"{line[:80].decode(errors='replace')!r}"
         )
     if name not in FORMATS:
-        raise TraceError(f"format {name!r} is none of auto, {', '.join(FORMATS)}")
+        meant = did_you_mean(name, FORMATS)
+        raise TraceError(
+            f"format {name!r} is none of auto, {', '.join(FORMATS)}{f'; {meant}' if meant else ''}"
+        )
     return FORMATS[name]

@@ -6,7 +6,7 @@ before, its answer, and something new: a user's words, or what a tool said.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -161,7 +161,7 @@ class Sessions:
             waiting = [asked.select(np.arange(due, len(asked)))]
             if past < due:
                 part = asked.select(np.arange(past, due))
-                yield replace(part, arrival_s=part.arrival_s - warm_up_s)
+                yield part.at_times(part.arrival_s - warm_up_s)
 
     def _asked(
         self,

@@ -28,10 +28,12 @@ class Bound:
     Attributes:
         instances: a part of one counts; infinite where no number of them is enough.
         reason: why none is; empty where some are.
+        missing: then, how many times what there is would be enough.
     """
 
     instances: float
     reason: str = ""
+    missing: float = 1.0
 
     @property
     def least(self) -> int:
@@ -45,42 +47,50 @@ def bound(candidate: Candidate, demand: Demand, attain: float) -> Bound:
     Args:
         attain: the share of requests that are to keep all objectives.
     """
-    reason = _room(candidate, demand, attain)
-    if not reason and candidate.role != "decode" and math.isfinite(demand.slo.ttft_s):
-        reason = _too_slow(
-            alone_R(candidate, demand), demand.slo.ttft_s, attain, "TTFT", "a prompt"
-        )
-    if not reason and candidate.role != "prefill" and math.isfinite(demand.gap_s):
-        reason = _too_slow(_token_R(candidate, demand), demand.gap_s, attain, "TBT", "a token")
-    if reason:
-        return Bound(instances=math.inf, reason=reason)
+    none = _room(candidate, demand, attain)
+    if none is None and candidate.role != "decode" and math.isfinite(demand.slo.ttft_s):
+        none = _too_slow(alone_R(candidate, demand), demand.slo.ttft_s, attain, "TTFT", "a prompt")
+    if none is None and candidate.role != "prefill" and math.isfinite(demand.gap_s):
+        none = _too_slow(_token_R(candidate, demand), demand.gap_s, attain, "TBT", "a token")
+    if none is not None:
+        return none
     window_s = demand.prefill_s if candidate.role == "prefill" else demand.decode_s
     return Bound(instances=_busy_s(candidate, demand) / window_s)
 
 
-def _room(candidate: Candidate, demand: Demand, attain: float) -> str:
+def _room(candidate: Candidate, demand: Demand, attain: float) -> Bound | None:
     room = candidate.instance.num_pages * candidate.instance.page_tokens
-    share = float(np.mean(demand.input_R + demand.output_R <= room))
+    tokens_R = demand.input_R + demand.output_R
+    share = float(np.mean(tokens_R <= room))
     if share >= attain:
-        return ""
-    return (
+        return None
+    needed = float(np.quantile(tokens_R, attain, method="higher"))
+    return _none(
         f"memory: only {share:.1%} of the requests fit into its room for {room:,} tokens, "
-        f"{attain:.1%} have to"
+        f"{attain:.1%} have to: {needed:,.0f} tokens",
+        needed / room,
     )
 
 
 def _too_slow(
     seconds_R: NDArray[np.float64], objective_s: float, attain: float, name: str, what: str
-) -> str:
+) -> Bound | None:
     share = float(np.mean(seconds_R <= objective_s))
     if share >= attain:
-        return ""
+        return None
     needed_s = float(np.quantile(seconds_R, attain, method="higher"))
-    return (
+    times = needed_s / objective_s
+    return _none(
         f"{name}: only {share:.1%} of the requests can keep {objective_s:g} s, {attain:.1%} have "
-        f"to: {what} alone takes {needed_s:.3g} s for so many, {needed_s / objective_s:.2g} times "
-        "as long"
+        f"to: {what} alone takes {needed_s:.3g} s for so many, {times:,.{int(times < 10)}f} times "
+        "as long",
+        times,
     )
+
+
+def _none(reason: str, missing: float) -> Bound:
+    """That no number of instances is enough."""
+    return Bound(instances=math.inf, reason=reason, missing=missing)
 
 
 def alone_R(candidate: Candidate, demand: Demand) -> NDArray[np.float64]:

@@ -18,7 +18,6 @@ from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
 from inlay.sim.planner.search import Loss, Search, missed, to_blame, usable_of
-from inlay.sim.trace import Trace
 
 Aim = Literal["throughput", "ttft"]
 AIMS: dict[str, Aim] = {"throughput": "throughput", "ttft": "ttft"}
@@ -62,7 +61,6 @@ class Throughput:
 
     bounds: dict[Candidate, Bound]
     demand: Demand
-    trace: Trace
     attain: float
 
     def limit(self, fleet: Fleet) -> float:
@@ -80,7 +78,7 @@ class Throughput:
         rate = beat * _FINER if beat else min(1.0, most)
         low, high = 0.0, most
         while high > low * _FINER and rate > _SLOWEST:
-            attempt = simulate(fleet, self.trace, self.demand.slo, rate)
+            attempt = simulate(fleet, self.demand, rate)
             yield attempt
             if attempt.kept >= self.attain:
                 low = rate
@@ -97,7 +95,7 @@ class Throughput:
     def _limit(self, one: Candidate, count: int) -> float:
         demand = self.demand
         window_s = demand.prefill_s if one.role == "prefill" else demand.decode_s
-        last_s = float(self.trace.arrival_s[-1])
+        last_s = demand.last_s
         after_s = window_s - last_s  # the last request, which no rate changes
         span_s = self.bounds[one].instances * window_s / count - after_s
         return last_s / span_s if span_s * _FASTEST > last_s else _FASTEST
@@ -108,7 +106,6 @@ class FirstToken:
     """First tokens: 1 / the seconds within which nine of ten requests have theirs."""
 
     demand: Demand
-    trace: Trace
     attain: float
 
     def limit(self, fleet: Fleet) -> float:
@@ -125,7 +122,7 @@ class FirstToken:
 
     def attempts(self, fleet: Fleet, beat: float) -> Iterator[Attempt]:
         """One, at the trace's own rate."""
-        yield simulate(fleet, self.trace, self.demand.slo)
+        yield simulate(fleet, self.demand)
 
     def said(self, score: float) -> str:
         """For people."""
@@ -136,7 +133,6 @@ def best_for(
     aim: Aim,
     mixes: Sequence[Mix],
     demand: Demand,
-    trace: Trace,
     *,
     attain: float,
     budget_usd: float,
@@ -160,9 +156,9 @@ def best_for(
     found = Search()
     mixes, usable = usable_of(mixes, demand, attain, found)
     goal: Goal = (
-        Throughput(bounds=usable, demand=demand, trace=trace, attain=attain)
+        Throughput(bounds=usable, demand=demand, attain=attain)
         if aim == "throughput"
-        else FirstToken(demand=demand, trace=trace, attain=attain)
+        else FirstToken(demand=demand, attain=attain)
     )
     splits: list[list[Fleet]] = []
     for mix in mixes:

@@ -1,6 +1,5 @@
 """Instances that a fleet may be made of: hardware, how GPUs share the model, and a role."""
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from inlay.core.errors import ConfigError, ResourceError
 from inlay.core.hardware import Machine, catalogue_gpus, machine_named
 from inlay.core.instance_messages import ROLES, Role
 from inlay.core.model_shape import ModelShape
+from inlay.core.near_names import did_you_mean
 from inlay.sim.design import InstanceDesign, Parallelism, file_formats
 from inlay.sim.forms import form
 from inlay.sim.hardware import instance_of, price_usd
@@ -80,11 +80,10 @@ def machines_of(
         elif "+" in name or Path(name).expanduser().is_file():
             found[Path(name).stem] = name, find_machine(name)
         else:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            meant = did_you_mean(name, known)
             raise ConfigError(
                 f"--hardware {name}: the catalogue has no such GPU, and there is no such machine; "
-                f"{meant}It has {', '.join(known)}"
+                f"{meant}{' ' if meant else ''}It has {', '.join(known)}"
             )
     for name, (_, machine_found) in found.items():
         if not machine_found.gpus:

@@ -1,17 +1,20 @@
 """Instances that would be bought together, and what a simulation of them comes to."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from inlay.cluster.slo import SloClass
 from inlay.sim.capacity import tiers, token_bytes
 from inlay.sim.figures import figures
 from inlay.sim.planner.candidates import Candidate
+from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.memory import Memory
+from inlay.sim.results import ResultsFile
 from inlay.sim.scenario import Kind, Scenario
 from inlay.sim.simulation import Simulation
 from inlay.sim.tier_file import StoreTable
-from inlay.sim.trace import Trace
 from inlay.sim.transform import scale_rate
 
 LINK_LATENCY_S = 1e-3
@@ -153,26 +156,35 @@ class Attempt:
     figures: Mapping[str, object]
 
 
-def simulate(fleet: Fleet, trace: Trace, slo: SloClass, rate: float = 1.0) -> Attempt:
+def simulate(fleet: Fleet, demand: Demand, rate: float = 1.0) -> Attempt:
     """Replay a trace on a fleet, so many times as fast.
 
-    Cost: that of a simulation, seconds for ten thousand requests.
+    Cost: that of a simulation, seconds for ten thousand requests; what came of each goes to a file,
+    as in `results.ResultsFile`.
     """
-    scenario = fleet.scenario(slo)
-    results = Simulation(scenario).run(trace if rate == 1.0 else scale_rate(trace, rate))
-    gaps = results.finished & (results.tbt_s <= slo.tbt_s) & (results.longest_gap_s <= slo.itl_s)
+    scenario, slo, parts = fleet.scenario(demand.slo), demand.slo, demand.parts()
+    if rate != 1.0:
+        parts = map(partial(scale_rate, factor=rate), parts)
+    results = ResultsFile(Simulation(scenario).replay(parts))
+    kept: Counter[str] = Counter()
+    for part in results.parts():
+        gaps = part.finished & (part.tbt_s <= slo.tbt_s) & (part.longest_gap_s <= slo.itl_s)
+        kept["served"] += int(part.finished.sum())
+        kept["kept"] += int(part.meets(slo).sum())
+        kept["ttft"] += int((part.finished & (part.ttft_s <= slo.ttft_s)).sum())
+        kept["tbt"] += int(gaps.sum())
     return Attempt(
         fleet=fleet,
         rate=rate,
-        served=float(results.finished.mean()),
-        kept=float(results.meets(slo).mean()),
-        ttft_kept=float((results.finished & (results.ttft_s <= slo.ttft_s)).mean()),
-        tbt_kept=float(gaps.mean()),
+        served=kept["served"] / len(demand),
+        kept=kept["kept"] / len(demand),
+        ttft_kept=kept["ttft"] / len(demand),
+        tbt_kept=kept["tbt"] / len(demand),
         figures=figures(results, scenario),
     )
 
 
-def neighbours(best: Attempt, trace: Trace, slo: SloClass) -> list[Attempt]:
+def neighbours(best: Attempt, demand: Demand) -> list[Attempt]:
     """What one instance more, and one less, of each group would come to, at the same rate; and one
     node, or a disk in each host, more and less.
 
@@ -188,4 +200,4 @@ def neighbours(best: Attempt, trace: Trace, slo: SloClass) -> list[Attempt]:
     near.append(fleet.with_memory(memory.more(1)))
     if memory.nodes or memory.disks:
         near.append(fleet.with_memory(memory.more(-1)))
-    return [simulate(one, trace, slo, best.rate) for one in near]
+    return [simulate(one, demand, best.rate) for one in near]

@@ -13,13 +13,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from inlay.cluster.slo import SloClass
 from inlay.sim.planner.bounds import Bound, bound
 from inlay.sim.planner.candidates import Candidate
 from inlay.sim.planner.demand import Demand
 from inlay.sim.planner.fleet import Attempt, Fleet, Mix, simulate
 from inlay.sim.planner.memory import MEMORIES, Memory
-from inlay.sim.trace import Trace
 
 _STEP = 12  # a group of so many grows by one at a time, larger ones by this share
 _GIVEN_UP = 4  # times what bounds ask for, after which more instances are not what is missing
@@ -45,7 +43,7 @@ class Search:
     Attributes:
         plans: fleets that keep the objectives, the cheapest first, one of each mix.
         losses: other mixes, by the price at which each was left.
-        unfit: candidates that no number of is enough, and why.
+        unfit: candidates that no number of is enough, and why; what comes nearest first.
         attempts: all simulations, in order.
     """
 
@@ -99,7 +97,6 @@ def grown(count: int) -> int:
 def search(
     mixes: Sequence[Mix],
     demand: Demand,
-    trace: Trace,
     *,
     attain: float,
     budget_usd: float = math.inf,
@@ -142,10 +139,10 @@ def search(
             why = f"costs more{missed(last.get(mix), attain)}"
         else:
             told(fleet)
-            attempt = last[mix] = simulate(fleet, trace, demand.slo)
+            attempt = last[mix] = simulate(fleet, demand)
             found.attempts.append(attempt)
             if attempt.kept >= attain:
-                found.plans.append(_trimmed(attempt, counts, trace, demand.slo, attain, found))
+                found.plans.append(_trimmed(attempt, counts, demand, attain, found))
                 continue
             place, shared = to_blame(attempt, attain)
             if shared:
@@ -160,13 +157,13 @@ def search(
 
 
 def _trimmed(
-    attempt: Attempt, counts: _Counts, trace: Trace, slo: SloClass, attain: float, found: Search
+    attempt: Attempt, counts: _Counts, demand: Demand, attain: float, found: Search
 ) -> Attempt:
     """A plan without what it does not need: another mix may have had late tokens for a reason of
     its own."""
     for place, one in enumerate(attempt.fleet.mix.groups):
         while attempt.fleet.counts[place] > counts.bound(one):
-            less = simulate(attempt.fleet.more(place, -1), trace, slo)
+            less = simulate(attempt.fleet.more(place, -1), demand)
             found.attempts.append(less)
             if less.kept < attain:
                 break
@@ -182,7 +179,9 @@ def usable_of(
     others are not."""
     candidates = dict.fromkeys(one for mix in mixes for one in mix.groups)
     bounds = {one: bound(one, demand, attain) for one in candidates}
-    found.unfit = {one: limit.reason for one, limit in bounds.items() if limit.reason}
+    unfit = [(one, limit) for one, limit in bounds.items() if limit.reason]
+    unfit.sort(key=lambda pair: pair[1].missing)
+    found.unfit = {one: limit.reason for one, limit in unfit}
     left = [mix for mix in mixes if not found.unfit.keys() & set(mix.groups)]
     return left, {one: limit for one, limit in bounds.items() if not limit.reason}
 
@@ -195,7 +194,7 @@ def mixes_of(candidates: list[Candidate], memories: Sequence[Memory] = MEMORIES)
     return [Mix(group, memory) for group in groups for memory in memories]
 
 
-def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
+def rival_of(found: Search, demand: Demand) -> Attempt | None:
     """What the cheapest plan with one kind of GPU does for the price of a mixed one.
 
     None where the cheapest plan is such a one, or there is none. Cost: a simulation.
@@ -203,7 +202,7 @@ def rival_of(found: Search, trace: Trace, slo: SloClass) -> Attempt | None:
     singles = [plan.fleet for plan in found.plans if plan.fleet.mix.is_single]
     if not singles or found.plans[0].fleet.mix.is_single:
         return None
-    return simulate(singles[0].within(found.plans[0].fleet.price_usd), trace, slo)
+    return simulate(singles[0].within(found.plans[0].fleet.price_usd), demand)
 
 
 def _wanted(mix: Mix, plans: list[Attempt], most: int) -> bool:

@@ -61,7 +61,7 @@ def measure(name: str, trace: Trace, *, gpus: str, memory: str) -> list[Found]:
 def best(trace: Trace, gpus: str, memory: str) -> Search:
     """The search for the highest rate."""
     names = gpus.split("+")
-    demand = demand_of(trace, SLO)
+    demand = demand_of(lambda: [trace], SLO)
     candidates, _ = candidates_of(
         known_shape(MODEL), machines_of(names, machine_named), demand, tensor_only=True
     )
@@ -71,9 +71,7 @@ def best(trace: Trace, gpus: str, memory: str) -> Search:
         for mix in mixes_of(offered, _MEMORIES[memory])
         if len({one.hardware for one in mix.groups}) == len(names)
     ]
-    return best_for(
-        "throughput", mixes, demand, trace, attain=ATTAIN, budget_usd=BUDGET_USD, most=1
-    )
+    return best_for("throughput", mixes, demand, attain=ATTAIN, budget_usd=BUDGET_USD, most=1)
 
 
 def figures_of(plan: Attempt, trace: Trace) -> list[Found]:

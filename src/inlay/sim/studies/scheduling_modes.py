@@ -1,14 +1,16 @@
-"""Four ways to have prompts and outputs on the same GPUs, as far as steps can say them.
+"""Four ways to have prompts and outputs on the same GPUs.
 
 `prefill_first`: a step takes all of the prompts that wait, so that outputs stand still meanwhile.
-`chunked_N`: N tokens of prompts in a step, beside outputs. `divided`: half of the machines compute
-prompts, the others outputs. Decode first, where prompts wait until a batch of outputs has ended, is
-not among them: neither our scheduler nor the simulated one can do so.
+`decode_first`: prompts wait until all outputs that are under way have ended, as where requests are
+computed in whole batches; then a step takes all of them. `chunked_N`: N tokens of prompts in a
+step, beside outputs. `divided`: half of the machines compute prompts, the others outputs.
 
 No figure was published of these on a public trace.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,31 +22,43 @@ from inlay.sim.studies.mooncake_run import mean_ttft_s, run
 from inlay.sim.trace import Trace
 
 WHOLE_PROMPTS = 131072
-# Tokens of prompts in a step; machines for prompts and for outputs.
-_MODES: Mapping[str, tuple[int, int, int]] = {
-    "prefill_first": (WHOLE_PROMPTS, 16, 0),
-    "chunked_8192": (8192, 16, 0),
-    "chunked_2048": (2048, 16, 0),
-    "chunked_512": (512, 16, 0),
-    "divided": (8192, 8, 8),
+
+
+class _Mode(NamedTuple):
+    """Tokens of prompts in a step; machines for prompts, or for all, and for outputs."""
+
+    chunk_tokens: int
+    prefill: int = 16
+    decode: int = 0
+    decode_first: bool = False
+
+
+_MODES: Mapping[str, _Mode] = {
+    "prefill_first": _Mode(WHOLE_PROMPTS),
+    "decode_first": _Mode(WHOLE_PROMPTS, decode_first=True),
+    "chunked_8192": _Mode(8192),
+    "chunked_2048": _Mode(2048),
+    "chunked_512": _Mode(512),
+    "divided": _Mode(8192, 8, 8),
 }
 
 
 def measure(name: str, trace: Trace, *, mode: str) -> list[Found]:
     """`mfu` of the time in which GPUs worked, `p90_tbt_s`, `mean_ttft_s`, `worked`: of all time."""
-    chunk_tokens, prefill, decode = _MODES[mode]
-    results = run(
-        trace, cluster(prefill, decode, chunk_tokens=chunk_tokens), policy="local_cache_aware"
-    )
+    asked = _MODES[mode]
+    kinds = [
+        replace(kind, instance=replace(kind.instance, decode_first=asked.decode_first))
+        for kind in cluster(asked.prefill, asked.decode, chunk_tokens=asked.chunk_tokens)
+    ]
+    results = run(trace, kinds, policy="local_cache_aware")
     worked_s = float(results.busy_s.sum())
     peak = GPUS * design().gpu.tflops["bf16"] * 1e12
     several = results.finished & (results.output_tokens > 1)
-    machines = prefill + decode
     return [
         Found(name="mfu", value=operations(results) / (worked_s * peak)),
         Found(name="p90_tbt_s", value=float(np.percentile(results.tbt_s[several], 90))),
         Found(name="mean_ttft_s", value=mean_ttft_s(results)),
-        Found(name="worked", value=worked_s / (machines * results.duration_s)),
+        Found(name="worked", value=worked_s / (len(results.busy_s) * results.duration_s)),
     ]
 
 
