@@ -53,7 +53,8 @@ class Backward {
 
  private:
   static constexpr int64_t kHalf = MoePass::kHalf;
-  static constexpr std::size_t kSliceColumns = MoePass::kSliceK / 2 / kPanel;
+  static constexpr std::size_t kSliceColumns = MoePass::kSliceK / kPanel;
+  static constexpr std::size_t kSliceHalves = 2 * kSliceColumns;
   using RowBlock = MoePass::RowBlock;
   using Scratch = MoePass::Scratch;
 
@@ -212,8 +213,9 @@ class Backward {
     for (int64_t k = 0; k < pass_.hidden; k += MoePass::kSliceK) {
       const int64_t count = std::min(MoePass::kSliceK, pass_.hidden - k);
       for (int64_t i = 0; i < panel_count(count); ++i) {
-        const std::byte* const steps = pass_.steps_of(shard.down_panel(of.expert, k / kPanel + i),
-                                                      shard.down, shard.width, part.first, scratch);
+        const std::byte* const steps =
+            pass_.steps_of(shard.down_panel(of.expert, k / kPanel + i), shard.down, shard.width,
+                           part.first, scratch.decoded);
         pass_.transpose(steps, shard.down, part.first, 0, kPanel,
                         scratch.slice + i * kPanel * kPanel * pass_.element);
       }
@@ -266,62 +268,63 @@ class Backward {
       for (std::size_t i = 0; i < pass_.chosen.size(); ++i) {
         Fetch next;
         if (i + 1 < pass_.chosen.size())
-          next = gate_up_steps(pass_.chosen[i + 1].expert, 0, column);
+          next = fetch_gate_up(pass_.chosen[i + 1].expert, 0, column);
         hidden_of(pass_.chosen[i], column, cols, x_dropped, next, scratch);
       }
     });
   }
 
-  // The gradients of gate and up times columns of their matrices. Half a slice is of gate and half
-  // of up, which share panels.
+  // The gradients of gate and up times columns of their matrices: a slice of gate, then the one of
+  // up that shares panels with it.
   void multiply_gate_up(const MoePass::Chosen& of, int64_t column, int64_t cols,
                         std::span<const RowBlock> blocks, Fetch next,
                         const Scratch& scratch) const {
-    const int64_t half_slice = kSliceColumns * kPanel * kPanel * pass_.element;
     const std::size_t parts = pass_.columns.size();
     for (std::size_t first = 0; first < parts; first += kSliceColumns) {
       const std::size_t end = std::min(first + kSliceColumns, parts);
-      for (std::size_t i = first; i < end; ++i)
-        transpose_gate_up(
-            of.expert, pass_.columns[i], column, scratch,
-            scratch.slice + static_cast<int64_t>(i - first) * kPanel * kPanel * pass_.element,
-            half_slice);
+      const std::byte* steps[kSliceHalves];
+      for (std::size_t i = 0; i < 2 * (end - first); ++i)
+        steps[i] = gate_up_steps(of.expert, 2 * first + i, column, scratch, i);
+      Fetch soon = end < parts ? fetch_gate_up(of.expert, end, column) : next;
       const int64_t at = pass_.columns[first].at;
-      const auto count = static_cast<int64_t>(end - first) * kPanel;
-      const Fetch soon = end < parts ? gate_up_steps(of.expert, end, column) : next;
-      pass_.multiply(blocks, gate_up_, at, scratch.slice, count, cols, first > 0, {}, scratch);
-      pass_.multiply(blocks, gate_up_, pass_.wide + at, scratch.slice + half_slice, count, cols,
-                     true, soon, scratch);
+      for (int64_t side = 0; side < 2; ++side) {
+        for (std::size_t i = 0; i < 2 * (end - first); ++i) {
+          std::byte* const out =
+              scratch.slice + static_cast<int64_t>(i) * kHalf * kPanel * pass_.element;
+          if (steps[i] == nullptr)
+            std::memset(out, 0, static_cast<std::size_t>(kHalf * kPanel * pass_.element));
+          else
+            pass_.transpose(steps[i], pass_.shard(0).gate_up, column, side * kHalf, kHalf, out);
+        }
+        // Each fetches half of what comes next.
+        Fetch half = soon;
+        half.pieces = side == 0 ? (soon.pieces + 1) / 2 : soon.pieces / 2;
+        half.data += side * (soon.pieces - half.pieces) * soon.stride;
+        pass_.multiply(blocks, gate_up_, side * pass_.wide + at, scratch.slice,
+                       static_cast<int64_t>(end - first) * kPanel, cols, first > 0 || side > 0,
+                       half, scratch);
+      }
     }
   }
+  // The steps of `column` in the panel of half of a Columns; null behind the last panel.
+  const std::byte* gate_up_steps(int64_t expert, std::size_t half, int64_t column,
+                                 const Scratch& scratch, std::size_t place) const {
+    const MoePass::Columns& part = pass_.columns[half / 2];
+    const ExpertWeights::Shard& shard = pass_.shard(part.shard);
+    const int64_t first = part.first + static_cast<int64_t>(half % 2) * kHalf;
+    if (first >= shard.width) return nullptr;
+    return pass_.steps_of(shard.gate_up_panel(expert, first / kHalf), shard.gate_up, pass_.hidden,
+                          column, scratch.decoded + place * MoePass::kDecodedBytes);
+  }
   // What a slice of that reads, as far as its first shard goes.
-  Fetch gate_up_steps(int64_t expert, std::size_t first, int64_t column) const {
+  Fetch fetch_gate_up(int64_t expert, std::size_t first, int64_t column) const {
     const MoePass::Columns& part = pass_.columns[first];
     const ExpertWeights::Shard& shard = pass_.shard(part.shard);
     const int64_t panel = part.first / kHalf;
-    const int64_t panels = std::min<int64_t>(kSliceColumns * 2, shard.gate_up_panels - panel);
+    const int64_t panels = std::min<int64_t>(kSliceHalves, shard.gate_up_panels - panel);
     return pass_.fetch_of(shard.gate_up_panel(expert, panel), panels, shard.gate_up, column,
                           kPanel);
   }
-  // Gate, and `up_at` bytes later up, of kPanel columns of x.
-  void transpose_gate_up(int64_t expert, const MoePass::Columns& part, int64_t column,
-                         const Scratch& scratch, std::byte* out, int64_t up_at) const {
-    const ExpertWeights::Shard& shard = pass_.shard(part.shard);
-    const int64_t half_bytes = kHalf * kPanel * pass_.element;
-    for (int64_t half = 0; half < 2; ++half, out += half_bytes) {
-      const int64_t first = part.first + half * kHalf;
-      if (first >= shard.width) {
-        for (std::byte* side : {out, out + up_at})
-          std::memset(side, 0, static_cast<std::size_t>(half_bytes));
-        continue;
-      }
-      const std::byte* const steps = pass_.steps_of(shard.gate_up_panel(expert, first / kHalf),
-                                                    shard.gate_up, pass_.hidden, column, scratch);
-      pass_.transpose(steps, shard.gate_up, column, 0, kHalf, out);
-      pass_.transpose(steps, shard.gate_up, column, kHalf, kHalf, out + up_at);
-    }
-  }
-
   void hidden_of(const MoePass::Chosen& of, int64_t column, int64_t cols, ValueRows x_dropped,
                  Fetch next, const Scratch& scratch) const {
     const int64_t rank = lora_.rank;

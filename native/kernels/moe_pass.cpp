@@ -52,7 +52,7 @@ int64_t MoePass::thread_floats() const {
   const int64_t rank = saved.lora_.rank;
   const int64_t values = saved.lora_.dropout.drops() ? kMaxRows * wide : 0;
   constexpr auto kBlocks = static_cast<int64_t>(kBlocksAtOnce);
-  return ProductScratch::kFloats + (kBlocks * kMaxRows + kSliceK + kPanel) * kPanel +
+  return ProductScratch::kFloats + (kBlocks * kMaxRows + 2 * kSliceK) * kPanel +
          2 * rank * largest_matrix(*this) + rank * (3 * kPanel + kMaxRows) + values + 7 * 16;
 }
 
@@ -64,7 +64,7 @@ MoePass::Scratch::Scratch(const MoePass& pass, int thread) {
   Carver carver(reinterpret_cast<std::byte*>(product.rest));
   sums = carver.take<float>(static_cast<int64_t>(kBlocksAtOnce) * kMaxRows * kPanel);
   slice = carver.take<std::byte>(kSliceK * kPanel * pass.element);
-  decoded = carver.take<std::byte>(kPanel * kPanel * 2);
+  decoded = carver.take<std::byte>(2 * kSliceK / kPanel * kDecodedBytes);
   for (float*& m : matrix) m = carver.take<float>(rank * largest_matrix(pass));
   grads = carver.take<float>(3 * rank * kPanel);
   low = carver.take<float>(rank * kMaxRows);
@@ -178,11 +178,11 @@ Fetch MoePass::head_of(const std::byte* panel, const PanelLayout& layout) const 
 }
 
 const std::byte* MoePass::steps_of(const std::byte* panel, const PanelLayout& layout, int64_t k,
-                                   int64_t first, const Scratch& scratch) const {
+                                   int64_t first, std::byte* decoded) const {
   if (weights.format() == format) return panel + first * kPanel * element;
   table.decode_panel(
-      {panel, weights.format(), k, first, std::min(kPanel, layout.k - first), scratch.decoded});
-  return scratch.decoded;
+      {panel, weights.format(), k, first, std::min(kPanel, layout.k - first), decoded});
+  return decoded;
 }
 
 void MoePass::transpose(const std::byte* steps, const PanelLayout& layout, int64_t first,

@@ -34,9 +34,10 @@ class MoePass {
  public:
   static constexpr int64_t kHalf = ExpertWeights::kHalf;
   // Of panels that are taken apart or transposed, so much of K lies in a thread's cache at a time
-  // (64 KiB of bf16), and is multiplied with the rows of so many blocks.
-  static constexpr int64_t kSliceK = 512;
+  // (32 KiB of bf16), and is multiplied with the rows of so many blocks.
+  static constexpr int64_t kSliceK = 256;
   static constexpr std::size_t kBlocksAtOnce = 4;
+  static constexpr int64_t kDecodedBytes = kPanel * kPanel * 2;  // kPanel steps of a panel, as bf16
 
   // At most kMaxRows pairs of one expert.
   struct RowBlock {
@@ -69,7 +70,7 @@ class MoePass {
     float* c[3];         // [kMaxRows][kPanel] each
     float* sums;         // [kBlocksAtOnce] as many
     std::byte* slice;    // of a panel
-    std::byte* decoded;  // kPanel steps of another
+    std::byte* decoded;  // so much of panels that a slice takes at most, kDecodedBytes of each
     float* matrix[2];    // of a LoRA, [rank] rows
     float* grads;        // [3][rank][kPanel]
     float* low;          // [kMaxRows][rank]
@@ -124,7 +125,7 @@ class MoePass {
   // Steps [first, first + kPanel) of a packed panel as far as there are any, in place or taken
   // apart.
   const std::byte* steps_of(const std::byte* panel, const PanelLayout& layout, int64_t k,
-                            int64_t first, const Scratch& scratch) const;
+                            int64_t first, std::byte* decoded) const;
   // These steps of some columns, transposed.
   void transpose(const std::byte* steps, const PanelLayout& layout, int64_t first, int64_t column,
                  int64_t columns, std::byte* out) const;
