@@ -65,6 +65,7 @@ struct PanelProduct {
   // Whether to fetch in a window that runs ahead in the same panels and reaches only the head of
   // next[0], because a panel beside the one in use is too much for the caches, or too early.
   bool window;
+  bool accumulate = false;  // adds to c; float32 and bfloat16 alone
 };
 
 // One output column's weights to integers or codes of small floats, and scales as their bits (NaNs

@@ -5,6 +5,7 @@
 // values with their gradient before that weight: the expert's output itself is not needed.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "moe_pass.h"
 #include "moe_training.h"
@@ -52,6 +53,8 @@ class Backward {
 
  private:
   static constexpr int64_t kHalf = MoePass::kHalf;
+  static constexpr std::size_t kSliceColumns = MoePass::kSliceK / kPanel;
+  static constexpr std::size_t kSliceHalves = 2 * kSliceColumns;
   using RowBlock = MoePass::RowBlock;
   using Scratch = MoePass::Scratch;
 
@@ -143,12 +146,8 @@ class Backward {
           const int64_t after = item + pass_.session.num_threads();
           Fetch next;
           if (after < num_columns * static_cast<int64_t>(pass_.chosen.size())) {
-            const MoePass::Columns& part =
-                pass_.columns[static_cast<std::size_t>(after % num_columns)];
-            const ExpertWeights::Shard& shard = pass_.shard(part.shard);
-            const auto& of = pass_.chosen[static_cast<std::size_t>(after / num_columns)];
-            next = pass_.steps_of(shard.down_panel(of.expert, 0), shard.down_panels, shard.down,
-                                  part.first);
+            next = down_steps(pass_.chosen[static_cast<std::size_t>(after / num_columns)].expert,
+                              pass_.columns[static_cast<std::size_t>(after % num_columns)], 0);
           }
           columns_of(pass_.chosen[static_cast<std::size_t>(item / num_columns)], item % num_columns,
                      grads, next, Scratch(pass_, thread));
@@ -161,50 +160,76 @@ class Backward {
     const ExpertWeights::Shard& shard = pass_.shard(part.shard);
     const int64_t rank = lora_.rank, f = shard.first + part.first;
     const int64_t cols = std::min(kPanel, shard.width - part.first);
-    for (int64_t p = 0; p < shard.down_panels; ++p)
-      pass_.transpose(shard.down_panel(of.expert, p), shard.width, part.first, 0, kPanel, scratch,
-                      scratch.panel + p * kPanel * kPanel * pass_.element);
     if (pass_.has_lora) {
       std::fill_n(scratch.matrix[0], rank * kPanel, 0.0f);
       for (int64_t j = 0; j < rank; ++j)
         std::copy_n(pass_.matrix(kDownA, of.expert) + j * pass_.weights.intermediate() + f, cols,
                     scratch.matrix[0] + j * kPanel);
     }
-    float* const activated = scratch.c[1];
+    float* const activated = scratch.c[0];
     float* const sums[3] = {scratch.grads, scratch.grads + rank * kPanel,
                             scratch.grads + 2 * rank * kPanel};
-    for (const RowBlock& block : pass_.blocks_of(of)) {
-      const std::byte* rows[kMaxRows];
-      pass_.point(grads, block, 0, rows);
-      float* const c = scratch.c[0];
-      pass_.product(rows, block.rows(), scratch.panel, pass_.hidden, kPanel, c, scratch,
-                    &block == &pass_.blocks_of(of).back() ? next : Fetch{});
-      const uint64_t stream = 1 + static_cast<uint64_t>(block.expert);
-      if (pass_.has_lora)
-        pass_.add_dropped(block, stream, f, low_grad(2, block.first), scratch.matrix[0], c,
-                          activated);
-      std::byte* const gate =
-          gate_up_.data + block.first * gate_up_.stride + pass_.bytes_of(part.at);
-      pass_.table.gated_backward(
-          {c, pass_.pairs.weight.data() + block.first, block.rows(), pass_.saved.activation(),
-           pass_.dtype, gate, gate + pass_.bytes_of(pass_.wide), gate_up_.stride, activated,
-           scratch.c[2], scratch.c[3], dots_ + index * pass_.pairs.count() + block.first});
-      if (!pass_.has_lora) continue;
-      if (lora_.dropout.drops())
-        for (int64_t r = 0; r < block.rows(); ++r)
-          lora_.dropout.apply(stream, pass_.pairs.token[static_cast<std::size_t>(block.first + r)],
-                              f, kPanel, activated + r * kPanel);
-      const auto add = [&](int i, const float* values, const float* low, float* out,
-                           int64_t stride) {
-        for (int64_t r = 0; r < block.rows(); ++r)
-          rows[r] = reinterpret_cast<const std::byte*>(values + r * kPanel);
-        accumulate(of, block, rows, DType::kF32, low, sums[i], out, cols, stride);
-      };
-      add(0, scratch.c[2], pass_.low(0, block.first), grad(kGateB, of.expert) + f * rank, 0);
-      add(1, scratch.c[3], pass_.low(1, block.first), grad(kUpB, of.expert) + f * rank, 0);
-      add(2, activated, weighted(block, low_grad(2, block.first), scratch),
-          grad(kDownA, of.expert) + f, pass_.weights.intermediate());
+    pass_.for_blocks(
+        of, scratch,
+        [&](std::span<const RowBlock> blocks) {
+          multiply_down(of, part, blocks, grads, next, scratch);
+        },
+        [&](const RowBlock& block, float* c) {
+          const std::byte* rows[kMaxRows];
+          const uint64_t stream = 1 + static_cast<uint64_t>(block.expert);
+          if (pass_.has_lora)
+            pass_.add_dropped(block, stream, f, low_grad(2, block.first), scratch.matrix[0], c,
+                              activated);
+          std::byte* const gate =
+              gate_up_.data + block.first * gate_up_.stride + pass_.bytes_of(part.at);
+          pass_.table.gated_backward(
+              {c, pass_.pairs.weight.data() + block.first, block.rows(), pass_.saved.activation(),
+               pass_.dtype, gate, gate + pass_.bytes_of(pass_.wide), gate_up_.stride, activated,
+               scratch.c[1], scratch.c[2], dots_ + index * pass_.pairs.count() + block.first});
+          if (!pass_.has_lora) return;
+          if (lora_.dropout.drops())
+            for (int64_t r = 0; r < block.rows(); ++r)
+              lora_.dropout.apply(stream,
+                                  pass_.pairs.token[static_cast<std::size_t>(block.first + r)], f,
+                                  kPanel, activated + r * kPanel);
+          const auto add = [&](int i, const float* values, const float* low, float* out,
+                               int64_t stride) {
+            for (int64_t r = 0; r < block.rows(); ++r)
+              rows[r] = reinterpret_cast<const std::byte*>(values + r * kPanel);
+            accumulate(of, block, rows, DType::kF32, low, sums[i], out, cols, stride);
+          };
+          add(0, scratch.c[1], pass_.low(0, block.first), grad(kGateB, of.expert) + f * rank, 0);
+          add(1, scratch.c[2], pass_.low(1, block.first), grad(kUpB, of.expert) + f * rank, 0);
+          add(2, activated, weighted(block, low_grad(2, block.first), scratch),
+              grad(kDownA, of.expert) + f, pass_.weights.intermediate());
+        });
+  }
+
+  // The gradient of the output times columns of the down matrix.
+  void multiply_down(const MoePass::Chosen& of, const MoePass::Columns& part,
+                     std::span<const RowBlock> blocks, ValueRows grads, Fetch next,
+                     const Scratch& scratch) const {
+    const ExpertWeights::Shard& shard = pass_.shard(part.shard);
+    for (int64_t k = 0; k < pass_.hidden; k += MoePass::kSliceK) {
+      const int64_t count = std::min(MoePass::kSliceK, pass_.hidden - k);
+      for (int64_t i = 0; i < panel_count(count); ++i) {
+        const std::byte* const steps =
+            pass_.steps_of(shard.down_panel(of.expert, k / kPanel + i), shard.down, shard.width,
+                           part.first, scratch.decoded);
+        pass_.transpose(steps, shard.down, part.first, 0, kPanel,
+                        scratch.slice + i * kPanel * kPanel * pass_.element);
+      }
+      const int64_t after = k + MoePass::kSliceK;
+      const Fetch soon = after < pass_.hidden ? down_steps(of.expert, part, after) : next;
+      pass_.multiply(blocks, grads, k, scratch.slice, count, kPanel, k > 0, soon, scratch);
     }
+  }
+  // What a slice of that reads.
+  Fetch down_steps(int64_t expert, const MoePass::Columns& part, int64_t k) const {
+    const ExpertWeights::Shard& shard = pass_.shard(part.shard);
+    return pass_.fetch_of(shard.down_panel(expert, k / kPanel),
+                          panel_count(std::min(MoePass::kSliceK, pass_.hidden - k)), shard.down,
+                          part.first, kPanel);
   }
 
   // Sums over all columns, in their order.
@@ -242,38 +267,67 @@ class Backward {
       const Scratch scratch(pass_, thread);
       for (std::size_t i = 0; i < pass_.chosen.size(); ++i) {
         Fetch next;
-        const ExpertWeights::Shard& shard = pass_.shard(0);
         if (i + 1 < pass_.chosen.size())
-          next = pass_.steps_of(shard.gate_up_panel(pass_.chosen[i + 1].expert, 0),
-                                shard.gate_up_panels, shard.gate_up, column);
+          next = fetch_gate_up(pass_.chosen[i + 1].expert, 0, column);
         hidden_of(pass_.chosen[i], column, cols, x_dropped, next, scratch);
       }
     });
   }
 
-  // Gate and up of `steps` columns of x as one panel, in the order of gate_up_.
-  void transpose_gate_up(int64_t expert, int64_t column, const Scratch& scratch) const {
-    const int64_t half_bytes = kHalf * kPanel * pass_.element;
-    for (const MoePass::Columns& part : pass_.columns) {
-      const ExpertWeights::Shard& shard = pass_.shard(part.shard);
-      for (int64_t half = 0; half < 2; ++half)
-        for (int64_t side = 0; side < 2; ++side) {
-          const int64_t at = side * pass_.wide + part.at + half * kHalf;
-          std::byte* const out = scratch.panel + at * kPanel * pass_.element;
-          const int64_t first = part.first + half * kHalf;
-          if (first < shard.width)
-            pass_.transpose(shard.gate_up_panel(expert, first / kHalf), pass_.hidden, column,
-                            side * kHalf, kHalf, scratch, out);
+  // The gradients of gate and up times columns of their matrices: a slice of gate, then the one of
+  // up that shares panels with it.
+  void multiply_gate_up(const MoePass::Chosen& of, int64_t column, int64_t cols,
+                        std::span<const RowBlock> blocks, Fetch next,
+                        const Scratch& scratch) const {
+    const std::size_t parts = pass_.columns.size();
+    for (std::size_t first = 0; first < parts; first += kSliceColumns) {
+      const std::size_t end = std::min(first + kSliceColumns, parts);
+      const std::byte* steps[kSliceHalves];
+      for (std::size_t i = 0; i < 2 * (end - first); ++i)
+        steps[i] = gate_up_steps(of.expert, 2 * first + i, column, scratch, i);
+      Fetch soon = end < parts ? fetch_gate_up(of.expert, end, column) : next;
+      const int64_t at = pass_.columns[first].at;
+      for (int64_t side = 0; side < 2; ++side) {
+        for (std::size_t i = 0; i < 2 * (end - first); ++i) {
+          std::byte* const out =
+              scratch.slice + static_cast<int64_t>(i) * kHalf * kPanel * pass_.element;
+          if (steps[i] == nullptr)
+            std::memset(out, 0, static_cast<std::size_t>(kHalf * kPanel * pass_.element));
           else
-            std::memset(out, 0, static_cast<std::size_t>(half_bytes));
+            pass_.transpose(steps[i], pass_.shard(0).gate_up, column, side * kHalf, kHalf, out);
         }
+        // Each fetches half of what comes next.
+        Fetch half = soon;
+        half.pieces = side == 0 ? (soon.pieces + 1) / 2 : soon.pieces / 2;
+        half.data += side * (soon.pieces - half.pieces) * soon.stride;
+        pass_.multiply(blocks, gate_up_, side * pass_.wide + at, scratch.slice,
+                       static_cast<int64_t>(end - first) * kPanel, cols, first > 0 || side > 0,
+                       half, scratch);
+      }
     }
   }
-
+  // The steps of `column` in the panel of half of a Columns; null behind the last panel.
+  const std::byte* gate_up_steps(int64_t expert, std::size_t half, int64_t column,
+                                 const Scratch& scratch, std::size_t place) const {
+    const MoePass::Columns& part = pass_.columns[half / 2];
+    const ExpertWeights::Shard& shard = pass_.shard(part.shard);
+    const int64_t first = part.first + static_cast<int64_t>(half % 2) * kHalf;
+    if (first >= shard.width) return nullptr;
+    return pass_.steps_of(shard.gate_up_panel(expert, first / kHalf), shard.gate_up, pass_.hidden,
+                          column, scratch.decoded + place * MoePass::kDecodedBytes);
+  }
+  // What a slice of that reads, as far as its first shard goes.
+  Fetch fetch_gate_up(int64_t expert, std::size_t first, int64_t column) const {
+    const MoePass::Columns& part = pass_.columns[first];
+    const ExpertWeights::Shard& shard = pass_.shard(part.shard);
+    const int64_t panel = part.first / kHalf;
+    const int64_t panels = std::min<int64_t>(kSliceHalves, shard.gate_up_panels - panel);
+    return pass_.fetch_of(shard.gate_up_panel(expert, panel), panels, shard.gate_up, column,
+                          kPanel);
+  }
   void hidden_of(const MoePass::Chosen& of, int64_t column, int64_t cols, ValueRows x_dropped,
                  Fetch next, const Scratch& scratch) const {
     const int64_t rank = lora_.rank;
-    transpose_gate_up(of.expert, column, scratch);
     if (pass_.has_lora)
       for (int which = 0; which < 2; ++which) {
         std::fill_n(scratch.matrix[which], rank * kPanel, 0.0f);
@@ -281,35 +335,37 @@ class Backward {
         for (int64_t j = 0; j < rank; ++j)
           std::copy_n(a + j * pass_.hidden, cols, scratch.matrix[which] + j * kPanel);
       }
-    for (const RowBlock& block : pass_.blocks_of(of)) {
-      const std::byte* rows[kMaxRows];
-      pass_.point(gate_up_, block, 0, rows);
-      float* const c = scratch.c[0];
-      pass_.product(rows, block.rows(), scratch.panel, 2 * pass_.wide, cols, c, scratch,
-                    &block == &pass_.blocks_of(of).back() ? next : Fetch{});
-      if (pass_.has_lora)
-        for (int which = 0; which < 2; ++which)
-          pass_.add_dropped(block, 0, column, low_grad(which, block.first), scratch.matrix[which],
-                            c, scratch.c[1]);
-      float* out_rows[kMaxRows];
-      float ones[kMaxRows];
-      for (int64_t r = 0; r < block.rows(); ++r) {
-        const auto pair = static_cast<std::size_t>(block.first + r);
-        out_rows[r] = grad_x_.row(pass_.pairs.token[pair]) + column;
-        ones[r] = 1;
-      }
-      pass_.table.add_weighted_rows({c, nullptr, block.rows(), cols, ones, out_rows});
-      if (!pass_.has_lora) continue;
-      float* const sums = scratch.grads;
-      pass_.point(x_dropped, block, column, rows);
-      accumulate(of, block, rows, pass_.dtype, low_grad(0, block.first), sums,
-                 grad(kGateA, of.expert) + column, cols, pass_.hidden);
-      accumulate(of, block, rows, pass_.dtype, low_grad(1, block.first), sums + rank * kPanel,
-                 grad(kUpA, of.expert) + column, cols, pass_.hidden);
-      pass_.point(grads_TM_, block, column, rows);
-      accumulate(of, block, rows, pass_.dtype, weighted(block, pass_.low(2, block.first), scratch),
-                 sums + 2 * rank * kPanel, grad(kDownB, of.expert) + column * rank, cols, 0);
-    }
+    pass_.for_blocks(
+        of, scratch,
+        [&](std::span<const RowBlock> blocks) {
+          multiply_gate_up(of, column, cols, blocks, next, scratch);
+        },
+        [&](const RowBlock& block, float* c) {
+          const std::byte* rows[kMaxRows];
+          if (pass_.has_lora)
+            for (int which = 0; which < 2; ++which)
+              pass_.add_dropped(block, 0, column, low_grad(which, block.first),
+                                scratch.matrix[which], c, scratch.c[0]);
+          float* out_rows[kMaxRows];
+          float ones[kMaxRows];
+          for (int64_t r = 0; r < block.rows(); ++r) {
+            const auto pair = static_cast<std::size_t>(block.first + r);
+            out_rows[r] = grad_x_.row(pass_.pairs.token[pair]) + column;
+            ones[r] = 1;
+          }
+          pass_.table.add_weighted_rows({c, nullptr, block.rows(), cols, ones, out_rows});
+          if (!pass_.has_lora) return;
+          float* const sums = scratch.grads;
+          pass_.point(x_dropped, block, column, rows);
+          accumulate(of, block, rows, pass_.dtype, low_grad(0, block.first), sums,
+                     grad(kGateA, of.expert) + column, cols, pass_.hidden);
+          accumulate(of, block, rows, pass_.dtype, low_grad(1, block.first), sums + rank * kPanel,
+                     grad(kUpA, of.expert) + column, cols, pass_.hidden);
+          pass_.point(grads_TM_, block, column, rows);
+          accumulate(of, block, rows, pass_.dtype,
+                     weighted(block, pass_.low(2, block.first), scratch), sums + 2 * rank * kPanel,
+                     grad(kDownB, of.expert) + column * rank, cols, 0);
+        });
   }
 
   MoePass& pass_;

@@ -50,21 +50,21 @@ MoePass::MoePass(SavedMoe& saved_moe, ThreadPool::Session& of_pool)
 
 int64_t MoePass::thread_floats() const {
   const int64_t rank = saved.lora_.rank;
-  const int64_t steps = std::max(round_up(hidden, kPanel), 2 * wide);
   const int64_t values = saved.lora_.dropout.drops() ? kMaxRows * wide : 0;
-  return ProductScratch::kFloats + (steps + kPanel) * kPanel + 2 * rank * largest_matrix(*this) +
-         rank * (3 * kPanel + kMaxRows) + values + 6 * 16;
+  constexpr auto kBlocks = static_cast<int64_t>(kBlocksAtOnce);
+  return ProductScratch::kFloats + (kBlocks * kMaxRows + 2 * kSliceK) * kPanel +
+         2 * rank * largest_matrix(*this) + rank * (3 * kPanel + kMaxRows) + values + 7 * 16;
 }
 
 MoePass::Scratch::Scratch(const MoePass& pass, int thread) {
   const ProductScratch product(pass.session, thread);
   const int64_t rank = pass.saved.lora_.rank;
   layout = product.layout;
-  for (int i = 0; i < 4; ++i) c[i] = product.c + i * kMaxRows * kPanel;
+  for (int i = 0; i < 3; ++i) c[i] = product.c + i * kMaxRows * kPanel;
   Carver carver(reinterpret_cast<std::byte*>(product.rest));
-  panel = carver.take<std::byte>(std::max(round_up(pass.hidden, kPanel), 2 * pass.wide) * kPanel *
-                                 pass.element);
-  decoded = carver.take<std::byte>(kPanel * kPanel * 2);
+  sums = carver.take<float>(static_cast<int64_t>(kBlocksAtOnce) * kMaxRows * kPanel);
+  slice = carver.take<std::byte>(kSliceK * kPanel * pass.element);
+  decoded = carver.take<std::byte>(2 * kSliceK / kPanel * kDecodedBytes);
   for (float*& m : matrix) m = carver.take<float>(rank * largest_matrix(pass));
   grads = carver.take<float>(3 * rank * kPanel);
   low = carver.take<float>(rank * kMaxRows);
@@ -138,36 +138,64 @@ void MoePass::point(const ValueRows& rows, const RowBlock& block, int64_t column
         (rows.of_tokens ? pairs.token[static_cast<std::size_t>(pair)] : pair) * rows.stride;
 }
 
-const std::byte* MoePass::usable(const std::byte* panel, int64_t k, const Scratch& scratch) const {
-  if (weights.format() == format) return panel;
-  table.decode_panel({panel, weights.format(), k, 0, round_up(k, 32), scratch.panel});
-  return scratch.panel;
-}
-
-void MoePass::transpose(const std::byte* panel, int64_t k, int64_t first, int64_t column,
-                        int64_t count, const Scratch& scratch, std::byte* out) const {
-  const PanelLayout layout = panel_layout(weights.format(), k);
-  const int64_t steps = std::min(kPanel, layout.k - first);
-  const std::byte* from = panel + first * kPanel * element;
-  if (weights.format() != format) {
-    table.decode_panel({panel, weights.format(), k, first, steps, scratch.decoded});
-    from = scratch.decoded;
+void MoePass::multiply(std::span<const RowBlock> some, ValueRows values, int64_t column,
+                       const std::byte* panel, int64_t k, int64_t cols, bool add, Fetch next,
+                       const Scratch& scratch) const {
+  for (std::size_t b = 0; b < some.size(); ++b) {
+    const std::byte* rows[kMaxRows];
+    point(values, some[b], column, rows);
+    table.panel_product({rows,
+                         some[b].rows(),
+                         panel,
+                         1,
+                         format,
+                         k,
+                         cols,
+                         scratch.products(b),
+                         scratch.layout,
+                         {{}, b + 1 == some.size() ? next : Fetch{}},
+                         false,
+                         add});
   }
-  table.transpose_panel({from, dtype, steps, column, count, out});
 }
 
-Fetch MoePass::steps_of(const std::byte* panels, int64_t count, const PanelLayout& layout,
-                        int64_t first) const {
+void MoePass::multiply_packed(std::span<const RowBlock> some, ValueRows values, int64_t column,
+                              const std::byte* panel, const PanelLayout& layout, int64_t k,
+                              int64_t cols, Fetch next, const Scratch& scratch) const {
+  if (weights.format() == format)
+    return multiply(some, values, column, panel, k, cols, false, next, scratch);
+  for (int64_t first = 0; first < k; first += kSliceK) {
+    const int64_t count = std::min(kSliceK, k - first), after = first + count;
+    table.decode_panel({panel, weights.format(), k, first, round_up(count, 32), scratch.slice});
+    multiply(some, values, column + first, scratch.slice, count, cols, first > 0,
+             after < k ? fetch_of(panel, 1, layout, after, kSliceK) : next, scratch);
+  }
+}
+
+Fetch MoePass::head_of(const std::byte* panel, const PanelLayout& layout) const {
+  if (weights.format() == format) return {panel, layout.panel_bytes};
+  return fetch_of(panel, 1, layout, 0, kSliceK);
+}
+
+const std::byte* MoePass::steps_of(const std::byte* panel, const PanelLayout& layout, int64_t k,
+                                   int64_t first, std::byte* decoded) const {
+  if (weights.format() == format) return panel + first * kPanel * element;
+  table.decode_panel(
+      {panel, weights.format(), k, first, std::min(kPanel, layout.k - first), decoded});
+  return decoded;
+}
+
+void MoePass::transpose(const std::byte* steps, const PanelLayout& layout, int64_t first,
+                        int64_t column, int64_t count, std::byte* out) const {
+  table.transpose_panel({steps, dtype, std::min(kPanel, layout.k - first), column, count, out});
+}
+
+Fetch MoePass::fetch_of(const std::byte* panels, int64_t num_panels, const PanelLayout& layout,
+                        int64_t first, int64_t count) const {
   const int64_t group = first / layout.group_k;
   const int64_t line = kPanel * info(weights.format()).bits / 8;
   return {panels + group * layout.group_bytes + (first - group * layout.group_k) * line,
-          std::min(kPanel, layout.k - first) * line, count, layout.panel_bytes};
-}
-
-void MoePass::product(const std::byte* const* rows, int64_t count, const std::byte* panel,
-                      int64_t k, int64_t cols, float* c, const Scratch& scratch, Fetch next) const {
-  table.panel_product(
-      {rows, count, panel, 1, format, k, cols, c, scratch.layout, {{}, next}, false});
+          std::min(count, layout.k - first) * line, num_panels, layout.panel_bytes};
 }
 
 void MoePass::transpose_matrix(const float* in, int64_t count, float* out) const {
@@ -217,18 +245,18 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
       if (column >= in.width) break;
       const int64_t cols = std::min(kHalf, in.width - column);
       const std::byte* const packed = in.gate_up_panel(of.expert, column / kHalf);
-      const std::byte* const panel = usable(packed, hidden, scratch);
       // The other half, or what this thread draws next with all threads at work.
-      Fetch next{packed + in.gate_up.panel_bytes, in.gate_up.panel_bytes};
+      Fetch next = head_of(packed + in.gate_up.panel_bytes, in.gate_up);
       if (half == 1 || column + kHalf >= in.width) {
         const int64_t after = item + session.num_threads();
         next = {};
         if (after < items) {
           const Columns& then = columns[static_cast<std::size_t>(after % num_columns)];
-          next = {shard(then.shard)
-                      .gate_up_panel(chosen[static_cast<std::size_t>(after / num_columns)].expert,
-                                     then.first / kHalf),
-                  shard(then.shard).gate_up.panel_bytes};
+          const ExpertWeights::Shard& of_it = shard(then.shard);
+          next = head_of(
+              of_it.gate_up_panel(chosen[static_cast<std::size_t>(after / num_columns)].expert,
+                                  then.first / kHalf),
+              of_it.gate_up);
         }
       }
       if (has_lora)
@@ -239,12 +267,10 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
           for (int64_t i = 0; i < cols; ++i)
             for (int64_t j = 0; j < rank; ++j) b[j * kHalf + i] = from[i * rank + j];
         }
-      for (const RowBlock& block : blocks_of(of)) {
-        const std::byte* rows[kMaxRows];
-        point(x, block, 0, rows);
-        float* const c = scratch.c[0];
-        product(rows, block.rows(), panel, hidden, kPanel, c, scratch,
-                block.end == blocks_of(of).back().end ? next : Fetch{});
+      const auto products = [&](std::span<const RowBlock> some) {
+        multiply_packed(some, x, 0, packed, in.gate_up, hidden, kPanel, next, scratch);
+      };
+      for_blocks(of, scratch, products, [&](const RowBlock& block, float* c) {
         if (has_lora)
           for (int which = 0; which < 2; ++which)
             table.low_rank_add({c + which * kHalf, block.rows(), kHalf, low(which, block.first),
@@ -259,7 +285,7 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
                           biased ? weights.up_bias(of.expert) + f : nullptr, cols,
                           saved.activation_, dtype, place(gate_up, at), place(gate_up, wide + at),
                           gate_up.stride, place(activated, at), activated.stride});
-      }
+      });
     }
   });
 }

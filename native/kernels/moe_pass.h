@@ -2,6 +2,7 @@
 // columns there are, and the products.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,6 +33,11 @@ constexpr int64_t kReadBehind = kPanel * 4;
 class MoePass {
  public:
   static constexpr int64_t kHalf = ExpertWeights::kHalf;
+  // Of panels that are taken apart or transposed, so much of K lies in a thread's cache at a time
+  // (32 KiB of bf16), and is multiplied with the rows of so many blocks.
+  static constexpr int64_t kSliceK = 256;
+  static constexpr std::size_t kBlocksAtOnce = 4;
+  static constexpr int64_t kDecodedBytes = kPanel * kPanel * 2;  // kPanel steps of a panel, as bf16
 
   // At most kMaxRows pairs of one expert.
   struct RowBlock {
@@ -55,10 +61,16 @@ class MoePass {
   // Memory of one thread.
   struct Scratch {
     Scratch(const MoePass& pass, int thread);
-    std::byte* layout;
-    float* c[4];         // results of products, [kMaxRows][kPanel] each
-    std::byte* panel;    // one panel of a product
-    std::byte* decoded;  // kPanel steps of one
+    std::byte* layout;  // of products
+    // Of one of the blocks that are multiplied at a time.
+    float* products(std::size_t block) const {
+      return sums + static_cast<int64_t>(block) * kMaxRows * kPanel;
+    }
+
+    float* c[3];         // [kMaxRows][kPanel] each
+    float* sums;         // [kBlocksAtOnce] as many
+    std::byte* slice;    // of a panel
+    std::byte* decoded;  // so much of panels that a slice takes at most, kDecodedBytes of each
     float* matrix[2];    // of a LoRA, [rank] rows
     float* grads;        // [3][rank][kPanel]
     float* low;          // [kMaxRows][rank]
@@ -86,16 +98,40 @@ class MoePass {
   // data), and scale A x of both to `low`.
   void gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up, ValueRows activated) const;
 
-  // A panel as products read it, in place or taken apart.
-  const std::byte* usable(const std::byte* panel, int64_t k, const Scratch& scratch) const;
-  // Steps [first, first + kPanel) of some columns of a panel of inner size k, transposed.
-  void transpose(const std::byte* panel, int64_t k, int64_t first, int64_t column, int64_t columns,
-                 const Scratch& scratch, std::byte* out) const;
-  // What transpose() reads of consecutive panels, to be fetched.
-  Fetch steps_of(const std::byte* panels, int64_t count, const PanelLayout& layout,
-                 int64_t first) const;
-  void product(const std::byte* const* rows, int64_t count, const std::byte* panel, int64_t k,
-               int64_t cols, float* c, const Scratch& scratch, Fetch next = {}) const;
+  // The rows of an expert's blocks, some at a time: multiply(blocks), then use(block, products)
+  // for each, once its rows of scratch.sums hold them.
+  template <typename Multiply, typename Use>
+  void for_blocks(const Chosen& of, const Scratch& scratch, const Multiply& multiply,
+                  const Use& use) const {
+    const std::span<const RowBlock> all = blocks_of(of);
+    for (std::size_t first = 0; first < all.size(); first += kBlocksAtOnce) {
+      const auto some = all.subspan(first, std::min(all.size() - first, kBlocksAtOnce));
+      multiply(some);
+      for (std::size_t b = 0; b < some.size(); ++b) use(some[b], scratch.products(b));
+    }
+  }
+  // Columns [column, column + k) of the blocks' rows times a panel, to their products or added to
+  // them.
+  void multiply(std::span<const RowBlock> some, ValueRows values, int64_t column,
+                const std::byte* panel, int64_t k, int64_t cols, bool add, Fetch next,
+                const Scratch& scratch) const;
+  // The same with a packed panel, which is taken apart slice by slice where products want that.
+  void multiply_packed(std::span<const RowBlock> some, ValueRows values, int64_t column,
+                       const std::byte* panel, const PanelLayout& layout, int64_t k, int64_t cols,
+                       Fetch next, const Scratch& scratch) const;
+  // What that reads first.
+  Fetch head_of(const std::byte* panel, const PanelLayout& layout) const;
+
+  // Steps [first, first + kPanel) of a packed panel as far as there are any, in place or taken
+  // apart.
+  const std::byte* steps_of(const std::byte* panel, const PanelLayout& layout, int64_t k,
+                            int64_t first, std::byte* decoded) const;
+  // These steps of some columns, transposed.
+  void transpose(const std::byte* steps, const PanelLayout& layout, int64_t first, int64_t column,
+                 int64_t columns, std::byte* out) const;
+  // Steps [first, first + count) of consecutive panels, to be fetched.
+  Fetch fetch_of(const std::byte* panels, int64_t num_panels, const PanelLayout& layout,
+                 int64_t first, int64_t count) const;
 
   // out[rank][count] = in[count][rank]
   void transpose_matrix(const float* in, int64_t count, float* out) const;

@@ -2,6 +2,7 @@
 // columns of the output, each of which adds the experts in ascending order.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "moe_pass.h"
 #include "moe_training.h"
@@ -84,17 +85,14 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
       const auto* const after = &of + 1;
       Fetch next;
       if (&of != &pass.chosen.back())
-        next = {pass.shard(0).down_panel(after->expert, item), pass.shard(0).down.panel_bytes};
+        next = pass.head_of(pass.shard(0).down_panel(after->expert, item), pass.shard(0).down);
       for (std::size_t s = 0; s < pass.shard_at.size(); ++s) {
         const ExpertWeights::Shard& shard = pass.shard(static_cast<int64_t>(s));
-        const std::byte* panel =
-            pass.usable(shard.down_panel(of.expert, item), shard.width, scratch);
-        for (const MoePass::RowBlock& block : pass.blocks_of(of)) {
-          const std::byte* rows[kMaxRows];
-          pass.point(h, block, pass.shard_at[s], rows);
-          float* const c = scratch.c[0];
-          pass.product(rows, block.rows(), panel, shard.width, cols, c, scratch,
-                       &block == &pass.blocks_of(of).back() ? next : Fetch{});
+        const auto products = [&](std::span<const MoePass::RowBlock> some) {
+          pass.multiply_packed(some, h, pass.shard_at[s], shard.down_panel(of.expert, item),
+                               shard.down, shard.width, cols, next, scratch);
+        };
+        pass.for_blocks(of, scratch, products, [&](const MoePass::RowBlock& block, float* c) {
           if (s == 0 && pass.has_lora)
             pass.table.low_rank_add(
                 {c, block.rows(), kPanel, pass.low(2, block.first), rank, scratch.matrix[0], rank});
@@ -107,7 +105,7 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
                                   : nullptr;
           pass.table.add_weighted_rows(
               {c, bias, block.rows(), cols, pass.pairs.weight.data() + block.first, out_rows});
-        }
+        });
       }
     }
   });

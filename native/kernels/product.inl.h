@@ -109,9 +109,10 @@ inline void float_product(const PanelProduct& p, const PanelLayout& layout) {
                                                      : Unit::kFloatSliceK;
   over_slices<Unit>(p, layout.k, slice, [&](int64_t i, int64_t k0, int64_t k1) {
     const std::byte* panel = p.panel + i * layout.panel_bytes;
-    unit.multiply(FloatRun{panel + k0 / Op::kSteps * Op::kPanelBytes,
-                           k0 / Op::kSteps * Op::kRowBytes, (k1 - k0) / Op::kSteps, k0 == 0},
-                  i);
+    unit.multiply(
+        FloatRun{panel + k0 / Op::kSteps * Op::kPanelBytes, k0 / Op::kSteps * Op::kRowBytes,
+                 (k1 - k0) / Op::kSteps, k0 == 0 && !p.accumulate},
+        i);
   });
 }
 

@@ -1,5 +1,6 @@
 """Routed experts in training: frozen weights in any format, LoRA on every expert."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -159,4 +160,7 @@ def _empty_lora(saved: SavedMoe) -> tuple[F32, ...] | None:
     e, f, m = experts.num_experts, experts.intermediate, experts.hidden
     wide, narrow, down = (e, rank, m), (e, f, rank), (e, rank, f)
     shapes = (wide, narrow, wide, narrow, down, (e, m, rank))
-    return tuple(np.empty(shape, np.float32) for shape in shapes)
+    # Of one piece of memory: large enough for huge pages, it costs few page faults.
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = np.split(np.empty(sum(sizes), np.float32), np.cumsum(sizes)[:-1])
+    return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
