@@ -133,6 +133,7 @@ def ours(spec: Spec) -> None:
         disable_gradient_checkpointing=True,
         kt_cpu_activation="retain",
     )
+    # Weights are loaded within the run: the first step, which is not counted, waits for them.
     turns.begin(f"inlay {__version__}")
     train(config, TuneData(rows, None, ()), watchers=(Watcher(),))
 

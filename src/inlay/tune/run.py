@@ -21,7 +21,7 @@ from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.formats import halves
-from inlay.models.memory import free_memory_bytes
+from inlay.models.memory import free_memory_bytes, keep_freed
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.tune.adapter import load_into, read_adapter
@@ -163,6 +163,7 @@ def train(
         kernels.set_num_threads(threads)
         torch.set_num_threads(threads)
     weights, lora = _load(prepared)
+    keep_freed()
     model = TrainModel(
         weights,
         lora,
