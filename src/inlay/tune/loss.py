@@ -25,6 +25,7 @@ class _SummedLoss(torch.autograd.Function):
             error_RV = logits_RV.softmax(-1)
             error_RV[torch.arange(len(labels), device=labels.device), labels] -= 1
             gradient_RM[part] = error_RV.to(head_VM.dtype) @ head_VM
+            del logits_RV, error_RV  # before the next ones are made
         ctx.save_for_backward(gradient_RM)
         return loss.to(torch.float32)
 
@@ -64,6 +65,7 @@ def summed_loss_and_hits(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -
     for part, logits_RV in _chunks(states_RM, head_VM):
         loss += F.cross_entropy(logits_RV, labels_R[part], reduction="sum")
         hits += (logits_RV.argmax(-1) == labels_R[part]).sum()
+        del logits_RV
     return float(loss), int(hits)
 
 
