@@ -227,10 +227,9 @@ class _Counts:
         inputs = len(layers) * tokens * _FLOAT32 * shape.hidden
         saved = [tokens * sum(self._saved(layer)) for layer in layers]
         passing = tokens * max(map(self._passing, layers))
+        # What a layer has given back stays with the allocator while the next loss is computed.
         loss = self._loss() if last else 0
-        if self._recomputes:
-            return inputs + max(loss, max(saved) + passing)
-        return inputs + sum(saved) + max(loss, passing)
+        return inputs + (max(saved) if self._recomputes else sum(saved)) + passing + loss
 
     def _loss(self) -> int:
         """Logits of a chunk, their softmax, and both in the dtype of products; states of all."""
@@ -248,7 +247,7 @@ class _Counts:
         if shape.mla:
             yield product * 9 * heads
         else:
-            yield product * (5 * heads + 2 * shared)
+            yield product * 7 * heads  # keys and values once for each head
             if shape.qk_norm:
                 yield _FLOAT32 * (heads + shared)
         yield product * 4 * self._width(layer)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from inlay.tune import train
+from inlay.tune import export, train
+from inlay.tune.adapter_files import write_adapter
 from inlay.tune.data.load import TuneData
 from inlay.tune.frozen import load_frozen
 from inlay.tune.lora import new_lora
@@ -29,12 +30,19 @@ HELD = {"fp8": "fp8:g128", "int4": "int4:g32"}
 PACKED = ("bfloat16", "int8", "int8:g32", "int4:g32")
 
 
-def new_model(directory: Path, expert_format: str = "auto", **options: Any) -> TrainModel:
-    """With a LoRA that adds something."""
+def new_model(
+    directory: Path,
+    expert_format: str = "auto",
+    *,
+    b: bool = True,
+    targets: tuple[str, ...] = ("all",),
+) -> TrainModel:
+    """With a LoRA that adds something, or nothing without `b`."""
     weights = load_frozen(directory, dtype=torch.float32, expert_format=expert_format)
-    lora = new_lora(chosen_targets(weights.shape, ("all",)), rank=4, scale=2.0, seed=0)
-    fill_b(lora)
-    return TrainModel(weights, lora, **options)
+    lora = new_lora(chosen_targets(weights.shape, targets), rank=4, scale=2.0, seed=0)
+    if b:
+        fill_b(lora)
+    return TrainModel(weights, lora)
 
 
 @pytest.fixture(params=PUBLISHED)
@@ -116,3 +124,61 @@ def as_held(directory: Path, model: TrainModel, target: Path) -> Path:
     (target / "config.json").write_text(json.dumps(config))
     write_shards(target, tensors)
     return target
+
+
+def logits(model: TrainModel) -> torch.Tensor:
+    ids = torch.arange(3, 40)
+    return model.logits(ids, torch.arange(len(ids)), [0, len(ids)])
+
+
+@pytest.mark.parametrize("export_as", ["base", "floats"])
+def test_merged_models_are_what_was_trained(
+    export_as: str, published: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    """In the base's form each weight is off by a step of its codes at most."""
+    quantized, _, method = published
+    model = new_model(quantized)
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    names = {"adapter_name_or_path": (str(folder),), "export_dir": str(tmp_path / "merged")}
+    config = settings(quantized, tmp_path, export_as=export_as, **names)
+    write_adapter(folder, model.lora, config, "card")
+    target, expected = export(config), logits(model)
+    merged = load_frozen(target, dtype=torch.float32)
+    again = TrainModel(merged, new_lora([], rank=4, scale=2.0, seed=0))
+    error = (logits(again) - expected).norm() / expected.norm()
+    plain = (logits(new_model(quantized, b=False)) - expected).norm() / expected.norm()
+    assert plain > 0.3
+    assert merged.expert_format == (HELD[method] if export_as == "base" else "float32")
+    assert error < {"fp8": 0.1, "int4": 0.3}[method] * (1 if export_as == "base" else 0.05)
+
+
+def test_what_is_not_adapted_keeps_its_codes(
+    published: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    quantized, _, _ = published
+    model = new_model(quantized, targets=("o_proj", "experts.down_proj"))
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    names = {"adapter_name_or_path": (str(folder),), "export_dir": str(tmp_path / "merged")}
+    config = settings(quantized, tmp_path, export_as="base", **names)
+    write_adapter(folder, model.lora, config, "card")
+    merged = load_file(export(config) / "model.safetensors")
+    base = load_file(quantized / "model.safetensors")
+    assert merged.keys() == base.keys()
+    assert {n: (t.dtype, t.shape) for n, t in merged.items()} == {
+        n: (t.dtype, t.shape) for n, t in base.items()
+    }
+    changed = {
+        name
+        for name in base
+        if not torch.equal(merged[name].view(torch.uint8), base[name].view(torch.uint8))
+    }
+    adapted = ("o_proj.weight", "down_proj.weight")
+    assert changed
+    for name in changed:
+        assert any(part in name for part in adapted) and "shared" not in name, name
+        assert ".mlp.down_proj" not in name, name
+    assert json.loads((tmp_path / "merged" / "config.json").read_text()) == json.loads(
+        (quantized / "config.json").read_text()
+    )
