@@ -20,6 +20,7 @@ from inlay.models.weight_names import Expected
 
 # Of zero points, which the kernels hold below 128.
 _MOST_ZERO = 120.0
+_MOST_E4M3 = 448.0
 # e2m1 by its code: a sign, two bits of exponent, one of mantissa. Source: OCP Microscaling
 # Formats (MX) specification 1.0.
 _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -183,6 +184,36 @@ class QuantizedFiles:
             return (expected,)
         return self._layout.tensors(expected, self._quantization.group)
 
+    def stored(self, expected: Expected) -> tuple["StoredTensor", ...]:
+        """The tensors in which the files have a matrix, or the one of floats."""
+        quantized = self._is_quantized(expected.name)
+        together = self._layout.rows_together(self._quantization.group) if quantized else 1
+        return tuple(
+            StoredTensor(
+                matrix=expected.name,
+                number=number if quantized else None,
+                name=one.name,
+                shape=one.shape,
+                dtype=self._files.tensors[one.name].dtype,
+                rows_together=together if number == 0 else 1,
+                matrix_rows=together if number == 1 else 1,
+            )
+            for number, one in enumerate(self._stored(expected))
+        )
+
+    def get_stored(self, name: str, rows: slice) -> Tensor:
+        """Some rows of a tensor as the files have it."""
+        return self._files.get(name, rows)
+
+    def quantize(self, rows_NK: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of a matrix as codes and scales, each weight the nearest that there is.
+
+        Args:
+            rows_NK: float32; as many at a time as share scales.
+        """
+        assert self._layout.quantize is not None, "of models that are not trained"
+        return self._layout.quantize(rows_NK, self._quantization.group)
+
     def holds(self, name: str) -> bool:
         """Whether it is there, as floats or quantised."""
         return name in self._files.tensors or self._is_quantized(name)
@@ -215,6 +246,27 @@ class QuantizedFiles:
 
 
 @dataclass(frozen=True)
+class StoredTensor:
+    """One of the tensors in which files have a matrix.
+
+    Attributes:
+        matrix: its name.
+        number: 0 has the codes of a quantised matrix, 1 the scales, others nothing that depends on
+            its weights; None: it is a tensor of floats.
+        rows_together: of this tensor, that share scales.
+        matrix_rows: for which one of its rows stands.
+    """
+
+    matrix: str
+    number: int | None
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows_together: int
+    matrix_rows: int
+
+
+@dataclass(frozen=True)
 class _Layout:
     """How one method names and shapes what belongs to a matrix.
 
@@ -223,6 +275,8 @@ class _Layout:
         dtype: of the codes.
         tensors: all that there is for a matrix, by the group of its scales.
         rows: what is read, as rows.
+        quantize: the inverse, of rows in float32: codes and scales.
+        rows_together: that share a scale, by the group.
     """
 
     codes: Callable[[str], str]
@@ -230,6 +284,8 @@ class _Layout:
     dtype: torch.dtype
     tensors: Callable[[Expected, int], tuple[Expected, ...]]
     rows: Callable[[Quantization, Tensor, Tensor], QuantizedRows]
+    quantize: Callable[[Tensor, int], tuple[Tensor, Tensor]] | None = None
+    rows_together: Callable[[int], int] = lambda group: 1
 
 
 def _fp8_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
@@ -240,6 +296,16 @@ def _fp8_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
 def _fp8_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
     by_row = scales.repeat_interleave(of.group, dim=0)[: len(codes)]
     return QuantizedRows(of.weight_format, codes, by_row, of.group, codes.shape[1])
+
+
+def _fp8_quantized(rows_NK: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    rows, columns = rows_NK.shape
+    padded = torch.nn.functional.pad(rows_NK, (0, -columns % group, 0, -rows % group))
+    blocks = padded.unflatten(1, (-1, group)).unflatten(0, (-1, group))
+    largest = blocks.abs().amax((1, 3))
+    scales = torch.where(largest > 0, largest / _MOST_E4M3, 1.0)
+    codes = (blocks / scales[:, None, :, None]).flatten(2).flatten(0, 1)[:rows, :columns]
+    return codes.to(torch.float8_e4m3fn), scales
 
 
 def _int4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
@@ -257,6 +323,17 @@ def _int4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows
     return QuantizedRows(of.weight_format, integers, scales, of.group, 8 * codes.shape[1])
 
 
+def _int4_quantized(rows_NK: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """A scale is a 7.5th of a group's largest weight, as makers' tools have it."""
+    groups = rows_NK.unflatten(1, (-1, group))
+    scales = (groups.abs().amax(-1) / 7.5).bfloat16()
+    steps = torch.where(scales > 0, scales, 1.0).float()
+    codes = (groups / steps[..., None]).round().clamp(-8, 7).to(torch.int32).flatten(1) + 8
+    places = 4 * torch.arange(8, dtype=torch.int32)
+    words = (codes.unflatten(1, (-1, 8)) << places).sum(-1, dtype=torch.int32)
+    return words, scales
+
+
 def _mxfp4_tensors(matrix: Expected, group: int) -> tuple[Expected, ...]:
     experts, columns, rows = matrix.shape  # files with floats have columns first, these do not
     scales = (experts, rows, columns // group)
@@ -272,9 +349,22 @@ def _mxfp4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRow
 
 
 _LAYOUTS = {
-    "fp8": _Layout(str, "{}_scale_inv".format, torch.float8_e4m3fn, _fp8_tensors, _fp8_rows),
+    "fp8": _Layout(
+        str,
+        "{}_scale_inv".format,
+        torch.float8_e4m3fn,
+        _fp8_tensors,
+        _fp8_rows,
+        _fp8_quantized,
+        rows_together=int,
+    ),
     "compressed-tensors": _Layout(
-        "{}_packed".format, "{}_scale".format, torch.int32, _int4_tensors, _int4_rows
+        "{}_packed".format,
+        "{}_scale".format,
+        torch.int32,
+        _int4_tensors,
+        _int4_rows,
+        _int4_quantized,
     ),
     "mxfp4": _Layout(
         "{}_blocks".format, "{}_scales".format, torch.uint8, _mxfp4_tensors, _mxfp4_rows

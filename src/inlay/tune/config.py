@@ -161,6 +161,9 @@ class TuneConfig:
     # Export.
     export_dir: str | None = key(None, "where the merged model goes")
     export_size: int = key(5, "GB of a file at most", low=1)
+    export_as: Literal["floats", "base"] = key(
+        "floats", "of a quantised model: bfloat16, or base: quantised as it was published"
+    )
 
     def __post_init__(self) -> None:
         for name, declared in TUNE_KEYS.items():

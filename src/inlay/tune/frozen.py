@@ -5,6 +5,7 @@ norms and routers are float32. Routed experts are packed once, in the layout tha
 forward and backward. The embedding stays a view of its file.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, open_checked
-from inlay.models.formats import full_name, part_formats
+from inlay.models.formats import part_formats
 from inlay.models.memory import give_back_freed
 from inlay.models.native_ops import NativeOps
 from inlay.models.placed import Placed
@@ -25,8 +26,10 @@ from inlay.models.quantized import floats_of
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weight_names import layer_parts, names_of
 from inlay.tune.adapter import Adapter
+from inlay.tune.frozen_formats import held_format
 from inlay.tune.merge import MergedTensors
 
+_PIECE_BYTES = 32 << 20  # of float32: rows that are converted at a time
 _EXACT = ("router", "router_bias", "correction")
 
 
@@ -84,16 +87,6 @@ def check_trainable(shape: ModelShape) -> None:
             )
 
 
-def held_format(shape: ModelShape, wanted: str, dtype: torch.dtype) -> str:
-    """Weight format of routed experts; `auto` is what the files hold if they are quantised, else
-    the dtype of products.
-    """
-    if wanted == "auto":
-        stored = shape.quantization
-        return stored.weight_format if stored else str(dtype).removeprefix("torch.")
-    return full_name(wanted)
-
-
 def load_frozen(
     directory: Path,
     *,
@@ -113,7 +106,8 @@ def load_frozen(
     Raises:
         ModelError: as `inlay.models.load_model`.
 
-    Cost: one copy of the weights, and one matrix or expert beside it while loading.
+    Cost: one copy of the weights, and beside it while loading one expert, or `_PIECE_BYTES` of a
+        matrix a few times.
     """
     shape = read_shape(directory)
     check_trainable(shape)
@@ -121,30 +115,36 @@ def load_frozen(
     if adapters:
         tensors = MergedTensors(tensors, shape, adapters)
     names = names_of(shape).names
-    expert_format = held_format(shape, expert_format, dtype)
+    expert_format = held_format(shape, expert_format, str(dtype).removeprefix("torch."))
     experts = _Experts(tensors, shape, fused=fused, weight_format=expert_format)
 
-    def matrix(name: str, of: torch.dtype) -> Tensor:
-        tensor = floats_of(tensors.get(name)).to(device, of, copy=True)
-        tensors.give_back()
-        return tensor
+    def tensor(name: str, size: tuple[int, ...], of: torch.dtype) -> Tensor:
+        held = torch.empty(size, dtype=of, device=device)
+        rows = max(1, _PIECE_BYTES // (4 * math.prod(size[1:])))
+        for start in range(0, size[0], rows):
+            piece = slice(start, min(size[0], start + rows))
+            held[piece] = floats_of(tensors.get(name, piece))
+            tensors.give_back()
+        return held
 
     layers = []
     for layer in range(shape.layers):
         parts = {
-            part: matrix(
+            part: tensor(
                 names[part].format(layer=layer),
+                size,
                 torch.float32 if part in _EXACT or part.endswith("_norm") else dtype,
             )
-            for part in layer_parts(shape, layer)
+            for part, size in layer_parts(shape, layer).items()
         }
         layers.append(FrozenLayer(parts, experts.of(layer)))
+    head = names["embedding" if shape.tie_embeddings else "head"]
     weights = FrozenWeights(
         shape=shape,
         embedding_VM=floats_of(tensors.view(names["embedding"])),
         layers=tuple(layers),
-        final_norm_M=matrix(names["final_norm"], torch.float32),
-        head_VM=matrix(names["embedding" if shape.tie_embeddings else "head"], dtype),
+        final_norm_M=tensor(names["final_norm"], (shape.hidden,), torch.float32),
+        head_VM=tensor(head, (shape.vocab, shape.hidden), dtype),
         dtype=dtype,
         device=device,
         expert_format=expert_format,

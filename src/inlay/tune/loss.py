@@ -29,6 +29,7 @@ class _SummedLoss(torch.autograd.Function):
             error_RV = log_p_RV.exp_()
             error_RV.scatter_add_(1, labels_R1, -torch.ones_like(labels_R1, dtype=torch.float32))
             gradient_RM[part] = error_RV.to(head_VM.dtype) @ head_VM
+            del logits_RV, error_RV  # before the next ones are made
         ctx.save_for_backward(gradient_RM)
         return loss.to(torch.float32)
 
@@ -68,6 +69,7 @@ def summed_loss_and_hits(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -
     for part, logits_RV in _chunks(states_RM, head_VM):
         loss += F.cross_entropy(logits_RV, labels_R[part], reduction="sum")
         hits += (logits_RV.argmax(-1) == labels_R[part]).sum()
+        del logits_RV
     return float(loss), int(hits)
 
 

@@ -51,12 +51,12 @@ class MergedTensors:
 
     def view(self, name: str) -> Matrix:
         """The tensor; where something is added it is read."""
-        return self.get(name) if self._is_changed(name) else self._tensors.view(name)
+        return self.get(name) if self.is_changed(name) else self._tensors.view(name)
 
     def get(self, name: str, index: Index = None) -> Matrix:
         """The tensor; or one matrix or some rows of it."""
         stored = self._tensors.get(name, index)
-        if not self._is_changed(name):
+        if not self.is_changed(name):
             return stored
         merged = floats_of(stored).to(torch.float32, copy=True)
         if name not in self._stacked:
@@ -76,7 +76,8 @@ class MergedTensors:
         """As `Checkpoint.give_back`."""
         self._tensors.give_back()
 
-    def _is_changed(self, name: str) -> bool:
+    def is_changed(self, name: str) -> bool:
+        """Whether something is added to a tensor, by its makers' name for its floats."""
         modules = self._stacked.get(name, [(name.removesuffix(".weight"),)])
         return any(
             module in adapter.pairs

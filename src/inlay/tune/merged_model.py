@@ -8,18 +8,22 @@ from torch import Tensor
 
 from inlay.core.errors import ConfigError
 from inlay.core.model_config import read_config, read_shape
+from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, open_checked
 from inlay.models.conversion.convert import small_files, stamp_of, write_product
 from inlay.models.conversion.float_config import float_config
 from inlay.models.conversion.float_product import FloatProduct, name_of
+from inlay.models.conversion.pieces import Product
 from inlay.models.conversion.staging import Staging
 from inlay.models.conversion.work import Progress
+from inlay.models.quantized import QuantizedFiles
 from inlay.models.source import resolve_model
 from inlay.models.weight_names import names_of
 from inlay.tune.adapter import read_adapter
 from inlay.tune.config import TuneConfig
 from inlay.tune.frozen import check_trainable
 from inlay.tune.merge import MergedTensors
+from inlay.tune.requantized import RequantizedProduct
 
 _GB = 10**9
 
@@ -32,8 +36,8 @@ def export(
 ) -> Path:
     """Merge `adapter_name_or_path` into the model, and write it to `export_dir`.
 
-    Floats keep their dtype; quantised weights become bfloat16. Tensors pass one by one; what was
-    begun and did not end goes on where it was.
+    Floats keep their dtype; quantised weights become bfloat16, or with `export_as=base` what they
+    were. Tensors pass one by one; what was begun and did not end goes on where it was.
 
     Args:
         progress: called now and then with bytes read and in all, about.
@@ -43,7 +47,7 @@ def export(
         `export_dir`.
 
     Raises:
-        ConfigError: no adapter or no `export_dir` is named.
+        ConfigError: no adapter or no `export_dir` is named, or `export_as=base` of a GGUF file.
         ModelError: as `load_model` and `read_adapter`.
         ArgumentError: `export_dir` holds something else.
         ResourceError: the disk is too small.
@@ -57,13 +61,17 @@ def export(
     check_trainable(shape)
     tensors, fused = open_checked(source, shape)
     adapters = [read_adapter(Path(name), shape) for name in config.adapter_name_or_path]
-    dtype = _dtype(tensors, names_of(shape).names["embedding"])
     merged = MergedTensors(tensors, shape, adapters)
-    product = FloatProduct(
-        shape, merged, fused=fused, dtype=dtype, shard_bytes=config.export_size * _GB
-    )
     extras = {file.name: file.read_bytes() for file in small_files(source)}
-    extras["config.json"] = float_config(read_config(source), name_of(dtype))
+    product: Product
+    if config.export_as == "base" and shape.quantization is not None:
+        product = _as_base(shape, tensors, merged, fused=fused, config=config)
+    else:
+        dtype = _dtype(tensors, names_of(shape).names["embedding"])
+        product = FloatProduct(
+            shape, merged, fused=fused, dtype=dtype, shard_bytes=config.export_size * _GB
+        )
+        extras["config.json"] = float_config(read_config(source), name_of(dtype))
     with Staging(target, say) as staging:
         write_product(
             product,
@@ -74,6 +82,24 @@ def export(
             say=say,
         )
     return target
+
+
+def _as_base(
+    shape: ModelShape,
+    tensors: Checkpoint,
+    merged: MergedTensors,
+    *,
+    fused: bool,
+    config: TuneConfig,
+) -> Product:
+    if not isinstance(tensors, QuantizedFiles):
+        raise ConfigError(
+            f"export_as=base: {config.model_name_or_path} is a GGUF file, and none is written: "
+            "leave export_as out, and inlay convert packs the result"
+        )
+    return RequantizedProduct(
+        shape, tensors, merged, fused=fused, shard_bytes=config.export_size * _GB
+    )
 
 
 def _dtype(tensors: Checkpoint, name: str) -> torch.dtype:

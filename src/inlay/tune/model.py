@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction
 
 from inlay.core.model_shape import RouterShape
 from inlay.models.torch_experts import route
@@ -94,10 +94,9 @@ class TrainModel:
             layer = _Layer(self, number, rows, dropout)
             if self._recompute and torch.is_grad_enabled():
                 # Reentrant: the first pass keeps nothing, not even what kernels would. Nothing
-                # random is drawn from generators that others share.
-                hidden_TM = checkpoint(
-                    layer.forward, hidden_TM, use_reentrant=True, preserve_rng_state=False
-                )
+                # random is drawn from generators that others share (False). `checkpoint`, which
+                # calls this, loads the compiler of PyTorch first: 110 MB.
+                hidden_TM = CheckpointFunction.apply(layer.forward, False, hidden_TM)  # type: ignore[no-untyped-call]
             else:
                 hidden_TM = layer.forward(hidden_TM)
         return hidden_TM

@@ -19,9 +19,8 @@ from inlay import kernels
 from inlay.core.errors import ConfigError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
-from inlay.core.units import format_bytes
 from inlay.models.formats import halves
-from inlay.models.memory import free_memory_bytes, keep_freed
+from inlay.models.memory import device_free_bytes, free_memory_bytes, keep_freed
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.tune.adapter import load_into, read_adapter
@@ -30,11 +29,13 @@ from inlay.tune.checkpoint import STATE, Say
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.folders import flush, write_whole
-from inlay.tune.frozen import FrozenWeights, check_trainable, held_format, load_frozen
+from inlay.tune.frozen import FrozenWeights, check_trainable, load_frozen
+from inlay.tune.frozen_formats import held_format, product_dtype
 from inlay.tune.idle_settings import idle_settings
 from inlay.tune.lora import Lora, new_lora
-from inlay.tune.memory import MemoryNeed, memory_need, trainable_of
+from inlay.tune.memory import MemoryNeed, memory_need, process_bytes, trainable_of
 from inlay.tune.model import TrainModel
+from inlay.tune.plan import RowCounts
 from inlay.tune.plot import check_plots, plot_losses
 from inlay.tune.steps import StepPlan
 from inlay.tune.targets import Target, chosen_targets
@@ -90,9 +91,7 @@ class Prepared:
             f"frozen, {trainable:,} trained ({', '.join(leaves)})\n"
             f"{len(rows)} rows, {rows.num_tokens:,} tokens, {rows.num_loss_tokens:,} with a loss; "
             f"{self.plan.total} steps of {config.per_device_train_batch_size} x "
-            f"{config.gradient_accumulation_steps} rows\n"
-            f"memory: weights {format_bytes(self.need.weights)}, adapters and their states "
-            f"{format_bytes(self.need.lora)}, activations {format_bytes(self.need.activations)}"
+            f"{config.gradient_accumulation_steps} rows\n{self.need.summary}"
         )
 
 
@@ -127,13 +126,18 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
     if data is None:
         data = load_data(config, Text.load(directory))
-    dtype = torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32
-    expert_format = held_format(shape, halves(config.base_format)[0], dtype)
-    rows = config.per_device_train_batch_size
-    longest = sorted(data.train.row_lengths_R.tolist())[-rows:]
-    need = memory_need(config, shape, expert_format, targets, sum(longest))
-    if not torch.cuda.is_available() or config.use_cpu:
-        need.check(free_memory_bytes())
+    expert_format = held_format(shape, halves(config.base_format)[0], product_dtype(config))
+    device = _device(config)
+    need = memory_need(
+        config,
+        shape,
+        expert_format,
+        targets,
+        RowCounts.of(config, data.train).batch_tokens,
+        process=process_bytes(),
+        device_layers=[range(shape.layers)] if device.type == "cuda" else [],
+    )
+    need.check(free_memory_bytes(), [device_free_bytes(str(device))] if need.devices else [])
     plan = StepPlan.of(config, len(data.train))
     return Prepared(config, directory, shape, data, targets, expert_format, plan, need)
 
@@ -198,10 +202,10 @@ def train(
 def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
     config, shape = prepared.config, prepared.shape
     names = [Path(name) for name in config.adapter_name_or_path]
-    device = torch.device("cuda" if torch.cuda.is_available() and not config.use_cpu else "cpu")
+    device = _device(config)
     weights = load_frozen(
         prepared.directory,
-        dtype=torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32,
+        dtype=getattr(torch, product_dtype(config)),
         expert_format=prepared.expert_format,
         device=device,
         adapters=[read_adapter(name, shape) for name in names[:-1]],
@@ -217,6 +221,11 @@ def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
     if names:
         load_into(lora, read_adapter(names[-1], shape), names[-1])
     return weights, lora
+
+
+def _device(config: TuneConfig) -> torch.device:
+    """Of all but routed experts."""
+    return torch.device("cuda" if torch.cuda.is_available() and not config.use_cpu else "cpu")
 
 
 def _begin(config: TuneConfig, trainer: Trainer) -> None:

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError, ModelFileError, ResourceError
-from inlay.models.conversion import float_product, packed_product, staging, work
+from inlay.models.conversion import packed_product, staging, work
+from inlay.models.conversion import shards as shard_files
 from inlay.models.conversion.convert import convert
 from inlay.models.conversion.staging import STAGING
 from inlay.models.model import load_model
@@ -79,7 +80,7 @@ class StopAfter:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces, and a look at the progress every millisecond."""
     monkeypatch.setattr(work, "_REPORT_S", 0.001)
-    for module in (float_product, packed_product):
+    for module in (shard_files, packed_product):
         monkeypatch.setattr(module, "PIECE_BYTES", 10_000)
 
 
@@ -150,7 +151,7 @@ def test_gguf_packed(tmp_path: Path, kind: Type) -> None:
 def test_bfloat16_in_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, expert_names: str
 ) -> None:
-    monkeypatch.setattr(float_product, "SHARD_BYTES", 100_000)
+    monkeypatch.setattr(shard_files, "SHARD_BYTES", 100_000)
     source = make_tiny_model(tmp_path / "source", dtype=dtype, expert_names=expert_names)
     target = tmp_path / "target"
     convert(source, target, to="bf16", threads=3)

@@ -23,6 +23,7 @@ from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import Expected, names_of
 
+_PIECE_BYTES = 16 << 20  # of a table, one byte a weight: what is taken apart at a time
 _GROUP = 32
 _HALF_GROUP = np.dtype((np.void, _GROUP // 2))
 _GROUP_BYTES = np.dtype((np.void, _GROUP))
@@ -137,10 +138,22 @@ class GgufTensors:
             keys, values = (floats_of(self._read(part)) for part in (place.tensor, place.values))
             whole = torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
             return whole if index is None else whole[index]
-        matrix = self._read(place.tensor, place.expert, index)
         if place.tensor == self._names["embedding"] and self.is_bfloat16(name):
-            return floats_of(matrix).to(torch.bfloat16)
-        return matrix
+            return self._table(place.tensor, index)
+        return self._read(place.tensor, place.expert, index)
+
+    def _table(self, name: str, rows: slice | None) -> Tensor:
+        """Rows in bfloat16, some at a time: float32 of all would be twice what is held."""
+        columns, count = map(int, self._file.tensors[name].shape)
+        first, last, _ = (rows or slice(None)).indices(count)
+        table = torch.empty(last - first, columns, dtype=torch.bfloat16)
+        step = max(1, _PIECE_BYTES // columns)
+        for start in range(first, last, step):
+            piece = slice(start, min(last, start + step))
+            table[piece.start - first : piece.stop - first] = floats_of(
+                self._read(name, rows=piece)
+            )
+        return table
 
     def _read(self, name: str, expert: int | None = None, rows: slice | None = None) -> Matrix:
         tensor = self._file.tensors[name]

@@ -1,0 +1,180 @@
+"""Safetensors of limited size as pieces: tensors by rows, one file after another, their index."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from inlay.core.errors import NotFiniteError
+from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
+from inlay.models.conversion.work import read_chunks
+
+SHARD_BYTES = 4 * 10**9
+INDEX_FILE = "model.safetensors.index.json"
+CHECKSUM_FILE = "SHA256SUMS"
+_FINGERPRINT = "inlay.source"
+_DTYPES = {
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int32: "I32",
+    torch.int64: "I64",
+}
+
+
+@dataclass(frozen=True)
+class ShardTensor:
+    """One of the files that are to be.
+
+    Attributes:
+        rows_together: pieces begin at multiples of so many rows.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows_together: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class Shards:
+    """Shards, their index and checksums: all of a `Product` but what it is made from.
+
+    Args:
+        tensors: in their order.
+        make: gives some rows of one, of its dtype.
+        fingerprint: of what they are made from.
+        shard_bytes: of a file at most, but one tensor is never cut; None: 4 GB.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[ShardTensor],
+        make: Callable[[ShardTensor, slice], Tensor],
+        *,
+        fingerprint: str,
+        shard_bytes: int | None = None,
+    ) -> None:
+        self._make_rows, self._fingerprint = make, fingerprint
+        self._shards = _shards(tensors, shard_bytes or SHARD_BYTES)
+        files: dict[str, int] = {}
+        self.files: Mapping[str, int] = files
+        self.pieces: Sequence[Piece] = [
+            piece for name, shard in self._shards.items() for piece in self._cut(name, shard, files)
+        ]
+
+    def seal(self, files: Mapping[str, int], each: Each) -> Mapping[str, bytes]:
+        """The index where there are several shards, and the checksums of all."""
+        names = list(files)
+        digests = each(lambda name: _sha256(files[name], self.files[name]), names)
+        for fd in files.values():
+            os.fsync(fd)
+        lines = [f"{digest}  {name}\n" for name, digest in zip(names, digests, strict=True)]
+        more = {CHECKSUM_FILE: "".join(lines).encode()}
+        if len(names) > 1:
+            index = {
+                "metadata": {
+                    "total_size": sum(one.size for shard in self._shards.values() for one in shard)
+                },
+                "weight_map": {
+                    one.name: name for name, shard in self._shards.items() for one in shard
+                },
+            }
+            more[INDEX_FILE] = json.dumps(index, indent=2).encode()
+        return more
+
+    def is_in(self, directory: Path) -> bool:
+        """As the protocol says."""
+        try:
+            for name in self.files:
+                with safe_open(directory / name, framework="pt") as file:
+                    if (file.metadata() or {}).get(_FINGERPRINT) != self._fingerprint:
+                        return False
+        except (SafetensorError, OSError):
+            return False
+        return True
+
+    def _cut(
+        self, file: str, shard: Sequence[ShardTensor], files: dict[str, int]
+    ) -> Iterator[Piece]:
+        header = _header(shard, self._fingerprint)
+        yield Piece(f"the head of {file}", 0, (Extent(file, 0, len(header)),), lambda: (header,))
+        at = len(header)
+        for tensor in shard:
+            rows, together = tensor.shape[0], tensor.rows_together
+            row_bytes = tensor.size // rows
+            step = max(1, PIECE_BYTES // (row_bytes * together)) * together
+            for start in range(0, rows, step):
+                stop = min(rows, start + step)
+                size = (stop - start) * row_bytes
+                yield Piece(
+                    name=tensor.name,
+                    source_bytes=size,
+                    extents=(Extent(file, at, size),),
+                    make=partial(self._make, tensor, slice(start, stop)),
+                )
+                at += size
+        files[file] = at
+
+    def _make(self, tensor: ShardTensor, rows: slice) -> Sequence[Any]:
+        values = self._make_rows(tensor, rows).contiguous()
+        # PyTorch has no such test of fp8.
+        floats = values.float() if values.dtype == torch.float8_e4m3fn else values
+        if not floats.isfinite().all():
+            raise NotFiniteError("it holds a NaN or an infinity")
+        return (values.view(torch.uint8).numpy(),)
+
+
+def _shards(tensors: Sequence[ShardTensor], shard_bytes: int) -> dict[str, list[ShardTensor]]:
+    """Tensors in their order, cut where a file would become too large, by file name."""
+    shards: list[list[ShardTensor]] = []
+    room = 0
+    for tensor in tensors:
+        if tensor.size > room:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(tensor)
+        room -= tensor.size
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    return {
+        f"model-{number:05d}-of-{len(shards):05d}.safetensors": shard
+        for number, shard in enumerate(shards, 1)
+    }
+
+
+def _header(shard: Sequence[ShardTensor], fingerprint: str) -> bytes:
+    """The begin of a file. Source: the format's description in its README."""
+    table: dict[str, Any] = {"__metadata__": {"format": "pt", _FINGERPRINT: fingerprint}}
+    at = 0
+    for tensor in shard:
+        table[tensor.name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + tensor.size],
+        }
+        at += tensor.size
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _sha256(fd: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for data in read_chunks(fd, 0, size):
+        digest.update(data)
+    return digest.hexdigest()
