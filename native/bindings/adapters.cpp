@@ -187,10 +187,10 @@ AdapterRows::AdapterRows(nb::handle adapters, int64_t tokens, const ExpertWeight
 
 void register_adapters(nb::module_& m) {
   nb::class_<LinearAdapter>(m, "LinearAdapter")
-      .def(nb::new_(new_linear_adapter), "parts"_a.none())
+      .def(nb::new_(&new_linear_adapter), "parts"_a.none())
       .def_prop_ro("nbytes", &LinearAdapter::size_bytes);
   nb::class_<ExpertAdapter>(m, "ExpertAdapter")
-      .def(nb::new_(new_expert_adapter), "num_experts"_a, "hidden"_a, "intermediate"_a)
+      .def(nb::new_(&new_expert_adapter), "num_experts"_a, "hidden"_a, "intermediate"_a)
       .def("set", set_expert_adapter, "expert"_a, "matrix"_a, "a_RK"_a.none(), "b_NR"_a.none(),
            "scale"_a)
       .def_prop_ro("nbytes", &ExpertAdapter::size_bytes);
