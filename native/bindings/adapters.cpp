@@ -121,8 +121,7 @@ void set_expert_adapter(ExpertAdapter& self, int64_t expert, const std::string& 
 
 void require_rows(int64_t first, int64_t end, int64_t after, int64_t rows, const char* name) {
   if (first < after || end < first || end > rows)
-    fail(name, ": rows ", first, " to ", end, " do not follow those before within ", rows,
-         " rows");
+    fail(name, ": rows ", first, " to ", end, " do not follow those before within ", rows, " rows");
 }
 
 void add_adapters(nb::handle x_TK, nb::handle adapters, nb::handle out_TN) {

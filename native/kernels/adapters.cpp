@@ -19,9 +19,7 @@ AlignedFloats aligned(int64_t count) {
 }
 
 int64_t a_floats(const LowRankSource& source) { return source.rank * source.in; }
-int64_t b_floats(const LowRankSource& source) {
-  return round_up(source.out, kPanel) * source.rank;
-}
+int64_t b_floats(const LowRankSource& source) { return round_up(source.out, kPanel) * source.rank; }
 
 AlignedFloats copied_a(const LowRankSource& source) {
   AlignedFloats copy = aligned(a_floats(source));
@@ -77,8 +75,7 @@ ExpertAdapter::ExpertAdapter(int64_t num_experts, int64_t hidden, int64_t interm
 void ExpertAdapter::set(int64_t expert, Matrix which, const LowRankSource& source) {
   const auto at = static_cast<std::size_t>(expert * kMatrices + which);
   const LowRank& before = pairs_[at];
-  if (before.rank > 0)
-    size_bytes_ -= 4 * (source.in + round_up(source.out, kPanel)) * before.rank;
+  if (before.rank > 0) size_bytes_ -= 4 * (source.in + round_up(source.out, kPanel)) * before.rank;
   memory_[2 * at] = copied_a(source);
   memory_[2 * at + 1] = packed_b(source);
   pairs_[at] = {source.rank, source.scale, memory_[2 * at].get(), memory_[2 * at + 1].get()};
@@ -131,8 +128,8 @@ void add_adapters(ConstRows x_TK, std::span<const LinearRows> rows, Rows out_TN)
     for (int64_t column = 0; column < item.part->out; column += kPanel) {
       std::fill_n(c, count * kPanel, 0.0f);
       for (int64_t half = 0; half < kPanel; half += LowRank::kPanels)
-        table.low_rank_add({c + half, count, LowRank::kPanels, low, m.rank,
-                            m.b_panel(column + half), m.rank});
+        table.low_rank_add(
+            {c + half, count, LowRank::kPanels, low, m.rank, m.b_panel(column + half), m.rank});
       table.store_rows({c, count, std::min(kPanel, item.part->out - column), nullptr, true,
                         out_TN.row(item.first) + item.part->out_column + column, out_TN.stride});
     }

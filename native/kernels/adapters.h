@@ -1,5 +1,5 @@
-// LoRA adapters beside packed weights: what they add to the products of some rows, scale B (A x), in
-// fp32. Matrices are copied; every adapter has memory of its own.
+// LoRA adapters beside packed weights: what they add to the products of some rows, scale B (A x),
+// in fp32. Matrices are copied; every adapter has memory of its own.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@ int64_t MoeAdapters::max_rank(const Moe& p) {
 void MoeAdapters::take_inputs(ThreadPool::Session& session, const KernelTable& table,
                               const Block* blocks, int64_t num_blocks) const {
   // The first shard has the pairs of all experts.
-  const int64_t of_shard =
-      std::count_if(blocks, blocks + num_blocks, [](const Block& block) { return block.shard == 0; });
+  const int64_t of_shard = std::count_if(blocks, blocks + num_blocks,
+                                         [](const Block& block) { return block.shard == 0; });
   session.parallel_for(of_shard, [&](int64_t item, int) {
     const Block& block = blocks[item];
     const int64_t expert = experts_.local(block.expert);

@@ -1,5 +1,5 @@
-// What adapters add in moe(): beside the gate/up products before the activation, and beside the down
-// products, for the pairs of their rows. A token's adapters do not change where its rows lie.
+// What adapters add in moe(): beside the gate/up products before the activation, and beside the
+// down products, for the pairs of their rows. A token's adapters do not change where its rows lie.
 #pragma once
 
 #include <algorithm>

@@ -99,9 +99,7 @@ def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> Adapter
             return pairs.get((layer, part, 0))
 
         linear = {
-            name: ops.linear_adapter(parts)
-            for name, parts in _linear_parts(shape, find)
-            if parts
+            name: ops.linear_adapter(parts) for name, parts in _linear_parts(shape, find) if parts
         }
         routed = _expert_pairs(shape.experts, "expert_", layer, pairs)
         shared = _expert_pairs(1, "shared_", layer, pairs)
@@ -112,7 +110,9 @@ def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> Adapter
                 _experts(ops, shared, 1, shape.hidden, shape.shared_intermediate),
             )
         )
-    held = [part for layer in layers for part in (*layer.linear.values(), layer.experts, layer.shared)]
+    held = [
+        part for layer in layers for part in (*layer.linear.values(), layer.experts, layer.shared)
+    ]
     nbytes = sum(part.nbytes for part in held if part is not None)
     return AdapterWeights(tuple(layers), adapter.fingerprint, nbytes)
 

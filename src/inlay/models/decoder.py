@@ -284,9 +284,7 @@ class _Stage:
     def _add(self, added: Sequence[LayerRows], part: str, x_TK: Array, out_TN: Array) -> None:
         """What adapters add to one product; rows without them are left alone."""
         rows = [
-            (of.adapter.linear[part], of.first, of.end)
-            for of in added
-            if part in of.adapter.linear
+            (of.adapter.linear[part], of.first, of.end) for of in added if part in of.adapter.linear
         ]
         if rows:
             self.ops.add_adapters(x_TK, rows, out_TN)

@@ -31,7 +31,6 @@ from inlay.models.recorder import Recorder
 from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler, route
 
-
 _NO_ADAPTERS = "adds no adapters: only the CPU kernels do"
 
 
