@@ -17,6 +17,7 @@ from inlay import kernels
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
+from inlay.models.adapter import Adapter
 from inlay.models.checkpoint import Checkpoint, open_checked
 from inlay.models.formats import part_formats
 from inlay.models.memory import give_back_freed
@@ -25,7 +26,6 @@ from inlay.models.placed import Placed
 from inlay.models.quantized import floats_of
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weight_names import layer_parts, names_of
-from inlay.tune.adapter import Adapter
 from inlay.tune.frozen_formats import held_format
 from inlay.tune.merge import MergedTensors
 

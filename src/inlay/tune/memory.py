@@ -14,10 +14,10 @@ from inlay.core.errors import ResourceError
 from inlay.core.model_shape import ModelShape
 from inlay.core.roofline import bytes_per_weight
 from inlay.core.units import format_bytes
+from inlay.models.targets import Target
 from inlay.models.weight_names import layer_parts
 from inlay.tune.config import TuneConfig
 from inlay.tune.loss import CHUNK_BYTES
-from inlay.tune.targets import Target
 
 _FLOAT32, _BFLOAT16 = 4, 2
 _STATES = 4  # a matrix, its gradient and two moments

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from inlay.models.checkpoint import open_tensors
 from inlay.models.quantized import floats_of
 from inlay.tune import export, train
-from inlay.tune.adapter import read_adapter
+from inlay.models.adapter import read_adapter
 from inlay.tune.adapter_files import write_adapter
 from inlay.tune.data.load import TuneData
 from inlay.tune.frozen import load_frozen
