@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from inlay.tune.lora import Lora, new_lora
 from inlay.tune.memory import MemoryNeed, memory_need, trainable_of
 from inlay.tune.model import TrainModel
 from inlay.tune.plot import check_plots, plot_losses
+from inlay.tune.predictions import predict
+from inlay.tune.scores import check_scores
 from inlay.tune.steps import StepPlan
 from inlay.tune.targets import Target, chosen_targets
 from inlay.tune.trainer import RunResult, Trainer, Watcher
@@ -124,6 +126,10 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
     if data is None:
         data = load_data(config, Text.load(directory))
+    if config.do_predict:
+        check_scores()
+        if data.evaluation is None:
+            raise ConfigError("do_predict has nothing to answer: set eval_dataset or val_size")
     dtype = torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32
     expert_format = held_format(shape, halves(config.base_format)[0], dtype)
     rows = config.per_device_train_batch_size
@@ -183,6 +189,10 @@ def train(
     _begin(config, trainer)
     result = trainer.run()
     _write(prepared, lora, result, output)
+    if config.do_predict:
+        del trainer, model, weights, lora  # an engine needs the memory
+        before = config.adapter_name_or_path[:-1]
+        predict(replace(config, adapter_name_or_path=(*before, config.output_dir)), say=say)
     return result
 
 
