@@ -67,6 +67,7 @@ NB_MODULE(_native, m) {
   inlay::bindings::register_pending(kernels);
   inlay::bindings::register_weights(kernels);
   inlay::bindings::register_linear(kernels);
+  inlay::bindings::register_adapters(kernels);
   inlay::bindings::register_moe(kernels);
   inlay::bindings::register_moe_training(kernels);
   inlay::bindings::register_hand_over(kernels);

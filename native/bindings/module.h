@@ -13,6 +13,7 @@ inline constexpr std::chrono::milliseconds kSignalCheck(100);
 void register_limits(nanobind::module_& kernels);
 void register_weights(nanobind::module_& kernels);
 void register_linear(nanobind::module_& kernels);
+void register_adapters(nanobind::module_& kernels);
 void register_moe(nanobind::module_& kernels);
 void register_moe_training(nanobind::module_& kernels);
 void register_hand_over(nanobind::module_& kernels);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "adapters.h"
 #include "array.h"
 #include "module.h"
 #include "pending.h"
@@ -97,11 +98,15 @@ struct MoeCall {
 
 void moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle expert_ids_TK,
          nb::handle routing_TK, nb::handle out_TM, bool accumulate, nb::handle expert_mask_E,
-         float alpha, float limit, float up_offset, const ExpertWeights* shared) {
+         float alpha, float limit, float up_offset, const ExpertWeights* shared,
+         nb::handle adapters) {
   const MoeCall checked(x_TM, experts, expert_ids_TK, routing_TK, out_TM, accumulate, expert_mask_E,
                         checked_activation(alpha, limit, up_offset), shared, Routing::kBorrow);
+  const AdapterRows rows(adapters, checked.call.x_TM.rows, experts, shared);
+  kernels::Moe call = checked.call;
+  call.adapters = rows.rows();
   const nb::gil_scoped_release unlocked;
-  kernels::moe(checked.call);
+  kernels::moe(call);
 }
 
 // A call that runs later. Views of x and out keep their memory whatever becomes of the objects;
@@ -128,14 +133,14 @@ Pending submit_moe(nb::handle x_TM, const ExpertWeights& experts, nb::handle exp
 }  // namespace
 
 void register_moe(nb::module_& m) {
-  const auto define = [&m](const char* name, auto function) {
+  const auto define = [&m](const char* name, auto function, const auto&... more) {
     m.def(name, function, "x_TM"_a.none(), "experts"_a, "expert_ids_TK"_a.none(),
           "routing_TK"_a.none(), "out_TM"_a.none(), "accumulate"_a = false,
           "expert_mask_E"_a = nb::none(), "alpha"_a = 1.0f,
           "limit"_a = std::numeric_limits<float>::infinity(), "up_offset"_a = 0.0f,
-          "shared"_a.none() = nb::none());
+          "shared"_a.none() = nb::none(), more...);
   };
-  define("moe", moe);
+  define("moe", moe, "adapters"_a = nb::tuple());
   define("submit_moe", submit_moe);
 }
 

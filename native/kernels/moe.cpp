@@ -117,8 +117,11 @@ void moe(const Moe& p) {
     x_rows[1] = pack(session, table, x, formats[1], memory.packed_x[1]);
     x_rows[0] = formats[0] == formats[1] ? x_rows[1]
                                          : pack(session, table, x, formats[0], memory.packed_x[0]);
-    const Chunk work(session, table, p, experts, memory, x_rows);
+    const MoeAdapters adapters(p, experts, memory.pairs, first, memory.max_pairs, memory.low);
+    const bool adds = MoeAdapters::max_rank(p) > 0;
+    const Chunk work(session, table, p, experts, memory, x_rows, adds ? &adapters : nullptr);
     const int64_t num_blocks = cut_blocks(experts, memory.pairs, memory.blocks);
+    if (adds) adapters.take_inputs(session, table, memory.blocks, num_blocks);
     cut_items(experts, memory.blocks, num_blocks, session.num_threads(), memory.items,
               memory.shard_items);
     session.parallel_for_nodes(

@@ -59,13 +59,17 @@ void Chunk::gate_up(const Item& item, const Item* next, int thread) const {
                           fetch_window(shard.gate_up, rows)});
     const int64_t column = panel * ExpertWeights::kHalf;
     const int64_t cols = std::min(ExpertWeights::kHalf, shard.width - column);
+    if (adapters_ != nullptr)
+      adapters_->add_gate_up(table_, block, shard.first + column, scratch.c);
     table_.gated_rows({scratch.c, scratch.c + ExpertWeights::kHalf, kPanel,
                        gate_bias == nullptr ? nullptr : gate_bias + shard.first + column,
                        up_bias == nullptr ? nullptr : up_bias + shard.first + column, p_.activation,
                        rows, cols, values + column, memory_.value_stride});
   }
-  if (whole || std::atomic_ref(block.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
+  if (whole || std::atomic_ref(block.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (adapters_ != nullptr) adapters_->take_hidden(table_, block, values, memory_.value_stride);
     pack_hidden(block, shard, weights.format(), values);
+  }
 }
 
 void Chunk::down(int64_t shard_index, int64_t first_panel, int64_t panels, int64_t first_token,
@@ -153,6 +157,7 @@ void Chunk::down_product(const Block& block, int64_t first_panel, int64_t panels
                           fetch_window(shard.down, rows)};
   if (rows >= kFetchRows) fetch_expert_after(block.expert, block.shard, first_panel, product);
   table_.panel_product(product);
+  if (adapters_ != nullptr) adapters_->add_down(table_, block, first_panel, panels, c);
 }
 
 void Chunk::add(const Block& block, int64_t first_panel, int64_t panels, const float* c,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "moe_adapters.h"
 #include "moe_memory.h"
 #include "moe_plan.h"
 #include "operators.h"
@@ -13,10 +14,18 @@ namespace inlay::kernels {
 
 class Chunk {
  public:
-  // Everything outlives it. `x` holds the packed rows for shared and for routed experts.
+  // Everything outlives it. `x` holds the packed rows for shared and for routed experts;
+  // `adapters` is null where there are none.
   Chunk(ThreadPool::Session& session, const KernelTable& table, const Moe& p,
-        const Experts& experts, const MoeMemory& memory, const PackedRows* x)
-      : session_(session), table_(table), p_(p), experts_(experts), memory_(memory), x_(x) {}
+        const Experts& experts, const MoeMemory& memory, const PackedRows* x,
+        const MoeAdapters* adapters)
+      : session_(session),
+        table_(table),
+        p_(p),
+        experts_(experts),
+        memory_(memory),
+        x_(x),
+        adapters_(adapters) {}
 
   // Gate/up columns of a block. A thread that does all of a block keeps the values to itself, where
   // they stay in its cache.
@@ -56,6 +65,7 @@ class Chunk {
   const Experts& experts_;
   const MoeMemory& memory_;
   const PackedRows* x_;
+  const MoeAdapters* adapters_;
 };
 
 }  // namespace inlay::kernels

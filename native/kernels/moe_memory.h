@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "carver.h"
+#include "moe_adapters.h"
 #include "moe_plan.h"
 #include "operators.h"
 #include "row_packing.h"
@@ -32,7 +33,7 @@ struct MoeMemory {
           return packed_bytes(w.format(), 1, s.width);
         })) {
     const int64_t num_shards = experts.num_shards();
-    const int64_t max_pairs = chunk * (p.top_k + experts.num_shared());
+    max_pairs = chunk * (p.top_k + experts.num_shared());
     const int64_t max_blocks =
         num_shards * (max_pairs / kMaxRows + std::min(max_pairs, experts.count()) + 1);
     Carver carver(scratch);
@@ -51,6 +52,7 @@ struct MoeMemory {
     }
     partial = carver.take<float>((num_shards - 1) * chunk * p.x_TM.cols);
     results = carver.take<float>(num_shards * kResultFloats);
+    low = carver.take<float>(MoeAdapters::low_floats(p, experts, max_pairs));
     bytes = carver.taken();
   }
 
@@ -64,6 +66,8 @@ struct MoeMemory {
   std::byte* packed_x[2];
   float* partial;  // [shards - 1][chunk][hidden]
   float* results;  // [shards][kResultFloats]
+  float* low;      // of adapters
+  int64_t max_pairs;
   int64_t bytes;
 };
 

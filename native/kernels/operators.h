@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernel_table.h"
 #include "weights.h"
@@ -43,6 +44,16 @@ struct LinearHeads {
 };
 void linear_heads(const LinearHeads& p);
 
+class ExpertAdapter;
+
+// Rows [first, end) of a call of moe(), and what an adapter adds to its experts (null: nothing).
+struct ExpertRows {
+  const ExpertAdapter* experts;
+  const ExpertAdapter* shared;
+  int64_t first;
+  int64_t end;
+};
+
 // Routed experts. expert_ids and routing are [T][top_k]; a negative id is skipped, and so is an
 // expert whose mask is 0 (null: all run). Each token's shared experts are added first, then its
 // routed ones in ascending id order, after what out already holds when accumulating.
@@ -57,6 +68,7 @@ struct Moe {
   const ExpertWeights* shared;  // run for every token with weight 1; may be null
   bool accumulate;
   Rows out_TM;
+  std::span<const ExpertRows> adapters = {};  // in the order of their rows, which are apart
 };
 void moe(const Moe& p);
 

@@ -167,6 +167,21 @@ class kernels:
     def linear(
         x_TK: Any, weight: LinearWeight, out_TN: Any, bias_N: Any = None, accumulate: bool = False
     ) -> None: ...
+    class LinearAdapter:
+        def __init__(self, parts: Sequence[tuple[int, int, Any, Any, float]]) -> None: ...
+        @property
+        def nbytes(self) -> int: ...
+
+    class ExpertAdapter:
+        def __init__(self, num_experts: int, hidden: int, intermediate: int) -> None: ...
+        def set(self, expert: int, matrix: str, a_RK: Any, b_NR: Any, scale: float) -> None: ...
+        @property
+        def nbytes(self) -> int: ...
+
+    @staticmethod
+    def add_adapters(
+        x_TK: Any, adapters: Sequence[tuple[kernels.LinearAdapter, int, int]], out_TN: Any
+    ) -> None: ...
     @staticmethod
     def moe(
         x_TM: Any,
@@ -180,6 +195,9 @@ class kernels:
         limit: float = ...,
         up_offset: float = 0.0,
         shared: ExpertWeights | None = None,
+        adapters: Sequence[
+            tuple[kernels.ExpertAdapter | None, kernels.ExpertAdapter | None, int, int]
+        ] = (),
     ) -> None: ...
     @staticmethod
     def submit_moe(

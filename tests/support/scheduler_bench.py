@@ -26,7 +26,10 @@ class Bench:
     def __init__(self, *, pages=32, prefix=True, vocab_size=0, **config):
         config = {"max_batch_tokens": 32, "max_running": 8, "prefill_chunk": 16} | config
         self.cache = PagedKvCache(
-            num_pages=pages, page_tokens=PAGE, namespace_key=lambda salt: b"k", prefix=prefix
+            num_pages=pages,
+            page_tokens=PAGE,
+            namespace_key=lambda salt, adapter: b"k",
+            prefix=prefix,
         )
         self.config = SchedulerConfig(**config)
         self.scheduler = Scheduler(self.config, self.cache, vocab_size)

@@ -75,8 +75,10 @@ class KvCache(ABC):
     """Whether `names` and `publish` have any effect; if not, callers may leave them out."""
 
     @abstractmethod
-    def names(self, salt: str = "") -> BlockNames:
-        """A new, empty list of block names; sequences reuse each other's KV under equal salt."""
+    def names(self, salt: str = "", adapter: str = "") -> BlockNames:
+        """A new, empty list of block names; sequences reuse each other's KV under equal salt and
+        fingerprint of an adapter.
+        """
 
     @abstractmethod
     def match_prefix(self, names: BlockNames, max_tokens: int) -> PrefixMatch:

@@ -26,7 +26,8 @@ class PagedKvCache(KvCache):
     Args:
         num_pages: pages in the pool.
         page_tokens: tokens per page.
-        namespace_key: salt -> key of block names, see `core.block_hash.Namespace`.
+        namespace_key: salt, fingerprint of an adapter -> key of block names, see
+            `core.block_hash.Namespace`.
         prefix: reuse equal prefixes; if False nothing is ever named.
         eviction: order of eviction; least recently used by default.
         hash_chain: computes digests.
@@ -40,7 +41,7 @@ class PagedKvCache(KvCache):
         *,
         num_pages: int,
         page_tokens: int,
-        namespace_key: Callable[[str], bytes],
+        namespace_key: Callable[[str, str], bytes],
         prefix: bool = True,
         eviction: EvictionPolicy | None = None,
         hash_chain: ChainFunction = chain,
@@ -48,7 +49,7 @@ class PagedKvCache(KvCache):
         self.num_pages = num_pages
         self.page_tokens = page_tokens
         self._namespace_key = namespace_key
-        self._keys: dict[str, bytes] = {}
+        self._key: bytes | None = None  # without salt and adapter
         self.reuses_prefixes = prefix
         self._hash_chain = hash_chain
         self._pool = PagePool(num_pages)
@@ -59,14 +60,14 @@ class PagedKvCache(KvCache):
         self._pinned: Counter[int] = Counter()
         self._kept: set[int] = set()  # that only pins keep from being free
 
-    def names(self, salt: str = "") -> BlockNames:
+    def names(self, salt: str = "", adapter: str = "") -> BlockNames:
         """A new, empty list of block names."""
-        if not salt:
-            key = self._keys.get("")
-            if key is None:
-                key = self._keys[""] = self._namespace_key("")
+        if salt or adapter:
+            key = self._namespace_key(salt, adapter)
         else:
-            key = self._namespace_key(salt)
+            if self._key is None:
+                self._key = self._namespace_key("", "")
+            key = self._key
         return BlockNames(key, self.page_tokens, self._hash_chain)
 
     def match_prefix(self, names: BlockNames, max_tokens: int) -> PrefixMatch:

@@ -42,6 +42,7 @@ def _facts(info: InstanceInfo) -> dict[str, object]:
         "weight_version": space.weight_version,
         "weight_format": space.weight_format,
         "adapter": space.adapter,
+        "adapters": info.engine.adapters,
         "vocab_size": info.engine.vocab_size,
         "max_context_tokens": info.engine.max_context_tokens,
         **layout,

@@ -56,6 +56,7 @@ class Copies:
             params=_NOTHING,
             arrival_s=self._clock.now(),
             cache_salt=live.message.cache_salt,
+            adapter=live.message.adapter,
         )
         return self._attempts.start_copy(copy, message)
 

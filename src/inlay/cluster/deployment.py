@@ -20,6 +20,7 @@ _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 # Of the engine, what all instances have in common: where they differ, a dispatcher refuses them.
 _SHARED = (
     "weight_format",
+    "adapters",
     "max_context_tokens",
     "cache.page_tokens",
     "cache.dtype",

@@ -30,6 +30,7 @@ from inlay.cluster.slo import SloClasses
 from inlay.core.block_hash import ROOT
 from inlay.core.clock import Clock
 from inlay.core.errors import (
+    AdapterNotFoundError,
     AdmissionError,
     ConfigError,
     EngineDiedError,
@@ -56,6 +57,10 @@ HashChain = Callable[[bytes, bytes, bytes, int], bytes]
 """Of namespace key, parent digest, packed token ids and block length: names of full blocks."""
 
 _MAX_SALTS = 1024
+_ADAPTERS_AT_START = (
+    "instances of a deployment have the adapters that they were started with: write name=directory "
+    "into engine.adapters of the deployment file, and start it again"
+)
 _UNLIMITED = 1 << 30
 
 
@@ -115,7 +120,7 @@ class Dispatcher:
         self._clock = clock
         self._classes = classes or SloClasses()
         self._config = config or DispatcherConfig()
-        self._keys: dict[str, bytes] = {}
+        self._keys: dict[tuple[str, str], bytes] = {}
         self._open_ids: set[str] = set()
         self._num_waiting = 0
         self._attempts = Attempts(instances, chooser, clock, drained)
@@ -229,6 +234,18 @@ class Dispatcher:
         """
         return await answers.hint_session(self.instances, session, paused=paused)
 
+    async def load_adapter(self, name: str, path: str) -> str:
+        """Not while instances run: all of them would have to.
+
+        Raises:
+            RequestError: always.
+        """
+        raise RequestError(_ADAPTERS_AT_START, "lora_name")
+
+    async def unload_adapter(self, name: str) -> None:
+        """As `load_adapter`."""
+        raise RequestError(_ADAPTERS_AT_START, "lora_name")
+
     def close(self) -> None:
         """Leave all instances. Requests that are open end with `EngineDiedError`."""
         self._config = DispatcherConfig(max_tries=1, instance_wait_s=0.0)
@@ -259,23 +276,38 @@ class Dispatcher:
             request = msgspec.structs.replace(request, params=params)
         try:
             digests = self._hash_chain(
-                self._key(request.cache_salt), ROOT, request.prompt, self.info.page_tokens
+                self._key(request.cache_salt, self._fingerprint(request.adapter)),
+                ROOT,
+                request.prompt,
+                self.info.page_tokens,
             )
         except ValueError as error:
             raise RequestError(f"the prompt has wrong token ids: {error}", "prompt") from None
         return OpenRequest(request, digests, [[] for _ in range(max(1, params.n))])
 
-    def _key(self, salt: str) -> bytes:
-        """The key that names the blocks of a tenant."""
-        key = self._keys.get(salt)
+    def _fingerprint(self, adapter: str) -> str:
+        there = self.info.adapters
+        if adapter and adapter not in there:
+            raise AdapterNotFoundError(
+                f"there is no adapter {adapter!r} here (loaded: {', '.join(there) or 'none'}): "
+                "write it into engine.adapters of the deployment file",
+                "model",
+            )
+        return there.get(adapter, "")
+
+    def _key(self, salt: str, adapter: str) -> bytes:
+        """The key that names the blocks of a tenant with an adapter."""
+        key = self._keys.get((salt, adapter))
         if key is None:
             reference = self.instances.reference
             assert reference is not None
-            namespace = msgspec.structs.replace(reference.namespace, tenant_salt=salt)
+            namespace = msgspec.structs.replace(
+                reference.namespace, tenant_salt=salt, adapter=adapter
+            )
             key = namespace.key(self._secret)
             if len(self._keys) >= _MAX_SALTS:
                 self._keys.clear()
-            self._keys[salt] = key
+            self._keys[salt, adapter] = key
         return key
 
     async def _dispatch(self, live: OpenRequest) -> Attempt:

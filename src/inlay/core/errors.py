@@ -113,6 +113,20 @@ class ContextLengthError(RequestError):
     code = "context_length_exceeded"
 
 
+class AdapterNotFoundError(RequestError):
+    """No adapter of this name is loaded."""
+
+    code = "adapter_not_found"
+    http_status = 404
+
+
+class AdapterInUseError(RequestError):
+    """The adapter cannot be unloaded now: requests use it."""
+
+    code = "adapter_in_use"
+    http_status = 409
+
+
 class StructureError(RequestError):
     """A JSON schema, regex or choice list cannot be compiled."""
 

@@ -97,6 +97,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
             None: from this one.
         session: whose turn this is; `PauseSession` and `ResumeSession` name it. Empty: none.
         slo: class of its objectives. Empty: the default one.
+        adapter: name of the adapter that it wants. Empty: the model's own weights.
     """
 
     request_id: str
@@ -111,6 +112,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     age_s: float | None = None
     session: str = ""
     slo: str = ""
+    adapter: str = ""
 
     @property
     def num_tokens(self) -> int:
@@ -227,6 +229,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
         isa: kernel variant on the CPU, or the GPU's name.
         placement: what is where, in words; empty where all of it is on `device`.
         deferred: how many experts of a token that decodes may be added one layer later.
+        adapters: those that it was started with, by name the fingerprint of their content.
     """
 
     model: str
@@ -248,6 +251,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag
     load_s: float
     placement: str = ""
     deferred: int = 0
+    adapters: dict[str, str] = {}
 
 
 class KvRoute(msgspec.Struct, frozen=True, array_like=True):
@@ -359,6 +363,33 @@ class SessionBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
     on_device: int
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Load an adapter from a directory that the engine sees. Answered by `AdapterAnswer`."""
+
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Forget an adapter that no request uses. Answered by `AdapterAnswer`."""
+
+    name: str
+
+
+class AdapterAnswer(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What became of an adapter.
+
+    Attributes:
+        code, message: of the `InlayError` that it failed with; empty: it is done.
+        fingerprint: of the content of one that was loaded.
+    """
+
+    name: str
+    code: str = ""
+    message: str = ""
+    fingerprint: str = ""
+
+
 class StatsRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Ask for an `EngineStats` now."""
 
@@ -377,6 +408,21 @@ class OutputBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 ToEngine = (
-    GenerateRequest | CancelRequest | ResetPrefixCache | StatsRequest | PauseSession | ResumeSession
+    GenerateRequest
+    | CancelRequest
+    | ResetPrefixCache
+    | StatsRequest
+    | PauseSession
+    | ResumeSession
+    | LoadAdapter
+    | UnloadAdapter
 )
-FromEngine = OutputBatch | EngineInfo | EngineStats | EngineFailure | LoadProgress | SessionBlocks
+FromEngine = (
+    OutputBatch
+    | EngineInfo
+    | EngineStats
+    | EngineFailure
+    | LoadProgress
+    | SessionBlocks
+    | AdapterAnswer
+)

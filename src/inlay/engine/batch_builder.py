@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inlay.engine.scheduler import Chunk
+from inlay.models.adapter_weights import AdapterRows
 from inlay.models.batch import ForwardBatch, LayerDone
 
 
@@ -48,6 +49,7 @@ def build_batch(
     num_rows: list[int] = []
     decodes: list[bool] = []
     traced = False
+    adapters: list[AdapterRows] = []
     for chunk in chunks:
         choice, start, stop = chunk.choice, chunk.start, chunk.stop
         token_ids += choice.tokens(start, stop)
@@ -65,6 +67,12 @@ def build_batch(
         num_rows.append(len(logit_rows) - first_rows[-1])
         starts.append(end)
         traced = traced or choice.request.expert_counts_LE is not None
+        adapter = choice.request.adapter
+        if adapter is not None:
+            first = starts[-2]
+            if adapters and adapters[-1].adapter is adapter and adapters[-1].end == first:
+                first = adapters.pop().first
+            adapters.append(AdapterRows(adapter, first, end))
     forward = ForwardBatch(
         token_ids_T=np.array(token_ids, np.int32),
         positions_T=np.array(positions, np.int32),
@@ -79,6 +87,7 @@ def build_batch(
             else None
         ),
         layer_done=layer_done,
+        adapters=adapters,
     )
     return StepBatch(forward, first_rows, num_rows, starts)
 

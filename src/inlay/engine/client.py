@@ -36,12 +36,14 @@ from inlay.core.errors import (
 from inlay.core.failures import error_of, restore
 from inlay.core.instance_socket import new_socket
 from inlay.core.messages import (
+    AdapterAnswer,
     CancelRequest,
     EngineFailure,
     EngineInfo,
     EngineStats,
     FromEngine,
     GenerateRequest,
+    LoadAdapter,
     LoadProgress,
     OutputBatch,
     PauseSession,
@@ -51,6 +53,7 @@ from inlay.core.messages import (
     SessionBlocks,
     StatsRequest,
     ToEngine,
+    UnloadAdapter,
 )
 from inlay.engine.config import EngineConfig
 from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
@@ -61,6 +64,7 @@ Answer = TypeVar("Answer", EngineStats, SessionBlocks)
 
 _STOP_GRACE_S = 5.0
 _ANSWER_S = 30.0
+_ADAPTER_S = 300.0
 _FAREWELL_MS = 1000
 _MAX_SOCKET_PATH = 90  # of 107 bytes that Linux allows
 _TAIL_LINES = 20
@@ -89,6 +93,7 @@ class EngineClient:
         self._streams: dict[str, asyncio.Queue[RequestOutput | InlayError]] = {}
         self._stream_numbers = itertools.count(1)
         self._asked: deque[asyncio.Future[Any]] = deque()  # answered in this order
+        self._adapters: dict[str, asyncio.Future[AdapterAnswer]] = {}  # that are on their way
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -200,6 +205,47 @@ class EngineClient:
         hint = PauseSession(session) if paused else ResumeSession(session)
         return await self._ask(hint, SessionBlocks)
 
+    async def load_adapter(self, name: str, path: str) -> str:
+        """Load an adapter from a directory beside the requests, which go on meanwhile.
+
+        Returns:
+            The fingerprint of its content.
+
+        Raises:
+            RequestError: the name is in use.
+            ModelError: the directory holds no adapter of this model, or it cannot be served here.
+            EngineDiedError, EngineError: as `stats`; no answer in five minutes.
+        """
+        return (await self._of_adapter(name, LoadAdapter(name, path))).fingerprint
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter.
+
+        Raises:
+            AdapterNotFoundError: none has the name.
+            AdapterInUseError: requests use it.
+            EngineDiedError, EngineError: as `load_adapter`.
+        """
+        await self._of_adapter(name, UnloadAdapter(name))
+
+    async def _of_adapter(self, name: str, message: ToEngine) -> AdapterAnswer:
+        self._check_alive()
+        if name in self._adapters:
+            raise RequestError(
+                f"adapter {name!r} is being loaded or unloaded: wait for that", "lora_name"
+            )
+        future = self._adapters[name] = self._loop.create_future()
+        self._send(self._encode(message))
+        try:
+            answer = await asyncio.wait_for(asyncio.shield(future), _ADAPTER_S)
+        except TimeoutError:
+            raise EngineError(
+                f"adapter {name!r} was not ready after {_ADAPTER_S:g} s: look at /v1/models later"
+            ) from None
+        if answer.code:
+            raise restore(answer.code, answer.message, "lora_name")
+        return answer
+
     async def _ask(self, message: ToEngine, answer: type[Answer]) -> Answer:
         self._check_alive()
         # A future that was given up stays in the queue, since its answer may still come.
@@ -271,6 +317,10 @@ class EngineClient:
                 future = self._asked.popleft()
                 if not future.done():
                     future.set_result(message)
+            case AdapterAnswer():
+                waiting = self._adapters.pop(message.name, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
             case EngineInfo():
                 if not self._ready.done():
                     self._ready.set_result(message)
@@ -328,10 +378,11 @@ class EngineClient:
         self._death = error
         for queue in self._streams.values():
             queue.put_nowait(EngineDiedError(str(error)))
-        while self._asked:
-            future = self._asked.popleft()
+        for future in (*self._asked, *self._adapters.values()):
             if not future.done():
                 future.set_exception(EngineDiedError(str(error)))
+        self._asked.clear()
+        self._adapters.clear()
 
     def _cleanup(self) -> None:
         self._loop.remove_reader(self._socket.fileno())

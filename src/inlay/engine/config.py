@@ -57,6 +57,7 @@ class EngineConfig:
         exchange: "host:port" where other instances send the KV of prompts that they compute for
             this one, port 0 for any free one; None: prompts are computed here, and for nobody
             else.
+        adapters: LoRA adapters, `name=directory` each; requests choose one by its name.
         placement: what goes to a GPU.
         experts: of the host, and those that a device keeps.
     """
@@ -72,6 +73,7 @@ class EngineConfig:
     verify_weights: bool = False
     graph: Literal["auto", "off"] = "auto"
     exchange: str | None = None
+    adapters: tuple[str, ...] = ()
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -94,8 +96,26 @@ class EngineConfig:
             raise ConfigError(f"graph is {self.graph!r}: it must be auto or off")
         if self.max_context_tokens is not None and self.max_context_tokens < 2:
             raise ConfigError(f"max_context_tokens must be >= 2, got {self.max_context_tokens}")
+        _ = self.adapter_paths  # refused early
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads must be at least 1, got {self.threads}")
+
+    @property
+    def adapter_paths(self) -> dict[str, str]:
+        """Directories of the adapters, by name.
+
+        Raises:
+            ConfigError: one is not `name=directory`, or two have the same name.
+        """
+        paths: dict[str, str] = {}
+        for one in self.adapters:
+            name, _, path = (part.strip() for part in one.partition("="))
+            if not name or not path:
+                raise ConfigError(f"adapters has {one!r}: write name=directory")
+            if name in paths:
+                raise ConfigError(f"adapters has {name!r} twice: give each a name of its own")
+            paths[name] = path
+        return paths
 
     def _check_shared(self, gpu_number: str) -> None:
         """Of what several processes cannot share."""

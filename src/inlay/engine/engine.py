@@ -30,6 +30,7 @@ from inlay.core.messages import (
     SamplingParams,
     SessionBlocks,
 )
+from inlay.engine.adapters import Adapters
 from inlay.engine.completion import Completion
 from inlay.engine.config import EngineConfig
 from inlay.engine.exchange import Exchange
@@ -98,8 +99,8 @@ class Engine:
         self.cache = PagedKvCache(
             num_pages=loaded.pool.num_pages,
             page_tokens=loaded.kv_format.page_tokens,
-            namespace_key=lambda salt: msgspec.structs.replace(
-                self.namespace, tenant_salt=salt
+            namespace_key=lambda salt, adapter: msgspec.structs.replace(
+                self.namespace, tenant_salt=salt, adapter=adapter
             ).key(config.cache.secret.encode()),
             prefix=config.cache.prefix,
             hash_chain=hash_chain,
@@ -123,6 +124,7 @@ class Engine:
             sessions=self._sessions,
             scheduler=self._scheduler,
             grammars=self._grammars,
+            read_adapter=loaded.model.load_adapter,
             on_ready=on_ready,
         )
         self._steps = Steps(
@@ -147,6 +149,8 @@ class Engine:
             self._ranks.on_failure = on_ready
         self._loading = loaded.model.loading
         self._loading.on_change = on_ready
+        for name, path in config.adapter_paths.items():
+            self.adapters.load(name, path)
         warm_up(self)
         if loaded.store is not None:
             self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)
@@ -163,7 +167,14 @@ class Engine:
                 on_ready,
             )
             self._requests.exchange = self._exchange
-        self.info = loaded.info(config, time.monotonic() - started)
+        self.info = msgspec.structs.replace(
+            loaded.info(config, time.monotonic() - started), adapters=self.adapters.fingerprints
+        )
+
+    @property
+    def adapters(self) -> Adapters:
+        """Those that requests may name; more can be loaded, and others unloaded."""
+        return self._requests.adapters
 
     @property
     def text(self) -> "Text":
@@ -303,6 +314,7 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         trace: bool = False,
+        adapter: str = "",
     ) -> list[Completion]:
         """Answer prompts and return when all are done.
 
@@ -310,11 +322,12 @@ class Engine:
             prompts: a text or token ids, or a list of these.
             params: for all prompts, or one per prompt.
             trace: also report what happened inside.
+            adapter: name of one of `adapters`; empty: the model's own weights.
 
         Raises:
             RequestError: a prompt or its parameters are refused; nothing was computed for it.
         """
-        return generate(self, prompts, params, trace=trace)
+        return generate(self, prompts, params, trace=trace, adapter=adapter)
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a compiling grammar is done or a tier answers, at most `timeout_s`."""
@@ -375,6 +388,7 @@ class Engine:
         get no more outputs.
         """
         self._loading.close()
+        self.adapters.close()
         self._grammars.close()
         if self._ranks is not None:
             self._ranks.close()

@@ -1,7 +1,7 @@
 """Requests and choices while the engine works on them: data only."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ from inlay.core.messages import FinishReason, GenerateRequest, SamplingParams, T
 from inlay.engine.sampling import ChoiceSampler
 from inlay.engine.structure import GrammarMask
 from inlay.engine.text_output import TextOutput
+
+if TYPE_CHECKING:
+    from inlay.models.adapter_weights import AdapterWeights
 
 ChoiceState = Literal["pending", "receiving", "waiting", "running", "sending", "finished"]
 
@@ -33,6 +36,7 @@ class LiveRequest:
         cached_tokens: prompt tokens that need not be computed; those of `tier_tokens`, which
             were loaded, and those that were on the device.
         counted_tokens: how many of `cached_tokens` the engine's totals have.
+        adapter: what is added to the model's weights; None: nothing.
     """
 
     message: GenerateRequest
@@ -55,6 +59,7 @@ class LiveRequest:
     expert_counts_LE: npt.NDArray[np.int64] | None = None
     announced: bool = False
     counted_tokens: int = 0
+    adapter: "AdapterWeights | None" = None
 
     def __post_init__(self) -> None:
         self.prompt = self.message.token_ids

@@ -6,6 +6,7 @@ What happens between is the scheduler's and the steps' (`steps.py`).
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from inlay.cache import KvCache, Sessions
 from inlay.core.errors import EngineError, InlayError, OverloadedError, RequestError
 from inlay.core.messages import EngineInfo, GenerateRequest
+from inlay.engine.adapters import Adapters
 from inlay.engine.config import SchedulerConfig
 from inlay.engine.draws import derive_seed
 from inlay.engine.exchange import Exchange, prefill_part
@@ -25,6 +27,7 @@ from inlay.engine.text_output import TextOutput
 from inlay.engine.validation import check_request
 
 if TYPE_CHECKING:
+    from inlay.models.adapter_weights import AdapterWeights
     from inlay.models.text import Text
 
 log = logging.getLogger(__name__)
@@ -44,10 +47,12 @@ class Requests:
         sessions: hear of turns that have ended.
         scheduler: gets choices, and loses them.
         grammars: compiles what requests ask for.
-        on_ready: called from another thread when a grammar is compiled.
+        read_adapter: brings an adapter of a directory into memory.
+        on_ready: called from another thread when a grammar is compiled, or an adapter is there.
 
     Attributes:
         live: those that have not had their last output, by id.
+        adapters: that requests may name.
         outputs: what there is to say since it was last taken.
         exchange: with other instances; None: there is none.
     """
@@ -65,9 +70,11 @@ class Requests:
         sessions: Sessions,
         scheduler: Scheduler,
         grammars: GrammarCompiler,
+        read_adapter: "Callable[[Path], AdapterWeights]",
         on_ready: Callable[[], None] | None,
     ) -> None:
         self.live: dict[str, LiveRequest] = {}
+        self.adapters = Adapters(read_adapter, self.live, on_ready)
         self.outputs = StepOutputs()
         self.exchange: Exchange | None = None
         self._config = config
@@ -104,6 +111,7 @@ class Requests:
         if message.phase == "prefill":
             message = prefill_part(message)
         max_tokens = check_request(message, self._info, self._config.max_running)
+        adapter = self.adapters.find(message.adapter)
         if message.request_id in self.live:
             raise RequestError(f"request id {message.request_id!r} is in use", "request_id")
         waiting = self.num_waiting
@@ -113,6 +121,7 @@ class Requests:
                 f"{self._config.max_waiting}: try again later"
             )
         request = self._new_request(message, max_tokens)
+        request.adapter = adapter
         structure = message.params.structure
         if structure is not None:
             future = self._grammars.submit(structure)
@@ -274,7 +283,10 @@ class Requests:
                 mask=mask,
             ),
             text=TextOutput(stream, params.stop),
-            names=self._cache.names(message.cache_salt),
+            names=self._cache.names(
+                message.cache_salt,
+                "" if request.adapter is None else request.adapter.fingerprint,
+            ),
             grammar=mask,
         )
 

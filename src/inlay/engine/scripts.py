@@ -24,6 +24,7 @@ def generate(
     params: SamplingParams | Sequence[SamplingParams] | None,
     *,
     trace: bool,
+    adapter: str,
 ) -> list[Completion]:
     """See `Engine.generate`."""
     clock = SystemClock()
@@ -34,6 +35,7 @@ def generate(
             params=one,
             arrival_s=clock.now(),
             trace=trace,
+            adapter=adapter,
         )
         for token_ids, one in _pair(_token_ids(engine, prompts), params)
     ]

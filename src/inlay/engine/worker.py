@@ -27,13 +27,16 @@ from inlay.core.instance_setup import Bound, Failed, InstanceLine, Ready
 from inlay.core.instance_socket import listen_for_dispatchers, new_socket
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
+    AdapterAnswer,
     CancelRequest,
     GenerateRequest,
+    LoadAdapter,
     LoadProgress,
     PauseSession,
     ResetPrefixCache,
     ResumeSession,
     StatsRequest,
+    UnloadAdapter,
 )
 from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
@@ -69,6 +72,7 @@ class _Server:
         self._fronts = [] if front is None else [front]
         self._instance = instance
         self._told = LoadProgress(loaded_bytes=0, total_bytes=0, seconds=0.0, over=False)
+        self._adapters_of: dict[str, Peer] = {}  # who waits for an adapter to be loaded
         self._decode = msgspec.msgpack.Decoder(ToInstance).decode
 
     def run(self) -> InlayError | None:
@@ -90,6 +94,8 @@ class _Server:
                 self._instance.after_step(worked)
             if not self._told.over:
                 self._tell_progress()
+            for answer in self._engine.adapters.take_answers():
+                self._peers.send([self._adapters_of.pop(answer.name)], answer)
             for request_id in self._peers.take_orphans():
                 self._engine.cancel(request_id)
         return None
@@ -140,6 +146,20 @@ class _Server:
                 self._peers.send([peer], self._engine.pause_session(session))
             case ResumeSession(session):
                 self._peers.send([peer], self._engine.resume_session(session))
+            case LoadAdapter(name, path):
+                try:
+                    self._engine.adapters.begin(name, path)
+                except InlayError as error:
+                    self._peers.send([peer], AdapterAnswer(name, error.code, str(error)))
+                else:
+                    self._adapters_of[name] = peer
+            case UnloadAdapter(name):
+                try:
+                    self._engine.adapters.unload(name)
+                except InlayError as error:
+                    self._peers.send([peer], AdapterAnswer(name, error.code, str(error)))
+                else:
+                    self._peers.send([peer], AdapterAnswer(name))
             case KvTarget():
                 request_id = self._peers.engine_id(peer, message.request_id)
                 self._engine.kv_target(msgspec.structs.replace(message, request_id=request_id))

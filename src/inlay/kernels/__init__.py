@@ -14,6 +14,7 @@ or the rank of a LoRA.
 """
 
 from inlay.core.weight_format import FORMATS
+from inlay.kernels._adapters import ExpertAdapter, LinearAdapter, add_adapters
 from inlay.kernels._arrays import Array
 from inlay.kernels._attention import KvGeometry, kv_geometry, paged_attention, rope_and_store
 from inlay.kernels._block_hash import block_hash_chain
@@ -66,10 +67,12 @@ __all__ = [
     "SILU",
     "Activation",
     "Array",
+    "ExpertAdapter",
     "ExpertLora",
     "ExpertWeights",
     "HandOver",
     "KvGeometry",
+    "LinearAdapter",
     "LinearWeight",
     "MemoryProbe",
     "MoeGradients",
@@ -78,6 +81,7 @@ __all__ = [
     "Pending",
     "SavedMoe",
     "StreamWords",
+    "add_adapters",
     "available_isas",
     "block_hash_chain",
     "compiled_isas",

@@ -1,11 +1,13 @@
 """Routed experts: choosing them, and running the chosen ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from inlay.core.errors import ArgumentError
 from inlay.kernels import _backend
+from inlay.kernels._adapters import ExpertAdapter
 from inlay.kernels._arrays import Array
 from inlay.kernels._pending import Pending
 
@@ -84,6 +86,7 @@ def moe(
     expert_mask_E: Array | None = None,
     activation: Activation = SILU,
     shared: ExpertWeights | None = None,
+    adapters: Sequence[tuple[ExpertAdapter | None, ExpertAdapter | None, int, int]] = (),
 ) -> None:
     """Write the weighted sum of each token's experts, `down(activation(gate x, up x))`, to `out`.
 
@@ -100,6 +103,9 @@ def moe(
         activation: of routed and shared experts.
         shared: experts that every token takes with weight 1, of the same hidden size and any
             format.
+        adapters: of the experts and of the shared ones, each pair with its rows, first to end, in
+            their order and apart (see `add_adapters`). They add to gate and up before the
+            activation.
 
     Raises:
         ArgumentError: a shape, dtype or stride is wrong, an id is not below the number of experts,
@@ -107,8 +113,9 @@ def moe(
 
     Tolerance: as `linear`, three products in a row, the activated values being rounded again to
         the format's operand; exp is good to 2e-7. A token's shared experts are added first, then
-        its routed ones in ascending id order.
-    Cost: reads each chosen expert once; scratch of T * K * F floats for up to 1,024 tokens.
+        its routed ones in ascending id order. Adapters meet activations that are not rounded.
+    Cost: reads each chosen expert once; scratch of T * K * F floats for up to 1,024 tokens. Without
+        adapters nothing for them, with some nothing for rows of no adapter.
     """
     _backend.ops.moe(
         x_TM,
@@ -122,6 +129,7 @@ def moe(
         activation.limit,
         activation.up_offset,
         shared,
+        adapters,
     )
 
 

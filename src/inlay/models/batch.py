@@ -4,14 +4,17 @@ Shapes: T tokens of the step, B requests, P pages per request (padded), R rows w
 wanted, L mixture-of-experts layers, K experts per token.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inlay.core.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from inlay.models.adapter_weights import AdapterRows
 
 Int32Array = NDArray[np.int32]
 LayerDone = Callable[[int, Any], None]
@@ -35,6 +38,7 @@ class ForwardBatch:
         layer_done: called when a layer has written its keys and values, in all ranks, while the
             step goes on.
         expert_ids_LTK: if given, filled with the experts chosen per mixture-of-experts layer.
+        adapters: which rows of T have one, in the order of these rows.
     """
 
     token_ids_T: Int32Array
@@ -46,6 +50,7 @@ class ForwardBatch:
     decode_T: NDArray[np.bool_] | None = None
     expert_ids_LTK: Int32Array | None = None
     layer_done: LayerDone | None = None
+    adapters: "Sequence[AdapterRows]" = ()
 
     def __post_init__(self) -> None:
         tokens, requests = len(self.token_ids_T), len(self.context_lens_B)

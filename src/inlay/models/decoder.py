@@ -11,7 +11,7 @@ rows of q, k and v, F width of a dense MLP, E experts, K experts per token.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -21,6 +21,19 @@ from torch import Tensor
 from inlay.core.errors import InlayError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
+from inlay.models.adapter_weights import (
+    ABSORB,
+    DOWN,
+    EXPAND,
+    GATE_UP,
+    LATENT_DOWN,
+    OUTPUT,
+    QKV,
+    QUERY_UP,
+    AdapterRows,
+    LayerRows,
+    rows_of_layer,
+)
 from inlay.models.batch import ForwardBatch, LayerDone
 from inlay.models.decode_graph import DecodeGraphs
 from inlay.models.host_share import HostShare
@@ -90,6 +103,7 @@ class _Views:
             self.kv_TL = part["down_TN"][:, mla.q_rank or q_width :]
             self.latents_TN = part["latents_TN"]
             # Queries of latents, and the one key.
+            self.latent_TQ = part["latent_TQ"]
             self.latents_THL = part["latents_TN"].reshape((rows, shape.heads + 1, shape.kv_width))
             self.latent_THL = part["latent_TQ"].reshape((rows, shape.heads, mla.kv_rank))
         self.attended_TQ = part["attended_TQ"]
@@ -182,6 +196,7 @@ class _Stage:
         self._cos_SC: Any = None
         self._sin_SC: Any = None
         self.step: Step = None  # of the batch that came last
+        self._first = numbers.start
         self._layers: list[tuple[LayerWeights, AttentionSpec, int]] = []
         for own, number in enumerate(numbers):
             layer = weights.layers[number]
@@ -200,7 +215,7 @@ class _Stage:
             ops.embed(self._weights.embedding_VM, self.step, work.hidden_TM)
         else:
             ops.take(before_TM, work.hidden_TM)
-        self.run(self.step, work, host, batch.expert_ids_LTK, batch.layer_done)
+        self.run(self.step, work, host, batch.expert_ids_LTK, batch.layer_done, batch.adapters)
         return work.hidden_TM
 
     def run(
@@ -210,16 +225,20 @@ class _Stage:
         host: HostStep | None,
         chosen_LTK: Array | None = None,
         layer_done: LayerDone | None = None,
+        adapters: Sequence[AdapterRows] = (),
     ) -> None:
         """All layers, on `work.hidden_TM` in place. `chosen_LTK`: gets the experts chosen."""
         ops, eps = self.ops, self._shape.norm_eps
+        added: Sequence[LayerRows] = ()
         for layer, spec, mixture in self._layers:
+            if adapters:
+                added = rows_of_layer(adapters, self._first + spec.layer)
             ops.rms_norm(work.hidden_TM, layer.attention_norm_M, eps, work.normed_TM)
             self._begin_sum(work)
             if spec.value_dim:
-                self._attend_latent(layer.attention, spec, step, work)
+                self._attend_latent(layer.attention, spec, step, work, added)
             else:
-                self._attend(layer.attention, spec, step, work)
+                self._attend(layer.attention, spec, step, work, added)
             self._end_sum(work)  # which other ranks begin when they have the layer's KV, too
             if layer_done is not None:
                 layer_done(spec.layer, None if ops.device == CPU else ops.mark())
@@ -227,10 +246,12 @@ class _Stage:
             self._begin_sum(work)
             if isinstance(layer.mlp, DenseWeights):
                 ops.linear(work.normed_TM, layer.mlp.gate_up, work.gate_up_T2F)
+                self._add(added, GATE_UP, work.normed_TM, work.gate_up_T2F)
                 ops.silu_mul(work.gate_up_T2F, work.gated_TF)
                 ops.linear(work.gated_TF, layer.mlp.down, work.hidden_TM, accumulate=True)
+                self._add(added, DOWN, work.gated_TF, work.hidden_TM)
             else:
-                self._mix(layer.mlp, work, host, mixture)
+                self._mix(layer.mlp, work, host, mixture, added)
                 if chosen_LTK is not None:
                     chosen_LTK[mixture] = ops.to_numpy(work.expert_ids_TK)
             self._end_sum(work)
@@ -260,33 +281,67 @@ class _Stage:
         if self._group is not None:
             self.ops.sum_ranks(self._group, work.hidden_TM)
 
-    def _attend(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
+    def _add(self, added: Sequence[LayerRows], part: str, x_TK: Array, out_TN: Array) -> None:
+        """What adapters add to one product; rows without them are left alone."""
+        rows = [
+            (of.adapter.linear[part], of.first, of.end) for of in added if part in of.adapter.linear
+        ]
+        if rows:
+            self.ops.add_adapters(x_TK, rows, out_TN)
+
+    def _attend(
+        self,
+        weights: Any,
+        spec: AttentionSpec,
+        step: Step,
+        work: _Views,
+        added: Sequence[LayerRows],
+    ) -> None:
         ops = self.ops
         ops.linear(work.normed_TM, weights.qkv, work.down_TN)
+        self._add(added, QKV, work.normed_TM, work.down_TN)
         ops.rope_and_store(work.down_TN, spec, step)
         ops.attention(work.q_THD, spec, step, work.attended_THD)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
+        self._add(added, OUTPUT, work.attended_TQ, work.hidden_TM)
 
-    def _attend_latent(self, weights: Any, spec: AttentionSpec, step: Step, work: _Views) -> None:
+    def _attend_latent(
+        self,
+        weights: Any,
+        spec: AttentionSpec,
+        step: Step,
+        work: _Views,
+        added: Sequence[LayerRows],
+    ) -> None:
         ops, rank = self.ops, spec.value_dim
         ops.linear(work.normed_TM, weights.down, work.down_TN)
+        self._add(added, LATENT_DOWN, work.normed_TM, work.down_TN)
         if weights.q_up is not None:
             latent_TL = work.q_latent_TL
             ops.rms_norm(latent_TL, weights.q_latent_norm_L, spec.eps, latent_TL)
             ops.linear(latent_TL, weights.q_up, work.q_TQ)
+            self._add(added, QUERY_UP, latent_TL, work.q_TQ)
         queries_THL, key_TL = work.latents_THL[:, :-1], work.latents_THL[:, -1]
         rotated = spec.head_dim - rank
         ops.linear_heads(work.q_THD[..., :-rotated], weights.absorb, queries_THL[..., :rank])
+        self._add(added, ABSORB, work.q_TQ, work.latents_TN)
         ops.copy(work.q_THD[..., -rotated:], queries_THL[..., rank:])
         ops.rms_norm(work.kv_TL[:, :rank], weights.kv_latent_norm_L, spec.eps, key_TL[:, :rank])
         ops.copy(work.kv_TL[:, rank:], key_TL[:, rank:])
         ops.rope_and_store(work.latents_TN, spec, step)
         ops.attention(queries_THL, spec, step, work.latent_THL)
         ops.linear_heads(work.latent_THL, weights.expand, work.attended_THD)
+        self._add(added, EXPAND, work.latent_TQ, work.attended_TQ)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
+        self._add(added, OUTPUT, work.attended_TQ, work.hidden_TM)
 
     def _mix(
-        self, weights: MixtureWeights, work: _Views, host: HostStep | None, mixture: int
+        self,
+        weights: MixtureWeights,
+        work: _Views,
+        host: HostStep | None,
+        mixture: int,
+        added: Sequence[LayerRows],
     ) -> None:
         """Host and device have their experts at the same time."""
         ops, shape = self.ops, self._shape
@@ -315,6 +370,7 @@ class _Stage:
             work.hidden_TM,
             activation=shape.activation,
             shared=weights.shared,
+            adapters=[(of.adapter.experts, of.adapter.shared, of.first, of.end) for of in added],
         )
 
     def work(self, rows: int) -> _Views:

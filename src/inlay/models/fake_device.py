@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -241,6 +241,7 @@ class FakeOps(TorchOps):
         *,
         activation: Activation,
         shared: TorchExperts | None,
+        adapters: Sequence[Any] = (),
     ) -> None:
         """As the protocol says; the experts that are chosen are read."""
         compute = super().moe

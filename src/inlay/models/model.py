@@ -26,6 +26,8 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.offload import activation_bytes
 from inlay.core.placement import CPU, Placement
 from inlay.core.tensor_parallel import ALONE, shape_of_rank
+from inlay.models.adapter import read_adapter
+from inlay.models.adapter_weights import AdapterWeights, pack_adapter
 from inlay.models.backends import backend_of, backends_of, check_memory
 from inlay.models.background import Loading
 from inlay.models.batch import ForwardBatch
@@ -176,6 +178,31 @@ class Model:
         with self.around_step(batch):
             return self._run(batch, pool)
 
+    def load_adapter(self, directory: Path) -> AdapterWeights:
+        """Read an adapter, for steps to name in `ForwardBatch.adapters`. Steps may run meanwhile, and
+        other threads may load others.
+
+        Raises:
+            UnsupportedModelError: not all layers are on the CPU, or it is no LoRA.
+            ModelNotFoundError: the directory holds no adapter.
+            ModelFileError: a file is damaged, or the adapter is another model's.
+
+        Cost: see `pack_adapter`.
+        """
+        elsewhere = [device for device in self.placement.devices if device != CPU]
+        for there, what in (
+            (elsewhere, f"layers are on {', '.join(elsewhere)}"),
+            (not self._rank.is_alone, f"{self._rank.degree} processes share each layer"),
+            (self.host_share is not None, "experts are deferred"),
+        ):
+            if there:
+                raise UnsupportedModelError(
+                    f"adapters are added on the CPU by one process, and {what}: serve the model "
+                    "with all layers on the CPU (device=cpu), or merge the adapter into it (inlay "
+                    "tune export)"
+                )
+        return pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
+
     def _run(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         if self.loading.over or self._mapped:
             return self._decoder.forward(batch, pool)
@@ -225,6 +252,13 @@ class Model:
                 raise ArgumentError(
                     f"{name}s go from {array.min()} to {array.max()}, outside 0..{limit - 1}"
                 )
+        end = 0
+        for rows in batch.adapters:
+            if not end <= rows.first <= rows.end <= len(batch.token_ids_T):
+                raise ArgumentError(
+                    f"adapters: rows {rows.first} to {rows.end} do not follow those before"
+                )
+            end = rows.end
         capacity = batch.page_table_BP.shape[1] * pool.format.page_tokens
         longest = max(batch.context_lens_B.max(), batch.positions_T.max() + 1)
         if longest > capacity or batch.positions_T.min() < 0:

@@ -23,7 +23,14 @@ from inlay.models.batch import ForwardBatch
 from inlay.models.hand_over import HandOverLine, Residents, activation_of
 from inlay.models.kv_pool import KvPart
 from inlay.models.memory import free_memory_bytes
-from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, slots_of
+from inlay.models.ops import (
+    AdapterPart,
+    AttentionSpec,
+    ExpertPairs,
+    Experts,
+    ExpertTensors,
+    slots_of,
+)
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
@@ -163,6 +170,30 @@ class NativeOps:
             weight.set_rows(head * stride, _readable(part))
         return weight
 
+    def linear_adapter(self, parts: Sequence[AdapterPart]) -> kernels.LinearAdapter:
+        """As the protocol says."""
+        return kernels.LinearAdapter(
+            [(x, out, a.numpy(), b.numpy(), scale) for x, out, a, b, scale in parts]
+        )
+
+    def expert_adapter(
+        self, experts: int, hidden: int, width: int, pairs: ExpertPairs
+    ) -> kernels.ExpertAdapter:
+        """As the protocol says."""
+        adapter = kernels.ExpertAdapter(experts, hidden, width)
+        for (expert, matrix), (a, b, scale) in pairs.items():
+            adapter.set(expert, matrix, a.numpy(), b.numpy(), scale)
+        return adapter
+
+    def add_adapters(
+        self,
+        x_TK: NDArray[np.float32],
+        adapters: Sequence[tuple[kernels.LinearAdapter, int, int]],
+        out_TN: NDArray[np.float32],
+    ) -> None:
+        """As the protocol says."""
+        kernels.add_adapters(x_TK, adapters, out_TN)
+
     def begin(
         self,
         batch: ForwardBatch,
@@ -286,6 +317,9 @@ class NativeOps:
         *,
         activation: Activation,
         shared: kernels.ExpertWeights | None,
+        adapters: Sequence[
+            tuple[kernels.ExpertAdapter | None, kernels.ExpertAdapter | None, int, int]
+        ] = (),
     ) -> None:
         """As the protocol says."""
         if experts is None:  # the host's line has the routed ones
@@ -302,6 +336,7 @@ class NativeOps:
             accumulate=True,
             activation=activation_of(activation),
             shared=shared,
+            adapters=adapters,
         )
 
     def residents(self, host: kernels.ExpertWeights, slots: int) -> Residents:

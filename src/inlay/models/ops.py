@@ -30,6 +30,10 @@ Array = Any  # numpy.ndarray or torch.Tensor, of one backend
 Linear = Any  # a backend's packed matrix with its bias
 Experts = Any  # a backend's packed experts of one layer
 Step = Any  # what a backend prepares once per step
+LinearAdapter = Any  # what a backend adds to a linear layer for an adapter; has `nbytes`
+ExpertAdapter = Any  # and to the experts of a layer
+ExpertPairs = dict[tuple[int, str], tuple[Tensor, Tensor, float]]
+"""For an expert and `gate`, `up` or `down`: A, B and the scale, as in `AdapterPart`."""
 
 
 class ExpertTensors(NamedTuple):
@@ -39,6 +43,21 @@ class ExpertTensors(NamedTuple):
     up_FM: Matrix
     down_MF: Matrix
     biases: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+class AdapterPart(NamedTuple):
+    """What an adapter adds to some columns of a product, `scale * B A x` of some columns of x.
+
+    Attributes:
+        x_column, out_column: the first of them.
+        a, b: float32, contiguous, `[r, K]` and `[N, r]`.
+    """
+
+    x_column: int
+    out_column: int
+    a: Tensor
+    b: Tensor
+    scale: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +163,26 @@ class Ops(Protocol):
         """A matrix for each head."""
         ...
 
+    def linear_adapter(self, parts: Sequence[AdapterPart]) -> LinearAdapter:
+        """What an adapter adds to a linear layer.
+
+        Raises:
+            UnsupportedModelError: the backend adds nothing.
+        """
+        ...
+
+    def expert_adapter(
+        self, experts: int, hidden: int, width: int, pairs: ExpertPairs
+    ) -> ExpertAdapter:
+        """What an adapter adds to the experts of a layer. Raises as `linear_adapter`."""
+        ...
+
+    def add_adapters(
+        self, x_TK: Array, adapters: Sequence[tuple[LinearAdapter, int, int]], out_TN: Array
+    ) -> None:
+        """Add what adapters do to rows first to end of a product; theirs are apart, in order."""
+        ...
+
     def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Array, sin_SC: Array) -> Step:
         """Bring a batch to the device and derive what all layers need."""
         ...
@@ -197,9 +236,13 @@ class Ops(Protocol):
         *,
         activation: Activation,
         shared: Experts | None,
+        adapters: Sequence[tuple[ExpertAdapter | None, ExpertAdapter | None, int, int]] = (),
     ) -> None:
         """Add the weighted outputs of the chosen experts to `out`, and those of shared ones. Of
         experts that are not all there (`residents` made them) those that are.
+
+        Args:
+            adapters: of routed and of shared experts, and their rows first to end; apart, in order.
         """
         ...
 

@@ -306,17 +306,12 @@ class TensorWeights:
         return self._apart(part, part, layer, rows)
 
     def _apart(self, part: str, name: str, layer: int, rows: slice | None = None) -> Matrix:
-        """Where rotated pairs are neighbours: the first of each, then the second of each, as the
-        decoder rotates them. Scores are the same.
-        """
-        shape, mla = self._shape, self._shape.mla
-        if not shape.rope.interleaved or mla is None or part not in ("q", "q_up", "kv_down"):
+        """In the decoder's order; see `rows_order`."""
+        shape = self._shape
+        if not is_reordered(shape, part):
             return self._get(name, layer, rows)
         whole = self._get(name, layer)
-        numbers = torch.arange(len(whole)).view(1 if part == "kv_down" else shape.heads, -1)
-        rotated = numbers[:, -mla.rope_dim :]
-        order = (numbers[:, : -mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
-        wanted = torch.cat(order, dim=1).flatten()
+        wanted = rows_order(shape, part, len(whole))
         return whole[wanted if rows is None else wanted[rows]]
 
     def expert(self, layer: int, expert: int) -> ExpertTensors:
@@ -368,6 +363,25 @@ class TensorWeights:
     def give_back(self) -> None:
         """As `Tensors.give_back`."""
         self._tensors.give_back()
+
+
+def is_reordered(shape: ModelShape, part: str) -> bool:
+    """Whether the decoder has the rows of a matrix in another order than files."""
+    return shape.rope.interleaved and shape.mla is not None and part in ("q", "q_up", "kv_down")
+
+
+def rows_order(shape: ModelShape, part: str, rows: int) -> Tensor:
+    """Which row of a file's matrix is each of the decoder's: where rotated pairs are neighbours, the
+    first of each, then the second of each, as the decoder rotates them. Scores are the same.
+    """
+    numbers = torch.arange(rows)
+    if not is_reordered(shape, part):
+        return numbers
+    assert shape.mla is not None
+    of_head = numbers.view(1 if part == "kv_down" else shape.heads, -1)
+    rotated = of_head[:, -shape.mla.rope_dim :]
+    order = (of_head[:, : -shape.mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
+    return torch.cat(order, dim=1).flatten()
 
 
 @contextmanager

@@ -24,12 +24,14 @@ from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.hand_over import HandOverLine
 from inlay.models.kv_pool import KvPart
 from inlay.models.memory import device_free_bytes
-from inlay.models.ops import AttentionSpec, ExpertTensors, slots_of
+from inlay.models.ops import AdapterPart, AttentionSpec, ExpertPairs, ExpertTensors, slots_of
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler, route
+
+_NO_ADAPTERS = "adds no adapters: only the CPU kernels do"
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,20 @@ class TorchOps:
     def _empty(self, size: tuple[int, ...], weight_format: str) -> Tensor:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
         return torch.empty(size, dtype=stored, device=self._device)
+
+    def linear_adapter(self, parts: Sequence[AdapterPart]) -> Any:
+        """There are none."""
+        raise UnsupportedModelError(f"{self.name} {_NO_ADAPTERS}")
+
+    def expert_adapter(self, experts: int, hidden: int, width: int, pairs: ExpertPairs) -> Any:
+        """As `linear_adapter`."""
+        raise UnsupportedModelError(f"{self.name} {_NO_ADAPTERS}")
+
+    def add_adapters(
+        self, x_TK: Tensor, adapters: Sequence[tuple[Any, int, int]], out_TN: Tensor
+    ) -> None:
+        """As `linear_adapter`."""
+        raise UnsupportedModelError(f"{self.name} {_NO_ADAPTERS}")
 
     def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
         """As the protocol says."""
@@ -308,6 +324,7 @@ class TorchOps:
         *,
         activation: Activation,
         shared: TorchExperts | None,
+        adapters: Sequence[Any] = (),
     ) -> None:
         """One expert after the other, each on the rows that chose it."""
         if shared:

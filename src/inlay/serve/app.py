@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from inlay.serve.adapters import AdapterRoutes
 from inlay.serve.admin import AdminRoutes
 from inlay.serve.cluster_routes import ClusterRoutes
 from inlay.serve.config import ServeConfig
@@ -41,7 +42,7 @@ def create_app(
     values as OpenAI's clients expect.
     """
     models, tokens = ModelsRoute(service), TokenizeRoutes(service)
-    sessions = SessionRoutes(service)
+    sessions, adapters = SessionRoutes(service), AdapterRoutes(service)
     admin, sglang = AdminRoutes(service), SglangRoutes(service)
     health = admin.health if cluster is None else cluster.health
     status = EngineStatus(service) if cluster is None else cluster.status_of(service)
@@ -69,6 +70,8 @@ def create_app(
         ("/detokenize", tokens.detokenize),
         ("/v1/sessions/{session_id}/pause", sessions.pause),
         ("/v1/sessions/{session_id}/resume", sessions.resume),
+        ("/v1/load_lora_adapter", adapters.load),
+        ("/v1/unload_lora_adapter", adapters.unload),
         ("/reset_prefix_cache", admin.reset_cache),
         ("/flush_cache", admin.reset_cache),
     ]

@@ -242,7 +242,7 @@ def _aliases(
     yield config
     lora = GaugeMetricFamily(
         "vllm:lora_requests_info",
-        "Adapters in use; none are served.",
+        "Adapters in vLLM's words; which of them are in use is not told.",
         labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
     )
     lora.add_metric(["0", "", ""], 0)

@@ -75,6 +75,14 @@ class Engine(Protocol):
         """A session pauses, or its next turn is near."""
         ...
 
+    async def load_adapter(self, name: str, path: str) -> str:
+        """Load an adapter; its fingerprint."""
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter."""
+        ...
+
 
 class ChatJob(msgspec.Struct, frozen=True, kw_only=True):
     """A chat request, checked and ready to run."""
@@ -99,6 +107,8 @@ class Service:
 
     Attributes:
         active: requests that run in the engine now.
+        adapters: that requests may name as their model: by name the directory, or the fingerprint
+            of one that the engine was started with elsewhere.
         figures: what clients had of late; it is told of every request.
         stopping: the engine is being stopped on purpose, so its end is no failure.
     """
@@ -132,6 +142,9 @@ class Service:
             max_logprobs=config.max_logprobs,
         )
         self.prompts = Prompts(text, self.dialect, client.info.max_context_tokens)
+        self.adapters = {**client.info.adapters, **config.engine.adapter_paths}
+        for name in self.adapters:
+            self._check_adapter_name(name)
         self.active = 0
         self.stopping = False
         self._unique = itertools.count()
@@ -159,13 +172,43 @@ class Service:
         """
         if not model:
             return self.name
-        if model in self.names:
+        if model in self.names or model in self.adapters:
             return model
         raise ModelNameError(
             f"the model {model!r} does not exist here: this server serves "
-            + ", ".join(repr(name) for name in self.names),
+            + ", ".join(repr(name) for name in (*self.names, *self.adapters)),
             "model",
         )
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load an adapter from a directory of the engine's machine; then requests may name it.
+
+        Raises:
+            RequestError: the name is in use.
+            ModelError: the directory holds no adapter that can be served here.
+            EngineError: the engine does not answer.
+        """
+        self._check_adapter_name(name)
+        await self.client.load_adapter(name, path)
+        self.adapters[name] = path
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; requests that come meanwhile are refused.
+
+        Raises:
+            AdapterNotFoundError: none has the name.
+            AdapterInUseError: requests use it.
+            EngineError: the engine does not answer.
+        """
+        await self.client.unload_adapter(name)
+        self.adapters.pop(name, None)
+
+    def _check_adapter_name(self, name: str) -> None:
+        if name in self.names:
+            raise RequestError(
+                f"an adapter cannot be named {name!r}, which is the model's name: choose another",
+                "lora_name",
+            )
 
     async def chat(self, body: ChatRequest, *, trace: bool = False) -> AsyncGenerator[ChatEvent]:
         """Run a chat request; see `inlay.serve.events` for the order of events.
@@ -348,6 +391,7 @@ class Service:
             trace=trace,
             session=body.session_id or "",
             slo=slo.name,
+            adapter=body.model if body.model in self.adapters else "",
         )
 
     def output_limit(

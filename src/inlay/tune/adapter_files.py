@@ -13,10 +13,11 @@ from torch import Tensor
 
 from inlay import __version__
 from inlay.core.model_shape import ModelShape
-from inlay.tune.adapter import CONFIG, WEIGHTS, matrices_of
+from inlay.models.adapter import CONFIG, WEIGHTS
+from inlay.models.targets import Target, targets_of
+from inlay.tune.adapter import matrices_of
 from inlay.tune.config import TuneConfig
 from inlay.tune.lora import Lora
-from inlay.tune.targets import Target, targets_of
 
 _OWNERS = {"mlp": "dense layers", "shared_experts": "shared experts"}
 

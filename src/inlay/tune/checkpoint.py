@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ConfigError, ModelError, ModelFileError
 from inlay.core.model_shape import ModelShape
-from inlay.tune.adapter import load_into, read_adapter
+from inlay.models.adapter import read_adapter
+from inlay.tune.adapter import load_into
 from inlay.tune.adapter_files import save_tensors, write_adapter
 from inlay.tune.config import TuneConfig
 from inlay.tune.folders import check_folder, whole_folder

@@ -16,6 +16,7 @@ from inlay import kernels
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
+from inlay.models.adapter import Adapter
 from inlay.models.checkpoint import Checkpoint, open_checked
 from inlay.models.formats import full_name, part_formats
 from inlay.models.memory import give_back_freed
@@ -24,7 +25,6 @@ from inlay.models.placed import Placed
 from inlay.models.quantized import floats_of
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weight_names import layer_parts, names_of
-from inlay.tune.adapter import Adapter
 from inlay.tune.merge import MergedTensors
 
 _EXACT = ("router", "router_bias", "correction")

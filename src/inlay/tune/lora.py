@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inlay.tune.targets import Target
+from inlay.models.targets import Target
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,6 @@ class Lora:
     def trainable(self) -> int:
         """Number of weights."""
         return sum(tensor.numel() for _, tensor in self.named())
-
-
-def scale_of(rank: int, alpha: float, *, rslora: bool) -> float:
-    """The factor of B A.
-
-    Source: LoRA (arXiv 2106.09685); rsLoRA (arXiv 2312.03732), which divides by the root.
-    """
-    return alpha / (math.sqrt(rank) if rslora else rank)
 
 
 def new_lora(

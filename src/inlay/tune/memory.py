@@ -7,9 +7,9 @@ from inlay.core.errors import ResourceError
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.formats import packed_bytes
+from inlay.models.targets import Target
 from inlay.tune.config import TuneConfig
 from inlay.tune.loss import CHUNK_BYTES
-from inlay.tune.targets import Target
 
 _LOGITS = 4  # logits, their softmax, and what they are made from
 

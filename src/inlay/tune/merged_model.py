@@ -8,6 +8,7 @@ from torch import Tensor
 
 from inlay.core.errors import ConfigError
 from inlay.core.model_config import read_config, read_shape
+from inlay.models.adapter import read_adapter
 from inlay.models.checkpoint import Checkpoint, open_checked
 from inlay.models.conversion.convert import small_files, stamp_of, write_product
 from inlay.models.conversion.float_config import float_config
@@ -16,7 +17,6 @@ from inlay.models.conversion.staging import Staging
 from inlay.models.conversion.work import Progress
 from inlay.models.source import resolve_model
 from inlay.models.weight_names import names_of
-from inlay.tune.adapter import read_adapter
 from inlay.tune.config import TuneConfig
 from inlay.tune.frozen import check_trainable
 from inlay.tune.merge import MergedTensors

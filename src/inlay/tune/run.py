@@ -20,11 +20,13 @@ from inlay.core.errors import ConfigError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
+from inlay.models.adapter import read_adapter
 from inlay.models.formats import halves
 from inlay.models.memory import free_memory_bytes
 from inlay.models.source import resolve_model
+from inlay.models.targets import Target
 from inlay.models.text import Text
-from inlay.tune.adapter import load_into, read_adapter
+from inlay.tune.adapter import load_into
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
 from inlay.tune.checkpoint import STATE, Say
 from inlay.tune.config import TuneConfig
@@ -39,7 +41,7 @@ from inlay.tune.plot import check_plots, plot_losses
 from inlay.tune.predictions import predict
 from inlay.tune.scores import check_scores
 from inlay.tune.steps import StepPlan
-from inlay.tune.targets import Target, chosen_targets
+from inlay.tune.targets import chosen_targets
 from inlay.tune.trainer import RunResult, Trainer, Watcher
 
 _TOKENIZER_FILES = (

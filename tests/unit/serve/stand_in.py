@@ -5,7 +5,13 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from inlay.core.clock import SystemClock
-from inlay.core.errors import InlayError, OverloadedError
+from inlay.core.errors import (
+    AdapterInUseError,
+    InlayError,
+    ModelFileError,
+    ModelNotFoundError,
+    OverloadedError,
+)
 from inlay.core.messages import (
     ChoiceDelta,
     EngineInfo,
@@ -116,6 +122,17 @@ class StandInEngine:
     async def hint_session(self, session: str, *, paused: bool) -> SessionBlocks:
         self.hints.append((session, paused))
         return SessionBlocks(session, 12 if session == "agent" else 0, 3 if paused else 12)
+
+    async def load_adapter(self, name: str, path: str) -> str:
+        if path == "missing":
+            raise ModelNotFoundError(f"{path} holds no adapter_config.json")
+        if path == "other":
+            raise ModelFileError(f"{path}: the adapter is another model's")
+        return "00" * 16
+
+    async def unload_adapter(self, name: str) -> None:
+        if name == "busy":
+            raise AdapterInUseError("adapter 'busy' is used by 1 running requests", "lora_name")
 
     async def reset_prefix_cache(self) -> None:
         self.resets += 1

@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from inlay.core.errors import ArgumentError, ConfigError
+from inlay.models.adapter import read_adapter
 from inlay.models.model import load_model
 from inlay.tune import TuneConfig, export
-from inlay.tune.adapter import load_into, read_adapter
+from inlay.tune.adapter import load_into
 from inlay.tune.adapter_files import write_adapter
 from inlay.tune.frozen import load_frozen
 from inlay.tune.model import TrainModel

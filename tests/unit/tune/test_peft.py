@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from inlay.models.adapter import read_adapter
+from inlay.models.targets import Target
 from inlay.tune import TuneConfig, collate
-from inlay.tune.adapter import load_into, matrices_of, read_adapter
+from inlay.tune.adapter import load_into, matrices_of
 from inlay.tune.adapter_files import lost_in_peft, save_tensors, write_adapter
 from inlay.tune.lora import Lora
 from inlay.tune.model import TrainModel
 from inlay.tune.optimizer import AdamW
 from inlay.tune.steps import StepPlan
-from inlay.tune.targets import Target
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import new_model, random_rows, settings
 

@@ -4,6 +4,7 @@ Same names, arguments, results and errors as `inlay._native.kernels`; serves in 
 extension is missing. Written to be read, not to be fast.
 """
 
+from inlay.kernels.reference.adapters import ExpertAdapter, LinearAdapter, add_adapters
 from inlay.kernels.reference.attention import (
     MAX_GROUP,
     KvGeometry,
@@ -34,12 +35,15 @@ from inlay.kernels.reference.token_ids import parse_token_ids
 
 __all__ = [
     "MAX_GROUP",
+    "ExpertAdapter",
     "ExpertWeights",
     "HandOver",
     "KvGeometry",
+    "LinearAdapter",
     "LinearWeight",
     "Pending",
     "SavedMoe",
+    "add_adapters",
     "block_hash_chain",
     "linear",
     "linear_heads",

@@ -1,5 +1,6 @@
 """Running the routed experts that were chosen."""
 
+from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Any
 
@@ -17,6 +18,7 @@ from inlay.kernels._checks import (
     check_size,
     vector_of,
 )
+from inlay.kernels.reference.adapters import ExpertAdapter, check_rows
 from inlay.kernels.reference.formats import (
     PANEL,
     StoredRows,
@@ -30,6 +32,7 @@ from inlay.kernels.reference.linear import bytes_of
 from inlay.kernels.reference.pending import Pending
 
 _HALF = PANEL // 2
+_Rows = tuple[ExpertAdapter | None, ExpertAdapter | None, int, int]
 
 
 class ExpertWeights:
@@ -212,17 +215,31 @@ class ExpertWeights:
         up = np.where(blocks < f, blocks + f, -1)
         return np.concatenate([gate, up], axis=1).reshape(-1)
 
-    def apply(self, expert: int, x_TM: F32, alpha: float, limit: float, up_offset: float) -> F32:
-        """`down(activation(gate x, up x))` of one expert."""
+    def apply(
+        self,
+        expert: int,
+        x_TM: F32,
+        alpha: float,
+        limit: float,
+        up_offset: float,
+        adapters: Sequence[tuple[ExpertAdapter, slice]] = (),
+    ) -> F32:
+        """`down(activation(gate x, up x))` of one expert, with what adapters add to some rows."""
         f = self.intermediate
         gate_up = self._gate_up[expert].times(x_TM)
+        for adapter, rows in adapters:
+            gate_up[rows, :f] += adapter.of(expert, "gate", x_TM[rows])
+            gate_up[rows, f:] += adapter.of(expert, "up", x_TM[rows])
         if self._biases is not None:
             gate_up = gate_up + self._biases[expert, : 2 * f]
         gate = np.minimum(gate_up[:, :f], np.float32(limit))
         up = np.clip(gate_up[:, f:], -np.float32(limit), np.float32(limit))
         with np.errstate(over="ignore"):
             sigmoid = 1 / (1 + np.exp(np.float32(-alpha) * gate))
-        result: F32 = self._down[expert].times(gate * sigmoid * (up + np.float32(up_offset)))
+        hidden = gate * sigmoid * (up + np.float32(up_offset))
+        result: F32 = self._down[expert].times(hidden)
+        for adapter, rows in adapters:
+            result[rows] += adapter.of(expert, "down", hidden[rows])
         return result if self._biases is None else result + self._biases[expert, 2 * f :]
 
 
@@ -262,6 +279,7 @@ def moe(
     limit: float = inf,
     up_offset: float = 0.0,
     shared: ExpertWeights | None = None,
+    adapters: Sequence[_Rows] = (),
 ) -> None:
     """Shared experts, then the weighted routed ones, added in ascending id order."""
     x, out = array_of(x_TM, "x_TM", 2), array_of(out_TM, "out_TM", 2, writable=True)
@@ -293,16 +311,51 @@ def moe(
     here = (ids >= 0) & runs[np.maximum(ids, 0)]
     check(bool(np.isfinite(routing[here]).all()), "routing_TK: a weight is not finite")
     check_apart("out_TM", out, x_TM=x, expert_ids_TK=ids, routing_TK=routing, expert_mask_E=mask)
+    _check_adapters(adapters, len(x), experts, shared)
     if not accumulate:
         out[:] = 0
     activation = (alpha, limit, up_offset)
+    every = np.arange(len(x))
     for expert in range(0 if shared is None else shared.num_experts):
         assert shared is not None
-        out += shared.apply(expert, x, *activation)
+        out += shared.apply(expert, x, *activation, _rows_of(adapters, 1, every))
     for expert in np.unique(ids[here]):
         tokens, places = np.nonzero(ids == expert)
-        result = experts.apply(int(expert), x[tokens], *activation)
+        added = _rows_of(adapters, 0, tokens)
+        result = experts.apply(int(expert), x[tokens], *activation, added)
         np.add.at(out, tokens, routing[tokens, places, None] * result)
+
+
+def _check_adapters(
+    adapters: Sequence[_Rows], rows: int, experts: ExpertWeights, shared: ExpertWeights | None
+) -> None:
+    after = 0
+    for *of_both, first, end in adapters:
+        check_rows(first, end, after, rows)
+        after = end
+        for adapter, of in zip(of_both, (experts, shared), strict=True):
+            if adapter is None:
+                continue
+            check(of is not None, "adapters: one adds to shared experts, but there are none")
+            assert of is not None and isinstance(adapter, ExpertAdapter)
+            sizes = (of.num_experts, of.hidden, of.intermediate)
+            check(
+                adapter.sizes == sizes,
+                f"adapters: one is for experts of sizes {adapter.sizes}, but there are {sizes}",
+            )
+
+
+def _rows_of(
+    adapters: Sequence[_Rows], kind: int, tokens: npt.NDArray[np.int64]
+) -> list[tuple[ExpertAdapter, slice]]:
+    """Adapters of a kind (0: routed, 1: shared), and where their tokens are among some."""
+    found = []
+    for routed, shared, first, end in adapters:
+        adapter = (routed, shared)[kind]
+        if adapter is not None:
+            begin, behind = np.searchsorted(tokens, (first, end))
+            found.append((adapter, slice(begin, behind)))
+    return found
 
 
 def submit_moe(

@@ -224,6 +224,7 @@ class GpuOps(TorchOps):
         *,
         activation: Activation,
         shared: TorchExperts | GpuExperts | None,
+        adapters: Sequence[Any] = (),
     ) -> None:
         """An expert's number is its slot. A negative one is skipped."""
         chosen = activation_of(activation)

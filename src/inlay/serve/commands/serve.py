@@ -34,6 +34,15 @@ def serve(
         ),
     ] = None,
     api_key: ApiKey = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIRECTORY",
+            help="A LoRA adapter, which requests choose by its name as their model. May be "
+            "repeated.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = "auto",
     weight_format: WeightFormat = "auto",
     context: Context = None,
@@ -47,6 +56,7 @@ def serve(
         port=port,
         served_model_name=served_model_name,
         api_key=api_key,
+        adapters=adapter,
         device=device,
         weight_format=weight_format,
         context=context,
@@ -67,6 +77,7 @@ def make_config(
     port: int,
     served_model_name: str | None,
     api_key: str | None,
+    adapters: list[str] | None,
     device: str,
     weight_format: str,
     context: int | None,
@@ -85,6 +96,8 @@ def make_config(
         context=context,
         threads=threads,
     )
+    if adapters is not None:
+        engine = replace(engine, adapters=tuple(adapters))
     config = replace(config, host=host, port=port, engine=engine)
     if served_model_name is not None:
         names = tuple(name.strip() for name in served_model_name.split(","))

@@ -11,7 +11,7 @@ from inlay.serve.service import Service
 
 
 class ModelsRoute:
-    """Lists the names under which the model is served."""
+    """Lists the names under which the model is served, and the adapters."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -27,15 +27,16 @@ class ModelsRoute:
         return json_response(self._card(name))
 
     def _names(self) -> tuple[str, ...]:
-        return self._service.names
+        return (*self._service.names, *self._service.adapters)
 
     def _card(self, name: str) -> dict[str, Any]:
+        service = self._service
         return {
             "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "inlay",
-            "root": self._service.info.model,
-            "parent": None,
-            "max_model_len": self._service.info.max_context_tokens,
+            "root": service.adapters.get(name, service.info.model),
+            "parent": service.name if name in service.adapters else None,
+            "max_model_len": service.info.max_context_tokens,
         }

@@ -1,0 +1,222 @@
+"""Adapters in memory: pairs of matrices by the module that they belong to, and their files' keys.
+
+Three layouts of routed experts are read: one pair for each expert under the names of single
+modules, as vLLM and SGLang read them; PEFT's, in which those of a layer are stacked; and that of
+KTransformers. The first is what is written. Shapes: r rank, N rows, M columns, E experts.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_shape import ModelShape
+from inlay.models.targets import Target, targets_of
+
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+PREFIX = "base_model.model."
+_KT_WEIGHTS = "fused_expert_lora.safetensors"
+_KEY = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
+_KT_KEY = re.compile(
+    r"(.*\.)?layers\.(?P<layer>\d+)\..*?(?P<part>gate|up|down)_lora_(?P<side>[ab])"
+)
+# PEFT wraps the experts of a layer twice: gate and up inside, down outside.
+_STACKED = {".experts.base_layer": ("expert_gate", "expert_up"), ".experts": ("expert_down",)}
+
+
+@dataclass(frozen=True)
+class AdapterPair:
+    """What is added to one matrix: `scale * B A`.
+
+    Attributes:
+        a: `[r, M]`.
+        b: `[N, r]`.
+    """
+
+    a: Tensor
+    b: Tensor
+    scale: float
+
+    def rows(self, part: slice) -> Tensor:
+        """Some rows of the product, float32."""
+        return self.scale * (self.b[part].float() @ self.a.float())
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter of one model.
+
+    Attributes:
+        pairs: by module, such as `model.layers.0.mlp.experts.3.up_proj`; views of mapped files.
+        config: `adapter_config.json`.
+        fingerprint: of the content, 32 hex digits.
+    """
+
+    pairs: Mapping[str, AdapterPair]
+    config: Mapping[str, Any]
+    fingerprint: str
+
+
+def read_adapter(directory: Path, shape: ModelShape) -> Adapter:
+    """Read an adapter in any of the three layouts.
+
+    Raises:
+        ModelNotFoundError: it holds none.
+        ModelFileError: a file is damaged, or belongs to another model; nothing is left out.
+        UnsupportedModelError: no LoRA, or a variant of it that adds something else.
+
+    Cost: pages of files are read when pairs are used, but for the fingerprint.
+    """
+    config = _read_config(directory)
+    names = [name for name in (WEIGHTS, _KT_WEIGHTS) if (directory / name).is_file()]
+    if not names:
+        raise ModelNotFoundError(f"{directory} holds no {WEIGHTS}: name an adapter's directory")
+    digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
+    sides: dict[str, dict[str, Tensor]] = {}
+    reader = _Reader(shape, directory)
+    for name in names:
+        with (directory / name).open("rb") as file:
+            digest.update(hashlib.file_digest(file, hashlib.blake2b).digest())
+        for key, tensor in _tensors(directory / name):
+            for module, side, matrix in reader.matrices(key, tensor):
+                sides.setdefault(module, {})[side] = matrix
+    pairs = {}
+    for module, both in sides.items():
+        if both.keys() != {"A", "B"}:
+            raise ModelFileError(f"{directory}: {module} has lora_{'/'.join(both)} alone")
+        reader.check(module, both["A"], both["B"])
+        scale = _scale(config, module, len(both["A"]))
+        pairs[module] = AdapterPair(both["A"], both["B"], scale)
+    return Adapter(pairs, config, digest.hexdigest())
+
+
+def scale_of(rank: int, alpha: float, *, rslora: bool) -> float:
+    """The factor of B A.
+
+    Source: LoRA (arXiv 2106.09685); rsLoRA (arXiv 2312.03732), which divides by the root.
+    """
+    return alpha / (math.sqrt(rank) if rslora else rank)
+
+
+class _Reader:
+    """Knows which modules a model has, and takes stacked matrices apart."""
+
+    def __init__(self, shape: ModelShape, directory: Path) -> None:
+        self._directory, self._experts = directory, shape.experts
+        self._intermediate = shape.moe_intermediate
+        self._known: dict[str, Target] = {}
+        self._places: dict[tuple[int, str], Target] = {}
+        for target in targets_of(shape):
+            self._places[target.layer, target.part] = target
+            self._known |= dict.fromkeys(target.modules, target)
+
+    def matrices(self, key: str, tensor: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+        """Modules, sides (A or B) and matrices that one tensor of a file holds."""
+        if match := _KT_KEY.fullmatch(key):
+            target = self._target(int(match["layer"]), f"expert_{match['part']}", key)
+            for expert, matrix in enumerate(tensor):
+                yield target.name_of(expert), match["side"].upper(), matrix
+            return
+        match = _KEY.fullmatch(key.removeprefix(PREFIX))
+        if match is None:
+            raise UnsupportedModelError(
+                f"{self._directory}: {key} is no matrix of a LoRA: modules_to_save, DoRA and "
+                "adapters of other kinds are not read"
+            )
+        module, side = match["module"], match["side"]
+        if module in self._known:
+            yield module, side, tensor
+            return
+        for end, parts in _STACKED.items():
+            if module.endswith(f".mlp{end}"):
+                layer = int(module.split("layers.")[1].split(".")[0])
+                for part in parts:
+                    yield from self._apart(self._target(layer, part, key), side, tensor)
+                return
+        raise self._unknown(key)
+
+    def _apart(
+        self, target: Target, side: str, tensor: Tensor
+    ) -> Iterator[tuple[str, str, Tensor]]:
+        """Rows of A are one expert's after another's, columns of B one expert's each in turn."""
+        if side == "A":
+            parts = tensor.view(self._experts, -1, tensor.shape[1])
+        else:
+            parts = tensor.view(len(tensor), -1, self._experts).permute(2, 0, 1)
+            if target.part == "expert_gate":
+                parts = parts[:, : self._intermediate]
+            if target.part == "expert_up":
+                parts = parts[:, self._intermediate :]
+        for expert, matrix in enumerate(parts):
+            yield target.name_of(expert), side, matrix
+
+    def _target(self, layer: int, part: str, key: str) -> Target:
+        if (layer, part) not in self._places:
+            raise self._unknown(key)
+        return self._places[layer, part]
+
+    def _unknown(self, key: str) -> ModelFileError:
+        return ModelFileError(
+            f"{self._directory}: the model has no module for {key}: the adapter is another model's"
+        )
+
+    def check(self, module: str, a: Tensor, b: Tensor) -> None:
+        """Refuse matrices that do not fit."""
+        target = self._known.get(module)
+        if target is None:
+            raise self._unknown(module)
+        if a.shape[1] != target.columns or b.shape != (target.rows, len(a)):
+            raise ModelFileError(
+                f"{self._directory}: {module} has A {list(a.shape)} and B {list(b.shape)}, and the "
+                f"model's matrix is {[target.rows, target.columns]}: the adapter is another model's"
+            )
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    file = directory / CONFIG
+    try:
+        config = dict(json.loads(file.read_text("utf-8")))
+    except OSError:
+        raise ModelNotFoundError(f"{directory} holds no {CONFIG}: name an adapter's dir") from None
+    except (ValueError, TypeError) as error:
+        raise ModelFileError(f"{file} is damaged ({error}): write the adapter again") from error
+    if config.get("peft_type", "LORA") != "LORA":
+        raise UnsupportedModelError(
+            f"{file}: peft_type {config['peft_type']} is not read: only LORA"
+        )
+    for key in ("use_dora", "lora_bias", "modules_to_save", "fan_in_fan_out"):
+        if config.get(key):
+            raise UnsupportedModelError(f"{file}: {key} is set, which is not read")
+    if not isinstance(config.get("r"), int) or "lora_alpha" not in config:
+        raise ModelFileError(f"{file} gives no r and lora_alpha")
+    return config
+
+
+def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
+    """Of a pair; patterns may give some modules another alpha."""
+    alpha = config["lora_alpha"]
+    # A pattern of stacked experts names their parameter.
+    names = [module, re.sub(r"\.\d+\.(gate|up)_proj$", ".gate_up_proj", module)]
+    names.append(re.sub(r"\.experts\.\d+\.", ".experts.", module))
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if any(re.fullmatch(rf"(.*\.)?({pattern})", name) for name in names):
+            alpha = value
+    return scale_of(rank, float(alpha), rslora=bool(config.get("use_rslora")))
+
+
+def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for key in opened.keys():
+                yield key, opened.get_tensor(key)
+    except SafetensorError as error:
+        raise ModelFileError(f"{file} is cut off or damaged ({error})") from error

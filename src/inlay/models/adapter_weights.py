@@ -1,0 +1,197 @@
+"""An adapter as the decoder adds it: beside each of its matrices what a pair of low rank adds.
+
+What is one matrix in the decoder may be several modules in files (`qkv`), each with a pair; in
+latent attention it is the other way round, and one pair becomes one for each head. Shapes: r rank,
+N rows, M columns.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from inlay.core.errors import ModelFileError
+from inlay.core.model_shape import MlaShape, ModelShape
+from inlay.models.adapter import Adapter, AdapterPair
+from inlay.models.ops import AdapterPart, ExpertAdapter, ExpertPairs, LinearAdapter, Ops
+from inlay.models.placed import Placed
+from inlay.models.targets import targets_of
+from inlay.models.tensor_weights import rows_order
+
+QKV, OUTPUT = "qkv", "output"
+LATENT_DOWN, QUERY_UP, ABSORB, EXPAND = "latent_down", "query_up", "absorb", "expand"
+GATE_UP, DOWN = "gate_up", "down"
+
+Find = Callable[[str], AdapterPair | None]
+
+
+@dataclass(frozen=True)
+class LayerAdapter:
+    """What an adapter adds in one layer.
+
+    Attributes:
+        linear: by the decoder's matrix, one of the names above.
+        experts, shared: None: nothing.
+    """
+
+    linear: Mapping[str, LinearAdapter]
+    experts: ExpertAdapter | None
+    shared: ExpertAdapter | None
+
+
+@dataclass(frozen=True)
+class AdapterWeights:
+    """An adapter in memory.
+
+    Attributes:
+        fingerprint: of its content.
+        nbytes: that it takes.
+    """
+
+    layers: tuple[LayerAdapter, ...]
+    fingerprint: str
+    nbytes: int
+
+
+class AdapterRows(NamedTuple):
+    """Rows `first` to `end` of a step, which an adapter adds to."""
+
+    adapter: AdapterWeights
+    first: int
+    end: int
+
+
+class LayerRows(NamedTuple):
+    """The same in one layer."""
+
+    adapter: LayerAdapter
+    first: int
+    end: int
+
+
+def rows_of_layer(rows: Sequence[AdapterRows], layer: int) -> Sequence[LayerRows]:
+    """What adapters add in a layer."""
+    return [LayerRows(of.adapter.layers[layer], of.first, of.end) for of in rows]
+
+
+def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> AdapterWeights:
+    """Bring an adapter to where the layers are.
+
+    Raises:
+        ModelFileError: a matrix holds a NaN or an infinity.
+        UnsupportedModelError: a backend adds none.
+
+    Cost: reads the files; float32, twice the size of bfloat16 files. In latent attention matrices of
+        kv_b_proj are as small for each head.
+    """
+    pairs: dict[tuple[int, str, int], AdapterPair] = {}
+    for target in targets_of(shape):
+        for expert, module in enumerate(target.modules):
+            if module in adapter.pairs:
+                pairs[target.layer, target.part, expert] = _finite(module, adapter.pairs[module])
+    layers = []
+    for layer in range(shape.layers):
+        ops = placed.ops(layer)
+
+        def find(part: str, layer: int = layer) -> AdapterPair | None:
+            return pairs.get((layer, part, 0))
+
+        linear = {
+            name: ops.linear_adapter(parts) for name, parts in _linear_parts(shape, find) if parts
+        }
+        routed = _expert_pairs(shape.experts, "expert_", layer, pairs)
+        shared = _expert_pairs(1, "shared_", layer, pairs)
+        layers.append(
+            LayerAdapter(
+                linear,
+                _experts(ops, routed, shape.experts, shape.hidden, shape.moe_intermediate),
+                _experts(ops, shared, 1, shape.hidden, shape.shared_intermediate),
+            )
+        )
+    held = [
+        part for layer in layers for part in (*layer.linear.values(), layer.experts, layer.shared)
+    ]
+    nbytes = sum(part.nbytes for part in held if part is not None)
+    return AdapterWeights(tuple(layers), adapter.fingerprint, nbytes)
+
+
+def _finite(module: str, pair: AdapterPair) -> AdapterPair:
+    if not (torch.isfinite(pair.a).all() and torch.isfinite(pair.b).all()):
+        raise ModelFileError(f"{module} has a NaN or an infinity in its adapter: train it again")
+    return pair
+
+
+def _linear_parts(shape: ModelShape, find: Find) -> Iterator[tuple[str, list[AdapterPart]]]:
+    if shape.mla:
+        yield from _latent_parts(shape, shape.mla, find)
+    else:
+        q_rows, kv_rows = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        yield QKV, _stacked(shape, find, {"q": 0, "k": q_rows, "v": q_rows + kv_rows})
+    yield OUTPUT, _stacked(shape, find, {"output": 0})
+    yield GATE_UP, _stacked(shape, find, {"gate": 0, "up": shape.intermediate})
+    yield DOWN, _stacked(shape, find, {"down": 0})
+
+
+def _latent_parts(
+    shape: ModelShape, mla: MlaShape, find: Find
+) -> Iterator[tuple[str, list[AdapterPart]]]:
+    q_rows = mla.q_rank or shape.heads * shape.head_dim
+    yield LATENT_DOWN, _stacked(shape, find, {"q": 0, "q_down": 0, "kv_down": q_rows})
+    yield QUERY_UP, _stacked(shape, find, {"q_up": 0})
+    pair = find("kv_up")
+    if pair is None:
+        yield from ((ABSORB, []), (EXPAND, []))
+        return
+    # The rows of a head are those of its keys, then those of its values. Keys are never made: a
+    # query q meets latents as W^T q, so the pair is transposed.
+    a_rM, a_Mr = _floats(pair.a), _floats(pair.a.t())
+    heads = pair.b.view(shape.heads, mla.nope_dim + mla.value_dim, -1)
+    yield (
+        ABSORB,
+        [
+            AdapterPart(h * shape.head_dim, h * shape.kv_width, _floats(b.t()), a_Mr, pair.scale)
+            for h, b in enumerate(heads[:, : mla.nope_dim])
+        ],
+    )
+    yield (
+        EXPAND,
+        [
+            AdapterPart(h * mla.kv_rank, h * mla.value_dim, a_rM, _floats(b), pair.scale)
+            for h, b in enumerate(heads[:, mla.nope_dim :])
+        ],
+    )
+
+
+def _stacked(shape: ModelShape, find: Find, rows: Mapping[str, int]) -> list[AdapterPart]:
+    """Pairs of modules whose rows begin there in one matrix."""
+    parts = []
+    for part, row in rows.items():
+        pair = find(part)
+        if pair is not None:
+            b_Nr = pair.b[rows_order(shape, part, len(pair.b))]
+            parts.append(AdapterPart(0, row, _floats(pair.a), _floats(b_Nr), pair.scale))
+    return parts
+
+
+def _expert_pairs(
+    experts: int, prefix: str, layer: int, pairs: Mapping[tuple[int, str, int], AdapterPair]
+) -> ExpertPairs:
+    found: ExpertPairs = {}
+    for matrix in ("gate", "up", "down"):
+        for expert in range(experts):
+            pair = pairs.get((layer, prefix + matrix, expert))
+            if pair is not None:
+                found[expert, matrix] = (_floats(pair.a), _floats(pair.b), pair.scale)
+    return found
+
+
+def _experts(
+    ops: Ops, pairs: ExpertPairs, experts: int, hidden: int, width: int
+) -> ExpertAdapter | None:
+    return ops.expert_adapter(experts, hidden, width, pairs) if pairs else None
+
+
+def _floats(matrix: Tensor) -> Tensor:
+    return matrix.float().contiguous()
