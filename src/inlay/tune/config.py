@@ -156,7 +156,11 @@ class TuneConfig:
     do_predict: bool = key(
         False, "inlay tune train answers evaluation data at its end, as inlay tune predict does"
     )
-    max_new_tokens: int = key(1024, "tokens of an answer", low=1)
+    max_new_tokens: int | None = key(
+        None,
+        "tokens of an answer; none: 1024 where answers are scored, all there is room for in chat",
+        low=1,
+    )
     do_sample: bool | None = key(
         None, "draw tokens; none: where temperature, top_p or top_k is set, else take the likeliest"
     )
@@ -164,9 +168,7 @@ class TuneConfig:
     top_p: float | None = key(
         None, "tokens are drawn of the likeliest with this probability; none: 0.7", above=0, high=1
     )
-    top_k: int | None = key(
-        None, "tokens are drawn of so many; 0: of all; none: 50", low=0
-    )
+    top_k: int | None = key(None, "tokens are drawn of so many; 0: of all; none: 50", low=0)
     repetition_penalty: float = key(
         1.0, "logits of tokens that are there are divided by it", above=0, high=1000
     )

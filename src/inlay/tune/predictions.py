@@ -7,6 +7,7 @@ run beside it. Files are those of LLaMA-Factory.
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -14,19 +15,19 @@ from pathlib import Path
 from inlay.core.errors import ConfigError
 from inlay.core.messages import SamplingParams
 from inlay.engine import Engine
-from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import load_conversations, make_writer, template_notes
 from inlay.tune.data.tokens import Question, questions
 from inlay.tune.folders import write_whole
 from inlay.tune.scores import Scores, check_scores, score
-from inlay.tune.tuned_engine import tuned_engine
+from inlay.tune.tuned_engine import ADAPTER, tuned_engine
 
 ANSWERS = "generated_predictions.jsonl"
 RESULTS = "predict_results.json"
 ALL_RESULTS = "all_results.json"
 
+_NEW_TOKENS = 1024
 _TEMPERATURE, _TOP_P, _TOP_K = 0.95, 0.7, 50  # of LLaMA-Factory, where tokens are drawn
 
 
@@ -69,10 +70,8 @@ def predict(
         ContextLengthError: a prompt leaves no room for an answer.
     """
     check_scores()
-    directory = resolve_model(
-        config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
-    ).directory
-    text = Text.load(directory)
+    serving = tuned_engine(config)
+    text = Text.load(Path(str(serving.model)))
     writer = make_writer(config, text)
     for note in template_notes(config, writer, text):
         say(note)
@@ -82,9 +81,9 @@ def predict(
             "there is nothing to answer: set eval_dataset, or val_size to hold out a part of dataset"
         )
     asked = questions(conversations, writer, text, config.cutoff_len)
-    with tuned_engine(config, directory, say) as engine:
+    with closing(Engine(serving)) as engine:
         began = time.perf_counter()
-        answers = answer(engine, asked, config)
+        answers = _answers(engine, asked, config)
         seconds = time.perf_counter() - began
     labels = [_label(one, text, config) for one in asked]
     scores = score(answers, labels)
@@ -100,18 +99,20 @@ def predict(
     return found
 
 
-def answer(engine: Engine, asked: list[Question], config: TuneConfig) -> list[str]:
+def _answers(engine: Engine, asked: list[Question], config: TuneConfig) -> list[str]:
     """The model's answers, in the order of the questions.
 
     Raises:
         InlayError: as the engine has it; the first one.
     """
     room = engine.info.max_context_tokens
+    most = config.max_new_tokens or _NEW_TOKENS
     params = [
-        _sampling(config, number, min(config.max_new_tokens, max(1, room - len(one.prompt))))
+        _sampling(config, number, min(most, max(1, room - len(one.prompt))))
         for number, one in enumerate(asked)
     ]
-    found = engine.generate([one.prompt for one in asked], params)
+    adapter = ADAPTER if config.adapter_name_or_path else ""
+    found = engine.generate([one.prompt for one in asked], params, adapter=adapter)
     for completion in found:
         if completion.error is not None:
             raise completion.error

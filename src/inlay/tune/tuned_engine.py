@@ -1,40 +1,34 @@
-"""A serving engine of a model with a run's adapters."""
+"""What the serving engine is to run for a run's answers: its model with its adapter."""
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
-
-from inlay.engine import Engine, EngineConfig
+from inlay.core.errors import ConfigError
+from inlay.engine.config import EngineConfig
+from inlay.models.source import resolve_model
 from inlay.tune.config import TuneConfig
-from inlay.tune.merged_model import export
+
+ADAPTER = "tuned"
+"""What the engine calls the adapter."""
 
 
-@contextmanager
-def tuned_engine(
-    config: TuneConfig, directory: Path, say: Callable[[str], None]
-) -> Iterator[Engine]:
-    """An engine for a while, in this process.
-
-    Args:
-        config: of the run; its adapters are added.
-        directory: of the model.
-        say: takes a line where something takes long.
+def tuned_engine(config: TuneConfig) -> EngineConfig:
+    """Settings of an engine that serves the model, and its adapter under the name `ADAPTER`.
 
     Raises:
-        ModelError, ResourceError: as the engine and `read_adapter`.
+        ConfigError: several adapters are named.
+        ModelError: there is no such model.
     """
-    with tempfile.TemporaryDirectory(prefix="inlay-merged-") as folder:
-        if config.adapter_name_or_path:
-            say("merging adapters for the engine")
-            merged = replace(config, model_name_or_path=str(directory), export_dir=f"{folder}/model")
-            directory = export(merged, say=say)
-        yield Engine(
-            EngineConfig(
-                model=str(directory),
-                device="cpu" if config.use_cpu else "auto",
-                weight_format=config.base_format,
-                threads=config.cpu_infer,
-            )
+    names = config.adapter_name_or_path
+    if len(names) > 1:
+        raise ConfigError(
+            f"adapter_name_or_path={','.join(names)}: one adapter answers at a time; inlay tune "
+            "export merges several into a model"
         )
+    source = resolve_model(
+        config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
+    )
+    return EngineConfig(
+        model=str(source.directory),
+        device="cpu" if config.use_cpu else "auto",
+        weight_format=config.base_format,
+        threads=config.cpu_infer,
+        adapters=tuple(f"{ADAPTER}={name}" for name in names),
+    )
