@@ -67,7 +67,7 @@ def resolve_model(
         ResourceError: disk or memory is too small for it.
         ModelError: the hub cannot be reached.
     """
-    if name is None:
+    if name is None or name == DEMO_NAME:
         return _demo()
     if name.startswith(_MODELSCOPE):
         return ModelSource(_from_modelscope(name, weight_format, offline, token, cache_dir), name)

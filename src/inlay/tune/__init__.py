@@ -11,14 +11,17 @@ from inlay.tune.data.load import TuneData
 
 if TYPE_CHECKING:
     from inlay.tune.merged_model import export
+    from inlay.tune.predictions import Predictions, predict
     from inlay.tune.run import prepare, train
     from inlay.tune.trainer import RunResult, StepFigures, Watcher
 
 _LAZY = {
+    "Predictions": "inlay.tune.predictions",
     "RunResult": "inlay.tune.trainer",
     "StepFigures": "inlay.tune.trainer",
     "Watcher": "inlay.tune.trainer",
     "export": "inlay.tune.merged_model",
+    "predict": "inlay.tune.predictions",
     "prepare": "inlay.tune.run",
     "train": "inlay.tune.run",
 }
@@ -27,6 +30,7 @@ __all__ = [
     "Batch",
     "Dataset",
     "Example",
+    "Predictions",
     "RunResult",
     "StepFigures",
     "TuneConfig",
@@ -34,6 +38,7 @@ __all__ = [
     "Watcher",
     "collate",
     "export",
+    "predict",
     "prepare",
     "train",
 ]

@@ -158,6 +158,28 @@ class TuneConfig:
         False, "results have effective_tokens_per_sec, which counts no padding"
     )
 
+    # Answers.
+    do_predict: bool = key(
+        False, "inlay tune train answers evaluation data at its end, as inlay tune predict does"
+    )
+    max_new_tokens: int | None = key(
+        None,
+        "tokens of an answer; none: 1024 where answers are scored, all there is room for in chat",
+        low=1,
+    )
+    do_sample: bool | None = key(
+        None, "draw tokens; none: where temperature, top_p or top_k is set, else take the likeliest"
+    )
+    temperature: float | None = key(None, "of drawn tokens; none: 0.95", low=0, high=100)
+    top_p: float | None = key(
+        None, "tokens are drawn of the likeliest with this probability; none: 0.7", above=0, high=1
+    )
+    top_k: int | None = key(None, "tokens are drawn of so many; 0: of all; none: 50", low=0)
+    repetition_penalty: float = key(
+        1.0, "logits of tokens that are there are divided by it", above=0, high=1000
+    )
+    skip_special_tokens: bool = key(True, "special tokens are no part of answers")
+
     # Export.
     export_dir: str | None = key(None, "where the merged model goes")
     export_size: int = key(5, "GB of a file at most", low=1)
@@ -214,6 +236,13 @@ class TuneConfig:
         """What the product of an adapter's two matrices is multiplied by."""
         alpha = self.lora_alpha if self.lora_alpha is not None else 2.0 * self.lora_rank
         return alpha / (math.sqrt(self.lora_rank) if self.use_rslora else self.lora_rank)
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens of answers are drawn, or the likeliest are taken."""
+        if self.do_sample is not None:
+            return self.do_sample
+        return any(one is not None for one in (self.temperature, self.top_p, self.top_k))
 
     @property
     def base_format(self) -> str:

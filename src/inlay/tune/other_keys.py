@@ -54,7 +54,9 @@ _NOT_WITHOUT = "belongs to a key that is not set, or is refused"
 _NOT_SFT = "belongs to another stage than sft"
 _NO_NETWORK = "data are local files"
 _EVAL_COMMAND = "belongs to another command, which is not here"
-_NO_ANSWERS = "not yet: no command of inlay tune generates answers, so none are scored"
+_ONE_ANSWER = "one answer is followed"
+_ALWAYS = "inlay tune predict generates in any case"
+_NEW_TOKENS = "max_new_tokens bounds answers"
 _OTHER_ENGINES = "belongs to another engine"
 
 IDLE_KEYS: dict[str, Key] = _keys(
@@ -134,20 +136,12 @@ IDLE_KEYS: dict[str, Key] = _keys(
     ("skip_memory_metrics", bool, True, "memory is part of the progress"),
     ("do_train", bool, False, "inlay tune train trains in any case"),
     # Generation.
-    ("do_predict", bool, False, _NO_ANSWERS),
-    ("predict_with_generate", bool, False, _NO_ANSWERS),
-    ("do_sample", bool | None, None, _NO_ANSWERS),
-    ("temperature", float, 0.95, _NO_ANSWERS),
-    ("top_p", float, 0.7, _NO_ANSWERS),
-    ("top_k", int, 50, _NO_ANSWERS),
-    ("repetition_penalty", float, 1.0, _NO_ANSWERS),
-    ("max_new_tokens", int, 1024, _NO_ANSWERS),
-    ("max_length", int, 1024, _NO_ANSWERS),
-    ("skip_special_tokens", bool, True, _NO_ANSWERS),
-    ("length_penalty", float, 1.0, _NO_ANSWERS),
-    ("eval_num_beams", int | None, None, _NO_ANSWERS),
-    ("generation_max_length", int | None, None, _NO_ANSWERS),
-    ("generation_num_beams", int | None, None, _NO_ANSWERS),
+    ("predict_with_generate", bool, False, _ALWAYS),
+    ("max_length", int, 1024, _NEW_TOKENS),
+    ("length_penalty", float, 1.0, _ONE_ANSWER),
+    ("eval_num_beams", int | None, None, _ONE_ANSWER),
+    ("generation_max_length", int | None, None, _NEW_TOKENS),
+    ("generation_num_beams", int | None, None, _ONE_ANSWER),
     # Export.
     ("export_device", Literal["cpu", "auto"], "cpu", "export goes from file to file"),
     ("export_quantization_dataset", str | None, None, _NOT_WITHOUT),
@@ -254,7 +248,7 @@ REFUSED_KEYS: dict[str, Key] = _keys(
     ("preserve_thinking", bool, False, "chains of thought of earlier turns follow the template"),
     ("tool_format", str | None, None, "tools are written by the tokenizer's own chat template: "
      "leave template out"),
-    ("num_beams", int, 1, "one answer is followed"),
+    ("num_beams", int, 1, _ONE_ANSWER),
     ("export_legacy_format", bool, False, "only safetensors are written"),
     ("export_quantization_bit", int | None, None, "inlay convert writes what was exported in other "
      "formats"),

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from inlay.tune.memory import MemoryNeed, memory_need, process_bytes, trainable_
 from inlay.tune.model import TrainModel
 from inlay.tune.plan import RowCounts
 from inlay.tune.plot import check_plots, plot_losses
+from inlay.tune.predictions import predict
+from inlay.tune.scores import check_scores
 from inlay.tune.steps import StepPlan
 from inlay.tune.targets import chosen_targets
 from inlay.tune.tensorboard import TensorBoard, check_tensorboard
@@ -128,6 +130,10 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
     if data is None:
         data = load_data(config, Text.load(directory))
+    if config.do_predict:
+        check_scores()
+        if data.evaluation is None:
+            raise ConfigError("do_predict has nothing to answer: set eval_dataset or val_size")
     expert_format = held_format(shape, halves(config.base_format)[0], product_dtype(config))
     device = _device(config)
     need = memory_need(
@@ -198,6 +204,10 @@ def train(
         report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
     result = trainer.run(report, stop)
     _write(prepared, lora, result, output)
+    if config.do_predict:
+        del trainer, model, weights, lora  # an engine needs the memory
+        before = config.adapter_name_or_path[:-1]
+        predict(replace(config, adapter_name_or_path=(*before, config.output_dir)), say=say)
     return result
 
 

@@ -91,6 +91,15 @@ def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
+def check_scores() -> None:
+    """Refuse where what computes scores is missing, before anything is generated.
+
+    Raises:
+        ConfigError: nltk or sacrebleu is not installed; says how to.
+    """
+    score(["a"], ["a"])
+
+
 def split_words(text: str) -> list[str]:
     """The words of a text in any script; signs are words."""
     return _WORDS.findall(text)

@@ -195,10 +195,20 @@ def test_weights_quantised_at_load() -> None:
     assert config.base_format == "int4:g32"
 
 
-def test_answers_are_asked_for_in_vain_and_not_in_silence(tmp_path: Path) -> None:
-    found = read(tmp_path, TUTORIAL, "do_predict=true", "temperature=0.5", "max_new_tokens=9")
-    for name in ("do_predict", "temperature", "max_new_tokens"):
-        assert found.idle[name].startswith("not yet: ")
+@pytest.mark.parametrize(
+    ("changes", "samples"),
+    [
+        ((), False),
+        (("temperature=0.5",), True),
+        (("top_k=3",), True),
+        (("do_sample=false", "top_p=0.5"), False),
+        (("do_sample=true",), True),
+    ],
+)
+def test_answers_are_the_likeliest_unless_tokens_are_to_be_drawn(
+    changes: tuple[str, ...], samples: bool, tmp_path: Path
+) -> None:
+    assert read(tmp_path, TUTORIAL, *changes).config.samples is samples
 
 
 def _attributes_read() -> set[str]:

@@ -44,10 +44,12 @@ class Backend(Protocol):
 
 
 class LocalBackend:
-    """An engine in a process of our own."""
+    """An engine in a process of our own; several of them may share one."""
 
-    def __init__(self, engine: "LocalEngine") -> None:
+    def __init__(self, engine: "LocalEngine", model: str | None = None) -> None:
+        """Answer as the model, or as one of the engine's adapters."""
         self._engine = engine
+        self._model = model
         self.title = engine.title
 
     async def answer(
@@ -57,7 +59,7 @@ class LocalBackend:
         from inlay.serve.events import ChatDelta, ChatEnd, ChatStart
         from inlay.serve.openai.protocol import ChatRequest
 
-        body = ChatRequest(messages=messages, **options)
+        body = ChatRequest(model=self._model, messages=messages, **options)
         async with aclosing(self._engine.service.chat(body)) as events:
             async for event in events:
                 if isinstance(event, ChatStart):

@@ -1,4 +1,4 @@
-"""The chat itself: read, answer, show figures, until the end.
+"""The chat itself: read, answer, show figures, until the end. Several may share a terminal.
 
 The event loop runs in a thread of its own, so that the main thread can wait for input and Python's
 Ctrl-C reaches it at any time: while an answer streams it stops that answer and nothing else.
@@ -7,7 +7,7 @@ Ctrl-C reaches it at any time: while an answer streams it stops that answer and 
 import asyncio
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -56,35 +56,40 @@ class LoopThread:
 
 
 class Session:
-    """One chat with one backend."""
+    """One chat with one backend.
 
-    def __init__(self, backend: Backend, terminal: Terminal, runner: LoopThread) -> None:
+    Attributes:
+        title: stands above each answer where several sessions share a terminal; empty: none does.
+        failed: an answer ended with an error.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        terminal: Terminal,
+        runner: LoopThread,
+        *,
+        conversation: Conversation | None = None,
+        title: str = "",
+    ) -> None:
         self._backend = backend
         self._terminal = terminal
         self._runner = runner
         self._answers = 0
         self._totals = AnswerTiming()
         self._prompt_s = self._output_s = 0.0
-        self.conversation = Conversation()
+        self.title = title
+        self.conversation = conversation or Conversation()
         self.failed = False
 
-    def run(self) -> None:
-        """Chat until the input ends or /exit."""
-        while True:
-            try:
-                message = self._terminal.read_message()
-            except KeyboardInterrupt:
-                if not self._terminal.interactive:
-                    raise
-                print("\n(Ctrl-D or /exit leaves)")
-                continue
-            if message is None:
-                return
-            if message and not self._take(message):
-                return
+    def take(self, message: str) -> bool:
+        """Act on one message; False to leave.
 
-    def _take(self, message: str) -> bool:
-        """Act on one message; False to leave."""
+        Raises:
+            EngineError: no further message can be answered.
+        """
+        if self.title:
+            self._terminal.write_lines([f"{self.title}:"])
         try:
             if is_command(message):
                 outcome = run_command(message, self.conversation)
@@ -150,3 +155,19 @@ class Session:
             f"output: {totals.output_tokens} tokens, {format_seconds(self._output_s)}",
             *self._runner.run(self._backend.stats()),
         ]
+
+
+def converse(terminal: Terminal, sessions: Sequence[Session]) -> None:
+    """Chat until the input ends or /exit; each session takes each message, in order."""
+    while True:
+        try:
+            message = terminal.read_message()
+        except KeyboardInterrupt:
+            if not terminal.interactive:
+                raise
+            print("\n(Ctrl-D or /exit leaves)")
+            continue
+        if message is None:
+            return
+        if message and not all([session.take(message) for session in sessions]):
+            return

@@ -1,6 +1,8 @@
 """`inlay chat`: a conversation in the terminal."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Coroutine, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +11,7 @@ from inlay.serve.commands.options import Context, Device, Model, Set, Threads, W
 if TYPE_CHECKING:
     from inlay.engine.config import EngineConfig
     from inlay.serve.chat.backends import Backend
+    from inlay.serve.chat.conversation import Conversation
 
 
 def chat(
@@ -29,39 +32,57 @@ def chat(
 
     Without a terminal, every line of standard input is a message.
     """
-    from inlay.serve.chat.session import LoopThread, Session
+    from inlay.serve.chat.conversation import Conversation
+
+    conversation = Conversation(system=system)
+    if url is not None:
+        hold_chat(_connect(url, api_key, model), conversation)
+        return
+    from inlay.serve.commands.local import local_engine_config
+
+    config = local_engine_config(
+        model=model,
+        device=device,
+        weight_format=weight_format,
+        context=context,
+        threads=threads,
+        assignments=assignments,
+    )
+    hold_chat(start_backends(config), conversation)
+
+
+def hold_chat(
+    start: "Coroutine[Any, Any, Mapping[str, Backend]]", conversation: "Conversation"
+) -> None:
+    """Chat in the terminal with backends, each of which answers every message; then end them.
+
+    Args:
+        start: gives the backends by what stands above their answers.
+        conversation: what each begins with.
+    """
+    from inlay.serve.chat.session import LoopThread, Session, converse
     from inlay.serve.chat.terminal import Terminal
 
     terminal = Terminal()
     runner = LoopThread()
-    if url is not None:
-        backend = runner.run(_connect(url, api_key, model))
-    else:
-        from inlay.serve.commands.local import local_engine_config
-
-        config = local_engine_config(
-            model=model,
-            device=device,
-            weight_format=weight_format,
-            context=context,
-            threads=threads,
-            assignments=assignments,
-        )
-        backend = runner.run(_start(config))
+    backends = runner.run(start)
+    sessions = [
+        Session(backend, terminal, runner, conversation=deepcopy(conversation), title=title)
+        for title, backend in backends.items()
+    ]
     try:
         if terminal.interactive:
             _say("/help lists the commands")
-        session = Session(backend, terminal, runner)
-        session.conversation.system = system
-        session.run()
+        converse(terminal, sessions)
     finally:
-        runner.run(backend.close())
+        for backend in backends.values():
+            runner.run(backend.close())
         runner.stop()
-    if session.failed and not terminal.interactive:
+    if any(session.failed for session in sessions) and not terminal.interactive:
         raise typer.Exit(1)
 
 
-async def _connect(url: str, api_key: str | None, model: str | None) -> "Backend":
+async def _connect(url: str, api_key: str | None, model: str | None) -> "Mapping[str, Backend]":
     from inlay.serve.chat.backends import ServerBackend
     from inlay.serve.openai_client import OpenAIClient
 
@@ -72,10 +93,19 @@ async def _connect(url: str, api_key: str | None, model: str | None) -> "Backend
         await client.close()
         raise
     _say(backend.title)
-    return backend
+    return {"": backend}
 
 
-async def _start(config: "EngineConfig") -> "Backend":
+async def start_backends(
+    config: "EngineConfig", models: "Mapping[str, str | None] | None" = None
+) -> "Mapping[str, Backend]":
+    """An engine of our own, and what it answers as.
+
+    Args:
+        config: of the engine.
+        models: what stands above the answers of each, and its name, None: the model itself; by
+            default the model alone.
+    """
     from inlay.serve.chat.backends import LocalBackend
     from inlay.serve.local_engine import start_local_engine
 
@@ -86,7 +116,8 @@ async def _start(config: "EngineConfig") -> "Backend":
             "This is Inlay's tiny demonstration model: it defines English words. "
             "For a real model: inlay chat DIRECTORY or inlay chat org/name"
         )
-    return LocalBackend(engine)
+    named = {"": None} if models is None else models
+    return {title: LocalBackend(engine, model) for title, model in named.items()}
 
 
 def _say(text: str) -> None:

@@ -30,12 +30,15 @@ Changes = Annotated[
 
 def tune_commands() -> typer.Typer:
     """The group, each command under its name."""
+    from inlay.serve.commands.tune_answers import chat, predict
     from inlay.serve.commands.tune_plan import plan
     from inlay.serve.commands.tune_train import export, train
 
     app = typer.Typer(no_args_is_help=True, help="Fine-tune a model.")
     app.callback()(lambda: None)
     app.command("train")(train)
+    app.command("chat")(chat)
+    app.command("predict")(predict)
     app.command("plan")(plan)
     app.command("export")(export)
     app.command("preview")(preview)

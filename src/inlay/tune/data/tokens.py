@@ -84,10 +84,18 @@ def tokenize(
     return Tokenized(dataset, before, int((before > np.array(kept, np.int32)).sum()))
 
 
-def prompts(
+@dataclass(frozen=True)
+class Question:
+    """What a model is asked, and the answer hoped for, both as token ids."""
+
+    prompt: list[int]
+    answer: list[int]
+
+
+def questions(
     conversations: Sequence[Conversation], writer: Writer, text: Text, cutoff_len: int
-) -> list[list[int]]:
-    """Token ids of all that comes before each conversation's last response.
+) -> list[Question]:
+    """All that comes before each conversation's last response, and that response.
 
     A prompt that is longer than `cutoff_len` loses its beginning, so that the question stays.
 
@@ -98,7 +106,7 @@ def prompts(
     for turns in _encode([writer.write(one) for one in conversations], text):
         earlier = chain.from_iterable((turn.prompt, turn.response) for turn in turns[:-1])
         ids = [*chain.from_iterable(earlier), *turns[-1].prompt]
-        found.append(ids[-cutoff_len:])
+        found.append(Question(ids[-cutoff_len:], turns[-1].response))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from inlay.core.errors import ConfigError, EngineDiedError, RequestError
 from inlay.serve.chat.backends import Piece, ServerBackend
 from inlay.serve.chat.conversation import ChatOptions, Conversation
-from inlay.serve.chat.session import LoopThread, Session
+from inlay.serve.chat.session import LoopThread, Session, converse
 from inlay.serve.chat.slash import Then, is_command, run_command
 from inlay.serve.chat.terminal import Terminal, printable
 from inlay.serve.chat.timing import AnswerTiming
@@ -59,8 +59,9 @@ def runner() -> Any:
 
 def chat(text: str, runner: LoopThread) -> tuple[str, Echo, Session]:
     backend, out = Echo(), io.StringIO()
-    session = Session(backend, Terminal(io.StringIO(text), out), runner)
-    session.run()
+    terminal = Terminal(io.StringIO(text), out)
+    session = Session(backend, terminal, runner)
+    converse(terminal, [session])
     return out.getvalue(), backend, session
 
 
@@ -87,6 +88,21 @@ def test_the_conversation_goes_on(runner: LoopThread) -> None:
     messages, options = backend.asked[-1]
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert options == {"temperature": 0.0, "max_tokens": 5}
+
+
+def test_several_answer_each_message(runner: LoopThread) -> None:
+    out = io.StringIO()
+    terminal = Terminal(io.StringIO("one\n/system Be brief.\ntwo\n/exit\nthree\n"), out)
+    sessions = [Session(Echo(), terminal, runner, title=title) for title in ("before", "after")]
+    converse(terminal, sessions)
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if line in ("before:", "after:")] == ["before:", "after:"] * 4
+    assert lines[:2] == ["before:", "hm <one>"]
+    for session in sessions:
+        assert [message["content"] for message in session.conversation.messages][::2] == [
+            "one", "two",
+        ]  # fmt: skip
+        assert session.conversation.system == "Be brief."
 
 
 def test_regen_asks_the_same_again(runner: LoopThread) -> None:

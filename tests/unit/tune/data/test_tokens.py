@@ -12,7 +12,7 @@ from inlay.tune.data.conversations import Conversation
 from inlay.tune.data.example import NO_LOSS, Example
 from inlay.tune.data.files import Records
 from inlay.tune.data.templates import TEMPLATES, template_named
-from inlay.tune.data.tokens import TokenRules, cut_lengths, prompts, tokenize
+from inlay.tune.data.tokens import TokenRules, cut_lengths, questions, tokenize
 from inlay.tune.data.writing import TemplateWriter, Writer
 
 SPECIAL = [
@@ -284,9 +284,11 @@ def test_batches_make_no_difference(text: Text) -> None:
             assert a.labels_N.tolist() == b.labels_N.tolist()
 
 
-def test_prompts_are_all_before_the_last_response(text: Text) -> None:
+def test_a_question_is_all_before_the_last_response(text: Text) -> None:
     conversation = talk("q", "a", "r", "b", system="S")
-    (found,) = prompts([conversation], ChatTemplateWriter(text), text, cutoff_len=1000)
-    assert found == text.encode_chat(conversation.messages[:-1])
-    (short,) = prompts([conversation], ChatTemplateWriter(text), text, cutoff_len=5)
-    assert short == found[-5:]
+    (found,) = questions([conversation], ChatTemplateWriter(text), text, cutoff_len=1000)
+    assert found.prompt == text.encode_chat(conversation.messages[:-1])
+    assert text.decode(found.answer).strip() == "b"
+    (short,) = questions([conversation], ChatTemplateWriter(text), text, cutoff_len=5)
+    assert short.prompt == found.prompt[-5:]
+    assert short.answer == found.answer
