@@ -1,4 +1,4 @@
-"""What callers of `mooncake.store` and `mooncake.engine` see: one JSON object, a line for each case.
+"""What callers of `mooncake.store` and `mooncake.engine` see: JSON, a line for each case.
 
 The same file runs with the real package and with Inlay in its place; it knows neither. Arguments:
 the master's address and a metadata server ("P2PHANDSHAKE").

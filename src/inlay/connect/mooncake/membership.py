@@ -34,8 +34,12 @@ class Membership:
     memory_bytes: int
     disk: Disk | None
 
-    def join(self, timeout_s: float) -> tuple[Store, str]:
+    def join(self, join_s: float, call_s: float) -> tuple[Store, str]:
         """The store, and its name as a segment, `hostname:port`.
+
+        Args:
+            join_s: how long to wait for a master that answers.
+            call_s: the time limit of the store's calls.
 
         Raises what `Store.connect` raises.
         """
@@ -52,10 +56,11 @@ class Membership:
                     self.master,
                     contribute=contribution,
                     listen=f"{host}:{port}",
-                    timeout_s=timeout_s,
+                    timeout_s=join_s,
                 )
             except AddressInUseError:
                 continue
+            store.timeout_s = call_s
             return store, name
         raise StoreUnavailable(
             f"of {PORT_TRIES} ports that were tried for {self.hostname}, all are taken: give "
@@ -141,7 +146,7 @@ def listening_host(hostname: str) -> str:
     host = hostname.strip("[]")
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"local_hostname {hostname!r} cannot be resolved: {error}") from None
     addresses = sorted({(family, str(place[0])) for family, _, _, _, place in found})  # IPv4 first
     for family, address in addresses:

@@ -21,7 +21,8 @@ from inlay.store import Store
 from inlay.store.administration import Administration
 from inlay.transfer.runtime_dir import shared_token
 
-TIMEOUT_S = 30.0
+JOIN_S = 5.0  # for the master to answer
+CALL_S = 30.0
 ASK_S = 5.0
 NOT_SET_UP, MASTER_UNREACHABLE = 1, 2
 
@@ -203,7 +204,7 @@ class Opening:
     def _join(self, member: Membership) -> None:
         if self._store is not None:
             return
-        store, name = member.join(TIMEOUT_S)
+        store, name = member.join(JOIN_S, CALL_S)
         with self._lock:
             mine = self._store is None
             if mine:
