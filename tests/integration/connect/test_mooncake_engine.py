@@ -94,7 +94,9 @@ def test_pages_are_written_by_several_threads(engine: TransferEngine, target: Ta
     assert codes == [0] * 4
     back = np.zeros(32 * PAGE, np.uint8)
     assert engine.register_memory(back.ctypes.data, back.nbytes) == 0
-    assert engine.transfer_sync_read(target.name, back.ctypes.data, target.address, back.nbytes) == 0
+    assert (
+        engine.transfer_sync_read(target.name, back.ctypes.data, target.address, back.nbytes) == 0
+    )
     assert (back == pages[: 32 * PAGE]).all()
 
 
@@ -140,7 +142,8 @@ def test_registrations_that_cannot_be(engine: TransferEngine) -> None:
     assert engine.register_memory(address, 8192) == 0
     assert engine.register_memory(address, 8192) == -7
     assert engine.register_memory(address + 4096, 16) == -7
-    other = np.zeros(64, np.uint8).ctypes.data
+    room = np.zeros(64, np.uint8)
+    other = room.ctypes.data
     assert engine.batch_register_memory([other, address], [64, 64]) == -7
     assert engine.unregister_memory(other) == -3  # all of a batch, or none
     assert engine.batch_register_memory([address], [1, 2]) == -1

@@ -23,7 +23,7 @@ from inlay.transfer.runtime_dir import shared_token
 
 JOIN_S = 5.0  # for the master to answer
 CALL_S = 30.0
-ASK_S = 5.0
+ASK_S = 2.0
 NOT_SET_UP, MASTER_UNREACHABLE = 1, 2
 
 
@@ -110,7 +110,7 @@ class Opening:
         return int(Code.OK)
 
     def health_check(self) -> int:
-        """0: the master answers; 1: not set up; 2: it does not answer within 5 s."""
+        """0: the master answers; 1: not set up; 2: it does not answer within 2 s."""
         if self._store is None:
             return NOT_SET_UP
         try:

@@ -5,6 +5,7 @@ offset of the elements u64, their bytes u64, 8 global sizes i64 and 8 local ones
 no such dimension, and zeros. The same as Mooncake 0.3.13 writes for a tensor that is whole.
 """
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,13 @@ MAX_DIMENSIONS = 8
 _MAGIC = b"NOOM"
 _VERSION = 1
 _FIELDS = struct.Struct("<4sHHiiQQQ8q8q")
-# By torch's names, in the order of their numbers.
-_DTYPES = (
-    "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-    "bool", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
-)  # fmt: skip
+# By torch's names, in the order of their numbers; bytes of an element.
+_ITEM_BYTES = {
+    "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4,
+    "uint32": 4, "int64": 8, "uint64": 8, "bool": 1, "float16": 2, "bfloat16": 2,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+_DTYPES = tuple(_ITEM_BYTES)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def read_header(value: Any) -> Header:
         or not 0 <= dtype < len(_DTYPES)
         or not 0 <= dimensions <= MAX_DIMENSIONS
         or any(extent < 0 for extent in shape)
+        or math.prod(shape) * _ITEM_BYTES[_DTYPES[dtype]] != size
     ):
         raise ArgumentError("the value's header is that of no tensor")
     header = Header(_DTYPES[dtype], shape, size)
