@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,16 +17,19 @@ START_S = 30.0
 
 
 class StoreProcess:
-    """`inlay store ...`, and what it printed.
+    """`inlay store ...`, or another module, and what it printed.
 
     Args:
         folder: its cache directory is in there.
+        module: with the first of its arguments.
     """
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(
+        self, folder: Path, *args: str, module: Sequence[str] = ("inlay", "store")
+    ) -> None:
         self.args = args
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "inlay", "store", *args],
+            [sys.executable, "-m", *module, *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -126,3 +130,15 @@ def close_all(processes: Sequence[StoreProcess]) -> None:
     """End them, the last first."""
     for process in reversed(processes):
         process.close()
+
+
+def listens(port: int, process: "subprocess.Popen[bytes]", timeout_s: float = START_S) -> None:
+    """Return when somebody listens at this port of loopback."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.2).close()
+            return
+        except OSError:
+            assert time.monotonic() < end and process.poll() is None, f"nobody listens at {port}"
+            time.sleep(0.02)

@@ -1,9 +1,11 @@
 """Where masters are: as a user writes it, and as it is asked of etcd."""
 
 import re
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inlay.core.errors import ConfigError
+from inlay.core.errors import ConfigError, StoreUnavailable
 from inlay.core.etcd import DEFAULT_PORT as ETCD_PORT
 from inlay.core.etcd import Etcd
 
@@ -68,6 +70,24 @@ def parse_masters(text: str) -> "Cluster | tuple[tuple[str, int], ...]":
 def join_address(host: str, port: int) -> str:
     """`host:port`, or `[v6]:port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def numeric_addresses(masters: Sequence[tuple[str, int]]) -> list[str]:
+    """The addresses of hosts, with their ports, in the order in which they are to be tried.
+
+    Raises:
+        StoreUnavailable: the name of one is not known.
+
+    Cost: asks the system's resolver, which may ask a name server.
+    """
+    addresses: dict[str, None] = {}
+    for host, port in masters:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # the latter of a label that is too long
+            raise StoreUnavailable(f"{host!r} names no host ({error})") from None
+        addresses |= dict.fromkeys(join_address(str(place[0]), port) for *_, place in found)
+    return list(addresses)
 
 
 def _host_and_port(part: str, default: int, whole: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from inlay.core.errors import (
     StoreVersionError,
 )
 from inlay.store import _backend
-from inlay.store.address import Cluster, join_address, parse_masters
+from inlay.store.address import Cluster, numeric_addresses, parse_masters
 from inlay.store.election import ASK_S, POLL_S, look_up_master
 
 IDLE_S = 1.0
@@ -46,9 +46,8 @@ class Link:
         closing = threading.Event()
         self._end = weakref.finalize(self, closing.set)
         if not isinstance(found, Cluster):
-            self.native = _backend.remote_link(
-                [join_address(*one) for one in found], token, timeout_s
-            )
+            # Names are looked up once: the loop that connects must not wait for name servers.
+            self.native = _backend.remote_link(numeric_addresses(found), token, timeout_s)
             return
         address, self.native = _connect(found, token, timeout_s)
         # It keeps nothing of this object, which may be forgotten without being closed.
@@ -78,7 +77,7 @@ def _connect(cluster: Cluster, token: bytes, timeout_s: float) -> tuple[str, _ba
             address = None
         if address is not None:
             try:
-                return address, _backend.remote_link([address], token, min(ASK_S, left))
+                return address, _backend.remote_link(_numeric(address), token, min(ASK_S, left))
             except (StoreRefused, StoreVersionError):
                 raise
             except (StoreTimeout, StoreUnavailable) as error:
@@ -96,6 +95,7 @@ def _follow(cluster: Cluster, address: str, link: _backend.Link, closing: thread
         looked = time.monotonic()
         try:
             found = look_up_master(cluster, etcd)
+            numeric = [] if found is None else _numeric(found)
             failing = False
         except (EndpointError, StoreUnavailable) as error:
             if not failing:
@@ -104,5 +104,11 @@ def _follow(cluster: Cluster, address: str, link: _backend.Link, closing: thread
             continue
         if found is not None and found != address:
             logger.info("another master", extra={"at": found, "before": address})
-            _backend.set_addresses(link, [found])
+            _backend.set_addresses(link, numeric)
             address = found
+
+
+def _numeric(address: str) -> list[str]:
+    """What etcd says, as the compiled link takes it."""
+    host, _, port = address.rpartition(":")
+    return numeric_addresses([(host.strip("[]"), int(port))])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from inlay.core.errors import ConfigError
-from inlay.store.address import Cluster, parse_cluster, parse_masters
+from inlay.core.errors import ConfigError, StoreUnavailable
+from inlay.store.address import Cluster, numeric_addresses, parse_cluster, parse_masters
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,11 @@ def test_a_cluster_is_read_and_written_alike() -> None:
 def test_what_is_no_address_is_said(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_masters(text)
+
+
+def test_names_of_hosts_become_addresses() -> None:
+    found = numeric_addresses([("localhost", 7), ("127.0.0.1", 7), ("::1", 8)])
+    assert "127.0.0.1:7" in found and found[-1] == "[::1]:8"
+    assert len(found) == len(set(found))
+    with pytest.raises(StoreUnavailable, match="'no.such.host.invalid' names no host"):
+        numeric_addresses([("no.such.host.invalid", 7)])

@@ -1,0 +1,211 @@
+"""Calls that put objects."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from inlay.connect.mooncake.codes import Code, check_equal, coded, coded_each, told
+from inlay.connect.mooncake.opening import Opening
+from inlay.connect.mooncake.replicas import DEFAULT, ReplicateConfig
+from inlay.core.errors import ArgumentError, InlayError, StoreFull
+from inlay.store import PutOptions, Store
+
+Parts = Sequence[Any]  # buffers, or pairs (address, bytes)
+
+
+class Writing(Opening):
+    """`put*` keep what is there, and say 0; `upsert*` replace it.
+
+    Values must not be empty (-600). Calls of many keys return a code for each, in their order.
+    """
+
+    @coded
+    def put(self, key: str, value: Any, config: ReplicateConfig = DEFAULT) -> int:
+        """Store the bytes of a buffer. Raises TypeError where it is none."""
+        return self._put_one(key, [memoryview(value)], config, False)
+
+    @coded
+    def upsert(self, key: str, value: Any, config: ReplicateConfig = DEFAULT) -> int:
+        """As `put`, and replace."""
+        return self._put_one(key, [memoryview(value)], config, True)
+
+    @coded
+    def put_parts(self, key: str, *parts: Any, config: ReplicateConfig = DEFAULT) -> int:
+        """Store buffers one behind the other; nothing for no buffers."""
+        if not parts:
+            return int(Code.OK)
+        return self._put_one(key, [memoryview(part) for part in parts], config, False)
+
+    @coded
+    def upsert_parts(self, key: str, *parts: Any, config: ReplicateConfig = DEFAULT) -> int:
+        """As `put_parts`, and replace."""
+        if not parts:
+            return int(Code.OK)
+        return self._put_one(key, [memoryview(part) for part in parts], config, True)
+
+    @coded
+    def put_batch(
+        self, keys: Sequence[str], values: Sequence[Any], config: ReplicateConfig = DEFAULT
+    ) -> int:
+        """Store many; the first code that is not 0, or 0."""
+        parts = [[memoryview(value)] for value in values]
+        return _first(self._put_each(keys, parts, config, False))
+
+    @coded
+    def upsert_batch(
+        self, keys: Sequence[str], values: Sequence[Any], config: ReplicateConfig = DEFAULT
+    ) -> int:
+        """As `put_batch`, and replace."""
+        parts = [[memoryview(value)] for value in values]
+        return _first(self._put_each(keys, parts, config, True))
+
+    @coded
+    def put_from(
+        self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig = DEFAULT
+    ) -> int:
+        """Store `size` bytes at an address, without a copy on the way."""
+        return self._put_one(key, [(buffer_ptr, size)], config, False)
+
+    @coded
+    def upsert_from(
+        self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig = DEFAULT
+    ) -> int:
+        """As `put_from`, and replace."""
+        return self._put_one(key, [(buffer_ptr, size)], config, True)
+
+    @coded
+    def put_from_with_metadata(
+        self,
+        key: str,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: ReplicateConfig = DEFAULT,
+    ) -> int:
+        """Store one value: the metadata's bytes, and the buffer's behind them."""
+        parts = [(metadata_buffer_ptr, metadata_size), (buffer_ptr, size)]
+        return self._put_one(key, parts, config, False)
+
+    @coded_each
+    def batch_put_from(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig = DEFAULT,
+    ) -> list[int]:
+        """`put_from` of many, with one question to the master."""
+        check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
+        parts = [[part] for part in zip(buffer_ptrs, sizes, strict=True)]
+        return self._put_each(keys, parts, config, False)
+
+    @coded_each
+    def batch_upsert_from(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig = DEFAULT,
+    ) -> list[int]:
+        """As `batch_put_from`, and replace."""
+        check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
+        parts = [[part] for part in zip(buffer_ptrs, sizes, strict=True)]
+        return self._put_each(keys, parts, config, True)
+
+    @coded_each
+    def batch_put_from_multi_buffers(
+        self,
+        keys: Sequence[str],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        config: ReplicateConfig = DEFAULT,
+    ) -> list[int]:
+        """Of each key, buffers one behind the other make up the value."""
+        check_equal(keys=len(keys), all_buffer_ptrs=len(all_buffer_ptrs), all_sizes=len(all_sizes))
+        return self._put_each(keys, pieces(all_buffer_ptrs, all_sizes), config, False)
+
+    def _put_one(self, key: str, parts: Parts, config: ReplicateConfig, replaces: bool) -> int:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a str, got {type(key).__name__}")
+        store = self.opened
+        _check_value(parts)
+        options = config.options(_group(config, 0, 1))
+        store.put_parts(key, parts, options.replacing if replaces else options)
+        return int(Code.OK)
+
+    def _put_each(
+        self, keys: Sequence[str], values: Sequence[Parts], config: ReplicateConfig, replaces: bool
+    ) -> list[int]:
+        """By group, as a call of the store has one; nearly always there is none."""
+        store = self.opened
+        check_equal(keys=len(keys), values=len(values))
+        codes = [int(Code.OK)] * len(keys)
+        by_group: dict[str | None, list[int]] = {}
+        for number, parts in enumerate(values):
+            try:
+                _check_value(parts)
+            except ArgumentError as error:
+                codes[number] = told(error, "a put")
+            else:
+                by_group.setdefault(_group(config, number, len(keys)), []).append(number)
+        for group, numbers in by_group.items():
+            options = config.options(group)
+            if replaces:
+                options = options.replacing
+            some = [keys[number] for number in numbers], [values[number] for number in numbers]
+            for number, code in zip(numbers, _put_many(store, *some, options), strict=True):
+                codes[number] = code
+        return codes
+
+
+def pieces(
+    all_buffer_ptrs: Sequence[Sequence[int]], all_sizes: Sequence[Sequence[int]]
+) -> list[list[tuple[int, int]]]:
+    """(address, bytes) of each buffer of each key. Raises `ArgumentError` where lengths differ."""
+    found = []
+    for pointers, sizes in zip(all_buffer_ptrs, all_sizes, strict=True):
+        check_equal(buffer_ptrs=len(pointers), sizes=len(sizes))
+        found.append(list(zip(pointers, sizes, strict=True)))
+    return found
+
+
+def _put_many(
+    store: Store, keys: Sequence[str], values: Sequence[Parts], options: PutOptions
+) -> list[int]:
+    try:
+        store.put_parts_many(keys, values, options)
+    except (StoreFull, ArgumentError) as error:
+        if len(keys) == 1:
+            return [told(error, "a put")]
+        # Others may have found room, or be right: the store tells of the call as a whole.
+        pairs = zip(keys, values, strict=True)
+        return [_put_many(store, [key], [parts], options)[0] for key, parts in pairs]
+    except InlayError as error:
+        return [told(error, "a put")] * len(keys)
+    return [int(Code.OK)] * len(keys)
+
+
+def _check_value(parts: Parts) -> None:
+    """Raise `ArgumentError` for a value that is empty, or for memory that cannot be."""
+    size = 0
+    for part in parts:
+        if isinstance(part, tuple):
+            address, length = part
+            if address <= 0 or length < 0:
+                raise ArgumentError(f"no memory: {length} bytes at {address:#x}")
+            size += length
+        else:
+            size += part.nbytes
+    if not size:
+        raise ArgumentError("a value must not be empty")
+
+
+def _group(config: ReplicateConfig, number: int, keys: int) -> str | None:
+    if config.group_ids is None:
+        return None
+    check_equal(keys=keys, group_ids=len(config.group_ids))
+    return config.group_ids[number] or None
+
+
+def _first(codes: list[int]) -> int:
+    return next((code for code in codes if code), int(Code.OK))

@@ -1,0 +1,305 @@
+"""What the surface script cannot show: processes, tensors, closed stores, wrong arguments."""
+
+import asyncio
+import ctypes
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from inlay.connect.mooncake import MooncakeDistributedStore, ReplicateConfig, opening
+from inlay.connect.mooncake.async_store import MooncakeDistributedStoreAsync
+from inlay.connect.mooncake.tensors import HEADER_BYTES
+from inlay.store import Store
+from tests.integration.connect.conftest import PROGRAM, Setup
+from tests.support.directories import free_port
+
+OTHER = """
+import sys
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+store = MooncakeDistributedStore()
+assert store.setup("localhost", "P2PHANDSHAKE", 32 << 20, 0, "tcp", "", sys.argv[1]) == 0
+config = ReplicateConfig()
+config.preferred_segment = sys.argv[2]
+assert store.put("by another", b"process" * 1000, config) == 0
+assert store.get("by one") == b"one"
+assert store.put("at home", b"x") == 0
+print(store.close())
+"""
+PAGE = 4096
+
+
+def test_processes_share_objects(master: str, setup: Setup) -> None:
+    store = setup()
+    store.put("by one", b"one")
+    command = [sys.executable, "-c", f"from {PROGRAM} import activate; activate()\n" + OTHER]
+    command += [master, store.get_hostname()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "0\n", done.stderr
+    assert store.get("by another") == b"process" * 1000
+    [replica] = store.get_replica_desc("by another")
+    where = replica.get_memory_descriptor().buffer_descriptor
+    assert (where.transport_endpoint, where.size) == (store.get_hostname(), 7000)
+    with pytest.raises(RuntimeError, match="in memory"):
+        replica.get_disk_descriptor()
+
+
+def test_two_stores_keep_two_replicas(setup: Setup) -> None:
+    one, two = setup(), setup()
+    config = ReplicateConfig()
+    config.replica_num = 2
+    assert one.put("twice", b"x", config) == 0
+    endpoints = {
+        replica.get_memory_descriptor().buffer_descriptor.transport_endpoint
+        for replica in two.get_replica_desc("twice")
+    }
+    # A replica goes to another failure domain, which is the host: on one host there may be one.
+    assert endpoints <= {one.get_hostname(), two.get_hostname()} and endpoints
+
+
+def test_our_own_client_reads_the_same_objects(master: str, setup: Setup) -> None:
+    store = setup()
+    store.put("shared", b"value")
+    with Store.connect(master) as ours:
+        assert ours.get("shared") == b"value"
+        ours.put("back", b"value")
+    assert store.get("back") == b"value"
+
+
+def test_pages_move_without_copies_on_the_way(setup: Setup) -> None:
+    """As an engine's page-first pool does: K and V of a page under one key, batches of 128."""
+    store = setup()
+    pool = np.random.default_rng(0).integers(0, 255, 256 * PAGE, np.uint8)
+    target = np.zeros_like(pool)
+    keys = [f"page-{number}" for number in range(128)]
+    here = [[pool.ctypes.data + (2 * n + half) * PAGE for half in (0, 1)] for n in range(128)]
+    there = [[target.ctypes.data + (2 * n + half) * PAGE for half in (1, 0)] for n in range(128)]
+    sizes = [[PAGE, PAGE]] * 128
+    assert store.batch_put_from_multi_buffers(keys, here, sizes) == [0] * 128
+    assert store.batch_is_exist(keys) == [1] * 128
+    assert store.batch_get_into_multi_buffers(keys, there, sizes) == [2 * PAGE] * 128
+    assert (target.reshape(-1, 2, PAGE)[:, ::-1] == pool.reshape(-1, 2, PAGE)).all()
+
+
+def test_buffers_that_do_not_have_the_size_of_the_value(setup: Setup) -> None:
+    store = setup()
+    store.put("value", bytes(1000))
+    room = np.zeros(4096, np.uint8)
+    memory = room.ctypes.data
+    into = store.batch_get_into_multi_buffers
+    assert into(["value", "value"], [[memory, memory + 500]] * 2, [[500, 500], [500, 100]]) == [
+        1000,
+        -600,
+    ]
+    assert store.get_into("value", memory, 999) == -600
+    assert store.get_into("value", 0, 1000) == -600
+    assert store.get_into("nothing", memory, 1000) == -704
+    assert store.put_from("null", 0, 1000) == -600
+    assert store.batch_put_from(["null", "good"], [0, memory], [10, 10]) == [-600, 0]
+    assert into(["value"], [[memory], [memory]], [[1000]]) == [-600]
+
+
+def test_a_session_that_was_not_started(setup: Setup) -> None:
+    store = setup()
+    room = np.zeros(4096, np.uint8)
+    memory = room.ctypes.data
+    assert store.batch_put_from_multi_buffer_ranges(["a"], [[memory]], [[8]], [[0]]) == [-600]
+    assert store.batch_put_session_end(["a"]) == [-600]
+    assert store.batch_get_into_multi_buffer_ranges(["a"], [[memory]], [[8]], [[0]]) == [-600]
+    assert store.batch_put_session_start(["a"], [16]) == [0]
+    beyond = store.batch_put_from_multi_buffer_ranges(["a"], [[memory]], [[8]], [[9]])
+    assert beyond == [-600]
+    assert store.batch_put_session_start(["b"], [0]) == [-600]
+
+
+def test_a_handle_keeps_its_value(setup: Setup) -> None:
+    store = setup()
+    store.put("held", b"first" * 1000)
+    handle = store.get_buffer("held")
+    assert handle is not None
+    store.upsert("held", b"other" * 1000)
+    store.remove("held", True)
+    assert bytes(handle) == b"first" * 1000 and handle.size() == 5000
+    assert ctypes.string_at(handle.ptr(), 5) == b"first"
+    assert not handle.flags.writeable
+    assert torch.frombuffer(bytearray(handle), dtype=torch.uint8).numel() == 5000
+
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64",
+          "bool", "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_come_back(setup: Setup, dtype: str) -> None:
+    store = setup()
+    tensor = torch.arange(24).reshape(2, 3, 4).to(getattr(torch, dtype))
+    assert store.put_tensor("tensor", tensor) == 0
+    assert store.get_size("tensor") == HEADER_BYTES + tensor.numel() * tensor.element_size()
+    found = store.get_tensor("tensor")
+    assert found is not None and found.dtype == tensor.dtype
+    assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8))
+
+
+def test_tensors_of_all_shapes(setup: Setup) -> None:
+    store = setup()
+    for number, tensor in enumerate(
+        [torch.arange(12.0).reshape(3, 4).t(), torch.tensor(3.0), torch.empty(0), torch.ones(1, 0)]
+    ):
+        assert store.put_tensor(f"t{number}", tensor) == 0
+        found = store.get_tensor(f"t{number}")
+        assert found is not None
+        assert torch.equal(found, tensor if tensor.dim() else tensor.reshape(1))
+    assert store.upsert_tensor("t1", torch.tensor([5])) == 0
+    assert store.batch_get_tensor(["t1", "nothing"]) == [torch.tensor([5]), None]
+
+
+def test_what_is_no_tensor(setup: Setup) -> None:
+    store = setup()
+    assert store.put_tensor("x", 3) == -600
+    assert store.put_tensor("x", torch.zeros(2, dtype=torch.complex64)) == -600
+    assert store.put_tensor("x", torch.zeros([1] * 9)) == -600
+    assert store.batch_put_tensor(["x", "y"], [torch.zeros(1), "text"]) == [-600, -600]
+    store.put("plain", b"abc" * 200)
+    assert store.get_tensor("plain") is None
+    assert store.get_tensor("nothing") is None
+
+
+def test_tensors_in_place(setup: Setup) -> None:
+    store = setup()
+    tensor = torch.arange(12, dtype=torch.int64).reshape(3, 4)
+    store.put_tensor("tensor", tensor)
+    buffer = np.zeros(1024, np.uint8)
+    address = buffer.ctypes.data
+    found = store.get_tensor_into("tensor", address, 1024)
+    assert found is not None and torch.equal(found, tensor)
+    assert store.get_tensor_into("tensor", address, 8) is None
+    size = store.get_size("tensor")
+    assert store.put_tensor_from("copy", address, size) == 0
+    again = store.get_tensor("copy")
+    assert again is not None and torch.equal(again, tensor)
+    assert store.put_tensor_from("copy 2", address, 1024) == -600
+    assert store.batch_put_tensor_from(["copy 3"], [address], [size]) == [0]
+    assert store.batch_upsert_tensor_from(["copy 3"], [address], [size]) == [0]
+    assert store.batch_get_tensor_into(["copy", "no"], [address, address], [1024, 1024])[1] is None
+
+
+def test_shards_of_tensors(setup: Setup) -> None:
+    store = setup()
+    tensor = torch.arange(12.0).reshape(3, 4)
+    assert store.put_tensor_with_tp("w", tensor, tp_rank=0, tp_size=2, split_dim=1) == 0
+    assert store.batch_is_exist(["w", "w_tp_0", "w_tp_1"]) == [0, 1, 1]
+    parts = [store.get_tensor_with_tp("w", rank, 2) for rank in range(2)]
+    assert torch.equal(torch.cat([part for part in parts if part is not None], 1), tensor)
+    assert store.put_tensor_with_tp("v", tensor, 0, 3, 1) == -600
+    assert store.put_tensor_with_tp("v", tensor) == 0
+    assert torch.equal(store.batch_get_tensor_with_tp(["v"])[0], tensor)
+    config = ReplicateConfig()
+    assert store.batch_pub_tensor_with_tp(["u"], [tensor], config, 0, 3, 0) == [0]
+    room = np.zeros(1024, np.uint8)
+    address = room.ctypes.data
+    found = store.get_tensor_with_tp_into("u", address, 1024, 2, 3)
+    assert found is not None and torch.equal(found, tensor[2:])
+
+
+def test_calls_as_coroutines(master: str) -> None:
+    async def talk() -> Any:
+        store = MooncakeDistributedStoreAsync()
+        await store.async_setup("localhost", "P2PHANDSHAKE", 16 << 20, 0, "tcp", "", master)
+        put = await asyncio.gather(*(store.async_put(f"a{n}", b"x") for n in range(8)))
+        got = await store.async_get("a3")
+        await store.async_remove_all(True)
+        with pytest.raises(AttributeError):
+            _ = store.async_nothing
+        with pytest.raises(AttributeError):
+            _ = store.nothing
+        return put, got, await store.async_close()
+
+    assert asyncio.run(talk()) == ([0] * 8, b"x", 0)
+
+
+CALLS: list[Callable[[MooncakeDistributedStore], Any]] = [
+    lambda store: store.put("k", b"v"),
+    lambda store: store.is_exist("k"),
+    lambda store: store.get_size("k"),
+    lambda store: store.remove("k"),
+    lambda store: store.remove_all(),
+    lambda store: store.remove_by_regex("k"),
+    lambda store: store.put_from("k", 4096, 1),
+    lambda store: store.get_into("k", 4096, 1),
+    lambda store: store.batch_put_from(["k"], [4096], [1])[0],
+    lambda store: store.batch_get_into(["k"], [4096], [1])[0],
+    lambda store: store.batch_put_from_multi_buffers(["k"], [[4096]], [[1]])[0],
+    lambda store: store.batch_get_into_multi_buffers(["k"], [[4096]], [[1]])[0],
+    lambda store: store.put_tensor("k", torch.zeros(1)),
+]
+
+
+def test_a_closed_store_says_so(setup: Setup) -> None:
+    """Where Mooncake ends the process."""
+    closed = setup()
+    assert closed.close() == 0
+    for store in (closed, MooncakeDistributedStore()):
+        assert [call(store) for call in CALLS] == [-601] * len(CALLS)
+        assert store.get("k") == b""
+        assert store.get_buffer("k") is None and store.get_tensor("k") is None
+        assert store.get_replica_desc("k") == [] and store.health_check() == 1
+        assert store.close() == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, "no.such.host.invalid"),
+        (0, "192.0.2.1"),
+        (1, "gopher://here"),
+        (2, -1),
+        (4, "pigeon"),
+        (6, "no port:x"),
+        (6, "no.such.host.invalid:50051"),
+    ],
+)
+def test_setup_refuses(master: str, place: int, value: Any) -> None:
+    arguments: list[Any] = ["localhost", "P2PHANDSHAKE", 0, 0, "tcp", "", master]
+    arguments[place] = value
+    store = MooncakeDistributedStore()
+    assert store.setup(*arguments) == -1
+    assert store.health_check() == 1
+
+
+def test_setup_refuses_other_tenants_and_unknown_names(master: str) -> None:
+    store = MooncakeDistributedStore()
+    arguments = ["localhost", "P2PHANDSHAKE", 0, 0, "tcp", "", master]
+    assert store.setup(*arguments, tenant_id="other") == -1
+    with pytest.raises(TypeError, match="no_such"):
+        store.setup(*arguments, no_such=1)
+    assert store.setup({"local_hostname": "localhost"}) == -600
+    assert store.setup({"local_hostname": "h", "metadata_server": "P2PHANDSHAKE",
+                        "global_segment_size": "50%"}) == -600  # fmt: skip
+
+
+def test_nobody_is_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "JOIN_S", 0.5)
+    store = MooncakeDistributedStore()
+    began = time.monotonic()
+    nobody = f"127.0.0.1:{free_port()}"
+    assert store.setup("localhost", "P2PHANDSHAKE", 0, 0, "tcp", "", nobody) == -1
+    assert time.monotonic() - began < 30
+
+
+def test_a_master_that_went_away(start: Callable[..., Any]) -> None:
+    process = start("master", "--port=0", "--metrics_port=0")
+    address = process.wait_for(r"master at (127.0.0.1:\d+)")[1]
+    store = MooncakeDistributedStore()
+    assert store.setup("localhost", "P2PHANDSHAKE", 16 << 20, 0, "tcp", "", address) == 0
+    assert store.health_check() == 0
+    process.kill()
+    store.opened.timeout_s = 0.5
+    assert store.health_check() == 2
+    assert store.put("k", b"v") in (-900, -901)
+    assert store.is_exist("k") in (-900, -901)
+    assert store.close() == 0
