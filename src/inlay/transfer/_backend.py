@@ -38,8 +38,8 @@ else:
 
     _NAMES = (
         "Batch", "Completions", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView",
-        "Segment", "SegmentView", "Transfer", "TransferStatus", "crc32c", "find_cuda", "find_fabric",
-        "hold", "paths", "port_counts", "read_topology", "stop",
+        "Segment", "SegmentView", "Transfer", "TransferStatus", "crc32c", "find_cuda",
+        "find_fabric", "hold", "paths", "port_counts", "read_topology", "stop",
     )  # fmt: skip
     try:
         if not read_settings().native:

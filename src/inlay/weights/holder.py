@@ -23,10 +23,12 @@ class Places:
     Attributes:
         segment_P: number of the data segment; -1: the holder never has it.
         offset_P: in that segment.
+        names: of the data segments.
     """
 
     segment_P: npt.NDArray[np.int64]
     offset_P: npt.NDArray[np.int64]
+    names: tuple[str, ...]
 
     @staticmethod
     def of(manifest: Manifest, layout: Layout) -> "Places":
@@ -38,7 +40,7 @@ class Places:
         stretches = layout.stretches
         starts_P = manifest.starts_P
         if not len(starts_P):
-            return Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            return Places(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
         firsts = np.array([stretch.start for stretch in stretches], np.int64)
         ends = np.array([stretch.start + stretch.size for stretch in stretches], np.int64)
         if not len(firsts):
@@ -48,7 +50,8 @@ class Places:
             raise WeightsMismatchError(f"a holder of {manifest.name} lacks part of what it says")
         segments = np.array([stretch.segment for stretch in stretches], np.int64)
         offsets = np.array([stretch.offset for stretch in stretches], np.int64)
-        return Places(segments[at_P], offsets[at_P] + starts_P - firsts[at_P])
+        offset_P = offsets[at_P] + starts_P - firsts[at_P]
+        return Places(segments[at_P], offset_P, layout.segments)
 
     def in_union(
         self, own: Manifest, union: Manifest, places: Sequence[Place], number: int
@@ -61,7 +64,7 @@ class Places:
                 to, source = union.pieces_of(entry), own.pieces_of(index)
                 segment_P[to.start : to.stop] = self.segment_P[source.start : source.stop]
                 offset_P[to.start : to.stop] = self.offset_P[source.start : source.stop]
-        return Places(segment_P, offset_P)
+        return Places(segment_P, offset_P, self.names)
 
 
 class Holder:
@@ -93,7 +96,6 @@ class Holder:
         self.damaged = 0
         self.taken_bytes = 0
         self._places = places
-        self._name, self._version = manifest.name, manifest.version
         self._data: dict[int, RemoteSegment] = {}
         self.asked_P = np.zeros(manifest.num_pieces, np.bool_)
         self.has_P = places.segment_P >= 0 if publisher else np.zeros_like(self.asked_P)
@@ -101,7 +103,7 @@ class Holder:
         self._engine = engine
         self._scratch: Segment | None = None
         if not publisher:
-            self._have = peer[segment_name(self._name, self._version, "have")]
+            self._have = peer[segment_name(manifest.name, manifest.version, "have")]
             self._scratch = engine.allocate(self._have.size)
 
     async def look(self) -> bool:
@@ -114,7 +116,7 @@ class Holder:
         size = self._have.size
         ranges = Ranges(Op.READ, self._scratch, self._have, _ZERO, _ZERO, size)
         await self._engine.submit([ranges], deadline_s=5.0)
-        have_P = np.frombuffer(self._scratch, np.uint8)[: len(self.has_P)]
+        have_P = np.frombuffer(memoryview(self._scratch), np.uint8)[: len(self.has_P)]
         has_P, asked_P = have_P == HERE, have_P == ASKED
         changed = bool((has_P != self.has_P).any() or (asked_P != self.asked_P).any())
         self.has_P, self.asked_P = has_P, asked_P
@@ -166,8 +168,7 @@ class Holder:
     def _segment(self, number: int) -> RemoteSegment:
         segment = self._data.get(number)
         if segment is None:
-            name = segment_name(self._name, self._version, f"data{number}")
-            segment = self._data[number] = self.peer[name]
+            segment = self._data[number] = self.peer[self._places.names[number]]
         return segment
 
 

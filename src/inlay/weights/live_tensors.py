@@ -71,7 +71,7 @@ def copy_tensors(
     engine: TransferEngine, entries: Sequence[Entry], tensors: Mapping[str, Any], to: Segment
 ) -> None:
     """Copy each to its place. Of a CUDA device through the engine, whose streams must be done."""
-    room = np.frombuffer(to, np.uint8)
+    room = np.frombuffer(memoryview(to), np.uint8)
     for entry in entries:
         tensor = tensors[entry.name]
         if not entry.size_bytes:

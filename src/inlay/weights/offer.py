@@ -1,9 +1,9 @@
 """What a holder of a version offers to all others, as segments that they read.
 
-`weights/NAME/VERSION/manifest` says what it consists of, `.../layout` where its bytes lie in the
-holder's data segments, `.../have` has a byte for each piece (`choice.NOTHING`, `ASKED`, `HERE`), so
-nobody has to be asked: others read it. A publisher has `weights/NAME/head` besides, which names
-the version and who else holds it.
+`weights/NAME/VERSION/manifest` says what it consists of, `.../layout` where its bytes lie in which
+of the holder's segments, `.../have` has a byte for each piece (`choice.NOTHING`, `ASKED`, `HERE`),
+so nobody has to be asked: others read it. A publisher has `weights/NAME/head` besides, which names
+its versions and who else holds them.
 """
 
 import contextlib
@@ -45,10 +45,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         manifest: `identity` of its manifest; who has another one means other pieces.
+        segments: names of its data segments.
         stretches: by `start`.
     """
 
     manifest: bytes
+    segments: tuple[str, ...]
     stretches: tuple[Stretch, ...]
 
 
@@ -83,7 +85,7 @@ class Offer:
     """The segments of one version; they go with `close`.
 
     Args:
-        data: registered, named `data0`, `data1`, ...; the offer owns them.
+        data: registered, and offered for reading; their owner deregisters them after `close`.
         first: what `have_P` has at first.
 
     Attributes:
@@ -99,9 +101,13 @@ class Offer:
         first: int = HERE,
     ) -> None:
         self.manifest = manifest
-        self._segments: list[Segment] = list(data)
+        self._segments: list[Segment] = []
         encoded = manifest.to_bytes()
-        layout = Layout(manifest=identity(encoded), stretches=tuple(stretches))
+        layout = Layout(
+            manifest=identity(encoded),
+            segments=tuple(segment.name for segment in data),
+            stretches=tuple(stretches),
+        )
         try:
             for what, content in (
                 ("manifest", encoded),
@@ -111,17 +117,15 @@ class Offer:
                 name = segment_name(manifest.name, manifest.version, what)
                 segment = engine.allocate(len(content), name=name)
                 self._segments.append(segment)
-                np.frombuffer(segment, np.uint8)[:] = np.frombuffer(content, np.uint8)
+                np.frombuffer(memoryview(segment), np.uint8)[:] = np.frombuffer(content, np.uint8)
         except BaseException:
             self.close()
             raise
-        self.have_P: npt.NDArray[np.uint8] = np.frombuffer(self._segments[-1], np.uint8)
+        self.have_P: npt.NDArray[np.uint8] = np.frombuffer(memoryview(self._segments[-1]), np.uint8)
 
     def close(self) -> None:
         """Others can read nothing of it any more."""
-        for segment in self._segments:
-            with contextlib.suppress(TransferError, TimeoutError):
-                segment.deregister(cancel=True, timeout_s=1.0)
+        deregister(self._segments)
         self._segments.clear()
 
 
@@ -130,7 +134,7 @@ class HeadSegment:
 
     def __init__(self, engine: TransferEngine, name: str) -> None:
         self._segment = engine.allocate(HEAD_BYTES, name=head_name(name))
-        self._bytes = np.frombuffer(self._segment, np.uint8)
+        self._bytes = np.frombuffer(memoryview(self._segment), np.uint8)
         self._lock = threading.Lock()
         self.write(Head(versions=(), holders=()))
 
@@ -148,8 +152,14 @@ class HeadSegment:
 
     def close(self) -> None:
         """Nobody finds the publisher's versions any more."""
+        deregister([self._segment])
+
+
+def deregister(segments: Sequence[Segment]) -> None:
+    """Let go of segments, whoever reads them."""
+    for segment in segments:
         with contextlib.suppress(TransferError, TimeoutError):
-            self._segment.deregister(cancel=True, timeout_s=1.0)
+            segment.deregister(cancel=True, timeout_s=1.0)
 
 
 def read_head(engine: TransferEngine, peer: Peer, name: str) -> Head:

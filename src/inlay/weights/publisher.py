@@ -30,7 +30,7 @@ from inlay.weights.manifest import (
     check_label,
     piece_size,
 )
-from inlay.weights.offer import Head, HeadSegment, Offer, Stretch, segment_name
+from inlay.weights.offer import Head, HeadSegment, Offer, Stretch, deregister, segment_name
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,33 @@ class Holds(msgspec.Struct, frozen=True, array_like=True):
     leaves: bool = False
 
 
+_Data = tuple[Manifest, list[Segment], list[Stretch]]
+
+
+class _Published:
+    """One version: what is offered of it, and its bytes."""
+
+    def __init__(
+        self,
+        engine: TransferEngine,
+        manifest: Manifest,
+        data: list[Segment],
+        stretches: list[Stretch],
+    ) -> None:
+        self.manifest = manifest
+        self._data = data
+        try:
+            self._offer = Offer(engine, manifest, data, stretches)
+        except BaseException:
+            deregister(data)
+            raise
+
+    def close(self) -> None:
+        """Offer it no more."""
+        self._offer.close()
+        deregister(self._data)
+
+
 class Publisher:
     """Offers one checkpoint's versions: the newest, and the one before for those who pull it yet.
 
@@ -73,7 +100,7 @@ class Publisher:
         self.name = check_label(name, "checkpoint's name")
         self._engine = engine
         self._head = HeadSegment(engine, name)
-        self._offers: list[Offer] = []  # the newest first
+        self._offers: list[_Published] = []  # the newest first
         self._heard: dict[tuple[str, str], float] = {}  # (address, version) -> when last
         self._served: set[tuple[str, str]] = set()  # (engine id, version) of who has had all
         self._changed = threading.Condition()
@@ -114,25 +141,26 @@ class Publisher:
             threads at most; tensors take their size in memory, a directory nothing.
         """
         check_label(version, "version")
-        if any(offer.manifest.version == version for offer in self._offers):
+        if any(one.manifest.version == version for one in self._offers):
             raise ArgumentError(f"{self.name} {version} is offered already: name the next one")
         if piece_bytes is not None and (piece_bytes <= 0 or piece_bytes % PIECE_ALIGN):
             raise ArgumentError(f"piece_bytes {piece_bytes}: a multiple of {PIECE_ALIGN} above 0")
         if isinstance(source, Mapping):
-            offer = self._offer_tensors(version, source, parts or {}, piece_bytes)
+            manifest, data, stretches = self._tensors(version, source, parts or {}, piece_bytes)
         else:
-            offer = self._offer_directory(version, Path(source), piece_bytes)
+            manifest, data, stretches = self._directory(version, Path(source), piece_bytes)
+        published = _Published(self._engine, manifest, data, stretches)
         with self._changed:
-            self._offers.insert(0, offer)
+            self._offers.insert(0, published)
             gone = self._offers[2:]
             del self._offers[2:]
-            kept = {offer.manifest.version for offer in self._offers}
+            kept = {one.manifest.version for one in self._offers}
             self._served = {one for one in self._served if one[1] in kept}
         self._write_head()
         for old in gone:
             old.close()
         log.info("%s %s is offered at %s", self.name, version, self.address)
-        return offer.manifest
+        return manifest
 
     def wait_until_held(self, num_peers: int, *, timeout_s: float) -> None:
         """Return when so many peers have had all that they want of the newest version.
@@ -170,7 +198,7 @@ class Publisher:
     ) -> None:
         self.close()
 
-    def _offer_directory(self, version: str, directory: Path, piece_bytes: int | None) -> Offer:
+    def _directory(self, version: str, directory: Path, piece_bytes: int | None) -> _Data:
         entries, extents = read_directory(directory)
         manifest = self._manifest(version, entries, piece_bytes)
         manifest = _summed_files(manifest, extents)
@@ -180,23 +208,22 @@ class Publisher:
             for number, file in enumerate(files):
                 name = segment_name(self.name, version, f"data{number}")
                 data.append(self._engine.register_file(file, name=name))
-            stretches = [
-                Stretch(extent.start, extent.size, files.index(extent.file), extent.offset)
-                for extent in extents
-            ]
-            return Offer(self._engine, manifest, data, stretches)
         except BaseException:
-            for segment in data:
-                segment.deregister(cancel=True)
+            deregister(data)
             raise
+        stretches = [
+            Stretch(extent.start, extent.size, files.index(extent.file), extent.offset)
+            for extent in extents
+        ]
+        return manifest, data, stretches
 
-    def _offer_tensors(
+    def _tensors(
         self,
         version: str,
         tensors: Mapping[str, Any],
         parts: Mapping[str, Part],
         piece_bytes: int | None,
-    ) -> Offer:
+    ) -> _Data:
         entries = live_entries(tensors, parts)
         manifest = self._manifest(version, entries, piece_bytes)
         if not manifest.size_bytes:
@@ -206,10 +233,10 @@ class Publisher:
         try:
             copy_tensors(self._engine, manifest.entries, tensors, data)
             manifest = _summed_memory(manifest, data)
-            return Offer(self._engine, manifest, [data], [Stretch(0, manifest.size_bytes, 0, 0)])
         except BaseException:
-            data.deregister(cancel=True)
+            deregister([data])
             raise
+        return manifest, [data], [Stretch(0, manifest.size_bytes, 0, 0)]
 
     def _manifest(self, version: str, entries: list[Entry], piece_bytes: int | None) -> Manifest:
         size = entries[-1].start + entries[-1].size_bytes if entries else 0

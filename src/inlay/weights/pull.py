@@ -38,7 +38,7 @@ from inlay.weights.choice import ASKED, HERE, NOTHING, Known, choose
 from inlay.weights.holder import Holder, Places
 from inlay.weights.landing import Bytes, Landing
 from inlay.weights.manifest import Entry, Manifest, Place, union
-from inlay.weights.offer import Offer, identity, read_head, read_offer
+from inlay.weights.offer import Head, Offer, identity, read_head, read_offer
 from inlay.weights.publisher import HOLD_TOPIC, Holds
 
 log = logging.getLogger(__name__)
@@ -274,10 +274,9 @@ class _Swarm:
         self._under_way_P = np.zeros_like(self._missing_P)
         self._total = int(self.manifest.sizes_P[self._missing_P].sum())
         self._left = int(self._missing_P.sum())
-        self._memory: Bytes = np.frombuffer(landing.segment, np.uint8)
-        order_P = np.arange(self.manifest.num_pieces)
-        random.Random(engine.engine_id).shuffle(order_P)
-        self._order_P = order_P.astype(np.int64)
+        self._memory: Bytes = np.frombuffer(memoryview(landing.segment), np.uint8)
+        own_draws = np.random.default_rng(int(engine.engine_id, 16))
+        self._order_P = own_draws.permutation(self.manifest.num_pieces).astype(np.int64)
         self._have_P = np.zeros(self.manifest.num_pieces, np.uint8)
         self._count()
         for number, peer in enumerate(peers):
@@ -403,7 +402,7 @@ class _Swarm:
         for where in others[: max(0, self._config.max_holders - num_peers)]:
             await self._connect(where)
 
-    def _read_head(self, address: str):  # type: ignore[no-untyped-def]
+    def _read_head(self, address: str) -> Head:
         peer = self._engine.connect(address, timeout_s=_CONNECT_S)
         return read_head(self._engine, peer, self.manifest.name)
 

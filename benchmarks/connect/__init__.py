@@ -1,0 +1,1 @@
+"""Cases of what other engines and trainers use of Inlay."""
