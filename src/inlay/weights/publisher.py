@@ -6,12 +6,14 @@ with TransferEngine("10.0.0.1:17100") as engine, Publisher(engine, "policy") as 
 """
 
 import hashlib
+import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,28 +61,21 @@ class Holds(msgspec.Struct, frozen=True, array_like=True):
 _Data = tuple[Manifest, list[Segment], list[Stretch]]
 
 
+@dataclass
+class _File:
+    """A registered file, and how many versions have it."""
+
+    segment: Segment
+    users: int = 0
+
+
+@dataclass(frozen=True)
 class _Published:
     """One version: what is offered of it, and its bytes."""
 
-    def __init__(
-        self,
-        engine: TransferEngine,
-        manifest: Manifest,
-        data: list[Segment],
-        stretches: list[Stretch],
-    ) -> None:
-        self.manifest = manifest
-        self._data = data
-        try:
-            self._offer = Offer(engine, manifest, data, stretches)
-        except BaseException:
-            deregister(data)
-            raise
-
-    def close(self) -> None:
-        """Offer it no more."""
-        self._offer.close()
-        deregister(self._data)
+    offer: Offer
+    manifest: Manifest
+    data: list[Segment]
 
 
 class Publisher:
@@ -103,6 +98,8 @@ class Publisher:
         self._offers: list[_Published] = []  # the newest first
         self._heard: dict[tuple[str, str], float] = {}  # (address, version) -> when last
         self._served: set[tuple[str, str]] = set()  # (engine id, version) of who has had all
+        self._files: dict[tuple[int, int], _File] = {}  # by device and inode
+        self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="inlay-weights", daemon=True)
@@ -149,7 +146,11 @@ class Publisher:
             manifest, data, stretches = self._tensors(version, source, parts or {}, piece_bytes)
         else:
             manifest, data, stretches = self._directory(version, Path(source), piece_bytes)
-        published = _Published(self._engine, manifest, data, stretches)
+        try:
+            published = _Published(Offer(self._engine, manifest, data, stretches), manifest, data)
+        except BaseException:
+            self._release(data)
+            raise
         with self._changed:
             self._offers.insert(0, published)
             gone = self._offers[2:]
@@ -158,7 +159,7 @@ class Publisher:
             self._served = {one for one in self._served if one[1] in kept}
         self._write_head()
         for old in gone:
-            old.close()
+            self._withdraw(old)
         log.info("%s %s is offered at %s", self.name, version, self.address)
         return manifest
 
@@ -183,8 +184,8 @@ class Publisher:
         self._closed = True
         self._thread.join()
         self._head.close()
-        for offer in self._offers:
-            offer.close()
+        for one in self._offers:
+            self._withdraw(one)
         self._offers.clear()
 
     def __enter__(self) -> "Publisher":
@@ -198,6 +199,10 @@ class Publisher:
     ) -> None:
         self.close()
 
+    def _withdraw(self, old: "_Published") -> None:
+        old.offer.close()
+        self._release(old.data)
+
     def _directory(self, version: str, directory: Path, piece_bytes: int | None) -> _Data:
         entries, extents = read_directory(directory)
         manifest = self._manifest(version, entries, piece_bytes)
@@ -205,17 +210,39 @@ class Publisher:
         files = sorted({extent.file for extent in extents})
         data: list[Segment] = []
         try:
-            for number, file in enumerate(files):
-                name = segment_name(self.name, version, f"data{number}")
-                data.append(self._engine.register_file(file, name=name))
+            for file in files:
+                data.append(self._file(file))
         except BaseException:
-            deregister(data)
+            self._release(data)
             raise
         stretches = [
             Stretch(extent.start, extent.size, files.index(extent.file), extent.offset)
             for extent in extents
         ]
         return manifest, data, stretches
+
+    def _file(self, file: Path) -> Segment:
+        """A file as a segment; the same one for all versions that have it."""
+        about = file.stat()
+        key = (about.st_dev, about.st_ino)
+        known = self._files.get(key)
+        if known is None or known.segment.size != about.st_size:
+            name = f"weights/{self.name}/file{next(self._numbers)}"
+            known = _File(self._engine.register_file(file, name=name))
+            self._files[key] = known
+        known.users += 1
+        return known.segment
+
+    def _release(self, data: Sequence[Segment]) -> None:
+        """Data segments of a version that is not offered any more."""
+        for segment in data:
+            key = next((key for key, file in self._files.items() if file.segment is segment), None)
+            if key is not None:
+                self._files[key].users -= 1
+                if self._files[key].users:
+                    continue
+                del self._files[key]
+            deregister([segment])
 
     def _tensors(
         self,
