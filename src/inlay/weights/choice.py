@@ -41,7 +41,7 @@ def choose(
         has_P: pieces that it has.
         publisher: it is a publisher. All need its link, so it is asked only for what no peer has
             and no other one has asked for;
-        idle: unless this peer has nothing else under way.
+        idle: unless this peer has nothing under way, and no peer has what it needs.
 
     Cost: O(P).
     """

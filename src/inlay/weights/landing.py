@@ -246,11 +246,11 @@ class DirectoryLanding(RingLanding):
         if entry.dtype:
             os.pwrite(
                 self._files[SAFETENSORS],
-                memoryview(content),
+                content.data,
                 len(self._header) + entry.start + start,
             )
         else:
-            os.pwrite(self._files[entry.name], memoryview(content), start)
+            os.pwrite(self._files[entry.name], content.data, start)
 
     def shared(self) -> tuple[list[Segment], list[Stretch]]:
         """As `Landing`: the files."""

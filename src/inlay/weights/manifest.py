@@ -121,7 +121,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         ends = [entry.start + entry.size_bytes for entry in self.entries]
         per_entry = np.diff(self.first_pieces)
         ends_P = np.repeat(np.array(ends, np.int64), per_entry)
-        return np.minimum(ends_P - self.starts_P, self.piece_bytes)
+        sizes_P: npt.NDArray[np.int64] = np.minimum(ends_P - self.starts_P, self.piece_bytes)
+        return sizes_P
 
     @cached_property
     def checksums_P(self) -> npt.NDArray[np.uint32]:

@@ -67,7 +67,7 @@ class PullConfig:
     max_holders: int = 16
     bucket_s: float = 0.02
     bucket_bytes: int = 32 << 20
-    look_s: float = 0.01
+    look_s: float = 0.02
     deadline_s: float = 15.0
     timeout_s: float = 60.0
 
@@ -329,7 +329,10 @@ class _Swarm:
         """Return when nothing is missing."""
         self._changed = asyncio.Event()
         self._progressed_s = time.monotonic()
-        for holder in list(self._holders.values()):
+        publishers = list(self._holders.values())
+        for address in self._publishers:  # peers first: they spare the publishers
+            await self._meet_publisher(address)
+        for holder in publishers:
             self._start(holder)
         meeting = asyncio.create_task(self._meet())
         try:
@@ -415,8 +418,17 @@ class _Swarm:
             if not isinstance(error, TransferError) and address not in self._publishers:
                 self._shunned[address] = str(error)
             return
-        if address not in self._holders:
-            self._start(self._add(peer, places, publisher=address in self._publishers))
+        if address in self._holders:
+            return
+        holder = self._add(peer, places, publisher=address in self._publishers)
+        try:
+            if not holder.publisher:
+                await holder.look()
+                self._count()
+        except TransferError as error:
+            self._drop(holder, str(error))
+        else:
+            self._start(holder)
 
     def _open(self, address: str) -> tuple[Peer, Places]:
         peer = self._engine.connect(address, timeout_s=_CONNECT_S)
@@ -486,20 +498,23 @@ class _Swarm:
                 await self._fetch(holder, pieces)
             except TransferError as error:
                 self._drop(holder, str(error))
+            await asyncio.sleep(0)  # a transfer that was over at once has let nobody else act
 
     def _choose(self, holder: Holder) -> npt.NDArray[np.int64]:
         config, piece_bytes = self._config, self.manifest.piece_bytes
         limit = max(1, config.bucket_bytes // piece_bytes)
+        wanted_P = self._missing_P & ~self._under_way_P
+        helped = self._under_way_P.any() or (wanted_P & (self._copies_P > 0)).any()
         return choose(
             Known(
-                wanted_P=self._missing_P & ~self._under_way_P,
+                wanted_P=wanted_P,
                 copies_P=self._copies_P,
                 asked_P=self._asked_P,
                 order_P=self._order_P,
             ),
             holder.has_P,
             publisher=holder.publisher,
-            idle=not self._under_way_P.any(),
+            idle=not helped,
             limit=holder.num_pieces(piece_bytes, config.bucket_s, limit),
         )
 
