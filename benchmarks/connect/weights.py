@@ -53,6 +53,10 @@ class Process:
             raise CaseError(f"connect/weights: {do} failed: {answer['error']}")
         return answer
 
+    def kill(self) -> None:
+        """End it; whoever waits for its answer gets a CaseError."""
+        self._told.process.kill()
+
 
 def measure(run: Run) -> Generator[Comparison | Samples, None, None]:
     """Links of one rate, one host, unequal links."""

@@ -11,7 +11,7 @@ One thread calls it.
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,8 @@ from inlay.engine.totals import Totals
 from inlay.engine.weight_updates import WeightUpdates
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from inlay.models.text import Text
 
 
@@ -373,11 +375,17 @@ class Engine:
         self._sessions.resume(session)
         return self._session_blocks(session)
 
-    def swap_weights(self, directory: Path, version: str, in_flight: InFlight = "finish") -> None:
-        """Replace the weights by those of a directory, and return when new requests have them.
+    def swap_weights(
+        self,
+        weights: "Path | Mapping[str, Tensor]",
+        version: str,
+        in_flight: InFlight = "finish",
+    ) -> None:
+        """Replace the weights, and return when new requests have the new ones.
 
         Args:
-            directory: holds config.json, as that of the model that is served, and its weights.
+            weights: a directory with config.json, as that of the model that is served, and its
+                weights; or all of its tensors by name, which are written to a temporary file.
             version: their name, by which their blocks are told from those of others.
             in_flight: what becomes of requests that have begun: `finish`: the old weights stay in
                 memory until they have ended; `recompute`: their KV is computed anew by the new
@@ -391,7 +399,7 @@ class Engine:
 
         Cost: both weights are in memory for a while. `begin_swap` does the same beside steps.
         """
-        self._updates.begin(directory, version, in_flight)
+        self._updates.begin(weights, version, in_flight)
         self._updates.wait()
         self._updates.poll()
         for done in self._updates.take_done():

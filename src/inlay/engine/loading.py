@@ -45,6 +45,7 @@ class LoadedModel:
         max_context_tokens: what model, configuration and pages allow.
         store: where blocks are kept besides the pool, if anywhere; the engine closes it.
         ranks: other processes that share each layer; None: there are none. The engine closes them.
+        directory: where it lies; None: it was not loaded from one.
         reload: loads another directory's weights as these were; None: they cannot be replaced.
     """
 
@@ -56,6 +57,7 @@ class LoadedModel:
     max_context_tokens: int
     store: KvStore | None = None
     ranks: Ranks | None = None
+    directory: Path | None = None
     reload: Callable[[Path], Model] | None = None
 
     @property
@@ -123,6 +125,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
         model = load_placed(config, source.directory, device, where)
         loaded = prepare(config, source.name, model, text(), store)
         again = replace(config, load="whole")
+        loaded.directory = source.directory
         loaded.reload = lambda directory: load_placed(again, directory, device, where)
         return loaded
     ranks = _start_ranks(config, source.directory, device, where)

@@ -7,12 +7,16 @@ the cache are named by the version, so nobody takes KV of other weights for thei
 
 import hashlib
 import logging
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
+from safetensors.torch import save_file
+from torch import Tensor
 
 from inlay.cache import PagedKvCache
 from inlay.core.block_hash import Namespace
@@ -79,8 +83,13 @@ class WeightUpdates:
         """Whether `poll` would do something."""
         return self._update is not None and self._update.done.is_set()
 
-    def begin(self, directory: Path, version: str, in_flight: InFlight) -> None:
+    def begin(
+        self, weights: Path | Mapping[str, Tensor], version: str, in_flight: InFlight
+    ) -> None:
         """Load weights; `poll` puts them in place when they are there.
+
+        Args:
+            weights: a directory, or all tensors by name, which are written to a temporary one.
 
         Raises:
             WeightsError: others are being loaded, or this engine cannot replace its weights.
@@ -99,8 +108,12 @@ class WeightUpdates:
             )
         if not version:
             raise WeightsError("weights need a version, which names their blocks: give one")
-        _check_shape(directory, self._model.shape)
-        self._update = _Update(directory, version, in_flight, reload, self._on_ready)
+        if isinstance(weights, Mapping):
+            assert self._loaded.directory is not None, "what can be reloaded lies somewhere"
+            reload = _reload_written(weights, self._loaded.directory, reload)
+            weights = self._loaded.directory
+        _check_shape(weights, self._model.shape)
+        self._update = _Update(weights, version, in_flight, reload, self._on_ready)
 
     def poll(self) -> None:
         """Between two steps: put weights in place that have come."""
@@ -231,6 +244,22 @@ class _Update:
                 on_ready()
 
         threading.Thread(target=load, name="inlay-weights", daemon=True).start()
+
+
+def _reload_written(
+    tensors: Mapping[str, Tensor], beside: Path, reload: Callable[[Path], Model]
+) -> Callable[[Path], Model]:
+    """Write tensors, load them, and forget the file, whose mapped pages stay as long as needed."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+    def load(_: Path) -> Model:
+        with tempfile.TemporaryDirectory(prefix="inlay-weights-") as directory:
+            save_file(kept, Path(directory) / "model.safetensors")
+            kept.clear()
+            shutil.copyfile(beside / "config.json", Path(directory) / "config.json")
+            return reload(Path(directory))
+
+    return load
 
 
 def _number_of(version: str) -> int:

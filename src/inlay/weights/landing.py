@@ -24,6 +24,7 @@ from inlay.weights.offer import Stretch, deregister, segment_name
 
 RING_BYTES = 64 << 20
 SAFETENSORS = "model.safetensors"
+_TAKEN = (SAFETENSORS, "model.safetensors.index.json", "..")
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -228,8 +229,9 @@ class DirectoryLanding(RingLanding):
                 f"publishers hold parts of tensors ({', '.join(divided[:3])}): pull with wants, "
                 "which puts them together"
             )
-        if strange := [e.name for e in manifest.entries if not e.dtype and "/" in e.name]:
-            raise WeightsMismatchError(f"{strange[0]!r} is no file's name")
+        for entry in manifest.entries:
+            if not entry.dtype and (Path(entry.name).name != entry.name or entry.name in _TAKEN):
+                raise WeightsMismatchError(f"{entry.name!r} is no name for a file beside tensors")
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir(parents=True)
         self._header = header(manifest)

@@ -184,6 +184,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     f"{where}: {entry.name} has dtype {entry.dtype}; known are "
                     f"{', '.join(ITEM_BYTES)}"
                 )
+            if not len(entry.shape) == len(entry.whole_shape) == len(entry.at):
+                raise WeightsMismatchError(
+                    f"{where}: {entry.name} {list(entry.shape)} is no box of "
+                    f"{list(entry.whole_shape)} at {list(entry.at)}"
+                )
             if entry.start != at or min((0, *entry.shape)) < 0:
                 raise WeightsMismatchError(
                     f"{where}: {entry.name} {list(entry.shape)} begins at {entry.start}, not {at}"

@@ -68,7 +68,7 @@ class PullConfig:
     bucket_s: float = 0.02
     bucket_bytes: int = 32 << 20
     look_s: float = 0.02
-    deadline_s: float = 15.0
+    deadline_s: float = 30.0
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from inlay.core.errors import ModelFileError, RequestError, WeightsError, WeightsMismatchError
 from inlay.core.messages import GenerateRequest, SamplingParams
@@ -141,6 +143,22 @@ def test_going_back_finds_the_old_blocks(
     add(engine, "two")
     steps.until(lambda: "two" in steps.ended)
     assert steps.tokens["two"] == texts[0] and steps.cached["two"] >= 64
+    engine.close()
+
+
+def test_live_tensors_are_taken(engine: Engine, models: list[Path], texts: list[list[int]]) -> None:
+    tensors = load_file(models[1] / "model.safetensors")
+    engine.swap_weights(tensors, "live")
+    for tensor in tensors.values():
+        tensor.zero_()  # the trainer goes on
+    assert list(engine.generate([PROMPT], GREEDY)[0].choices[0].token_ids) == texts[1]
+    del tensors["model.norm.weight"]
+    with pytest.raises(ModelFileError, match="lack model.norm.weight"):
+        engine.swap_weights(tensors, "partial")
+    tensors["model.norm.weight"] = torch.zeros(3)
+    with pytest.raises(ModelFileError, match=r"model.norm.weight \[3\] instead of"):
+        engine.swap_weights(tensors, "wrong")
+    assert list(engine.generate([PROMPT], GREEDY)[0].choices[0].token_ids) == texts[1]
     engine.close()
 
 

@@ -19,7 +19,9 @@ from inlay.core.errors import ArgumentError, WaitTimeoutError, WeightsError, Wei
 from inlay.transfer import TransferEngine
 from inlay.weights import (
     DirectoryLanding,
+    Entry,
     Held,
+    Manifest,
     MemoryLanding,
     Part,
     PartsLanding,
@@ -297,6 +299,17 @@ def test_partial_checkpoints_are_not_published(cluster: Cluster, tmp_path: Path)
         publisher.publish("2", TENSORS)
     with pytest.raises(WeightsMismatchError, match="a version has 1 to 64 letters"):
         publisher.publish("a/b", TENSORS)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "model.safetensors", ".."])
+def test_files_beside_tensors_stay_in_their_directory(tmp_path: Path, name: str) -> None:
+    entry = Entry(name=name, dtype="", shape=(3,), start=0)
+    manifest = Manifest(
+        name="m", version="1", piece_bytes=4096, entries=(entry,), checksums=bytes(4)
+    )
+    with TransferEngine() as engine, pytest.raises(WeightsMismatchError, match="no name for"):
+        DirectoryLanding(tmp_path / "target").open(engine, manifest)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_no_piece_reaches_over_two_entries() -> None:
         ({"piece_bytes": 100}, "pieces of 100 bytes"),
         ({"entries": (Entry(name="a", dtype="F33", shape=(1,), start=0),)}, "has dtype F33"),
         ({"entries": (Entry(name="a", dtype="F32", shape=(1,), start=8),)}, "begins at 8, not 0"),
+        ({"entries": (Entry(name="a", dtype="F32", shape=(1,), start=0, whole=(2, 2)),)}, "no box"),
     ],
 )
 def test_what_contradicts_itself_is_refused(change, message) -> None:
