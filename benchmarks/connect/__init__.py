@@ -1,1 +1,1 @@
-"""Cases of Inlay under other engines."""
+"""Cases of what other engines and trainers use of Inlay."""

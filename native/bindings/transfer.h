@@ -124,6 +124,7 @@ void check_signals();
 
 void register_transfer_views(nb::module_& m);
 void register_transfer_engine(nb::module_& m);
+void register_transfer_checksum(nb::module_& m);
 void register_transfer_topology(nb::module_& m);
 void register_transfer_paths(nb::module_& m);
 void register_transfer_fabric(nb::module_& m);

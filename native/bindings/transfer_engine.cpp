@@ -452,6 +452,7 @@ void register_transfer_engine(nb::module_& m) {
 void register_transfer(nb::module_& m) {
   register_transfer_views(m);
   register_transfer_engine(m);
+  register_transfer_checksum(m);
   register_transfer_topology(m);
   register_transfer_paths(m);
   register_transfer_fabric(m);

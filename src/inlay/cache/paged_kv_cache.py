@@ -70,6 +70,10 @@ class PagedKvCache(KvCache):
             key = self._key
         return BlockNames(key, self.page_tokens, self._hash_chain)
 
+    def forget_keys(self) -> None:
+        """Ask anew for the keys of names that are made from now on."""
+        self._keys.clear()
+
     def match_prefix(self, names: BlockNames, max_tokens: int) -> PrefixMatch:
         """Find the longest reusable prefix. Changes nothing."""
         blocks = 0

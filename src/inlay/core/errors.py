@@ -54,6 +54,8 @@
     │   ├── ObjectDamaged              no replica has the bytes that were put
     │   ├── StoreTimeout (TimeoutError)  the call's time was over
     │   └── StoreClosed                the store is closed, or the parent's of a fork
+    ├── WeightsError               a checkpoint could not be published or pulled
+    │   └── WeightsMismatchError (ValueError)  its tensors are not those that are wanted
     ├── TrainingError              a loss or gradient of training is not finite
     ├── TraceError (ValueError)        requests of a trace are not as they must be, `request`
     ├── DataError (ValueError)         training data are not as they must be
@@ -463,6 +465,20 @@ class StoreTimeout(StoreError, TimeoutError):
 
 class StoreClosed(StoreError):
     """The store is closed, or was made by the parent of this forked process."""
+
+
+class WeightsError(InlayError):
+    """A checkpoint could not be published or pulled; the message says which, and by whom."""
+
+    code = "weights_error"
+    http_status = 502
+
+
+class WeightsMismatchError(WeightsError, ValueError):
+    """Tensors lack, or have another shape or dtype than is wanted; the message names them."""
+
+    code = "weights_mismatch"
+    http_status = 400
 
 
 class TrainingError(InlayError):

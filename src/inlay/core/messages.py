@@ -14,6 +14,8 @@ FinishReason = Literal["stop", "length", "cancel", "error"]
 Tier = Literal["host", "disk", "store"]
 TIERS: tuple[Tier, ...] = ("host", "disk", "store")
 Phase = Literal["both", "prefill", "decode"]
+InFlight = Literal["finish", "recompute", "continue"]
+ResumeKv = Literal["keep", "recompute"]
 StructureKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 
@@ -290,6 +292,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
         expert_activations: experts of tokens that decoded, by who computed them: `device`, `host`.
         experts_moved: experts that came to a device because they were used often.
         kv_routes: to other engines, those that it has sent KV to.
+        weight_version: of the weights that compute new requests; empty: those that came first.
     """
 
     running: int = 0
@@ -313,6 +316,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, ta
     expert_activations: dict[str, int] = {}
     experts_moved: int = 0
     kv_routes: tuple[KvRoute, ...] = ()
+    weight_version: str = ""
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -390,6 +394,89 @@ class AdapterAnswer(msgspec.Struct, frozen=True, array_like=True, tag=True):
     fingerprint: str = ""
 
 
+class SwapWeights(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Replace the weights between two steps, when they are loaded. Answered by `WeightsSwapped`.
+
+    Attributes:
+        directory: holds config.json and weights of the same model.
+        version: their name.
+        in_flight: what becomes of requests that have begun, see `Engine.swap_weights`.
+    """
+
+    directory: str
+    version: str
+    in_flight: InFlight = "finish"
+
+
+class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """What became of a `SwapWeights`.
+
+    Attributes:
+        seconds: that loading took.
+        error: why the old ones stay; `error_code` its code.
+    """
+
+    version: str
+    seconds: float
+    error: str | None = None
+    error_code: str | None = None
+
+
+class PauseRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Stop requests between two steps until `ResumeRollouts`. Answered by `PausedRollouts`.
+
+    Attributes:
+        request_ids: None: all that wait or run now.
+    """
+
+    request_ids: tuple[str, ...] | None = None
+
+
+class ResumeRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Let paused requests go on. Answered by `PausedRollouts` of those that do.
+
+    Attributes:
+        request_ids: None: all that are paused.
+        kv: see `Engine.resume_rollouts`.
+    """
+
+    request_ids: tuple[str, ...] | None = None
+    kv: ResumeKv = "keep"
+
+
+class RolloutChoice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One choice of a paused request.
+
+    Attributes:
+        token_ids: of its output so far.
+        blocks: leading blocks whose KV is on the device now; tiers may have more.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    blocks: int
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A request that was paused.
+
+    Attributes:
+        version: of the weights that have computed it.
+    """
+
+    request_id: str
+    prompt_tokens: int = 0
+    version: str = ""
+    choices: tuple[RolloutChoice, ...] = ()
+
+
+class PausedRollouts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """What `PauseRollouts` stopped, or `ResumeRollouts` let go on; or why nothing happened."""
+
+    rollouts: tuple[Rollout, ...] = ()
+    error: str | None = None
+
+
 class StatsRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Ask for an `EngineStats` now."""
 
@@ -416,6 +503,9 @@ ToEngine = (
     | ResumeSession
     | LoadAdapter
     | UnloadAdapter
+    | SwapWeights
+    | PauseRollouts
+    | ResumeRollouts
 )
 FromEngine = (
     OutputBatch
@@ -425,4 +515,6 @@ FromEngine = (
     | LoadProgress
     | SessionBlocks
     | AdapterAnswer
+    | WeightsSwapped
+    | PausedRollouts
 )

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from inlay.core.errors import (
     EngineStartError,
     InlayError,
     RequestError,
+    WeightsError,
 )
 from inlay.core.failures import error_of, restore
 from inlay.core.instance_socket import new_socket
@@ -43,24 +44,32 @@ from inlay.core.messages import (
     EngineStats,
     FromEngine,
     GenerateRequest,
+    InFlight,
     LoadAdapter,
     LoadProgress,
     OutputBatch,
+    PausedRollouts,
+    PauseRollouts,
     PauseSession,
     RequestOutput,
     ResetPrefixCache,
+    ResumeKv,
+    ResumeRollouts,
     ResumeSession,
+    Rollout,
     SessionBlocks,
     StatsRequest,
+    SwapWeights,
     ToEngine,
     UnloadAdapter,
+    WeightsSwapped,
 )
 from inlay.engine.config import EngineConfig
 from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer", EngineStats, SessionBlocks)
+Answer = TypeVar("Answer", EngineStats, SessionBlocks, PausedRollouts)
 
 _STOP_GRACE_S = 5.0
 _ANSWER_S = 30.0
@@ -92,6 +101,7 @@ class EngineClient:
         # By an id of our own: the engine may still answer a closed stream whose id is used again.
         self._streams: dict[str, asyncio.Queue[RequestOutput | InlayError]] = {}
         self._stream_numbers = itertools.count(1)
+        self._swap: asyncio.Future[WeightsSwapped] | None = None
         self._asked: deque[asyncio.Future[Any]] = deque()  # answered in this order
         self._adapters: dict[str, asyncio.Future[AdapterAnswer]] = {}  # that are on their way
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
@@ -246,6 +256,67 @@ class EngineClient:
             raise restore(answer.code, answer.message, "lora_name")
         return answer
 
+    async def swap_weights(
+        self, directory: Path, version: str, in_flight: InFlight = "finish"
+    ) -> WeightsSwapped:
+        """Replace the engine's weights while it serves; returns when new requests have them.
+
+        Raises:
+            WeightsMismatchError, WeightsError, ModelError: the old ones stay; says why.
+            EngineDiedError: the engine's process ended.
+        """
+        self._check_alive()
+        if self._swap is not None:
+            raise WeightsError("weights are being loaded: update again when they are there")
+        self._swap = self._loop.create_future()
+        try:
+            self._send(self._encode(SwapWeights(str(directory), version, in_flight)))
+            swapped = await asyncio.shield(self._swap)
+        finally:
+            if self._swap.done():
+                self._swap = None
+            else:  # the caller gave up; the engine has not
+                self._swap.add_done_callback(self._forget_swap)
+        if swapped.error is not None:
+            raise restore(swapped.error_code or WeightsError.code, swapped.error)
+        return swapped
+
+    def _forget_swap(self, future: "asyncio.Future[WeightsSwapped]") -> None:
+        self._swap = None
+        if not future.cancelled():
+            future.exception()
+
+    async def pause_rollouts(self, request_ids: Sequence[str] | None = None) -> list[Rollout]:
+        """Stop requests, or all, until they are resumed; says how far they are.
+
+        Raises:
+            RequestError: there is no such request.
+            EngineDiedError, EngineError: as `stats`.
+        """
+        return await self._rollouts(PauseRollouts(self._wire_ids(request_ids)))
+
+    async def resume_rollouts(
+        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+    ) -> list[str]:
+        """Let paused requests, or all, go on; returns their ids. Raises as `pause_rollouts`."""
+        resumed = await self._rollouts(ResumeRollouts(self._wire_ids(request_ids), kv))
+        return [one.request_id for one in resumed]
+
+    async def _rollouts(self, message: PauseRollouts | ResumeRollouts) -> list[Rollout]:
+        answer = await self._ask(message, PausedRollouts)
+        if answer.error is not None:
+            raise RequestError(answer.error, "request_ids")
+        return [
+            msgspec.structs.replace(one, request_id=one.request_id.partition(":")[2])
+            for one in answer.rollouts
+        ]
+
+    def _wire_ids(self, request_ids: Sequence[str] | None) -> tuple[str, ...] | None:
+        if request_ids is None:
+            return None
+        known = {wire_id.partition(":")[2]: wire_id for wire_id in self._streams}
+        return tuple(known.get(request_id, f"0:{request_id}") for request_id in request_ids)
+
     async def _ask(self, message: ToEngine, answer: type[Answer]) -> Answer:
         self._check_alive()
         # A future that was given up stays in the queue, since its answer may still come.
@@ -313,7 +384,10 @@ class EngineClient:
                     queue = self._streams.get(output.request_id)
                     if queue is not None:
                         queue.put_nowait(output)
-            case EngineStats() | SessionBlocks():
+            case WeightsSwapped():
+                if self._swap is not None and not self._swap.done():
+                    self._swap.set_result(message)
+            case EngineStats() | SessionBlocks() | PausedRollouts():
                 future = self._asked.popleft()
                 if not future.done():
                     future.set_result(message)
@@ -378,7 +452,10 @@ class EngineClient:
         self._death = error
         for queue in self._streams.values():
             queue.put_nowait(EngineDiedError(str(error)))
-        for future in (*self._asked, *self._adapters.values()):
+        asked = [*self._asked, *self._adapters.values()]
+        if self._swap is not None:
+            asked.append(self._swap)
+        for future in asked:
             if not future.done():
                 future.set_exception(EngineDiedError(str(error)))
         self._asked.clear()

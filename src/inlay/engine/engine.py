@@ -11,7 +11,8 @@ One thread calls it.
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,16 +20,21 @@ import msgspec
 from inlay.cache import PagedKvCache, Sessions, Tiers
 from inlay.core.block_hash import Namespace
 from inlay.core.clock import Clock, SystemClock
-from inlay.core.errors import EngineError, InlayError
+from inlay.core.errors import EngineError, InlayError, WeightsError
+from inlay.core.failures import restore
 from inlay.core.instance_messages import KvLost, KvTarget, LoadReport, StepSample
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    InFlight,
     LoadProgress,
     RequestOutput,
+    ResumeKv,
+    Rollout,
     SamplingParams,
     SessionBlocks,
+    WeightsSwapped,
 )
 from inlay.engine.adapters import Adapters
 from inlay.engine.completion import Completion
@@ -39,6 +45,7 @@ from inlay.engine.gauges import Gauges
 from inlay.engine.load import step_sample
 from inlay.engine.loading import LoadedModel, hash_chain, load
 from inlay.engine.requests import Requests
+from inlay.engine.rollouts import Rollouts
 from inlay.engine.runner import Runner
 from inlay.engine.scheduler import Chunk, Scheduler
 from inlay.engine.scripts import generate, warm_up
@@ -46,8 +53,11 @@ from inlay.engine.steps import Steps
 from inlay.engine.structure import GrammarCompiler
 from inlay.engine.tiering import open_exchange, open_tiers
 from inlay.engine.totals import Totals
+from inlay.engine.weight_updates import WeightUpdates
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from inlay.models.text import Text
 
 
@@ -63,7 +73,6 @@ class Engine:
 
     Attributes:
         info: what is served, with what.
-        namespace: of its blocks, without a tenant.
         step_samples: where each step is noted; None: nowhere.
 
     Raises:
@@ -91,7 +100,7 @@ class Engine:
             token_id for token_id in loaded.text.eos_token_ids if 0 <= token_id < vocab_size
         )
         self.step_samples: deque[StepSample] | None = None
-        self.namespace = Namespace(
+        namespace = Namespace(
             fingerprint=loaded.model.fingerprint,
             weight_format=loaded.held_as,
             kv_format=loaded.kv_format,
@@ -144,6 +153,16 @@ class Engine:
             steps=self._steps,
             has_store=config.cache.store is not None,
         )
+        self._updates = WeightUpdates(
+            loaded,
+            namespace,
+            cache=self.cache,
+            runner=self._runner,
+            requests=self._requests,
+            scheduler=self._scheduler,
+            on_ready=on_ready,
+        )
+        self._rollouts = Rollouts(self._requests, self._scheduler, self.cache, self._updates)
         self._ranks = loaded.ranks
         if self._ranks is not None:
             self._ranks.on_failure = on_ready
@@ -155,7 +174,7 @@ class Engine:
         if loaded.store is not None:
             self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)
             self._scheduler.loader = self._tiers.loader
-            self._sessions.tiers = self._gauges.tiers = self._tiers
+            self._sessions.tiers = self._gauges.tiers = self._rollouts.tiers = self._tiers
         if config.exchange is not None:
             self._exchange = open_exchange(
                 config.exchange,
@@ -177,6 +196,11 @@ class Engine:
         return self._requests.adapters
 
     @property
+    def namespace(self) -> Namespace:
+        """Of blocks that are named from now on, without a tenant."""
+        return self._updates.namespace
+
+    @property
     def text(self) -> "Text":
         """Tokenizer and chat template."""
         return self._text
@@ -192,6 +216,7 @@ class Engine:
             (self._scheduler.has_work and not self._waits)
             or self._requests.outputs.pending
             or self._requests.compiled
+            or self._updates.due
             or (self._tiers is not None and self._tiers.due)
             or (self._exchange is not None and self._exchange.due)
         )
@@ -284,6 +309,7 @@ class Engine:
         started = time.perf_counter()
         if self.failure is not None:
             self._requests.fail_all(self.failure)
+        self._updates.poll()
         self._requests.start_compiled()
         if self._exchange is not None:
             self._requests.poll_exchange(self._exchange)
@@ -304,6 +330,7 @@ class Engine:
                 self.step_samples.append(step_sample(chunks, took_s))
             if self._tiers is not None:
                 self._tiers.loader.costs.observe_prefill(_prefill_tokens(chunks), took_s)
+        self._updates.let_go()
         if self._exchange is not None:
             self._exchange.end_step(still=not chunks and not loading)
         return self._requests.outputs.take(self._clock.now(), self._requests.lost)
@@ -339,7 +366,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Gauges and totals now."""
-        return self._gauges.stats()
+        return msgspec.structs.replace(self._gauges.stats(), weight_version=self._updates.version)
 
     def load_report(self, run_id: str, samples: tuple[StepSample, ...]) -> LoadReport:
         """How loaded it is now. O(live choices); see `work_ahead`."""
@@ -360,6 +387,67 @@ class Engine:
         self._waits = False
         self._sessions.resume(session)
         return self._session_blocks(session)
+
+    def swap_weights(
+        self,
+        weights: "Path | Mapping[str, Tensor]",
+        version: str,
+        in_flight: InFlight = "finish",
+    ) -> None:
+        """Replace the weights, and return when new requests have the new ones.
+
+        Args:
+            weights: a directory with config.json, as that of the model that is served, and its
+                weights; or all of its tensors by name, which are written to a temporary file.
+            version: their name, by which their blocks are told from those of others.
+            in_flight: what becomes of requests that have begun: `finish`: the old weights stay in
+                memory until they have ended; `recompute`: their KV is computed anew by the new
+                weights, and they go on; `continue`: they go on by the new weights with the KV that
+                they have. Those that have not begun are computed by the new weights.
+
+        Raises:
+            WeightsMismatchError: they are of another model, or another dtype.
+            WeightsError: this engine cannot replace its weights.
+            ModelError: there are none, they are damaged, or do not fit beside the old ones.
+
+        Cost: both weights are in memory for a while. `begin_swap` does the same beside steps.
+        """
+        self._updates.begin(weights, version, in_flight)
+        self._updates.wait()
+        self._updates.poll()
+        for done in self._updates.take_done():
+            if done.error is not None:
+                raise restore(done.error_code or WeightsError.code, done.error)
+
+    def begin_swap(self, directory: Path, version: str, in_flight: InFlight = "finish") -> None:
+        """As `swap_weights`, while steps go on; `take_swapped` says what became of it.
+
+        Raises as `swap_weights` what is known before anything is loaded.
+        """
+        self._updates.begin(directory, version, in_flight)
+
+    def take_swapped(self) -> list[WeightsSwapped]:
+        """What became of swaps that were begun, each once."""
+        return self._updates.take_done()
+
+    def pause_rollouts(self, request_ids: Sequence[str] | None = None) -> list[Rollout]:
+        """Stop requests, or all, until they are resumed; says how far they are.
+
+        Raises:
+            RequestError: there is no such request.
+        """
+        return self._rollouts.pause(request_ids)
+
+    def resume_rollouts(
+        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+    ) -> list[str]:
+        """Let paused requests, or all, go on; see `Rollouts.resume`.
+
+        Raises:
+            RequestError: there is no such request.
+        """
+        self._waits = False
+        return self._rollouts.resume(request_ids, kv)
 
     def _session_blocks(self, session: str) -> SessionBlocks:
         sessions = self._sessions

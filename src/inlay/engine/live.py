@@ -15,7 +15,7 @@ from inlay.engine.text_output import TextOutput
 if TYPE_CHECKING:
     from inlay.models.adapter_weights import AdapterWeights
 
-ChoiceState = Literal["pending", "receiving", "waiting", "running", "sending", "finished"]
+ChoiceState = Literal["pending", "receiving", "waiting", "running", "sending", "paused", "finished"]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +37,8 @@ class LiveRequest:
             were loaded, and those that were on the device.
         counted_tokens: how many of `cached_tokens` the engine's totals have.
         adapter: what is added to the model's weights; None: nothing.
+        weights: number of the weights that compute it, see `engine.weight_updates`.
+        mixed: some of its KV is of other weights than these; nobody else may use its blocks.
     """
 
     message: GenerateRequest
@@ -60,6 +62,8 @@ class LiveRequest:
     announced: bool = False
     counted_tokens: int = 0
     adapter: "AdapterWeights | None" = None
+    weights: int = 0
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         self.prompt = self.message.token_ids
@@ -99,7 +103,7 @@ class Choice:
         state: `pending` while its grammar is compiled, or the prompt is being computed by the
             first choice of its request; `receiving` while another instance computes its prompt;
             then `waiting` and `running`, perhaps several times; `sending` when it is computed for
-            another instance.
+            another instance; `paused` until somebody resumes it.
         computed: leading tokens whose KV is in the pages of `hold`.
         traced: leading tokens counted in the request's expert counts.
         hold: pages, while running; while waiting, those that another instance has filled.

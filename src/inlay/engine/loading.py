@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,8 @@ class LoadedModel:
         max_context_tokens: what model, configuration and pages allow.
         store: where blocks are kept besides the pool, if anywhere; the engine closes it.
         ranks: other processes that share each layer; None: there are none. The engine closes them.
+        directory: where it lies; None: it was not loaded from one.
+        reload: loads another directory's weights as these were; None: they cannot be replaced.
     """
 
     name: str
@@ -55,6 +57,8 @@ class LoadedModel:
     max_context_tokens: int
     store: KvStore | None = None
     ranks: Ranks | None = None
+    directory: Path | None = None
+    reload: Callable[[Path], Model] | None = None
 
     @property
     def held_as(self) -> str:
@@ -119,7 +123,11 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     text = partial(Text.load, source.directory)
     if config.placement.tensor_parallel == 1:
         model = load_placed(config, source.directory, device, where)
-        return prepare(config, source.name, model, text(), store)
+        loaded = prepare(config, source.name, model, text(), store)
+        again = replace(config, load="whole")
+        loaded.directory = source.directory
+        loaded.reload = lambda directory: load_placed(again, directory, device, where)
+        return loaded
     ranks = _start_ranks(config, source.directory, device, where)
     try:
         device = _device_of(device, 0)

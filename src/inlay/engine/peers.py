@@ -130,6 +130,10 @@ class Peers:
         """The name that the engine has for a peer's request."""
         return f"{peer.number}:{request_id}"
 
+    def request_id(self, engine_id: str) -> str:
+        """The name that its peer has for an engine's request."""
+        return self._owner(engine_id)[1]
+
     def admit(
         self, peer: Peer, message: GenerateRequest, add: Callable[[GenerateRequest], None]
     ) -> None:

@@ -55,6 +55,7 @@ class Requests:
         adapters: that requests may name.
         outputs: what there is to say since it was last taken.
         exchange: with other instances; None: there is none.
+        weights: number of those that compute new requests.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Requests:
         self._scheduler = scheduler
         self._grammars = grammars
         self._on_ready = on_ready
+        self.weights = 0
         self._compiling: dict[LiveRequest, Future[Any]] = {}
         self._num_requests = 0
 
@@ -225,6 +227,7 @@ class Requests:
             max_tokens=max_tokens,
             end_ids=end_ids if params.ignore_eos else end_ids | self._end_ids,
             unfinished=params.n - message.produced.count(None),
+            weights=self.weights,
         )
         if params.prompt_logprobs is not None and not message.produced:
             request.prompt_logprobs = [None]

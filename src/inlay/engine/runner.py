@@ -41,6 +41,7 @@ class Runner:
 
     def __init__(self, model: "Model", pool: "KvPool", page_tokens: int) -> None:
         self._model = model
+        self._models = {0: model}
         self._pool = pool
         self._page_tokens = page_tokens
         self._moe_layers = len(model.shape.sparse_layers)
@@ -50,6 +51,8 @@ class Runner:
         self, chunks: Sequence[Chunk], layer_done: LayerDone | None = None
     ) -> tuple[StepBatch, torch.Tensor]:
         """Compute the KV of all chunks and the logits [R, V] that they need.
+
+        All chunks are of requests that the same weights compute.
 
         Args:
             layer_done: see `ForwardBatch`.
@@ -62,7 +65,24 @@ class Runner:
             layer_done=layer_done,
         )
         with torch.inference_mode():
-            return batch, self._model.forward(batch.forward, self._pool)
+            model = self._models[chunks[0].choice.request.weights]
+            return batch, model.forward(batch.forward, self._pool)
+
+    @property
+    def num_models(self) -> int:
+        """Weights that are in memory."""
+        return len(self._models)
+
+    def take_model(self, weights: int, model: "Model") -> None:
+        """Compute by these weights the requests that have this number."""
+        self._models[weights] = self._model = model
+
+    def keep_models(self, weights: set[int]) -> bool:
+        """Let go of all others; whether there were any."""
+        gone = self._models.keys() - weights
+        for number in gone:
+            del self._models[number]
+        return bool(gone)
 
     def relieve(self, error: BaseException) -> bool:
         """See `Model.relieve`."""

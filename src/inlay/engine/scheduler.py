@@ -18,10 +18,10 @@ preempted for it and no request is accepted that the whole pool cannot hold.
 
 import heapq
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from inlay.cache import KvCache, Loader, PageHold
+from inlay.cache import BlockNames, KvCache, Loader, PageHold
 from inlay.core.errors import OutOfPagesError
 from inlay.engine.config import SchedulerConfig
 from inlay.engine.live import Choice
@@ -87,10 +87,8 @@ class Scheduler:
             request.round = self._rounds.take(request.tenant, choice.num_tokens - choice.computed)
         self._num_waiting += 1
         heapq.heappush(self._waiting, (choice.sort_key, choice))
-        if self.loader is not None and choice.hold is None:
-            reusable = self._reusable(choice)
-            if reusable:
-                choice.prefetch = self.loader.begin(choice.names, reusable, choice.sort_key)
+        if choice.hold is None:
+            self._begin_prefetch(choice)
 
     def remove(self, choice: Choice) -> None:
         """Take a choice out, wherever it is, and give its pages back."""
@@ -110,6 +108,35 @@ class Scheduler:
             # too late if the first one waits for long.
             self._waiting = [entry for entry in self._waiting if entry[1].state == "waiting"]
             heapq.heapify(self._waiting)
+
+    def rename(self, choice: Choice, names: Callable[[], BlockNames]) -> None:
+        """Compute a choice that waits or runs again, under other names of its blocks."""
+        if choice.state == "waiting":
+            self._end_prefetch(choice)
+            self._take_pages(choice)
+        running = choice.state == "running"
+        if running:
+            self._stop(choice)
+            choice.request.preemptions += 1
+        for one in (choice, *choice.fork):
+            one.names = names()
+        if running:
+            self.add(choice)
+        elif choice.state == "waiting":
+            self._begin_prefetch(choice)
+
+    def pause(self, choice: Choice) -> None:
+        """Take a choice that waits or runs out until `add`; its published blocks stay."""
+        if choice.state == "running":
+            self._stop(choice)
+            choice.request.preemptions += 1
+        else:
+            self._num_waiting -= 1
+            self._end_prefetch(choice)
+            self._take_pages(choice)
+            self._waiting = [entry for entry in self._waiting if entry[1] is not choice]
+            heapq.heapify(self._waiting)
+        choice.state = "paused"
 
     def fork(self, choice: Choice) -> list[Choice]:
         """Start the other choices of a request whose prompt is computed.
@@ -135,7 +162,7 @@ class Scheduler:
         choice = chunk.choice
         assert choice.hold is not None
         choice.computed = chunk.stop
-        if not self._cache.reuses_prefixes:
+        if not self._cache.reuses_prefixes or choice.request.mixed:
             return
         if chunk.stop // self._cache.page_tokens > choice.hold.num_named:
             choice.name_blocks(chunk.stop, self._cache.page_tokens)
@@ -217,6 +244,10 @@ class Scheduler:
             self._end_prefetch(choice)
             return limit
         return loader.limit(prefetch, computed, computed + limit) - computed
+
+    def _begin_prefetch(self, choice: Choice) -> None:
+        if self.loader is not None and (reusable := self._reusable(choice)):
+            choice.prefetch = self.loader.begin(choice.names, reusable, choice.sort_key)
 
     def _end_prefetch(self, choice: Choice) -> None:
         prefetch, choice.prefetch = choice.prefetch, None

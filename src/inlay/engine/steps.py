@@ -75,8 +75,18 @@ class Steps:
         self.totals.steps += 1
         # Rows of one adapter lie together, so that its matrices are read once.
         chunks = sorted(chunks, key=lambda chunk: chunk.choice.request.message.adapter)
-        for done, result in self._results(chunks):
-            self._advance(done, result)
+        for together in self._by_weights(chunks):
+            for done, result in self._results(together):
+                self._advance(done, result)
+
+    def _by_weights(self, chunks: list[Chunk]) -> list[list[Chunk]]:
+        """While requests end under weights that were replaced, each weights' chunks alone."""
+        if self._runner.num_models == 1:
+            return [chunks]
+        groups: dict[int, list[Chunk]] = {}
+        for chunk in chunks:
+            groups.setdefault(chunk.choice.request.weights, []).append(chunk)
+        return list(groups.values())
 
     def _results(self, chunks: list[Chunk]) -> list[tuple[list[Chunk], StepResult]]:
         """Compute and sample. After a failure each chunk runs alone, which shows whose fault it is.

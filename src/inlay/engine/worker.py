@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,11 +33,17 @@ from inlay.core.messages import (
     GenerateRequest,
     LoadAdapter,
     LoadProgress,
+    PausedRollouts,
+    PauseRollouts,
     PauseSession,
     ResetPrefixCache,
+    ResumeRollouts,
     ResumeSession,
+    Rollout,
     StatsRequest,
+    SwapWeights,
     UnloadAdapter,
+    WeightsSwapped,
 )
 from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
@@ -74,6 +81,7 @@ class _Server:
         self._told = LoadProgress(loaded_bytes=0, total_bytes=0, seconds=0.0, over=False)
         self._adapters_of: dict[str, Peer] = {}  # who waits for an adapter to be loaded
         self._decode = msgspec.msgpack.Decoder(ToInstance).decode
+        self._swappers: list[Peer] = []
 
     def run(self) -> InlayError | None:
         """Serve until the parent wants no more; an error where the engine cannot go on."""
@@ -90,6 +98,9 @@ class _Server:
                 return failure
             for message in self._engine.take_kv_messages():
                 self._peers.deliver_kv(message)
+            for swapped in self._engine.take_swapped():
+                self._peers.send(self._swappers, swapped)
+                self._swappers.clear()
             if self._instance is not None:
                 self._instance.after_step(worked)
             if not self._told.over:
@@ -160,6 +171,20 @@ class _Server:
                     self._peers.send([peer], AdapterAnswer(name, error.code, str(error)))
                 else:
                     self._peers.send([peer], AdapterAnswer(name))
+            case SwapWeights():
+                self._swap(peer, message)
+            case PauseRollouts(request_ids):
+                self._answer_rollouts(
+                    peer, lambda: self._engine.pause_rollouts(self._ids(peer, request_ids))
+                )
+            case ResumeRollouts(request_ids, kv):
+                self._answer_rollouts(
+                    peer,
+                    lambda: [
+                        Rollout(request_id=one)
+                        for one in self._engine.resume_rollouts(self._ids(peer, request_ids), kv)
+                    ],
+                )
             case KvTarget():
                 request_id = self._peers.engine_id(peer, message.request_id)
                 self._engine.kv_target(msgspec.structs.replace(message, request_id=request_id))
@@ -171,6 +196,35 @@ class _Server:
                 self._instance.set_role(role)
             case _:
                 log.error("%s is for instances only, and this is none", type(message).__name__)
+
+    def _swap(self, peer: Peer, message: SwapWeights) -> None:
+        """Begin a swap; its end is told after the step that comes next to it."""
+        try:
+            self._engine.begin_swap(Path(message.directory), message.version, message.in_flight)
+        except InlayError as error:
+            refusal = WeightsSwapped(
+                version=message.version, seconds=0.0, error=str(error), error_code=error.code
+            )
+            self._peers.send([peer], refusal)
+        else:
+            self._swappers.append(peer)
+
+    def _ids(self, peer: Peer, request_ids: tuple[str, ...] | None) -> list[str] | None:
+        if request_ids is None:
+            return None
+        return [self._peers.engine_id(peer, request_id) for request_id in request_ids]
+
+    def _answer_rollouts(self, peer: Peer, act: Callable[[], list[Rollout]]) -> None:
+        try:
+            rollouts = act()
+        except RequestError as error:
+            self._peers.send([peer], PausedRollouts(error=str(error)))
+            return
+        named = tuple(
+            msgspec.structs.replace(one, request_id=self._peers.request_id(one.request_id))
+            for one in rollouts
+        )
+        self._peers.send([peer], PausedRollouts(rollouts=named))
 
     def _refuse(self, peer: Peer, data: bytes, error: Exception) -> None:
         """Answer a message that is not what it should be, so that nobody waits for it."""

@@ -26,17 +26,23 @@ from inlay.serve.service import Service
 from inlay.serve.sessions import SessionRoutes
 from inlay.serve.sglang import SglangRoutes
 from inlay.serve.status_route import StatusRoute
+from inlay.serve.weights.routes import WeightRoutes
+from inlay.serve.weights.updates import Updates
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
-    service: Service, config: ServeConfig, cluster: ClusterRoutes | None = None
+    service: Service,
+    config: ServeConfig,
+    cluster: ClusterRoutes | None = None,
+    updates: Updates | None = None,
 ) -> Starlette:
     """Put routes, guards and the pages together. The pages load in the application's lifespan.
 
     Args:
         cluster: what a dispatcher says of its instances; None behind one engine.
+        updates: of that engine's weights; None: they stay as they are.
 
     Bodies are read by msgspec, which is several times cheaper than FastAPI's way and names wrong
     values as OpenAI's clients expect.
@@ -75,6 +81,14 @@ def create_app(
         ("/reset_prefix_cache", admin.reset_cache),
         ("/flush_cache", admin.reset_cache),
     ]
+    if updates is not None:
+        weights = WeightRoutes(service, updates)
+        reading.append(("/v1/weights", weights.show))
+        acting += [
+            ("/v1/weights/update", weights.update),
+            ("/v1/rollouts/pause", weights.pause),
+            ("/v1/rollouts/resume", weights.resume),
+        ]
     if cluster is not None:
         reading.append(("/debug/decisions", cluster.decisions))
     routes: list[BaseRoute] = [

@@ -43,6 +43,9 @@ from inlay.serve.commands.trace_check import trace_check
 from inlay.serve.commands.trace_draw import trace_draw
 from inlay.serve.commands.tune import tune_commands
 from inlay.serve.commands.up import up
+from inlay.serve.commands.weights_publish import weights_publish
+from inlay.serve.commands.weights_pull import weights_pull
+from inlay.serve.commands.weights_watch import weights_watch
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -108,6 +111,12 @@ def build_app() -> typer.Typer:
     store.command("explain")(store_explain)
     store.command("drain")(store_drain)
     app.add_typer(store, name="store")
+    weights = typer.Typer(no_args_is_help=True, help="Move a model's weights between peers.")
+    weights.callback()(lambda: None)
+    weights.command("publish")(weights_publish)
+    weights.command("pull")(weights_pull)
+    weights.command("watch")(weights_watch)
+    app.add_typer(weights, name="weights")
     bench = typer.Typer(no_args_is_help=True, help="Measure a server, a store, or transfers.")
     bench.callback()(lambda: None)
     bench.command("serve")(bench_serve)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from inlay.core.errors import ConfigError
 from inlay.engine.config import EngineConfig
 from inlay.serve.api_key import check_api_key
+from inlay.serve.weights.config import UpdateConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class ServeConfig:
         start_timeout_s: how long the engine may take to load the model.
         page: serve the chat page at `/`.
         access_log: log a line per request.
+        weights: where new weights are pulled from.
         engine: the engine's configuration; `engine.model` names the model.
     """
 
@@ -44,6 +46,7 @@ class ServeConfig:
     start_timeout_s: float = 1800.0
     page: bool = True
     access_log: bool = False
+    weights: UpdateConfig = field(default_factory=UpdateConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:

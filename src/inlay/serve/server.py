@@ -94,8 +94,11 @@ async def _serve(
             return 0
         client, service = await loading
         from inlay.serve.app import create_app
+        from inlay.serve.weights.updates import Updates
 
-        app = create_app(service, config)
+        updates = Updates(client, config.weights, source.directory)
+        stack.callback(updates.close)
+        app = create_app(service, config, updates=updates)
         await stack.enter_async_context(app.router.lifespan_context(app))
         gate.open(app)
         gc.collect()

@@ -19,6 +19,7 @@ from inlay.transfer._backend import (
     SegmentView,
     Transfer,
     TransferStatus,
+    crc32c,
 )
 from inlay.transfer.engine import TransferConfig, TransferEngine
 from inlay.transfer.kinds import Access, Op
@@ -47,5 +48,6 @@ __all__ = [
     "TransferConfig",
     "TransferEngine",
     "TransferStatus",
+    "crc32c",
     "read_topology",
 ]

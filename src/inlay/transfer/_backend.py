@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     SegmentView = native.SegmentView
     Transfer = native.Transfer
     TransferStatus = native.TransferStatus
+    crc32c = native.crc32c
     find_cuda = native.find_cuda
     find_fabric = native.find_fabric
     hold = native.hold
@@ -37,8 +38,8 @@ else:
 
     _NAMES = (
         "Batch", "Completions", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView",
-        "Segment", "SegmentView", "Transfer", "TransferStatus", "find_cuda", "find_fabric", "hold",
-        "paths", "port_counts", "read_topology", "stop",
+        "Segment", "SegmentView", "Transfer", "TransferStatus", "crc32c", "find_cuda",
+        "find_fabric", "hold", "paths", "port_counts", "read_topology", "stop",
     )  # fmt: skip
     try:
         if not read_settings().native:

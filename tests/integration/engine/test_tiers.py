@@ -210,3 +210,22 @@ def test_a_hint_about_a_session_that_nobody_knows(tiny):
     with tiny.engine(pages=30) as engine:
         assert engine.pause_session("nobody").num_blocks == 0
         assert engine.resume_session("nobody").num_blocks == 0
+
+
+def test_paused_texts_come_back_from_the_host(tiny, prompts, expected):
+    with tiny.engine(pages=30, tiers={"host": "64MiB"}) as engine:
+        prefer_loads(engine)
+        engine.add(request("paused", prompts[0], trace=True, **PARAMS_DICT))
+        tokens = []
+        while len(tokens) < 3:
+            for output in engine.step():
+                tokens += [one for delta in output.choices for one in delta.token_ids]
+        (paused,) = engine.pause_rollouts()
+        assert list(paused.choices[0].token_ids) == tokens
+        _settle(engine)
+        assert _texts(_one_by_one(engine, prompts[1:])) == expected[1:]  # they take its pages
+        _settle(engine)
+        engine.resume_rollouts()
+        outputs = drain(engine)["paused"]
+        tokens += [one for output in outputs for delta in output.choices for one in delta.token_ids]
+        assert tuple(tokens) == tuple(expected[0])

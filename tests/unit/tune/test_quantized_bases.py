@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from inlay.models.adapter import read_adapter
 from inlay.models.checkpoint import open_tensors
 from inlay.models.quantized import floats_of
 from inlay.tune import export, train
-from inlay.models.adapter import read_adapter
 from inlay.tune.adapter_files import write_adapter
 from inlay.tune.data.load import TuneData
 from inlay.tune.frozen import load_frozen

@@ -1,0 +1,110 @@
+"""Generations that stop between two steps and go on later: partial rollouts.
+
+What is paused has no pages; its published blocks stay in the cache and its tiers, under the version
+of the weights that computed them. Its stream stays open and is silent.
+
+Source: partial rollouts as of Kimi k1.5 (arXiv 2501.12599), section 2.6.
+"""
+
+from collections.abc import Sequence
+
+from inlay.cache import PagedKvCache, Tiers
+from inlay.core.errors import RequestError
+from inlay.core.messages import ResumeKv, Rollout, RolloutChoice
+from inlay.engine.live import Choice, LiveRequest
+from inlay.engine.requests import Requests
+from inlay.engine.scheduler import Scheduler
+from inlay.engine.weight_updates import WeightUpdates
+
+
+class Rollouts:
+    """See the module.
+
+    Attributes:
+        tiers: behind the device, which get a copy of paused blocks; None: there are none.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        scheduler: Scheduler,
+        cache: PagedKvCache,
+        updates: WeightUpdates,
+    ) -> None:
+        self.tiers: Tiers | None = None
+        self._requests, self._scheduler = requests, scheduler
+        self._cache, self._updates = cache, updates
+
+    def pause(self, request_ids: Sequence[str] | None) -> list[Rollout]:
+        """Stop requests, or all that wait or run now, and say how far they are.
+
+        Raises:
+            RequestError: there is no such request; nothing was paused.
+        """
+        paused = []
+        for request in self._named(request_ids):
+            choices = [one for one in request.choices if one.state in ("waiting", "running")]
+            for choice in choices:
+                self._scheduler.pause(choice)
+                if self.tiers is not None:
+                    self.tiers.keep(self._cache.cool(choice.names))
+            if any(choice.state == "paused" for choice in request.choices):
+                paused.append(self._describe(request))
+        return paused
+
+    def resume(self, request_ids: Sequence[str] | None, kv: ResumeKv) -> list[str]:
+        """Let paused requests, or all of them, go on; returns their ids.
+
+        Args:
+            kv: `keep`: with the KV that the cache and its tiers have of them, whatever weights
+                computed it; `recompute`: what is of other weights than the newest is computed anew.
+
+        Raises:
+            RequestError: there is no such request; nothing was resumed.
+        """
+        resumed = []
+        for request in self._named(request_ids):
+            choices = [one for one in request.choices if one.state == "paused"]
+            if not choices:
+                continue
+            old = self._updates.is_old(request)
+            for choice in choices:
+                if old and kv == "recompute":
+                    self._updates.restart(request, choice)
+                elif old:
+                    self._updates.go_on(request)
+            for choice in choices:
+                self._scheduler.add(choice)
+            resumed.append(request.request_id)
+        return resumed
+
+    def _named(self, request_ids: Sequence[str] | None) -> list[LiveRequest]:
+        live = self._requests.live
+        if request_ids is None:
+            return list(live.values())
+        if strangers := [one for one in request_ids if one not in live]:
+            raise RequestError(
+                f"no request {strangers[0].partition(':')[2]!r} is running here: it has ended, or "
+                "its id is another",
+                "request_ids",
+            )
+        return [live[one] for one in request_ids]
+
+    def _describe(self, request: LiveRequest) -> Rollout:
+        return Rollout(
+            request_id=request.request_id,
+            prompt_tokens=len(request.prompt),
+            version=self._updates.version_of(request),
+            choices=tuple(
+                RolloutChoice(
+                    index=choice.index,
+                    token_ids=tuple(choice.output),
+                    blocks=self._blocks(choice),
+                )
+                for choice in request.choices
+                if choice.state == "paused"
+            ),
+        )
+
+    def _blocks(self, choice: Choice) -> int:
+        return self._cache.match_prefix(choice.names, choice.num_tokens).num_blocks

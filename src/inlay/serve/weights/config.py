@@ -1,0 +1,18 @@
+"""Where a server gets new weights."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateConfig:
+    """How a server pulls weights.
+
+    Attributes:
+        listen: "host:port" where other peers have them from here, port 0 for any free one.
+        token_file: 16 to 64 bytes that all peers hold; None: this user's token on this host.
+        directory: where versions are kept, each in a directory; None: a temporary one.
+    """
+
+    listen: str = "127.0.0.1:0"
+    token_file: str | None = None
+    directory: str | None = None

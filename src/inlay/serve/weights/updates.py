@@ -1,0 +1,140 @@
+"""New weights for a server: pulled from their publishers, then put in place by the engine."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inlay.core.errors import WeightsError
+from inlay.core.messages import InFlight, WeightsSwapped
+from inlay.engine.client import EngineClient
+from inlay.serve.weights.config import UpdateConfig
+
+if TYPE_CHECKING:
+    from inlay.transfer import TransferEngine
+    from inlay.weights import Held
+
+BESIDE = ("config.json", "generation_config.json")
+
+
+class Updates:
+    """One update at a time; requests are served meanwhile.
+
+    Args:
+        engine: whose weights they are.
+        served: the directory of the model that is served, from which `config.json` comes where
+            publishers have tensors alone.
+    """
+
+    def __init__(self, engine: EngineClient, config: UpdateConfig, served: Path | None) -> None:
+        self.engine = engine
+        self._config = config
+        self._served = served
+        self._transfer: TransferEngine | None = None
+        self._temporary: Path | None = None
+        self._held: Held | None = None
+        self._busy = False
+
+    async def from_publishers(
+        self,
+        publishers: Sequence[str],
+        name: str,
+        version: str | None,
+        in_flight: InFlight,
+    ) -> tuple[WeightsSwapped, dict[str, int]]:
+        """Pull a version and serve it; also returns the bytes that each holder sent.
+
+        Raises:
+            WeightsError: another update is under way, or it cannot be pulled.
+            WeightsMismatchError: it is of another model. The old weights serve on in each case.
+        """
+        with self._alone():
+            held = await asyncio.to_thread(self._pull, publishers, name, version)
+            try:
+                directory = self._directory(held.manifest.version)
+                swapped = await self._swap(directory, held.manifest.version, in_flight)
+            except BaseException:
+                await asyncio.to_thread(held.close)
+                shutil.rmtree(self._directory(held.manifest.version), ignore_errors=True)
+                raise
+            await asyncio.to_thread(self._replace, held)
+            return swapped, held.report.taken_bytes
+
+    async def from_directory(
+        self, directory: Path, version: str, in_flight: InFlight
+    ) -> WeightsSwapped:
+        """Serve weights that lie on this host. Raises as `from_publishers`."""
+        with self._alone():
+            return await self._swap(directory, version, in_flight)
+
+    def close(self) -> None:
+        """Offer nothing any more; what was pulled into a temporary directory goes."""
+        if self._held is not None:
+            self._held.close()
+        if self._transfer is not None:
+            self._transfer.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._busy:
+            raise WeightsError("an update is under way: update again when it has ended")
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    async def _swap(self, directory: Path, version: str, in_flight: InFlight) -> WeightsSwapped:
+        return await self.engine.swap_weights(directory, version, in_flight)
+
+    def _pull(self, publishers: Sequence[str], name: str, version: str | None) -> "Held":
+        from inlay.store.tenants import read_token
+        from inlay.transfer import TransferConfig, TransferEngine
+        from inlay.weights import DirectoryLanding, newest, pull
+
+        if self._transfer is None:
+            file = self._config.token_file
+            self._transfer = TransferEngine(
+                self._config.listen,
+                token=read_token(None if file is None else Path(file)),
+                config=TransferConfig(traffic_class="background"),
+            )
+        version = version or newest(self._transfer, publishers, name)
+        if version is None:
+            raise WeightsError(f"{', '.join(publishers)} have no common version of {name}")
+        if self._held is not None and self._held.manifest.version == version:
+            raise WeightsError(f"{name} {version} is served already")
+        target = self._directory(version)
+        shutil.rmtree(target, ignore_errors=True)
+        held = pull(
+            self._transfer,
+            publishers,
+            name,
+            landing=DirectoryLanding(target),
+            version=version,
+            previous=self._held,
+        )
+        for file_name in BESIDE:
+            source = None if self._served is None else self._served / file_name
+            if source is not None and source.is_file() and not (target / file_name).exists():
+                shutil.copyfile(source, target / file_name)
+        return held
+
+    def _directory(self, version: str) -> Path:
+        if self._config.directory is not None:
+            return Path(self._config.directory) / version
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="inlay-weights-"))
+        return self._temporary / version
+
+    def _replace(self, held: "Held") -> None:
+        """Others have the new version from here; the engine keeps what it has mapped of the old."""
+        old, self._held = self._held, held
+        if old is not None:
+            old.close()
+            shutil.rmtree(self._directory(old.manifest.version), ignore_errors=True)

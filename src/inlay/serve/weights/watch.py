@@ -1,0 +1,141 @@
+"""Each new version of a checkpoint in a directory of its own, and a server that is told."""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from inlay.core.errors import ConfigError, EndpointError, TransferError, WeightsError
+from inlay.core.http import ask_http
+from inlay.transfer import TransferEngine
+from inlay.weights import DirectoryLanding, Held, newest, pull
+
+log = logging.getLogger(__name__)
+
+CURRENT = "current"
+_UPDATE_S = 3600.0
+
+
+class Watch:
+    """See the module.
+
+    Args:
+        directory: has the versions; made where it is not there.
+        keep: how many of them stay.
+        server: its URL; None: nobody is told.
+        say: takes a line for each version.
+    """
+
+    def __init__(
+        self,
+        engine: TransferEngine,
+        publishers: Sequence[str],
+        name: str,
+        directory: Path,
+        *,
+        keep: int = 2,
+        server: str | None = None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._engine, self._publishers, self._name = engine, publishers, name
+        self._directory = directory
+        self._keep = keep
+        self._server = None if server is None else _host_and_port(server)
+        self._say = say
+        self._held: Held | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def run(self, *, every_s: float, versions: int | None = None) -> None:
+        """Ask for new versions, and pull them.
+
+        Args:
+            versions: return after so many; None: never.
+        """
+        pulled = 0
+        complaint = ""
+        while versions is None or pulled < versions:
+            try:
+                pulled += self.look()
+                complaint = ""
+            except (TransferError, WeightsError, EndpointError) as error:
+                if str(error) != complaint:  # said once
+                    complaint = str(error)
+                    log.warning("%s; trying again", error)
+            if versions is None or pulled < versions:
+                time.sleep(every_s)
+
+    def look(self) -> bool:
+        """Pull what is new, if anything is; whether it was.
+
+        Raises:
+            WeightsError, TransferError: it cannot be pulled now.
+            EndpointError: the server does not take it.
+        """
+        version = newest(self._engine, self._publishers, self._name)
+        if version is None or (self._held and self._held.manifest.version == version):
+            return False
+        target = self._directory / version
+        if target.exists():  # of an earlier run; it may be of another publisher
+            shutil.rmtree(target)
+        held = pull(
+            self._engine,
+            self._publishers,
+            self._name,
+            landing=DirectoryLanding(target),
+            version=version,
+            previous=self._held,
+        )
+        if self._held is not None:
+            self._held.close()
+        self._held = held
+        self._link(version)
+        report = held.report
+        self._say(
+            f"{self._name} {version}: {sum(report.taken_bytes.values())} bytes pulled, "
+            f"{report.kept_bytes} kept, {report.seconds:.1f} s"
+        )
+        if self._server is not None:
+            self._tell_server(target, version)
+        self._remove_old()
+        return True
+
+    def close(self) -> None:
+        """Offer nothing any more; the directories stay."""
+        if self._held is not None:
+            self._held.close()
+
+    def _link(self, version: str) -> None:
+        fresh = self._directory / f".{CURRENT}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(version)
+        os.replace(fresh, self._directory / CURRENT)
+
+    def _tell_server(self, target: Path, version: str) -> None:
+        assert self._server is not None
+        body = json.dumps({"directory": str(target.resolve()), "version": version}).encode()
+        try:
+            status, answer = ask_http(*self._server, "POST", "/v1/weights/update", body, _UPDATE_S)
+        except OSError as error:
+            raise EndpointError(f"the server does not answer: {error}") from error
+        if status != 200:
+            text = answer[:300].decode(errors="replace")
+            raise EndpointError(f"the server does not take {version}: {text}", status)
+
+    def _remove_old(self) -> None:
+        versions = sorted(
+            (one for one in self._directory.iterdir() if one.is_dir() and not one.is_symlink()),
+            key=lambda one: one.stat().st_mtime,
+        )
+        for old in versions[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ConfigError(f"--server {url}: write http://HOST:PORT")
+    return parts.hostname, parts.port or 80

@@ -1,0 +1,201 @@
+"""A server gets new weights while clients use it, and generations pause and go on."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from inlay.transfer import TransferEngine
+from inlay.weights import Publisher
+from tests.support.server import RunningServer, running_server
+from tests.support.tiny_models import make_tiny_model
+
+PROMPT = list(range(5, 60))
+LONG = 1200
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    made = tmp_path_factory.mktemp("weights")
+    # Large enough that a long answer takes about a second, so that it can be interrupted.
+    sizes = {
+        "max_position_embeddings": 2048, "num_hidden_layers": 4, "hidden_size": 192,
+        "intermediate_size": 256, "moe_intermediate_size": 64, "initializer_range": 0.1,
+    }  # fmt: skip
+    return [make_tiny_model(made / str(seed), seed=seed, **sizes) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def server(models: list[Path]) -> Iterator[RunningServer]:
+    engine = {"device": "cpu", "threads": 2, "cache": {"pages": 400}}
+    with running_server(models[0], served_model_name="tiny", engine=engine) as running:
+        yield running
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with TransferEngine() as engine, Publisher(engine, "model") as made:
+        yield made
+
+
+def body(max_tokens: int = 16, **more: Any) -> dict[str, Any]:
+    return {
+        "model": "tiny", "prompt": PROMPT, "temperature": 0, "max_tokens": max_tokens,
+        "ignore_eos": True, "return_token_ids": True, **more,
+    }  # fmt: skip
+
+
+def ask(client: httpx.Client, **more: Any) -> dict[str, Any]:
+    answer = client.post("/v1/completions", json=body(**more))
+    answer.raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def text(client: httpx.Client, **more: Any) -> str:
+    return str(ask(client, **more)["choices"][0]["text"])
+
+
+def test_no_request_fails_while_weights_are_swapped(
+    server: RunningServer, models: list[Path], publisher: Publisher
+) -> None:
+    publisher.publish("v2", models[1], piece_bytes=4096)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        before = text(client)
+        texts: list[str] = []
+        failures: list[Exception] = []
+        stop = threading.Event()
+
+        def load() -> None:
+            with httpx.Client(base_url=server.url, timeout=60) as own:
+                while not stop.is_set():
+                    try:
+                        texts.append(text(own))
+                    except Exception as error:
+                        failures.append(error)
+                        return
+
+        clients = [threading.Thread(target=load) for _ in range(3)]
+        for one in clients:
+            one.start()
+        update = {"publishers": [publisher.address]}
+        answer = client.post("/v1/weights/update", json=update)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["version"] == "v2"
+        after = ask(client)
+        stop.set()
+        for one in clients:
+            one.join()
+        assert not failures
+        new = after["choices"][0]["text"]
+        assert new != before and set(texts) <= {before, new}
+        assert client.get("/v1/weights").json()["version"] == "v2"
+        again = client.post("/v1/weights/update", json=update)
+        assert again.status_code == 502 and "is served already" in again.text
+        publisher.publish("v3", models[0], piece_bytes=4096)
+        assert client.post("/v1/weights/update", json=update).json()["version"] == "v3"
+        assert text(client) == before
+    with running_server(models[1], served_model_name="tiny", engine={"device": "cpu"}) as other:
+        with httpx.Client(base_url=other.url, timeout=60) as client:
+            assert text(client) == new, "not the text of these weights"
+
+
+def test_what_does_not_fit_is_refused(
+    server: RunningServer, publisher: Publisher, tmp_path: Path
+) -> None:
+    other = make_tiny_model(tmp_path / "other", num_hidden_layers=1)
+    publisher.publish("v2", other)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        before = text(client)
+        answer = client.post("/v1/weights/update", json={"publishers": [publisher.address]})
+        assert answer.status_code == 400 and "layers 1 instead of 4" in answer.text
+        answer = client.post("/v1/weights/update", json={})
+        assert answer.status_code == 400 and "say where the weights come from" in answer.text
+        answer = client.post("/v1/rollouts/resume", json={"handles": ["cmpl-strange@"]})
+        assert answer.status_code == 400 and "is running here" in answer.text
+        assert text(client) == before
+
+
+def test_a_generation_pauses_and_goes_on(server: RunningServer, models: list[Path]) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        whole = ask(client, max_tokens=LONG)["choices"][0]["token_ids"]
+        request = body(max_tokens=LONG, stream=True)
+        with client.stream("POST", "/v1/completions", json=request) as stream:
+            lines = (line for line in stream.iter_lines() if line.startswith("data: {"))
+            seen: list[int] = []
+            while len(seen) < 10:
+                event = json.loads(next(lines)[6:])
+                seen += event["choices"][0]["token_ids"]
+            with httpx.Client(base_url=server.url, timeout=60) as control:
+                (paused,) = control.post(
+                    "/v1/rollouts/pause", json={"request_ids": [event["id"]]}
+                ).json()["data"]
+                assert paused["id"] == event["id"]
+                done = paused["choices"][0]["token_ids"]
+                assert done == whole[: len(done)] and len(seen) <= len(done) < LONG
+                # Others are served, by new weights, too.
+                swapped = control.post(
+                    "/v1/weights/update", json={"directory": str(models[0]), "version": "same"}
+                )
+                assert swapped.status_code == 200, swapped.text
+                assert control.get("/v1/weights").json()["version"] == "same"
+                resumed = control.post(
+                    "/v1/rollouts/resume",
+                    json={"handles": [paused["kv_handle"]], "kv": "recompute"},
+                )
+                assert resumed.json()["data"] == [event["id"]]
+            for line in lines:
+                event = json.loads(line[6:])
+                if event["choices"]:
+                    seen += event["choices"][0]["token_ids"] or []
+            assert seen == whole, "the weights are equal, so is the text"
+
+
+def test_a_watcher_tells_the_server(
+    server: RunningServer, models: list[Path], publisher: Publisher, tmp_path: Path
+) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        before = text(client)
+        command = [sys.executable, "-m", "inlay", "weights", "watch", publisher.address]
+        command += ["--to", str(tmp_path / "versions"), "--server", server.url, "--every", "0.1"]
+        with subprocess.Popen(
+            [*command, "--versions", "2"], stdout=subprocess.PIPE, text=True
+        ) as watch:
+            assert watch.stdout is not None
+            publisher.publish("a", models[1])
+            assert watch.stdout.readline().startswith("model a: ")
+            publisher.publish("b", models[0])
+            assert ", " in watch.stdout.readline()
+            assert watch.wait(30) == 0
+        assert client.get("/v1/weights").json()["version"] == "b"
+        assert text(client) == before
+        assert (tmp_path / "versions" / "current").resolve().name == "b"
+
+
+def test_commands_of_the_guide(models: list[Path], tmp_path: Path) -> None:
+    inlay = [sys.executable, "-m", "inlay", "weights"]
+    publish = [*inlay, "publish", str(models[0]), "--version", "step-100", "--peers", "1"]
+    with subprocess.Popen(
+        [*publish, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("model step-100 at 127.0.0.1:"), line
+        address = line.split()[3].rstrip(":")
+        target = tmp_path / "pulled"
+        pulled = subprocess.run(
+            [*inlay, "pull", address, "--to", str(target)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert "has model step-100" in pulled.stdout
+        assert process.wait(30) == 0
+        assert (target / "config.json").read_bytes() == (models[0] / "config.json").read_bytes()

@@ -1,0 +1,318 @@
+"""Publishers and peers on loopback: what arrives, from whom, and what is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from inlay.core.errors import ArgumentError, WaitTimeoutError, WeightsError, WeightsMismatchError
+from inlay.transfer import TransferEngine
+from inlay.weights import (
+    DirectoryLanding,
+    Entry,
+    Held,
+    Manifest,
+    MemoryLanding,
+    Part,
+    PartsLanding,
+    Publisher,
+    PullConfig,
+    Want,
+    newest,
+    pull,
+    tensor_parallel,
+)
+from inlay.weights.boxes import Box
+
+RNG = np.random.default_rng(0)
+TENSORS: dict[str, Any] = {
+    "model.embed_tokens.weight": RNG.standard_normal((96, 40), np.float32),
+    "model.layers.0.self_attn.q_proj.weight": RNG.standard_normal((64, 40), np.float32),
+    "model.layers.0.self_attn.o_proj.weight": RNG.standard_normal((40, 64), np.float32),
+    "model.norm.weight": RNG.standard_normal(40, np.float32),
+    "steps": np.arange(7, dtype=np.int64),
+}
+Q_PROJ, O_PROJ = (f"model.layers.0.self_attn.{letter}_proj.weight" for letter in "qo")
+
+
+class Cluster:
+    """Engines and publishers, which end with the test."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def engine(self) -> TransferEngine:
+        return self._stack.enter_context(TransferEngine())
+
+    def publisher(self, name: str = "m") -> Publisher:
+        return self._stack.enter_context(Publisher(self.engine(), name))
+
+    def pull(self, *publishers: Publisher, **options: Any) -> Held:
+        options.setdefault("landing", MemoryLanding())
+        options.setdefault("config", PullConfig(timeout_s=10))
+        addresses = [publisher.address for publisher in publishers]
+        held = pull(options.pop("engine", None) or self.engine(), addresses, "m", **options)
+        return self._stack.enter_context(held)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack)
+
+
+def tensor(held: Held, name: str, like: np.ndarray) -> np.ndarray:
+    (entry,) = held.manifest.by_name[name]
+    return held.content(entry).view(like.dtype).reshape(like.shape)
+
+
+def check(held: Held, tensors: dict[str, Any] = TENSORS) -> None:
+    for name, own in tensors.items():
+        assert np.array_equal(tensor(held, name, own), own), name
+
+
+def write(directory: Path, tensors: dict[str, Any] = TENSORS) -> Path:
+    directory.mkdir(exist_ok=True)
+    save_file(tensors, directory / "model.safetensors")
+    (directory / "config.json").write_text('{"model_type": "x"}')
+    return directory
+
+
+def test_a_directory_arrives_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", write(tmp_path / "source"), piece_bytes=4096)
+    target = tmp_path / "target"
+    held = cluster.pull(publisher, landing=DirectoryLanding(target))
+    found = load_file(target / "model.safetensors")
+    assert found.keys() == TENSORS.keys()
+    assert all(np.array_equal(found[name], TENSORS[name]) for name in TENSORS)
+    assert (target / "config.json").read_text() == '{"model_type": "x"}'
+    assert not (tmp_path / "target.partial").exists()
+    check(held)
+    publisher.wait_until_held(1, timeout_s=5)
+    with pytest.raises(WaitTimeoutError, match="1 of 2 peers"):
+        publisher.wait_until_held(2, timeout_s=0.05)
+
+
+def test_who_comes_late_has_it_from_peers(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    manifest = publisher.publish("1", TENSORS, piece_bytes=4096)
+    first = cluster.pull(publisher)
+    late = cluster.pull(publisher)
+    check(first)
+    check(late)
+    assert sum(late.report.taken_bytes.values()) == manifest.size_bytes
+    assert late.report.taken_bytes.get(publisher.address, 0) < manifest.size_bytes
+
+
+def test_all_pull_at_once(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    held: list[Held] = []
+    threads = [
+        threading.Thread(target=lambda: held.append(cluster.pull(publisher))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    publisher.wait_until_held(3, timeout_s=30)
+    for thread in threads:
+        thread.join()
+    for one in held:
+        check(one)
+
+
+def test_one_changed_tensor_comes_alone(cluster: Cluster, tmp_path: Path) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", TENSORS)
+    old = cluster.pull(publisher, engine=engine)
+    changed = {**TENSORS, O_PROJ: TENSORS[O_PROJ] + 1}
+    publisher.publish("2", changed)
+    assert newest(engine, [publisher.address], "m") == "2"
+    new = cluster.pull(publisher, engine=engine, previous=old)
+    check(new, changed)
+    check(old)
+    assert sum(new.report.taken_bytes.values()) == TENSORS[O_PROJ].nbytes
+    target = tmp_path / "2"
+    on_disk = cluster.pull(publisher, landing=DirectoryLanding(target), previous=old)
+    assert sum(on_disk.report.taken_bytes.values()) == TENSORS[O_PROJ].nbytes
+    assert np.array_equal(load_file(target / "model.safetensors")[O_PROJ], changed[O_PROJ])
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_ranks_have_their_parts_in_their_dtype(cluster: Cluster, degree: int) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    for rank in range(degree):
+        landing = PartsLanding(tensor_parallel(rank, degree, dtype="BF16"))
+        cluster.pull(publisher, landing=landing)
+        for name, axis in ((Q_PROJ, 0), (O_PROJ, 1), ("model.embed_tokens.weight", 0)):
+            whole = torch.from_numpy(TENSORS[name]).to(torch.bfloat16)
+            mine = whole.chunk(degree, axis)[rank].contiguous()
+            assert landing.dtypes[name] == "BF16"
+            found = torch.from_numpy(landing.arrays[name].view(np.int16)).view(torch.bfloat16)
+            assert torch.equal(found, mine)
+        assert np.array_equal(landing.arrays["steps"].view(np.int64), TENSORS["steps"])
+
+
+def test_trainers_with_parts_are_one_publisher(cluster: Cluster) -> None:
+    whole = TENSORS[Q_PROJ]
+    publishers = []
+    for number in range(4):
+        mine: dict[str, Any] = {Q_PROJ: whole[16 * number : 16 * (number + 1)]}
+        parts = {Q_PROJ: Part(whole.shape, (16 * number, 0))}
+        if number == 0:
+            mine[O_PROJ] = torch.from_numpy(TENSORS[O_PROJ]).to(torch.bfloat16)
+        publisher = cluster.publisher()
+        publisher.publish("1", mine, parts=parts, piece_bytes=4096)
+        publishers.append(publisher)
+    box = Box((0, 5), (64, 20))
+    landing = PartsLanding(lambda manifest: {Q_PROJ: Want(box=box), O_PROJ: Want(dtype="F32")})
+    cluster.pull(*publishers, landing=landing)
+    assert np.array_equal(landing.arrays[Q_PROJ].view(np.float32), whole[:, 5:25])
+    expected = torch.from_numpy(TENSORS[O_PROJ]).to(torch.bfloat16).float().numpy()
+    assert np.array_equal(landing.arrays[O_PROJ].view(np.float32), expected)
+    first = cluster.pull(*publishers)  # as they are, for others to pull
+    second = cluster.pull(*reversed(publishers))
+    assert first.manifest == second.manifest
+    with pytest.raises(WeightsMismatchError, match="hold 48 of 64|hold 1920 of 2560"):
+        cluster.pull(*publishers[:3])
+    with pytest.raises(WeightsMismatchError, match="parts of tensors"):
+        cluster.pull(*publishers, landing=DirectoryLanding(Path("nowhere")))
+
+
+def test_damaged_pieces_come_from_others(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    broken = cluster.pull(publisher)
+    (entry,) = broken.manifest.by_name[Q_PROJ]
+    content = broken.content(entry)
+    content[5000] ^= 1
+    late = cluster.pull(publisher)
+    check(late)
+    assert late.report.damaged >= 1
+    assert late.report.taken_bytes[publisher.address] > 0
+
+
+def test_what_changed_after_it_was_published_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    publisher = cluster.publisher()
+    source = write(tmp_path / "source")
+    publisher.publish("1", source)
+    with (source / "model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"1234")
+    with pytest.raises(WeightsError, match="was it changed after it was published"):
+        cluster.pull(publisher)
+
+
+HOLD = """
+import sys
+from inlay.transfer import TransferEngine
+from inlay.weights import MemoryLanding, pull
+with TransferEngine() as engine, pull(engine, [sys.argv[1]], "m", landing=MemoryLanding()):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_peer_stops_nobody(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    tensors = {"a": RNG.standard_normal((1 << 21,), np.float32)}
+    publisher.publish("1", tensors, piece_bytes=4096)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, publisher.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as peer:
+        assert peer.stdout is not None and peer.stdout.readline() == "held\n"
+        killed: list[int] = []
+
+        def kill(done: int, total: int) -> None:
+            if not killed:
+                killed.append(done)
+                peer.send_signal(signal.SIGKILL)
+
+        config = PullConfig(bucket_bytes=4096, timeout_s=20)
+        held = cluster.pull(publisher, config=config, progress=kill)
+        check(held, tensors)
+        assert killed[0] < tensors["a"].nbytes
+        peer.wait()
+
+
+def test_holders_go_on_without_the_publisher(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    cluster.pull(publisher)
+    with pytest.raises(WeightsError, match="no checkpoint named 'x'"):
+        pull(cluster.engine(), [publisher.address], "x", landing=MemoryLanding())
+    with pytest.raises(WeightsError, match="does not hold m 9"):
+        cluster.pull(publisher, version="9")
+
+
+@pytest.mark.parametrize(
+    ("want", "message"),
+    [
+        ({"x": Want()}, "has no tensor x"),
+        ({Q_PROJ: Want(shape=(64, 41))}, r"published as \[64, 40\] and wanted as \[64, 41\]"),
+        ({Q_PROJ: Want(box=Box((60, 0), (8, 40)))}, "is not in"),
+        ({"steps": Want(dtype="F32")}, "published as I64 and wanted as F32"),
+    ],
+)
+def test_other_shapes_and_dtypes_are_refused(
+    cluster: Cluster, want: dict[str, Want], message: str
+) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS)
+    with pytest.raises(WeightsMismatchError, match=message):
+        cluster.pull(publisher, landing=PartsLanding(lambda manifest: want))
+
+
+def test_partial_checkpoints_are_not_published(cluster: Cluster, tmp_path: Path) -> None:
+    publisher = cluster.publisher()
+    source = write(tmp_path / "source")
+    whole = (source / "model.safetensors").read_bytes()
+    publish: Callable[[], Any] = lambda: publisher.publish("1", source)  # noqa: E731
+    (source / "model.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(WeightsError, match="it is cut off"):
+        publish()
+    (source / "model.safetensors").write_bytes(whole[:20])
+    with pytest.raises(WeightsError, match="cut off or no safetensors"):
+        publish()
+    (source / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match="holds no"):
+        publish()
+    (source / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}')
+    with pytest.raises(WeightsError, match="lacks 1 of 1 weight files, b.safetensors"):
+        publish()
+    publisher.publish("2", TENSORS)
+    with pytest.raises(ArgumentError, match="offered already"):
+        publisher.publish("2", TENSORS)
+    with pytest.raises(WeightsMismatchError, match="a version has 1 to 64 letters"):
+        publisher.publish("a/b", TENSORS)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "model.safetensors", ".."])
+def test_files_beside_tensors_stay_in_their_directory(tmp_path: Path, name: str) -> None:
+    entry = Entry(name=name, dtype="", shape=(3,), start=0)
+    manifest = Manifest(
+        name="m", version="1", piece_bytes=4096, entries=(entry,), checksums=bytes(4)
+    )
+    with TransferEngine() as engine, pytest.raises(WeightsMismatchError, match="no name for"):
+        DirectoryLanding(tmp_path / "target").open(engine, manifest)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(WeightsError, match="is not empty"):
+        DirectoryLanding(tmp_path)
