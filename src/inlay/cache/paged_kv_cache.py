@@ -71,8 +71,8 @@ class PagedKvCache(KvCache):
         return BlockNames(key, self.page_tokens, self._hash_chain)
 
     def forget_keys(self) -> None:
-        """Ask anew for the keys of names that are made from now on."""
-        self._keys.clear()
+        """Ask anew for the key of names that are made from now on."""
+        self._key = None
 
     def match_prefix(self, names: BlockNames, max_tokens: int) -> PrefixMatch:
         """Find the longest reusable prefix. Changes nothing."""

@@ -133,7 +133,7 @@ class Engine:
             sessions=self._sessions,
             scheduler=self._scheduler,
             grammars=self._grammars,
-            read_adapter=loaded.model.load_adapter,
+            read_adapter=self._runner.load_adapter,
             on_ready=on_ready,
         )
         self._steps = Steps(

@@ -68,6 +68,11 @@ class LiveRequest:
     def __post_init__(self) -> None:
         self.prompt = self.message.token_ids
 
+    @property
+    def names_depend_on(self) -> tuple[str, str]:
+        """What, besides tokens and weights, its blocks are named by: salt, adapter's content."""
+        return self.message.cache_salt, "" if self.adapter is None else self.adapter.fingerprint
+
     def spared(self, num_tokens: int) -> None:
         """Tokens need not be computed. What a preemption threw away is no hit."""
         if not self.preemptions:

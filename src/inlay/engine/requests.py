@@ -269,7 +269,7 @@ class Requests:
             self.fail(request, EngineError(f"the request cannot start: {error!r}"))
 
     def _new_choice(self, request: LiveRequest, index: int, grammar: Any) -> Choice:
-        message, params = request.message, request.params
+        params = request.params
         mask = None if grammar is None else self._grammars.mask(grammar)
         stream = self._text.stream(
             skip_special_tokens=params.skip_special_tokens, prompt_ids=request.prompt
@@ -286,10 +286,7 @@ class Requests:
                 mask=mask,
             ),
             text=TextOutput(stream, params.stop),
-            names=self._cache.names(
-                message.cache_salt,
-                "" if request.adapter is None else request.adapter.fingerprint,
-            ),
+            names=self._cache.names(*request.names_depend_on),
             grammar=mask,
         )
 

@@ -6,6 +6,7 @@ n > 1), L MoE layers, E experts, K experts per token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from inlay.engine.scheduler import Chunk
 from inlay.models.batch import LayerDone
 
 if TYPE_CHECKING:
+    from inlay.models.adapter_weights import AdapterWeights
     from inlay.models.kv_pool import KvPool
     from inlay.models.model import Model
 
@@ -83,6 +85,10 @@ class Runner:
         for number in gone:
             del self._models[number]
         return bool(gone)
+
+    def load_adapter(self, directory: Path) -> "AdapterWeights":
+        """See `Model.load_adapter`; of the newest weights. In any thread."""
+        return self._model.load_adapter(directory)
 
     def relieve(self, error: BaseException) -> bool:
         """See `Model.relieve`."""

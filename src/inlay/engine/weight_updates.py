@@ -150,8 +150,7 @@ class WeightUpdates:
     def restart(self, request: LiveRequest, choice: Choice) -> None:
         """Compute a choice by the newest weights, from its beginning; its tokens stay."""
         request.weights, request.mixed = self._requests.weights, False
-        salt = request.message.cache_salt
-        self._scheduler.rename(choice, lambda: self._cache.names(salt))
+        self._scheduler.rename(choice, lambda: self._cache.names(*request.names_depend_on))
 
     def go_on(self, request: LiveRequest) -> None:
         """Compute a request by the newest weights, with the KV that it has of older ones."""

@@ -12,6 +12,7 @@ from inlay.core.messages import GenerateRequest, SamplingParams
 from inlay.core.token_ids import pack_token_ids
 from inlay.engine import Engine, EngineConfig
 from tests.support.tiny_models import make_tiny_model
+from tests.support.tuning import make_adapter, merge
 
 PROMPT = list(range(5, 75))
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -236,5 +237,40 @@ def test_waiting_and_unknown_requests(engine: Engine, texts: list[list[int]]) ->
     engine.pause_rollouts()
     engine.cancel("two")
     assert engine.num_live == 0
+    engine.audit()
+    engine.close()
+
+
+def test_adapters_are_added_to_the_new_weights(models: list[Path], tmp_path: Path) -> None:
+    """Those that were loaded before, one that a request uses meanwhile, and one loaded after."""
+    adapters = {name: make_adapter(models[0], tmp_path / name, seed=3) for name in ("a", "b")}
+    merge(models[1], adapters["a"], tmp_path / "merged")
+    wanted = make_engine(tmp_path / "merged")
+    text = wanted.generate([PROMPT], GREEDY)[0].choices[0].token_ids
+    wanted.close()
+    engine = make_engine(models[0])
+    engine.adapters.load("a", str(adapters["a"]))
+    engine.generate([PROMPT], GREEDY, adapter="a")
+    message = GenerateRequest(
+        request_id="one",
+        prompt=pack_token_ids(PROMPT),
+        params=GREEDY,
+        arrival_s=0.0,
+        adapter="a",
+    )
+    steps = Steps(engine)
+    engine.add(message)
+    steps.until(lambda: len(steps.tokens.get("one", ())) >= 5)
+    engine.swap_weights(models[1], "v2", "recompute")
+    begun = list(steps.tokens["one"])
+    steps.until(lambda: "one" in steps.ended)
+    engine.adapters.load("b", str(adapters["b"]))
+    for name in ("a", "b"):
+        answer = engine.generate([PROMPT], GREEDY, adapter=name)[0]
+        assert answer.choices[0].token_ids == text
+        assert (answer.cached_tokens > 0) == (name == "b")  # of the same content
+    rest = engine.generate([PROMPT + begun], GREEDY, adapter="a")[0]
+    assert steps.tokens["one"][len(begun) :] == list(rest.choices[0].token_ids)[: 24 - len(begun)]
+    assert rest.cached_tokens >= 64, "what was computed again is named by the adapter, too"
     engine.audit()
     engine.close()
