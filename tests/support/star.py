@@ -10,6 +10,7 @@ token bucket. Namespaces live as long as the processes that hold them, which end
 import functools
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -85,7 +86,7 @@ class ShapedStar:
 
     def bytes_sent(self, number: int) -> int:
         """What has left the card of a machine, headers included."""
-        text = open(f"/proc/{self._holders[number].pid}/net/dev").read()
+        text = Path(f"/proc/{self._holders[number].pid}/net/dev").read_text()
         for line in text.splitlines():
             if line.strip().startswith("card:"):
                 return int(line.partition(":")[2].split()[8])
