@@ -79,13 +79,13 @@ class _Server:
             if not self._engine.has_work:
                 self._sleep()
             worked = self._receive() or self._engine.has_work
-            self._deliver_kv()  # whoever computes a prompt for us is not to wait for a step of ours
             self._peers.deliver(self._engine.step())
             failure = self._engine.failure
             if failure is not None:
                 self._peers.deliver(self._engine.step())  # requests are told first
                 return failure
-            self._deliver_kv()
+            for message in self._engine.take_kv_messages():
+                self._peers.deliver_kv(message)
             if self._instance is not None:
                 self._instance.after_step(worked)
             if not self._told.over:
@@ -93,10 +93,6 @@ class _Server:
             for request_id in self._peers.take_orphans():
                 self._engine.cancel(request_id)
         return None
-
-    def _deliver_kv(self) -> None:
-        for message in self._engine.take_kv_messages():
-            self._peers.deliver_kv(message)
 
     def _tell_progress(self) -> None:
         """Say how far loading is, now and then."""
