@@ -150,9 +150,10 @@ def torch_side(layer: Layer, tokens: int, seed: int) -> Callable[[], Times]:
 def kt_sides(
     run: Run, shape: LayerShape, weight_format: str, tokens: int
 ) -> list[tuple[str, Callable[[], Times]]]:
-    """kt-kernel's operator in the same number of bits, where its script and environment are."""
+    """kt-kernel's operator, where its script and environment are, for layers not too large."""
     variant = run.workload["kt_variants"].get(weight_format)
-    if run.peers is None or variant is None:
+    weights = 3 * shape.hidden * shape.intermediate * shape.experts
+    if run.peers is None or variant is None or weights > run.workload["kt_max_weights"]:
         return []
     script = run.peers / "sft_kt_kernel.py"
     python = ENVIRONMENTS / "kt-kernel" / "bin" / "python"

@@ -1,10 +1,10 @@
 // Routed experts in training: frozen weights, LoRA on every expert. The forward pass keeps what the
 // backward pass needs. Arguments are checked by the caller.
 //
-// Products run in fp32 for float32 weights, else in bf16, into which a piece of a panel is taken
+// Products run in fp32 for float32 weights, else in bf16, into which a slice of a panel is taken
 // apart in a thread's cache, once for all rows of its expert. The transposed products of the
-// backward pass read the same panels: 64 of their steps, of all panels of an expert, are transposed
-// there into one panel.
+// backward pass read the same panels: 64 of their steps, of as many panels as a slice is long, are
+// transposed there. A slice stays in L1 while the rows are multiplied with it.
 #pragma once
 
 #include <array>

@@ -106,6 +106,18 @@ def test_equals_reference(
     run.check(run.run(), tolerance(format))
 
 
+@pytest.mark.parametrize("format, most", [("bfloat16", 1e-2), ("int8", 2e-2)])
+def test_near_the_weights_before_packing(isa: str, format: str, most: float) -> None:
+    case(SHAPES[0], "float32").check(case(SHAPES[0], format).run(), most)
+
+
+@pytest.mark.parametrize("format", ["float32", "bfloat16", "int8"])
+def test_many_rows_and_slices(isa: str, format: str) -> None:
+    """More rows of an expert than are multiplied at a time, and slices with ragged ends."""
+    run = case((1, 600, 330, 1, 2, 420), format)
+    run.check(run.run(), tolerance(format))
+
+
 @pytest.mark.parametrize("format", kernels.FORMATS)
 def test_everything_at_once_equals_reference(isa: str, format: str) -> None:
     """Biases, a clamped activation, negative ids, dropout, and values computed again."""

@@ -51,10 +51,11 @@ def new_model(
     scale: float = 2.0,
     random_b: bool = False,
     dtype: torch.dtype = torch.float32,
+    expert_format: str = "auto",
     **options: Any,
 ) -> TrainModel:
     """A model with LoRA, which adds nothing yet but with `random_b`."""
-    weights = load_frozen(directory, dtype=dtype)
+    weights = load_frozen(directory, dtype=dtype, expert_format=expert_format)
     lora = new_lora(chosen_targets(weights.shape, targets), rank=rank, scale=scale, seed=0)
     if random_b:
         fill_b(lora)
