@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,10 +188,12 @@ def train(
         say=say,
     )
     _begin(config, trainer)
-    report = None
-    if config.report_to == "tensorboard":
-        report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
-    result = trainer.run(report, stop)
+    with ExitStack() as closing:
+        report = None
+        if config.report_to == "tensorboard":
+            report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
+            closing.callback(report.close)
+        result = trainer.run(report, stop)
     _write(prepared, lora, result, output)
     return result
 
