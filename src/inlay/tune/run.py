@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from inlay.models.text import Text
 from inlay.tune.adapter import load_into
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
 from inlay.tune.checkpoint import STATE, Say
+from inlay.tune.checks import check_disk, check_rows, position_note
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.folders import flush, write_whole
@@ -80,9 +82,12 @@ class Prepared:
     def notes(self) -> tuple[str, ...]:
         """What may be other than it was meant, a line each."""
         has_evaluation = self.data.evaluation is not None
-        lost = lost_in_peft(self.shape, self.targets)
+        of_model = (
+            position_note(self.data.train, self.shape),
+            lost_in_peft(self.shape, self.targets),
+        )
         idle = idle_settings(self.config, self.shape, has_evaluation=has_evaluation)
-        return (*self.data.notes, *idle, *([lost] if lost else []))
+        return (*self.data.notes, *idle, *(note for note in of_model if note))
 
     @property
     def summary(self) -> str:
@@ -110,7 +115,7 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         ConfigError: a target matches nothing, a dataset or template is not there, the output
             directory cannot be, or what draws plots is missing.
         DataError: data are not as they must be.
-        ResourceError: the run does not fit in memory.
+        ResourceError: the run does not fit in memory, or its files not on the disk.
     """
     directory = resolve_model(
         config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
@@ -134,19 +139,16 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         check_scores()
         if data.evaluation is None:
             raise ConfigError("do_predict has nothing to answer: set eval_dataset or val_size")
+    for some in (data.train, data.evaluation):
+        if some is not None:
+            check_rows(some, shape)
+    check_disk(config, trainable_of(targets, config.lora_rank))
     expert_format = held_format(shape, halves(config.base_format)[0], product_dtype(config))
     device = _device(config)
     need = memory_need(
         config,
         shape,
-        expert_format,
-        targets,
-        RowCounts.of(config, data.train).batch_tokens,
-        process=process_bytes(),
-        device_layers=[range(shape.layers)] if device.type == "cuda" else [],
-    )
-    need.check(free_memory_bytes(), [device_free_bytes(str(device))] if need.devices else [])
-    plan = StepPlan.of(config, len(data.train))
+        plan = StepPlan.of(config, len(data.train))
     return Prepared(config, directory, shape, data, targets, expert_format, plan, need)
 
 
@@ -199,10 +201,12 @@ def train(
         say=say,
     )
     _begin(config, trainer)
-    report = None
-    if config.report_to == "tensorboard":
-        report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
-    result = trainer.run(report, stop)
+    with ExitStack() as closing:
+        report = None
+        if config.report_to == "tensorboard":
+            report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
+            closing.callback(report.close)
+        result = trainer.run(report, stop)
     _write(prepared, lora, result, output)
     if config.do_predict:
         del trainer, model, weights, lora  # an engine needs the memory

@@ -23,14 +23,15 @@ class TensorBoard:
 
     Args:
         directory: of these files; made if missing.
-        first_step: what was written of later steps, by a run that was broken off, is not shown.
+        first_step: steps that are done; what a run that was broken off wrote of later ones is not
+            shown.
 
     Raises:
         ConfigError: as `check_tensorboard`.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        self._writer = check_tensorboard()(str(directory), purge_step=first_step or None)
+        self._writer = check_tensorboard()(str(directory), purge_step=first_step + 1)
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Write each number of an entry, so that it can be seen at once."""
@@ -41,6 +42,10 @@ class TensorBoard:
             tag = f"eval/{name.removeprefix(_EVALUATION)}" if evaluated else f"train/{name}"
             self._writer.add_scalar(tag, value, entry["step"])
         self._writer.flush()
+
+    def close(self) -> None:
+        """End its thread."""
+        self._writer.close()
 
 
 def check_tensorboard() -> Any:
