@@ -21,6 +21,7 @@ from inlay.tune.targets import Target
 
 _FLOAT32, _BFLOAT16 = 4, 2
 _STATES = 4  # a matrix, its gradient and two moments
+_CONTEXT = 600 << 20  # of CUDA with cuBLAS on a GPU, about: nobody has measured it here
 _ROOM = 1.25  # what buffers of the kernels grow to beyond what is asked for
 
 
@@ -157,6 +158,7 @@ def memory_need(
         last = layers.stop == shape.layers
         uses.append(
             MemoryUse(
+                process=_CONTEXT,
                 weights=count.dense_weights(layers) + last * count.head,
                 lora=count.lora([t for t in rest if t.layer in layers]),
                 activations=count.values(layers, last=last),
