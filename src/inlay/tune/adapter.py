@@ -19,6 +19,7 @@ from torch import Tensor
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.tune.kt_manifest import check_manifest
 from inlay.tune.lora import Lora, LoraPair, scale_of
 from inlay.tune.targets import Target, targets_of
 
@@ -81,6 +82,7 @@ def read_adapter(directory: Path, shape: ModelShape) -> Adapter:
     names = [name for name in (WEIGHTS, _KT_WEIGHTS) if (directory / name).is_file()]
     if not names:
         raise ModelNotFoundError(f"{directory} holds no {WEIGHTS}: name an adapter's directory")
+    check_manifest(directory, names)
     digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
     sides: dict[str, dict[str, Tensor]] = {}
     reader = _Reader(shape, directory)

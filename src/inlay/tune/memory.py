@@ -16,7 +16,7 @@ from inlay.core.roofline import bytes_per_weight
 from inlay.core.units import format_bytes
 from inlay.models.weight_names import layer_parts
 from inlay.tune.config import TuneConfig
-from inlay.tune.loss import CHUNK_BYTES
+from inlay.tune.loss import chunk_rows
 from inlay.tune.targets import Target
 
 _FLOAT32, _BFLOAT16 = 4, 2
@@ -236,7 +236,7 @@ class _Counts:
     def _loss(self) -> int:
         """Logits of a chunk, their softmax, and both in the dtype of products; states of all."""
         shape, tokens = self._shape, self._tokens
-        rows = min(tokens, max(1, CHUNK_BYTES // (_FLOAT32 * shape.vocab)))
+        rows = min(tokens, chunk_rows(shape.vocab))
         narrow = self._product if self._product != _FLOAT32 else 0
         of_row = shape.vocab * (2 * _FLOAT32 + narrow)
         return rows * of_row + 4 * tokens * _FLOAT32 * shape.hidden
@@ -247,9 +247,9 @@ class _Counts:
         yield 2 * _FLOAT32 * shape.hidden + 3 * product * shape.hidden  # between the parts
         heads, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         if shape.mla:
-            yield product * 9 * heads
+            yield product * 6 * heads
         else:
-            yield product * 7 * heads  # keys and values once for each head
+            yield product * (3 * heads + 2 * shared)
             if shape.qk_norm:
                 yield _FLOAT32 * (heads + shared)
         yield product * 4 * self._width(layer)
@@ -257,8 +257,10 @@ class _Counts:
             yield product * shape.experts_per_token * 2 * shape.moe_intermediate
 
     def _passing(self, layer: int) -> int:
-        """Bytes for each token of gradients on their way through a layer."""
-        return 3 * _FLOAT32 * self._shape.hidden + 2 * self._product * self._width(layer)
+        """Bytes for each token of gradients on their way through a layer, and of attention."""
+        heads = self._shape.heads * self._shape.head_dim
+        float32s = 3 * self._shape.hidden + 4 * heads
+        return _FLOAT32 * float32s + 2 * self._product * self._width(layer)
 
     def _width(self, layer: int) -> int:
         shape = self._shape

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from inlay.core.errors import ConfigError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.models.formats import halves
-from inlay.models.memory import device_free_bytes, free_memory_bytes
+from inlay.models.memory import device_free_bytes, free_memory_bytes, keep_freed
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.tune.adapter import load_into, read_adapter
@@ -39,7 +40,8 @@ from inlay.tune.plan import RowCounts
 from inlay.tune.plot import check_plots, plot_losses
 from inlay.tune.steps import StepPlan
 from inlay.tune.targets import Target, chosen_targets
-from inlay.tune.trainer import RunResult, Trainer, Watcher
+from inlay.tune.tensorboard import TensorBoard, check_tensorboard
+from inlay.tune.trainer import RunResult, Stop, Trainer, Watcher, never
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -117,6 +119,8 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         read_adapter(Path(name), shape)
     if config.plot_loss:
         check_plots()
+    if config.report_to == "tensorboard":
+        check_tensorboard()
     try:
         Path(config.output_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -145,6 +149,7 @@ def train(
     *,
     watchers: Sequence[Watcher] = (),
     say: Say = lambda line: None,
+    stop: Stop = never,
 ) -> RunResult:
     """Train, and write all files of the run to `output_dir`.
 
@@ -152,11 +157,12 @@ def train(
         data: rows that are tokenized already; None: those that the settings name.
         watchers: are told of each step.
         say: takes what a user should know, a line each time.
+        stop: asked after each step whether to end here, in a state that a run goes on from.
 
     Raises:
         ConfigError, ModelError, DataError: as `prepare`; a checkpoint is another run's.
         ResourceError: too little memory or disk.
-        TrainingError: a loss is not finite.
+        TrainingError: a loss is not finite, or `stop` ended the run.
     """
     prepared = prepare(config, data)
     for note in prepared.notes:
@@ -167,6 +173,7 @@ def train(
         kernels.set_num_threads(threads)
         torch.set_num_threads(threads)
     weights, lora = _load(prepared)
+    keep_freed()
     model = TrainModel(
         weights,
         lora,
@@ -185,7 +192,12 @@ def train(
         say=say,
     )
     _begin(config, trainer)
-    result = trainer.run()
+    with ExitStack() as closing:
+        report = None
+        if config.report_to == "tensorboard":
+            report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
+            closing.callback(report.close)
+        result = trainer.run(report, stop)
     _write(prepared, lora, result, output)
     return result
 
