@@ -35,7 +35,7 @@ def measure(run: Run) -> Generator[Samples, None, None]:
         ).need
         held = {
             "host": need.host.total / 1e9,
-            "device": sum(use.total for use in need.devices) / 1e9,
+            "device": sum(use.total for use in need.devices.values()) / 1e9,
         }
         for place, value in held.items():
             published = work["talk"][params["model"]][place]
