@@ -95,7 +95,8 @@ class _Segment:
 
 def _by_group(x_THD: Tensor, groups: int) -> Tensor:
     """`[G, Q, T, D]`."""
-    return x_THD.unflatten(1, (groups, -1)).permute(1, 2, 0, 3)
+    tokens, _, dim = x_THD.shape
+    return x_THD.view(tokens, groups, -1, dim).permute(1, 2, 0, 3)
 
 
 def attend_blocks(

@@ -27,6 +27,7 @@ from inlay.models.text import Text
 from inlay.tune.adapter import load_into, read_adapter
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
 from inlay.tune.checkpoint import STATE, Say
+from inlay.tune.checks import check_disk, check_rows, position_note
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.devices import Stage, stages_of
@@ -80,9 +81,12 @@ class Prepared:
     def notes(self) -> tuple[str, ...]:
         """What may be other than it was meant, a line each."""
         has_evaluation = self.data.evaluation is not None
-        lost = lost_in_peft(self.shape, self.targets)
+        of_model = (
+            position_note(self.data.train, self.shape),
+            lost_in_peft(self.shape, self.targets),
+        )
         idle = idle_settings(self.config, self.shape, has_evaluation=has_evaluation)
-        return (*self.data.notes, *idle, *([lost] if lost else []))
+        return (*self.data.notes, *idle, *(note for note in of_model if note))
 
     @property
     def summary(self) -> str:
@@ -110,7 +114,7 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         ConfigError: a target matches nothing, a dataset or template is not there, the output
             directory cannot be, or what draws plots is missing.
         DataError: data are not as they must be.
-        ResourceError: the run does not fit in memory.
+        ResourceError: the run does not fit in memory, or its files not on the disk.
     """
     directory = resolve_model(
         config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
@@ -130,6 +134,10 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
     if data is None:
         data = load_data(config, Text.load(directory))
+    for some in (data.train, data.evaluation):
+        if some is not None:
+            check_rows(some, shape)
+    check_disk(config, trainable_of(targets, config.lora_rank))
     expert_format = held_format(shape, halves(config.base_format)[0], product_dtype(config))
     stages = stages_of(config.devices, shape.layers, _gpus(config))
     need = memory_need(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
-from inlay.tune import TuneConfig, collate
+from inlay.tune import TuneConfig, collate, export
 from inlay.tune.adapter import load_into, matrices_of, read_adapter
 from inlay.tune.adapter_files import lost_in_peft, save_tensors, write_adapter
 from inlay.tune.lora import Lora
@@ -173,6 +173,21 @@ def test_routed_experts_of_deepseek_load_in_peft(tmp_path: Path) -> None:
     model = new_model(directory, targets=attention + experts, random_b=True)
     folder = written(model, directory, tmp_path / "adapter")
     ours, theirs = logits_beside(peft_of(directory, folder), model)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_what_peft_leaves_out_is_in_the_merged_model(tmp_path: Path) -> None:
+    """Shared experts and the dense layer have adapters, too, and transformers reads the result."""
+    directory = make_tiny_model(tmp_path / "tiny", "deepseek_v2", num_hidden_layers=3)
+    model = new_model(directory, random_b=True)
+    folder = written(model, directory, tmp_path / "adapter")
+    about = settings(
+        directory,
+        tmp_path,
+        adapter_name_or_path=(str(folder),),
+        export_dir=str(tmp_path / "merged"),
+    )
+    ours, theirs = logits_beside(load_base(export(about)), model)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from inlay.core.errors import ConfigError, ResourceError, TrainingError
+from inlay.core.errors import ConfigError, DataError, ResourceError, TrainingError
 from inlay.tune import RunResult, TuneConfig, TuneData, collate, prepare, train
 from inlay.tune.folders import check_folder
 from tests.support.tiny_models import make_tiny_model
@@ -320,3 +321,22 @@ def test_what_does_not_fit_is_refused_before_weights_are_loaded(
     advice = "set per_device_train_batch_size=1 and gradient_accumulation_steps=16"
     with pytest.raises(ResourceError, match=f"activations .* are there: {advice}"):
         prepare(config, ROWS)
+
+
+def test_what_does_not_fit_on_the_disk_is_refused(
+    config: TuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1 << 16))
+    with pytest.raises(
+        ResourceError, match="64.0 KiB left, .* two checkpoints of .* lower lora_rank"
+    ):
+        prepare(config, ROWS)
+
+
+def test_rows_that_are_not_the_models(config: TuneConfig, tmp_path: Path) -> None:
+    few = make_tiny_model(tmp_path / "few", "qwen3", vocab_size=400, tokenizer="none")
+    with pytest.raises(DataError, match=r"token \d+ is in the data, .* 400 embeddings"):
+        prepare(replace(config, model_name_or_path=str(few)), ROWS)
+    short = make_tiny_model(tmp_path / "short", "qwen3", max_position_embeddings=12)
+    notes = prepare(replace(config, model_name_or_path=str(short)), ROWS).notes
+    assert "the model was made for 12: set cutoff_len=12" in "\n".join(notes)
