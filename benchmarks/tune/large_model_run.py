@@ -8,9 +8,9 @@ after the first, if there are such, and what the plan said of both.
 """
 
 import json
-import resource
 import sys
 import tempfile
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -89,8 +89,11 @@ def random_rows(count: int, tokens: int, vocab: int, seed: int) -> Dataset:
 
 
 def peak_mib() -> float:
-    """The highest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The highest resident memory of this process so far.
+
+    `ru_maxrss` would begin with what the process had that started this one.
+    """
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
 if __name__ == "__main__":

@@ -19,12 +19,14 @@ from inlay.tune.targets import chosen_targets
 VOCAB = 512
 
 
-def random_rows(count: int, *, seed: int = 0, shortest: int = 6, longest: int = 20) -> Dataset:
+def random_rows(
+    count: int, *, seed: int = 0, shortest: int = 6, longest: int = 20, vocab: int = VOCAB
+) -> Dataset:
     """Rows of one sample each, with a loss behind the first three tokens."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(shortest, longest + 1, count)
     starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    ids = rng.integers(3, VOCAB, starts[-1]).astype(np.int32)
+    ids = rng.integers(3, vocab, starts[-1]).astype(np.int32)
     labels = ids.copy()
     for start in starts[:-1]:
         labels[start : start + 3] = -100

@@ -301,7 +301,7 @@ def _fp8_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows:
 def _fp8_quantized(rows_NK: Tensor, group: int) -> tuple[Tensor, Tensor]:
     rows, columns = rows_NK.shape
     padded = torch.nn.functional.pad(rows_NK, (0, -columns % group, 0, -rows % group))
-    blocks = padded.unflatten(1, (-1, group)).unflatten(0, (-1, group))
+    blocks = padded.view(len(padded) // group, group, -1, group)
     largest = blocks.abs().amax((1, 3))
     scales = torch.where(largest > 0, largest / _MOST_E4M3, 1.0)
     codes = (blocks / scales[:, None, :, None]).flatten(2).flatten(0, 1)[:rows, :columns]
@@ -325,12 +325,12 @@ def _int4_rows(of: Quantization, codes: Tensor, scales: Tensor) -> QuantizedRows
 
 def _int4_quantized(rows_NK: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """A scale is a 7.5th of a group's largest weight, as makers' tools have it."""
-    groups = rows_NK.unflatten(1, (-1, group))
+    groups = rows_NK.reshape(len(rows_NK), -1, group)
     scales = (groups.abs().amax(-1) / 7.5).bfloat16()
     steps = torch.where(scales > 0, scales, 1.0).float()
     codes = (groups / steps[..., None]).round().clamp(-8, 7).to(torch.int32).flatten(1) + 8
     places = 4 * torch.arange(8, dtype=torch.int32)
-    words = (codes.unflatten(1, (-1, 8)) << places).sum(-1, dtype=torch.int32)
+    words = (codes.view(len(codes), -1, 8) << places).sum(-1, dtype=torch.int32)
     return words, scales
 
 

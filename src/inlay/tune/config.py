@@ -40,6 +40,11 @@ class TuneConfig:
         None, "weights quantised at load: 8 is weight_format int8, 4 is int4:g32"
     )
     use_cpu: bool = key(False, "use no GPU, even if there is one")
+    devices: tuple[str, ...] = key(
+        (),
+        "where layers are, without routed experts: cuda:0,cuda:1 has as many on each, "
+        "cuda:0=20,cpu=7 so many; none: all GPUs, or the CPU",
+    )
     cpu_infer: int | None = key(
         None, "threads of the CPU kernels at most; never more than physical cores", low=1
     )

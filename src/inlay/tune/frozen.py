@@ -54,6 +54,7 @@ class FrozenWeights:
         embedding_VM: as its file has it.
         head_VM: in `dtype`.
         dtype: of matrices and of what is multiplied with them, float32 or bfloat16.
+        layer_devices: of each layer, but for its routed experts, which are the host's.
         expert_format: weight format of the routed experts.
         fingerprint: of the files' content.
     """
@@ -64,9 +65,14 @@ class FrozenWeights:
     final_norm_M: Tensor
     head_VM: Tensor
     dtype: torch.dtype
-    device: torch.device
+    layer_devices: tuple[torch.device, ...]
     expert_format: str
     fingerprint: str
+
+    @property
+    def device(self) -> torch.device:
+        """Of the last layer, the last norm and the head."""
+        return self.layer_devices[-1]
 
 
 def check_trainable(shape: ModelShape) -> None:
@@ -92,7 +98,7 @@ def load_frozen(
     *,
     dtype: torch.dtype,
     expert_format: str = "auto",
-    device: torch.device = torch.device("cpu"),  # noqa: B008 - it is constant
+    layer_devices: Sequence[torch.device] = (),
     adapters: Sequence[Adapter] = (),
 ) -> FrozenWeights:
     """Load the model of a Hugging Face directory for training.
@@ -100,7 +106,7 @@ def load_frozen(
     Args:
         dtype: of products, float32 or bfloat16.
         expert_format: of routed experts, in the host's memory; as `held_format` takes it.
-        device: of everything else.
+        layer_devices: of everything else, for each layer; empty: the host has all.
         adapters: merged into the weights.
 
     Raises:
@@ -118,7 +124,11 @@ def load_frozen(
     expert_format = held_format(shape, expert_format, str(dtype).removeprefix("torch."))
     experts = _Experts(tensors, shape, fused=fused, weight_format=expert_format)
 
-    def tensor(name: str, size: tuple[int, ...], of: torch.dtype) -> Tensor:
+    devices = tuple(layer_devices) or (torch.device("cpu"),) * shape.layers
+
+    def tensor(
+        name: str, size: tuple[int, ...], of: torch.dtype, device: torch.device = devices[-1]
+    ) -> Tensor:
         held = torch.empty(size, dtype=of, device=device)
         rows = max(1, _PIECE_BYTES // (4 * math.prod(size[1:])))
         for start in range(0, size[0], rows):
@@ -134,6 +144,7 @@ def load_frozen(
                 names[part].format(layer=layer),
                 size,
                 torch.float32 if part in _EXACT or part.endswith("_norm") else dtype,
+                devices[layer],
             )
             for part, size in layer_parts(shape, layer).items()
         }
@@ -146,7 +157,7 @@ def load_frozen(
         final_norm_M=tensor(names["final_norm"], (shape.hidden,), torch.float32),
         head_VM=tensor(head, (shape.vocab, shape.hidden), dtype),
         dtype=dtype,
-        device=device,
+        layer_devices=devices,
         expert_format=expert_format,
         fingerprint=tensors.fingerprint(shape),
     )

@@ -5,7 +5,7 @@ Shapes: r rank, N rows and M columns of the target, E experts, T tokens.
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,12 +63,15 @@ def new_lora(
     scale: float,
     seed: int,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    layer_devices: Sequence[torch.device] = (),
 ) -> Lora:
     """Begin: A is uniform within 1 / sqrt(M), as in PEFT, and B is 0.
 
     What a target gets depends on the seed and its name alone. Matrices of routed experts lie in
     host memory, where these are computed.
+
+    Args:
+        layer_devices: of the other matrices of each layer; empty: host memory.
     """
     pairs = {}
     for target in targets:
@@ -77,7 +80,8 @@ def new_lora(
         generator = torch.Generator().manual_seed(seed_of(seed, target.path))
         a = torch.empty((*count, rank, target.columns)).uniform_(-bound, bound, generator=generator)
         b = torch.zeros((*count, target.rows, rank))
-        place = "cpu" if target.experts else device
+        on_host = target.experts or not layer_devices
+        place = torch.device("cpu") if on_host else layer_devices[target.layer]
         pairs[target] = LoraPair(
             a.to(place, dtype).requires_grad_(), b.to(place, dtype).requires_grad_()
         )

@@ -29,7 +29,7 @@ class _SummedLoss(torch.autograd.Function):
             error_RV = log_p_RV.exp_()
             error_RV.scatter_add_(1, labels_R1, -torch.ones_like(labels_R1, dtype=torch.float32))
             gradient_RM[part] = error_RV.to(head_VM.dtype) @ head_VM
-            del logits_RV, error_RV  # before the next ones are made
+            del logits_RV, log_p_RV, error_RV  # before the next ones are made
         ctx.save_for_backward(gradient_RM)
         return loss.to(torch.float32)
 
@@ -73,10 +73,15 @@ def summed_loss_and_hits(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -
     return float(loss), int(hits)
 
 
+def chunk_rows(vocab: int) -> int:
+    """How many rows of logits there are at a time."""
+    row_bytes = 4 * vocab
+    return max(_CACHED_BYTES // row_bytes, min(_ENOUGH_ROWS, CHUNK_BYTES // row_bytes), 1)
+
+
 def _chunks(states_RM: Tensor, head_VM: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Rows and their logits, float32, as many at a time as `CHUNK_BYTES` hold."""
-    row_bytes = 4 * len(head_VM)
-    step = max(_CACHED_BYTES // row_bytes, min(_ENOUGH_ROWS, CHUNK_BYTES // row_bytes), 1)
+    step = chunk_rows(len(head_VM))
     for start in range(0, len(states_RM), step):
         part = slice(start, start + step)
         yield part, F.linear(states_RM[part].to(head_VM.dtype), head_VM).float()

@@ -4,23 +4,29 @@ Each term is what the code of `inlay.tune` holds at its peak, in the order of `M
 files: models that are not here are counted as well.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
 
 import psutil
 
 from inlay.core.errors import ResourceError
 from inlay.core.model_shape import ModelShape
+from inlay.core.placement import CPU
 from inlay.core.roofline import bytes_per_weight
 from inlay.core.units import format_bytes
 from inlay.models.targets import Target
 from inlay.models.weight_names import layer_parts
 from inlay.tune.config import TuneConfig
-from inlay.tune.loss import CHUNK_BYTES
+from inlay.tune.devices import Stage
+from inlay.tune.loss import chunk_rows
 
 _FLOAT32, _BFLOAT16 = 4, 2
-_STATES = 4  # a matrix, its gradient and two moments
+# A matrix, its gradient and two moments; and one more while files are written, when gradients are
+# gone, but a matrix or its moments are there twice more.
+_STATES = 5
+_CONTEXT = 600 << 20  # of CUDA with cuBLAS on a GPU, about: nobody has measured it here
 _ROOM = 1.25  # what buffers of the kernels grow to beyond what is asked for
 
 
@@ -31,7 +37,7 @@ class MemoryUse:
     Attributes:
         process: Python, PyTorch and what a product of theirs needs.
         weights: frozen ones.
-        lora: matrices, their gradients and moments, and what an update takes beside them.
+        lora: matrices, their gradients and moments, and what an update or a file takes beside them.
         activations: of the largest micro-batch: inputs of layers, one layer's or all layers'
             values, logits, and buffers of the kernels.
     """
@@ -46,6 +52,14 @@ class MemoryUse:
         """All of it."""
         return self.process + self.weights + self.lora + self.activations
 
+    def __add__(self, other: "MemoryUse") -> "MemoryUse":
+        return MemoryUse(
+            self.process + other.process,
+            self.weights + other.weights,
+            self.lora + other.lora,
+            self.activations + other.activations,
+        )
+
 
 @dataclass(frozen=True)
 class MemoryNeed:
@@ -53,17 +67,16 @@ class MemoryNeed:
 
     Attributes:
         host: in host memory.
-        devices: of each GPU; none: the host computes all.
+        devices: of each GPU, by its name.
     """
 
     host: MemoryUse
-    devices: tuple[MemoryUse, ...] = ()
+    devices: Mapping[str, MemoryUse] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         """One line for each memory."""
-        uses = [("memory", self.host)]
-        uses += [(f"GPU {number}", use) for number, use in enumerate(self.devices)]
+        uses = [("memory", self.host), *self.devices.items()]
         return "\n".join(
             f"{name}: {format_bytes(use.total)} (weights {format_bytes(use.weights)}, adapters "
             f"and their states {format_bytes(use.lora)}, activations "
@@ -71,7 +84,9 @@ class MemoryNeed:
             for name, use in uses
         )
 
-    def check(self, free_bytes: int, devices_free: Sequence[int] = ()) -> None:
+    def check(
+        self, free_bytes: int, devices_free: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         """Refuse a run that does not fit.
 
         Args:
@@ -82,8 +97,8 @@ class MemoryNeed:
             ResourceError: it says what is needed for what, and what to lower.
         """
         memories = [("memory", self.host, free_bytes + self.host.process)]
-        for number, (use, free) in enumerate(zip(self.devices, devices_free, strict=False)):
-            memories.append((f"memory of GPU {number}", use, free))
+        for name, use in self.devices.items():
+            memories.append((f"memory of {name}", use, devices_free[name]))
         for name, use, room in memories:
             if use.total > room:
                 raise ResourceError(
@@ -134,44 +149,36 @@ def memory_need(
     batch_tokens: int,
     *,
     process: int,
-    device_layers: Sequence[range] = (),
+    stages: Sequence[Stage],
 ) -> MemoryNeed:
     """What a run takes.
 
     Args:
         batch_tokens: of the largest micro-batch.
         process: as `process_bytes` gives it.
-        device_layers: layers of each GPU, without their routed experts; the last one has the head.
-            None: the host has all.
+        stages: where layers are, without their routed experts; the last one has the head.
     """
     count = _Counts(config, shape, batch_tokens)
-    host_experts = MemoryUse(
+    host = MemoryUse(
         process=process,
         weights=int(count.expert_weights(expert_format)) + count.table,
         lora=count.lora([t for t in targets if t.experts]),
         activations=count.host_values,
     )
-    rest = [t for t in targets if not t.experts]
-    uses = []
-    for layers in device_layers or [range(shape.layers)]:
-        last = layers.stop == shape.layers
-        uses.append(
-            MemoryUse(
-                weights=count.dense_weights(layers) + last * count.head,
-                lora=count.lora([t for t in rest if t.layer in layers]),
-                activations=count.values(layers, last=last),
-            )
+    devices: dict[str, MemoryUse] = {}
+    for stage in stages:
+        last = stage.layers.stop == shape.layers
+        rest = [t for t in targets if not t.experts and t.layer in stage.layers]
+        use = MemoryUse(
+            weights=count.dense_weights(stage.layers) + last * count.head,
+            lora=count.lora(rest),
+            activations=count.values(stage.layers, last=last),
         )
-    if device_layers:
-        return MemoryNeed(host_experts, tuple(uses))
-    return MemoryNeed(
-        MemoryUse(
-            process=process,
-            weights=host_experts.weights + uses[0].weights,
-            lora=host_experts.lora + uses[0].lora,
-            activations=host_experts.activations + uses[0].activations,
-        )
-    )
+        if stage.device == CPU:
+            host += use
+        else:
+            devices[stage.device] = devices.get(stage.device, MemoryUse(process=_CONTEXT)) + use
+    return MemoryNeed(host, devices)
 
 
 class _Counts:
@@ -234,7 +241,7 @@ class _Counts:
     def _loss(self) -> int:
         """Logits of a chunk, their softmax, and both in the dtype of products; states of all."""
         shape, tokens = self._shape, self._tokens
-        rows = min(tokens, max(1, CHUNK_BYTES // (_FLOAT32 * shape.vocab)))
+        rows = min(tokens, chunk_rows(shape.vocab))
         narrow = self._product if self._product != _FLOAT32 else 0
         of_row = shape.vocab * (2 * _FLOAT32 + narrow)
         return rows * of_row + 4 * tokens * _FLOAT32 * shape.hidden
@@ -245,9 +252,9 @@ class _Counts:
         yield 2 * _FLOAT32 * shape.hidden + 3 * product * shape.hidden  # between the parts
         heads, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         if shape.mla:
-            yield product * 9 * heads
+            yield product * 6 * heads
         else:
-            yield product * 7 * heads  # keys and values once for each head
+            yield product * (3 * heads + 2 * shared)
             if shape.qk_norm:
                 yield _FLOAT32 * (heads + shared)
         yield product * 4 * self._width(layer)
@@ -255,8 +262,10 @@ class _Counts:
             yield product * shape.experts_per_token * 2 * shape.moe_intermediate
 
     def _passing(self, layer: int) -> int:
-        """Bytes for each token of gradients on their way through a layer."""
-        return 3 * _FLOAT32 * self._shape.hidden + 2 * self._product * self._width(layer)
+        """Bytes for each token of gradients on their way through a layer, and of attention."""
+        heads = self._shape.heads * self._shape.head_dim
+        float32s = 3 * self._shape.hidden + 4 * heads
+        return _FLOAT32 * float32s + 2 * self._product * self._width(layer)
 
     def _width(self, layer: int) -> int:
         shape = self._shape

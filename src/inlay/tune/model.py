@@ -85,13 +85,17 @@ class TrainModel:
         self, token_ids_T: Tensor, positions_T: Tensor, starts: Sequence[int], dropout: Dropout
     ) -> Tensor:
         weights = self.weights
-        rows = rows_of(self.shape, token_ids_T, positions_T, starts, weights.device)
+        rows = {
+            device: rows_of(self.shape, token_ids_T, positions_T, starts, device)
+            for device in set(weights.layer_devices)
+        }
         embedded_TM = weights.embedding_VM.index_select(0, token_ids_T)
-        hidden_TM = embedded_TM.to(weights.device, torch.float32, copy=True)
+        hidden_TM = embedded_TM.to(weights.layer_devices[0], torch.float32, copy=True)
         # Gradients reach a layer that is computed again only through its input.
         hidden_TM.requires_grad_(self._recompute and torch.is_grad_enabled())
         for number in range(self.shape.layers):
-            layer = _Layer(self, number, rows, dropout)
+            device = weights.layer_devices[number]
+            hidden_TM, layer = hidden_TM.to(device), _Layer(self, number, rows[device], dropout)
             if self._recompute and torch.is_grad_enabled():
                 # Reentrant: the first pass keeps nothing, not even what kernels would. Nothing
                 # random is drawn from generators that others share (False). `checkpoint`, which

@@ -11,16 +11,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from inlay.core.hardware import Machine
+from inlay.core.hardware import Device, Machine
 from inlay.core.model_shape import ModelShape
+from inlay.core.placement import CPU
 from inlay.core.roofline import Formats, Kind, Part, Step, Work, parts_of, seconds_on, work_of
 from inlay.models.formats import halves
+from inlay.models.targets import Target
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Dataset
+from inlay.tune.devices import stages_of
 from inlay.tune.frozen_formats import held_format, product_dtype
-from inlay.tune.memory import MemoryNeed, memory_need, trainable_of
+from inlay.tune.memory import MemoryNeed, MemoryUse, memory_need, trainable_of
 from inlay.tune.steps import StepPlan
-from inlay.tune.targets import Target, chosen_targets
+from inlay.tune.targets import chosen_targets
 
 # Gate and up, of a routed expert's three products: what the backward pass computes again.
 _GATE_AND_UP = 2 / 3
@@ -114,17 +117,20 @@ class RunPlan:
         return None if self.steps is None else self.steps * self.step_s / 3600
 
     @property
-    def room(self) -> tuple[float, ...]:
-        """Bytes that the host's memory and each GPU's have."""
-        return (
-            self.machine.host.memory_bytes,
-            *(gpu.memory_bytes for gpu in self.machine.gpus[: len(self.need.devices)]),
-        )
+    def uses(self) -> Mapping[str, tuple[MemoryUse, int]]:
+        """What is taken of each memory, and the bytes that it has."""
+        gpus = dict(zip(self.machine.device_names[1:], self.machine.gpus, strict=True))
+        return {
+            "host": (self.need.host, int(self.machine.host.memory_bytes)),
+            **{
+                name: (use, int(gpus[name].memory_bytes)) for name, use in self.need.devices.items()
+            },
+        }
 
     def check(self) -> None:
         """Refuse what the machine's memory cannot hold. Raises as `MemoryNeed.check`."""
-        host, *devices = map(int, self.room)
-        self.need.check(host - self.need.host.process, devices)
+        room = {name: there for name, (_, there) in self.uses.items()}
+        self.need.check(room.pop("host") - self.need.host.process, room)
 
 
 def plan_run(
@@ -145,7 +151,7 @@ def plan_run(
     """
     expert_format = held_format(shape, halves(config.base_format)[0], product_dtype(config))
     targets = chosen_targets(shape, config.lora_target)
-    gpus = 0 if config.use_cpu else len(machine.gpus)
+    stages = stages_of(config.devices, shape.layers, 0 if config.use_cpu else len(machine.gpus))
     need = memory_need(
         config,
         shape,
@@ -153,12 +159,12 @@ def plan_run(
         targets,
         counts.batch_tokens,
         process=process,
-        device_layers=even_layers(shape.layers, gpus),
+        stages=stages,
     )
     batches = config.gradient_accumulation_steps
     batch_tokens = counts.mean_tokens * config.per_device_train_batch_size
-    kind: Kind = "gpu" if gpus else "cpu"
-    of_batch = _Batch(config, shape, machine, kind, round(batch_tokens), counts.mean_tokens)
+    on_gpus = sum(len(stage.layers) for stage in stages if stage.device != CPU) / shape.layers
+    of_batch = _Batch(config, shape, machine, on_gpus, round(batch_tokens), counts.mean_tokens)
     seconds = {name: batches * taken for name, taken in of_batch.seconds(expert_format).items()} | {
         "optimizer": _update_s(config, machine, targets)
     }
@@ -181,14 +187,6 @@ def plan_run(
     )
 
 
-def even_layers(layers: int, devices: int) -> list[range]:
-    """Neighbouring layers for each of some devices, as many for one as for another."""
-    return [
-        range(layers * number // devices, layers * (number + 1) // devices)
-        for number in range(devices)
-    ]
-
-
 def _update_s(config: TuneConfig, machine: Machine, targets: list[Target]) -> float:
     """Reading a matrix, its gradient and moments, and writing all but the gradient."""
     width = 2 if config.pure_bf16 else 4
@@ -204,12 +202,12 @@ class _Batch:
         config: TuneConfig,
         shape: ModelShape,
         machine: Machine,
-        kind: Kind,
+        gpu_share: float,
         tokens: int,
         row_tokens: float,
     ) -> None:
         self._config, self._shape, self._machine = config, shape, machine
-        self._kind, self._tokens, self._row_tokens = kind, tokens, row_tokens
+        self._gpu_share, self._tokens, self._row_tokens = gpu_share, tokens, row_tokens
         self._recomputes = not config.disable_gradient_checkpointing
 
     def seconds(self, expert_format: str) -> dict[str, float]:
@@ -231,15 +229,18 @@ class _Batch:
             for part in parts
             if part.name not in ("embedding", "norms")
         }
-        if self._kind == "gpu" and shape.sparse_layers:
+        if self._gpu_share and shape.sparse_layers:
             found["between GPU and host"] = self._crossing_s()
         return found
 
     def _part_s(self, part: Part, products: str) -> float:
-        on_host = part.name == "routed experts" or self._kind == "cpu"
-        device = self._machine.host if on_host else self._machine.gpu
-        assert device is not None
-        kind: Kind = "cpu" if on_host else "gpu"
+        share = 0.0 if part.name == "routed experts" else self._gpu_share
+        host = self._device_s(self._machine.host, "cpu", part, products)
+        if not share or self._machine.gpu is None:
+            return host
+        return (1 - share) * host + share * self._device_s(self._machine.gpu, "gpu", part, products)
+
+    def _device_s(self, device: Device, kind: Kind, part: Part, products: str) -> float:
         work = work_of(self._shape, part, Step(new_tokens=max(1, self._tokens)))
         passes = self._passes(part.name)
         if part.name == "attention core":
@@ -276,4 +277,6 @@ class _Batch:
         assert gpu is not None
         times = 2 * (2 + (1 if self._recomputes else 0))
         moved = times * len(self._shape.sparse_layers) * self._tokens * self._shape.hidden
-        return moved * _CROSSING_BYTES / (gpu.link_gbs * 1e9) if gpu.link_gbs else math.inf
+        if not gpu.link_gbs:
+            return math.inf
+        return self._gpu_share * moved * _CROSSING_BYTES / (gpu.link_gbs * 1e9)

@@ -32,6 +32,7 @@ from inlay.tune.checkpoint import STATE, Say
 from inlay.tune.checks import check_disk, check_rows, position_note
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
+from inlay.tune.devices import Stage, stages_of
 from inlay.tune.folders import flush, write_whole
 from inlay.tune.frozen import FrozenWeights, check_trainable, load_frozen
 from inlay.tune.frozen_formats import held_format, product_dtype
@@ -65,6 +66,7 @@ class Prepared:
         directory: of the model.
         targets: matrices that get LoRA.
         expert_format: weight format of the routed experts.
+        stages: where layers are.
         plan: its steps.
         need: memory that it takes.
     """
@@ -75,6 +77,7 @@ class Prepared:
     data: TuneData
     targets: list[Target]
     expert_format: str
+    stages: tuple[Stage, ...]
     plan: StepPlan
     need: MemoryNeed
 
@@ -144,12 +147,19 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
             check_rows(some, shape)
     check_disk(config, trainable_of(targets, config.lora_rank))
     expert_format = held_format(shape, halves(config.base_format)[0], product_dtype(config))
-    device = _device(config)
+    stages = stages_of(config.devices, shape.layers, _gpus(config))
     need = memory_need(
         config,
         shape,
-        plan = StepPlan.of(config, len(data.train))
-    return Prepared(config, directory, shape, data, targets, expert_format, plan, need)
+        expert_format,
+        targets,
+        RowCounts.of(config, data.train).batch_tokens,
+        process=process_bytes(),
+        stages=stages,
+    )
+    need.check(free_memory_bytes(), {name: device_free_bytes(name) for name in need.devices})
+    plan = StepPlan.of(config, len(data.train))
+    return Prepared(config, directory, shape, data, targets, expert_format, stages, plan, need)
 
 
 def train(
@@ -218,12 +228,12 @@ def train(
 def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
     config, shape = prepared.config, prepared.shape
     names = [Path(name) for name in config.adapter_name_or_path]
-    device = _device(config)
+    devices = [torch.device(stage.device) for stage in prepared.stages for _ in stage.layers]
     weights = load_frozen(
         prepared.directory,
         dtype=getattr(torch, product_dtype(config)),
         expert_format=prepared.expert_format,
-        device=device,
+        layer_devices=devices,
         adapters=[read_adapter(name, shape) for name in names[:-1]],
     )
     lora = new_lora(
@@ -232,16 +242,15 @@ def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
         scale=config.lora_scale,
         seed=config.seed,
         dtype=torch.bfloat16 if config.pure_bf16 else torch.float32,
-        device=device,
+        layer_devices=devices,
     )
     if names:
         load_into(lora, read_adapter(names[-1], shape), names[-1])
     return weights, lora
 
 
-def _device(config: TuneConfig) -> torch.device:
-    """Of all but routed experts."""
-    return torch.device("cuda" if torch.cuda.is_available() and not config.use_cpu else "cpu")
+def _gpus(config: TuneConfig) -> int:
+    return 0 if config.use_cpu or not torch.cuda.is_available() else torch.cuda.device_count()
 
 
 def _begin(config: TuneConfig, trainer: Trainer) -> None:

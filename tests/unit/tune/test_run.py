@@ -317,7 +317,9 @@ def test_what_does_not_fit_is_refused_before_weights_are_loaded(
     config: TuneConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inlay.tune.run.free_memory_bytes", lambda: 1 << 20)
-    with pytest.raises(ResourceError, match="activations .* are free: lower cutoff_len"):
+    config = replace(config, per_device_train_batch_size=8)
+    advice = "set per_device_train_batch_size=1 and gradient_accumulation_steps=16"
+    with pytest.raises(ResourceError, match=f"activations .* are there: {advice}"):
         prepare(config, ROWS)
 
 

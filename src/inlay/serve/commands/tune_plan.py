@@ -106,11 +106,9 @@ def _print(console: "Console", planned: "RunPlan", model: str, origin: str) -> N
             ("machine", origin),
         ],
     )
-    uses = [("host", planned.need.host)]
-    uses += [(f"GPU {number}", use) for number, use in enumerate(planned.need.devices)]
     rows = [
         (name, f"{_sizes(use)} of {room / 1e9:.1f} GB")
-        for (name, use), room in zip(uses, planned.room, strict=True)
+        for name, (use, room) in planned.uses.items()
     ]
     print_titled_rows(console, "Memory", rows)
     slowest = sorted(planned.seconds.items(), key=lambda item: -item[1])[:3]
@@ -143,15 +141,13 @@ def _length(planned: "RunPlan") -> str:
 def _as_dict(planned: "RunPlan", simulated: bool) -> dict[str, object]:
     from dataclasses import asdict
 
-    uses = {"host": planned.need.host}
-    uses |= {f"cuda:{number}": use for number, use in enumerate(planned.need.devices)}
     return {
         "simulated": simulated,
         "expert_format": planned.expert_format,
         "trainable": planned.trainable,
         "memory": {
-            name: {**asdict(use), "total": use.total, "room": int(room)}
-            for (name, use), room in zip(uses.items(), planned.room, strict=True)
+            name: {**asdict(use), "total": use.total, "room": room}
+            for name, (use, room) in planned.uses.items()
         },
         "step_tokens": planned.step_tokens,
         "step_seconds": dict(planned.seconds),
