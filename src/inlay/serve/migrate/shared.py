@@ -33,7 +33,7 @@ GRAPHS = "there is nothing to capture or compile before serving"
 KERNELS = "Inlay has one kernel of each kind for every CPU, and chooses it by itself"
 IN_REQUESTS = "requests say it; what they leave out comes from the model's generation_config.json"
 DRAFTS = "no draft model or head: every token is the model's own"
-ADAPTERS = "adapters cannot be loaded: merge them into the weights"
+ADAPTERS = "not translated: write `--adapter NAME=DIRECTORY` for each adapter"
 IMAGES = "requests are text: images, audio and video are refused"
 ONE = {"1": "that is what Inlay does"}
 INSTANCES = (
