@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from inlay.models.adapter_weights import AdapterRows, AdapterWeights
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPool
 from inlay.models.model import Model
@@ -18,6 +19,7 @@ class Running:
     tokens: list[int]
     computed: int = 0
     pages: list[int] = field(default_factory=list)
+    adapter: AdapterWeights | None = None
 
 
 class ModelDriver:
@@ -32,9 +34,14 @@ class ModelDriver:
         self.page_tokens = page_tokens
         self._free = list(range(1, num_pages, 2)) + list(range(0, num_pages, 2))
 
-    def add(self, tokens: Sequence[int], shared_with: Running | None = None) -> Running:
+    def add(
+        self,
+        tokens: Sequence[int],
+        shared_with: Running | None = None,
+        adapter: AdapterWeights | None = None,
+    ) -> Running:
         """A new sequence; with `shared_with`, full pages of a common prefix are reused."""
-        sequence = Running(list(tokens))
+        sequence = Running(list(tokens), adapter=adapter)
         if shared_with is not None:
             limit = min(len(sequence.tokens) - 1, shared_with.computed)
             same = 0
@@ -54,6 +61,7 @@ class ModelDriver:
     ) -> list[torch.Tensor]:
         """Compute `n` more tokens of each sequence: logits of the last one (or all) of each."""
         ids, positions, starts, lens, rows, decodes = [], [], [0], [], [], []
+        adapters = []
         for sequence, count in work:
             end = sequence.computed + count
             assert count >= 1 and end <= len(sequence.tokens)
@@ -63,6 +71,8 @@ class ModelDriver:
             positions += range(sequence.computed, end)
             decodes += [count == 1 and sequence.computed > 0] * count
             rows += range(starts[-1], len(ids)) if all_rows else [len(ids) - 1]
+            if sequence.adapter is not None:
+                adapters.append(AdapterRows(sequence.adapter, starts[-1], len(ids)))
             starts.append(len(ids))
             lens.append(end)
             sequence.computed = end
@@ -79,6 +89,7 @@ class ModelDriver:
             logit_rows_R=np.array(rows, np.int32),
             decode_T=np.array(decodes),
             expert_ids_LTK=expert_ids,
+            adapters=adapters,
         )
         logits = self.model.forward(batch, self.pool)
         assert logits.dtype == torch.float32 and logits.shape == (len(rows), self.model.shape.vocab)

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from inlay.core.model_config import read_shape
+from inlay.tune.adapter_files import write_adapter
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Dataset
 from inlay.tune.frozen import load_frozen
 from inlay.tune.lora import Lora, new_lora
+from inlay.tune.merged_model import export
 from inlay.tune.model import TrainModel
 from inlay.tune.targets import chosen_targets
 
@@ -58,9 +61,28 @@ def new_model(
     return TrainModel(weights, lora, **options)
 
 
+def make_adapter(
+    model: Path, folder: Path, *, targets: tuple[str, ...] = ("all",), rank: int = 4, seed: int = 7
+) -> Path:
+    """Write an adapter of random matrices as a run does, and return its folder."""
+    folder.mkdir(parents=True)
+    shape = read_shape(model)
+    lora = new_lora(chosen_targets(shape, targets), rank=rank, scale=2.0, seed=seed)
+    fill_b(lora, seed)
+    write_adapter(folder, lora, settings(model, folder, lora_rank=rank, lora_alpha=2 * rank), "")
+    return folder
+
+
+def merge(model: Path, adapter: Path, folder: Path) -> Path:
+    """Export the model with an adapter merged into it."""
+    return export(
+        settings(model, folder, adapter_name_or_path=(str(adapter),), export_dir=str(folder))
+    )
+
+
 @torch.no_grad()
-def fill_b(lora: Lora) -> None:
+def fill_b(lora: Lora, seed: int = 7) -> None:
     """Give B matrices random values."""
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     for pair in lora.pairs.values():
         pair.b.normal_(0, 0.05, generator=generator)

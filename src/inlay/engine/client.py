@@ -237,7 +237,7 @@ class EngineClient:
         future = self._adapters[name] = self._loop.create_future()
         self._send(self._encode(message))
         try:
-            answer = await asyncio.wait_for(asyncio.shield(future), _ADAPTER_S)
+            answer: AdapterAnswer = await asyncio.wait_for(asyncio.shield(future), _ADAPTER_S)
         except TimeoutError:
             raise EngineError(
                 f"adapter {name!r} was not ready after {_ADAPTER_S:g} s: look at /v1/models later"

@@ -36,8 +36,8 @@ def add_adapters(
         ArgumentError: a shape, dtype, stride or range of rows is wrong; the message names the
             argument.
 
-    Tolerance: fp32, each element one sum in ascending order of K, then of R: a row has the same bits
-        whatever else is in the call.
+    Tolerance: fp32, each element one sum in ascending order of K, then of R: a row has the same
+        bits whatever else is in the call.
     Cost: reads each adapter's matrices once for up to 96 of its rows; nothing for other rows.
     """
     _backend.ops.add_adapters(x_TK, adapters, out_TN)

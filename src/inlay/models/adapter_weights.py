@@ -83,8 +83,7 @@ def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> Adapter
         ModelFileError: a matrix holds a NaN or an infinity.
         UnsupportedModelError: a backend adds none.
 
-    Cost: reads the files; float32, twice the size of bfloat16 files. In latent attention matrices of
-        kv_b_proj are as small for each head.
+    Cost: reads the files; held as float32, so twice the size of bfloat16 files.
     """
     pairs: dict[tuple[int, str, int], AdapterPair] = {}
     for target in targets_of(shape):

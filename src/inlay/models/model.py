@@ -179,8 +179,7 @@ class Model:
             return self._run(batch, pool)
 
     def load_adapter(self, directory: Path) -> AdapterWeights:
-        """Read an adapter, for steps to name in `ForwardBatch.adapters`. Steps may run meanwhile, and
-        other threads may load others.
+        """Read an adapter, for steps to name in `ForwardBatch.adapters`. They may run meanwhile.
 
         Raises:
             UnsupportedModelError: not all layers are on the CPU, or it is no LoRA.

@@ -371,8 +371,10 @@ def is_reordered(shape: ModelShape, part: str) -> bool:
 
 
 def rows_order(shape: ModelShape, part: str, rows: int) -> Tensor:
-    """Which row of a file's matrix is each of the decoder's: where rotated pairs are neighbours, the
-    first of each, then the second of each, as the decoder rotates them. Scores are the same.
+    """Which row of a file's matrix is each of the decoder's.
+
+    Where rotated pairs are neighbours: the first of each, then the second of each, as the decoder
+    rotates them. Scores are the same.
     """
     numbers = torch.arange(rows)
     if not is_reordered(shape, part):

@@ -73,7 +73,17 @@ def prefer_loads(engine):
     engine._tiers.loader.costs.observe_prefill(10**9, 10**9)
 
 
-def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", session="", **params):
+def request(
+    request_id,
+    token_ids,
+    *,
+    priority=0,
+    trace=False,
+    cache_salt="",
+    session="",
+    adapter="",
+    **params,
+):
     """A request with an arrival time of zero: order of arrival is order of `add`."""
     return GenerateRequest(
         request_id=str(request_id),
@@ -84,6 +94,7 @@ def request(request_id, token_ids, *, priority=0, trace=False, cache_salt="", se
         trace=trace,
         cache_salt=cache_salt,
         session=session,
+        adapter=adapter,
     )
 
 

@@ -11,6 +11,7 @@ from inlay.cluster.control import Member, Roster
 from inlay.cluster.decision import Decision
 from inlay.cluster.policies import Policy
 from inlay.core.errors import (
+    AdapterNotFoundError,
     AdmissionError,
     EngineDiedError,
     NoInstanceError,
@@ -496,3 +497,24 @@ async def test_an_instance_that_exchanges_nothing_computes_both(
     await cluster.add("p", role="prefill", transfer="")
     assert cluster.chooser.state.role(0) == "both"
     await Reading(cluster, request()).end()
+
+
+async def test_adapters(cluster: Cluster) -> None:
+    """Names go to instances that have them all; others are refused before anything is sent."""
+    engine = msgspec.structs.replace(ENGINE, adapters={"voice": "ab" * 16})
+    one = await cluster.add("a", engine=engine)
+    await cluster.add("b")
+    assert [name for name, _ in cluster.refused] == ["b"]
+    assert "adapters is {}" in cluster.refused[0][1]
+    reading = Reading(cluster.dispatcher.generate(request(adapter="voice")))
+    await reading.end()
+    heard = [message for message in one.heard if isinstance(message, GenerateRequest)]
+    assert [message.adapter for message in heard] == ["voice"]
+    with pytest.raises(AdapterNotFoundError, match=r"'tone' here \(loaded: voice\)"):
+        await anext(cluster.dispatcher.generate(request("s", adapter="tone")))
+    for call in (
+        cluster.dispatcher.load_adapter("tone", "/x"),
+        cluster.dispatcher.unload_adapter("voice"),
+    ):
+        with pytest.raises(RequestError, match="deployment file"):
+            await call

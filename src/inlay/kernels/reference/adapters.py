@@ -5,6 +5,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from inlay.kernels._checks import F32, array_of, check, check_apart, check_size
 
 _MATRICES = ("gate", "up", "down")
@@ -16,8 +18,8 @@ class _Pair(NamedTuple):
     scale: float
 
     def of(self, x_TK: F32) -> F32:
-        result: F32 = (self.scale * (x_TK @ self.a_RK.T)) @ self.b_NR.T
-        return result
+        low_TR: F32 = np.float32(self.scale) * (x_TK @ self.a_RK.T)
+        return low_TR @ self.b_NR.T
 
 
 def _pair(a_RK: Any, b_NR: Any, scale: float) -> _Pair:

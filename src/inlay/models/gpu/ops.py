@@ -5,6 +5,7 @@ memory at their own size. Dense floats stay as `torch_ops` has them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
