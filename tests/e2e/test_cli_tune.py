@@ -50,8 +50,10 @@ chunk_size: 8192
 """
 
 
-def tune(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*TUNE, *arguments], capture_output=True, text=True, timeout=120)
+def tune(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*TUNE, *arguments], input=stdin, capture_output=True, text=True, timeout=120
+    )
 
 
 def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
@@ -75,6 +77,16 @@ def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
     losses = [json.loads(line)["loss"] for line in log]
     assert losses[-1] < 0.2 * losses[0]
     assert (output / "training_loss.png").read_bytes().startswith(b"\x89PNG")
+
+    adapter = f"adapter_name_or_path={output}"
+    scored = tune("predict", str(config), adapter, "eval_dataset=identity", "max_samples=3")
+    assert scored.returncode == 0, scored.stderr
+    assert "bleu-char-4: 100.0" in scored.stdout and "has 3 answers" in scored.stdout
+    talk = tune("chat", str(config), adapter, "--both", "max_new_tokens=8", stdin="Who are you?\n")
+    assert talk.returncode == 0, talk.stderr
+    before, after = talk.stdout.split("after:\n")
+    assert before.startswith("before:\n") and "a lamp" not in before
+    assert after.startswith("a lamp\n")
 
     names = [f"adapter_name_or_path={output}", f"export_dir={merged}"]
     exported = tune("export", str(config), *names)
