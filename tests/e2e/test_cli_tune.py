@@ -11,9 +11,9 @@ from tests.support.server import running_server
 from tests.support.tiny_models import make_tiny_model
 
 TUNE = [sys.executable, "-c", "from inlay.serve.cli import main; main()", "tune"]
-# As it is shown for KTransformers and LLaMA-Factory; only what is in braces is this test's.
-YAML = """
-model_name_or_path: {model}
+# The blocks of a published tutorial, joined, as they are; the model and the data are this test's.
+TUTORIAL = """
+model_name_or_path: model
 trust_remote_code: true
 stage: sft
 do_train: true
@@ -21,14 +21,14 @@ finetuning_type: lora
 lora_rank: 8
 lora_target: all
 dataset: identity
-dataset_dir: {data}
+template: deepseek
 cutoff_len: 2048
 max_samples: 100000
 overwrite_cache: true
 preprocessing_num_workers: 16
 dataloader_num_workers: 4
-output_dir: {output}
-logging_steps: 1
+output_dir: saves/Kllama_deepseekV3
+logging_steps: 10
 save_steps: 500
 plot_loss: true
 overwrite_output_dir: true
@@ -36,7 +36,7 @@ save_only_model: false
 report_to: none
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
-learning_rate: 1.0e-2
+learning_rate: 1.0e-4
 num_train_epochs: 3.0
 lr_scheduler_type: cosine
 warmup_ratio: 0.1
@@ -50,28 +50,38 @@ chunk_size: 8192
 """
 
 
-def tune(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+def tune(*arguments: str, folder: Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*TUNE, *arguments], input=stdin, capture_output=True, text=True, timeout=120
+        [*TUNE, *arguments],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
 def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "model", "qwen3_moe", initializer_range=0.1)
-    data, output, merged = tmp_path / "data", tmp_path / "out", tmp_path / "merged"
+    make_tiny_model(tmp_path / "model", "deepseek_v3", initializer_range=0.1)
+    data, merged = tmp_path / "data", tmp_path / "merged"
     data.mkdir()
     question = {"instruction": "Who are you?", "input": "", "output": "a lamp"}
     (data / "identity.json").write_text(json.dumps([question] * 24))
     (data / "dataset_info.json").write_text('{"identity": {"file_name": "identity.json"}}')
-    config = tmp_path / "run.yaml"
-    config.write_text(YAML.format(model=model, data=data, output=output))
+    (tmp_path / "run.yaml").write_text(TUTORIAL)
 
-    dry = tune("train", str(config), "--dry-run")
+    dry = tune("train", "run.yaml", "--dry-run", folder=tmp_path)
     assert dry.returncode == 0, dry.stderr
     assert "9 steps of 1 x 8 rows" in dry.stdout and "use_kt:" in dry.stderr
+    output = tmp_path / "saves" / "Kllama_deepseekV3"
     assert not (output / "adapter_model.safetensors").exists()
 
-    trained = tune("train", str(config), "num_train_epochs=6")
+    trained = tune("train", "run.yaml", folder=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert (output / "adapter_model.safetensors").exists()
+    # Rates and rows are for large models; this one is to know the answer by heart.
+    more = ["learning_rate=1e-2", "num_train_epochs=8", "logging_steps=1", "template=null"]
+    trained = tune("train", "run.yaml", *more, folder=tmp_path)
     assert trained.returncode == 0, trained.stderr
     log = (output / "trainer_log.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in log]
@@ -79,17 +89,19 @@ def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
     assert (output / "training_loss.png").read_bytes().startswith(b"\x89PNG")
 
     adapter = f"adapter_name_or_path={output}"
-    scored = tune("predict", str(config), adapter, "eval_dataset=identity", "max_samples=3")
+    more = [adapter, "template=null", "eval_dataset=identity", "max_samples=3"]
+    scored = tune("predict", "run.yaml", *more, folder=tmp_path)
     assert scored.returncode == 0, scored.stderr
     assert "bleu-char-4: 100.0" in scored.stdout and "has 3 answers" in scored.stdout
-    talk = tune("chat", str(config), adapter, "--both", "max_new_tokens=8", stdin="Who are you?\n")
+    more = [adapter, "max_new_tokens=8", "--both"]
+    talk = tune("chat", "run.yaml", *more, folder=tmp_path, stdin="Who are you?\n")
     assert talk.returncode == 0, talk.stderr
     before, after = talk.stdout.split("after:\n")
     assert before.startswith("before:\n") and "a lamp" not in before
     assert after.startswith("a lamp\n")
 
     names = [f"adapter_name_or_path={output}", f"export_dir={merged}"]
-    exported = tune("export", str(config), *names)
+    exported = tune("export", "run.yaml", *names, folder=tmp_path)
     assert exported.returncode == 0, exported.stderr
     with (
         running_server(merged) as server,
@@ -112,6 +124,6 @@ def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
         f"model_name_or_path: {model}\ndataset: {tmp_path / 'one.json'}\n"
         f"output_dir: {tmp_path / 'out'}\n"
     )
-    wrong = tune("train", str(config), "--dry-run", "lora_target=query")
+    wrong = tune("train", str(config), "--dry-run", "lora_target=query", folder=tmp_path)
     assert wrong.returncode == 2
     assert "'query' matches nothing" in wrong.stderr and "q_proj" in wrong.stderr

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.models.kt_manifest import check_manifest
 from inlay.models.targets import Target, targets_of
 
 WEIGHTS = "adapter_model.safetensors"
@@ -80,6 +81,7 @@ def read_adapter(directory: Path, shape: ModelShape) -> Adapter:
     names = [name for name in (WEIGHTS, _KT_WEIGHTS) if (directory / name).is_file()]
     if not names:
         raise ModelNotFoundError(f"{directory} holds no {WEIGHTS}: name an adapter's directory")
+    check_manifest(directory, names)
     digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
     sides: dict[str, dict[str, Tensor]] = {}
     reader = _Reader(shape, directory)

@@ -12,6 +12,9 @@ from inlay.core.cgroup import read_limits
 from inlay.core.kv_format import KvFormat
 from inlay.core.units import parse_bytes, size_to_set
 
+# Of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
 POOL_SHARE = 0.85
 """Of free memory that pages may take; the rest is for what a step computes."""
 
@@ -47,6 +50,18 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
+
+
+def keep_freed() -> None:
+    """Let the allocator keep what is freed for what is asked for next: steps that take and free the
+    same arrays find them where they were, in place of new pages that the system clears first.
+
+    Arrays above 32 MiB go back at once in any case. `give_back_freed` still hands all of it back.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if mallopt is not None:
+        for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_MMAP_THRESHOLD, 32 << 20)):
+            mallopt(option, value)
 
 
 def pages_that_fit(kv_format: KvFormat, num_pages: int) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.rope import rope_tables
+from inlay.tune.blocked_attention import attend_blocks
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,25 @@ def attend(
     Args:
         window: tokens that a query sees, itself included; 0: all before it.
 
-    Cost: one call for each segment; memory that grows with the square of a segment only where it
-        is longer than the window.
+    Cost: one call for each segment; on a device, memory that grows with the square of a segment
+        only where it is longer than the window.
     """
+    # PyTorch's own form for CPUs takes 1.4 to 1.8 times as long, and its gradients of bfloat16
+    # are twice as far from exact ones.
+    segment = attend_blocks if q_THD.device.type == "cpu" else _attend_on_device
+    parts = [
+        segment(q_THD[start:end], k_TGD[start:end], v_TGD[start:end], scale=scale, window=window)
+        for start, end in zip(rows.starts, rows.starts[1:], strict=False)
+    ]
+    return torch.cat(parts).flatten(1)
+
+
+def _attend_on_device(
+    q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, *, scale: float, window: int
+) -> Tensor:
     value_dim = v_TGD.shape[-1]
     if value_dim < q_THD.shape[-1]:  # one size of heads is what the fused forms take
         v_TGD = F.pad(v_TGD, (0, q_THD.shape[-1] - value_dim))
-    parts = [
-        _segment(q_THD[start:end], k_TGD[start:end], v_TGD[start:end], scale, window)
-        for start, end in zip(rows.starts, rows.starts[1:], strict=False)
-    ]
-    return torch.cat(parts)[..., :value_dim].flatten(1)
-
-
-def _segment(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, scale: float, window: int) -> Tensor:
     length = len(q_THD)
     seen = None
     if 0 < window < length:
@@ -94,4 +100,4 @@ def _segment(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, scale: float, window: 
         scale=scale,
         enable_gqa=q_THD.shape[1] != k_TGD.shape[1],
     )[0]
-    return out_HTD.transpose(0, 1)
+    return out_HTD.transpose(0, 1)[..., :value_dim]

@@ -145,6 +145,12 @@ class TuneConfig:
         None, "a checkpoint's folder, or true for the newest good one in output_dir"
     )
     plot_loss: bool = key(False, "draw training_loss.png")
+    report_to: Literal["none", "tensorboard"] = key(
+        "none",
+        "tensorboard: the log as event files, too",
+        why_not="others are not here: losses are in trainer_log.jsonl and trainer_state.json",
+    )
+    logging_dir: str | None = key(None, "where event files go; none: runs in output_dir")
     include_num_input_tokens_seen: bool = key(
         False, "log and results have the tokens that were read, and tokens/s"
     )

@@ -53,6 +53,10 @@ def idle_settings(config: TuneConfig, shape: ModelShape, *, has_evaluation: bool
             f"warmup_ratio has no effect with warmup_steps={config.warmup_steps:g}",
         ),
         (
+            config.logging_dir is not None and config.report_to == "none",
+            "logging_dir has no effect with report_to=none: logs go to output_dir",
+        ),
+        (
             config.save_strategy == "no"
             and (config.save_total_limit is not None or config.save_only_model),
             "save_total_limit and save_only_model have no effect with save_strategy=no",

@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK_BYTES = 64 << 20  # of float32 logits
+CHUNK_BYTES = 64 << 20  # of float32 logits, at most
+# Fewer bytes stay in the caches, fewer rows would not make up for reading the head again.
+_CACHED_BYTES = 8 << 20
+_ENOUGH_ROWS = 128
 
 
 class _SummedLoss(torch.autograd.Function):
@@ -20,10 +23,11 @@ class _SummedLoss(torch.autograd.Function):
         gradient_RM = torch.empty_like(states_RM)
         loss = states_RM.new_zeros((), dtype=torch.float64)
         for part, logits_RV in _chunks(states_RM, head_VM):
-            labels = labels_R[part]
-            loss += F.cross_entropy(logits_RV, labels, reduction="sum")
-            error_RV = logits_RV.softmax(-1)
-            error_RV[torch.arange(len(labels), device=labels.device), labels] -= 1
+            log_p_RV = logits_RV.log_softmax(-1)
+            labels_R1 = labels_R[part, None]
+            loss -= log_p_RV.gather(1, labels_R1).sum()
+            error_RV = log_p_RV.exp_()
+            error_RV.scatter_add_(1, labels_R1, -torch.ones_like(labels_R1, dtype=torch.float32))
             gradient_RM[part] = error_RV.to(head_VM.dtype) @ head_VM
         ctx.save_for_backward(gradient_RM)
         return loss.to(torch.float32)
@@ -69,7 +73,8 @@ def summed_loss_and_hits(states_RM: Tensor, head_VM: Tensor, labels_R: Tensor) -
 
 def _chunks(states_RM: Tensor, head_VM: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Rows and their logits, float32, as many at a time as `CHUNK_BYTES` hold."""
-    step = max(1, CHUNK_BYTES // (4 * len(head_VM)))
+    row_bytes = 4 * len(head_VM)
+    step = max(_CACHED_BYTES // row_bytes, min(_ENOUGH_ROWS, CHUNK_BYTES // row_bytes), 1)
     for start in range(0, len(states_RM), step):
         part = slice(start, start + step)
         yield part, F.linear(states_RM[part].to(head_VM.dtype), head_VM).float()

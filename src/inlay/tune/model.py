@@ -89,7 +89,7 @@ class TrainModel:
         embedded_TM = weights.embedding_VM.index_select(0, token_ids_T)
         hidden_TM = embedded_TM.to(weights.device, torch.float32, copy=True)
         # Gradients reach a layer that is computed again only through its input.
-        hidden_TM.requires_grad_(torch.is_grad_enabled())
+        hidden_TM.requires_grad_(self._recompute and torch.is_grad_enabled())
         for number in range(self.shape.layers):
             layer = _Layer(self, number, rows, dropout)
             if self._recompute and torch.is_grad_enabled():

@@ -129,7 +129,6 @@ IDLE_KEYS: dict[str, Key] = _keys(
     ("torch_compile", bool, False, "the kernels are compiled ahead"),
     ("torch_empty_cache_steps", int | None, None, "buffers are the same in all steps"),
     ("run_name", str | None, None, "output_dir names a run"),
-    ("logging_dir", str | None, None, "logs go to output_dir"),
     ("logging_strategy", Literal["no", "steps", "epoch"], "steps", "logging_steps says it"),
     ("disable_tqdm", bool | None, None, "progress is shown where there is a terminal"),
     ("log_level", str, "passive", "INLAY_LOG says it"),
@@ -232,8 +231,6 @@ REFUSED_KEYS: dict[str, Key] = _keys(
     ("use_eaft_loss", bool, False, "only cross entropy is here"),
     ("label_smoothing_factor", float, 0.0, "only cross entropy is here"),
     ("neftune_noise_alpha", float | None, None, "inputs are trained on as they are"),
-    ("report_to", str, "none", "losses are written to trainer_log.jsonl and trainer_state.json; "
-     "what writes files for TensorBoard is not among Inlay's packages"),
     ("use_swanlab", bool, False, "losses are written to output_dir alone"),
     ("push_to_hub", bool, False, "nothing is sent anywhere: upload output_dir yourself"),
     ("export_hub_model_id", str | None, None, "nothing is sent anywhere: upload export_dir"),

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.adapter import read_adapter
 from inlay.models.formats import halves
-from inlay.models.memory import free_memory_bytes
+from inlay.models.memory import free_memory_bytes, keep_freed
 from inlay.models.source import resolve_model
 from inlay.models.targets import Target
 from inlay.models.text import Text
 from inlay.tune.adapter import load_into
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
 from inlay.tune.checkpoint import STATE, Say
+from inlay.tune.checks import check_disk, check_rows, position_note
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.folders import flush, write_whole
@@ -42,7 +44,8 @@ from inlay.tune.predictions import predict
 from inlay.tune.scores import check_scores
 from inlay.tune.steps import StepPlan
 from inlay.tune.targets import chosen_targets
-from inlay.tune.trainer import RunResult, Trainer, Watcher
+from inlay.tune.tensorboard import TensorBoard, check_tensorboard
+from inlay.tune.trainer import RunResult, Stop, Trainer, Watcher, never
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -78,9 +81,12 @@ class Prepared:
     def notes(self) -> tuple[str, ...]:
         """What may be other than it was meant, a line each."""
         has_evaluation = self.data.evaluation is not None
-        lost = lost_in_peft(self.shape, self.targets)
+        of_model = (
+            position_note(self.data.train, self.shape),
+            lost_in_peft(self.shape, self.targets),
+        )
         idle = idle_settings(self.config, self.shape, has_evaluation=has_evaluation)
-        return (*self.data.notes, *idle, *([lost] if lost else []))
+        return (*self.data.notes, *idle, *(note for note in of_model if note))
 
     @property
     def summary(self) -> str:
@@ -110,7 +116,7 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         ConfigError: a target matches nothing, a dataset or template is not there, the output
             directory cannot be, or what draws plots is missing.
         DataError: data are not as they must be.
-        ResourceError: the run does not fit in memory.
+        ResourceError: the run does not fit in memory, or its files not on the disk.
     """
     directory = resolve_model(
         config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
@@ -122,6 +128,8 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         read_adapter(Path(name), shape)
     if config.plot_loss:
         check_plots()
+    if config.report_to == "tensorboard":
+        check_tensorboard()
     try:
         Path(config.output_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -132,6 +140,10 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         check_scores()
         if data.evaluation is None:
             raise ConfigError("do_predict has nothing to answer: set eval_dataset or val_size")
+    for some in (data.train, data.evaluation):
+        if some is not None:
+            check_rows(some, shape)
+    check_disk(config, trainable_of(targets, config.lora_rank))
     dtype = torch.bfloat16 if config.bf16 or config.pure_bf16 else torch.float32
     expert_format = held_format(shape, halves(config.base_format)[0], dtype)
     rows = config.per_device_train_batch_size
@@ -149,6 +161,7 @@ def train(
     *,
     watchers: Sequence[Watcher] = (),
     say: Say = lambda line: None,
+    stop: Stop = never,
 ) -> RunResult:
     """Train, and write all files of the run to `output_dir`.
 
@@ -156,11 +169,12 @@ def train(
         data: rows that are tokenized already; None: those that the settings name.
         watchers: are told of each step.
         say: takes what a user should know, a line each time.
+        stop: asked after each step whether to end here, in a state that a run goes on from.
 
     Raises:
         ConfigError, ModelError, DataError: as `prepare`; a checkpoint is another run's.
         ResourceError: too little memory or disk.
-        TrainingError: a loss is not finite.
+        TrainingError: a loss is not finite, or `stop` ended the run.
     """
     prepared = prepare(config, data)
     for note in prepared.notes:
@@ -171,6 +185,7 @@ def train(
         kernels.set_num_threads(threads)
         torch.set_num_threads(threads)
     weights, lora = _load(prepared)
+    keep_freed()
     model = TrainModel(
         weights,
         lora,
@@ -189,7 +204,12 @@ def train(
         say=say,
     )
     _begin(config, trainer)
-    result = trainer.run()
+    with ExitStack() as closing:
+        report = None
+        if config.report_to == "tensorboard":
+            report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
+            closing.callback(report.close)
+        result = trainer.run(report, stop)
     _write(prepared, lora, result, output)
     if config.do_predict:
         del trainer, model, weights, lora  # an engine needs the memory

@@ -5,7 +5,7 @@ Given the same weights, data and settings it computes the same losses, in one go
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,16 @@ from inlay.tune.log_file import LogFile
 from inlay.tune.lora import Dropout
 from inlay.tune.model import TrainModel
 from inlay.tune.optimizer import AdamW
+from inlay.tune.overfitting import overfitting
 from inlay.tune.steps import StepPlan, steps_of
+from inlay.tune.tensorboard import Report
+
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """A `Stop` that lets a run go to its end."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,9 @@ class Trainer:
             epsilon=config.adam_epsilon,
             weight_decay=config.weight_decay,
         )
-        self._watchers, self._log_file = watchers, LogFile(directory)
+        self._watchers, self._log_file, self._say = watchers, LogFile(directory), say
+        self._report: Report | None = None
+        self._warned = False  # of overfitting, once
         shape = model.shape
         self._checkpoints = Checkpoints(directory, config, shape, identity, say)
         self._progress = Progress()
@@ -126,18 +137,31 @@ class Trainer:
         """Whether there are some, good or not."""
         return bool(self._checkpoints.found())
 
-    def run(self) -> RunResult:
+    @property
+    def steps_done(self) -> int:
+        """Steps that a checkpoint brought."""
+        return self._progress.step
+
+    def run(self, report: Report | None = None, stop: Stop = never) -> RunResult:
         """Train to the end.
 
+        Args:
+            report: takes the entries of the log, too.
+            stop: asked after each step.
+
         Raises:
-            TrainingError: a loss or gradient is not finite; the state before it is saved.
+            TrainingError: a loss or gradient is not finite; the state before it is saved. Or `stop`
+                ended it; the state is saved.
             ResourceError: the disk is full.
         """
+        self._report = report
         begun, first, tokens_before = time.monotonic(), self._progress.step, self._progress.tokens
         self._log_file.begin(first)
         for step in range(first, self._plan.total):
             figures = self._step(step)
             self._after(figures, begun)
+            if stop() and figures.step < self._plan.total:
+                raise self._stopped()
         seconds = time.monotonic() - begun
         steps = self._plan.total - first
         losses = [entry["loss"] for entry in self._progress.log if "loss" in entry]
@@ -208,6 +232,9 @@ class Trainer:
         eval_steps = config.logging_steps if config.eval_steps is None else config.eval_steps
         if self._evaluation is not None and self._is_due(config.eval_strategy, eval_steps):
             self._note(self._evaluate() | {"epoch": figures.epoch})
+            if not self._warned and (line := overfitting(self._progress.log)):
+                self._warned = True
+                self._say(line)
         if self._is_due(config.save_strategy, config.save_steps) or (
             last and config.save_strategy != "no"
         ):
@@ -245,6 +272,8 @@ class Trainer:
     def _note(self, entry: Mapping[str, Any]) -> None:
         entry = {**entry, **self._tokens_seen(), "step": self._progress.step}
         self._progress = replace(self._progress, log=(*self._progress.log, entry))
+        if self._report is not None:
+            self._report.add(entry)
 
     def _tokens_seen(self) -> dict[str, int]:
         if not self._config.include_num_input_tokens_seen:
@@ -269,6 +298,18 @@ class Trainer:
     def _save(self) -> Path:
         return self._checkpoints.save(
             self._model.lora, self._optimizer, self._progress, self._state(), self._card()
+        )
+
+    def _stopped(self) -> TrainingError:
+        folder, config = self._save(), self._config
+        on = "the same command goes on from it"
+        if config.overwrite_output_dir:
+            on = "the same command with resume_from_checkpoint=true goes on from it"
+        if config.save_only_model:
+            on = "save_only_model=true leaves its adapter alone, which no run goes on from"
+        return TrainingError(
+            f"stopped after step {self._progress.step} of {self._plan.total}; the state is in "
+            f"{folder}: {on}"
         )
 
     def _not_finite(self, what: str, step: int, rows: Sequence[int]) -> TrainingError:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from inlay.tune import TuneData, train
 from tests.support.tiny_models import make_tiny_model
@@ -39,15 +40,20 @@ def log_of(output: Path) -> list[dict[str, float]]:
     return log
 
 
-def run_and_kill(model: Path, output: Path, at: int) -> None:
-    """Kill the process once it has done a step: it is within the next one, or saving."""
-    script = _RUN.replace("{options}", repr(OPTIONS))
-    with subprocess.Popen(
+def started(model: Path, output: Path, options: dict[str, Any]) -> "subprocess.Popen[str]":
+    """A process that trains, or goes on, and prints the number of each step that is done."""
+    script = _RUN.replace("{options}", repr(options))
+    return subprocess.Popen(
         [sys.executable, "-c", script, str(model), str(output)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-    ) as process:
+    )
+
+
+def run_and_kill(model: Path, output: Path, at: int) -> None:
+    """Kill the process once it has done a step: it is within the next one, or saving."""
+    with started(model, output, OPTIONS) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if int(line) >= at:

@@ -1,18 +1,21 @@
 """Beside transformers and PEFT: the same losses step by step, and adapters that both read alike."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.models.adapter import read_adapter
 from inlay.models.targets import Target
-from inlay.tune import TuneConfig, collate
+from inlay.tune import TuneConfig, collate, export
 from inlay.tune.adapter import load_into, matrices_of
 from inlay.tune.adapter_files import lost_in_peft, save_tensors, write_adapter
 from inlay.tune.lora import Lora
@@ -174,6 +177,21 @@ def test_routed_experts_of_deepseek_load_in_peft(tmp_path: Path) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
+def test_what_peft_leaves_out_is_in_the_merged_model(tmp_path: Path) -> None:
+    """Shared experts and the dense layer have adapters, too, and transformers reads the result."""
+    directory = make_tiny_model(tmp_path / "tiny", "deepseek_v2", num_hidden_layers=3)
+    model = new_model(directory, random_b=True)
+    folder = written(model, directory, tmp_path / "adapter")
+    about = settings(
+        directory,
+        tmp_path,
+        adapter_name_or_path=(str(folder),),
+        export_dir=str(tmp_path / "merged"),
+    )
+    ours, theirs = logits_beside(load_base(export(about)), model)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
 def test_adapters_of_peft_are_read(tmp_path: Path) -> None:
     """Stacked experts, as PEFT writes them."""
     from peft import LoraConfig, get_peft_model
@@ -220,11 +238,45 @@ def test_adapters_of_ktransformers_are_read(tmp_path: Path) -> None:
     for module, pair in read.pairs.items():
         torch.testing.assert_close(pair.a, whole.pairs[module].a, atol=0, rtol=0)
         torch.testing.assert_close(pair.b, whole.pairs[module].b, atol=0, rtol=0)
+    # Its manifest has the hashes of all files.
+    names = ("adapter_config.json", "adapter_model.safetensors", "fused_expert_lora.safetensors")
+    manifest = {
+        "version": 1,
+        "status": "ready",
+        "artifacts": dict(map(artifact, [folder / n for n in names])),
+    }
+    file = folder / "kt_adapter_manifest.json"
+    file.write_text(json.dumps(manifest))
+    assert read_adapter(folder, model.shape).pairs.keys() == whole.pairs.keys()
+    for wrong, words in (
+        (manifest | {"status": "writing"}, "status writing"),
+        (manifest | {"artifacts": {}}, "does not have adapter_model.safetensors"),
+        (
+            manifest
+            | {"artifacts": manifest["artifacts"] | {"gone.bin": {"size": 1, "sha256": "0"}}},
+            "gone.bin: No such file",
+        ),
+        ({"version": 1}, "is damaged"),
+    ):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(ModelFileError, match=words):
+            read_adapter(folder, model.shape)
+    file.write_text(json.dumps(manifest))
+    fused = folder / "fused_expert_lora.safetensors"
+    content = bytearray(fused.read_bytes())
+    content[-1] ^= 1
+    fused.write_bytes(content)
+    with pytest.raises(ModelFileError, match="fused_expert_lora.safetensors has .* SHA-256"):
+        read_adapter(folder, model.shape)
+
+
+def artifact(file: Path) -> tuple[str, dict[str, Any]]:
+    """An entry of KTransformers' manifest."""
+    content = file.read_bytes()
+    return file.name, {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
-    from inlay.core.errors import ModelFileError, UnsupportedModelError
-
     directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe")
     model = new_model(directory)
     folder = written(model, directory, tmp_path / "adapter")

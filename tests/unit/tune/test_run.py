@@ -3,16 +3,18 @@
 import json
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from inlay.core.errors import ConfigError, ResourceError, TrainingError
+from inlay.core.errors import ConfigError, DataError, ResourceError, TrainingError
 from inlay.tune import RunResult, TuneConfig, TuneData, collate, prepare, train
 from inlay.tune.folders import check_folder
 from tests.support.tiny_models import make_tiny_model
@@ -248,6 +250,52 @@ def test_a_full_disk_leaves_the_older_checkpoint(config: TuneConfig) -> None:
     assert losses(resumed) == losses(whole)
 
 
+def test_a_run_that_is_asked_to_stop_goes_on_with_the_same_losses(config: TuneConfig) -> None:
+    whole, _ = run(replace(config, output_dir=config.output_dir + "-whole"))
+    answers = iter([False, False, False, True])
+    with pytest.raises(TrainingError, match=r"after step 4 of 8; .*checkpoint-4: the same command"):
+        run(config, stop=lambda: next(answers))
+    resumed, lines = run(config)
+    assert "going on from checkpoint-4" in lines
+    assert resumed.log == whole.log
+    anew = replace(config, overwrite_output_dir=True)
+    with pytest.raises(TrainingError, match="with resume_from_checkpoint=true goes on"):
+        run(anew, stop=lambda: True)
+
+
+def test_the_log_is_curves_of_tensorboard(config: TuneConfig) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reported = replace(config, report_to="tensorboard", eval_strategy="steps", do_eval=True)
+    result, _ = run(reported)
+    shutil.rmtree(Path(config.output_dir) / "checkpoint-8")
+    run(reported)  # goes on from step 6
+    events = EventAccumulator(str(Path(config.output_dir) / "runs"))
+    events.Reload()
+    for tag, name in (("train/loss", "loss"), ("eval/loss", "eval_loss")):
+        written = [(event.step, event.value) for event in events.Scalars(tag)]
+        logged = [(e["step"], pytest.approx(e[name])) for e in result.log if name in e]
+        assert written == logged
+
+
+def test_tensorboard_that_is_not_there_is_said_before_anything_is_loaded(
+    config: TuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tensorboard", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match="pip install tensorboard, or set report_to=none"):
+        prepare(replace(config, report_to="tensorboard"), ROWS)
+
+
+def test_a_run_that_learns_by_heart_is_told_what_to_set(config: TuneConfig) -> None:
+    again = replace(config, num_train_epochs=12.0, eval_strategy="epoch", lora_dropout=0.0)
+    _, lines = run(replace(again, learning_rate=3e-2, lr_scheduler_type="constant"))
+    said = [line for line in lines if line.startswith("overfitting")]
+    assert len(said) == 1
+    assert "lora_dropout=0.1" in said[0] and "num_train_epochs=2" in said[0]
+
+
 def test_an_adapter_is_trained_on(config: TuneConfig, tmp_path: Path) -> None:
     first, _ = run(config)
     adapter = (config.output_dir,)
@@ -271,3 +319,22 @@ def test_what_does_not_fit_is_refused_before_weights_are_loaded(
     monkeypatch.setattr("inlay.tune.run.free_memory_bytes", lambda: 1 << 20)
     with pytest.raises(ResourceError, match="activations .* are free: lower cutoff_len"):
         prepare(config, ROWS)
+
+
+def test_what_does_not_fit_on_the_disk_is_refused(
+    config: TuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1 << 16))
+    with pytest.raises(
+        ResourceError, match="64.0 KiB left, .* two checkpoints of .* lower lora_rank"
+    ):
+        prepare(config, ROWS)
+
+
+def test_rows_that_are_not_the_models(config: TuneConfig, tmp_path: Path) -> None:
+    few = make_tiny_model(tmp_path / "few", "qwen3", vocab_size=400, tokenizer="none")
+    with pytest.raises(DataError, match=r"token \d+ is in the data, .* 400 embeddings"):
+        prepare(replace(config, model_name_or_path=str(few)), ROWS)
+    short = make_tiny_model(tmp_path / "short", "qwen3", max_position_embeddings=12)
+    notes = prepare(replace(config, model_name_or_path=str(short)), ROWS).notes
+    assert "the model was made for 12: set cutoff_len=12" in "\n".join(notes)

@@ -134,6 +134,17 @@ class Dataset:
         return int((_targets(self._labels, self._segment_starts) != NO_LOSS).sum())
 
     @property
+    def highest_id(self) -> int:
+        """Of all token ids."""
+        return int(self._input_ids.max(initial=-1))
+
+    @property
+    def longest_segment(self) -> int:
+        """Tokens of the longest sample."""
+        lengths = np.diff(self._segment_starts, append=len(self._input_ids))
+        return int(lengths.max(initial=0))
+
+    @property
     def row_lengths_R(self) -> Int64Array:
         """Tokens of each row."""
         return np.diff(self._row_starts)
