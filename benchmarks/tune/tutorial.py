@@ -50,6 +50,7 @@ class Answers:
 
     @property
     def scores(self) -> Scores:
+        """Each answer's, and all answers'."""
         return score(self.said, self.labels)
 
 

@@ -38,7 +38,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> TuneConfig:
     write_dataset(folder / "data", "bosun_held", pairs[:HELD])
     changes = [
         f"dataset_dir={folder / 'data'}", f"output_dir={folder / 'out'}", "learning_rate=3e-3",
-        "per_device_train_batch_size=8", "num_train_epochs=3", "do_eval=false", "use_cpu=true", "do_predict=true",
+        "per_device_train_batch_size=8", "num_train_epochs=3", "do_eval=false",
+        "use_cpu=true", "do_predict=true",
     ]  # fmt: skip
     return read_config(EXAMPLE / "words.yaml", changes).config
 
