@@ -50,9 +50,14 @@ chunk_size: 8192
 """
 
 
-def tune(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+def tune(*arguments: str, folder: Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*TUNE, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+        [*TUNE, *arguments],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -82,6 +87,18 @@ def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
     losses = [json.loads(line)["loss"] for line in log]
     assert losses[-1] < 0.2 * losses[0]
     assert (output / "training_loss.png").read_bytes().startswith(b"\x89PNG")
+
+    adapter = f"adapter_name_or_path={output}"
+    more = [adapter, "template=null", "eval_dataset=identity", "max_samples=3"]
+    scored = tune("predict", "run.yaml", *more, folder=tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    assert "bleu-char-4: 100.0" in scored.stdout and "has 3 answers" in scored.stdout
+    more = [adapter, "max_new_tokens=8", "--both"]
+    talk = tune("chat", "run.yaml", *more, folder=tmp_path, stdin="Who are you?\n")
+    assert talk.returncode == 0, talk.stderr
+    before, after = talk.stdout.split("after:\n")
+    assert before.startswith("before:\n") and "a lamp" not in before
+    assert after.startswith("a lamp\n")
 
     names = [f"adapter_name_or_path={output}", f"export_dir={merged}"]
     exported = tune("export", "run.yaml", *names, folder=tmp_path)

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.server import RunningServer, running_server
 from tests.support.tiny_models import make_tiny_model
+from tests.support.tuning import make_adapter
 from tests.support.visitor import Visitor, launched
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
@@ -332,3 +333,25 @@ def test_a_busy_server_and_a_lost_engine_are_explained(
     os.kill(strict.engine_pid(), signal.SIGKILL)
     expect(third.get_by_role("alert")).to_contain_text("The engine is gone")
     context.close()
+
+
+def test_adapters_answer_by_choice(browser: Browser, model: Path, tmp_path: Path) -> None:
+    engine = {"adapters": [f"other={make_adapter(model, tmp_path / 'other')}"]}
+    with running_server(model, page=True, served_model_name=["own"], engine=engine) as server:
+        context = browser.new_context(viewport={"width": 1100, "height": 780})
+        visitor = Visitor(context, server.url)
+        page = visitor.page
+        page.goto(server.url)
+        set_up(page, Max_tokens="8", Seed="1")
+        say(page, "To be")
+        own = complete(page)
+        expect(own.locator(".who")).to_have_text("own")
+        said = own.locator(".markdown").inner_text()
+        page.get_by_role("button", name="New chat").click()
+        page.get_by_label("Who answers").select_option(label="other")
+        say(page, "To be")
+        other = complete(page)
+        expect(other.locator(".who")).to_have_text("other")
+        assert other.locator(".markdown").inner_text() != said
+        assert visitor.wrong == []
+        context.close()

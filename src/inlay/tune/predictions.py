@@ -78,7 +78,7 @@ def predict(
     conversations = load_conversations(config).evaluation
     if not conversations:
         raise ConfigError(
-            "there is nothing to answer: set eval_dataset, or val_size to hold out a part of dataset"
+            "there is nothing to answer: set eval_dataset, or val_size to hold out some of dataset"
         )
     asked = questions(conversations, writer, text, config.cutoff_len)
     with closing(Engine(serving)) as engine:

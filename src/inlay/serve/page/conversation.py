@@ -10,13 +10,15 @@ from inlay.core.messages import RequestTimes, RequestTrace
 
 @dataclass(kw_only=True)
 class Sampling:
-    """What the settings drawer holds.
+    """What the settings drawer holds, and the choice of model.
 
     Attributes:
+        model: who answers, where there are several; None: the model itself.
         max_tokens: None lets an answer run to the end of the context.
         seed: None draws afresh for every answer.
     """
 
+    model: str | None = None
     system: str = ""
     temperature: float = 1.0
     top_p: float = 1.0
@@ -29,6 +31,7 @@ class Answer:
     """What came back for one question, as far as it has come.
 
     Attributes:
+        model: who answers, where there are several.
         ttft_s, writing_s: to the first token, and from there on, as seen by the page; the
             engine's own times come with `times`.
         stopped: the visitor pressed stop.
@@ -39,6 +42,7 @@ class Answer:
 
     text: str = ""
     reasoning: str = ""
+    model: str = ""
     ttft_s: float | None = None
     writing_s: float = 0.0
     stopped: bool = False

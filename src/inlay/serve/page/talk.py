@@ -51,7 +51,10 @@ async def answer(
     Raises:
         InlayError: as the server's own routes would report it.
     """
+    if service.adapters:
+        into.model = sampling.model or service.name
     body = ChatRequest(
+        model=sampling.model,
         messages=list(messages),
         temperature=sampling.temperature,
         top_p=sampling.top_p,

@@ -35,6 +35,7 @@ class TurnView:
             with box("answer"):
                 raw(LOGO, "mark")
                 with box("body"):
+                    self._who = raw("", "who")
                     self._reasoning = raw("", "reasoning")
                     self._text = raw(_waiting(wait), "markdown")
                     self._notice = box("slot")
@@ -61,6 +62,7 @@ class TurnView:
         """Show what has come, now."""
         self.forget()
         answer = self.turn.answer
+        self._who.set_content(escape(answer.model))
         if answer.text:
             self._text.set_content(to_html(answer.text))
         if answer.reasoning:

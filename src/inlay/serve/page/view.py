@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 from nicegui import background_tasks, ui
 from nicegui.element import Element
+from nicegui.events import GenericEventArguments
 
 from inlay.core.errors import InlayError
 from inlay.serve.page.conversation import Conversation, Turn
@@ -59,6 +60,8 @@ class ChatPage:
         with box(tag="header"):
             raw(f"{LOGO}<b>Inlay</b>", "brand")
             text(self.model.name, "model").props(f'title="{self.model.info.architecture}"')
+            if self.service.adapters:
+                self._choice()
             box("spring")
             self.status.header()
             raw('<a class="ghost" href="/dashboard"><span>Dashboard</span></a>')
@@ -77,6 +80,20 @@ class ChatPage:
                 classes="ghost",
                 hint="Settings",
             )
+
+    def _choice(self) -> None:
+        """Who answers from now on: the model, or one of its adapters."""
+        names = [self.model.name, *self.service.adapters]
+        with box("choice", tag="select").props('id=choice aria-label="Who answers"') as choice:
+            for number, name in enumerate(names):
+                text(name, tag="option").props(f"value={number}")
+
+        def choose(event: GenericEventArguments) -> None:
+            number = int(event.args)
+            if 0 <= number < len(names):
+                self.sampling.model = names[number] if number else None
+
+        choice.on("change", choose, js_handler="(e) => emit(e.target.value)")
 
     def _composer(self) -> None:
         take = "const text = inlay.take(); if (text !== null) emit(text);"
