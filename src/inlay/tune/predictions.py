@@ -87,7 +87,8 @@ def predict(
         seconds = time.perf_counter() - began
     labels = [_label(one, text, config) for one in asked]
     scores = score(answers, labels)
-    results: dict[str, float | str] = {f"predict_{name}": v for name, v in scores.means.items()} | {
+    results: dict[str, float | str] = {
+        **{f"predict_{name}": value for name, value in scores.means.items()},
         "predict_sacrebleu_signature": scores.sacrebleu_signature,
         "predict_rouge_words": scores.words,
         "predict_runtime": round(seconds, 4),
@@ -121,13 +122,15 @@ def _answers(engine: Engine, asked: list[Question], config: TuneConfig) -> list[
 
 def _sampling(config: TuneConfig, number: int, max_tokens: int) -> SamplingParams:
     """How the tokens of an answer are chosen; each answer has draws of its own."""
-    drawn = {
-        "temperature": _TEMPERATURE if config.temperature is None else config.temperature,
-        "top_p": _TOP_P if config.top_p is None else config.top_p,
-        "top_k": _TOP_K if config.top_k is None else config.top_k,
-    }
+    temperature, top_p, top_k = 0.0, 1.0, 0
+    if config.samples:
+        temperature = _TEMPERATURE if config.temperature is None else config.temperature
+        top_p = _TOP_P if config.top_p is None else config.top_p
+        top_k = _TOP_K if config.top_k is None else config.top_k
     return SamplingParams(
-        **(drawn if config.samples else {"temperature": 0.0}),
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
         repetition_penalty=config.repetition_penalty,
         max_tokens=max_tokens,
         seed=config.seed + number,

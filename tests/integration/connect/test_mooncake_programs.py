@@ -1,9 +1,11 @@
 """Mooncake's programs by their flags, and the scripts that use them."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -153,3 +155,37 @@ def test_engines_find_each_other_by_name(start: Start) -> None:
     assert one.transfer_sync_write("127.0.0.1", here, there, 7) == 0
     assert two.read_bytes_from_buffer(there, 7) == b"by name"
     assert one.send_probe("nobody") != 0
+
+
+def test_the_shim_on_the_path_and_modules(tmp_path: Path) -> None:
+    def run(*words: str, **variables: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    (tmp_path / "told.py").write_text(
+        "import sys, mooncake.store as store\nprint(store.__doc__, sys.argv[1:])\n"
+    )
+    wanted = "`mooncake.store`, served by Inlay. ['a', '-b']"
+    shim = run("-m", PROGRAM, "--shim")
+    assert run("told.py", "a", "-b", PYTHONPATH=shim) == wanted
+    assert run("-m", PROGRAM, "told.py", "a", "-b") == wanted
+    assert run("-m", PROGRAM, "-m", "told", "a", "-b") == wanted
+    assert "usage" in run("-m", PROGRAM, "--help")
+
+
+def test_the_shim_is_a_distribution() -> None:
+    shim = ROOT / "src" / "inlay" / "connect" / "mooncake" / "shim"
+    project = tomllib.loads((shim / "pyproject.toml").read_text())
+    for name, place in project["project"]["scripts"].items():
+        module, function = place.split(":")
+        assert callable(getattr(importlib.import_module(module), function)), name
+    assert project["tool"]["setuptools"]["packages"] == ["mooncake"]

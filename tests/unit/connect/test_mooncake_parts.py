@@ -2,6 +2,7 @@
 
 import http.client
 import importlib
+import mmap
 import os
 import sys
 import urllib.error
@@ -22,7 +23,7 @@ from inlay.connect.mooncake import (
 )
 from inlay.connect.mooncake.activation import SHIM
 from inlay.connect.mooncake.codes import Code, code_of, code_of_result
-from inlay.connect.mooncake.host_memory import AddressMap
+from inlay.connect.mooncake.host_memory import AddressMap, host_view
 from inlay.connect.mooncake.metadata_server import KVBootstrapServer, KVPoll
 from inlay.connect.mooncake.names import plain_name, segment_of
 from inlay.connect.mooncake.replicas import ReplicaDescriptor
@@ -232,3 +233,24 @@ def test_a_metadata_server() -> None:
     finally:
         server.close()
     assert server.poll() is KVPoll.Failed
+
+
+def test_memory_as_a_buffer() -> None:
+    array = np.arange(100000, dtype=np.uint8)
+    view = host_view(array.ctypes.data + 1, 99998)
+    assert view is not None and not view.readonly and view.nbytes == 99998
+    view[0] = 77
+    assert array[1] == 77 and view[-1] == array[-2]
+    assert host_view(16, 8) is None  # nothing is there
+    memory = mmap.mmap(-1, 8192, prot=mmap.PROT_READ)
+    assert host_view(np.frombuffer(memory, np.uint8).ctypes.data, 8192) is None
+
+
+def test_a_range_is_found_by_each_of_its_bytes() -> None:
+    held = AddressMap()
+    held.add(100, 10, "a")
+    held.add(200, 10, "b")
+    assert held.find(100, 10) == held.find(109, 1) == (100, "a")
+    assert held.find(205, 0) == (200, "b")
+    for address, size in ((99, 2), (109, 2), (150, 1), (210, 1), (100, 110)):
+        assert held.find(address, size) is None

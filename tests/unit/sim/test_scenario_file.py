@@ -193,7 +193,7 @@ ROLE = "[[role_changes]]"
         (f'{LOSS}\ninstance = "prompts"\nat = 5\nback = 0', "back is 0 s"),
         (
             f'{LOSS}\ninstance = "prompts"\nat = 5\nback = "1ms"',
-            "prompts 0 is lost at 5 s: it cann",
+            "prompts 0 is lost at 5 s: it c",
         ),
         (f'{LOSS}\ninstance = "prompts"\nat = 5\nwhen = 7', "no key 'when'"),
         (

@@ -1,6 +1,7 @@
 """Memory of this process that callers know by its address."""
 
 import bisect
+import ctypes
 import mmap
 import threading
 from typing import Any
@@ -71,10 +72,12 @@ class AddressMap:
         del self._starts[at]
         return self._held.pop(at)[1]
 
-    def begins(self, address: int) -> bool:
-        """Whether a range begins there."""
-        at = bisect.bisect_left(self._starts, address)
-        return at < len(self._starts) and self._starts[at] == address
+    def find(self, address: int, size: int) -> tuple[int, Any] | None:
+        """Where the range begins that holds these bytes, and its value; None if none does."""
+        at = bisect.bisect_right(self._starts, address) - 1
+        if at < 0 or address + size > self._starts[at] + self._held[at][0]:
+            return None
+        return self._starts[at], self._held[at][1]
 
     def arrays(self) -> "Places":
         """As arrays, for look-ups of many; later changes do not change them."""
@@ -84,6 +87,26 @@ class AddressMap:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+
+def host_view(address: int, size: int) -> memoryview | None:
+    """Memory of this process as a buffer; None where it is none that can be written.
+
+    Cost: reads the list of this process's memory, some 10 us and more.
+    """
+    end = address + size
+    with open("/proc/self/maps") as file:
+        for line in file:
+            span, rights, *_ = line.split(maxsplit=2)
+            first, last = (int(part, 16) for part in span.split("-"))
+            if last <= address:
+                continue
+            if first > address or not rights.startswith("rw"):
+                return None
+            if last >= end:
+                return memoryview((ctypes.c_uint8 * size).from_address(end - size)).cast("B")
+            address = last
+    return None
 
 
 class Places:

@@ -3,11 +3,16 @@
 import inspect
 import threading
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
-from inlay.connect.mooncake.codes import Code, coded, logger, told
+from inlay.connect.mooncake.codes import Code, check_equal, coded, logger, told
 from inlay.connect.mooncake.config import parse_size
-from inlay.connect.mooncake.host_memory import AddressMap, MooncakeHostMemAllocator
+from inlay.connect.mooncake.host_memory import (
+    AddressMap,
+    MooncakeHostMemAllocator,
+    host_view,
+)
 from inlay.connect.mooncake.membership import Membership, membership
 from inlay.core.errors import (
     ArgumentError,
@@ -126,9 +131,16 @@ class Opening:
 
     @coded
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """Say that memory will be used; a range may be registered once. Costs nothing here."""
+        """Say that memory will be used: calls then need not look it up. A range is taken once.
+
+        It has to stay in place until it is unregistered, or the store is closed.
+        """
+        view = host_view(buffer_ptr, size)  # None: a device's
         with self._lock:
-            self._registered_add(buffer_ptr, size)
+            try:
+                self._registered.add(buffer_ptr, size, view)
+            except SegmentOverlapError as error:
+                raise ArgumentError(str(error)) from None
         return int(Code.OK)
 
     @coded
@@ -138,11 +150,36 @@ class Opening:
             self._registered.remove(buffer_ptr)
         return int(Code.OK)
 
-    def _registered_add(self, address: int, size: int) -> None:
-        try:
-            self._registered.add(address, size, None)
-        except SegmentOverlapError as error:
-            raise ArgumentError(str(error)) from None
+    def buffer_at(self, address: int, size: int) -> Any:
+        """What the store takes for these bytes: a part of a registered buffer, else the address.
+
+        The store looks up an address, and refuses those that are no memory.
+
+        Raises:
+            ArgumentError: less than 0 bytes.
+        """
+        if size < 0:
+            raise ArgumentError(f"no memory: {size} bytes at {address:#x}")
+        found = self._registered.find(address, size)
+        if found is None or found[1] is None:
+            return address, size
+        start, view = found
+        return view[address - start : address - start + size]
+
+    def buffers_at(
+        self, all_buffer_ptrs: Sequence[Sequence[int]], all_sizes: Sequence[Sequence[int]]
+    ) -> list[list[Any]]:
+        """`buffer_at` of each buffer of each key.
+
+        Raises:
+            ArgumentError: no memory, or lists of different lengths.
+        """
+        check_equal(buffer_ptrs=len(all_buffer_ptrs), sizes=len(all_sizes))
+        found = []
+        for pointers, sizes in zip(all_buffer_ptrs, all_sizes, strict=True):
+            check_equal(buffer_ptrs=len(pointers), sizes=len(sizes))
+            found.append([self.buffer_at(*one) for one in zip(pointers, sizes, strict=True)])
+        return found
 
     def administration(self) -> Administration:
         """Questions to the master; opened at first use."""

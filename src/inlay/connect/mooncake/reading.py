@@ -10,10 +10,9 @@ from inlay.connect.mooncake.codes import (
     logger,
     told,
 )
-from inlay.connect.mooncake.host_memory import Buffer, BufferHandle
+from inlay.connect.mooncake.host_memory import BufferHandle
 from inlay.connect.mooncake.opening import Opening
-from inlay.connect.mooncake.writing import pieces
-from inlay.core.errors import ArgumentError, InlayError
+from inlay.core.errors import InlayError
 
 
 class Reading(Opening):
@@ -52,7 +51,7 @@ class Reading(Opening):
     @coded
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
         """Copy the value to an address with room for `size` bytes; its size."""
-        return self.opened.get_into(key, checked(buffer_ptr, size))
+        return self.opened.get_into(key, self.buffer_at(buffer_ptr, size))
 
     @coded_each
     def batch_get_into(
@@ -61,7 +60,7 @@ class Reading(Opening):
         """`get_into` of many."""
         store = self.opened
         check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
-        buffers = [checked(*buffer) for buffer in zip(buffer_ptrs, sizes, strict=True)]
+        buffers = [self.buffer_at(*one) for one in zip(buffer_ptrs, sizes, strict=True)]
         return [code_of_result(one) for one in store.get_into_many(keys, buffers)]
 
     @coded_each
@@ -75,10 +74,7 @@ class Reading(Opening):
         """Scatter each value to its buffers, which have its size together."""
         store = self.opened
         check_equal(keys=len(keys), all_buffer_ptrs=len(all_buffer_ptrs), all_sizes=len(all_sizes))
-        buffers = pieces(all_buffer_ptrs, all_sizes)
-        for of_one in buffers:
-            for buffer in of_one:
-                checked(*buffer)
+        buffers = self.buffers_at(all_buffer_ptrs, all_sizes)
         return [code_of_result(one) for one in store.get_parts_many(keys, buffers)]
 
     def get_into_ranges(
@@ -119,16 +115,9 @@ class Reading(Opening):
         store = self.opened
         lengths = [len(all_buffer_ptrs), len(all_sizes), len(all_src_offsets)]
         check_equal(keys=len(keys), buffers=lengths[0], sizes=lengths[1], offsets=lengths[2])
-        buffers = pieces(all_buffer_ptrs, all_sizes)
+        buffers = self.buffers_at(all_buffer_ptrs, all_sizes)
         ranges = [
             list(zip(offsets, sizes, strict=True))
             for offsets, sizes in zip(all_src_offsets, all_sizes, strict=True)
         ]
         return [code_of_result(one) for one in store.get_parts_many(keys, buffers, ranges)]
-
-
-def checked(address: int, size: int) -> Buffer:
-    """The buffer. Raises `ArgumentError` where it cannot be one."""
-    if address <= 0 or size < 0:
-        raise ArgumentError(f"no memory: {size} bytes at {address:#x}")
-    return address, size

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from inlay.connect.mooncake.codes import Code, check_equal, coded, coded_each
 from inlay.connect.mooncake.reading import Reading
 from inlay.connect.mooncake.replicas import DEFAULT, ReplicateConfig
-from inlay.connect.mooncake.writing import Writing, pieces
+from inlay.connect.mooncake.writing import Writing
 from inlay.core.errors import ArgumentError
 
 
@@ -78,19 +78,19 @@ class Sessions(Reading, Writing):
         check_equal(keys=len(keys), buffers=lengths[0], sizes=lengths[1], offsets=lengths[2])
         self._check_session(keys, self._written)
         copied = []
-        for key, buffers, offsets in zip(
-            keys, pieces(all_buffer_ptrs, all_sizes), all_dst_offsets, strict=True
+        for key, pointers, sizes, offsets in zip(
+            keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True
         ):
-            check_equal(buffers=len(buffers), offsets=len(offsets))
+            check_equal(buffers=len(pointers), sizes=len(sizes), offsets=len(offsets))
             value, _ = self._written[key]
-            for (address, size), offset in zip(buffers, offsets, strict=True):
+            for address, size, offset in zip(pointers, sizes, offsets, strict=True):
                 if address <= 0 or not 0 <= offset <= offset + size <= len(value):
                     raise ArgumentError(
                         f"{size} bytes from offset {offset} on do not fit into the {len(value)} "
                         f"of {key!r}"
                     )
                 ctypes.memmove(value.ctypes.data + offset, address, size)
-            copied.append(sum(size for _, size in buffers))
+            copied.append(sum(sizes))
         return copied
 
     @coded_each

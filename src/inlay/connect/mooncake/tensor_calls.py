@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from inlay.connect.mooncake.codes import Code, check_equal, coded, coded_each, told
-from inlay.connect.mooncake.reading import Reading, checked
+from inlay.connect.mooncake.reading import Reading
 from inlay.connect.mooncake.replicas import DEFAULT, ReplicateConfig
 from inlay.connect.mooncake.tensors import (
     copied_tensor,
@@ -86,7 +86,7 @@ class TensorCalls(Reading, Writing):
         """Copy header and elements to an address; a tensor there, which does not hold it."""
 
         def read() -> "torch.Tensor":
-            length = self.opened.get_into(key, checked(buffer_ptr, size))
+            length = self.opened.get_into(key, self.buffer_at(buffer_ptr, size))
             memory = (ctypes.c_uint8 * length).from_address(buffer_ptr)
             return tensor_at(memory, read_header(memory))
 
@@ -123,9 +123,9 @@ class TensorCalls(Reading, Writing):
         return _each(self.upsert_tensor_from, keys, buffer_ptrs, sizes)
 
     def _put_tensor_from(self, key: str, address: int, size: int, replaces: bool) -> int:
-        checked(address, size)
+        buffer = self.buffer_at(address, size)
         read_header((ctypes.c_uint8 * size).from_address(address))
-        return self._put_one(key, [(address, size)], DEFAULT, replaces)
+        return self._put_one(key, [buffer], DEFAULT, replaces)
 
     def put_tensor_with_tp(
         self, key: str, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0

@@ -63,14 +63,14 @@ class Writing(Opening):
         self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig = DEFAULT
     ) -> int:
         """Store `size` bytes at an address, without a copy on the way."""
-        return self._put_one(key, [(buffer_ptr, size)], config, False)
+        return self._put_one(key, [self.buffer_at(buffer_ptr, size)], config, False)
 
     @coded
     def upsert_from(
         self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig = DEFAULT
     ) -> int:
         """As `put_from`, and replace."""
-        return self._put_one(key, [(buffer_ptr, size)], config, True)
+        return self._put_one(key, [self.buffer_at(buffer_ptr, size)], config, True)
 
     @coded
     def put_from_with_metadata(
@@ -83,7 +83,10 @@ class Writing(Opening):
         config: ReplicateConfig = DEFAULT,
     ) -> int:
         """Store one value: the metadata's bytes, and the buffer's behind them."""
-        parts = [(metadata_buffer_ptr, metadata_size), (buffer_ptr, size)]
+        parts = [
+            self.buffer_at(metadata_buffer_ptr, metadata_size),
+            self.buffer_at(buffer_ptr, size),
+        ]
         return self._put_one(key, parts, config, False)
 
     @coded_each
@@ -96,7 +99,7 @@ class Writing(Opening):
     ) -> list[int]:
         """`put_from` of many, with one question to the master."""
         check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
-        parts = [[part] for part in zip(buffer_ptrs, sizes, strict=True)]
+        parts = [[self.buffer_at(*one)] for one in zip(buffer_ptrs, sizes, strict=True)]
         return self._put_each(keys, parts, config, False)
 
     @coded_each
@@ -109,7 +112,7 @@ class Writing(Opening):
     ) -> list[int]:
         """As `batch_put_from`, and replace."""
         check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
-        parts = [[part] for part in zip(buffer_ptrs, sizes, strict=True)]
+        parts = [[self.buffer_at(*one)] for one in zip(buffer_ptrs, sizes, strict=True)]
         return self._put_each(keys, parts, config, True)
 
     @coded_each
@@ -122,7 +125,7 @@ class Writing(Opening):
     ) -> list[int]:
         """Of each key, buffers one behind the other make up the value."""
         check_equal(keys=len(keys), all_buffer_ptrs=len(all_buffer_ptrs), all_sizes=len(all_sizes))
-        return self._put_each(keys, pieces(all_buffer_ptrs, all_sizes), config, False)
+        return self._put_each(keys, self.buffers_at(all_buffer_ptrs, all_sizes), config, False)
 
     def _put_one(self, key: str, parts: Parts, config: ReplicateConfig, replaces: bool) -> int:
         if not isinstance(key, str):
@@ -158,17 +161,6 @@ class Writing(Opening):
         return codes
 
 
-def pieces(
-    all_buffer_ptrs: Sequence[Sequence[int]], all_sizes: Sequence[Sequence[int]]
-) -> list[list[tuple[int, int]]]:
-    """(address, bytes) of each buffer of each key. Raises `ArgumentError` where lengths differ."""
-    found = []
-    for pointers, sizes in zip(all_buffer_ptrs, all_sizes, strict=True):
-        check_equal(buffer_ptrs=len(pointers), sizes=len(sizes))
-        found.append(list(zip(pointers, sizes, strict=True)))
-    return found
-
-
 def _put_many(
     store: Store, keys: Sequence[str], values: Sequence[Parts], options: PutOptions
 ) -> list[int]:
@@ -191,7 +183,7 @@ def _check_value(parts: Parts) -> None:
     for part in parts:
         if isinstance(part, tuple):
             address, length = part
-            if address <= 0 or length < 0:
+            if address <= 0:
                 raise ArgumentError(f"no memory: {length} bytes at {address:#x}")
             size += length
         else:
