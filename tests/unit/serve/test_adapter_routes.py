@@ -66,7 +66,7 @@ def _config(*adapters: str) -> object:
         port=0,
         served_model_name=None,
         api_key=None,
-        adapters=list(adapters),
+        adapter=list(adapters),
         device="auto",
         weight_format="auto",
         context=None,

@@ -56,7 +56,7 @@ def serve(
         port=port,
         served_model_name=served_model_name,
         api_key=api_key,
-        adapters=adapter,
+        adapter=adapter,
         device=device,
         weight_format=weight_format,
         context=context,
@@ -77,7 +77,7 @@ def make_config(
     port: int,
     served_model_name: str | None,
     api_key: str | None,
-    adapters: list[str] | None,
+    adapter: list[str] | None,
     device: str,
     weight_format: str,
     context: int | None,
@@ -96,8 +96,8 @@ def make_config(
         context=context,
         threads=threads,
     )
-    if adapters is not None:
-        engine = replace(engine, adapters=tuple(adapters))
+    if adapter is not None:
+        engine = replace(engine, adapters=tuple(adapter))
     config = replace(config, host=host, port=port, engine=engine)
     if served_model_name is not None:
         names = tuple(name.strip() for name in served_model_name.split(","))
