@@ -2,6 +2,8 @@
 """Take the pictures in docs/images from a running server that has just started (`inlay serve`).
 
 .venv/bin/python tools/screenshots.py [http://127.0.0.1:8000]
+
+From a server of the tutorial (`inlay serve --adapter bosun=saves/bosun`) it takes that one's alone.
 """
 
 import sys
@@ -23,7 +25,7 @@ def open_page(browser: Browser, url: str, **options: Any) -> Page:
     """A fresh visitor's start screen."""
     page = browser.new_context(device_scale_factor=2, **options).new_page()
     page.goto(url)
-    page.wait_for_selector(".card.wide")
+    page.locator(".card").first.wait_for()
     page.wait_for_timeout(600)
     return page
 
@@ -46,6 +48,17 @@ def take(page: Page, name: str) -> None:
     assert size_bytes < LARGEST_BYTES, f"{name} is larger than {LARGEST_BYTES} bytes"
 
 
+def take_adapter(page: Page) -> None:
+    """The same question to the model and to its adapter."""
+    question = "What is the definition of suitcase?"
+    for number, name in enumerate(("inlay-demo", "bosun")):
+        page.get_by_label("Who answers").select_option(label=name)
+        page.fill("#composer", question)
+        page.press("#composer", "Enter")
+        page.locator(".figures").nth(number).wait_for(timeout=120_000)
+    take(page, "finetune-chat")
+
+
 def main(url: str) -> None:
     """The start screen, a document asked twice with its inside, and the same on a phone."""
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -54,6 +67,9 @@ def main(url: str) -> None:
             executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
         page = open_page(browser, url, viewport={"width": 1100, "height": 800})
+        if page.locator("#choice").count():
+            take_adapter(page)
+            return
         take(page, "chat")
         ask(page, ".card.wide")
         ask(page, ".again-document")
