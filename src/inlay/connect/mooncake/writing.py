@@ -11,6 +11,12 @@ from inlay.store import PutOptions, Store
 
 Parts = Sequence[Any]  # buffers, or pairs (address, bytes)
 
+# A put into a full store waits for room as long as its time lasts, nearly; callers of Mooncake's
+# hear at once that there is none.
+_ROOM_S = 1.0
+_AGAIN_S = 0.1  # where it was waited for already
+_SLOWEST = 100e6  # bytes per second
+
 
 class Writing(Opening):
     """`put*` keep what is there, and say 0; `upsert*` replace it.
@@ -131,9 +137,10 @@ class Writing(Opening):
         if not isinstance(key, str):
             raise TypeError(f"a key is a str, got {type(key).__name__}")
         store = self.opened
-        _check_value(parts)
+        time_s = _ROOM_S + _checked_bytes(parts) / _SLOWEST
         options = config.options(_group(config, 0, 1))
-        store.put_parts(key, parts, options.replacing if replaces else options)
+        options = options.replacing if replaces else options
+        store.put_parts(key, parts, options, timeout_s=time_s)
         return int(Code.OK)
 
     def _put_each(
@@ -146,7 +153,7 @@ class Writing(Opening):
         by_group: dict[str | None, list[int]] = {}
         for number, parts in enumerate(values):
             try:
-                _check_value(parts)
+                _checked_bytes(parts)
             except ArgumentError as error:
                 codes[number] = told(error, "a put")
             else:
@@ -156,29 +163,35 @@ class Writing(Opening):
             if replaces:
                 options = options.replacing
             some = [keys[number] for number in numbers], [values[number] for number in numbers]
-            for number, code in zip(numbers, _put_many(store, *some, options), strict=True):
+            found = _put_many(store, *some, options, _ROOM_S)
+            for number, code in zip(numbers, found, strict=True):
                 codes[number] = code
         return codes
 
 
 def _put_many(
-    store: Store, keys: Sequence[str], values: Sequence[Parts], options: PutOptions
+    store: Store,
+    keys: Sequence[str],
+    values: Sequence[Parts],
+    options: PutOptions,
+    room_s: float,
 ) -> list[int]:
+    time_s = room_s + sum(map(_checked_bytes, values)) / _SLOWEST
     try:
-        store.put_parts_many(keys, values, options)
+        store.put_parts_many(keys, values, options, timeout_s=time_s)
     except (StoreFull, ArgumentError) as error:
         if len(keys) == 1:
             return [told(error, "a put")]
         # Others may have found room, or be right: the store tells of the call as a whole.
         pairs = zip(keys, values, strict=True)
-        return [_put_many(store, [key], [parts], options)[0] for key, parts in pairs]
+        return [_put_many(store, [key], [parts], options, _AGAIN_S)[0] for key, parts in pairs]
     except InlayError as error:
         return [told(error, "a put")] * len(keys)
     return [int(Code.OK)] * len(keys)
 
 
-def _check_value(parts: Parts) -> None:
-    """Raise `ArgumentError` for a value that is empty, or for memory that cannot be."""
+def _checked_bytes(parts: Parts) -> int:
+    """A value's size. Raises `ArgumentError` where it is empty, or memory cannot be."""
     size = 0
     for part in parts:
         if isinstance(part, tuple):
@@ -190,6 +203,7 @@ def _check_value(parts: Parts) -> None:
             size += part.nbytes
     if not size:
         raise ArgumentError("a value must not be empty")
+    return size
 
 
 def _group(config: ReplicateConfig, number: int, keys: int) -> str | None:
