@@ -268,7 +268,7 @@ def test_adapters_are_added_to_the_new_weights(models: list[Path], tmp_path: Pat
     for name in ("a", "b"):
         answer = engine.generate([PROMPT], GREEDY, adapter=name)[0]
         assert answer.choices[0].token_ids == text
-        assert (answer.cached_tokens > 0) == (name == "b")  # of the same content
+        assert answer.cached_tokens >= 64, "both have the content that has computed it again"
     rest = engine.generate([PROMPT + begun], GREEDY, adapter="a")[0]
     assert steps.tokens["one"][len(begun) :] == list(rest.choices[0].token_ids)[: 24 - len(begun)]
     assert rest.cached_tokens >= 64, "what was computed again is named by the adapter, too"
