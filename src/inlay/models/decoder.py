@@ -246,10 +246,12 @@ class _Stage:
             self._begin_sum(work)
             if isinstance(layer.mlp, DenseWeights):
                 ops.linear(work.normed_TM, layer.mlp.gate_up, work.gate_up_T2F)
-                self._add(added, GATE_UP, work.normed_TM, work.gate_up_T2F)
+                if added:
+                    self._add(added, GATE_UP, work.normed_TM, work.gate_up_T2F)
                 ops.silu_mul(work.gate_up_T2F, work.gated_TF)
                 ops.linear(work.gated_TF, layer.mlp.down, work.hidden_TM, accumulate=True)
-                self._add(added, DOWN, work.gated_TF, work.hidden_TM)
+                if added:
+                    self._add(added, DOWN, work.gated_TF, work.hidden_TM)
             else:
                 self._mix(layer.mlp, work, host, mixture, added)
                 if chosen_LTK is not None:
@@ -299,11 +301,13 @@ class _Stage:
     ) -> None:
         ops = self.ops
         ops.linear(work.normed_TM, weights.qkv, work.down_TN)
-        self._add(added, QKV, work.normed_TM, work.down_TN)
+        if added:
+            self._add(added, QKV, work.normed_TM, work.down_TN)
         ops.rope_and_store(work.down_TN, spec, step)
         ops.attention(work.q_THD, spec, step, work.attended_THD)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
-        self._add(added, OUTPUT, work.attended_TQ, work.hidden_TM)
+        if added:
+            self._add(added, OUTPUT, work.attended_TQ, work.hidden_TM)
 
     def _attend_latent(
         self,
@@ -315,25 +319,30 @@ class _Stage:
     ) -> None:
         ops, rank = self.ops, spec.value_dim
         ops.linear(work.normed_TM, weights.down, work.down_TN)
-        self._add(added, LATENT_DOWN, work.normed_TM, work.down_TN)
+        if added:
+            self._add(added, LATENT_DOWN, work.normed_TM, work.down_TN)
         if weights.q_up is not None:
             latent_TL = work.q_latent_TL
             ops.rms_norm(latent_TL, weights.q_latent_norm_L, spec.eps, latent_TL)
             ops.linear(latent_TL, weights.q_up, work.q_TQ)
-            self._add(added, QUERY_UP, latent_TL, work.q_TQ)
+            if added:
+                self._add(added, QUERY_UP, latent_TL, work.q_TQ)
         queries_THL, key_TL = work.latents_THL[:, :-1], work.latents_THL[:, -1]
         rotated = spec.head_dim - rank
         ops.linear_heads(work.q_THD[..., :-rotated], weights.absorb, queries_THL[..., :rank])
-        self._add(added, ABSORB, work.q_TQ, work.latents_TN)
+        if added:
+            self._add(added, ABSORB, work.q_TQ, work.latents_TN)
         ops.copy(work.q_THD[..., -rotated:], queries_THL[..., rank:])
         ops.rms_norm(work.kv_TL[:, :rank], weights.kv_latent_norm_L, spec.eps, key_TL[:, :rank])
         ops.copy(work.kv_TL[:, rank:], key_TL[:, rank:])
         ops.rope_and_store(work.latents_TN, spec, step)
         ops.attention(queries_THL, spec, step, work.latent_THL)
         ops.linear_heads(work.latent_THL, weights.expand, work.attended_THD)
-        self._add(added, EXPAND, work.latent_TQ, work.attended_TQ)
+        if added:
+            self._add(added, EXPAND, work.latent_TQ, work.attended_TQ)
         ops.linear(work.attended_TQ, weights.output, work.hidden_TM, accumulate=True)
-        self._add(added, OUTPUT, work.attended_TQ, work.hidden_TM)
+        if added:
+            self._add(added, OUTPUT, work.attended_TQ, work.hidden_TM)
 
     def _mix(
         self,
@@ -370,7 +379,9 @@ class _Stage:
             work.hidden_TM,
             activation=shape.activation,
             shared=weights.shared,
-            adapters=[(of.adapter.experts, of.adapter.shared, of.first, of.end) for of in added],
+            adapters=[(of.adapter.experts, of.adapter.shared, of.first, of.end) for of in added]
+            if added
+            else (),
         )
 
     def work(self, rows: int) -> _Views:
