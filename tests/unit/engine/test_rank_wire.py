@@ -45,7 +45,10 @@ def test_a_step_arrives_as_it_was(decode: np.ndarray | None, rows: tuple[int, ..
     message = msgspec.msgpack.decode(read_frame(pipe), type=ToRank)
     assert isinstance(message, RankStep)
     arrived = asdict(batch_of(message))
+    assert arrived.pop("adapters") == ()  # models that ranks share have none
     for name, wanted in asdict(batch).items():
+        if name == "adapters":
+            continue
         if name == "expert_ids_LTK" or wanted is None:
             assert arrived[name] is None
         else:
