@@ -105,7 +105,7 @@ class Deferring(TorchOps):
         self._layers: Iterator[int] = itertools.count()
         return super().begin(batch, *more)
 
-    def moe(self, x_TM, experts, ids_TK, weights_TK, out_TM, *, activation, shared):
+    def moe(self, x_TM, experts, ids_TK, weights_TK, out_TM, *, activation, shared, adapters=()):
         is_last = next(self._layers) == self._mixtures - 1
         if shared is not None:
             out_TM += shared.one(0, x_TM, activation)
