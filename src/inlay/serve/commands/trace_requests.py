@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
-from math import inf
+from math import inf, isinf
 from pathlib import Path
 
-from inlay.core.errors import TraceError
+from inlay.core.errors import ConfigError, TraceError
 from inlay.sim import transform
 from inlay.sim.formats import read_chunks
 from inlay.sim.known_names import KnownNames
@@ -33,8 +33,11 @@ def parts_of(
 
     Raises:
         TraceError: something is wrong with a line, or there is no request.
-        ArgumentError: a factor is out of its range.
+        ConfigError: an option is out of its range.
     """
+    for name, value in (("--until", until_s), ("--lengths", lengths), ("--rate", rate)):
+        if not value > 0 or (isinf(value) and name != "--until"):
+            raise ConfigError(f"{name} must be above 0 and finite, got {value:g}")
     parts = read_chunks(file, format=form, block_tokens=block_tokens, known=known)
     first = next(parts, None)
     if first is None:
