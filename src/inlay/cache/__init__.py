@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from inlay.cache.loader import Loader
     from inlay.cache.outgoing import Outgoing
     from inlay.cache.paged_kv_cache import PagedKvCache
-    from inlay.cache.pause import TierCounts
     from inlay.cache.prefetch import Prefetch
     from inlay.cache.sessions import Sessions
     from inlay.cache.store_opening import open_store
     from inlay.cache.stream import Incoming, KvStream
     from inlay.cache.stream_opening import PageMemory, open_stream, serve_rank
     from inlay.cache.stream_thread import Mark
+    from inlay.cache.tier_counts import TierCounts
     from inlay.cache.tiers import Tiers
     from inlay.cache.write_back import WriteBack
 
@@ -48,7 +48,7 @@ _MODULES = {
     "Prefetch": "prefetch",
     "PrefixMatch": "kv_cache",
     "Sessions": "sessions",
-    "TierCounts": "pause",
+    "TierCounts": "tier_counts",
     "Tiers": "tiers",
     "WriteBack": "write_back",
     "open_store": "store_opening",

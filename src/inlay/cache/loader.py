@@ -11,10 +11,11 @@ from inlay.cache.block_names import BlockNames
 from inlay.cache.block_store import BlockStore, IoJob
 from inlay.cache.kv_cache import KvCache, PageHold
 from inlay.cache.load_costs import LoadCosts
-from inlay.cache.pause import Pause, TierCounts
 from inlay.cache.prefetch import Prefetch, Stretch
+from inlay.cache.tier_counts import TierCounts
 from inlay.core.clock import Clock
 from inlay.core.errors import OutOfPagesError
+from inlay.core.pause import Pause
 
 _LEAST_FIND_WAIT_S = 0.005
 _LEAST_AHEAD_S = 0.02
@@ -65,7 +66,7 @@ class Loader:
         self._finds: dict[IoJob, Prefetch] = {}
         self._loads: dict[IoJob, _Load] = {}
         self._loading: set[bytes] = set()
-        self._pause = Pause("loading from", counts, clock)
+        self._pause = Pause("loading from a tier", clock, counts.failed)
         self._unsorted = False
         self.wake_s = inf
         """When a request that waits will have waited for long enough."""

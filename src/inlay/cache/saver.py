@@ -3,9 +3,10 @@
 from inlay.cache.block_store import BlockStore, IoJob
 from inlay.cache.kv_cache import KvCache
 from inlay.cache.load_costs import LoadCosts
-from inlay.cache.pause import Pause, TierCounts
+from inlay.cache.tier_counts import TierCounts
 from inlay.cache.write_back import WriteBack
 from inlay.core.clock import Clock
+from inlay.core.pause import Pause
 
 
 class Saver:
@@ -39,7 +40,7 @@ class Saver:
         self._batch = batch
         self._costs = costs
         self._counts = counts
-        self._pause = Pause("writing to", counts, clock)
+        self._pause = Pause("writing to a tier", clock, counts.failed)
         self._job: IoJob | None = None
 
     @property

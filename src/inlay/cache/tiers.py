@@ -10,8 +10,8 @@ from math import inf
 from inlay.cache.block_store import BlockStore
 from inlay.cache.kv_cache import KvCache, PageHold
 from inlay.cache.loader import Loader
-from inlay.cache.pause import TierCounts
 from inlay.cache.saver import Saver
+from inlay.cache.tier_counts import TierCounts
 from inlay.cache.write_back import WriteBack
 from inlay.core.clock import Clock
 

@@ -2,18 +2,17 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from inlay.core.clock import Clock, SystemClock
 from inlay.core.errors import ArgumentError, ConfigError, InlayError, StoreClosed, StoreError
+from inlay.core.pause import Pause
 from inlay.store import Contribution, Store
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
 
 
 class SharedStore:
@@ -26,10 +25,7 @@ class SharedStore:
         master: as `Store.connect` takes it.
         contribute: memory of this process for the pool.
         timeout_s: of each call.
-        connect: opens the store; a test may give another address to it.
-
-    Raises:
-        ConfigError: what is contributed cannot be; it would not be found out later, either.
+        connect: opens the store.
     """
 
     def __init__(
@@ -39,6 +35,7 @@ class SharedStore:
         contribute: Contribution | None = None,
         timeout_s: float = 5.0,
         connect: Callable[..., Store] = Store.connect,
+        clock: Clock | None = None,
     ) -> None:
         self._master = master
         self._contribute = contribute
@@ -47,19 +44,17 @@ class SharedStore:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._closed = False
-        self._pause_s = 0.0
-        self._ready_at = 0.0
+        self._pause = Pause(f"the store at {master}", SystemClock() if clock is None else clock)
 
     @property
     def usable(self) -> bool:
         """Whether it is worth asking now."""
-        return not self._closed and time.monotonic() >= self._ready_at
+        return not self._closed and not self._pause.on
 
     def call(self, action: Callable[[Store], _T], otherwise: _T) -> _T:
         """What `action` says of the store; `otherwise` where there is none to be asked.
 
-        Opens the store where it is not open. Never raises what a store raises; the first failure
-        of a row is logged.
+        Opens the store where it is not open. Never raises what a store raises: that begins a pause.
         """
         if not self.usable:
             return otherwise
@@ -68,11 +63,9 @@ class SharedStore:
         except StoreClosed:
             return otherwise
         except (StoreError, OSError) as error:
-            self._failed(error)
+            self._pause.note(error)
             return otherwise
-        if self._pause_s:
-            log.warning("the store at %s answers again", self._master)
-            self._pause_s = 0.0
+        self._pause.note(None)
         return result
 
     def close(self) -> None:
@@ -102,9 +95,3 @@ class SharedStore:
                         error if isinstance(error, StoreError) else StoreError(str(error))
                     ) from error
             return self._store
-
-    def _failed(self, error: Exception) -> None:
-        if not self._pause_s:
-            log.warning("the store at %s is left out for now: %s", self._master, error)
-        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
-        self._ready_at = time.monotonic() + self._pause_s

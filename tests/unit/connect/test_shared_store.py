@@ -5,6 +5,7 @@ import time
 import pytest
 
 from inlay.connect.shared_store import SharedStore
+from inlay.core.clock import FakeClock
 from inlay.core.errors import StoreUnavailable
 from inlay.store import Store
 
@@ -29,11 +30,11 @@ def test_nobody_there_is_asked_once_a_pause(caplog):
     started = time.monotonic()
     assert store.call(lambda opened: opened.exists("a"), None) is None
     assert time.monotonic() - started < 0.1
-    assert sum("left out" in record.message for record in caplog.records) == 1
+    assert sum("pauses for 1 s" in record.message for record in caplog.records) == 1
 
 
-def test_it_is_used_again_when_it_answers(caplog, monkeypatch):
-    monkeypatch.setattr("inlay.connect.shared_store._FIRST_PAUSE_S", 0.05)
+def test_it_is_used_again_when_it_answers(caplog):
+    clock = FakeClock()
     refusals = iter([StoreUnavailable("no")])
 
     def connect(master, **kwargs):
@@ -41,12 +42,12 @@ def test_it_is_used_again_when_it_answers(caplog, monkeypatch):
             raise refusal
         return _embedded(master)
 
-    store = SharedStore("here", connect=connect)
+    store = SharedStore("here", connect=connect, clock=clock)
     assert store.call(lambda opened: opened.exists("a"), None) is None
-    while not store.usable:
-        time.sleep(0.01)
+    assert not store.usable
+    clock.advance(1.0)
     assert store.call(lambda opened: opened.exists("a"), None) is False
-    assert "answers again" in caplog.text
+    assert "the store at here works again" in caplog.text
     store.close()
 
 
