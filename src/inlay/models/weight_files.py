@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
+from inlay.core.shard_content import add_content
 from inlay.models.os_pages import ReadPages
 from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
 
@@ -29,9 +30,6 @@ _CODES = {
     "I64": torch.int64,
 }
 Index = int | slice | None
-_HASH_WHOLE_BYTES = 32 << 20
-_HASH_SAMPLES = 4096
-_HASH_SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -174,27 +172,12 @@ class WeightFiles:
     def fingerprint(self, shape: ModelShape) -> str:
         """Content fingerprint: 32 hex digits, BLAKE2b.
 
-        Covers what config.json says (as `ModelShape`), and of every shard the size, the header
-        (names, dtypes, shapes, offsets) and the data: all of it if the shards have at most 32 MiB
-        together, else 4 KiB at each of 4,096 places spread evenly. A change that touches few
-        tensors of a large model and keeps all headers can therefore go unseen.
+        Covers what config.json says (as `ModelShape`), and the shards as
+        `core.shard_content.add_content` has them.
         """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps(asdict(shape), sort_keys=True).encode())
-        total = sum(file.stat().st_size for file in self.files)
-        for file in self.files:
-            size = file.stat().st_size
-            with file.open("rb") as stream:
-                start = 8 + int.from_bytes(stream.read(8), "little")
-                stream.seek(0)
-                digest.update(size.to_bytes(8, "little") + stream.read(start))
-                if total <= _HASH_WHOLE_BYTES:
-                    digest.update(stream.read())
-                    continue
-                samples = max(1, _HASH_SAMPLES * size // total)
-                for i in range(samples):
-                    stream.seek(start + (size - start) * i // samples)
-                    digest.update(stream.read(_HASH_SAMPLE_BYTES))
+        add_content(digest, self.files)
         return digest.hexdigest()
 
 
