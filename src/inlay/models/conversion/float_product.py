@@ -1,7 +1,6 @@
 """An ordinary Hugging Face directory of floats as pieces: tensors by rows, under their names."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,13 +9,12 @@ from torch import Tensor
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, Tensors
 from inlay.models.conversion.fused import FusedExperts
-from inlay.models.conversion.pieces import Each, Piece
 from inlay.models.conversion.shards import Shards, ShardTensor
 from inlay.models.quantized import QuantizedRows, floats_of
 from inlay.models.weight_names import expected_tensors, names_of
 
 
-class FloatProduct:
+class FloatProduct(Shards):
     """Shards of limited size, their index and checksums. Implements `Product`.
 
     Matrices become one dtype, whatever they are; what has one dimension (norms, biases, the
@@ -43,52 +41,31 @@ class FloatProduct:
         self._source: Tensors = tensors
         if shape.experts and self._transposed and not fused:
             self._source, fused = FusedExperts(tensors, shape), True
-        self._fingerprint = tensors.fingerprint(shape)
-        self._shards = Shards(
-            [
-                self._tensor(one.name, one.shape)
-                for one in expected_tensors(shape, fused_experts=fused)
-            ],
-            self._make,
-            fingerprint=self._fingerprint,
+        expected = expected_tensors(shape, fused_experts=fused)
+        super().__init__(
+            [self._tensor(one.name, one.shape) for one in expected],
+            fingerprint=tensors.fingerprint(shape),
             shard_bytes=shard_bytes,
         )
-
-    @property
-    def files(self) -> Mapping[str, int]:
-        """As the protocol says."""
-        return self._shards.files
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """As the protocol says."""
-        return self._shards.pieces
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """As the protocol says."""
         return {
             "target": f"{name_of(self._dtype)} in {len(self.files)} safetensors",
-            "source": self._fingerprint,
+            "source": self.fingerprint,
         }
 
     def give_back(self) -> None:
         """As the protocol says."""
         self._source.give_back()
 
-    def seal(self, files: Mapping[str, int], each: Each) -> Mapping[str, bytes]:
-        """As `Shards.seal`."""
-        return self._shards.seal(files, each)
-
-    def is_in(self, directory: Path) -> bool:
-        """As the protocol says."""
-        return self._shards.is_in(directory)
-
     def _tensor(self, name: str, shape: tuple[int, ...]) -> ShardTensor:
         dtype = self._dtype if len(shape) > 1 else floats_of(self._source.get(name)).dtype
         return ShardTensor(name, shape, dtype)
 
-    def _make(self, tensor: ShardTensor, rows: slice) -> Tensor:
+    def make_rows(self, tensor: ShardTensor, rows: slice) -> Tensor:
+        """As `Shards` says."""
         stored = self._source.get(tensor.name, rows)
         values = floats_of(stored)
         if isinstance(stored, QuantizedRows) and self._transposed and values.dim() > 2:

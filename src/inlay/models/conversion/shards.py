@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -51,12 +52,13 @@ class ShardTensor:
         return prod(self.shape) * self.dtype.itemsize
 
 
-class Shards:
+class Shards(ABC):
     """Shards, their index and checksums: all of a `Product` but what it is made from.
+
+    A subclass makes the rows (`make_rows`), when pieces are asked for.
 
     Args:
         tensors: in their order.
-        make: gives some rows of one, of its dtype.
         fingerprint: of what they are made from.
         shard_bytes: of a file at most, but one tensor is never cut; None: 4 GB.
     """
@@ -64,18 +66,21 @@ class Shards:
     def __init__(
         self,
         tensors: Sequence[ShardTensor],
-        make: Callable[[ShardTensor, slice], Tensor],
         *,
         fingerprint: str,
         shard_bytes: int | None = None,
     ) -> None:
-        self._make_rows, self._fingerprint = make, fingerprint
+        self.fingerprint = fingerprint
         self._shards = _shards(tensors, shard_bytes or SHARD_BYTES)
         files: dict[str, int] = {}
         self.files: Mapping[str, int] = files
         self.pieces: Sequence[Piece] = [
             piece for name, shard in self._shards.items() for piece in self._cut(name, shard, files)
         ]
+
+    @abstractmethod
+    def make_rows(self, tensor: ShardTensor, rows: slice) -> Tensor:
+        """Some rows of a tensor, of its dtype."""
 
     def seal(self, files: Mapping[str, int], each: Each) -> Mapping[str, bytes]:
         """The index where there are several shards, and the checksums of all."""
@@ -102,7 +107,7 @@ class Shards:
         try:
             for name in self.files:
                 with safe_open(directory / name, framework="pt") as file:
-                    if (file.metadata() or {}).get(_FINGERPRINT) != self._fingerprint:
+                    if (file.metadata() or {}).get(_FINGERPRINT) != self.fingerprint:
                         return False
         except (SafetensorError, OSError):
             return False
@@ -111,7 +116,7 @@ class Shards:
     def _cut(
         self, file: str, shard: Sequence[ShardTensor], files: dict[str, int]
     ) -> Iterator[Piece]:
-        header = _header(shard, self._fingerprint)
+        header = _header(shard, self.fingerprint)
         yield Piece(f"the head of {file}", 0, (Extent(file, 0, len(header)),), lambda: (header,))
         at = len(header)
         for tensor in shard:
@@ -131,7 +136,7 @@ class Shards:
         files[file] = at
 
     def _make(self, tensor: ShardTensor, rows: slice) -> Sequence[Any]:
-        values = self._make_rows(tensor, rows).contiguous()
+        values = self.make_rows(tensor, rows).contiguous()
         # PyTorch has no such test of fp8.
         floats = values.float() if values.dtype == torch.float8_e4m3fn else values
         if not floats.isfinite().all():
