@@ -151,9 +151,10 @@ class Writing(Opening):
         check_equal(keys=len(keys), values=len(values))
         codes = [int(Code.OK)] * len(keys)
         by_group: dict[str | None, list[int]] = {}
+        sizes = [0] * len(keys)
         for number, parts in enumerate(values):
             try:
-                _checked_bytes(parts)
+                sizes[number] = _checked_bytes(parts)
             except ArgumentError as error:
                 codes[number] = told(error, "a put")
             else:
@@ -162,8 +163,8 @@ class Writing(Opening):
             options = config.options(group)
             if replaces:
                 options = options.replacing
-            some = [keys[number] for number in numbers], [values[number] for number in numbers]
-            found = _put_many(store, *some, options, _ROOM_S)
+            some = [(keys[number], values[number], sizes[number]) for number in numbers]
+            found = _put_many(store, some, options, _ROOM_S)
             for number, code in zip(numbers, found, strict=True):
                 codes[number] = code
         return codes
@@ -171,23 +172,22 @@ class Writing(Opening):
 
 def _put_many(
     store: Store,
-    keys: Sequence[str],
-    values: Sequence[Parts],
+    values: Sequence[tuple[str, Parts, int]],
     options: PutOptions,
     room_s: float,
 ) -> list[int]:
-    time_s = room_s + sum(map(_checked_bytes, values)) / _SLOWEST
+    """Codes of values, each a key, its parts and their bytes."""
+    keys, parts, sizes = zip(*values, strict=True)
     try:
-        store.put_parts_many(keys, values, options, timeout_s=time_s)
+        store.put_parts_many(keys, parts, options, timeout_s=room_s + sum(sizes) / _SLOWEST)
     except (StoreFull, ArgumentError) as error:
-        if len(keys) == 1:
+        if len(values) == 1:
             return [told(error, "a put")]
         # Others may have found room, or be right: the store tells of the call as a whole.
-        pairs = zip(keys, values, strict=True)
-        return [_put_many(store, [key], [parts], options, _AGAIN_S)[0] for key, parts in pairs]
+        return [_put_many(store, [one], options, _AGAIN_S)[0] for one in values]
     except InlayError as error:
-        return [told(error, "a put")] * len(keys)
-    return [int(Code.OK)] * len(keys)
+        return [told(error, "a put")] * len(values)
+    return [int(Code.OK)] * len(values)
 
 
 def _checked_bytes(parts: Parts) -> int:
