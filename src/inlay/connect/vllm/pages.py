@@ -116,8 +116,9 @@ class Staging:
         self._changed = threading.Condition()
 
     def take(self, count: int) -> list[int]:
-        """Up to `count` slots, at once."""
+        """Up to `count` slots, at once, ascending."""
         with self._changed:
+            self._free.sort()
             taken, self._free = self._free[:count], self._free[count:]
             return taken
 
@@ -138,24 +139,31 @@ class Staging:
         size = self._pages.page_bytes
         return self.memory.data_ptr() + slot * size, size
 
-    def copy_in(self, name: str, block_ids: "torch.Tensor", slots: "torch.Tensor") -> None:
+    def copy_in(self, name: str, block_ids: "torch.Tensor", slots: Sequence[int]) -> None:
         """Blocks of one layer into slots. On a device: in the order of its stream.
 
         Args:
             name: of the layer.
             block_ids: `[n]` int64, on the cache's device.
-            slots: `[n]` int64, on the host.
+            slots: n of them, ascending, of which neighbours are copied at once.
         """
         blocks = self._pages.layers[name].blocks.index_select(0, block_ids)
         into = self.memory[:, self._pages.numbers[name]]
-        if self._pages.on_host:
-            into.index_copy_(0, slots, blocks)
-            return
-        for i, slot in enumerate(slots.tolist()):
-            into[slot].copy_(blocks[i], non_blocking=True)
+        at = 0
+        while at < len(slots):
+            end = at + 1
+            while end < len(slots) and slots[end] == slots[end - 1] + 1:
+                end += 1
+            into[slots[at] : slots[end - 1] + 1].copy_(blocks[at:end], non_blocking=True)
+            at = end
 
     def copy_out(self, block_ids: "torch.Tensor", slots: "torch.Tensor") -> None:
-        """All layers of slots into blocks; arguments as those of `copy_in`."""
+        """All layers of slots into blocks.
+
+        Args:
+            block_ids: `[n]` int64, on the cache's device.
+            slots: `[n]` int64, on the host.
+        """
         for name, number in self._pages.numbers.items():
             blocks = self.memory[:, number].index_select(0, slots)
             target = self._pages.layers[name].blocks

@@ -261,13 +261,12 @@ class _Saving:
         self.slots = slots
         self.staging = staging
         self._block_ids = staging.indices(saves.block_ids[: len(slots)], on_device=True)
-        self._slot_ids = staging.indices(slots, on_device=False)
         self._copied: set[str] = set()
 
     def copy(self, name: str) -> None:
         if name not in self._copied:
             self._copied.add(name)
-            self.staging.copy_in(name, self._block_ids, self._slot_ids)
+            self.staging.copy_in(name, self._block_ids, self.slots)
 
     def finish(self, names: Iterable[str]) -> Any:
         """Copy what no layer called for; an event to wait for, or None on the host."""
