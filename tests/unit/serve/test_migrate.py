@@ -53,6 +53,15 @@ COMMANDS = {
         "DIR --host 127.0.0.1 --port 18201 --device cpu --context 4096 --set cache.host=30GiB "
         "--set cache.page_tokens=64 --set cache.pages=64 --set cache.write=evict"
     ),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve M --enable-lora --max-loras 4 "
+    "--max-lora-rank 64 --lora-modules sql=/a/sql "
+    """'{"name": "chat", "path": "/a/chat", "base_model_name": "M"}' --port 8001""": (
+        "M --port 8001 --adapter sql=/a/sql --adapter chat=/a/chat"
+    ),
+    "python -m sglang.launch_server --model-path M --max-loras-per-batch 2 --lora-paths "
+    """/a/sql chat=/a/chat '{"lora_name": "it", "lora_path": "/a/it", "pinned": true}'""": (
+        "M --port 30000 --adapter /a/sql=/a/sql --adapter chat=/a/chat --adapter it=/a/it"
+    ),
     "kt run /models/K2 --gpu-experts 8 --cpu-threads 60 --numa-nodes 2 --kt-method RAWINT4 "
     "--kt-gpu-prefill-threshold 4096 --max-running-requests 4 --dry-run": (
         "/models/K2 --port 30000 --threads 60 --set experts.stream=4096 "

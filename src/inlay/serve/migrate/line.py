@@ -15,7 +15,7 @@ from inlay.serve.migrate.choices import (
 )
 from inlay.serve.migrate.flags import Asked
 from inlay.serve.migrate.model_name import MODEL
-from inlay.serve.migrate.plan import ENV, OPTIONS, Plan
+from inlay.serve.migrate.plan import ENV, OPTIONS, REPEATED, Plan
 from inlay.serve.migrate.program import Program
 from inlay.serve.migrate.rows import Finding
 from inlay.serve.migrate.shell import Container
@@ -81,9 +81,11 @@ def make_line(
     arguments = ["serve", plan.put("MODEL", plan.value("MODEL") or MODEL)]
     for option in OPTIONS:
         value = plan.value(option)
-        if value is not None and value != "auto":
-            arguments += [option, value]
-            plan.put(option, f"{option} {value}")
+        if value is None or value == "auto":
+            continue
+        for part in value.split(",") if option in REPEATED else (value,):
+            arguments += [option, part]
+            plan.put(option, f"{option} {part}")
     for path in plan.settings():
         setting = f"{path}={plan.value(path)}"
         arguments += ["--set", setting]

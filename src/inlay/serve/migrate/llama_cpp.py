@@ -90,7 +90,12 @@ _MODEL = (
     to("-a --alias LLAMA_ARG_ALIAS= NAME", "--served-model-name", "what clients call it", names),
     to("-hft --hf-token TOKEN", "env:HF_TOKEN", "the hub's own variable says it", text),
     not_yet("--mmproj -mm --mmproj-url FILE", shared.IMAGES),
-    not_yet("--lora --lora-scaled --control-vector FILE", shared.ADAPTERS),
+    not_yet(
+        "--lora --lora-scaled FILE",
+        "adapters are read in PEFT's form, not as GGUF: write `--adapter NAME=DIRECTORY` with the "
+        "one that it was made from",
+    ),
+    not_yet("--control-vector FILE", "adapters change a model, vectors do not"),
     not_yet("-md --model-draft -hfd --hf-repo-draft --spec-type FILE", shared.DRAFTS),
     not_yet("--draft-max --draft --draft-min --draft-p-min -ngld -cd -devd N", shared.DRAFTS),
     not_yet(

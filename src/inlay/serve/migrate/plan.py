@@ -10,12 +10,16 @@ OPTIONS = (
     "--port",
     "--served-model-name",
     "--api-key",
+    "--adapter",
     "--device",
     "--weight-format",
     "--context",
     "--threads",
 )
 """Of `inlay serve`, in the order of the line."""
+
+REPEATED = ("--adapter",)
+"""Of these, options that are written once for each part of their value."""
 
 ENV = "env:"
 """Begins the targets that are variables in front of the line."""

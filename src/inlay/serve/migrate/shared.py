@@ -1,7 +1,7 @@
 """Rows that several programs share: what HTTP servers and Hugging Face models have in common."""
 
 from inlay.serve.migrate.rows import Aside, Fate, needless, not_yet, to
-from inlay.serve.migrate.values import text, threads, whole
+from inlay.serve.migrate.values import adapters, text, threads, whole
 
 HOST = to("--host LLAMA_ARG_HOST= ADDRESS", "--host", "the address to listen on", text)
 PORT = to("--port LLAMA_ARG_PORT= PORT", "--port", "the port to listen on", whole(0, 65535))
@@ -28,12 +28,13 @@ FILLED = (
     "and `placement.rules=FILE` say otherwise"
 )
 GPU_EXPERTS = "placement.gpu_experts"
+ADAPTER = "--adapter"
 NO_EXPERTS = "the CPU computes the routed experts, the GPU everything else"
 GRAPHS = "there is nothing to capture or compile before serving"
 KERNELS = "Inlay has one kernel of each kind for every CPU, and chooses it by itself"
 IN_REQUESTS = "requests say it; what they leave out comes from the model's generation_config.json"
 DRAFTS = "no draft model or head: every token is the model's own"
-ADAPTERS = "not translated: write `--adapter NAME=DIRECTORY` for each adapter"
+ADAPTERS = "adapters are served wherever one is named; each has its own rank and targets"
 IMAGES = "requests are text: images, audio and video are refused"
 ONE = {"1": "that is what Inlay does"}
 INSTANCES = (
@@ -96,9 +97,20 @@ ENGINE = (
         INSTANCES,
         unless=ONE,
     ),
-    not_yet("--lora-paths --lora-modules --lora-target-modules NAME...", ADAPTERS),
-    not_yet("--enable-lora", ADAPTERS),
-    not_yet("--max-loras --max-lora-rank --max-loras-per-batch N", ADAPTERS),
+    to(
+        "--lora-modules --lora-paths NAME=DIR...",
+        ADAPTER,
+        "LoRA adapters, which requests name as their model; each a directory, no name on a hub",
+        adapters,
+    ),
+    needless("--enable-lora --fully-sharded-loras --enable-lora-overlap-loading", ADAPTERS),
+    needless("--lora-target-modules NAME...", ADAPTERS),
+    needless(
+        "--max-loras --max-cpu-loras --max-lora-rank --max-loras-per-batch --max-loaded-loras "
+        "--lora-dtype --lora-backend --lora-eviction-policy --lora-extra-vocab-size N",
+        ADAPTERS,
+    ),
+    needless("VLLM_ALLOW_RUNTIME_LORA_UPDATING= BOOL", "adapters are loaded over HTTP, too"),
     needless("--reasoning-parser --tool-call-parser NAME", TEMPLATE),
     not_yet("--speculative-* NAME", DRAFTS),
     not_yet("--ssl-keyfile --ssl-certfile --ssl-ca-certs FILE", "HTTP only: put a proxy before it"),

@@ -130,6 +130,32 @@ def names(value: str) -> str:
     return ",".join(found)
 
 
+def adapters(value: str) -> str:
+    """`NAME=DIR`, a directory alone, which is its name then, or vLLM's and SGLang's JSON; several
+    with commas between them.
+    """
+    found: list[tuple[str, str]] = []
+    left = value
+    while left:
+        if left.startswith("{"):
+            try:
+                one, end = json.JSONDecoder().raw_decode(left)
+            except ValueError:
+                one, end = {}, len(left)
+            pair = [one.get(key) or one.get(f"lora_{key}") for key in ("name", "path")]
+        else:
+            end = left.find(",") if "," in left else len(left)
+            name, equals, path = left[:end].partition("=")
+            pair = [name, path if equals else name]
+        left = left[end:].removeprefix(",")
+        if not all(isinstance(part, str) and part for part in pair):
+            raise ValueError("NAME=DIRECTORY, or JSON with a name and a path")
+        found.append((pair[0], pair[1]))
+    if not found:
+        raise ValueError("NAME=DIRECTORY")
+    return ",".join(f"{name}={path}" for name, path in found)
+
+
 def first(value: str) -> str:
     """The first of several values."""
     return text(value.partition(",")[0])
