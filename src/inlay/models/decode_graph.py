@@ -186,6 +186,8 @@ class DecodeGraphs:
         rows = len(batch.token_ids_T)
         if not self._on or len(batch.context_lens_B) != rows or batch.expert_ids_LTK is not None:
             return None
+        if batch.adapters:
+            return None
         if batch.decode_T is None or not batch.decode_T.all():
             return None  # layers may want other things of the host for a prompt
         if batch.context_lens_B.max() > self._pages(pool) * pool.format.page_tokens:

@@ -369,6 +369,9 @@ class _Stage:
                 work.hidden_TM,
                 activation=shape.activation,
                 shared=weights.shared,
+                adapters=[(None, of.adapter.shared, of.first, of.end) for of in added]
+                if added
+                else (),
             )
             return
         ops.moe(

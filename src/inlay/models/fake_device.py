@@ -210,6 +210,13 @@ class FakeOps(TorchOps):
         nbytes = _held_bytes(weight.weight_NM, weight.dtype)
         self._do(super().linear_heads, x_THK, weight, out_THN, nbytes=nbytes)
 
+    def add_adapters(
+        self, x_TK: Tensor, adapters: Sequence[tuple[Any, int, int]], out_TN: Tensor
+    ) -> None:
+        """As the protocol says."""
+        nbytes = sum(adapter.nbytes for adapter, _, _ in adapters)
+        self._do(super().add_adapters, x_TK, adapters, out_TN, nbytes=nbytes)
+
     def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: Any) -> None:
         """As the protocol says."""
         self._do(super().rope_and_store, qkv_TN, spec, step)
@@ -247,7 +254,16 @@ class FakeOps(TorchOps):
         compute = super().moe
 
         def run() -> float:
-            compute(x_TM, experts, ids_TK, weights_TK, out_TM, activation=activation, shared=shared)
+            compute(
+                x_TM,
+                experts,
+                ids_TK,
+                weights_TK,
+                out_TM,
+                activation=activation,
+                shared=shared,
+                adapters=adapters,
+            )
             nbytes = 0.0 if shared is None else _expert_bytes(shared) * len(shared.down_EMF)
             if isinstance(experts, SlottedExperts):
                 here = experts.slots_of(ids_TK)

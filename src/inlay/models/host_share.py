@@ -116,6 +116,10 @@ class HostShare:
     def _expert_bytes(self) -> int:
         return max(one.host.nbytes for one in self._layers) // self._shape.experts
 
+    def has(self, mixture: int) -> bool:
+        """Whether the host shares a mixture layer."""
+        return mixture in self._places
+
     def _fill(self) -> None:
         """The first experts of each layer, as long as nobody knows better."""
         for place, residents in enumerate(self._residents_L):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inlay.core.model_shape import Activation
 from inlay.models.expert_stream import ExpertStream
 from inlay.models.hand_over import HandOverLine, Residents
-from inlay.models.ops import Array, Experts, Ops
+from inlay.models.ops import Array, ExpertAdapter, Experts, Ops
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class HostStep:
         *,
         activation: Activation,
         shared: Experts | None,
+        adapters: Sequence[tuple[None, ExpertAdapter | None, int, int]] = (),
     ) -> None:
-        """As `Ops.moe`, host and device at the same time."""
+        """As `Ops.moe`, host and device at the same time. `adapters`: of shared experts alone."""
         place = self.places[mixture]
         streams = place in self.streamed
         if self.line is not None:
@@ -58,7 +59,14 @@ class HostStep:
         residents = self.residents_L[place]
         if residents is not None or shared is not None:
             ops.moe(
-                x_TM, residents, ids_TK, routing_TK, out_TM, activation=activation, shared=shared
+                x_TM,
+                residents,
+                ids_TK,
+                routing_TK,
+                out_TM,
+                activation=activation,
+                shared=shared,
+                adapters=adapters,
             )
         if streams:
             brought_TK = ids_TK if self.line is None else ops.mask_rows(ids_TK, self.prompt_T)

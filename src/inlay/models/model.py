@@ -46,6 +46,7 @@ from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.weights import MixtureWeights, OpenWeights, Weights, load_weights
 
 # For each weight, while a matrix is read and converted: floats, and what they are made of.
+_MERGE = "merge the adapter into the model (inlay tune export)"
 _CONVERTED_BYTES = 12
 
 
@@ -182,25 +183,27 @@ class Model:
         """Read an adapter, for steps to name in `ForwardBatch.adapters`. They may run meanwhile.
 
         Raises:
-            UnsupportedModelError: not all layers are on the CPU, or it is no LoRA.
+            UnsupportedModelError: it is no LoRA, or of experts that host and device share.
             ModelNotFoundError: the directory holds no adapter.
             ModelFileError: a file is damaged, or the adapter is another model's.
 
         Cost: see `pack_adapter`.
         """
-        elsewhere = [device for device in self.placement.devices if device != CPU]
-        for there, what in (
-            (elsewhere, f"layers are on {', '.join(elsewhere)}"),
-            (not self._rank.is_alone, f"{self._rank.degree} processes share each layer"),
-            (self.host_share is not None, "experts are deferred"),
-        ):
-            if there:
+        if not self._rank.is_alone:
+            raise UnsupportedModelError(
+                f"adapters are added by one process, and {self._rank.degree} share each layer: "
+                f"leave placement.tensor_parallel out, or {_MERGE}"
+            )
+        packed = pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
+        share = self.host_share
+        for mixture, layer in enumerate(self.shape.sparse_layers):
+            if share is not None and share.has(mixture) and packed.layers[layer].experts:
                 raise UnsupportedModelError(
-                    f"adapters are added on the CPU by one process, and {what}: serve the model "
-                    "with all layers on the CPU (device=cpu), or merge the adapter into it (inlay "
-                    "tune export)"
+                    f"the adapter is of routed experts, too, and those of layer {layer} are the "
+                    "host's beside a device's, or deferred: serve the model with device=cpu and "
+                    f"experts.deferral=0, train without routed experts, or {_MERGE}"
                 )
-        return pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
+        return packed
 
     def _run(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         if self.loading.over or self._mapped:

@@ -1,7 +1,7 @@
 """Routed experts in plain PyTorch: choosing them, and what one of them computes."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,14 @@ from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.ops import ExpertTensors
 from inlay.models.quantized import floats_of
+from inlay.models.torch_adapters import TorchExpertAdapter
+
+
+class AddedRows(NamedTuple):
+    """An adapter of an expert's rows, and which of them have it: numbers, or a slice."""
+
+    adapter: TorchExpertAdapter
+    rows: Tensor | slice
 
 
 class TorchExperts:
@@ -62,21 +70,45 @@ class TorchExperts:
             self._biases[0][expert] = torch.cat(tensors.biases[:2])
             self._biases[1][expert] = tensors.biases[2]
 
-    def one(self, expert: int, x_TM: Tensor, activation: Activation) -> Tensor:
-        """What an expert makes of these rows, float32."""
+    def one(
+        self, expert: int, x_TM: Tensor, activation: Activation, added: Sequence[AddedRows] = ()
+    ) -> Tensor:
+        """What an expert makes of these rows, float32.
+
+        Args:
+            added: adapters, each of some of the rows.
+        """
         stored = self.down_EMF.dtype
         gate_up = x_TM.to(self.dtype).to(stored) @ self.gate_up_E2FM[expert].t()
         if self._biases:
             gate_up = gate_up + self._biases[0][expert]
         gate, up = gate_up.chunk(2, dim=-1)
+        _add(added, expert, "gate", x_TM, gate)
+        _add(added, expert, "up", x_TM, up)
         active = _activated(gate, up, activation).to(self.dtype).to(stored)
         down = (active @ self.down_EMF[expert].t()).float()
+        _add(added, expert, "down", active, down)
         return down + self._biases[1][expert] if self._biases else down
 
-    def add_all(self, x_TM: Tensor, activation: Activation, out_TM: Tensor) -> None:
+    def add_all(
+        self,
+        x_TM: Tensor,
+        activation: Activation,
+        out_TM: Tensor,
+        added: Sequence[AddedRows] = (),
+    ) -> None:
         """Add what all of them make of these rows, as shared experts do."""
         for expert in range(len(self.down_EMF)):
-            out_TM += self.one(expert, x_TM, activation)
+            out_TM += self.one(expert, x_TM, activation, added)
+
+
+def _add(
+    added: Sequence[AddedRows], expert: int, matrix: str, x_TK: Tensor, out_TN: Tensor
+) -> None:
+    for adapter, rows in added:
+        more = adapter.of(expert, matrix, x_TK[rows])
+        if more is not None:
+            out_TN[rows] += more.to(out_TN.dtype)
 
 
 class Slots(Protocol):

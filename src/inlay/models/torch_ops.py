@@ -29,9 +29,8 @@ from inlay.models.quantized import Matrix, floats_of
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 from inlay.models.stream_check import streams_take_turns
-from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler, route
-
-_NO_ADAPTERS = "adds no adapters: only the CPU kernels do"
+from inlay.models.torch_adapters import TorchExpertAdapter, TorchLinearAdapter
+from inlay.models.torch_experts import AddedRows, SlottedExperts, TorchExperts, filler, route
 
 
 @dataclass(frozen=True)
@@ -156,19 +155,25 @@ class TorchOps:
         stored = torch.float32 if self._device.type == "cpu" else getattr(torch, weight_format)
         return torch.empty(size, dtype=stored, device=self._device)
 
-    def linear_adapter(self, parts: Sequence[AdapterPart]) -> Any:
-        """There are none."""
-        raise UnsupportedModelError(f"{self.name} {_NO_ADAPTERS}")
+    def linear_adapter(self, parts: Sequence[AdapterPart]) -> TorchLinearAdapter:
+        """On the device."""
+        return TorchLinearAdapter(parts, self._device)
 
-    def expert_adapter(self, experts: int, hidden: int, width: int, pairs: ExpertPairs) -> Any:
-        """As `linear_adapter`."""
-        raise UnsupportedModelError(f"{self.name} {_NO_ADAPTERS}")
+    def expert_adapter(
+        self, experts: int, hidden: int, width: int, pairs: ExpertPairs
+    ) -> TorchExpertAdapter:
+        """On the device."""
+        return TorchExpertAdapter(pairs, self._device)
 
     def add_adapters(
-        self, x_TK: Tensor, adapters: Sequence[tuple[Any, int, int]], out_TN: Tensor
+        self,
+        x_TK: Tensor,
+        adapters: Sequence[tuple[TorchLinearAdapter, int, int]],
+        out_TN: Tensor,
     ) -> None:
-        """As `linear_adapter`."""
-        raise UnsupportedModelError(f"{self.name} {_NO_ADAPTERS}")
+        """One after the other."""
+        for adapter, first, end in adapters:
+            adapter.add(x_TK[first:end], out_TN[first:end])
 
     def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
         """As the protocol says."""
@@ -324,11 +329,14 @@ class TorchOps:
         *,
         activation: Activation,
         shared: TorchExperts | None,
-        adapters: Sequence[Any] = (),
+        adapters: Sequence[
+            tuple[TorchExpertAdapter | None, TorchExpertAdapter | None, int, int]
+        ] = (),
     ) -> None:
         """One expert after the other, each on the rows that chose it."""
         if shared:
-            shared.add_all(x_TM, activation, out_TM)
+            added = [AddedRows(own, slice(f, e)) for _, own, f, e in adapters if own is not None]
+            shared.add_all(x_TM, activation, out_TM, added)
         if isinstance(experts, SlottedExperts):
             ids_TK, experts = experts.slots_of(ids_TK), experts.experts
         if not isinstance(experts, TorchExperts):
@@ -346,7 +354,12 @@ class TorchOps:
             if not count:
                 continue
             part = slice(start, start + count)
-            result = experts.one(expert, x_TM[rows[part]], activation)
+            added = [
+                AddedRows(own, ((rows[part] >= first) & (rows[part] < end)).nonzero()[:, 0])
+                for own, _, first, end in adapters
+                if own is not None
+            ]
+            result = experts.one(expert, x_TM[rows[part]], activation, added)
             out_TM.index_add_(0, rows[part], result * weights[part, None])
             start += count
 

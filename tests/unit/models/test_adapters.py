@@ -1,12 +1,18 @@
 """Adapters in a batch: what each row gets is what the merged model gives."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.models import load_model
+from inlay.core.placement import LayerPlacement, Placement
+from inlay.models import Model, load_model
+from inlay.models.adapter_weights import AdapterWeights
+from inlay.models.fake_device import FakeDevice, FakeOps
+from inlay.models.host_share import ShareConfig
+from inlay.models.native_ops import NativeOps
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import make_adapter, merge
@@ -14,15 +20,15 @@ from tests.support.tuning import make_adapter, merge
 PROMPTS = (range(5, 30), range(40, 53), range(100, 121), range(7, 27))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "targets"),
-    [
-        ("qwen3_moe", ("q_proj", "o_proj", "gate_proj", "down_proj")),
-        ("deepseek_v2", ("kv_b_proj", "kv_a_proj_with_mqa", "up_proj")),
-        ("deepseek_v3", ("q_b_proj", "q_a_proj", "experts.down_proj")),
-        ("llama", ("v_proj", "up_proj")),
-    ],
-)
+CASES = [
+    ("qwen3_moe", ("q_proj", "o_proj", "gate_proj", "down_proj")),
+    ("deepseek_v2", ("kv_b_proj", "kv_a_proj_with_mqa", "up_proj")),
+    ("deepseek_v3", ("q_b_proj", "q_a_proj", "experts.down_proj")),
+    ("llama", ("v_proj", "up_proj")),
+]
+
+
+@pytest.mark.parametrize(("architecture", "targets"), CASES)
 def test_a_mixed_batch(tmp_path: Path, architecture: str, targets: tuple[str, ...]) -> None:
     """Base, A, B and A again: prompts together, then steps of one token."""
     directory = make_tiny_model(tmp_path / "model", architecture, num_hidden_layers=3)
@@ -61,6 +67,68 @@ def test_a_mixed_batch(tmp_path: Path, architecture: str, targets: tuple[str, ..
     assert float((base - changed).abs().max()) > 0.1, "the adapter does something"
 
 
+def logits_of(model: Model, adapters: Sequence[AdapterWeights | None]) -> list[torch.Tensor]:
+    """Of prompts with these adapters in one step, and of the step of one token behind them."""
+    driver = ModelDriver(model)
+    running = [driver.add(p, adapter=a) for p, a in zip(PROMPTS, adapters, strict=False)]
+    prompts = driver.step([(one, len(one.tokens)) for one in running])
+    for one in running:
+        one.tokens.append(9)
+    return [*prompts, *driver.step([(one, 1) for one in running])]
+
+
+@pytest.mark.parametrize(("architecture", "targets"), CASES)
+def test_with_pytorch(tmp_path: Path, architecture: str, targets: tuple[str, ...]) -> None:
+    """A second opinion on the kernels, and what computes on a GPU."""
+    directory = make_tiny_model(tmp_path / "model", architecture, num_hidden_layers=3)
+    a = make_adapter(directory, tmp_path / "a", rank=4, seed=1)
+    b = make_adapter(directory, tmp_path / "b", targets=targets, rank=3, seed=2)
+    wanted, found = (
+        logits_of(model, [model.load_adapter(a), None, model.load_adapter(b)])
+        for model in (load_model(directory), load_model(directory, backend="torch"))
+    )
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("resident", [0, 3])
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "deepseek_v2"])
+def test_beside_experts_of_the_host(tmp_path: Path, architecture: str, resident: int) -> None:
+    """What a device computes is adapted there; experts that two share are not."""
+    directory = make_tiny_model(tmp_path / "model", architecture, num_hidden_layers=3)
+    targets = ("q_proj", "o_proj", "kv_b_proj", "shared_experts.up_proj")
+    if architecture == "qwen3_moe":
+        targets = ("q_proj", "v_proj", "o_proj")
+    a = make_adapter(directory, tmp_path / "a", targets=targets)
+    of_experts = make_adapter(directory, tmp_path / "b", targets=("experts.up_proj",))
+    layer = LayerPlacement(device="fake:0", resident=resident)
+    model = load_model(
+        directory,
+        weight_format="float32",
+        placement=Placement(layers=(layer, layer, LayerPlacement())),
+        backends={"fake:0": FakeOps("fake:0", FakeDevice()), "cpu": NativeOps()},
+    )
+    alone = load_model(directory, weight_format="float32")
+    wanted, found = (logits_of(m, [m.load_adapter(a), None]) for m in (alone, model))
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
+    with pytest.raises(UnsupportedModelError, match=r"those of layer \d are the host's"):
+        model.load_adapter(of_experts)
+
+
+def test_with_deferral(tmp_path: Path) -> None:
+    """Attention is adapted; routed experts are refused."""
+    directory = make_tiny_model(tmp_path / "model", "qwen3_moe", num_hidden_layers=3)
+    a = make_adapter(directory, tmp_path / "a", targets=("q_proj", "o_proj"))
+    merged = merge(directory, a, tmp_path / "merged")
+    model, plain = (load_model(d, sharing=ShareConfig(deferred=1)) for d in (directory, merged))
+    wanted, found = logits_of(plain, [None]), logits_of(model, [model.load_adapter(a)])
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
+    with pytest.raises(UnsupportedModelError, match=r"experts.deferral=0"):
+        model.load_adapter(make_adapter(directory, tmp_path / "b"))
+
+
 def test_wrong_adapters(tmp_path: Path) -> None:
     directory = make_tiny_model(tmp_path / "model", "qwen3_moe")
     wider = make_tiny_model(tmp_path / "wider", "qwen3_moe", hidden_size=96)
@@ -72,9 +140,6 @@ def test_wrong_adapters(tmp_path: Path) -> None:
     for other in (wider, deeper):
         with pytest.raises(ModelFileError, match="another model's"):
             model.load_adapter(make_adapter(other, tmp_path / f"{other.name}-adapter"))
-    torch_model = load_model(directory, backend="torch")
-    with pytest.raises(UnsupportedModelError, match="only the CPU kernels"):
-        torch_model.load_adapter(adapter)
     weights = adapter / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ModelFileError, match="cut off"):

@@ -27,10 +27,11 @@ from inlay.models.gpu.staging import Staging
 from inlay.models.hand_over import activation_of
 from inlay.models.kv_pool import KvPart
 from inlay.models.native_ops import NativeOps
-from inlay.models.ops import AttentionSpec, Experts, ExpertTensors, Linear
+from inlay.models.ops import AttentionSpec, ExpertPairs, Experts, ExpertTensors, Linear
 from inlay.models.quantized import Matrix
 from inlay.models.recorder import CudaRecorder, Recorder, make_current
 from inlay.models.stream_check import streams_take_turns
+from inlay.models.torch_adapters import TorchExpertAdapter
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler
 from inlay.models.torch_ops import TorchLinear, TorchOps, TorchStep
 
@@ -103,6 +104,16 @@ class GpuOps(TorchOps):
             self._device,
             biases=biases,
             staging=self._staging,
+        )
+
+    def expert_adapter(
+        self, experts: int, hidden: int, width: int, pairs: ExpertPairs
+    ) -> TorchExpertAdapter:
+        """There are none: gate, up and the activation are one launch."""
+        raise UnsupportedModelError(
+            f"adapters of experts are added on a CPU alone, and these are on {self._device}: serve "
+            "the model with device=cpu, train an adapter of attention and dense layers, or merge "
+            "this one into the model (inlay tune export)"
         )
 
     def recorder(self) -> Recorder:
