@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Type
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.placement import LayerPlacement, Placement
 from inlay.models import Model, load_model
 from inlay.models.adapter_weights import AdapterWeights
+from inlay.models.conversion.convert import convert
 from inlay.models.fake_device import FakeDevice, FakeOps
 from inlay.models.host_share import ShareConfig
 from inlay.models.native_ops import NativeOps
+from tests.support.gguf_files import gguf_and_floats
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import make_adapter, merge
@@ -86,6 +89,31 @@ def test_with_pytorch(tmp_path: Path, architecture: str, targets: tuple[str, ...
     wanted, found = (
         logits_of(model, [model.load_adapter(a), None, model.load_adapter(b)])
         for model in (load_model(directory), load_model(directory, backend="torch"))
+    )
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
+
+
+def test_on_packed_weights(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path / "model", "qwen3_moe", num_hidden_layers=3)
+    a = make_adapter(directory, tmp_path / "a")
+    convert(directory, tmp_path / "packed", weight_format="int8")
+    wanted, found = (
+        logits_of(model, [model.load_adapter(a), None])
+        for model in (load_model(directory, weight_format="int8"), load_model(tmp_path / "packed"))
+    )
+    for one, other in zip(wanted, found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "deepseek_v2"])
+def test_on_gguf(tmp_path: Path, architecture: str) -> None:
+    """Its rows of queries and keys lie in another order in some files."""
+    directory, floats = gguf_and_floats(tmp_path, Type.F32, {"architecture": architecture})
+    a = make_adapter(floats, tmp_path / "a")
+    wanted, found = (
+        logits_of(model, [model.load_adapter(a), None])
+        for model in (load_model(floats), load_model(directory, weight_format="float32"))
     )
     for one, other in zip(wanted, found, strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
