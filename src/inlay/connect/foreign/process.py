@@ -54,9 +54,7 @@ async def _serve(
     try:
         address = listen_for_dispatchers(socket, setup.instance, setup.secret)
         say(Bound(address=address, run_id=run_id, pid=os.getpid()))
-        opening = asyncio.ensure_future(
-            open_engine(setup, http, lambda why: log.info("waits for the engine: %s", why))
-        )
+        opening = asyncio.ensure_future(open_engine(setup, http))
         ending = asyncio.ensure_future(stopped.wait())
         await asyncio.wait((opening, ending), return_when=asyncio.FIRST_COMPLETED)
         if stopped.is_set():
@@ -75,15 +73,6 @@ async def _serve(
             clock=clock,
         )
         ending.add_done_callback(lambda _: proxy.stop())
-        source = about.facts.source
-        log.info(
-            "serves %s of %s %s at %s, %s",
-            about.facts.model,
-            dialect.name,
-            about.facts.version,
-            engine.url,
-            "which publishes no KV events" if source is None else f"KV events at {source.events}",
-        )
         say(Ready(address=address, load_s=time.monotonic() - began_s))
         failure = await proxy.run()
     except InlayError as error:

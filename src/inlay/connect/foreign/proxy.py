@@ -338,18 +338,13 @@ class Proxy:
         self._wake.set()
 
 
-async def open_engine(
-    setup: ProxySetup, http: EngineHttp, say: Callable[[str], None]
-) -> tuple[Dialect, About]:
+async def open_engine(setup: ProxySetup, http: EngineHttp) -> tuple[Dialect, About]:
     """Wait until an engine answers, and find out what it is.
-
-    Args:
-        say: is told now and then why it still waits.
 
     Raises:
         InlayError: it is not what it should be.
     """
-    await _wait_ready(http, say)
+    await _wait_ready(http)
     engine = setup.engine
     kind = engine.kind
     if kind == "auto":
@@ -359,15 +354,26 @@ async def open_engine(
     try:
         facts = await dialect.facts(http, engine)
     except (KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, InlayError):
+            raise
         raise ConfigError(
             f"{http.url} does not answer as {kind} does ({error!r}): set kind to what it is"
         ) from None
     await check_tokenizer(http, facts, model)
     size = setup.page_tokens or -(-_LEAST_BLOCK // facts.block_tokens) * facts.block_tokens
+    source = facts.source
+    log.info(
+        "serves %s of %s %s at %s, %s",
+        facts.model,
+        kind,
+        facts.version,
+        http.url,
+        "which publishes no KV events" if source is None else f"KV events at {source.events}",
+    )
     return dialect, About(dialect, facts, model, setup.secret, size)
 
 
-async def _wait_ready(http: EngineHttp, say: Callable[[str], None]) -> None:
+async def _wait_ready(http: EngineHttp) -> None:
     loop = asyncio.get_running_loop()
     said_s = -_SAY_S
     while True:
@@ -376,7 +382,7 @@ async def _wait_ready(http: EngineHttp, say: Callable[[str], None]) -> None:
         except (EndpointError, EngineDiedError) as error:
             if loop.time() - said_s >= _SAY_S:
                 said_s = loop.time()
-                say(str(error))
+                log.info("waits for the engine: %s", error)
             await asyncio.sleep(_LOOK_S)
         else:
             return
