@@ -141,7 +141,7 @@ def test_logprobs_choices_and_grammars(deployment):
     answer = ask(deployment.url, asked, 4, logprobs=2)
     logprobs = answer["choices"][0]["logprobs"]
     assert len(logprobs["token_logprobs"]) == 4
-    assert all(len(top) >= 2 for top in logprobs["top_logprobs"])
+    assert all(logprobs["top_logprobs"])  # two tokens may have the same text
     two = ask(deployment.url, asked, 6, n=2, temperature=1, seed=5)
     assert len({tuple(choice["token_ids"]) for choice in two["choices"]}) == 2
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],

@@ -43,7 +43,6 @@ class About:
         self, dialect: Dialect, facts: Facts, model: Path, secret: str, page_tokens: int
     ) -> None:
         self.facts = facts
-        self._dialect = dialect
         self._secret = secret.encode()
         config = read_config(model)
         self._engine = _engine_info(dialect, facts, model, config, page_tokens)
@@ -55,8 +54,8 @@ class About:
         engine = self._engine
         width = max(1, engine.page_bytes // (page_tokens * engine.layers * DTYPE_BYTES[_DTYPE]))
         self.namespace = Namespace(
-            # Engines lay KV out as they like, and none of them reads another one's by these names.
-            fingerprint=f"{dialect.name}/{digest.hexdigest()}",
+            # Kinds of engines may be mixed: none of them reads another one's KV by these names.
+            fingerprint=f"foreign/{digest.hexdigest()}",
             weight_format=engine.weight_format,
             kv_format=KvFormat(
                 page_tokens=page_tokens,
@@ -159,7 +158,7 @@ def _engine_info(
         num_pages=facts.cache_tokens // page_tokens,
         page_bytes=max(1, token_bytes) * page_tokens,
         load_s=0.0,
-        adapters={name: f"{dialect.name}/{name}" for name in facts.adapters},
+        adapters={name: f"foreign/{name}" for name in facts.adapters},
     )
 
 

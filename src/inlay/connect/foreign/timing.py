@@ -19,7 +19,9 @@ class Choice:
         asked_s: when.
         start, stop: its tokens that are to be computed first, from the one to the other.
         context: tokens that it has.
+        alone: no other prompt was to be computed meanwhile.
         begun_s, last_s: when its first and last tokens came; None: there was none.
+        prompts: that had been asked for when its last token came; None: one was being computed.
     """
 
     __slots__ = ("alone", "asked_s", "begun_s", "context", "last_s", "prompts", "start", "stop")
@@ -30,7 +32,7 @@ class Choice:
         self.begun_s: float | None = None
         self.last_s = now_s
         self.alone = True
-        self.prompts = 0
+        self.prompts: int | None = None
 
     @property
     def todo(self) -> int:
@@ -76,7 +78,8 @@ class StepTimes:
             # The oldest one stands for all: they are in the same steps.
             self._add(0, 0, len(decoding), contexts, (now_s - choice.last_s) / tokens)
         choice.context += tokens
-        choice.last_s, choice.prompts = now_s, self._prompts
+        choice.last_s = now_s
+        choice.prompts = None if self._prefilling else self._prompts
 
     def ended(self, choice: Choice) -> None:
         """Nothing more of a choice will come."""
