@@ -105,13 +105,11 @@ class EngineHttp:
                     yield events
                 finally:
                     await events.aclose()
-        except ValueError as error:
-            raise EngineError(f"{self._name} sent a line that is too long ({error})") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineDiedError(f"{self._name} was lost ({_words(error)})") from None
 
     async def _events(self, content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any]]:
-        while line := await content.readline():
+        while line := await self._line(content):
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
@@ -127,6 +125,13 @@ class EngineHttp:
                 raise self._failure(error)
             yield event
         raise EngineDiedError(f"{self._name} ended its answer in the middle")
+
+    async def _line(self, content: aiohttp.StreamReader) -> bytes:
+        """The next line; empty at the end."""
+        try:
+            return await content.readline()
+        except ValueError as error:
+            raise EngineError(f"{self._name} sent a line that is too long ({error})") from None
 
     def _failure(self, error: Any) -> InlayError:
         """What an error within a stream is."""

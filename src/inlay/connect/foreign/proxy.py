@@ -56,7 +56,7 @@ _AGAIN_S = 0.2
 _SAY_S = 10.0
 _MAX_MISSES = 3
 _LEAST_BLOCK = 16
-_NOT_FOUND = 404
+_NOT_FOUND, _FAILED = 404, 500
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": Vllm, "sglang": Sglang}
 
@@ -319,19 +319,19 @@ class Proxy:
         except EndpointError as answer:
             log.warning("%s", answer)
 
-    async def _check_death(self, error: EngineDiedError) -> None:
-        """A request was lost: return if that was all.
+    async def _check_death(self, error: EngineError) -> None:
+        """A request failed or was lost: return if that was all.
 
         Else its dispatcher hears that the instance is gone, and does not choose it again.
         """
         log.warning("%s", error)
         try:
             await self._http.text("/health", _ASK_S)
-        except EngineDiedError as gone:
-            self._end(gone)
+        except (EngineDiedError, EndpointError) as gone:
+            if isinstance(gone, EndpointError) and (gone.status or 0) < _FAILED:
+                return
+            self._end(EngineDiedError(str(gone)))
             await asyncio.Event().wait()  # until it is cancelled with all others
-        except EndpointError:
-            return
 
     def _end(self, error: InlayError) -> None:
         self._failure = self._failure or error

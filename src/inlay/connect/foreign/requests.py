@@ -40,7 +40,7 @@ class Requests:
 
     Args:
         changed: called when there is something to take.
-        died: asked whether an engine that lost a request is there; does not return if not.
+        died: asked whether an engine that failed a request is there; does not return if not.
 
     Attributes:
         times: of the engine's steps.
@@ -56,7 +56,7 @@ class Requests:
         clock: Clock,
         *,
         changed: Callable[[], None],
-        died: Callable[[EngineDiedError], Awaitable[None]],
+        died: Callable[[EngineError], Awaitable[None]],
     ) -> None:
         self.times = StepTimes(about.facts.prefill_chunk)
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
@@ -166,7 +166,7 @@ class _Live:
             await self._fail(errors.exceptions[0])
 
     async def _fail(self, error: BaseException) -> None:
-        if isinstance(error, EngineDiedError):
+        if isinstance(error, EngineError):
             await self._owner._died(error)
         elif not isinstance(error, InlayError):
             log.error("a request of the engine failed", exc_info=error)
