@@ -142,6 +142,8 @@ def test_events_say_who_has_a_prompt(
             ).wait_ready()
             for name, engine, publisher in zip("ab", engines, publishers, strict=True)
         ]
+        for publisher in publishers:
+            publisher.wait_subscribed()
         front = dispatcher(start, *proxies)
 
         def blocks() -> list[int]:
