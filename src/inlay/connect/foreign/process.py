@@ -16,7 +16,8 @@ import msgspec
 import zmq
 
 from inlay.connect.foreign.http import EngineHttp
-from inlay.connect.foreign.proxy import Proxy, open_engine
+from inlay.connect.foreign.opening import open_engine
+from inlay.connect.foreign.proxy import Proxy
 from inlay.connect.foreign.setup import ProxySetup
 from inlay.core.clock import SystemClock
 from inlay.core.errors import ConfigError, EngineError, InlayError

@@ -7,13 +7,11 @@ and whoever keeps it running starts another one, which waits for the engine.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import zmq
 
-from inlay.connect.foreign.about import About, check_tokenizer
+from inlay.connect.foreign.about import About
 from inlay.connect.foreign.dialect import Dialect
 from inlay.connect.foreign.event_feed import EventFeed
 from inlay.connect.foreign.gauges import Gauges
@@ -21,10 +19,8 @@ from inlay.connect.foreign.http import EngineHttp
 from inlay.connect.foreign.names import BlockNames
 from inlay.connect.foreign.requests import Requests
 from inlay.connect.foreign.setup import ProxySetup
-from inlay.connect.foreign.sglang import Sglang, is_sglang
-from inlay.connect.foreign.vllm import Vllm
 from inlay.core.clock import Clock
-from inlay.core.errors import ConfigError, EndpointError, EngineDiedError, EngineError, InlayError
+from inlay.core.errors import EndpointError, EngineDiedError, EngineError, InlayError
 from inlay.core.instance_messages import (
     InstanceInfo,
     KvChange,
@@ -53,12 +49,8 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _ASK_S = 5.0
 _AGAIN_S = 0.2
-_SAY_S = 10.0
 _MAX_MISSES = 3
-_LEAST_BLOCK = 16
 _NOT_FOUND, _FAILED = 404, 500
-
-DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": Vllm, "sglang": Sglang}
 
 
 class Proxy:
@@ -336,53 +328,3 @@ class Proxy:
     def _end(self, error: InlayError) -> None:
         self._failure = self._failure or error
         self._wake.set()
-
-
-async def open_engine(setup: ProxySetup, http: EngineHttp) -> tuple[Dialect, About]:
-    """Wait until an engine answers, and find out what it is.
-
-    Raises:
-        InlayError: it is not what it should be.
-    """
-    await _wait_ready(http)
-    engine = setup.engine
-    kind = engine.kind
-    if kind == "auto":
-        kind = "sglang" if await is_sglang(http) else "vllm"
-    dialect = DIALECTS[kind]()
-    model = Path(setup.model)
-    try:
-        facts = await dialect.facts(http, engine)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, InlayError):
-            raise
-        raise ConfigError(
-            f"{http.url} does not answer as {kind} does ({error!r}): set kind to what it is"
-        ) from None
-    await check_tokenizer(http, facts, model)
-    size = setup.page_tokens or -(-_LEAST_BLOCK // facts.block_tokens) * facts.block_tokens
-    source = facts.source
-    log.info(
-        "serves %s of %s %s at %s, %s",
-        facts.model,
-        kind,
-        facts.version,
-        http.url,
-        "which publishes no KV events" if source is None else f"KV events at {source.events}",
-    )
-    return dialect, About(dialect, facts, model, setup.secret, size)
-
-
-async def _wait_ready(http: EngineHttp) -> None:
-    loop = asyncio.get_running_loop()
-    said_s = -_SAY_S
-    while True:
-        try:
-            await http.text("/health", _ASK_S)
-        except (EndpointError, EngineDiedError) as error:
-            if loop.time() - said_s >= _SAY_S:
-                said_s = loop.time()
-                log.info("waits for the engine: %s", error)
-            await asyncio.sleep(_LOOK_S)
-        else:
-            return
