@@ -14,13 +14,13 @@ import zmq
 from inlay.connect.foreign.about import About
 from inlay.connect.foreign.dialect import Dialect
 from inlay.connect.foreign.event_feed import EventFeed
-from inlay.connect.foreign.gauges import Gauges
 from inlay.connect.foreign.http import EngineHttp
 from inlay.connect.foreign.names import BlockNames
 from inlay.connect.foreign.requests import Requests
 from inlay.connect.foreign.setup import ProxySetup
+from inlay.connect.foreign.watch import EngineWatch
 from inlay.core.clock import Clock
-from inlay.core.errors import EndpointError, EngineDiedError, EngineError, InlayError
+from inlay.core.errors import EngineError, InlayError
 from inlay.core.instance_messages import (
     InstanceInfo,
     KvChange,
@@ -45,12 +45,6 @@ from inlay.core.messages import (
 )
 
 log = logging.getLogger(__name__)
-
-_LOOK_S = 1.0
-_ASK_S = 5.0
-_AGAIN_S = 0.2
-_MAX_MISSES = 3
-_NOT_FOUND, _FAILED = 404, 500
 
 
 class Proxy:
@@ -84,12 +78,8 @@ class Proxy:
         self._peers = peers
         self._run_id = run_id
         self._wake = asyncio.Event()
-        self._suspected = asyncio.Event()
         self._stopped = False
         self._failure: InlayError | None = None
-        self._gauges = Gauges()
-        self._polled = 0  # requests of ours that were there then
-        self._has_metrics = True
         self._decode = msgspec.msgpack.Decoder(ToInstance).decode
         self._names = BlockNames(about.key_of, about.engine.page_tokens)
         self._requests = Requests(
@@ -99,7 +89,10 @@ class Proxy:
             self._names,
             clock,
             changed=self._wake.set,
-            died=self._check_death,
+            died=lambda error: self._engine.check(error),
+        )
+        self._engine = EngineWatch(
+            dialect, http, lambda: len(self._requests.times.choices), self._end
         )
         source = about.facts.source
         self._feed = (
@@ -119,7 +112,7 @@ class Proxy:
         loop = asyncio.get_running_loop()
         fd = self._socket.fileno()
         loop.add_reader(fd, self._wake.set)
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self._engine.run())
         self._wake.set()
         try:
             while not self._stopped and self._failure is None:
@@ -231,15 +224,15 @@ class Proxy:
 
     def _queue(self) -> tuple[int, int]:
         """Requests that run and wait."""
-        own, gauges = len(self._requests.times.choices), self._gauges
-        others = max(0, gauges.running + gauges.waiting - self._polled)
+        own, gauges = len(self._requests.times.choices), self._engine.gauges
+        others = max(0, gauges.running + gauges.waiting - self._engine.own)
         waiting = min(gauges.waiting, own + others)
         return own + others - waiting, waiting
 
     def _pages(self) -> tuple[int, int, int]:
         """Pages in all, free, and those with blocks that no request uses; of our size."""
         total = self._about.engine.num_pages
-        used = min(total, round(self._gauges.usage * total))
+        used = min(total, round(self._engine.gauges.usage * total))
         cached = max(0, min(total - used, self._names.num_held - used))
         return total, total - used - cached, cached
 
@@ -258,72 +251,6 @@ class Proxy:
             prompt_tokens=requests.prompt_tokens,
             generated_tokens=requests.generated_tokens,
         )
-
-    # Whether the engine is there
-
-    async def _watch(self) -> None:
-        """Ask the engine how it is, each second, until it is gone."""
-        misses = 0
-        while self._failure is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._suspected.wait()
-            self._suspected.clear()
-            try:
-                await self._look()
-            except EngineDiedError as error:
-                await self._lost(error)
-                misses = 0
-            except EndpointError as error:
-                misses += 1
-                log.warning("the engine does not say how it is: %s", error)
-                if misses >= _MAX_MISSES:
-                    self._end(EngineDiedError(f"the engine does not answer: {error}"))
-            else:
-                misses = 0
-
-    async def _look(self) -> None:
-        """Read its metrics. Raises as `EngineHttp.text`."""
-        if not self._has_metrics:
-            await self._http.text("/health", _ASK_S)
-            return
-        own = len(self._requests.times.choices)
-        try:
-            text = await self._http.text("/metrics", _ASK_S)
-        except EndpointError as error:
-            if error.status != _NOT_FOUND:
-                raise
-            log.warning("the engine has no /metrics: its load is that of requests from here")
-            self._has_metrics = False
-            return
-        gauges, before = self._dialect.gauges(text), self._gauges
-        if before.started_s and gauges.started_s != before.started_s:
-            self._end(EngineDiedError("the engine was started again"))
-        self._gauges, self._polled = gauges, own
-
-    async def _lost(self, error: EngineDiedError) -> None:
-        """It could not be reached: once more, and it is gone."""
-        await asyncio.sleep(_AGAIN_S)
-        try:
-            await self._http.text("/health", _ASK_S)
-        except EngineDiedError:
-            self._end(error)
-        except EndpointError as answer:
-            log.warning("%s", answer)
-
-    async def _check_death(self, error: EngineError) -> None:
-        """A request failed or was lost: return if that was all.
-
-        Else its dispatcher hears that the instance is gone, and does not choose it again.
-        """
-        log.warning("%s", error)
-        try:
-            await self._http.text("/health", _ASK_S)
-        except (EngineDiedError, EndpointError) as gone:
-            if isinstance(gone, EndpointError) and (gone.status or 0) < _FAILED:
-                return
-            self._end(EngineDiedError(str(gone)))
-            await asyncio.Event().wait()  # until it is cancelled with all others
 
     def _end(self, error: InlayError) -> None:
         self._failure = self._failure or error
