@@ -148,8 +148,7 @@ class _Answers:
 
     def __init__(self, logprobs: int | None) -> None:
         self._num_logprobs = logprobs
-        self._text = ""
-        self._tokens = self._logprobs = 0
+        self._characters = self._tokens = self._logprobs = 0
 
     def read(self, event: Mapping[str, Any]) -> Delta:
         """What an event added."""
@@ -158,9 +157,9 @@ class _Answers:
             raise EngineError("the engine's answer has no token ids: it is too old (SGLang 0.4.7)")
         if len(ids) >= meta["completion_tokens"] and self._tokens:  # all of it again
             ids = ids[self._tokens :]
-            text = text.removeprefix(self._text)
+            text = text[self._characters :]
         self._tokens += len(ids)
-        self._text += text
+        self._characters += len(text)
         finish = meta.get("finish_reason")
         kind = None if finish is None else finish.get("type")
         if kind is not None and kind not in _FINISHES:
