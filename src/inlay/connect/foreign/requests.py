@@ -86,7 +86,12 @@ class Requests:
         live = _Live(self, message)  # refuses
         task = asyncio.ensure_future(live.run())
         self._live[message.request_id] = task
-        task.add_done_callback(lambda _: self._live.pop(message.request_id, None))
+        task.add_done_callback(lambda _: self._ended(message.request_id, task))
+
+    def _ended(self, request_id: str, task: "asyncio.Task[None]") -> None:
+        del self._live[request_id]
+        if task.cancelled():  # it has had no last output
+            self.put(RequestOutput(request_id=request_id, finished=True))
 
     def cancel(self, request_id: str) -> None:
         """End a request; an unknown one is ignored."""
@@ -160,8 +165,6 @@ class _Live:
             async with asyncio.TaskGroup() as group:
                 for (index, choice), body in zip(self._choices, self._bodies, strict=True):
                     group.create_task(self._run_choice(index, choice, body))
-        except asyncio.CancelledError:
-            owner.put(RequestOutput(request_id=self._id, finished=True))
         except BaseExceptionGroup as errors:
             await self._fail(errors.exceptions[0])
 
