@@ -35,6 +35,7 @@ def serve_vllm(
     all_cores: bool = False,
     block_tokens: int = BLOCK_TOKENS,
     kv_transfer: Mapping[str, Any] | None = None,
+    kv_events: Mapping[str, Any] | None = None,
     packages: Path | None = None,
 ) -> Iterator[Server]:
     """Run `vllm serve` in bf16 until the block ends, which may be before it is ready.
@@ -47,6 +48,7 @@ def serve_vllm(
         all_cores: compute on the front end's core too.
         block_tokens: of a block of its cache.
         kv_transfer: its `--kv-transfer-config`.
+        kv_events: its `--kv-events-config`.
         packages: a folder of packages for it, beside those of its environment.
     """
     command = [
@@ -60,6 +62,8 @@ def serve_vllm(
     ]  # fmt: skip
     if kv_transfer is not None:
         command += ["--kv-transfer-config", json.dumps(kv_transfer)]
+    if kv_events is not None:
+        command += ["--kv-events-config", json.dumps(kv_events)]
     with tempfile.TemporaryDirectory() as folder:
         variables = {
             "PYTHONPATH": ":".join(

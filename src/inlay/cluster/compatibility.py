@@ -1,7 +1,5 @@
 """Whether an instance can serve beside others."""
 
-from hashlib import blake2b
-
 from inlay.core.instance_messages import PROTOCOL, InstanceInfo
 
 
@@ -10,7 +8,6 @@ def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> st
 
     Instances that differ here would give other text, or blocks that nobody else can use.
     """
-    ours = blake2b(reference.namespace.key(secret)).digest()[: len(info.key_check)]
     if info.protocol != PROTOCOL:
         return (
             f"it speaks protocol {info.protocol} (Inlay {info.version}), this dispatcher speaks "
@@ -24,7 +21,7 @@ def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> st
     ]
     if unlike:
         return "; ".join(unlike)
-    if info.key_check != ours:
+    if info.key_check != reference.namespace.key_check(secret):
         return "its cache.secret is not the deployment's"
     return ""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from inlay.cluster.groups import DispatcherGroup, InstanceGroup, StoreGroup, Tenant
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
+from inlay.core.foreign import ForeignEngine
 from inlay.core.instance_messages import Role
 from inlay.core.tables import Settings
 
@@ -49,6 +50,7 @@ class Deployment:
         drain_s: how long requests may run on an instance that is to be stopped.
         start_timeout_s: how long a process may take until it is ready.
         engine: settings of all instances.
+        foreign: engines of other systems, by name; in place of `instances`.
         slo: classes of objectives, by name.
         admission: settings of what refuses requests early.
     """
@@ -62,6 +64,7 @@ class Deployment:
     start_timeout_s: float = 1800.0
     engine: Settings = field(default_factory=dict)
     instances: Mapping[str, InstanceGroup] = field(default_factory=dict)
+    foreign: Mapping[str, ForeignEngine] = field(default_factory=dict)
     dispatcher: DispatcherGroup = field(default_factory=DispatcherGroup)
     store: StoreGroup | None = None
     slo: Mapping[str, SloClass] = field(default_factory=dict)
@@ -81,6 +84,9 @@ class Deployment:
                     f"[instances.{group}] has the name of other processes, {group}-0 and so on: "
                     "give the group another one"
                 )
+        if self.foreign:
+            self._check_foreign()
+            return
         self._check_roles()
         self._check_engines()
         self._check_hosts()
@@ -94,6 +100,37 @@ class Deployment:
         if found.threads is not None:
             own["threads"] = found.threads
         return _merged(_merged(self.engine, own), found.engine)
+
+    def _check_foreign(self) -> None:
+        for name in self.foreign:
+            _check_name("[foreign]", name)
+            if name in _TAKEN:
+                raise ConfigError(
+                    f"[foreign.{name}] has the name of other processes: choose another"
+                )
+        if self.model is None:
+            raise ConfigError(
+                "[foreign] engines serve a model, whose tokenizer is needed here: write model = "
+                '"..." at the top of the file'
+            )
+        for table, there in (("[instances]", self.instances), ("[store]", self.store)):
+            if there:
+                raise ConfigError(
+                    f"{table} stands beside [foreign]: engines of other systems cannot read KV of "
+                    "Inlay's instances, so they are deployments of their own"
+                )
+        if self.launcher != "local":
+            raise ConfigError(
+                f'launcher is "{self.launcher}", and [foreign] engines are started by somebody '
+                "else: leave it out; their url says where they are"
+            )
+        only = {"cache": {"page_tokens"}}
+        for key, value in self.engine.items():
+            if key not in only or not isinstance(value, Mapping) or value.keys() - only[key]:
+                raise ConfigError(
+                    f"[engine] {key}: [foreign] engines have settings of their own; of these here, "
+                    "cache.page_tokens alone has a meaning"
+                )
 
     def _check_roles(self) -> None:
         if not any(group.count for group in self.instances.values()):

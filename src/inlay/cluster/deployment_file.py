@@ -19,6 +19,7 @@ from inlay.cluster.deployment import Deployment
 from inlay.cluster.groups import DispatcherGroup, InstanceGroup, StoreGroup, StoreNode, Tenant
 from inlay.cluster.slo import SloClass
 from inlay.core.errors import ConfigError
+from inlay.core.foreign import ForeignEngine
 from inlay.core.tables import (
     Settings,
     build,
@@ -52,6 +53,7 @@ def parse_deployment(tables: Settings) -> Deployment:
     check_keys("", tables, Deployment, without={})
     found: dict[str, Any] = {
         "instances": named_tables(tables, "instances", InstanceGroup, keep=("engine",)),
+        "foreign": named_tables(tables, "foreign", ForeignEngine),
         "slo": named_tables(tables, "slo", SloClass, knows_name=True),
         "tenants": named_tables(tables, "tenants", Tenant),
         "engine": sub_table(tables, "engine"),

@@ -14,7 +14,6 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from inlay.cluster.message_socket import MessageSocket
 from inlay.core.instance_messages import (
     FromInstance,
     KvEvents,
@@ -22,6 +21,7 @@ from inlay.core.instance_messages import (
     Subscribe,
     ToInstance,
 )
+from inlay.core.message_socket import MessageSocket
 from inlay.core.messages import EngineFailure
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from inlay.cluster.control import (
     Stalled,
     ToSupervisor,
 )
-from inlay.cluster.message_socket import MessageSocket
 from inlay.core.instance_messages import Role
+from inlay.core.message_socket import MessageSocket
 
 log = logging.getLogger(__name__)
 

@@ -103,6 +103,10 @@ class Supervisor:
         """
         self._check_going()
         if group not in self._deployment.instances:
+            if group in self._deployment.foreign:
+                raise DeploymentError(
+                    f"{group} is started by somebody else: drain it, or let it be"
+                )
             known = ", ".join(self._deployment.instances)
             raise DeploymentError(f"there is no group {group!r} of instances: groups are {known}")
         if not 0 <= count <= MAX_COUNT:
@@ -135,6 +139,11 @@ class Supervisor:
             DeploymentError: there is none, or a phase would have no instance.
         """
         keeper = self._instance(instance)
+        if keeper.spec.group in self._deployment.foreign:
+            raise DeploymentError(
+                f"{instance} is an engine of another system, which computes prompts and outputs: "
+                "it has no other role"
+            )
         self._check_phases(without=[keeper], roles=[role])
         spec = keeper.spec
         index = int(spec.name.removeprefix(f"{spec.group}-"))

@@ -19,6 +19,7 @@ from inlay.core.kv_format import KvFormat
 DIGEST_BYTES = 16
 ROOT = bytes(DIGEST_BYTES)
 _MAX_KEY_BYTES = 64
+_CHECK_BYTES = 8
 _WHOLE = b"/0of1"
 
 
@@ -55,6 +56,10 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
         }
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(deployment_secret + canonical.encode(), digest_size=32).digest()
+
+    def key_check(self, deployment_secret: bytes) -> bytes:
+        """What tells that two know the same key, and not what it is; see `InstanceInfo`."""
+        return hashlib.blake2b(self.key(deployment_secret)).digest()[:_CHECK_BYTES]
 
 
 def chain(

@@ -1,49 +1,23 @@
-"""An engine as an instance of a deployment: what it tells those who subscribe."""
+"""An engine as an instance of a deployment: what there is to tell those who subscribe."""
 
-import hashlib
 import itertools
-import logging
-import secrets
 from collections import deque
 from typing import TYPE_CHECKING
 
 from inlay import __version__
 from inlay.cache import BlockStored
-from inlay.core.clock import Clock
-from inlay.core.errors import InstanceVersionError
-from inlay.core.failures import failure_message
-from inlay.core.instance_messages import (
-    PROTOCOL,
-    InstanceInfo,
-    KvChange,
-    KvEvents,
-    KvSnapshot,
-    LoadReport,
-    Role,
-    StepSample,
-    Subscribe,
-)
+from inlay.core.instance_messages import InstanceInfo, KvChange, LoadReport, Role, StepSample
 from inlay.core.instance_setup import InstanceSetup
-from inlay.engine.peers import Peer, Peers
+from inlay.core.messages import LoadProgress
 
 if TYPE_CHECKING:
     from inlay.engine.engine import Engine
 
-log = logging.getLogger(__name__)
-
-_REPORT_S = 0.02
-_IDLE_REPORT_S = 1.0
 _MAX_SAMPLES = 64
-_KEY_CHECK_BYTES = 8
 
 
-def new_run_id() -> str:
-    """A name for one life of an instance."""
-    return secrets.token_hex(8)
-
-
-class Instance:
-    """Tells subscribers which blocks the engine has and how loaded it is.
+class EngineNews:
+    """What an engine has to tell: see `core.instance_news.NewsSource`.
 
     Block events and samples of steps are kept only while somebody subscribes.
 
@@ -51,34 +25,23 @@ class Instance:
         run_id: of this process.
     """
 
-    def __init__(
-        self, setup: InstanceSetup, run_id: str, engine: "Engine", peers: Peers, clock: Clock
-    ) -> None:
+    def __init__(self, setup: InstanceSetup, run_id: str, engine: "Engine") -> None:
         self._setup = setup
-        self._role = setup.role
         self._run_id = run_id
         self._engine = engine
-        self._peers = peers
-        self._clock = clock
-        self._recording = False
-        self._sequence = 0
         self._samples: deque[StepSample] = deque(maxlen=_MAX_SAMPLES)
-        self._reported_s = 0.0
-        self._changed = False
 
-    @property
-    def info(self) -> InstanceInfo:
+    def info(self, role: Role) -> InstanceInfo:
         """What it is."""
         engine, scheduler = self._engine, self._engine.config.scheduler
-        key = engine.namespace.key(engine.config.cache.secret.encode())
         return InstanceInfo(
             name=self._setup.name,
             run_id=self._run_id,
-            role=self._role,
+            role=role,
             version=__version__,
             engine=engine.info,
             namespace=engine.namespace,
-            key_check=hashlib.blake2b(key).digest()[:_KEY_CHECK_BYTES],
+            key_check=engine.namespace.key_check(engine.config.cache.secret.encode()),
             transfer=engine.exchange_address,
             host=self._setup.reached_at,
             max_running=scheduler.max_running,
@@ -88,86 +51,34 @@ class Instance:
         )
 
     @property
-    def sleep_s(self) -> float | None:
-        """How long until something is to be said if nothing happens; None: for ever."""
-        if not self._recording:
-            return None
-        return max(0.0, self._reported_s + self._pause_s - self._clock.now())
+    def load_progress(self) -> LoadProgress:
+        """How much of the weights is in memory."""
+        return self._engine.load_progress
 
-    def subscribe(self, peer: Peer, message: Subscribe) -> None:
-        """Tell a peer everything, and from now on what changes."""
-        if message.protocol != PROTOCOL:
-            error = InstanceVersionError(
-                f"instance {self._setup.name} speaks protocol {PROTOCOL} (Inlay {__version__}) and "
-                f"dispatcher {message.dispatcher} speaks {message.protocol} (Inlay "
-                f"{message.version}): run the same Inlay on both"
-            )
-            log.warning("%s", error)
-            self._peers.send([peer], failure_message(error))
-            return
-        peer.name = f"dispatcher {message.dispatcher}"
-        if self._recording:
-            self._tell_blocks()  # what came before the snapshot is for the others
-        else:
-            self._record(True)
-        peer.subscribed = True
-        log.info("%s subscribes", peer.name)
-        for answer in (
-            self.info,
-            self._engine.load_progress,
-            KvSnapshot(
-                run_id=self._run_id,
-                sequence=self._sequence,
-                digests=self._engine.cache.digests(),
-            ),
-            self._load(),
-        ):
-            self._peers.send([peer], answer)
+    def digests(self) -> bytes:
+        """All blocks of its cache."""
+        return self._engine.cache.digests()
 
-    def set_role(self, role: Role) -> None:
-        """Take another role, and tell all subscribers."""
-        if role != self._role:
-            log.info("instance %s: role %s, was %s", self._setup.name, role, self._role)
-        self._role = role
-        self._peers.send(self._peers.subscribers, self.info)
-
-    def after_step(self, worked: bool) -> None:
-        """Say what changed; `worked`: something was done since the last call."""
-        if not self._recording:
-            return
-        if not self._peers.subscribers:
-            self._record(False)
-            return
-        self._changed = self._changed or worked
-        self._tell_blocks()
-        now_s = self._clock.now()
-        if now_s - self._reported_s >= self._pause_s:
-            self._reported_s, self._changed = now_s, False
-            report = self._load(tuple(self._samples))
-            self._samples.clear()
-            self._peers.send(self._peers.subscribers, report)
-
-    @property
-    def _pause_s(self) -> float:
-        return _REPORT_S if self._changed else _IDLE_REPORT_S
-
-    def _record(self, on: bool) -> None:
-        self._recording = on
+    def record(self, on: bool) -> None:
+        """Keep events and samples, or forget them."""
         self._engine.cache.record_events(on)
         self._samples.clear()
         self._engine.step_samples = self._samples if on else None
 
-    def _tell_blocks(self) -> None:
+    def take_changes(self) -> tuple[KvChange, ...]:
+        """What happened to blocks since the last call."""
         events = self._engine.cache.take_events()
-        if not events:
-            return
-        self._sequence += 1
-        changes = tuple(
+        return tuple(
             KvChange(stored, b"".join(event.digest for event in run))
             for stored, run in itertools.groupby(events, lambda e: isinstance(e, BlockStored))
         )
-        message = KvEvents(run_id=self._run_id, sequence=self._sequence, changes=changes)
-        self._peers.send(self._peers.subscribers, message)
 
-    def _load(self, samples: tuple[StepSample, ...] = ()) -> LoadReport:
+    def take_samples(self) -> tuple[StepSample, ...]:
+        """Steps since the last call."""
+        samples = tuple(self._samples)
+        self._samples.clear()
+        return samples
+
+    def load_report(self, samples: tuple[StepSample, ...] = ()) -> LoadReport:
+        """How loaded it is now."""
         return self._engine.load_report(self._run_id, samples)

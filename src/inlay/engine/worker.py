@@ -24,8 +24,11 @@ from inlay.core.clock import SystemClock
 from inlay.core.errors import ConfigError, EngineError, EngineStartError, InlayError, RequestError
 from inlay.core.failures import failure_message
 from inlay.core.instance_messages import KvLost, KvTarget, SetRole, Subscribe, ToInstance
+from inlay.core.instance_news import InstanceNews, new_run_id
+from inlay.core.instance_peers import Peer, Peers
 from inlay.core.instance_setup import Bound, Failed, InstanceLine, Ready
 from inlay.core.instance_socket import listen_for_dispatchers, new_socket
+from inlay.core.launcher_lines import speak_to_launcher
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.messages import (
     AdapterAnswer,
@@ -47,8 +50,7 @@ from inlay.core.messages import (
 )
 from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
-from inlay.engine.instance import Instance, new_run_id
-from inlay.engine.peers import Peer, Peers
+from inlay.engine.instance import EngineNews
 from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class _Server:
         watch: ParentWatch,
         *,
         front: Peer | None,
-        instance: Instance | None,
+        instance: InstanceNews | None,
     ) -> None:
         self._engine = engine
         self._peers = peers
@@ -298,7 +300,10 @@ class _Worker:
             return _reason(error)
         instance = None
         if setup is not None:
-            instance = Instance(setup, self._run_id, engine, self._peers, self._clock)
+            source = EngineNews(setup, self._run_id, engine)
+            instance = InstanceNews(
+                setup.name, setup.role, self._run_id, source, self._peers, self._clock
+            )
             self._say(Ready(address=self._address, load_s=engine.info.load_s))
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
@@ -326,19 +331,6 @@ def _reason(error: Exception) -> InlayError:
     )
 
 
-def _launcher() -> Callable[[InstanceLine], None]:
-    """Speak to the launcher by standard output from now on; what others print goes to the log."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def say(line: InstanceLine) -> None:
-        with contextlib.suppress(OSError):  # it may not listen any more
-            answers.write(msgspec.json.encode(line) + b"\n")
-            answers.flush()
-
-    return say
-
-
 def _silent(line: InstanceLine) -> None:
     """There is no launcher: a front started this process, and hears all by its socket."""
 
@@ -353,9 +345,11 @@ def main() -> int:
     try:
         setup = msgspec.json.decode(line, type=WorkerSetup)
     except msgspec.MsgspecError as error:
-        _launcher()(Failed(code=ConfigError.code, message=f"the setup cannot be read: {error}"))
+        speak_to_launcher()(
+            Failed(code=ConfigError.code, message=f"the setup cannot be read: {error}")
+        )
         return START_FAILED
-    return _Worker(setup, _silent if setup.instance is None else _launcher()).run()
+    return _Worker(setup, _silent if setup.instance is None else speak_to_launcher()).run()
 
 
 if __name__ == "__main__":

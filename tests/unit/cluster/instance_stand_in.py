@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import zmq
 
-from inlay.cluster.message_socket import MessageSocket
 from inlay.core.block_hash import Namespace
 from inlay.core.instance_messages import (
     FromInstance,
@@ -22,6 +21,7 @@ from inlay.core.instance_messages import (
     ToInstance,
 )
 from inlay.core.kv_format import KvFormat, Plane
+from inlay.core.message_socket import MessageSocket
 from inlay.core.messages import (
     CancelRequest,
     ChoiceDelta,

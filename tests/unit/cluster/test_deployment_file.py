@@ -149,3 +149,39 @@ def test_the_file_is_named(tmp_path: Path) -> None:
         assert str(caught.value).startswith(str(file))
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_deployment(tmp_path / "none.toml")
+
+
+FOREIGN = """
+model = "/models/m"
+[foreign.a]
+url = "http://10.0.0.5:8000"
+[foreign.b]
+url = "http://10.0.0.6:8000"
+kind = "sglang"
+kv_events = "tcp://10.0.0.6:5557"
+"""
+
+
+def test_foreign_engines() -> None:
+    found = parse(FOREIGN)
+    assert [one.kind for one in found.foreign.values()] == ["auto", "sglang"]
+    assert found.foreign["b"].kv_events == "tcp://10.0.0.6:5557"
+    assert parse(FOREIGN + "[engine]\ncache.page_tokens = 64").engine
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (FOREIGN + "[instances.all]", "[instances] stands beside [foreign]"),
+        (FOREIGN + '[store.nodes.n0]\nmemory = "1GiB"', "[store] stands beside [foreign]"),
+        (FOREIGN + '[engine]\nweight_format = "int8"', "[engine] weight_format"),
+        (FOREIGN + '[engine]\ncache.memory = "1GiB"', "[engine] cache"),
+        (FOREIGN.replace('model = "/models/m"', ""), "write model"),
+        ('launcher = "ray"' + FOREIGN, 'launcher is "ray"'),
+        (FOREIGN.replace("foreign.a", "foreign.master"), "name of other processes"),
+        (FOREIGN.replace("http://10.0.0.5", "10.0.0.5"), "[foreign.a] url"),
+        (FOREIGN + "port = 3", "no key 'port'"),
+    ],
+)
+def test_foreign_engines_that_are_refused(text: str, words: str) -> None:
+    assert words in refusal(text)

@@ -16,8 +16,8 @@ from inlay.cluster.control import (
     ToSupervisor,
     control_address,
 )
-from inlay.cluster.message_socket import MessageSocket
 from inlay.cluster.roster_link import RosterLink
+from inlay.core.message_socket import MessageSocket
 
 
 class SupervisorStandIn:

@@ -126,7 +126,8 @@ def _resolve(deployment: Deployment, say: Callable[[str], None]) -> ModelSource:
     engine = deployment.engine
     return resolve_model(
         deployment.model,
-        weight_format=str(engine.get("weight_format", "auto")),
+        # Engines of other systems have their weights; tokenizer and sizes are enough here.
+        weight_format=None if deployment.foreign else str(engine.get("weight_format", "auto")),
         offline=bool(engine.get("offline", False)),
         progress=RateLine(f"fetching {deployment.model}", say),
     )

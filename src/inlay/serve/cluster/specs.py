@@ -13,6 +13,7 @@ import msgspec
 from inlay.cluster.deployment import Deployment, instance_name
 from inlay.cluster.launch.launcher import ProcessSpec
 from inlay.cluster.setup import DISPATCHER
+from inlay.connect.foreign.setup import MODULE as PROXY
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
 from inlay.core.overrides import apply_overrides, check_paths
@@ -64,7 +65,12 @@ class DeploymentSpecs:
         total = sum(group.count for group in deployment.instances.values())
         divided = deployment.cpus == "divided" and deployment.launcher == "local"
         self._cpus = divide_cpus(total) if divided else [()]
-        self._all = (*self._store(), *self._instances(), *self._dispatchers())
+        self._all = (
+            *self._store(),
+            *self._instances(),
+            *self._proxies(),
+            *self._dispatchers(),
+        )
 
     def all(self) -> Sequence[ProcessSpec]:
         """Those that the file asks for."""
@@ -102,6 +108,29 @@ class DeploymentSpecs:
         for name, group in self._deployment.instances.items():
             for index in range(group.count):
                 yield self.instance(name, index)
+
+    def _proxies(self) -> Iterator[ProcessSpec]:
+        for name, engine in self._deployment.foreign.items():
+            yield ProcessSpec(
+                name=name,
+                kind="instance",
+                module=PROXY,
+                group=name,
+                role="both",
+                setup={
+                    "instance": {"name": name, "listen": self._listen("")},
+                    "engine": asdict(engine),
+                    "model": self._model,
+                    "secret": self._deployment.secret,
+                    "page_tokens": self._page_tokens,
+                },
+            )
+
+    @property
+    def _page_tokens(self) -> int | None:
+        """That the file sets for all."""
+        cache = self._deployment.engine.get("cache")
+        return None if cache is None else int(cache["page_tokens"])
 
     def _dispatchers(self) -> Iterator[ProcessSpec]:
         deployment, found = self._deployment, self._deployment.dispatcher

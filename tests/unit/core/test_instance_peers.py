@@ -7,6 +7,7 @@ import zmq
 from inlay.core.clock import FakeClock
 from inlay.core.errors import OverloadedError, RequestError
 from inlay.core.instance_messages import FromInstance, KvTarget
+from inlay.core.instance_peers import Peers
 from inlay.core.instance_socket import new_socket
 from inlay.core.messages import (
     EngineStats,
@@ -17,7 +18,6 @@ from inlay.core.messages import (
     SamplingParams,
 )
 from inlay.core.token_ids import pack_token_ids
-from inlay.engine.peers import Peers
 
 
 class Bench:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a worker's socket, and whose request is whose.
+"""Who is at the other end of an instance's socket, and whose request is whose.
 
 Each connection is a peer: the private front, or a dispatcher. Peers choose their request ids
 without knowing of each other, so the engine sees them behind the peer's number: `3:abc`.
