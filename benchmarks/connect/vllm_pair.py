@@ -45,10 +45,24 @@ def kv_transfer(**extra: object) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def pair(
-    environment: Path, model: Path, config: Mapping[str, Any], *, context_tokens: int
+    environment: Path,
+    model: Path,
+    config: Mapping[str, Any],
+    *,
+    context_tokens: int,
+    mooncake: Path | None = None,
 ) -> Iterator[tuple[Server, Server]]:
-    """Two servers of one model, both ready. They start one after the other."""
+    """Two servers of one model, both ready. They start one after the other.
+
+    Args:
+        mooncake: a configuration file as Mooncake's clients read it; `import mooncake` then is
+            Inlay's there.
+    """
     with packed_inlay() as packages, contextlib.ExitStack() as stack:
+        folders, environ = [packages], {}
+        if mooncake is not None:
+            folders.append(packages / "inlay" / "connect" / "mooncake" / "shim")
+            environ["MOONCAKE_CONFIG_PATH"] = str(mooncake)
         servers = []
         for _ in range(2):
             server = serve_vllm(
@@ -60,7 +74,8 @@ def pair(
                 all_cores=True,
                 block_tokens=BLOCK_TOKENS,
                 kv_transfer=config,
-                packages=packages,
+                packages=folders,
+                environ=environ,
             )
             servers.append(stack.enter_context(server))
             wait_until_ready(servers[-1], START_TIMEOUT_S)

@@ -6,8 +6,9 @@ for "cpu": a folder with that one entry goes on its path.
 
 import contextlib
 import json
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def serve_vllm(
     block_tokens: int = BLOCK_TOKENS,
     kv_transfer: Mapping[str, Any] | None = None,
     kv_events: Mapping[str, Any] | None = None,
-    packages: Path | None = None,
+    packages: Sequence[Path] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Run `vllm serve` in bf16 until the block ends, which may be before it is ready.
 
@@ -49,7 +51,8 @@ def serve_vllm(
         block_tokens: of a block of its cache.
         kv_transfer: its `--kv-transfer-config`.
         kv_events: its `--kv-events-config`.
-        packages: a folder of packages for it, beside those of its environment.
+        packages: folders of packages for it, before those of its environment.
+        environ: more environment variables.
     """
     command = [
         # Should this process be killed, the peer's many processes end all the same.
@@ -66,22 +69,14 @@ def serve_vllm(
         command += ["--kv-events-config", json.dumps(kv_events)]
     with tempfile.TemporaryDirectory() as folder:
         variables = {
-            "PYTHONPATH": ":".join(
-                map(
-                    str,
-                    filter(
-                        None,
-                        [
-                            _version_entry(Path(folder), version(environment)),
-                            packages,
-                        ],
-                    ),
-                )
+            "PYTHONPATH": os.pathsep.join(
+                [_version_entry(Path(folder), version(environment)), *map(str, packages)]
             ),
             "LD_PRELOAD": str(environment / "lib" / "libiomp5.so"),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            **(environ or {}),
         }
         if all_cores:
             variables["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"

@@ -106,7 +106,7 @@ class Scheduling:
         """How many tokens beyond `computed_tokens` are to be had: see vLLM's connector."""
         tracked = self._track(request)
         if tracked.fetch and self._reaches(request):
-            tokens = int(request.num_prompt_tokens) - computed_tokens
+            tokens = _computed_there(request) - computed_tokens
             tracked.first = computed_tokens // self._block_tokens
             return max(0, tokens), tokens > 0
         if self._store is None or tracked.key is None or not self._store.usable:
@@ -276,6 +276,13 @@ class Scheduling:
                 str(params.get("remote_request_id") or ""),
             )
         )
+
+
+def _computed_there(request: Any) -> int:
+    """Leading tokens of a prompt that another instance has: it may go on behind them."""
+    tokens = int(request.num_prompt_tokens)
+    known = request.kv_transfer_params.get("remote_num_tokens")
+    return min(tokens, known) if isinstance(known, int) else tokens
 
 
 def _ended_by_length(request: Any) -> bool:

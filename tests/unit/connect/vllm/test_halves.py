@@ -193,6 +193,31 @@ def test_a_prompt_is_fetched(make):
     until(lambda: one.working.finished({"p"})[0] == {"p"})
 
 
+@pytest.mark.parametrize("more", [1, BLOCK - 1, BLOCK, 3 * BLOCK])
+def test_a_prompt_goes_on_behind_what_is_fetched(make, more):
+    """Nothing is taken for there that the other one has not computed."""
+    one, two = make(connect=None), make(connect=None)
+    before, params = fetched(one, two)
+    assert params["remote_num_tokens"] == len(PROMPT)
+    here = request("d", PROMPT + [7] * more)
+    here.kv_transfer_params = before.kv_transfer_params
+    assert two.scheduling.matched(here, 0) == (len(PROMPT), True)
+    two.scheduling.allocated(here, list(range(7)), len(PROMPT))
+    two.run(two.scheduling.step(planned()))
+    received(two, "d")
+    assert two.working.failed_blocks() == set()
+    for there, block in zip((5, 2, 7, 1), range(4), strict=True):
+        assert torch.equal(one.page(there), two.page(block))
+
+
+@pytest.mark.parametrize("known", [None, "4", -1, 10**9])
+def test_a_number_of_tokens_that_cannot_be(make, known):
+    one, two = make(connect=None), make(connect=None)
+    here, _ = fetched(one, two, {"remote_num_tokens": known})
+    tokens, _ = two.scheduling.matched(here, 0)
+    assert tokens in (0, len(PROMPT))
+
+
 def test_the_other_instance_need_not_wait_for_who_is_gone(make):
     one, two = make(connect=None), make(connect=None)
     here, _ = fetched(one, two)
