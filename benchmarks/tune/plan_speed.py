@@ -32,7 +32,7 @@ def measure(run: Run) -> Generator[Samples, None, None]:
                 "cutoff_len": params["row_tokens"],
                 "per_device_train_batch_size": params["batch"],
                 "gradient_accumulation_steps": work["accumulation"],
-                "max_steps": work["steps"],
+                "max_steps": work["steps"][params["model"]],
             },
         }
         with tempfile.TemporaryDirectory() as name:

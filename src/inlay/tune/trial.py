@@ -8,7 +8,6 @@ beside the roofline's seconds for the same is the pace (`inlay.tune.batch_time`)
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 
 import numpy as np
 import torch
@@ -227,11 +226,11 @@ class _Trial:
 
 
 def _seconds(step: Callable[[], None]) -> float:
-    """What a step takes in the middle of some turns, after one that nobody times."""
+    """Of the quickest turn, after one that nobody times: other programs take from some turns."""
     step()
     taken: list[float] = []
     while len(taken) < _TURNS or sum(taken) < _LEAST_S:
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)
-    return median(taken)
+    return min(taken)
