@@ -53,12 +53,17 @@ def plan(
     from inlay.serve.plan.model import find_model
     from inlay.tune.batch_time import TYPICAL
     from inlay.tune.memory import process_bytes
+    from inlay.tune.placement_rules import follow_rules
     from inlay.tune.plan import plan_run
     from inlay.tune.trial import measure_pace
 
     settings = read_settings(config, changes).config
     model = find_model(settings.model_name_or_path)
     hardware, origin = find_machine(machine, read_environment())
+    ruled = follow_rules(settings, model.shape, 0 if settings.use_cpu else len(hardware.gpus))
+    settings = ruled.config
+    for note in ruled.notes:
+        typer.echo(note, err=True)
     counts = _counts(settings, rows)
     process = process_bytes()
     pace = TYPICAL if machine else measure_pace(settings, model.shape, hardware, counts)
