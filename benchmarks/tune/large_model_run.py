@@ -4,7 +4,8 @@
 
 SETTINGS is JSON: `config` with keys of `TuneConfig`, `row_tokens`, `seed`. Lines about the run go
 to stderr; the last line of stdout is JSON: the peak of resident memory and tokens/s of the steps
-after the first, if there are such, and what the plan said of both.
+after the first, if there are such, and what the plan says of both. It is made after the run, with
+the process as it was before, so that its trials take no memory of the run.
 """
 
 import json
@@ -22,6 +23,7 @@ from inlay.serve.plan.machine import measure_machine
 from inlay.tune import Dataset, StepFigures, TuneConfig, TuneData, train
 from inlay.tune.memory import process_bytes
 from inlay.tune.plan import RowCounts, plan_run
+from inlay.tune.trial import measure_pace
 
 
 class Steps:
@@ -42,27 +44,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as output:
         config = new_config(directory, output, given["config"])
         rows = config.max_steps * config.gradient_accumulation_steps
+        rows *= config.per_device_train_batch_size
         shape = read_shape(resolve_model(directory).directory)
         data = TuneData(
             random_rows(rows, given["row_tokens"], shape.vocab, given["seed"]), None, ()
         )
-        machine, _ = measure_machine()
-        plan = plan_run(
-            config,
-            shape,
-            machine,
-            RowCounts.of(config, data.train),
-            process=process_bytes(),
-        )
-        steps = Steps()
+        process, steps = process_bytes(), Steps()
         train(config, data, watchers=(steps,), say=lambda line: print(line, file=sys.stderr))
+        peak = peak_mib()
+        machine, _ = measure_machine()
+        counts = RowCounts.of(config, data.train)
+        pace = measure_pace(config, shape, machine, counts)
+        plan = plan_run(config, shape, machine, counts, process=process, pace=pace)
     timed = steps.figures[1:] or steps.figures
     found = {
         "tokens_per_s": median(one.tokens / one.seconds for one in timed),
         "planned_tokens_per_s": plan.tokens_per_s,
-        "peak_rss_mib": peak_mib(),
+        "peak_rss_mib": peak,
         "planned_mib": plan.need.host.total / 2**20,
     }
+    print({name: round(taken, 3) for name, taken in plan.seconds.items()}, pace, file=sys.stderr)
     print(json.dumps(found))
 
 

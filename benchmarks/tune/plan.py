@@ -1,13 +1,21 @@
-"""tune/plan: memory of fine-tuning from config.json alone, beside published figures. Simulated."""
+"""tune/plan: memory of fine-tuning from config.json alone, beside published figures. Simulated.
+
+`existing_gb` is what the published figures of GPUs may sum: the same weights, adapters and CUDA
+contexts, and instead of our activations all that layers keep, as where nothing is computed again
+(`benchmarks.tune.existing_stack`). Its terms have measurements of their own.
+"""
 
 from collections.abc import Generator
+from typing import Any
 
 from benchmarks.case import Run
 from benchmarks.triples import Samples
+from benchmarks.tune.existing_stack import kept_bytes
 from inlay.core.hardware import machine_named
 from inlay.core.known_models import known_config
 from inlay.core.model_config import shape_of
 from inlay.tune import TuneConfig
+from inlay.tune.memory import MemoryNeed, MemoryUse
 from inlay.tune.plan import RowCounts, plan_run
 
 TALK = "the talk"
@@ -17,38 +25,49 @@ def measure(run: Run) -> Generator[Samples, None, None]:
     """One model after the other."""
     work = run.workload
     for params in run.params("host_gb"):
-        config = TuneConfig(
-            model_name_or_path=params["model"],
-            weight_format="bfloat16",
-            bf16=True,
-            lora_rank=work["lora_rank"],
-            cutoff_len=work["row_tokens"],
-            per_device_train_batch_size=1,
-            gradient_accumulation_steps=work["accumulation"],
-        )
-        need = plan_run(
-            config,
-            shape_of(known_config(params["model"]) or {}),
-            machine_named(work["machine"]),
-            RowCounts.longest(config, None),
-            process=round(work["process_gb"] * 1e9),
-        ).need
-        held = {
-            "host": need.host.total / 1e9,
-            "device": sum(use.total for use in need.devices.values()) / 1e9,
-        }
-        for place, value in held.items():
-            published = work["talk"][params["model"]][place]
+        model, published = params["model"], work["talk"][params["model"]]
+        need = needed(model, work)
+        device = sum(need.devices.values(), MemoryUse())
+        for place, use in (("host", need.host), ("device", device)):
+            yield from beside(f"{place}_gb", f"{place}_error", params, use, published[place])
+        kept = round(kept_bytes(model, work["row_tokens"], work["lora_rank"]))
+        existing = MemoryUse(device.process, device.weights, device.lora, kept)
+        yield from beside("existing_gb", "existing_error", params, existing, published["device"])
+        for term in ("process", "weights", "lora", "activations"):
             yield Samples(
-                name=f"{place}_gb",
+                name=f"existing_{term}_gb",
                 params=params,
-                values=[value],
-                peers={TALK: [published]},
+                values=[getattr(existing, term) / 1e9],
                 simulated=True,
             )
-            yield Samples(
-                name=f"{place}_error",
-                params=params,
-                values=[abs(value / published - 1)],
-                simulated=True,
-            )
+
+
+def needed(model: str, work: dict[str, Any]) -> MemoryNeed:
+    """What `inlay tune plan` says of a model."""
+    config = TuneConfig(
+        model_name_or_path=model,
+        weight_format="bfloat16",
+        bf16=True,
+        lora_rank=work["lora_rank"],
+        cutoff_len=work["row_tokens"],
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=work["accumulation"],
+    )
+    return plan_run(
+        config,
+        shape_of(known_config(model) or {}),
+        machine_named(work["machine"]),
+        RowCounts.longest(config, None),
+        process=round(work["process_gb"] * 1e9),
+    ).need
+
+
+def beside(
+    name: str, error: str, params: dict[str, Any], use: MemoryUse, published_gb: float
+) -> Generator[Samples, None, None]:
+    """GB beside the talk's, and how far they are apart."""
+    value = use.total / 1e9
+    yield Samples(
+        name=name, params=params, values=[value], peers={TALK: [published_gb]}, simulated=True
+    )
+    yield Samples(name=error, params=params, values=[abs(value / published_gb - 1)], simulated=True)

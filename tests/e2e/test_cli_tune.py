@@ -73,6 +73,7 @@ def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
     dry = tune("train", "run.yaml", "--dry-run", folder=tmp_path)
     assert dry.returncode == 0, dry.stderr
     assert "9 steps of 1 x 8 rows" in dry.stdout and "use_kt:" in dry.stderr
+    assert "kt_optimize_rule: there is no file" in dry.stderr
     output = tmp_path / "saves" / "Kllama_deepseekV3"
     assert not (output / "adapter_model.safetensors").exists()
 

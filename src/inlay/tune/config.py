@@ -45,6 +45,11 @@ class TuneConfig:
         "where layers are, without routed experts: cuda:0,cuda:1 has as many on each, "
         "cuda:0=20,cpu=7 so many; none: all GPUs, or the CPU",
     )
+    kt_optimize_rule: str | None = key(
+        None,
+        "file of KTransformers' placement rules: where layers are, and by backend the format of "
+        "routed experts, where devices and weight_format do not say it",
+    )
     cpu_infer: int | None = key(
         None, "threads of the CPU kernels at most; never more than physical cores", low=1
     )

@@ -58,7 +58,7 @@ class TrainModel:
             starts: where segments begin, and T.
             labels_T: int64; what follows each token, -100 where that is not learned.
         """
-        hidden_TM = self._hidden(token_ids_T, positions_T, starts, dropout)
+        hidden_TM = self.hidden(token_ids_T, positions_T, starts, dropout)
         states_RM, labels_R = self._labelled(hidden_TM, labels_T)
         return summed_loss(states_RM, self.weights.head_VM, labels_R)
 
@@ -71,19 +71,28 @@ class TrainModel:
         Args:
             token_ids_T, positions_T, starts, labels_T: as `loss` takes them.
         """
-        hidden_TM = self._hidden(token_ids_T, positions_T, starts, NO_DROPOUT)
+        hidden_TM = self.hidden(token_ids_T, positions_T, starts, NO_DROPOUT)
         states_RM, labels_R = self._labelled(hidden_TM, labels_T)
         return summed_loss_and_hits(states_RM, self.weights.head_VM, labels_R)
 
     @torch.no_grad()
     def logits(self, token_ids_T: Tensor, positions_T: Tensor, starts: Sequence[int]) -> Tensor:
         """Of all tokens, `[T, V]`, float32."""
-        states_TM = self._final(self._hidden(token_ids_T, positions_T, starts, NO_DROPOUT))
+        states_TM = self._final(self.hidden(token_ids_T, positions_T, starts, NO_DROPOUT))
         return F.linear(states_TM.to(self.weights.dtype), self.weights.head_VM).float()
 
-    def _hidden(
-        self, token_ids_T: Tensor, positions_T: Tensor, starts: Sequence[int], dropout: Dropout
+    def hidden(
+        self,
+        token_ids_T: Tensor,
+        positions_T: Tensor,
+        starts: Sequence[int],
+        dropout: Dropout = NO_DROPOUT,
     ) -> Tensor:
+        """States behind the last layer, `[T, M]`, float32.
+
+        Args:
+            token_ids_T, positions_T, starts: as `loss` takes them.
+        """
         weights = self.weights
         rows = {
             device: rows_of(self.shape, token_ids_T, positions_T, starts, device)

@@ -37,10 +37,6 @@ class Alias:
 _CODE = "code that comes with a model is never run: supported architectures are part of Inlay"
 _OWN_ATTENTION = "attention is computed by Inlay's own kernels"
 _OWN_EXPERTS = "routed experts are computed by Inlay's own CPU kernels in any case"
-_NO_RULES = (
-    "training is not placed by rules yet: routed experts are on the CPU, and all else on the first "
-    "GPU, if there is one"
-)
 _READ_AS_PUBLISHED = "weights are read as they are published, and packed once for both passes"
 _IN_MEMORY = "samples are tokenized at the start and held in memory"
 _NO_LOADERS = "micro-batches are slices of arrays in memory: no loader processes are needed"
@@ -79,7 +75,6 @@ IDLE_KEYS: dict[str, Key] = _keys(
     ("quantization_method", str, "bnb", "quantization_bit alone says how weights are held"),
     ("quantization_type", Literal["fp4", "nf4"], "nf4", _NOT_WITHOUT),
     ("double_quantization", bool, True, _NOT_WITHOUT),
-    ("kt_optimize_rule", str | None, None, _NO_RULES),
     ("infer_backend", str, "huggingface", _OWN_ENGINE),
     ("infer_dtype", Literal["auto", "float16", "bfloat16", "float32"], "auto", _OWN_ENGINE),
     ("use_kv_cache", bool, True, _OWN_ENGINE),

@@ -2,21 +2,18 @@
 
     plan = plan_run(config, shape, machine, RowCounts(...), process=process_bytes())
 
-Times are those of `inlay.core.roofline`: of each part, bytes over bandwidth or operations over
-peak, whichever is longer, times the passes that training makes over it. Parts follow one another.
-Left out: norms, the products of LoRA matrices (a percent of their targets' at rank 8), launches.
+Times are those of `inlay.tune.batch_time`, a part after the other, and of the optimizer.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from inlay.core.hardware import Device, Machine
+from inlay.core.hardware import Machine
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
-from inlay.core.roofline import Formats, Kind, Part, Step, Work, parts_of, seconds_on, work_of
 from inlay.models.formats import halves
 from inlay.models.targets import Target
+from inlay.tune.batch_time import TYPICAL, BatchTime, Pace
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Dataset
 from inlay.tune.devices import stages_of
@@ -25,11 +22,8 @@ from inlay.tune.memory import MemoryNeed, MemoryUse, memory_need, trainable_of
 from inlay.tune.steps import StepPlan
 from inlay.tune.targets import chosen_targets
 
-# Gate and up, of a routed expert's three products: what the backward pass computes again.
-_GATE_AND_UP = 2 / 3
-# Of attention backward over forward: scores again, and four products for two.
-_ATTENTION_BACKWARD = 2.5
-_CROSSING_BYTES = 4  # rows go to the host's experts and back as float32
+# Of each weight: 25 times float32, in about ten operations, each over a whole matrix.
+_UPDATE_BYTES = 25 * 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +69,7 @@ class RunPlan:
         expert_format: of the routed experts.
         targets: matrices that get LoRA.
         need: memory.
+        pace: by which it was timed.
         seconds: of one step, by part.
         step_tokens: of one step.
         steps: of the run; None: nobody knows how many rows there are.
@@ -87,6 +82,7 @@ class RunPlan:
     targets: tuple[Target, ...]
     counts: RowCounts
     need: MemoryNeed
+    pace: Pace
     seconds: Mapping[str, float]
     step_tokens: float
     steps: int | None
@@ -140,11 +136,13 @@ def plan_run(
     counts: RowCounts,
     *,
     process: int,
+    pace: Pace = TYPICAL,
 ) -> RunPlan:
     """Count and time a run. Routed experts are the processors', all else the GPUs' if there are.
 
     Args:
         process: bytes, as `inlay.tune.memory.process_bytes` gives them.
+        pace: of the processors; that of this machine is `inlay.tune.trial.measure_pace`'s.
 
     Raises:
         ConfigError: a target matches nothing.
@@ -164,7 +162,9 @@ def plan_run(
     batches = config.gradient_accumulation_steps
     batch_tokens = counts.mean_tokens * config.per_device_train_batch_size
     on_gpus = sum(len(stage.layers) for stage in stages if stage.device != CPU) / shape.layers
-    of_batch = _Batch(config, shape, machine, on_gpus, round(batch_tokens), counts.mean_tokens)
+    of_batch = BatchTime(
+        config, shape, machine, pace, on_gpus, round(batch_tokens), counts.mean_tokens
+    )
     seconds = {name: batches * taken for name, taken in of_batch.seconds(expert_format).items()} | {
         "optimizer": _update_s(config, machine, targets)
     }
@@ -181,6 +181,7 @@ def plan_run(
         targets=tuple(targets),
         counts=counts,
         need=need,
+        pace=pace,
         seconds=seconds,
         step_tokens=batches * batch_tokens,
         steps=steps,
@@ -188,95 +189,6 @@ def plan_run(
 
 
 def _update_s(config: TuneConfig, machine: Machine, targets: list[Target]) -> float:
-    """Reading a matrix, its gradient and moments, and writing all but the gradient."""
-    width = 2 if config.pure_bf16 else 4
-    moved = 7 * width * trainable_of(targets, config.lora_rank)
+    """What the norm and AdamW read and write, an operation after the other."""
+    moved = _UPDATE_BYTES * trainable_of(targets, config.lora_rank)
     return moved / (machine.host.bandwidth_gbs * 1e9)
-
-
-class _Batch:
-    """One micro-batch, forward and backward."""
-
-    def __init__(
-        self,
-        config: TuneConfig,
-        shape: ModelShape,
-        machine: Machine,
-        gpu_share: float,
-        tokens: int,
-        row_tokens: float,
-    ) -> None:
-        self._config, self._shape, self._machine = config, shape, machine
-        self._gpu_share, self._tokens, self._row_tokens = gpu_share, tokens, row_tokens
-        self._recomputes = not config.disable_gradient_checkpointing
-
-    def seconds(self, expert_format: str) -> dict[str, float]:
-        """By part."""
-        shape, products = self._shape, product_dtype(self._config)
-        parts = parts_of(
-            shape,
-            Formats(
-                experts=expert_format,
-                mlp=products,
-                attention=products,
-                latent=products,
-                head=products,
-                kv=products,
-            ),
-        )
-        found = {
-            part.name: self._part_s(part, products)
-            for part in parts
-            if part.name not in ("embedding", "norms")
-        }
-        if self._gpu_share and shape.sparse_layers:
-            found["between GPU and host"] = self._crossing_s()
-        return found
-
-    def _part_s(self, part: Part, products: str) -> float:
-        share = 0.0 if part.name == "routed experts" else self._gpu_share
-        host = self._device_s(self._machine.host, "cpu", part, products)
-        if not share or self._machine.gpu is None:
-            return host
-        return (1 - share) * host + share * self._device_s(self._machine.gpu, "gpu", part, products)
-
-    def _device_s(self, device: Device, kind: Kind, part: Part, products: str) -> float:
-        work = work_of(self._shape, part, Step(new_tokens=max(1, self._tokens)))
-        passes = self._passes(part.name)
-        if part.name == "attention core":
-            work = self._attention()
-        elif part.name == "output matrix":
-            work = replace(work, flops=2.0 * self._tokens * part.elements)
-        read = Work(flops=0, read_bytes=passes * work.read_bytes)
-        compute = Work(flops=passes * work.flops, read_bytes=0)
-        # Whatever weights are held in, they are multiplied in the dtype of products.
-        return max(
-            seconds_on(device, kind, part, read)[0],
-            seconds_on(device, kind, replace(part, format=products), compute)[0],
-        )
-
-    def _passes(self, part: str) -> float:
-        """Times the forward pass's products: forward, again for the backward pass, backward."""
-        if part == "output matrix":
-            return 2
-        again = 1 if self._recomputes else 0
-        if part == "attention core":
-            return 1 + again + _ATTENTION_BACKWARD
-        if part == "routed experts" and self._config.kt_cpu_activation == "recompute":
-            return 2 + again + _GATE_AND_UP
-        return 2 + again
-
-    def _attention(self) -> Work:
-        """Each token with those before it in its row."""
-        shape = self._shape
-        pairs = self._tokens * (self._row_tokens + 1) / 2
-        return Work(flops=shape.layers * pairs * 4 * shape.heads * shape.head_dim, read_bytes=0)
-
-    def _crossing_s(self) -> float:
-        gpu = self._machine.gpu
-        assert gpu is not None
-        times = 2 * (2 + (1 if self._recomputes else 0))
-        moved = times * len(self._shape.sparse_layers) * self._tokens * self._shape.hidden
-        if not gpu.link_gbs:
-            return math.inf
-        return self._gpu_share * moved * _CROSSING_BYTES / (gpu.link_gbs * 1e9)

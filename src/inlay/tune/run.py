@@ -40,6 +40,7 @@ from inlay.tune.idle_settings import idle_settings
 from inlay.tune.lora import Lora, new_lora
 from inlay.tune.memory import MemoryNeed, memory_need, process_bytes, trainable_of
 from inlay.tune.model import TrainModel
+from inlay.tune.placement_rules import follow_rules
 from inlay.tune.plan import RowCounts
 from inlay.tune.plot import check_plots, plot_losses
 from inlay.tune.predictions import predict
@@ -69,6 +70,7 @@ class Prepared:
         stages: where layers are.
         plan: its steps.
         need: memory that it takes.
+        rules: what was made of `kt_optimize_rule`, a line each.
     """
 
     config: TuneConfig
@@ -80,6 +82,7 @@ class Prepared:
     stages: tuple[Stage, ...]
     plan: StepPlan
     need: MemoryNeed
+    rules: tuple[str, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -90,7 +93,7 @@ class Prepared:
             lost_in_peft(self.shape, self.targets),
         )
         idle = idle_settings(self.config, self.shape, has_evaluation=has_evaluation)
-        return (*self.data.notes, *idle, *(note for note in of_model if note))
+        return (*self.data.notes, *self.rules, *idle, *(note for note in of_model if note))
 
     @property
     def summary(self) -> str:
@@ -125,6 +128,8 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
     ).directory
     shape = read_shape(directory)
     check_trainable(shape)
+    ruled = follow_rules(config, shape, _gpus(config))
+    config = ruled.config
     targets = chosen_targets(shape, config.lora_target)
     for name in config.adapter_name_or_path:
         read_adapter(Path(name), shape)
@@ -159,7 +164,9 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
     )
     need.check(free_memory_bytes(), {name: device_free_bytes(name) for name in need.devices})
     plan = StepPlan.of(config, len(data.train))
-    return Prepared(config, directory, shape, data, targets, expert_format, stages, plan, need)
+    return Prepared(
+        config, directory, shape, data, targets, expert_format, stages, plan, need, ruled.notes
+    )
 
 
 def train(
@@ -184,6 +191,7 @@ def train(
         TrainingError: a loss is not finite, or `stop` ended the run.
     """
     prepared = prepare(config, data)
+    config = prepared.config
     for note in prepared.notes:
         say(note)
     say(prepared.summary)

@@ -1,4 +1,5 @@
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from inlay.tune import TuneConfig
 from inlay.tune.config import TUNE_KEYS
 from inlay.tune.config_file import ReadConfig, known_keys, read_config
 from inlay.tune.other_keys import ALIASES, IDLE_KEYS, REFUSED_KEYS
+from tests.support.tree import ROOT
 
 # The blocks of a published tutorial, joined; model path and data set are changed.
 TUTORIAL = """
@@ -81,6 +83,7 @@ def test_the_tutorials_file_is_understood_key_by_key(tmp_path: Path) -> None:
         warmup_ratio=0.1,
         bf16=True,
         cpu_infer=32,
+        kt_optimize_rule="examples/kt_optimize_rules/DeepSeek-V3-Chat-sft-amx-multi-gpu.yaml",
     )
     assert list(found.idle) == [
         "trust_remote_code",
@@ -90,10 +93,8 @@ def test_the_tutorials_file_is_understood_key_by_key(tmp_path: Path) -> None:
         "dataloader_num_workers",
         "ddp_timeout",
         "use_kt",
-        "kt_optimize_rule",
         "chunk_size",
     ]
-    assert "not placed by rules yet" in found.idle["kt_optimize_rule"]
     assert set(yaml.safe_load(TUTORIAL)) <= set(known_keys())
 
 
@@ -268,3 +269,17 @@ def test_defaults_are_allowed_and_of_their_type() -> None:
         if name != "model_name_or_path" and key.default is not None:
             assert key.read(key.default) == key.default, name
             key.check(key.default)
+
+
+def test_the_page_of_keys_has_them_all() -> None:
+    page = (ROOT / "docs" / "guides" / "finetune-keys.md").read_text("utf-8")
+    parts = {part.splitlines()[0]: part for part in page.split("\n## ")}
+    for title, keys in (
+        ("Honoured", TUNE_KEYS),
+        ("Other names of these", ALIASES),
+        ("Read, without effect", IDLE_KEYS),
+        ("Refused, unless their value asks for nothing", REFUSED_KEYS),
+    ):
+        listed = parts[title].split("Inlay's own")[0]
+        assert set(re.findall(r"`(\w+)`", listed)) == set(keys), title
+    assert set(yaml.safe_load(TUTORIAL)) <= set(re.findall(r"`(\w+)`", parts["A published file"]))

@@ -264,7 +264,6 @@ def test_a_run_that_is_asked_to_stop_goes_on_with_the_same_losses(config: TuneCo
 
 
 def test_the_log_is_curves_of_tensorboard(config: TuneConfig) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reported = replace(config, report_to="tensorboard", eval_strategy="steps", do_eval=True)

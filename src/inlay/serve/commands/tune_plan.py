@@ -51,14 +51,23 @@ def plan(
     from inlay.core.settings import read_settings as read_environment
     from inlay.serve.plan.machine import find_machine
     from inlay.serve.plan.model import find_model
+    from inlay.tune.batch_time import TYPICAL
     from inlay.tune.memory import process_bytes
+    from inlay.tune.placement_rules import follow_rules
     from inlay.tune.plan import plan_run
+    from inlay.tune.trial import measure_pace
 
     settings = read_settings(config, changes).config
     model = find_model(settings.model_name_or_path)
     hardware, origin = find_machine(machine, read_environment())
+    ruled = follow_rules(settings, model.shape, 0 if settings.use_cpu else len(hardware.gpus))
+    settings = ruled.config
+    for note in ruled.notes:
+        typer.echo(note, err=True)
     counts = _counts(settings, rows)
-    planned = plan_run(settings, model.shape, hardware, counts, process=process_bytes())
+    process = process_bytes()
+    pace = TYPICAL if machine else measure_pace(settings, model.shape, hardware, counts)
+    planned = plan_run(settings, model.shape, hardware, counts, process=process, pace=pace)
     if as_json:
         typer.echo(json.dumps(_as_dict(planned, machine is not None), indent=2))
     else:
@@ -120,6 +129,7 @@ def _print(console: "Console", planned: "RunPlan", model: str, origin: str) -> N
             ("step", f"{planned.step_s:.2f} s for {planned.step_tokens:.0f} tokens: {shares}"),
             ("tokens/s", f"{planned.tokens_per_s:.1f}"),
             ("run", _length(planned)),
+            ("measured", planned.pace.source),
         ],
     )
 
@@ -151,6 +161,7 @@ def _as_dict(planned: "RunPlan", simulated: bool) -> dict[str, object]:
         },
         "step_tokens": planned.step_tokens,
         "step_seconds": dict(planned.seconds),
+        "pace": asdict(planned.pace),
         "tokens_per_s": planned.tokens_per_s,
         "steps": planned.steps,
         "hours": planned.hours,
