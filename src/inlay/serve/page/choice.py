@@ -31,6 +31,10 @@ class Choice:
         self.chosen = [*self._names, *self._names][:2]
         self.is_double = False
 
+    def who(self, number: int) -> str:
+        """Who answers by list `number`; nobody is named where there is no choice."""
+        return self.chosen[number] if len(self._names) > 1 else ""
+
     def build(self) -> None:
         """Put the lists here; nothing where there is no choice."""
         if len(self._names) == 1:

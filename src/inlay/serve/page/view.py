@@ -39,12 +39,8 @@ class ChatPage:
         self._reset()
 
     def _reset(self) -> None:
-        self.sides = [Side(self.surroundings, partial(self._who, 0))]
+        self.sides = [Side(self.surroundings, partial(self.choice.who, 0))]
         self.next_question: dict[str, int] = {}
-
-    def _who(self, number: int) -> str:
-        """Who answers on a side; nobody is named where there is no choice."""
-        return self.choice.chosen[number] if self.service.adapters else ""
 
     @property
     def is_running(self) -> bool:
@@ -181,7 +177,9 @@ class ChatPage:
             self.sides.pop().settle()
         if len(self.sides) < 1 + self.choice.is_double:
             so_far = self.sides[0].conversation.copy()
-            self.sides.append(Side(self.surroundings, partial(self._who, 1), conversation=so_far))
+            self.sides.append(
+                Side(self.surroundings, partial(self.choice.who, 1), conversation=so_far)
+            )
 
     def new_chat(self) -> None:
         """Forget the conversation; running answers are cancelled."""
