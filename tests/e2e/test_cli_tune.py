@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import openai
+import pytest
 
 from tests.support.server import running_server
 from tests.support.tiny_models import make_tiny_model
@@ -133,6 +134,7 @@ main()
 """
 
 
+@pytest.mark.timeout(300)  # three processes
 def test_ctrl_c_keeps_the_steps_that_are_done(tmp_path: Path) -> None:
     make_tiny_model(tmp_path / "model", num_hidden_layers=1)
     question = [{"instruction": f"Count to {n}.", "output": "one two " * n} for n in range(1, 9)]

@@ -59,6 +59,7 @@ def answers(folder: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.timeout(300)  # five processes
 def test_the_guides_commands_teach_the_voice_and_the_facts_stay(tmp_path: Path) -> None:
     example, saves = tmp_path / "examples" / "finetune", tmp_path / "saves"
     pairs = [(asked, speak(told, "n")) for asked, told in words()]
