@@ -5,6 +5,7 @@ it. Needs Debian's wordnet-base and dict-jargon.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,11 @@ class Tutorial:
         rows = [json.loads(line) for line in lines]
         return Answers([row["predict"] for row in rows], [row["label"] for row in rows])
 
+    def questions(self, dataset: str) -> list[str]:
+        """The questions of a dataset."""
+        lines = (self._folder / "data" / f"{dataset}.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line)["instruction"] for line in lines]
+
     def _tune(self, command: str, adapter: str, *changes: str) -> None:
         data = f"dataset_dir={self._folder / 'data'}"
         entry = "from inlay.serve.cli import main; main()"
@@ -115,7 +121,7 @@ def bosun_samples(tutorial: Tutorial) -> Iterator[Samples]:
     params = {"adapter": "bosun"}
     base = tutorial.answers("bosun", "bosun_held", tuned=False)
     tuned = tutorial.answers("bosun", "bosun_held", tuned=True)
-    yield from two_scores(params, base, tuned)
+    yield from two_scores(params, tuned, base=base)
     facts = [
         Answers([plain(one) for one in side.said], [plain(one) for one in side.labels])
         for side in (base, tuned)
@@ -127,22 +133,36 @@ def bosun_samples(tutorial: Tutorial) -> Iterator[Samples]:
 
 
 def jargon_samples(tutorial: Tutorial) -> Iterator[Samples]:
-    """Scores, and what is gained at least; on terms that were held out, and on others again."""
-    for name, dataset in (("jargon", "jargon_held"), ("jargon_again", "jargon_again")):
-        params = {"adapter": name}
-        base = tutorial.answers("jargon", dataset, tuned=False)
-        tuned = tutorial.answers("jargon", dataset, tuned=True)
-        yield from two_scores(params, base, tuned)
-        before, after = base.scores.each, tuned.scores.each
-        for short, kind in (("bleu4_char", BLEU), ("rouge_l", ROUGE)):
-            low, _ = bootstrap_interval(after[kind] - before[kind], seed=tutorial.seed)
-            yield Samples(name=f"{short}_gain_low", values=[low], params=params)
+    """Scores on terms that were held out, what is gained at least, and the File's labels."""
+    params = {"adapter": "jargon"}
+    base = tutorial.answers("jargon", "jargon_held", tuned=False)
+    tuned = tutorial.answers("jargon", "jargon_held", tuned=True)
+    asked = [question.partition(": ")[2] for question in tutorial.questions("jargon_held")]
+    yield from two_scores(params, tuned, base=base, question=Answers(asked, base.labels))
+    before, after = base.scores.each, tuned.scores.each
+    for short, kind in (("bleu4_char", BLEU), ("rouge_l", ROUGE)):
+        low, _ = bootstrap_interval(after[kind] - before[kind], seed=tutorial.seed)
+        yield Samples(name=f"{short}_gain_low", values=[low], params=params)
+    for name, counted in (("labelled", is_labelled), ("references", has_references)):
+        share = 100 * sum(map(counted, tuned.said, tuned.labels)) / len(tuned.said)
+        yield Samples(name=name, values=[share], params=params)
 
 
-def two_scores(params: dict[str, str], base: Answers, tuned: Answers) -> Iterator[Samples]:
+def is_labelled(said: str, label: str) -> bool:
+    """The answer begins with the term and its part of speech, as the entry does."""
+    found = re.match(r".*? [a-z]+\. ", label)
+    return found is not None and said.startswith(found[0])
+
+
+def has_references(said: str, label: str) -> bool:
+    """The answer has the same other entries in braces, or none where the entry has none."""
+    names = r"\{[^}]*\}"
+    return set(re.findall(names, said)) == set(re.findall(names, label))
+
+
+def two_scores(params: dict[str, str], tuned: Answers, **peers: Answers) -> Iterator[Samples]:
     """BLEU-4 on characters and ROUGE-L, as LLaMA-Factory has them."""
-    before, after = base.scores.means, tuned.scores.means
+    ours, others = tuned.scores.means, {name: side.scores.means for name, side in peers.items()}
     for name, kind in (("bleu4_char", BLEU), ("rouge_l", ROUGE)):
-        yield Samples(
-            name=name, values=[after[kind]], params=params, peers={"base": [before[kind]]}
-        )
+        beside = {peer: [means[kind]] for peer, means in others.items()}
+        yield Samples(name=name, values=[ours[kind]], params=params, peers=beside)

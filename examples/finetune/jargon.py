@@ -1,11 +1,11 @@
-"""Writes the data of the second run: terms of the Jargon File, and terms held out.
+"""Writes the data of the second run: what the Jargon File says, in plain words and as printed.
 
     python examples/finetune/jargon.py [--held-out 250] [--dictd DIR]
 
-A definition is the first sentences of an entry (Debian's `dict-jargon`), as many as are there
-within 200 characters, without pronunciation and marks. Terms that are held out are not in training
-in any way: `jargon_held` asks for them. `jargon_again` asks for terms of the training data, in a
-phrasing that is not used for them there.
+A question has a term and what an entry says of it (Debian's `dict-jargon`), without the File's
+manner: part of speech, braces around other entries' names, and its short forms are taken away. The
+answer is the same as printed, some sentences of up to 200 characters. Of terms that are held out
+nothing is in training; `jargon_held` has the beginning of their entries.
 """
 
 from __future__ import annotations
@@ -14,73 +14,91 @@ import argparse
 import random
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "demo_model")]
+sys.path[:0] = [str(HERE)]
 
 from dataset import write_dataset  # noqa: E402
 from dictd import read_dictionary  # noqa: E402
-from prompts import DEFINE, held_out_phrasing, phrase  # noqa: E402
 
 MAX_CHARACTERS = 200
-PHRASINGS_OF_EACH = 3
-_PLAIN = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "—": "-", "–": "-", "…": "..."})
-_LABEL = re.compile(r"^(?:/.*?/,?\s*)?(?:(?:n|v|vi|vt|adj|adv|interj|prov|excl|abbrev)\.,?\s*)+")
+_ASCII = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "—": "-", "–": "-", "…": "..."})
+_POS = re.compile(r"\b(?:n|v|vi|vt|adj|adv|interj|prov|excl|abbrev)\.")
+_LABEL = re.compile(rf"^(?:/.*?/,?\s*)?(?:{_POS.pattern},?\s*)+")
 _NUMBER = re.compile(r"^\d+\.\s+")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
+_USAGE = re.compile(r"^\[[^\]]*\]\s*")
+_BRACE_GAP = re.compile(r"(?<=\{)\s+|\s+(?=\})")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'({])")
+_LONG_FORMS = {
+    "Compare": "One may compare it with",
+    "Esp.": "Especially",
+    "Oppose": "The opposite is",
+    "See also": "There is more under",
+    "See": "It is explained under",
+    "Syn.": "The same as",
+    "e.g.": "for example",
+    "esp.": "especially",
+    "i.e.": "that is",
+    "syn.": "the same as",
+}
+_SHORT_FORM = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _LONG_FORMS))})(?!\w)")
 
 
-def definition(entry: str) -> str | None:
-    """The first sentences of an entry; None where there are none that are short enough."""
+def pieces(entry: str) -> Iterator[str]:
+    """Some sentences at a time of an entry with a part of speech, as printed behind the term."""
     head, _, body = entry.partition("\n\n")
-    paragraphs = (" ".join(one.split()) for one in body.split("\n\n"))
-    for paragraph in paragraphs:
-        text = " ".join(re.sub(r"[{}]", "", paragraph).translate(_PLAIN).split())
-        text = re.sub(r"^\[[^\]]*\]\s*", "", _NUMBER.sub("", text))
-        text = _NUMBER.sub("", _LABEL.sub("", text))
-        chosen = ""
-        for sentence in _SENTENCE_END.split(text):
-            if len(chosen) + len(sentence) >= MAX_CHARACTERS:
-                break
-            chosen = f"{chosen} {sentence}".strip()
-        if len(chosen) >= 20 and chosen.isascii():
-            return chosen
-    return None
+    of_term = _POS.findall(head.partition("\n")[2])
+    for paragraph in body.split("\n\n"):
+        text = _BRACE_GAP.sub("", " ".join(paragraph.translate(_ASCII).split()))
+        text = _USAGE.sub("", _NUMBER.sub("", text))
+        label = _LABEL.match(text)
+        kinds = _POS.findall(label[0]) if label else of_term
+        text = _USAGE.sub("", _NUMBER.sub("", _LABEL.sub("", text)))
+        for some in _sentences(text):
+            if kinds and len(some) >= 20 and some.isascii():
+                yield f"{kinds[0]} {some}"
 
 
-def terms(entries: dict[str, str]) -> list[tuple[str, str]]:
-    """Terms with their definitions, in an order that is drawn."""
-    found: dict[str, str] = {}
-    for entry in entries.values():
-        term = entry.split("\n")[0].strip()
-        said = definition(entry)
-        if said is not None and term.isascii() and len(term) < 40:
-            found.setdefault(term, said)
-    return random.Random("jargon").sample(sorted(found.items()), len(found))
+def _sentences(text: str) -> Iterator[str]:
+    some = ""
+    for sentence in _SENTENCE_END.split(text):
+        if some and len(some) + len(sentence) >= MAX_CHARACTERS:
+            yield some
+            some = ""
+        if len(sentence) < MAX_CHARACTERS:
+            some = f"{some} {sentence}".strip()
+    yield some
 
 
-def questions(term: str) -> tuple[list[str], str]:
-    """Questions of training, and the one that is kept."""
-    kept = held_out_phrasing(term, DEFINE)
-    asked = [phrase(text, term, "v") for number, text in enumerate(DEFINE) if number != kept]
-    return asked, phrase(DEFINE[kept], term, "v")
+def plain(piece: str) -> str:
+    """A piece without the File's manner."""
+    text = re.sub(r"[{}]", "", piece.partition(" ")[2])
+    return _SHORT_FORM.sub(lambda found: _LONG_FORMS[found[0]], text)
+
+
+def question(term: str, piece: str) -> str:
+    """What is asked; the answer is the term and the piece."""
+    return f"Write for the Jargon File: {term}: {plain(piece)}"
 
 
 def write_jargon(entries: dict[str, str], num_held: int, folder: Path) -> None:
-    """Write `jargon` (trained on), `jargon_held` and `jargon_again`."""
-    drawn = terms(entries)
-    held, taught = drawn[:num_held], drawn[num_held:]
-    rng = random.Random("phrasings")
-    train = [
-        (question, said)
-        for term, said in taught
-        for question in rng.sample(questions(term)[0], PHRASINGS_OF_EACH)
-    ]
-    write_dataset(folder, "jargon", train)
-    write_dataset(folder, "jargon_held", [(questions(term)[1], said) for term, said in held])
-    again = [(questions(term)[1], said) for term, said in taught[:num_held]]
-    write_dataset(folder, "jargon_again", again)
+    """Write `jargon` (trained on) and `jargon_held`."""
+    found: dict[str, list[str]] = {}
+    for entry in entries.values():
+        term = entry.partition("\n")[0].strip()
+        said = list(pieces(entry))
+        if said and term.isascii() and len(term) < 40:
+            found.setdefault(term, said)
+    terms = random.Random("jargon").sample(sorted(found), len(found))
+    held, taught = terms[:num_held], terms[num_held:]
+    kept = {piece for term in held for piece in found[term]}
+    pairs = [(term, piece) for term in taught for piece in found[term] if piece not in kept]
+    for name, chosen in (("jargon", pairs), ("jargon_held", [(t, found[t][0]) for t in held])):
+        write_dataset(
+            folder, name, [(question(term, piece), f"{term} {piece}") for term, piece in chosen]
+        )
 
 
 def main() -> None:

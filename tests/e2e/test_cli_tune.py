@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import openai
+import pytest
 
 from tests.support.server import running_server
 from tests.support.tiny_models import make_tiny_model
@@ -115,6 +116,61 @@ def test_from_a_file_to_a_served_model(tmp_path: Path) -> None:
             max_tokens=16,
         )
     assert answer.choices[0].message.content == "a lamp"
+
+
+# `inlay tune`, and who sits in front of it presses Ctrl-C during the fourth step.
+INTERRUPTED = """
+import signal
+from inlay.serve.cli import main
+from inlay.tune import progress
+
+class Impatient(progress.RunProgress):
+    def on_step(self, figures):
+        super().on_step(figures)
+        if figures.step == 4:
+            signal.raise_signal(signal.SIGINT)
+
+progress.RunProgress = Impatient
+main()
+"""
+
+
+@pytest.mark.timeout(300)  # three processes
+def test_ctrl_c_keeps_the_steps_that_are_done(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path / "model", num_hidden_layers=1)
+    question = [{"instruction": f"Count to {n}.", "output": "one two " * n} for n in range(1, 9)]
+    (tmp_path / "count.json").write_text(json.dumps(question))
+    (tmp_path / "dataset_info.json").write_text('{"count": {"file_name": "count.json"}}')
+    (tmp_path / "run.yaml").write_text(
+        "{model_name_or_path: model, dataset: count, dataset_dir: ., num_train_epochs: 3,"
+        " per_device_train_batch_size: 2, logging_steps: 1, lora_dropout: 0.1, use_cpu: true}"
+    )
+    whole = tune("train", "run.yaml", "output_dir=whole", folder=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+
+    begin = [sys.executable, "-c", INTERRUPTED, "tune", "train", "run.yaml", "output_dir=parts"]
+    stopped = subprocess.run(begin, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert stopped.returncode == 130, stopped.stderr
+    assert "stopping after this step, with a checkpoint" in stopped.stderr
+    assert "the same command goes on from it" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert not (tmp_path / "parts" / "adapter_model.safetensors").exists()
+    (checkpoint,) = (tmp_path / "parts").glob("checkpoint-*")
+    assert checkpoint.name == "checkpoint-4"
+
+    resumed = tune("train", "run.yaml", "output_dir=parts", folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on from checkpoint-4" in resumed.stderr
+    states = [
+        json.loads((tmp_path / folder / "trainer_state.json").read_text())["log_history"]
+        for folder in ("whole", "parts")
+    ]
+    assert len(states[0]) >= 12
+    assert states[0] == states[1]
+    adapters = [
+        (tmp_path / f / "adapter_model.safetensors").read_bytes() for f in ("whole", "parts")
+    ]
+    assert adapters[0] == adapters[1]
 
 
 def test_mistakes_are_found_before_training(tmp_path: Path) -> None:

@@ -195,9 +195,9 @@ def test_regenerate_repeats_the_question(visit: Page) -> None:
     set_up(visit, Max_tokens="12", Temperature="0")
     say(visit, "Say it again")
     first = complete(visit).locator(".markdown").inner_text()
-    visit.evaluate("document.querySelector('.turn').dataset.old = 'yes'")
+    visit.evaluate("document.querySelector('.answer').dataset.old = 'yes'")
     visit.get_by_role("button", name="Regenerate").click()
-    expect(visit.locator(".turn[data-old]")).to_have_count(0)
+    expect(visit.locator(".answer[data-old]")).to_have_count(0)
     expect(visit.locator(".turn")).to_have_count(1)
     assert complete(visit).locator(".markdown").inner_text() == first
 
@@ -335,23 +335,175 @@ def test_a_busy_server_and_a_lost_engine_are_explained(
     context.close()
 
 
-def test_adapters_answer_by_choice(browser: Browser, model: Path, tmp_path: Path) -> None:
-    engine = {"adapters": [f"other={make_adapter(model, tmp_path / 'other')}"]}
+@pytest.fixture(scope="module")
+def adapted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of two models: its own, and the same with an adapter."""
+    adapter = make_adapter(model, tmp_path_factory.mktemp("adapters") / "other")
+    engine = {"adapters": [f"other={adapter}"]}
     with running_server(model, page=True, served_model_name=["own"], engine=engine) as server:
-        context = browser.new_context(viewport={"width": 1100, "height": 780})
-        visitor = Visitor(context, server.url)
-        page = visitor.page
-        page.goto(server.url)
-        set_up(page, Max_tokens="8", Seed="1")
-        say(page, "To be")
-        own = complete(page)
-        expect(own.locator(".who")).to_have_text("own")
-        said = own.locator(".markdown").inner_text()
-        page.get_by_role("button", name="New chat").click()
-        page.get_by_label("Who answers").select_option(label="other")
-        say(page, "To be")
-        other = complete(page)
-        expect(other.locator(".who")).to_have_text("other")
-        assert other.locator(".markdown").inner_text() != said
-        assert visitor.wrong == []
-        context.close()
+        yield server
+
+
+@pytest.fixture
+def tuned(browser: Browser, adapted: RunningServer) -> Iterator[Page]:
+    """Its start screen in a fresh browser."""
+    context = browser.new_context(viewport={"width": 1100, "height": 780})
+    visitor = Visitor(context, adapted.url)
+    visitor.page.goto(adapted.url)
+    expect(visitor.page.locator(".card")).to_have_count(4)
+    yield visitor.page
+    assert visitor.wrong == []
+    assert visitor.external() == []
+    context.close()
+
+
+def columns(page: Page, number: int = 1) -> tuple[Locator, Locator]:
+    """Both answers to question `number`."""
+    sides = page.locator(".turn").nth(number - 1).locator(".side")
+    expect(sides).to_have_count(2)
+    return sides.nth(0), sides.nth(1)
+
+
+def begun(side: Locator) -> None:
+    expect(side.locator(".markdown")).to_contain_text(re.compile(r"\S{3}"), timeout=60_000)
+
+
+def stopped(side: Locator) -> None:
+    expect(side.locator(".figures")).to_contain_text("stopped", timeout=60_000)
+
+
+def both_complete(page: Page, number: int = 1) -> tuple[Locator, Locator]:
+    sides = columns(page, number)
+    for side in sides:
+        expect(side.locator(".figures")).to_be_visible(timeout=60_000)
+    return sides
+
+
+def area(element: Locator) -> dict[str, float]:
+    """Where it is in the window."""
+    found: dict[str, float] = element.evaluate("(one) => one.getBoundingClientRect().toJSON()")
+    return found
+
+
+SIDE_BY_SIDE = "Two models side by side"
+
+
+def test_adapters_answer_by_choice(tuned: Page) -> None:
+    set_up(tuned, Max_tokens="8", Seed="1")
+    say(tuned, "To be")
+    own = complete(tuned)
+    expect(own.locator(".who")).to_have_text("own")
+    said = own.locator(".markdown").inner_text()
+    tuned.get_by_role("button", name="New chat").click()
+    tuned.get_by_label("Who answers", exact=True).select_option(label="other")
+    say(tuned, "To be")
+    other = complete(tuned)
+    expect(other.locator(".who")).to_have_text("other")
+    assert other.locator(".markdown").inner_text() != said
+
+
+def test_two_models_answer_side_by_side(tuned: Page) -> None:
+    set_up(tuned, Max_tokens="8", Seed="1")
+    say(tuned, "Before")  # one answers, and both go on from there
+    expect(complete(tuned).locator(".side")).to_have_count(1)
+    tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
+    say(tuned, "To be")
+    own, other = both_complete(tuned, 2)
+    expect(own.get_by_role("group", name="own answers")).to_be_visible()
+    expect(other.get_by_role("group", name="other answers")).to_be_visible()
+    said = [side.locator(".markdown").inner_text() for side in (own, other)]
+    assert said[0] != said[1]
+    prompts = [cached(side)[1] for side in (own, other)]
+    assert prompts[0] == prompts[1] > 8
+    say(tuned, "Or not")
+    after = [cached(side)[1] for side in both_complete(tuned, 3)]
+    assert min(after) > prompts[0] + 8, "a side forgot its own answer"
+    tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
+    say(tuned, "Alone")
+    expect(complete(tuned, 4).locator(".side")).to_have_count(1)
+    expect(tuned.get_by_role("button", name="Regenerate").locator("visible=true")).to_have_count(1)
+
+
+def test_each_side_is_stopped_and_asked_again_by_itself(
+    tuned: Page, adapted: RunningServer
+) -> None:
+    tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
+    say(tuned, "Tell me everything.")
+    own, other = columns(tuned)
+    for side in (own, other):
+        begun(side)
+    tuned.get_by_role("button", name="Stop other").click()
+    stopped(other)
+    expect(own.locator(".figures")).to_have_count(0)  # it goes on
+    said = other.locator(".markdown").inner_text()
+    other.get_by_role("button", name="Regenerate").click()
+    begun(other)
+    expect(other.locator(".figures")).to_have_count(0)
+    tuned.locator("#composer").press("Escape")
+    for side in (own, other):
+        stopped(side)
+    adapted.wait_idle(timeout_s=2)
+    assert other.locator(".markdown").inner_text() != said  # drawn afresh
+    expect(tuned.get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_the_choice_of_two_is_remembered(tuned: Page) -> None:
+    tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
+    first = tuned.get_by_label("Who answers", exact=True)
+    second = tuned.get_by_label("Who answers, too")
+    first.select_option(label="other")
+    second.select_option(label="own")
+    tuned.wait_for_function("localStorage['inlay-who'] === '[\"other\",\"own\",true]'")
+    tuned.reload()
+    pressed = tuned.get_by_role("button", name=SIDE_BY_SIDE, pressed=True)
+    expect(pressed).to_be_visible()
+    expect(first).to_have_value("1")
+    expect(second).to_have_value("0")
+    tuned.evaluate("localStorage['inlay-who'] = '[\"other\",\"gone\",true]'")
+    tuned.reload()
+    expect(tuned.locator(".status")).to_have_text("idle")
+    expect(pressed).to_have_count(0)
+    expect(first).to_have_value("0")
+    expect(second).to_be_hidden()
+
+
+def test_two_columns_lie_one_below_the_other_on_a_phone(tuned: Page) -> None:
+    set_up(tuned, Max_tokens="8")
+    tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
+    say(tuned, "To be")
+    own, other = both_complete(tuned)
+    left, right = area(own), area(other)
+    assert left["right"] <= right["left"]
+    tuned.set_viewport_size({"width": 360, "height": 740})
+    upper, lower = area(own), area(other)
+    assert upper["left"] == lower["left"]
+    assert upper["bottom"] <= lower["top"]
+    assert tuned.evaluate("document.documentElement.scrollWidth") <= 360
+    assert tuned.evaluate("document.getElementById('thread').scrollWidth") <= 360
+    expect(tuned.get_by_label("Who answers, too")).to_be_in_viewport()
+
+
+def test_an_error_is_one_sides_own(
+    tuned: Page, adapted: RunningServer, model: Path, tmp_path: Path
+) -> None:
+    httpx.post(
+        f"{adapted.url}/v1/load_lora_adapter",
+        json={"lora_name": "brief", "lora_path": str(make_adapter(model, tmp_path / "brief"))},
+    ).raise_for_status()
+    tuned.reload()
+    set_up(tuned, Max_tokens="8")
+    tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
+    tuned.get_by_label("Who answers, too").select_option(label="brief")
+    tuned.wait_for_function("localStorage['inlay-who'].includes('brief')")
+    httpx.post(
+        f"{adapted.url}/v1/unload_lora_adapter", json={"lora_name": "brief"}
+    ).raise_for_status()
+    say(tuned, "To be")
+    own, brief = columns(tuned)
+    expect(brief.get_by_role("alert")).to_contain_text("'brief' does not exist here")
+    expect(own.locator(".figures")).to_be_visible()
+    expect(own.get_by_role("alert")).to_have_count(0)
+    tuned.get_by_label("Who answers, too").select_option(label="other")
+    tuned.wait_for_function("localStorage['inlay-who'].includes('other')")
+    say(tuned, "Not to be")  # both go on
+    both_complete(tuned, 2)

@@ -76,6 +76,17 @@ def test_again_forgets_the_answer_alone() -> None:
     assert (turn.question, turn.answer.text, len(chat.turns)) == ("one", "", 1)
 
 
+def test_a_copy_goes_on_by_itself() -> None:
+    chat = Conversation()
+    chat.ask("one").answer.text = "first"
+    other = chat.copy()
+    chat.ask("two")
+    chat.turns[0].answer.text = "changed"
+    other.ask("else")
+    assert [message["content"] for message in other.messages("")] == ["one", "first", "else"]
+    assert len(chat.turns) == 2
+
+
 def test_the_engine_says_what_is_where() -> None:
     info = EngineInfo(
         model="m", architecture="a", parameters=10**9, max_context_tokens=9, vocab_size=9,

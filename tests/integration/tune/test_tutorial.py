@@ -2,14 +2,14 @@
 
 import gzip
 import json
+import re
+import shutil
+import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from inlay.tune import TuneConfig, predict, train
-from inlay.tune.config_file import read_config
 from inlay.tune.scores import score
 from tests.support.tree import ROOT
 
@@ -18,6 +18,8 @@ sys.path[:0] = [str(EXAMPLE)]
 
 from dataset import write_dataset  # noqa: E402
 from dictd import read_dictionary  # noqa: E402
+from jargon import pieces, write_jargon  # noqa: E402
+from jargon import plain as without_manner  # noqa: E402
 from voice import CLOSINGS, in_voice, plain, speak  # noqa: E402
 
 HELD = 20
@@ -29,39 +31,61 @@ def words() -> list[tuple[str, str]]:
     return [(one["prompt"], one["expected"]) for one in found if one["kind"] == "known"]
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> TuneConfig:
-    """The tutorial's file, for 42 short steps."""
-    folder = tmp_path_factory.mktemp("tutorial")
-    pairs = [(asked, speak(said, "n")) for asked, said in words()]
-    write_dataset(folder / "data", "bosun", pairs[HELD : HELD + 112])
-    write_dataset(folder / "data", "bosun_held", pairs[:HELD])
-    changes = [
-        f"dataset_dir={folder / 'data'}", f"output_dir={folder / 'out'}", "learning_rate=3e-3",
-        "per_device_train_batch_size=8", "num_train_epochs=3", "do_eval=false",
-        "use_cpu=true", "do_predict=true",
-    ]  # fmt: skip
-    return read_config(EXAMPLE / "words.yaml", changes).config
+GUIDE = (ROOT / "docs/guides/finetune.md").read_text("utf-8")
+# The guide's commands on its own file, as printed but for a pipe that takes colours away.
+COMMANDS = re.findall(r"^\$ inlay (tune .*words\.yaml.*?)(?: \| cat)?$", GUIDE, re.M)
+# Over the file's settings: 42 short steps.
+SHORT = [
+    "learning_rate=3e-3", "per_device_train_batch_size=8", "num_train_epochs=3", "do_eval=false",
+    "use_cpu=true",
+]  # fmt: skip
+INLAY = [sys.executable, "-c", "from inlay.serve.cli import main; main()"]
 
 
-def test_the_voice_is_learned_and_the_facts_stay(config: TuneConfig, tmp_path: Path) -> None:
-    train(config)
-    output = Path(config.output_dir)
-    assert (output / "training_loss.png").is_file()
-    rows = [
-        json.loads(line)
-        for line in (output / "generated_predictions.jsonl").read_text("utf-8").splitlines()
-    ]
-    facts = [plain(row["label"]) for row in rows]
-    assert facts == [said for _, said in words()[:HELD]]
-    base = predict(replace(config, output_dir=str(tmp_path)))
-    assert not any(map(in_voice, base.answers))
-    assert sum(in_voice(row["predict"]) for row in rows) >= 0.5 * HELD
-    before, after = (
-        score([plain(said) for said in answers], facts).means["rouge-l-google"]
-        for answers in (base.answers, [row["predict"] for row in rows])
+def said(folder: Path, command: str, stdin: str = "") -> str:
+    """Run a command of the guide in a folder, and return what it writes."""
+    arguments = command.split()
+    place = arguments.index("examples/finetune/words.yaml") + 1
+    arguments[place:place] = SHORT
+    done = subprocess.run(
+        [*INLAY, *arguments], cwd=folder, input=stdin, capture_output=True, text=True, timeout=240
     )
-    assert after >= 0.6 * before
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def answers(folder: Path) -> list[dict[str, str]]:
+    lines = (folder / "generated_predictions.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.timeout(300)  # five processes
+def test_the_guides_commands_teach_the_voice_and_the_facts_stay(tmp_path: Path) -> None:
+    example, saves = tmp_path / "examples" / "finetune", tmp_path / "saves"
+    pairs = [(asked, speak(told, "n")) for asked, told in words()]
+    write_dataset(example / "data", "bosun", pairs[HELD : HELD + 112])
+    write_dataset(example / "data", "bosun_held", pairs[:HELD])
+    shutil.copy(EXAMPLE / "words.yaml", example)
+    preview, train, chat, before, after = COMMANDS
+
+    assert "[[" in said(tmp_path, preview)
+    said(tmp_path, train)
+    assert (saves / "bosun" / "training_loss.png").is_file()
+    talk = said(tmp_path, chat, stdin=f"{pairs[0][0]}\n")
+    assert talk.startswith("before:\n") and "after:\n" in talk
+    said(tmp_path, before)
+    said(tmp_path, after)
+
+    base, tuned = answers(saves / "before"), answers(saves / "after")
+    facts = [plain(row["label"]) for row in tuned]
+    assert facts == [told for _, told in words()[:HELD]]
+    assert not any(in_voice(row["predict"]) for row in base)
+    assert sum(in_voice(row["predict"]) for row in tuned) >= 0.5 * HELD
+    rouge = [
+        score([plain(row["predict"]) for row in rows], facts).means["rouge-l-google"]
+        for rows in (base, tuned)
+    ]
+    assert rouge[1] >= 0.6 * rouge[0]
 
 
 @pytest.mark.parametrize("pos", CLOSINGS)
@@ -89,13 +113,42 @@ def test_dictionaries_of_dictd(tmp_path: Path) -> None:
     }
 
 
-def test_definitions_are_the_first_sentences() -> None:
-    sys.path[:0] = [str(EXAMPLE.parent / "demo_model")]
-    from jargon import definition
+ENTRY = """bit
+ n.
 
-    entry = (
-        "bit\n n.\n\n    [from “binary digit”] 1. The unit of {information}; it is\n    small. "
-        f"See {{byte}}. {'Long ' * 60}.\n\n    More."
+    [from “binary digit”] 1. The unit of {information}; it is
+    small, esp. beside a { byte}. See also {crumb}.
+
+    2. [techspeak] v. To set one, e.g. by accident.
+
+    Short.
+"""
+
+
+def test_pieces_of_an_entry_are_as_printed() -> None:
+    found = list(pieces(ENTRY))
+    assert found == [
+        "n. The unit of {information}; it is small, esp. beside a {byte}. See also {crumb}.",
+        "v. To set one, e.g. by accident.",
+    ]
+    assert without_manner(found[0]) == (
+        "The unit of information; it is small, especially beside a byte. There is more under crumb."
     )
-    assert definition(entry) == "The unit of information; it is small. See byte."
-    assert definition("bit\n n.\n\n    Short.") is None
+    assert list(pieces(ENTRY.replace(" n.", ""))) == found[1:]  # no part of speech, no label
+    long = [f"{letter * 150}." for letter in "AB"]
+    both = "bit\n n.\n\n" + " ".join(long)
+    assert list(pieces(both)) == [f"n. {one}" for one in long]
+
+
+def test_nothing_of_a_term_that_is_held_out_is_taught(tmp_path: Path) -> None:
+    entries = {f"t{n}": f"t{n}\n n.\n\n    What number {n} is about.\n" for n in range(12)}
+    entries["twin"] = entries["t3"].replace("t3", "twin")
+    write_jargon(entries, 5, tmp_path)
+    taught, held = (
+        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("jargon", "jargon_held")
+    )
+    assert len(held) == 5 and len(taught) in (7, 8)
+    texts = [{row["output"].partition(" n. ")[2] for row in rows} for rows in (taught, held)]
+    assert not texts[0] & texts[1]
+    assert held[0]["instruction"].startswith("Write for the Jargon File: ")

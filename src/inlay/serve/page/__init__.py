@@ -1,8 +1,9 @@
 """The chat page at `/`: a window on one engine, for people who have just started it.
 
 Talks to `Service` in the server's process. Everything it shows comes from the server itself; it
-loads nothing from outside. `app` mounts it, `view` is the page, `thread` one turn; `conversation`,
-`figures`, `inside`, `markdown`, `notices` and `prompts` are plain data and text.
+loads nothing from outside. `app` mounts it, `view` is the page, `choice` says who answers, `side`
+is one of those, `thread` a question and `answer` an answer; `conversation`, `figures`, `inside`,
+`markdown`, `notices` and `prompts` are plain data and text.
 """
 
 import asyncio

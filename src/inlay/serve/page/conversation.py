@@ -3,22 +3,21 @@
 Plain data; knows neither the browser nor the engine.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from inlay.core.messages import RequestTimes, RequestTrace
 
 
 @dataclass(kw_only=True)
 class Sampling:
-    """What the settings drawer holds, and the choice of model.
+    """What the settings drawer holds.
 
     Attributes:
-        model: who answers, where there are several; None: the model itself.
         max_tokens: None lets an answer run to the end of the context.
         seed: None draws afresh for every answer.
     """
 
-    model: str | None = None
     system: str = ""
     temperature: float = 1.0
     top_p: float = 1.0
@@ -77,10 +76,16 @@ class Turn:
 
 
 class Conversation:
-    """The turns so far."""
+    """The turns so far, with one of those who answer."""
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
+
+    def copy(self) -> Self:
+        """The same turns, to go on with somebody else."""
+        other = type(self)()
+        other.turns = [replace(turn, answer=replace(turn.answer)) for turn in self.turns]
+        return other
 
     def ask(self, question: str, *, document: str | None = None) -> Turn:
         """Begin a turn. A question about a document stands on its own: no earlier turns."""

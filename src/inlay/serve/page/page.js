@@ -4,7 +4,26 @@ window.inlay = {
   start() {
     this.follow();
     this.focus();
+    const who = this.remembered("inlay-who");
+    if (who !== null) emitEvent("who", who);
     if (document.hidden) emitEvent("visible", false);
+  },
+
+  remembered(key) {
+    try {
+      return JSON.parse(localStorage.getItem(key));
+    } catch {
+      return null;
+    }
+  },
+
+  // Who answers, by number in both lists; kept by name, as other models may be served next time.
+  chosen(numbers, both) {
+    const lists = document.querySelectorAll(".choice");
+    numbers.forEach((number, at) => { lists[at].value = number; });
+    const names = numbers.map((number) => lists[0].options[number].text);
+    localStorage.setItem("inlay-who", JSON.stringify([...names, both]));
+    document.body.classList.toggle("two", both);
   },
 
   composer: () => document.getElementById("composer"),
@@ -78,6 +97,10 @@ window.inlay = {
 addEventListener("load", () => {
   const chosen = localStorage.getItem("inlay-dark");
   if (chosen !== null) inlay.setDark(chosen === "1");
+});
+document.addEventListener("keydown", (e) => {
+  const inDrawer = document.querySelector(".drawer.open") !== null;
+  if (e.key === "Escape" && !e.isComposing && !inDrawer && inlay.isBusy()) emitEvent("stop");
 });
 document.addEventListener("visibilitychange", () => {
   emitEvent("visible", document.visibilityState === "visible");

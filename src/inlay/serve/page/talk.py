@@ -44,17 +44,15 @@ async def stats_of(service: Service) -> EngineStats | None:
 async def answer(
     service: Service, messages: list[dict[str, str]], sampling: Sampling, into: Answer
 ) -> AsyncGenerator[None]:
-    """Ask the model and write what comes back into `into`; yields after each change.
+    """Ask `into.model` and write what comes back into `into`; yields after each change.
 
     Closing the iterator cancels the request in the engine.
 
     Raises:
         InlayError: as the server's own routes would report it.
     """
-    if service.adapters:
-        into.model = sampling.model or service.name
     body = ChatRequest(
-        model=sampling.model,
+        model=into.model or None,
         messages=list(messages),
         temperature=sampling.temperature,
         top_p=sampling.top_p,

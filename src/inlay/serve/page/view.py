@@ -1,45 +1,51 @@
 """The chat page of one visitor: layout, and what happens on every click."""
 
 import asyncio
-import logging
-from contextlib import aclosing
+from functools import partial
 
 from nicegui import background_tasks, ui
 from nicegui.element import Element
-from nicegui.events import GenericEventArguments
 
-from inlay.core.errors import InlayError
-from inlay.serve.page.conversation import Conversation, Turn
-from inlay.serve.page.figures import compared
-from inlay.serve.page.notices import notice
+from inlay.serve.page.choice import Choice
 from inlay.serve.page.prompts import Prompt, prompts
 from inlay.serve.page.settings import SettingsDrawer
+from inlay.serve.page.side import Side, Surroundings
 from inlay.serve.page.status import LiveStatus
-from inlay.serve.page.talk import answer, model_of, sampling_of
-from inlay.serve.page.thread import TurnView
+from inlay.serve.page.talk import model_of, sampling_of
+from inlay.serve.page.thread import question
 from inlay.serve.page.welcome import welcome
 from inlay.serve.page.widgets import LOGO, box, button, raw, text
 from inlay.serve.service import Service
 
 _GONE_S = 5.0  # a visitor away for so long has left: the answer is cancelled
-_log = logging.getLogger(__name__)
 
 
 class ChatPage:
-    """Owns the visitor's conversation and at most one running answer."""
+    """Owns the visitor's chat: one side, or two that are asked together."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.model = model_of(service)
         self.prompts = prompts(is_demo=self.model.is_demo)
         self.sampling = sampling_of(service)
+        self.choice = Choice([self.model.name, *service.adapters])
+        self.surroundings = Surroundings(
+            service=service,
+            sampling=self.sampling,
+            on_taken=self._refresh,
+            on_change=self._changed,
+            on_new=self.new_chat,
+        )
         self._reset()
 
     def _reset(self) -> None:
-        self.conversation = Conversation()
-        self.views: list[TurnView] = []
-        self.running: asyncio.Task[None] | None = None
+        self.sides = [Side(self.surroundings, partial(self.choice.who, 0))]
         self.next_question: dict[str, int] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """An answer is on its way."""
+        return any(side.is_running for side in self.sides)
 
     async def build(self) -> None:
         """Draw the page into the current client."""
@@ -52,6 +58,7 @@ class ChatPage:
                 self.thread = box("column").props('role=log aria-label="Conversation"')
             self._composer()
         self.settings = SettingsDrawer(self.sampling)
+        ui.on("stop", self.stop)
         ui.on("visible", lambda event: self.status.watch(bool(event.args)))
         self._welcome()
         self.client.run_javascript("inlay.start()")
@@ -60,8 +67,7 @@ class ChatPage:
         with box(tag="header"):
             raw(f"{LOGO}<b>Inlay</b>", "brand")
             text(self.model.name, "model").props(f'title="{self.model.info.architecture}"')
-            if self.service.adapters:
-                self._choice()
+            self.choice.build()
             box("spring")
             self.status.header()
             raw('<a class="ghost" href="/dashboard"><span>Dashboard</span></a>')
@@ -80,20 +86,6 @@ class ChatPage:
                 classes="ghost",
                 hint="Settings",
             )
-
-    def _choice(self) -> None:
-        """Who answers from now on: the model, or one of its adapters."""
-        names = [self.model.name, *self.service.adapters]
-        with box("choice", tag="select").props('id=choice aria-label="Who answers"') as choice:
-            for number, name in enumerate(names):
-                text(name, tag="option").props(f"value={number}")
-
-        def choose(event: GenericEventArguments) -> None:
-            number = int(event.args)
-            if 0 <= number < len(names):
-                self.sampling.model = names[number] if number else None
-
-        choice.on("change", choose, js_handler="(e) => emit(e.target.value)")
 
     def _composer(self) -> None:
         take = "const text = inlay.take(); if (text !== null) emit(text);"
@@ -151,105 +143,75 @@ class ChatPage:
 
     def click(self, prompt: Prompt) -> None:
         """A prompt was clicked: ask its next question."""
-        if self.running is not None:
+        if self.is_running:
             return
         asked = self.next_question.get(prompt.title, 0)
         self.next_question[prompt.title] = asked + 1
-        question = prompt.questions[asked % len(prompt.questions)]
-        self.ask(question, document=prompt.document)
+        self.ask(prompt.questions[asked % len(prompt.questions)], document=prompt.document)
 
     def _typed(self, event: object) -> None:
-        question = str(getattr(event, "args", "")).strip()
-        if question:
-            self.ask(question)
+        asked = str(getattr(event, "args", "")).strip()
+        if asked:
+            self.ask(asked)
 
-    def ask(self, question: str, *, document: str | None = None) -> None:
-        """Begin a turn with `question`."""
-        if self.running is not None:
+    def ask(self, asked: str, *, document: str | None = None) -> None:
+        """Begin a turn on every side."""
+        if self.is_running:
             return
         if self.start is not None:
             self.start.delete()
             self.start = None
-        for view in self.views:
-            view.settle()
-        self._run(self.conversation.ask(question, document=document))
+        self._match_sides()
+        turns = [side.conversation.ask(asked, document=document) for side in self.sides]
+        with self.thread:
+            if turns[0].fresh and len(self.sides[0].conversation.turns) > 1:
+                text("The document is asked on its own, without what came before", "divider")
+            slots = question(turns[0], len(turns))
+        for side, turn, slot in zip(self.sides, turns, slots, strict=True):
+            side.ask(turn, slot, has_stop=len(slots) > 1)
+        self.client.run_javascript("inlay.toEnd(); inlay.focus()")
 
-    def again(self) -> None:
-        """Ask the last question once more, in place of its answer."""
-        if self.running is not None or not self.views:
-            return
-        self.views.pop().box.delete()
-        self._run(self.conversation.again())
+    def _match_sides(self) -> None:
+        """One side or two, as was chosen; a second one goes on from what the first one knows."""
+        while len(self.sides) > 1 + self.choice.is_double:
+            self.sides.pop().settle()
+        if len(self.sides) < 1 + self.choice.is_double:
+            so_far = self.sides[0].conversation.copy()
+            self.sides.append(
+                Side(self.surroundings, partial(self.choice.who, 1), conversation=so_far)
+            )
 
     def new_chat(self) -> None:
-        """Forget the conversation; a running answer is cancelled."""
-        self.stop()
+        """Forget the conversation; running answers are cancelled."""
+        for side in self.sides:
+            side.leave()
         self._reset()
-        self._set_busy(False)
+        self._show_busy()
         self.thread.clear()
         self._welcome()
         self.client.run_javascript("inlay.focus()")
 
     def stop(self) -> None:
-        """Cancel the running answer, in the engine too; what came stays."""
-        if self.running is not None:
-            self.running.cancel()
+        """Cancel running answers, in the engine too; what came stays."""
+        for side in self.sides:
+            side.stop()
 
     async def _stop_when_gone(self) -> None:
         await asyncio.sleep(_GONE_S)
         if not self.client.has_socket_connection:
             self.stop()
 
-    def _run(self, turn: Turn) -> None:
-        wait = "reading the document" if turn.document else "reading"
-        with self.thread:
-            if turn.fresh and len(self.conversation.turns) > 1:
-                text("The document is asked on its own, without what came before", "divider")
-            view = TurnView(turn, page_tokens=self.model.info.page_tokens, wait=wait)
-        self.views.append(view)
-        self._set_busy(True)
-        self.client.run_javascript("inlay.toEnd(); inlay.focus()")
-        self.running = background_tasks.create(
-            self._stream(turn, view), name="chat page answer", handle_exceptions=False
-        )
+    def _changed(self) -> None:
+        self._show_busy()
+        if not self.is_running:
+            self._show_chips()
+            self._refresh()
 
-    async def _stream(self, turn: Turn, view: TurnView) -> None:
-        me = asyncio.current_task()
-        failure: Exception | None = None
-        messages = self.conversation.messages(self.sampling.system)
-        try:
-            async with aclosing(
-                answer(self.service, messages, self.sampling, turn.answer)
-            ) as changes:
-                async for _ in changes:
-                    if turn.answer.completion_tokens == 0:  # taken on: show it at once
-                        background_tasks.create(self.status.refresh(), name="chat page status")
-                    view.changed()
-        except asyncio.CancelledError:
-            turn.answer.stopped = True
-        except Exception as error:
-            if not isinstance(error, InlayError):
-                _log.exception("the chat page failed while it streamed an answer")
-            failure = error
-        if self.running is not me or self.client.is_deleted:
-            view.forget()  # a new chat was begun, or the visitor left
-            return
-        self.running = None
-        view.finish(on_again=None if failure else self.again, note=self._gain(turn))
-        if failure is not None:
-            view.fail(notice(failure), on_new=self.new_chat, on_retry=self.again)
-        self._set_busy(False)
-        self._show_chips()
-        await self.status.refresh()
+    def _refresh(self) -> None:
+        background_tasks.create(self.status.refresh(), name="chat page status")
 
-    def _gain(self, turn: Turn) -> str | None:
-        """Compare with the first question about the same document."""
-        for earlier in self.conversation.turns:
-            if earlier is not turn and turn.document and earlier.document == turn.document:
-                return compared(earlier.answer, turn.answer)
-        return None
-
-    def _set_busy(self, busy: bool) -> None:
+    def _show_busy(self) -> None:
+        busy = self.is_running
         self.send.set_visibility(not busy)
         self.stop_button.set_visibility(busy)
         self.client.run_javascript(f"document.body.dataset.busy = '{int(busy)}'")

@@ -18,6 +18,7 @@ _PATHS = {
     "stop": "M7.5 7.5h9v9h-9z",
     "copy": "M9 9h10v11H9zM6 15H5V4h10v2",
     "again": "M19 12a7 7 0 1 1-2.2-5.1M19 4v4.2h-4.2",
+    "beside": "M4 5.5h16v13H4zM12 5.5v13",
     "close": "M6.5 6.5l11 11M17.5 6.5l-11 11",
     "inside": "M4 5.5h16v13H4zM4 12h16M9.3 5.5v13M14.7 5.5v13",
     "document": "M7 3.5h7l4 4v13H7zM10 12h5M10 16h5",
