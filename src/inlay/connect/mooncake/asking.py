@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from inlay.connect.mooncake.codes import Code, coded, coded_each, told
+from inlay.connect.mooncake.codes import Code, coded, coded_each, logger, told
 from inlay.connect.mooncake.names import segment_of
 from inlay.connect.mooncake.opening import Opening
 from inlay.connect.mooncake.replicas import ReplicaDescriptor
@@ -92,12 +92,16 @@ class Asking(Opening):
         return cleared
 
     def create_copy_task(self, key: str, targets: Sequence[str]) -> tuple[TaskId, int]:
-        """Not offered: the store repairs replicas by itself."""
-        return (0, 0), int(Code.INVALID_PARAMS)
+        """Not there: -704 for a key that is not there, else -600.
+
+        `ReplicateConfig.replica_num` says how many replicas an object has; the store makes lost
+        ones again by itself.
+        """
+        return self._no_task(key, "put it with replica_num: the store keeps so many by itself")
 
     def create_move_task(self, key: str, source: str, target: str) -> tuple[TaskId, int]:
-        """Not offered: `inlay store drain` empties a node."""
-        return (0, 0), int(Code.INVALID_PARAMS)
+        """Not there, as `create_copy_task`; `inlay store drain` moves all objects of a node."""
+        return self._no_task(key, "inlay store drain moves all objects of a node elsewhere")
 
     def query_task(self, task_id: TaskId) -> tuple[None, int]:
         """No task is known."""
@@ -106,6 +110,13 @@ class Asking(Opening):
     def get_offload_rpc_read_count(self) -> int:
         """Reads from disks of others: 0, as values come to memory first."""
         return 0
+
+    def _no_task(self, key: str, instead: str) -> tuple[TaskId, int]:
+        there = self.is_exist(key)
+        if there == 1:
+            logger.warning("copy and move tasks are not there: %s", instead)
+        code = {0: int(Code.OBJECT_NOT_FOUND), 1: int(Code.INVALID_PARAMS)}.get(there, there)
+        return (0, 0), code
 
     def _keys(self) -> Iterator[str]:
         administration, cursor, begun = self.administration(), 0, False
