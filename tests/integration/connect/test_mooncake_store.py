@@ -17,12 +17,14 @@ from inlay.connect.mooncake import (
     MooncakeDistributedStore,
     ReplicateConfig,
     TransferEngine,
+    asking,
     opening,
 )
 from inlay.connect.mooncake.async_store import MooncakeDistributedStoreAsync
 from inlay.connect.mooncake.tensors import HEADER_BYTES
 from inlay.store import Store
 from tests.integration.connect.conftest import PROGRAM, Setup
+from tests.support.deployments import wait_until
 from tests.support.directories import free_port
 
 OTHER = """
@@ -359,15 +361,27 @@ def test_nobody_is_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_master_that_went_away(start: Callable[..., Any]) -> None:
+def test_a_master_that_went_away(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = start("master", "--port=0", "--metrics_port=0")
     address = process.wait_for(r"master at (127.0.0.1:\d+)")[1]
     store = MooncakeDistributedStore()
     assert store.setup("localhost", "P2PHANDSHAKE", 16 << 20, 0, "tcp", "", address) == 0
     assert store.health_check() == 0
+    assert store.put("kept", b"value") == 0 and store.get("kept") == b"value"
     process.kill()
     store.opened.timeout_s = 0.5
+    monkeypatch.setattr(asking, "QUESTION_S", 0.5)
+    assert store.get("kept") == b"value"  # its place is known
     assert store.health_check() == 2
     assert store.put("k", b"v") in (-900, -901)
     assert store.is_exist("k") in (-900, -901)
+    store.opened.timeout_s = 30
+    monkeypatch.setattr(asking, "QUESTION_S", 30)
+    again = start("master", f"--port={address.rpartition(':')[2]}", "--metrics_port=0")
+    again.wait_for(r"master at (127.0.0.1:\d+)")
+    # Its node tells the new one what it holds.
+    wait_until(lambda: store.is_exist("kept") == 1, 30, "what was put before")
+    assert store.put("k", b"v") == 0 and store.get("k") == b"v"
     assert store.close() == 0

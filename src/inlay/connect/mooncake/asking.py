@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from inlay.connect.mooncake.codes import Code, coded, coded_each, logger, told
 from inlay.connect.mooncake.names import segment_of
-from inlay.connect.mooncake.opening import Opening
+from inlay.connect.mooncake.opening import QUESTION_S, Opening
 from inlay.connect.mooncake.replicas import ReplicaDescriptor
 from inlay.core.errors import ArgumentError, InlayError
 
@@ -28,13 +28,17 @@ class Asking(Opening):
         """`is_exist` of many, with one question. A key that cannot be is not there."""
         store = self.opened
         able = [key for key in keys if key]
-        there = dict(zip(able, store.exists_many(able), strict=True)) if able else {}
+        there = (
+            dict(zip(able, store.exists_many(able, timeout_s=QUESTION_S), strict=True))
+            if able
+            else {}
+        )
         return [int(there.get(key, False)) for key in keys]
 
     @coded
     def get_size(self, key: str) -> int:
         """Bytes of the value."""
-        return self.opened.stat(key).size_bytes
+        return self.opened.stat(key, timeout_s=QUESTION_S).size_bytes
 
     @coded
     def remove(self, key: str, force: bool = False) -> int:
@@ -45,7 +49,7 @@ class Asking(Opening):
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
         """`remove` of many, with one question."""
         store = self.opened
-        outcomes = store.client.remove(keys, force, store.timeout_s)
+        outcomes = store.client.remove(keys, force, QUESTION_S)
         return [int(_REMOVAL_CODES[outcome]) for outcome in outcomes]
 
     @coded
@@ -67,7 +71,7 @@ class Asking(Opening):
     def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:
         """Its replicas; none where it is not there."""
         try:
-            found = self.opened.stat(key)
+            found = self.opened.stat(key, timeout_s=QUESTION_S)
         except InlayError as error:
             told(error, "get_replica_desc")
             return []

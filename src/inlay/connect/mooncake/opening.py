@@ -27,8 +27,10 @@ from inlay.store.administration import Administration
 from inlay.transfer.runtime_dir import shared_token
 
 JOIN_S = 5.0  # for the master to answer
-CALL_S = 30.0
+CALL_S = 30.0  # of calls that do not know how much they move
+QUESTION_S = 5.0  # of those that move nothing: a new master answers in that time
 ASK_S = 2.0
+_SLOWEST = 100e6  # bytes per second
 NOT_SET_UP, MASTER_UNREACHABLE = 1, 2
 
 
@@ -255,6 +257,11 @@ class Opening:
                 self._store, self._name, self._member = store, name, member
         if not mine:  # another thread was first
             store.close()
+
+
+def time_for(size_bytes: int) -> float:
+    """Seconds that a call with so many bytes may take."""
+    return QUESTION_S + size_bytes / _SLOWEST
 
 
 _SETUP_NAMES = frozenset(inspect.signature(Opening._set_up).parameters) - {"self"}
