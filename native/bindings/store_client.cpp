@@ -104,11 +104,18 @@ store::PutOptions options_of(const PutFields& fields) {
 
 namespace {
 
+using ValueParts = std::vector<std::vector<store::Part>>;
 using Outcomes = std::vector<std::tuple<int, uint64_t>>;
 
+// How a put with many values takes that some have no room: tells of them, and waits so long.
+struct LeavesOut {
+  std::vector<store::LeftOut> values;
+  std::chrono::milliseconds room_wait;
+};
+
 Outcomes put(const ClientHandle& handle, const KeyList& keys, Buffers& buffers,
-             const std::vector<std::vector<store::Part>>& parts, const store::PutOptions& options,
-             nb::handle parents, double timeout_s) {
+             const ValueParts& parts, const store::PutOptions& options, nb::handle parents,
+             double timeout_s, LeavesOut* left_out = nullptr) {
   if (keys.size() != parts.size())
     fail("values: must be as many as keys, got ", parts.size(), " for ", keys.size(), " keys");
   const KeyList parent_keys = KeyList::of_parents(parents, keys.size());
@@ -120,7 +127,10 @@ Outcomes put(const ClientHandle& handle, const KeyList& keys, Buffers& buffers,
   std::vector<store::Value> values;
   for (std::size_t i = 0; i < parts.size(); ++i)
     values.push_back({keys[i], parts[i], parent_keys.parent(i)});
-  for (const auto& [outcome, generation, on_disk] : client.put(values, options, until))
+  const auto results = left_out == nullptr ? client.put(values, options, until)
+                                           : client.put(values, options, until, &left_out->values,
+                                                        left_out->room_wait);
+  for (const auto& [outcome, generation, on_disk] : results)
     outcomes.emplace_back(static_cast<int>(outcome), generation);
   return outcomes;
 }
@@ -136,23 +146,46 @@ std::tuple<int, uint64_t> put_one(const ClientHandle& handle, nb::handle key, nb
 Outcomes put_many(const ClientHandle& handle, nb::handle keys, nb::handle values,
                   const PutFields& options, nb::handle parents, double timeout_s) {
   Buffers buffers(handle.devices());
-  std::vector<std::vector<store::Part>> parts;
+  ValueParts parts;
   each_item(values, "values",
             [&](nb::handle value) { parts.push_back({part_of(buffers, value)}); });
   return put(handle, KeyList::of_sequence(keys), buffers, parts, options_of(options), parents,
              timeout_s);
 }
 
-Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle values,
-                   const PutFields& options, nb::handle parents, double timeout_s) {
-  Buffers buffers(handle.devices());
-  std::vector<std::vector<store::Part>> parts;
+ValueParts value_parts_of(Buffers& buffers, nb::handle values) {
+  ValueParts parts;
   each_item(values, "values", [&](nb::handle value) {
     auto& of_one = parts.emplace_back();
     each_item(value, "parts", [&](nb::handle part) { of_one.push_back(part_of(buffers, part)); });
   });
+  return parts;
+}
+
+Outcomes put_parts(const ClientHandle& handle, nb::handle keys, nb::handle values,
+                   const PutFields& options, nb::handle parents, double timeout_s) {
+  Buffers buffers(handle.devices());
+  const ValueParts parts = value_parts_of(buffers, values);
   return put(handle, KeyList::of_sequence(keys), buffers, parts, options_of(options), parents,
              timeout_s);
+}
+
+nb::list put_parts_each(const ClientHandle& handle, nb::handle keys, nb::handle values,
+                        const PutFields& options, nb::handle parents, double room_s,
+                        double timeout_s) {
+  if (!(room_s >= 0 && room_s <= 1e6)) fail("room_s: must be in 0..1e6 seconds, got ", room_s);
+  Buffers buffers(handle.devices());
+  const ValueParts parts = value_parts_of(buffers, values);
+  LeavesOut left_out{{}, std::chrono::milliseconds(static_cast<int64_t>(room_s * 1000))};
+  const Outcomes outcomes = put(handle, KeyList::of_sequence(keys), buffers, parts,
+                                options_of(options), parents, timeout_s, &left_out);
+  nb::list told;
+  for (const auto& [outcome, generation] : outcomes)
+    told.append(nb::make_tuple(outcome, generation));
+  for (const auto& [index, for_good, text] : left_out.values)
+    told[index] =
+        error_object(for_good ? "ArgumentError" : store::python_class(StoreStatus::kFull), text);
+  return told;
 }
 
 void read_all(const ClientHandle& handle, Reading& reading) {
@@ -338,6 +371,8 @@ void register_store_client(nb::module_& m) {
            "timeout_s"_a)
       .def("put_parts", put_parts, "keys"_a, "values"_a, "options"_a, "parents"_a.none(),
            "timeout_s"_a)
+      .def("put_parts_each", put_parts_each, "keys"_a, "values"_a, "options"_a, "parents"_a.none(),
+           "room_s"_a, "timeout_s"_a)
       .def("get", get_one, "key"_a, "timeout_s"_a)
       .def("get_many", get_many, "keys"_a, "timeout_s"_a)
       .def("get_into", get_into_one, "key"_a, "buffer"_a, "offset"_a, "timeout_s"_a)

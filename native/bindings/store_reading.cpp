@@ -1,18 +1,8 @@
 #include "store_reading.h"
 
-#include <nanobind/stl/string.h>
-
 #include "array.h"
 
 namespace inlay::bindings {
-
-namespace {
-
-nb::object exception(const Reading::Result& result) {
-  return nb::module_::import_("inlay.core.errors").attr(result.error)(result.text);
-}
-
-}  // namespace
 
 Reading::Reading(KeyList keys, RoomFor room_for, double timeout_s, Buffers* held)
     : keys_(std::move(keys)),
@@ -91,7 +81,7 @@ nb::list Reading::list(const std::function<nb::object(std::size_t, int64_t)>& va
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const Result& result = results_[i];
     if (result.error != nullptr)
-      values.append(exception(result));
+      values.append(error_object(result.error, result.text));
     else
       values.append(result.bytes < 0 ? nb::object(nb::none()) : value_of(i, result.bytes));
   }
@@ -101,7 +91,7 @@ nb::list Reading::list(const std::function<nb::object(std::size_t, int64_t)>& va
 nb::object Reading::only(const std::function<nb::object(std::size_t, int64_t)>& value_of) const {
   const Result& result = results_.at(0);
   if (result.error != nullptr) {
-    const nb::object error = exception(result);
+    const nb::object error = error_object(result.error, result.text);
     PyErr_SetObject(error.type().ptr(), error.ptr());
     throw nb::python_error();
   }

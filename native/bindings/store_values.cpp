@@ -1,5 +1,7 @@
 #include "store_values.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 
 #include "array.h"
@@ -175,6 +177,10 @@ void each_item(nb::handle sequence, const char* name,
   }
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(fast.ptr());
   for (Py_ssize_t i = 0; i < count; ++i) visit(nb::handle(PySequence_Fast_GET_ITEM(fast.ptr(), i)));
+}
+
+nb::object error_object(const char* python_class, const std::string& text) {
+  return nb::module_::import_("inlay.core.errors").attr(python_class)(text);
 }
 
 store::Clock::time_point deadline_of(double timeout_s) {

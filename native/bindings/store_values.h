@@ -92,4 +92,7 @@ void each_item(nb::handle sequence, const char* name, const std::function<void(n
 
 store::Clock::time_point deadline_of(double timeout_s);
 
+// An exception that is a result, and not raised: of a class of inlay.core.errors.
+nb::object error_object(const char* python_class, const std::string& text);
+
 }  // namespace inlay::bindings

@@ -69,6 +69,13 @@ struct Damage {
   std::string text;
 };
 
+// A value that a put left out, as the store has no room for it.
+struct LeftOut {
+  std::size_t index;
+  bool for_good;  // waiting mends it not: it is larger than any segment, say
+  std::string text;
+};
+
 // An object's bytes in place, or a copy of them where they are not of this host.
 struct ObjectView {
   std::span<const std::byte> bytes;
@@ -87,9 +94,12 @@ class StoreClient {
   StoreClient(MasterLink& link, transfer::Engine* engine, Options options);
   ~StoreClient();
 
-  // By position. Throws kFull: also where all are stored, but not on a disk as wanted.
+  // By position. Throws kFull: also where all are stored, but not on a disk as wanted. With
+  // `left_out` all that have room are stored, and the others, whose outcome is kUnknown, told of
+  // there; it waits for room for `room_wait` then, once, and shortly for smaller ones later.
   std::vector<Commit::Result> put(std::span<const Value> values, const PutOptions& options,
-                                  Clock::time_point until);
+                                  Clock::time_point until, std::vector<LeftOut>* left_out = nullptr,
+                                  std::chrono::milliseconds room_wait = kAsLongAsItHas);
 
   // Where they are; null: there is no such object. What lies on a disk alone is brought into
   // memory. Of some there are no spots: they are found when others have been read.
@@ -121,7 +131,7 @@ class StoreClient {
   struct Placed;
 
   // client_put.cpp
-  std::vector<std::size_t> put_in_lane(std::span<const Value> values,
+  std::vector<std::size_t> put_in_lane(Lane lane, std::span<const Value> values,
                                        std::vector<std::size_t> pending, const PutOptions& options,
                                        std::vector<Commit::Result>& results,
                                        Clock::time_point until);

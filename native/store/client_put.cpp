@@ -1,6 +1,8 @@
 // Puts: records into a lane, and their commit.
 #include <algorithm>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "../core/errors.h"
 #include "../core/interrupt.h"
@@ -12,11 +14,20 @@ namespace inlay::store {
 namespace {
 
 constexpr std::size_t kMaxBatch = 4096;
+// For smaller values, when a larger one was waited for: extents that were given back are closed by
+// their nodes meanwhile.
+constexpr std::chrono::milliseconds kLaterRoomWait(20);
+
+RecordShape shape_of_value(const Value& value) {
+  return shape_of(value.key.size(), value.bytes(), value.parent.size());
+}
 
 }  // namespace
 
 std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
-                                             const PutOptions& options, Clock::time_point until) {
+                                             const PutOptions& options, Clock::time_point until,
+                                             std::vector<LeftOut>* left_out,
+                                             std::chrono::milliseconds room_wait) {
   require_open();
   if (options.placement.replicas < 1 || options.placement.replicas > kMaxReplicas)
     throw ArgumentError("replicas: must be in 1.." + std::to_string(kMaxReplicas) + ", got " +
@@ -27,7 +38,16 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
     if (!values[i].parent.empty()) require_key(values[i].parent);
     pending.push_back(i);
   }
-  std::vector<Commit::Result> results(values.size());
+  std::vector<Commit::Result> results(values.size(), {.outcome = Committed::kUnknown});
+  // What has no room, and all that is as large: a question for each would have the same answer.
+  const auto leave_out = [&](bool for_good, const char* text) {
+    const uint64_t bytes = shape_of_value(values[pending.front()]).bytes;
+    std::erase_if(pending, [&](std::size_t index) {
+      if (shape_of_value(values[index]).bytes < bytes) return false;
+      left_out->push_back({index, for_good, text});
+      return true;
+    });
+  };
   while (!pending.empty()) {
     if (pending.size() < values.size() && interrupted()) throw Interrupted();
     if (Clock::now() >= until)
@@ -35,11 +55,28 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
                          std::to_string(pending.size()) + " of " + std::to_string(values.size()) +
                              " objects were not stored in time, the first '" +
                              std::string(values[pending.front()].key.substr(0, 80)) + "'");
-    pending = put_in_lane(values, std::move(pending), options, results, until);
+    uint64_t bytes = 0;
+    for (const std::size_t index : pending) bytes += shape_of_value(values[index]).bytes;
+    std::optional<Lane> lane;
+    try {
+      lane = lanes_.take(options.placement, shape_of_value(values[pending.front()]), bytes, until,
+                         room_wait);
+    } catch (const StoreFailure& failure) {
+      if (left_out == nullptr || failure.status != StoreStatus::kFull) throw;
+      leave_out(false, failure.what());
+      room_wait = std::min(room_wait, kLaterRoomWait);
+      continue;
+    } catch (const ArgumentError& error) {
+      if (left_out == nullptr) throw;
+      leave_out(true, error.what());
+      continue;
+    }
+    pending = put_in_lane(*std::move(lane), values, std::move(pending), options, results, until);
   }
   count(values, results);
   for (std::size_t i = 0; options.on_disk && i < results.size(); ++i)
-    if (results[i].outcome != Committed::kExists && !results[i].on_disk)
+    if (results[i].outcome != Committed::kExists && results[i].outcome != Committed::kUnknown &&
+        !results[i].on_disk)
       throw StoreFailure(
           StoreStatus::kFull,
           "object '" + std::string(values[i].key.substr(0, 80)) +
@@ -49,36 +86,33 @@ std::vector<Commit::Result> StoreClient::put(std::span<const Value> values,
 
 void StoreClient::count(std::span<const Value> values, std::span<const Commit::Result> results) {
   uint64_t stored = 0;
+  uint64_t kept = 0;
   uint64_t bytes = 0;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (results[i].outcome != Committed::kStored) continue;
+    if (results[i].outcome == Committed::kUnknown) continue;  // left out
+    if (results[i].outcome != Committed::kStored) {
+      ++kept;
+      continue;
+    }
     ++stored;
     bytes += values[i].bytes();
   }
   counts_.stored.add(stored);
   counts_.stored_bytes.add(bytes);
-  counts_.kept.add(results.size() - stored);
+  counts_.kept.add(kept);
 }
 
 // Returns those that are to be put again.
-std::vector<std::size_t> StoreClient::put_in_lane(std::span<const Value> values,
+std::vector<std::size_t> StoreClient::put_in_lane(Lane lane, std::span<const Value> values,
                                                   std::vector<std::size_t> pending,
                                                   const PutOptions& options,
                                                   std::vector<Commit::Result>& results,
                                                   Clock::time_point until) {
-  const auto shape = [&](std::size_t index) {
-    const Value& value = values[index];
-    return shape_of(value.key.size(), value.bytes(), value.parent.size());
-  };
-  uint64_t bytes = 0;
-  for (const std::size_t index : pending) bytes += shape(index).bytes;
-  Lane lane = lanes_.take(options.placement, shape(pending.front()), bytes, until);
-
   std::vector<Placed> placed;
   std::size_t count = 0;
   for (; count < pending.size() && count < kMaxBatch; ++count) {
     const std::size_t index = pending[count];
-    Placed record{.index = index, .shape = shape(index)};
+    Placed record{.index = index, .shape = shape_of_value(values[index])};
     if (!lane.has_room(record.shape)) break;
     record.fields = {
         .generation = lane.next_generation++,

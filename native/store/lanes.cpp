@@ -77,7 +77,7 @@ uint64_t Lane::room() const {
 }
 
 Lane Lanes::take(const Placement& placement, const RecordShape& first, uint64_t bytes,
-                 Clock::time_point until) {
+                 Clock::time_point until, std::chrono::milliseconds wait) {
   {
     const std::lock_guard lock(mutex_);
     std::vector<Lane>& idle = idle_[placement];
@@ -91,11 +91,11 @@ Lane Lanes::take(const Placement& placement, const RecordShape& first, uint64_t 
       return lane;
     }
   }
-  return ask(placement, first, bytes, until);
+  return ask(placement, first, bytes, until, wait);
 }
 
 Lane Lanes::ask(const Placement& placement, const RecordShape& first, uint64_t bytes,
-                Clock::time_point until) {
+                Clock::time_point until, std::chrono::milliseconds wait) {
   // An extent for large records begins where they may.
   const uint64_t least = first.bytes;
   uint64_t part;
@@ -114,13 +114,13 @@ Lane Lanes::ask(const Placement& placement, const RecordShape& first, uint64_t b
   };
   // What this client holds for nothing is let go of before it waits for room.
   Grant::Answer answer;
-  for (;;) {
+  for (bool again = false;; again = true) {
     answer = link_.ask(Grant(grant), until);
-    if (answer.room != Room::kFull || grant.wait_ms > 0) break;
+    if (answer.room != Room::kFull || again) break;
     drop_idle();
     grant.bytes = least;
-    grant.wait_ms = milliseconds_until(until) * 4 / 5;
-    if (grant.wait_ms == 0) break;
+    const uint32_t most = milliseconds_until(until) * 4 / 5;
+    grant.wait_ms = static_cast<uint32_t>(std::min<int64_t>(most, wait.count()));
   }
   if (answer.room != Room::kGranted || answer.extents.empty()) refuse(placement, first, answer);
   const auto reaches = reaches_.of_version(answer.table_version, until);

@@ -2,6 +2,7 @@
 // back, and puts of several threads do not wait for each other.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -24,6 +25,9 @@ struct Placement {
   auto operator<=>(const Placement&) const = default;
 };
 
+// Of a wait for room: nearly all the time of the call.
+inline constexpr std::chrono::milliseconds kAsLongAsItHas = std::chrono::milliseconds::max();
+
 // As many extents as replicas; each record goes to all of them.
 struct Lane {
   struct Cursor {
@@ -43,9 +47,10 @@ class Lanes {
  public:
   Lanes(MasterLink& link, Reaches& reaches) : link_(link), reaches_(reaches) {}
 
-  // One with room for `first`, and perhaps for `bytes` in all. Throws StoreFailure.
+  // One with room for `first`, and perhaps for `bytes` in all. Throws StoreFailure: kFull when
+  // there was none for `wait`; ArgumentError where there will be none.
   Lane take(const Placement& placement, const RecordShape& first, uint64_t bytes,
-            Clock::time_point until);
+            Clock::time_point until, std::chrono::milliseconds wait = kAsLongAsItHas);
   void put_back(const Placement& placement, Lane lane);
   // The master may use what is left of it, but for what is committed.
   void drop(const Lane& lane);
@@ -55,7 +60,7 @@ class Lanes {
 
  private:
   Lane ask(const Placement& placement, const RecordShape& first, uint64_t bytes,
-           Clock::time_point until);
+           Clock::time_point until, std::chrono::milliseconds wait);
   std::vector<SegmentId> avoided();
 
   MasterLink& link_;

@@ -929,6 +929,15 @@ class store:
             parents: str | bytes | Sequence[str | bytes | None] | None,
             timeout_s: float,
         ) -> list[tuple[int, int]]: ...
+        def put_parts_each(
+            self,
+            keys: Sequence[str | bytes],
+            values: Sequence[Sequence[Any]],
+            options: tuple[int, bool, str, bool, int, int, str, bool, int],
+            parents: str | bytes | Sequence[str | bytes | None] | None,
+            room_s: float,
+            timeout_s: float,
+        ) -> list[Any]: ...
         def get(self, key: str | bytes, timeout_s: float) -> bytes | None: ...
         def get_many(self, keys: Sequence[str | bytes], timeout_s: float) -> list[Any]: ...
         def get_into(

@@ -31,8 +31,8 @@ class HiCachePages:
 
     A key is a digest of what makes pages alike (model, ranks, dtype, tokens and layers of a page)
     and the page's hash, so that no pool finds pages of another form; one of other bytes is a miss.
-    Of a model with latent attention all ranks have the same pages, and one writes them. A store
-    that does not answer is a miss.
+    Of a model with latent attention all ranks have the same pages; SGLang has one of them write. A
+    store that does not answer is a miss.
 
     Args:
         storage_config: SGLang's `HiCacheStorageConfig`; `extra_config` has "master", and may have
@@ -50,7 +50,6 @@ class HiCachePages:
                 'hicache-storage-backend-extra-config lacks "master", such as "127.0.0.1:50051"'
             )
         self._config = storage_config
-        self._writes = bool(storage_config.is_storage_writer)
         self._namespace = ""
         self._pool: Any = None
         self.store = MooncakeDistributedStore()
@@ -94,8 +93,6 @@ class HiCachePages:
         self, keys: Sequence[str], host_indices: "torch.Tensor", extra_info: Any = None
     ) -> list[bool]:
         """Put pages, straight from the pool; those that are there stay. Whether each is there."""
-        if not self._writes:
-            return [True] * len(keys)
         names, pointers, sizes = self._places(keys, host_indices)
         codes = self.store.batch_put_from_multi_buffers(names, pointers, sizes)
         return [code == 0 for code in codes]
@@ -113,33 +110,40 @@ class HiCachePages:
         return self.batch_exists([key]) == 1
 
     def get(
-        self, key: str, target_location: Any = None, target_sizes: Any = None
-    ) -> "torch.Tensor | None":
-        """Fill a tensor from a page; None where there is none, or it has another size."""
+        self, key: str, target_location: Any = None, target_sizes: int | None = None
+    ) -> "torch.Tensor | bool | None":
+        """Fill a tensor, or `target_sizes` bytes at an address, from a page; the tensor, or True.
+
+        None where there is no such page, or it has another size.
+        """
         if target_location is None:
             return None
-        size = target_location.numel() * target_location.element_size()
-        found = self.store.get_into(self._key(key), target_location.data_ptr(), size)
-        return target_location if found == size else None
+        address, size = _memory(target_location, target_sizes)
+        if self.store.get_into(self._key(key), address, size) != size:
+            return None
+        return True if target_sizes else target_location
 
     def batch_get(
         self, keys: Sequence[str], target_locations: Any = None, target_sizes: Any = None
-    ) -> "list[torch.Tensor | None]":
+    ) -> "list[torch.Tensor | bool | None]":
         """`get` of many."""
-        targets = target_locations or [None] * len(keys)
-        return [self.get(*one) for one in zip(keys, targets, strict=True)]
+        locations = target_locations or [None] * len(keys)
+        sizes = target_sizes or [None] * len(keys)
+        return [self.get(*one) for one in zip(keys, locations, sizes, strict=True)]
 
     def set(
-        self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
+        self,
+        key: str,
+        value: Any = None,
+        target_location: Any = None,
+        target_sizes: int | None = None,
     ) -> bool:
-        """Put a tensor as a page."""
-        if value is None:
+        """Put a tensor, or `target_sizes` bytes at an address, as a page."""
+        source = target_location if value is None else value.contiguous()
+        if source is None:
             return False
-        if not self._writes:
-            return True
-        whole = value.contiguous()
-        size = whole.numel() * whole.element_size()
-        return self.store.put_from(self._key(key), whole.data_ptr(), size) == 0
+        address, size = _memory(source, target_sizes)
+        return self.store.put_from(self._key(key), address, size) == 0
 
     def batch_set(
         self,
@@ -149,9 +153,9 @@ class HiCachePages:
         target_sizes: Any = None,
     ) -> bool:
         """`set` of many; whether all are there."""
-        if values is None:
-            return False
-        return all([self.set(*one) for one in zip(keys, values, strict=True)])
+        given = (values, target_locations, target_sizes)
+        lists = [[None] * len(keys) if one is None else one for one in given]
+        return all([self.set(*one) for one in zip(keys, *lists, strict=True)])
 
     def clear(self) -> None:
         """Remove all pages of this form, of all ranks that share it."""
@@ -187,12 +191,19 @@ class HiCachePages:
             "pp": [config.pp_rank, config.pp_size],
             "cp": [config.attn_cp_rank, config.attn_cp_size],
             "dcp": [config.dcp_rank, config.dcp_size],
-            "dtype": str(pool.dtype),
-            "page": [pool.page_size, pool.layer_num],
+            "dtype": str(pool.kv_buffer.dtype),
+            "page": [pool.page_size, getattr(pool, "layer_num", None)],  # SGLang's checks have none
             "tag": (config.extra_config or {}).get("extra_backend_tag"),
         }
         text = json.dumps(form, sort_keys=True).encode()
         return f"hicache-{hashlib.blake2b(text, digest_size=16).hexdigest()}"
+
+
+def _memory(place: Any, size: int | None) -> tuple[int, int]:
+    """Address and bytes of a tensor, or of an address with a size."""
+    if isinstance(place, int):
+        return place, size or 0
+    return place.data_ptr(), place.numel() * place.element_size()
 
 
 def __getattr__(name: str) -> Any:

@@ -244,6 +244,35 @@ class Store:
         outcomes = self.client.put_parts(keys, parts, options.fields, hint, time)
         return [result_of(key, *outcome) for key, outcome in zip(keys, outcomes, strict=True)]
 
+    def put_parts_each(
+        self,
+        keys: Sequence[Key],
+        parts: Sequence[Sequence[Any]],
+        options: PutOptions = KEEP,
+        *,
+        parents: Parents | None = None,
+        room_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> list[PutResult | InlayError]:
+        """As `put_parts_many`, whatever becomes of those that have no room.
+
+        Args:
+            keys, parts, options, parents: as of `put_parts_many`.
+            room_s: how long it waits for room, once in the call (20 ms for smaller values later);
+                None: most of `timeout_s`.
+            timeout_s: as always.
+
+        Returns:
+            By key: what became of it; what `put` would have raised where there is no room
+            (`StoreFull`; `ArgumentError` where there will never be), or an object
+            (`ObjectExists`).
+        """
+        time = self.time_of(timeout_s)
+        room = 0.8 * time if room_s is None else room_s
+        hint = options.parent if parents is None else parents
+        outcomes = self.client.put_parts_each(keys, parts, options.fields, hint, room, time)
+        return [_told_of(key, outcome) for key, outcome in zip(keys, outcomes, strict=True)]
+
     def get(self, key: Key, *, timeout_s: float | None = None) -> bytes:
         """The value. `KeyNotFound` where there is none; `ObjectDamaged` rather than wrong bytes.
 
@@ -464,6 +493,15 @@ def stat_of(found: tuple[Any, ...]) -> ObjectStat:
 def missing(key: Key) -> KeyNotFound:
     """What a miss raises."""
     return KeyNotFound(f"there is no object {_text(key)}: never put, removed, evicted, or lost")
+
+
+def _told_of(key: Key, outcome: tuple[int, int] | InlayError) -> PutResult | InlayError:
+    if isinstance(outcome, InlayError):
+        return outcome
+    try:
+        return result_of(key, *outcome)
+    except ObjectExists as error:
+        return error
 
 
 def result_of(key: Key, outcome: int, generation: int) -> PutResult:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 from mooncake.store import (
+    BufferPool,
     MooncakeDistributedStore,
     MooncakeHostMemAllocator,
     ReplicateConfig,
@@ -452,6 +453,33 @@ def too_large() -> Any:
 
 
 @case
+def some_find_no_room() -> Any:
+    """Codes are those of each key, and what comes behind a large value finds room."""
+    config = ReplicateConfig()
+    config.with_hard_pin = True
+    value = np.ones(12 << 20, np.uint8)
+    address = value.ctypes.data
+    registered = store.register_buffer(address, value.nbytes)
+    keys = [f"room-{number}" for number in range(8)]
+    codes = store.batch_put_from(keys, [address] * 8, [value.nbytes] * 8, config)
+    there = [code == 0 for code in codes]
+    again = store.batch_put_from(
+        ["room-large", "room-small"], [address] * 2, [value.nbytes, 100], config
+    )
+    return [
+        registered,
+        sorted(set(codes)),
+        [one == 1 for one in store.batch_is_exist(keys)] == there,
+        again,
+        store.get_size("room-small"),
+        [code for code in store.batch_remove([*keys, "room-small"], force=True) if code != -704][
+            :3
+        ],
+        store.unregister_buffer(address),
+    ]
+
+
+@case
 def full() -> Any:
     config = ReplicateConfig()
     config.with_hard_pin = True
@@ -463,6 +491,92 @@ def full() -> Any:
 @case
 def clear_replicas() -> Any:
     return [store.batch_replica_clear([], "")]
+
+
+@case
+def segments_come_and_go() -> Any:
+    before = MooncakeDistributedStore().allocate_and_mount_segment(16 << 20)
+    mounted = store.allocate_and_mount_segment(17 << 20)
+    names = mounted["segment_ids"]
+    return [
+        before,
+        [mounted["ret"], mounted["allocated_size"], len(names)],
+        store.allocate_and_mount_segment(0),
+        store.put("while mounted", b"x"),
+        store.unmount_and_free_segment(["no segment"]),
+        store.unmount_and_free_segment(names),
+        store.unmount_and_free_segment(names),
+        store.mount_segment("/no/such/file", 16 << 20),
+        store.unmount_segment([]),
+        store.unmount_segment(["no segment"]),
+        store.unmount_local_disk_segment(),
+        store.remove("while mounted", True) in (0, -704),
+    ]
+
+
+@case
+def tasks_that_cannot_be() -> Any:
+    nowhere = "nowhere:1"
+    return [
+        store.put("tasked", b"x"),
+        store.create_copy_task("nothing", [nowhere])[1],
+        store.create_copy_task("tasked", [nowhere])[1],
+        store.create_copy_task("tasked", [])[1],
+        store.create_move_task("nothing", nowhere, store.get_hostname())[1],
+        store.create_move_task("tasked", nowhere, store.get_hostname())[1],
+        store.query_task((1, 2)),
+    ]
+
+
+def message_of(call: Callable[[], Any]) -> Any:
+    """Of the error that a call raises, or what it returns."""
+    try:
+        return call()
+    except RuntimeError as error:
+        return str(error)
+
+
+@case
+def buffer_pool() -> Any:
+    pool = BufferPool(store)
+    lease = pool.acquire(1000)
+    view = lease.buffer
+    view[:3] = b"abc"
+    held = message_of(lease.release)
+    put = store.put_from("pooled", lease.ptr, 1000)
+    same = bytes(lease.buffer[:3]) == store.get("pooled")[:3]
+    open_yet = message_of(pool.close)
+    facts = [lease.size, len(view), view.readonly, lease.ptr > 0]
+    del view
+    released = [lease.release(), lease.release()]
+    with pool.buffer(5000) as other:
+        size = other.size
+        store.get_into("pooled", other.ptr, 5000)
+        got = bytes(other.buffer[:3])
+    return [
+        facts, held, put, same, open_yet, released, size, got == b"abc",
+        message_of(lambda: lease.ptr),
+        message_of(lambda: pool.acquire(1 << 40)),
+        pool.acquire(0).size,
+        pool.prewarm(1 << 16, 2),
+        pool.close(),
+        message_of(lambda: pool.acquire(100)),
+        message_of(lambda: BufferPool(MooncakeDistributedStore())),
+        message_of(lambda: BufferPool(store, min_size_class=0)),
+    ]  # fmt: skip
+
+
+@case
+def pool_that_is_exhausted() -> Any:
+    pool = BufferPool(store, max_bytes=1 << 20, block_on_exhaustion=False)
+    leases = []
+    found = None
+    while found is None and len(leases) < 10_000:
+        found = message_of(lambda: leases.append(pool.acquire(65536)))
+    waited = message_of(lambda: pool.acquire(65536, block=True, timeout=0.05))
+    for lease in leases:
+        lease.release()
+    return [found, waited, pool.acquire(65536).size]
 
 
 @case

@@ -12,6 +12,13 @@ from typing import Any
 import torch
 
 PAGE, LAYERS, HEADS, DIM, PAGES = 4, 3, 2, 8, 6
+EXTRA = {
+    "backend_name": "inlay",
+    "module_path": "inlay.connect.sglang",
+    "class_name": "InlayHiCache",
+    "interface_v1": 1,
+    "memory": "16MiB",
+}
 
 
 class Pool:
@@ -42,23 +49,15 @@ def rows_of(*pages: int) -> torch.Tensor:
 
 def config_of(master: str, kind: Any = SimpleNamespace, **changes: Any) -> Any:
     """A storage configuration; `kind` is SGLang's class, or stands for it."""
-    extra = {
-        "backend_name": "inlay",
-        "module_path": "inlay.connect.sglang",
-        "class_name": "InlayHiCache",
-        "interface_v1": 1,
-        "master": master,
-        "memory": "16MiB",
-    }
     values = {
         "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0,
         "attn_cp_size": 1, "is_mla_model": False, "enable_storage_metrics": False,
-        "is_page_first_layout": True, "model_name": "org/model", "extra_config": extra,
+        "is_page_first_layout": True, "model_name": "org/model",
+        "extra_config": EXTRA | {"master": master},
     } | changes  # fmt: skip
     made = kind(**values)
     if kind is SimpleNamespace:
         made.dcp_rank, made.dcp_size = 0, 1
-        made.is_storage_writer = not made.is_mla_model or made.tp_rank == 0
     return made
 
 
@@ -71,9 +70,11 @@ def check_pages(make: Any, master: str, kind: Any = SimpleNamespace) -> None:
     keys = ["aa", "bb", "cc"]
     assert two.batch_exists(keys) == 0
     assert one.batch_set_v1(keys, rows_of(4, 0, 2)) == [True] * 3
+    assert one.store.opened.figures().stored == 3  # a page is one object, and one transfer
     assert one.batch_set_v1(keys[:1], rows_of(4)) == [True]  # it is there
     assert two.batch_exists([*keys, "dd"]) == 3 and two.batch_exists(["dd", *keys]) == 0
     assert two.batch_get_v1([*keys, "dd"], rows_of(1, 3, 5, 0)) == [True, True, True, False]
+    assert two.store.opened.figures().read == 3
     for theirs_page, mine_page in ((1, 4), (3, 0), (5, 2)):
         got = theirs.kv_buffer[:, rows_of(theirs_page)]
         assert torch.equal(got, mine.kv_buffer[:, rows_of(mine_page)])
@@ -94,14 +95,23 @@ def check_pages(make: Any, master: str, kind: Any = SimpleNamespace) -> None:
     assert two.get("generic", torch.zeros(11)) is None and two.get("nothing", target) is None
     assert [one is None for one in two.batch_get(["g2", "no"], [target, target])] == [False, True]
 
-    reader = make(config_of(master, kind, is_mla_model=True, tp_rank=1, tp_size=2))
-    reader.register_mem_pool_host(Pool(3))
-    assert reader.batch_set_v1(["shared"], rows_of(0)) == [True]
-    assert reader.batch_exists(["shared"]) == 0  # rank 0 writes it
+    sent, got = torch.arange(3.0), torch.zeros(3)
+    assert one.set("g3", target_location=sent.data_ptr(), target_sizes=12)
+    assert one.batch_set(["g3"], None, [sent.data_ptr()], [12]) and not one.set("g4")
+    assert two.get("g3", got.data_ptr(), 12) is True and torch.equal(sent, got)
+    assert two.batch_get(["g3", "no"], [got.data_ptr()] * 2, [12] * 2) == [True, None]
+
+    ranks = [
+        make(config_of(master, kind, is_mla_model=True, tp_rank=rank, tp_size=2)) for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.register_mem_pool_host(Pool(3))
+    assert ranks[0].batch_set_v1(["shared"], rows_of(0)) == [True]
+    assert ranks[1].batch_exists(["shared"]) == 1  # all ranks have the same pages
 
     one.clear()
     assert two.batch_exists(keys) == 0
-    for backend in (one, two, other, second, reader):
+    for backend in (one, two, other, second, *ranks):
         backend.close()
 
 

@@ -6,17 +6,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from inlay.connect.mooncake import MooncakeDistributedStore, ReplicateConfig, opening
+from inlay.connect.mooncake import (
+    MooncakeDistributedStore,
+    ReplicateConfig,
+    TransferEngine,
+    asking,
+    opening,
+)
 from inlay.connect.mooncake.async_store import MooncakeDistributedStoreAsync
 from inlay.connect.mooncake.tensors import HEADER_BYTES
 from inlay.store import Store
 from tests.integration.connect.conftest import PROGRAM, Setup
+from tests.support.deployments import wait_until
 from tests.support.directories import free_port
 
 OTHER = """
@@ -158,6 +166,68 @@ def test_tensors_of_all_shapes(setup: Setup) -> None:
     assert store.batch_get_tensor(["t1", "nothing"]) == [torch.tensor([5]), None]
 
 
+def test_tensors_from_addresses_and_into_tensors(setup: Setup) -> None:
+    store = setup()
+    tensor = torch.arange(24.0).reshape(4, 6)
+    store.put_tensor("whole", tensor)
+    place = np.zeros(HEADER_BYTES + 96, np.uint8)
+    at = place.ctypes.data, place.nbytes
+    assert store.get_into("whole", *at) == place.nbytes
+    assert store.put_tensor_with_tp_from("cut", *at, 0, 2, 1) == 0
+    assert store.batch_put_tensor_with_tp_from(["cut2"], [at[0]], [at[1]], 0, 2) == [0]
+    for name, dim in (("cut", 1), ("cut2", 0)):
+        for rank, shard in enumerate(tensor.chunk(2, dim)):
+            assert torch.equal(store.get_tensor_with_tp(name, rank, 2), shard)
+
+    target = torch.zeros(4, 6)
+    assert store.get_tensor_into_cuda("whole", target) == 96 and torch.equal(target, tensor)
+    assert store.batch_get_tensor_into_cuda(["none", "whole"], [target] * 2) == [-704, 96]
+    for wrong in (torch.zeros(6, 4), torch.zeros(4, 6).double(), torch.zeros(6, 4).t()):
+        assert store.get_tensor_into_cuda("whole", wrong) == -600
+
+
+def test_tensors_in_files(setup: Setup, tmp_path: Path) -> None:
+    store, tensor = setup(), torch.arange(6).reshape(2, 3)
+    store.put_tensor("saved", tensor)
+    file = str(tmp_path / "one.safetensors")
+    assert store.save_tensor_to_safetensor("saved", file) == 0
+    store.remove("saved", True)
+    assert torch.equal(store.load_tensor_from_safetensor(file_name=file), tensor)
+    assert torch.equal(store.get_tensor("saved"), tensor)
+    assert torch.equal(store.load_tensor_from_safetensor("other", file), tensor)
+    assert torch.equal(store.get_tensor("other"), tensor)
+    assert store.save_tensor_to_safetensor("nothing", file) == -704
+    assert store.save_tensor_to_safetensor("saved", str(tmp_path / "no" / "folder")) == -600
+    assert store.load_tensor_from_safetensor("x", str(tmp_path / "no file")) is None
+
+
+def test_what_a_segment_held_goes_elsewhere_or_is_gone(setup: Setup) -> None:
+    store = setup()
+    for grace_s, left in ((20, 1), (0, 0)):
+        mounted = store.allocate_and_mount_segment(16 << 20)["segment_ids"]
+        config = ReplicateConfig()
+        config.preferred_segment = mounted[0]
+        key = f"grace-{grace_s}"
+        assert store.put(key, b"held", config) == 0
+        held = store.get_replica_desc(key)[0].get_memory_descriptor().buffer_descriptor
+        assert held.transport_endpoint == mounted[0]
+        assert store.unmount_and_free_segment(mounted, grace_s) == 0
+        assert store.is_exist(key) == left
+        assert (store.get(key) == b"held") == bool(left)
+
+
+def test_what_is_not_there_says_so(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    store = setup()
+    keys = ["a", "b"]
+    assert store.put_tensor_with_parallelism("a", torch.zeros(1)) == -600
+    assert store.batch_upsert_tensor_with_parallelism_from(keys, [1, 2], [3, 4]) == [-600] * 2
+    assert store.get_tensor_with_parallelism("a") is None
+    assert store.batch_get_tensor_with_parallelism_into(keys, [1, 2], [3, 4]) == [None] * 2
+    assert "_with_tp" in caplog.text
+    assert TransferEngine().transfer_write_on_cuda("127.0.0.1:9", 1, 2, 3) == -1
+    assert "without _on_cuda" in caplog.text
+
+
 def test_what_is_no_tensor(setup: Setup) -> None:
     store = setup()
     assert store.put_tensor("x", 3) == -600
@@ -291,15 +361,27 @@ def test_nobody_is_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_master_that_went_away(start: Callable[..., Any]) -> None:
+def test_a_master_that_went_away(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = start("master", "--port=0", "--metrics_port=0")
     address = process.wait_for(r"master at (127.0.0.1:\d+)")[1]
     store = MooncakeDistributedStore()
     assert store.setup("localhost", "P2PHANDSHAKE", 16 << 20, 0, "tcp", "", address) == 0
     assert store.health_check() == 0
+    assert store.put("kept", b"value") == 0 and store.get("kept") == b"value"
     process.kill()
     store.opened.timeout_s = 0.5
+    monkeypatch.setattr(asking, "QUESTION_S", 0.5)
+    assert store.get("kept") == b"value"  # its place is known
     assert store.health_check() == 2
     assert store.put("k", b"v") in (-900, -901)
     assert store.is_exist("k") in (-900, -901)
+    store.opened.timeout_s = 30
+    monkeypatch.setattr(asking, "QUESTION_S", 30)
+    again = start("master", f"--port={address.rpartition(':')[2]}", "--metrics_port=0")
+    again.wait_for(r"master at (127.0.0.1:\d+)")
+    # Its node tells the new one what it holds.
+    wait_until(lambda: store.is_exist("kept") == 1, 30, "what was put before")
+    assert store.put("k", b"v") == 0 and store.get("k") == b"v"
     assert store.close() == 0

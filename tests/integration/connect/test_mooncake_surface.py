@@ -12,13 +12,30 @@ from tests.support.directories import free_port
 from tests.support.store import listens
 
 SCRIPT = Path(__file__).with_name("mooncake_surface.py")
+NAMES = Path(__file__).with_name("mooncake_names.py")
 # What Mooncake 0.3.13.post1 gave (`test_mooncake_gives_these_results`).
 EXPECTED = json.loads(SCRIPT.with_suffix(".json").read_text())
+EXPECTED_NAMES = json.loads(NAMES.with_suffix(".json").read_text())
 PEERS = Path(os.environ.get("INLAY_PEERS", Path.home() / ".cache" / "inlay-peers"))
 
 
 def test_inlay_gives_these_results(master: str) -> None:
     assert run_script(SCRIPT, master, "P2PHANDSHAKE") == EXPECTED
+
+
+def test_no_name_is_missing() -> None:
+    found = run_script(NAMES)
+    assert not EXPECTED_NAMES.keys() - found.keys()
+    whole = ("TransferEngine", "MooncakeDistributedStore", "BufferPool", "HostMemAllocator")
+    for kind in EXPECTED_NAMES:
+        if kind.endswith(whole):
+            assert not set(EXPECTED_NAMES[kind]) - set(found[kind]), kind
+
+
+@pytest.mark.peers
+def test_mooncake_has_these_names() -> None:
+    python = PEERS / "mooncake" / "bin" / "python"
+    assert run_script(NAMES, python=str(python), real=True) == EXPECTED_NAMES
 
 
 @pytest.mark.peers

@@ -9,7 +9,13 @@ import pytest
 from inlay.connect.mooncake import MooncakeConfig
 from inlay.connect.mooncake.config import client_ports, parse_bool, parse_size, transfer_timeout_s
 from inlay.connect.mooncake.flags import parse_flags
-from inlay.connect.mooncake.master import IDLE, KNOWN, duration_s, store_arguments
+from inlay.connect.mooncake.master import (
+    IDLE,
+    INSTEAD,
+    KNOWN,
+    duration_s,
+    store_arguments,
+)
 from inlay.connect.mooncake.membership import check_metadata_server, membership
 from inlay.core.errors import ConfigError
 
@@ -196,3 +202,18 @@ def test_durations(text: str, seconds: float) -> None:
 )  # fmt: skip
 def test_flags_of_the_master(words: list[str], arguments: list[str]) -> None:
     assert store_arguments(parse_flags(words, KNOWN, IDLE)) == arguments
+
+
+def test_flags_that_would_be_missed_are_refused() -> None:
+    off = ["--enable_multi_tenants=false", "--noenable_kv_events", "--enable_snapshot", "--v=1"]
+    assert parse_flags(off, KNOWN, IDLE, INSTEAD).idle == ("enable_snapshot", "v")
+    with pytest.raises(ConfigError, match="--enable_multi_tenants has no effect here: .*--tenants"):
+        parse_flags(["--enable_multi_tenants"], KNOWN, IDLE, INSTEAD)
+    with pytest.raises(ConfigError, match="--root_fs_dir has no effect here"):
+        parse_flags(["--root_fs_dir=/mnt/x"], KNOWN, IDLE, INSTEAD)
+
+
+def test_help_lists_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse_flags(["--help"], KNOWN, IDLE)
+    assert left.value.code == 0 and "--metrics_port=9003" in capsys.readouterr().out

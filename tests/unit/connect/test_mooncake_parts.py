@@ -46,7 +46,8 @@ from inlay.core.errors import (
 )
 
 MODULES = ["store", "engine", "mooncake_config", "async_store", "http_metadata_server",
-           "mooncake_store_service", "cli", "cli_client"]  # fmt: skip
+           "mooncake_store_service", "cli", "cli_client",
+           "buffer_pool"]  # fmt: skip
 RANGES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=12)
 
 

@@ -1,9 +1,13 @@
 """A store in one process: what each call does, and what it refuses."""
 
+import ctypes
 import gc
 import mmap
 import os
 import secrets
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +25,7 @@ from inlay.core.errors import (
     StoreClosed,
     StoreFull,
 )
-from inlay.store import Contribution, PutOptions, Store
+from inlay.store import Contribution, PutOptions, PutResult, Store
 
 
 @pytest.fixture
@@ -297,3 +301,86 @@ def test_a_forked_child_opens_its_own(store: Store) -> None:
 
 def _files() -> list[Path]:
     return list(Path(f"/dev/shm/inlay-{os.getuid()}/store").glob("*/*"))
+
+
+def test_a_put_tells_of_each_key_whether_it_has_room(store: Store) -> None:
+    pinned = PutOptions(hard_pin=True)
+    part, keys = bytes(10 << 20), [f"k{number}" for number in range(8)]
+    told = store.put_parts_each(keys, [[part]] * 8, pinned, room_s=0.5, timeout_s=30)
+    stored = [isinstance(one, PutResult) for one in told]
+    assert stored == sorted(stored, reverse=True) and 4 <= sum(stored) <= 6  # of 64 MiB
+    assert all(isinstance(one, StoreFull) for one in told[sum(stored) :])
+    assert store.exists_many(keys) == stored
+    figures = store.figures()
+    assert (figures.stored, figures.kept) == (sum(stored), 0)
+
+    parts = [[bytes(100 << 20)], [b"small"], [part], [b"also ", b"small"], [b"other"]]
+    names = ["larger than the store", "s1", "no room", "s2", "k0"]
+    large, one, full, two, kept = store.put_parts_each(
+        names, parts, pinned, room_s=0.5, timeout_s=30
+    )
+    assert isinstance(large, ArgumentError) and isinstance(full, StoreFull)
+    assert "larger than any segment" in str(large) and "contribute more memory" in str(full)
+    assert isinstance(one, PutResult) and isinstance(two, PutResult) and one.stored and two.stored
+    assert isinstance(kept, PutResult) and not kept.stored and store.get("s2") == b"also small"
+    refused = store.put_parts_each(["k0"], [[b"x"]], PutOptions(if_exists="error"))
+    assert isinstance(refused[0], ObjectExists)
+
+
+def test_a_put_of_some_waits_for_room_once(store: Store) -> None:
+    pinned = PutOptions(hard_pin=True)
+    parts = [[bytes(40 << 20)], [bytes(30 << 20)], [bytes(29 << 20)], [b"x"]]
+    begun = time.monotonic()
+    told = store.put_parts_each(["a", "b", "c", "d"], parts, pinned, room_s=0.2, timeout_s=30)
+    assert time.monotonic() - begun >= 0.2  # for `b`, and not again for `c`
+    assert [isinstance(one, PutResult) for one in told] == [True, False, False, True]
+
+
+def test_addresses_are_looked_up(store: Store) -> None:
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 4 * page)
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    memory[: 2 * page] = secrets.token_bytes(2 * page)
+    store.put("pages", (address, 2 * page))
+    assert store.get("pages") == memory[: 2 * page]
+    assert store.get_into("pages", (address + 2 * page, 2 * page)) == 2 * page
+    assert memory[2 * page :] == memory[: 2 * page]
+    lib = ctypes.CDLL(None, use_errno=True)
+    readable, nothing = 1, 0
+    assert lib.mprotect(ctypes.c_void_p(address + page), page, readable) == 0
+    store.put("read only", (address, 4 * page))
+    with pytest.raises(ArgumentError, match="read-only"):
+        store.get_into("pages", (address, 2 * page))
+    assert lib.mprotect(ctypes.c_void_p(address + 2 * page), page, nothing) == 0
+    for begin, pages in ((0, 4), (2, 1), (1, 2)):
+        with pytest.raises(ArgumentError, match="not all memory"):
+            store.put("gap", (address + begin * page, pages * page))
+    store.put("behind it", (address + 3 * page, page))
+
+
+def test_a_forked_child_looks_addresses_up_in_its_own_memory() -> None:
+    script = """
+import mmap, os
+import numpy as np
+from inlay.store import Store
+
+def check():
+    with Store.embedded(memory="16MiB") as store:
+        memory = mmap.mmap(-1, 64 * mmap.PAGESIZE)
+        store.put("k", (np.frombuffer(memory, np.uint8).ctypes.data, len(memory)))
+        assert store.get("k") == bytes(len(memory))
+
+check()
+child = os.fork()
+if not child:
+    try:
+        check()
+    except BaseException as error:
+        print(error, flush=True)
+        os._exit(1)
+    os._exit(0)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -30,6 +30,8 @@ def main(argv: list[str]) -> None:
         sys.argv = argv[1:]
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
+    if not Path(argv[0]).exists():
+        raise SystemExit(f"there is no script {argv[0]}")
     sys.argv = argv
     sys.path.insert(0, str(Path(argv[0]).resolve().parent))
     runpy.run_path(argv[0], run_name="__main__")

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from inlay.connect.mooncake.codes import Code, coded, coded_each, told
+from inlay.connect.mooncake.codes import Code, coded, coded_each, logger, told
 from inlay.connect.mooncake.names import segment_of
-from inlay.connect.mooncake.opening import Opening
+from inlay.connect.mooncake.opening import QUESTION_S, Opening
 from inlay.connect.mooncake.replicas import ReplicaDescriptor
 from inlay.core.errors import ArgumentError, InlayError
 
@@ -28,13 +28,17 @@ class Asking(Opening):
         """`is_exist` of many, with one question. A key that cannot be is not there."""
         store = self.opened
         able = [key for key in keys if key]
-        there = dict(zip(able, store.exists_many(able), strict=True)) if able else {}
+        there = (
+            dict(zip(able, store.exists_many(able, timeout_s=QUESTION_S), strict=True))
+            if able
+            else {}
+        )
         return [int(there.get(key, False)) for key in keys]
 
     @coded
     def get_size(self, key: str) -> int:
         """Bytes of the value."""
-        return self.opened.stat(key).size_bytes
+        return self.opened.stat(key, timeout_s=QUESTION_S).size_bytes
 
     @coded
     def remove(self, key: str, force: bool = False) -> int:
@@ -45,7 +49,7 @@ class Asking(Opening):
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
         """`remove` of many, with one question."""
         store = self.opened
-        outcomes = store.client.remove(keys, force, store.timeout_s)
+        outcomes = store.client.remove(keys, force, QUESTION_S)
         return [int(_REMOVAL_CODES[outcome]) for outcome in outcomes]
 
     @coded
@@ -67,7 +71,7 @@ class Asking(Opening):
     def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:
         """Its replicas; none where it is not there."""
         try:
-            found = self.opened.stat(key)
+            found = self.opened.stat(key, timeout_s=QUESTION_S)
         except InlayError as error:
             told(error, "get_replica_desc")
             return []
@@ -92,12 +96,16 @@ class Asking(Opening):
         return cleared
 
     def create_copy_task(self, key: str, targets: Sequence[str]) -> tuple[TaskId, int]:
-        """Not offered: the store repairs replicas by itself."""
-        return (0, 0), int(Code.INVALID_PARAMS)
+        """Not there: -704 for a key that is not there, else -600.
+
+        `ReplicateConfig.replica_num` says how many replicas an object has; the store makes lost
+        ones again by itself.
+        """
+        return self._no_task(key, "put it with replica_num: the store keeps so many by itself")
 
     def create_move_task(self, key: str, source: str, target: str) -> tuple[TaskId, int]:
-        """Not offered: `inlay store drain` empties a node."""
-        return (0, 0), int(Code.INVALID_PARAMS)
+        """Not there, as `create_copy_task`; `inlay store drain` moves all objects of a node."""
+        return self._no_task(key, "inlay store drain moves all objects of a node elsewhere")
 
     def query_task(self, task_id: TaskId) -> tuple[None, int]:
         """No task is known."""
@@ -106,6 +114,13 @@ class Asking(Opening):
     def get_offload_rpc_read_count(self) -> int:
         """Reads from disks of others: 0, as values come to memory first."""
         return 0
+
+    def _no_task(self, key: str, instead: str) -> tuple[TaskId, int]:
+        there = self.is_exist(key)
+        if there == 1:
+            logger.warning("copy and move tasks are not there: %s", instead)
+        code = {0: int(Code.OBJECT_NOT_FOUND), 1: int(Code.INVALID_PARAMS)}.get(there, there)
+        return (0, 0), code
 
     def _keys(self) -> Iterator[str]:
         administration, cursor, begun = self.administration(), 0, False

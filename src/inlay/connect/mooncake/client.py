@@ -27,7 +27,7 @@ KNOWN = {
     "enable_http_server": "false",
     "http_port": "9300",
 }
-IDLE = ("device_names", "local_buffer_size", "threads", "enable_offload", "logtostderr",
+IDLE = ("device_names", "local_buffer_size", "threads", "enable_offload",
         "start_offload_rpc_server", "use_mmap_arena_allocator", "mmap_arena_pool_size")  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inlay.connect.mooncake.absent import AbsentEngineCalls
 from inlay.connect.mooncake.codes import logger
 from inlay.connect.mooncake.config import transfer_timeout_s
 from inlay.connect.mooncake.engine_memory import EngineMemory
@@ -55,7 +56,7 @@ class TransferNotify:
     msg: str = ""
 
 
-class TransferEngine(EngineMemory):
+class TransferEngine(EngineMemory, AbsentEngineCalls):
     """An engine of Inlay that knows memory by address and peers by `host:port`.
 
     Calls return numbers and raise only TypeError; the reason of a failure is in the log. They may

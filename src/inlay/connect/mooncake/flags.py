@@ -9,6 +9,18 @@ from dataclasses import dataclass
 from inlay.connect.mooncake.config import parse_bool
 from inlay.core.errors import ConfigError
 
+# Of the logs of Mooncake's programs; ours go to standard error.
+LOG_FLAGS = frozenset(
+    """
+    alsologtoemail alsologtostderr colorlogtostderr drop_log_memory log_backtrace_at log_dir
+    log_link log_prefix logbuflevel logbufsecs logemaillevel logfile_mode logmailer logtostderr
+    max_log_size minloglevel stderrthreshold stop_logging_if_full_disk symbolize_stacktrace v
+    vmodule
+    """.split()
+)
+_HELP = frozenset(("-h", "-help", "--help", "--helpfull"))
+_OFF = ("", "0", "false", "none")
+
 
 @dataclass(frozen=True)
 class Flags:
@@ -36,23 +48,38 @@ class Flags:
             raise ConfigError(f"--{name} is {self.values[name]!r}: it must be a number") from None
 
 
-def parse_flags(argv: Sequence[str], known: Mapping[str, str], idle: Collection[str]) -> Flags:
+def parse_flags(
+    argv: Sequence[str],
+    known: Mapping[str, str],
+    idle: Collection[str],
+    instead: Mapping[str, str] | None = None,
+) -> Flags:
     """Read a command line.
 
     Args:
         argv: without the program.
         known: flags with their defaults; those of "true" or "false" are switches.
-        idle: flags that are taken without effect.
+        idle: flags that are taken without effect, besides `LOG_FLAGS`.
+        instead: flags that have no effect and would be missed, and what to do instead; they may be
+            off.
 
     Raises:
-        ConfigError: an unknown flag, or one without its value; the message names it.
+        SystemExit: after the answer to --help.
+        ConfigError: an unknown flag, one of `instead`, or one without its value; the message names
+            it.
     """
+    missed = {} if instead is None else instead
+    idle = {*idle, *LOG_FLAGS, *missed}
     values, unused = dict(known), []
     words = list(argv)
     rest: list[str] = []
     if "--" in words:
         at = words.index("--")
         words, rest = words[:at], words[at + 1 :]
+    if not _HELP.isdisjoint(words):
+        listed = "\n".join(f"  --{name}={value}" for name, value in sorted(known.items()))
+        print(f"flags with an effect, and their defaults:\n{listed}")
+        raise SystemExit(0)
     while words:
         word = words.pop(0)
         name, given, value = word.lstrip("-").partition("=")
@@ -75,6 +102,9 @@ def parse_flags(argv: Sequence[str], known: Mapping[str, str], idle: Collection[
             raise ConfigError(f"there is no flag --{name}; those with an effect are {listed}")
         if name in known:
             values[name] = value
+        elif name in missed:
+            if value.lower() not in _OFF:
+                raise ConfigError(f"--{name} has no effect here: {missed[name]}")
         else:
             unused.append(name)
     return Flags(values, tuple(unused), tuple(rest))

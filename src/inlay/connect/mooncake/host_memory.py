@@ -147,6 +147,10 @@ class MooncakeHostMemAllocator:
 
     def alloc(self, size: int) -> int:
         """The address of `size` bytes. Raises RuntimeError where there is no such memory."""
+        return int(self.array(size).ctypes.data)
+
+    def array(self, size: int) -> npt.NDArray[np.uint8]:
+        """As `alloc`, as an array."""
         if size <= 0:
             raise RuntimeError(f"cannot allocate {size} bytes: at least 1")
         try:
@@ -156,7 +160,7 @@ class MooncakeHostMemAllocator:
         array = np.frombuffer(memory, np.uint8)
         with self._lock:
             self._held[array.ctypes.data] = memory, array
-        return int(array.ctypes.data)
+        return array
 
     def free(self, address: int) -> int:
         """0, or -1 for an address that `alloc` did not return."""

@@ -36,18 +36,35 @@ KNOWN = {
 # What Inlay does anyway, does otherwise, or leaves to its nodes.
 IDLE = frozenset(
     """
-    allocation_strategy allow_evict_soft_pinned_objects alsologtostderr colorlogtostderr
-    default_kv_soft_pin_ttl dynamic_replication_mode enable_disk_eviction
-    enable_metadata_cleanup_on_timeout enable_metric_reporting enable_offload log_dir logtostderr
+    allocation_strategy allow_evict_soft_pinned_objects batch_oplog_retry_timeout_sec
+    default_kv_soft_pin_ttl dynamic_replication_admission_qps_threshold
+    dynamic_replication_heat_window_seconds dynamic_replication_max_memory_replicas
+    dynamic_replication_mode enable_disk_eviction enable_metadata_cleanup_on_timeout
+    enable_metric_reporting enable_offload enable_oplog enable_snapshot enable_snapshot_restore
     max_kv_soft_pin_ttl max_retry_attempts max_threads max_total_finished_tasks
-    max_total_pending_tasks max_total_processing_tasks memory_allocator minloglevel
-    offload_cap_ratio offload_force_evict offload_on_evict offloading_queue_limit
-    pending_task_timeout_sec processing_task_timeout_sec promotion_admission_threshold
-    promotion_max_per_heartbeat promotion_on_hit promotion_queue_limit
+    max_total_pending_tasks max_total_processing_tasks memory_allocator
+    nof_eviction_high_watermark_ratio nof_eviction_ratio nof_heartbeat_failures_threshold
+    nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms offload_cap_ratio offload_force_evict
+    offload_on_evict offloading_queue_limit oplog_batch_max_entries oplog_poll_interval_ms
+    pending_task_timeout_sec pod_name pod_namespace processing_task_timeout_sec
+    promotion_admission_threshold promotion_max_per_heartbeat promotion_on_hit promotion_queue_limit
     put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes rpc_conn_timeout_seconds
-    rpc_enable_tcp_no_delay rpc_thread_num stderrthreshold v
+    rpc_enable_tcp_no_delay rpc_thread_num snapshot_backup_dir snapshot_catalog_backend_connstring
+    snapshot_catalog_backend_type snapshot_catalog_store_connstring snapshot_catalog_store_type
+    snapshot_child_timeout_seconds snapshot_interval_seconds snapshot_object_store_type
+    snapshot_payload_backend_type snapshot_payload_store_type snapshot_retention_count
     """.split()
 )
+INSTEAD = {
+    "config_path": "give the flags themselves",
+    "enable_cxl": "nodes have memory of their hosts",
+    "cxl_path": "nodes have memory of their hosts",
+    "enable_kv_events": "inlay serve tells its dispatcher of blocks",
+    "enable_multi_tenants": "name tenants in a file: ... -- --tenants FILE",
+    "tenant_quota_connector_uri": "name tenants in a file: ... -- --tenants FILE",
+    "root_fs_dir": "a store's disk is its own: enable_ssd_offload of its setup",
+    "rpc_interface": "give the interface's address: --rpc_address",
+}
 
 
 def store_arguments(flags: Flags) -> list[str]:
@@ -98,7 +115,7 @@ def _cluster(flags: Flags) -> str:
 
 def serve(argv: Sequence[str]) -> int:
     """Run the master, and the metadata server beside it where that is asked for."""
-    flags = parse_flags(argv, KNOWN, IDLE)
+    flags = parse_flags(argv, KNOWN, IDLE, INSTEAD)
     command = [sys.executable, "-m", "inlay", "store", "master", *store_arguments(flags)]
     if flags.idle:
         print(f"without effect here: {', '.join(f'--{name}' for name in flags.idle)}", flush=True)

@@ -27,8 +27,10 @@ from inlay.store.administration import Administration
 from inlay.transfer.runtime_dir import shared_token
 
 JOIN_S = 5.0  # for the master to answer
-CALL_S = 30.0
+CALL_S = 30.0  # of calls that do not know how much they move
+QUESTION_S = 5.0  # of those that move nothing: a new master answers in that time
 ASK_S = 2.0
+_SLOWEST = 100e6  # bytes per second
 NOT_SET_UP, MASTER_UNREACHABLE = 1, 2
 
 
@@ -39,10 +41,10 @@ class Opening:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._name = ""
-        self._master = ""
+        self._member: Membership | None = None
         self._administration: Administration | None = None
         self._registered = AddressMap()
-        self._pool = MooncakeHostMemAllocator()
+        self.own_memory = MooncakeHostMemAllocator()  # lent to callers
         self._pool_left = 0
 
     @property
@@ -52,6 +54,13 @@ class Opening:
         if store is None:
             raise StoreClosed("the store is not set up: call setup() first")
         return store
+
+    @property
+    def member(self) -> Membership:
+        """With what the store was joined. Raises `StoreClosed` as `opened` does."""
+        _ = self.opened
+        assert self._member is not None
+        return self._member
 
     def setup(self, *args: Any, **kwargs: Any) -> int:
         """Join a store; 0, or a negative code.
@@ -101,7 +110,7 @@ class Opening:
             if not 0 < size <= self._pool_left:
                 return 0
             self._pool_left -= size
-        return self._pool.alloc(size)
+        return self.own_memory.alloc(size)
 
     def close(self) -> int:
         """Leave the store; 0, also where there is none."""
@@ -183,10 +192,10 @@ class Opening:
 
     def administration(self) -> Administration:
         """Questions to the master; opened at first use."""
-        _ = self.opened
+        master = self.member.master
         with self._lock:
             if self._administration is None:
-                self._administration = Administration(self._master, shared_token(), timeout_s=ASK_S)
+                self._administration = Administration(master, shared_token(), timeout_s=ASK_S)
             return self._administration
 
     def _set_up(
@@ -245,9 +254,14 @@ class Opening:
         with self._lock:
             mine = self._store is None
             if mine:
-                self._store, self._name, self._master = store, name, member.master
+                self._store, self._name, self._member = store, name, member
         if not mine:  # another thread was first
             store.close()
+
+
+def time_for(size_bytes: int) -> float:
+    """Seconds that a call with so many bytes may take."""
+    return QUESTION_S + size_bytes / _SLOWEST
 
 
 _SETUP_NAMES = frozenset(inspect.signature(Opening._set_up).parameters) - {"self"}

@@ -11,7 +11,7 @@ from inlay.connect.mooncake.codes import (
     told,
 )
 from inlay.connect.mooncake.host_memory import BufferHandle
-from inlay.connect.mooncake.opening import Opening
+from inlay.connect.mooncake.opening import Opening, time_for
 from inlay.core.errors import InlayError
 
 
@@ -51,7 +51,8 @@ class Reading(Opening):
     @coded
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
         """Copy the value to an address with room for `size` bytes; its size."""
-        return self.opened.get_into(key, self.buffer_at(buffer_ptr, size))
+        buffer = self.buffer_at(buffer_ptr, size)
+        return self.opened.get_into(key, buffer, timeout_s=time_for(size))
 
     @coded_each
     def batch_get_into(
@@ -61,7 +62,8 @@ class Reading(Opening):
         store = self.opened
         check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
         buffers = [self.buffer_at(*one) for one in zip(buffer_ptrs, sizes, strict=True)]
-        return [code_of_result(one) for one in store.get_into_many(keys, buffers)]
+        found = store.get_into_many(keys, buffers, timeout_s=time_for(sum(sizes)))
+        return [code_of_result(one) for one in found]
 
     @coded_each
     def batch_get_into_multi_buffers(
@@ -75,7 +77,9 @@ class Reading(Opening):
         store = self.opened
         check_equal(keys=len(keys), all_buffer_ptrs=len(all_buffer_ptrs), all_sizes=len(all_sizes))
         buffers = self.buffers_at(all_buffer_ptrs, all_sizes)
-        return [code_of_result(one) for one in store.get_parts_many(keys, buffers)]
+        time_s = time_for(sum(map(sum, all_sizes)))
+        found = store.get_parts_many(keys, buffers, timeout_s=time_s)
+        return [code_of_result(one) for one in found]
 
     def get_into_ranges(
         self,
@@ -120,4 +124,6 @@ class Reading(Opening):
             list(zip(offsets, sizes, strict=True))
             for offsets, sizes in zip(all_src_offsets, all_sizes, strict=True)
         ]
-        return [code_of_result(one) for one in store.get_parts_many(keys, buffers, ranges)]
+        time_s = time_for(sum(map(sum, all_sizes)))
+        found = store.get_parts_many(keys, buffers, ranges, timeout_s=time_s)
+        return [code_of_result(one) for one in found]

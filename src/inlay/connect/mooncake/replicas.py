@@ -201,3 +201,32 @@ class ReplicaDescriptor:
         if self.is_memory_replica():
             raise RuntimeError(f"the replica on {self.node} is in memory, and not on a disk")
         return DiskDescriptor(self.node, self.size)
+
+
+class TaskType(enum.Enum):
+    """What a task does. There are none here."""
+
+    REPLICA_COPY = 0
+    REPLICA_MOVE = 1
+
+
+class TaskStatus(enum.Enum):
+    """How far a task is."""
+
+    PENDING = 0
+    PROCESSING = 1
+    FAILED = 2
+    SUCCESS = 3
+
+
+@dataclass(frozen=True)
+class QueryTaskResponse:
+    """What is told of a task."""
+
+    id: tuple[int, int]
+    type: TaskType
+    status: TaskStatus
+    created_at_ms_epoch: int
+    last_updated_at_ms_epoch: int
+    assigned_client: tuple[int, int]
+    message: str

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inlay.connect.mooncake.codes import Code, check_equal, coded, coded_each
+from inlay.connect.mooncake.opening import QUESTION_S
 from inlay.connect.mooncake.reading import Reading
 from inlay.connect.mooncake.replicas import DEFAULT, ReplicateConfig
 from inlay.connect.mooncake.writing import Writing
@@ -28,7 +29,7 @@ class Sessions(Reading, Writing):
     @coded_each
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
         """0 for each that is there."""
-        there = self.opened.exists_many(keys) if keys else []
+        there = self.opened.exists_many(keys, timeout_s=QUESTION_S) if keys else []
         self._read.update(key for key, found in zip(keys, there, strict=True) if found)
         return [int(Code.OK if found else Code.OBJECT_NOT_FOUND) for found in there]
 

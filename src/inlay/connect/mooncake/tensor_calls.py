@@ -8,14 +8,17 @@ from inlay.connect.mooncake.codes import Code, check_equal, coded, coded_each, t
 from inlay.connect.mooncake.reading import Reading
 from inlay.connect.mooncake.replicas import DEFAULT, ReplicateConfig
 from inlay.connect.mooncake.tensors import (
+    HEADER_BYTES,
     copied_tensor,
     parts_of,
     read_header,
+    read_safetensors,
     shards_of,
     tensor_at,
+    write_safetensors,
 )
 from inlay.connect.mooncake.writing import Writing
-from inlay.core.errors import InlayError
+from inlay.core.errors import ArgumentError, InlayError
 
 if TYPE_CHECKING:
     import torch
@@ -179,6 +182,81 @@ class TensorCalls(Reading, Writing):
             return self.pub_tensor_with_tp(key, tensor, config, tp_rank, tp_size, split_dim)
 
         return _each(put, base_keys, tensors_list)
+
+    @coded
+    def put_tensor_with_tp_from(
+        self,
+        key: str,
+        buffer_ptr: int,
+        size: int,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> int:
+        """`put_tensor_with_tp` of a tensor whose header and elements lie at an address."""
+        self.buffer_at(buffer_ptr, size)
+        memory = (ctypes.c_uint8 * size).from_address(buffer_ptr)
+        tensor = tensor_at(memory, read_header(memory))
+        return self.put_tensor_with_tp(key, tensor, tp_rank, tp_size, split_dim)
+
+    def batch_put_tensor_with_tp_from(
+        self,
+        base_keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> list[int]:
+        """`put_tensor_with_tp_from` of many."""
+
+        def put(key: str, address: int, size: int) -> int:
+            return self.put_tensor_with_tp_from(key, address, size, tp_rank, tp_size, split_dim)
+
+        return _each(put, base_keys, buffer_ptrs, sizes)
+
+    @coded
+    def get_tensor_into_cuda(self, key: str, tensor: Any) -> int:
+        """Copy the elements into a tensor of the same form, on any device; their bytes."""
+        parts = parts_of(tensor)
+        if not tensor.is_contiguous():
+            raise ArgumentError("the tensor to fill must be contiguous")
+        header = bytearray(HEADER_BYTES)
+        self.opened.get_parts(key, [header], [(0, HEADER_BYTES)])
+        if bytes(header) != bytes(parts[0]):
+            raise ArgumentError(f"the tensor of {key!r} has another shape or dtype")
+        size = tensor.numel() * tensor.element_size()
+        if size:
+            self.opened.get_parts(key, [parts[1]], [(HEADER_BYTES, size)])
+        return int(size)
+
+    def batch_get_tensor_into_cuda(
+        self, keys: Sequence[str], tensors_list: Sequence[Any]
+    ) -> list[int]:
+        """`get_tensor_into_cuda` of many, one after the other."""
+        return _each(self.get_tensor_into_cuda, keys, tensors_list)
+
+    @coded
+    def save_tensor_to_safetensor(self, key: str, file_name: str | None = None) -> int:
+        """Write a tensor to a safetensors file, under its key; the file's name is the key's."""
+        tensor = copied_tensor(self.opened.view(key).memory)
+        write_safetensors(key if file_name is None else file_name, key, tensor)
+        return int(Code.OK)
+
+    def load_tensor_from_safetensor(self, key: str | None = None, file_name: str = "") -> Found:
+        """Read a tensor of a safetensors file, put it under its key, and return it; None: failed.
+
+        Args:
+            key: None: the one that the tensor has there.
+            file_name: of a file with this key in it, or with one tensor.
+        """
+
+        def read() -> "torch.Tensor":
+            name, tensor = read_safetensors(file_name, key)
+            self._put_one(key or name, parts_of(tensor), DEFAULT, True)
+            return tensor
+
+        return self._found(read)
 
     def get_tensor_with_tp(
         self, key: str, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0

@@ -157,3 +157,34 @@ def copied_tensor(value: Any) -> "torch.Tensor":
     """A tensor of its own memory from a value's bytes. Raises `ArgumentError` if it is none."""
     header = read_header(value)
     return tensor_at(np.frombuffer(value, np.uint8).copy(), header)
+
+
+def write_safetensors(file_name: str, name: str, tensor: "torch.Tensor") -> None:
+    """A file with one tensor. Raises `ArgumentError` where it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor}, file_name)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ArgumentError(f"{file_name}: {error}") from None
+
+
+def read_safetensors(file_name: str, name: str | None) -> tuple[str, "torch.Tensor"]:
+    """A tensor of a file, and its name there: the one that is asked for, else the only one.
+
+    Raises:
+        ArgumentError: no such file or tensor, or several, of which none has the name.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(file_name)
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(f"{file_name}: {error}") from None
+    if name in found:
+        return name, found[name]
+    if len(found) != 1:
+        raise ArgumentError(f"{file_name} has tensors {sorted(found)[:8]}, and no {name!r}")
+    return next(iter(found.items()))

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from inlay.connect.mooncake.codes import Code, check_equal, coded, coded_each, told
+from inlay.connect.mooncake.codes import Code, check_equal, code_of, coded, coded_each, told
 from inlay.connect.mooncake.opening import Opening
 from inlay.connect.mooncake.replicas import DEFAULT, ReplicateConfig
-from inlay.core.errors import ArgumentError, InlayError, StoreFull
+from inlay.core.errors import ArgumentError, InlayError
 from inlay.store import PutOptions, Store
 
 Parts = Sequence[Any]  # buffers, or pairs (address, bytes)
 
-# A put into a full store waits for room as long as its time lasts, nearly; callers of Mooncake's
-# hear at once that there is none.
+# How long a put into a full store waits for room; callers of Mooncake's hear of it as soon.
 _ROOM_S = 1.0
-_AGAIN_S = 0.1  # where it was waited for already
 _SLOWEST = 100e6  # bytes per second
 
 
@@ -164,30 +162,31 @@ class Writing(Opening):
             if replaces:
                 options = options.replacing
             some = [(keys[number], values[number], sizes[number]) for number in numbers]
-            found = _put_many(store, some, options, _ROOM_S)
+            found = _put_many(store, some, options)
             for number, code in zip(numbers, found, strict=True):
                 codes[number] = code
         return codes
 
 
 def _put_many(
-    store: Store,
-    values: Sequence[tuple[str, Parts, int]],
-    options: PutOptions,
-    room_s: float,
+    store: Store, values: Sequence[tuple[str, Parts, int]], options: PutOptions
 ) -> list[int]:
     """Codes of values, each a key, its parts and their bytes."""
     keys, parts, sizes = zip(*values, strict=True)
+    time_s = _ROOM_S + sum(sizes) / _SLOWEST
     try:
-        store.put_parts_many(keys, parts, options, timeout_s=room_s + sum(sizes) / _SLOWEST)
-    except (StoreFull, ArgumentError) as error:
+        found = store.put_parts_each(keys, parts, options, room_s=_ROOM_S, timeout_s=time_s)
+    except ArgumentError as error:
         if len(values) == 1:
             return [told(error, "a put")]
-        # Others may have found room, or be right: the store tells of the call as a whole.
-        return [_put_many(store, [one], options, _AGAIN_S)[0] for one in values]
+        # One has memory or a key that cannot be; the others may be right.
+        return [_put_many(store, [one], options)[0] for one in values]
     except InlayError as error:
         return [told(error, "a put")] * len(values)
-    return [int(Code.OK)] * len(values)
+    refused = [one for one in found if isinstance(one, InlayError)]
+    if refused:
+        told(refused[0], f"a put of {len(refused)} of {len(values)} keys")
+    return [code_of(one) if isinstance(one, InlayError) else int(Code.OK) for one in found]
 
 
 def _checked_bytes(parts: Parts) -> int:
