@@ -198,7 +198,7 @@ transfer::Request request_of(nb::handle item, std::size_t index) {
 
 BatchHandle submit_transfers(const std::shared_ptr<EngineHandle>& engine,
                              const nb::sequence& transfers, std::optional<double> deadline_s,
-                             std::optional<nb::bytes> notify, bool verify) {
+                             std::optional<nb::bytes> notify, bool verify, bool checksum) {
   const double deadline = checked_deadline(deadline_s);
   std::optional<transfer::Bytes> notification;
   if (notify) notification = body_of(*notify);
@@ -206,6 +206,7 @@ BatchHandle submit_transfers(const std::shared_ptr<EngineHandle>& engine,
   for (const nb::handle item : transfers) {
     requests.push_back(request_of(item, requests.size()));
     requests.back().verify = verify;
+    requests.back().checksum = checksum;
   }
   transfer::Engine& native = engine->get();
   const WithoutGil unlocked;
@@ -245,13 +246,17 @@ struct TransferStatus {
   nb::object error;
 };
 
-TransferStatus status_of(const BatchHandle& handle, Py_ssize_t index) {
-  transfer::Batch& batch = *handle.batch;
+std::size_t checked_index(const transfer::Batch& batch, Py_ssize_t index) {
   const auto count = static_cast<Py_ssize_t>(batch.size());
   if (index < 0 || index >= count)
     throw nb::index_error(joined("transfer ", index, " of a batch of ", count).c_str());
+  return static_cast<std::size_t>(index);
+}
+
+TransferStatus status_of(const BatchHandle& handle, Py_ssize_t index) {
+  transfer::Batch& batch = *handle.batch;
+  const std::size_t at = checked_index(batch, index);
   const bool over = batch.over();  // before the progress, which may end meanwhile
-  const auto at = static_cast<std::size_t>(index);
   const transfer::Batch::Progress now = batch.progress(at);
   if (now.complete) return {"done", now.bytes_done, nb::none()};
   if (!over) return {"running", now.bytes_done, nb::none()};
@@ -259,6 +264,14 @@ TransferStatus status_of(const BatchHandle& handle, Py_ssize_t index) {
     return {batch.state() == State::kCancelled ? "cancelled" : "timed_out", now.bytes_done,
             python_error(batch.failure())};
   return {"failed", now.bytes_done, python_error(batch.failure_of(at, now.error))};
+}
+
+std::optional<uint32_t> checksum_of(const BatchHandle& handle, Py_ssize_t index) {
+  transfer::Batch& batch = *handle.batch;
+  const auto at = checked_index(batch, index);
+  const transfer::Batch::Progress now = batch.progress(at);
+  if (!now.complete || !batch.sums_up(at)) return std::nullopt;
+  return now.checksum;
 }
 
 }  // namespace
@@ -386,6 +399,9 @@ void register_transfer_engine(nb::module_& m) {
            "Returns whether nothing of it can land in remote memory either. False: the peer did\n"
            "not answer for writes within `timeout_s`; `settled` turns true if it does later.")
       .def("status", status_of, "index"_a, "How far transfer `index` of the submission is.")
+      .def("checksum", checksum_of, "index"_a,
+           "The CRC32C of the bytes of transfer `index`, in the order of its ranges, as they\n"
+           "passed. None: it is not complete, or was submitted without `checksum`.")
       .def_prop_ro(
           "done", [](const BatchHandle& h) { return h.batch->over(); },
           "It is over: complete, failed, cancelled or timed out.")
@@ -439,7 +455,7 @@ void register_transfer_engine(nb::module_& m) {
            "it smaller meanwhile.")
       .def("connect", connect, "address"_a, "timeout_s"_a)
       .def("submit", submit_transfers, "transfers"_a, "deadline_s"_a.none(), "notify"_a.none(),
-           "verify"_a)
+           "verify"_a, "checksum"_a)
       .def("recv", receive_message, "timeout_s"_a.none())
       .def("move", move_one, "op"_a, "local"_a.none(), "remote"_a.none(), "deadline_s"_a.none(),
            "verify"_a)

@@ -98,6 +98,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   };
   std::size_t size() const { return requests_.size(); }
   Progress progress(std::size_t index);
+  bool sums_up(std::size_t index) const { return requests_[index].checksum; }
   bool uses(const Segment& segment) const;
   // What wait() raises; only of a batch that is over and not done.
   TransferFailure failure();

@@ -20,6 +20,7 @@ from inlay.transfer._backend import (
     Transfer,
     TransferStatus,
     crc32c,
+    crc32c_of_parts,
 )
 from inlay.transfer.engine import TransferConfig, TransferEngine
 from inlay.transfer.kinds import Access, Op
@@ -49,5 +50,6 @@ __all__ = [
     "TransferEngine",
     "TransferStatus",
     "crc32c",
+    "crc32c_of_parts",
     "read_topology",
 ]

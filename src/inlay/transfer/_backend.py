@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Transfer = native.Transfer
     TransferStatus = native.TransferStatus
     crc32c = native.crc32c
+    crc32c_of_parts = native.crc32c_of_parts
     find_cuda = native.find_cuda
     find_fabric = native.find_fabric
     hold = native.hold
@@ -38,8 +39,8 @@ else:
 
     _NAMES = (
         "Batch", "Completions", "Engine", "Peer", "Ranges", "RemoteSegment", "RemoteView",
-        "Segment", "SegmentView", "Transfer", "TransferStatus", "crc32c", "find_cuda",
-        "find_fabric", "hold", "paths", "port_counts", "read_topology", "stop",
+        "Segment", "SegmentView", "Transfer", "TransferStatus", "crc32c", "crc32c_of_parts",
+        "find_cuda", "find_fabric", "hold", "paths", "port_counts", "read_topology", "stop",
     )  # fmt: skip
     try:
         if not read_settings().native:

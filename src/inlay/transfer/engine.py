@@ -278,6 +278,7 @@ class TransferEngine:
         deadline_s: float | None = 30.0,
         notify: bytes | None = None,
         verify: bool = False,
+        checksum: bool = False,
     ) -> Batch:
         """Start all of them; they may mix peers and directions.
 
@@ -293,12 +294,15 @@ class TransferEngine:
             verify: compare a CRC32C of each slice where it lands with that of what was sent; what
                 came damaged is sent again, up to three times, then `ChecksumError`. Such bytes go
                 only over transports that verify, today tcp.
+            checksum: `Batch.checksum` tells the CRC32C of each transfer's bytes, which is computed
+                while they pass: of what was read as it landed. Local host memory alone.
 
         Raises:
             SegmentRangeError, SegmentAccessError, SegmentClosedError: of the first such transfer.
-            ArgumentError: no transfers, or a deadline that cannot be.
+            ArgumentError: no transfers, a deadline that cannot be, or a checksum of a file's or a
+                device's memory.
         """
-        return self._native.submit(transfers, deadline_s, notify, verify)
+        return self._native.submit(transfers, deadline_s, notify, verify, checksum)
 
     def read(
         self,

@@ -9,12 +9,16 @@ Source: what it is for follows Mooncake's P2P Store and checkpoint-engine; piece
 follow BitTorrent.
 """
 
-from inlay.weights.landing import DirectoryLanding, Landing, MemoryLanding, PartsLanding, Want
+from inlay.weights.directory_landing import DirectoryLanding
+from inlay.weights.landing import Landing, MemoryLanding
 from inlay.weights.layouts import tensor_parallel
 from inlay.weights.live_tensors import Part
 from inlay.weights.manifest import Entry, Manifest
+from inlay.weights.offer import newest
+from inlay.weights.parts_landing import PartsLanding, Want
 from inlay.weights.publisher import Publisher
-from inlay.weights.pull import Held, PullConfig, PullReport, newest, pull
+from inlay.weights.pull import Held, PullReport, pull
+from inlay.weights.pull_config import PullConfig
 
 __all__ = [
     "DirectoryLanding",

@@ -73,12 +73,12 @@ class Holder:
     Args:
         places: of its pieces.
         publisher: it has them all from the beginning.
+        near: its bytes are in memory of this host.
 
     Attributes:
         has_P: pieces that it has, as it said last.
         asked_P: pieces that it has asked others for.
         damaged: pieces of it that were not what they should be.
-        taken_bytes: that came from it and were good.
     """
 
     def __init__(
@@ -89,12 +89,13 @@ class Holder:
         places: Places,
         *,
         publisher: bool,
+        near: bool,
     ) -> None:
         self.peer = peer
         self.address = peer.address
         self.publisher = publisher
+        self.near = near
         self.damaged = 0
-        self.taken_bytes = 0
         self._places = places
         self._data: dict[int, RemoteSegment] = {}
         self.asked_P = np.zeros(manifest.num_pieces, np.bool_)
@@ -124,30 +125,30 @@ class Holder:
 
     def transfers(
         self,
-        pieces: npt.NDArray[np.int64],
+        pieces_N: npt.NDArray[np.int64],
         sizes_P: npt.NDArray[np.int64],
         local: Segment,
-        local_offsets: npt.NDArray[np.int64],
-    ) -> list[Ranges]:
-        """What reads these pieces into a segment.
+        offsets_N: npt.NDArray[np.int64],
+    ) -> list[tuple[npt.NDArray[np.int64], Ranges]]:
+        """What reads these pieces into a segment: which of them, by their places in `pieces_N`.
 
         Raises:
             TransferError: a data segment is not offered any more.
         """
+        segments_N = self._places.segment_P[pieces_N]
         moves = []
-        for number in np.unique(self._places.segment_P[pieces]).tolist():
-            of_it = self._places.segment_P[pieces] == number
-            some = pieces[of_it]
-            moves.append(
-                Ranges(
-                    Op.READ,
-                    local,
-                    self._segment(number),
-                    local_offsets[of_it],
-                    self._places.offset_P[some],
-                    sizes_P[some],
-                )
+        for number in np.unique(segments_N).tolist():
+            which = np.flatnonzero(segments_N == number)
+            some = pieces_N[which]
+            ranges = Ranges(
+                Op.READ,
+                local,
+                self._segment(number),
+                offsets_N[which],
+                self._places.offset_P[some],
+                sizes_P[some],
             )
+            moves.append((which, ranges))
         return moves
 
     def took(self, num_bytes: int, began_s: float) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from inlay.core.errors import WeightsMismatchError
 from inlay.weights.boxes import Box
-from inlay.weights.landing import Want, Wants
 from inlay.weights.manifest import Manifest
+from inlay.weights.parts_landing import Want, Wants
 
 DECODER_AXES = {
     r"(embed_tokens|lm_head)\.weight$": 0,

@@ -23,6 +23,7 @@ from inlay.weights.manifest import Manifest
 HEAD_BYTES = 64 << 10
 _FIRST_BYTES = 2 << 10  # of a head, which is seldom longer
 _TRIES = 50
+CONNECT_S = 5.0
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
@@ -47,11 +48,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         manifest: `identity` of its manifest; who has another one means other pieces.
         segments: names of its data segments.
         stretches: by `start`.
+        in_memory: the data segments are memory, no files.
     """
 
     manifest: bytes
     segments: tuple[str, ...]
     stretches: tuple[Stretch, ...]
+    in_memory: bool = False
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ class Offer:
 
     Args:
         data: registered, and offered for reading; their owner deregisters them after `close`.
+        in_memory: `data` are memory, no files.
         first: what `have_P` has at first.
 
     Attributes:
@@ -98,6 +102,8 @@ class Offer:
         manifest: Manifest,
         data: Sequence[Segment],
         stretches: Sequence[Stretch],
+        *,
+        in_memory: bool,
         first: int = HERE,
     ) -> None:
         self.manifest = manifest
@@ -107,6 +113,7 @@ class Offer:
             manifest=identity(encoded),
             segments=tuple(segment.name for segment in data),
             stretches=tuple(stretches),
+            in_memory=in_memory,
         )
         try:
             for what, content in (
@@ -184,6 +191,21 @@ def read_head(engine: TransferEngine, peer: Peer, name: str) -> Head:
             if end <= HEAD_BYTES and crc32c(content[8:end]) == crc:
                 return msgspec.msgpack.decode(bytes(content[8:end]), type=Head)
     raise WeightsError(f"the head of {name!r} at {peer.address} is damaged")
+
+
+def newest(engine: TransferEngine, publishers: Sequence[str], name: str) -> str | None:
+    """The newest version that all publishers have; None: there is none.
+
+    Raises:
+        WeightsError: one of them publishes nothing of this name.
+        TransferError: one cannot be reached.
+    """
+    heads = [
+        read_head(engine, engine.connect(address, timeout_s=CONNECT_S), name)
+        for address in publishers
+    ]
+    common = set(heads[0].versions).intersection(*(head.versions for head in heads[1:]))
+    return next((version for version in heads[0].versions if version in common), None)
 
 
 def read_segment(engine: TransferEngine, remote: RemoteSegment) -> bytes:

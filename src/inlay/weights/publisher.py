@@ -147,12 +147,13 @@ class Publisher:
         else:
             manifest, data, stretches = self._directory(version, Path(source), piece_bytes)
         try:
-            published = _Published(Offer(self._engine, manifest, data, stretches), manifest, data)
+            in_memory = isinstance(source, Mapping)
+            offer = Offer(self._engine, manifest, data, stretches, in_memory=in_memory)
         except BaseException:
             self._release(data)
             raise
         with self._changed:
-            self._offers.insert(0, published)
+            self._offers.insert(0, _Published(offer, manifest, data))
             gone = self._offers[2:]
             del self._offers[2:]
             kept = {one.manifest.version for one in self._offers}

@@ -48,11 +48,12 @@ Q_PROJ, O_PROJ = (f"model.layers.0.self_attn.{letter}_proj.weight" for letter in
 class Cluster:
     """Engines and publishers, which end with the test."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, transports: tuple[str, ...] | None = None) -> None:
         self._stack = stack
+        self._transports = transports
 
     def engine(self) -> TransferEngine:
-        return self._stack.enter_context(TransferEngine())
+        return self._stack.enter_context(TransferEngine(transports=self._transports))
 
     def publisher(self, name: str = "m") -> Publisher:
         return self._stack.enter_context(Publisher(self.engine(), name))
@@ -69,6 +70,13 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(stack)
+
+
+@pytest.fixture
+def apart() -> Iterator[Cluster]:
+    """As on machines that share no memory."""
+    with ExitStack() as stack:
+        yield Cluster(stack, ("tcp",))
 
 
 def tensor(held: Held, name: str, like: np.ndarray) -> np.ndarray:
@@ -104,18 +112,33 @@ def test_a_directory_arrives_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
         publisher.wait_until_held(2, timeout_s=0.05)
 
 
-def test_who_comes_late_has_it_from_peers(cluster: Cluster) -> None:
-    publisher = cluster.publisher()
+def test_who_comes_late_has_it_from_peers(apart: Cluster) -> None:
+    publisher = apart.publisher()
     manifest = publisher.publish("1", TENSORS, piece_bytes=4096)
-    first = cluster.pull(publisher)
-    late = cluster.pull(publisher)
+    first = apart.pull(publisher)
+    late = apart.pull(publisher)
     check(first)
     check(late)
     assert sum(late.report.taken_bytes.values()) == manifest.size_bytes
     assert late.report.taken_bytes.get(publisher.address, 0) < manifest.size_bytes
 
 
-def test_all_pull_at_once(cluster: Cluster) -> None:
+def test_memory_of_this_host_is_copied_once(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    manifest = publisher.publish("1", TENSORS, piece_bytes=4096)
+    cluster.pull(publisher)
+    late = cluster.pull(publisher)
+    check(late)
+    assert late.report.taken_bytes == {publisher.address: manifest.size_bytes}
+
+
+@pytest.mark.parametrize("transports", [None, ("tcp",)])
+def test_all_pull_at_once(transports: tuple[str, ...] | None) -> None:
+    with ExitStack() as stack:
+        _all_pull_at_once(Cluster(stack, transports))
+
+
+def _all_pull_at_once(cluster: Cluster) -> None:
     publisher = cluster.publisher()
     publisher.publish("1", TENSORS, piece_bytes=4096)
     held: list[Held] = []
@@ -190,14 +213,14 @@ def test_trainers_with_parts_are_one_publisher(cluster: Cluster) -> None:
         cluster.pull(*publishers, landing=DirectoryLanding(Path("nowhere")))
 
 
-def test_damaged_pieces_come_from_others(cluster: Cluster) -> None:
-    publisher = cluster.publisher()
+def test_damaged_pieces_come_from_others(apart: Cluster) -> None:
+    publisher = apart.publisher()
     publisher.publish("1", TENSORS, piece_bytes=4096)
-    broken = cluster.pull(publisher)
+    broken = apart.pull(publisher)
     (entry,) = broken.manifest.by_name[Q_PROJ]
     content = broken.content(entry)
     content[5000] ^= 1
-    late = cluster.pull(publisher)
+    late = apart.pull(publisher)
     check(late)
     assert late.report.damaged >= 1
     assert late.report.taken_bytes[publisher.address] > 0
