@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from inlay.tune.model import TrainModel
+from tests.support.peft_models import TARGETS, same_in_peft
 from tests.support.plain_decoder import PlainDecoder
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import VOCAB, new_model
@@ -111,16 +113,46 @@ def test_routed_experts_in_bfloat16_are_within_a_hundredth(tmp_path: Path) -> No
         assert error < 1e-2, (name, float(error))
 
 
+def peft_gradients(directory: Path, model: TrainModel) -> dict[str, torch.Tensor]:
+    """The same of transformers and PEFT in bfloat16, one segment after the other."""
+    peft, named = same_in_peft(directory, model, torch.bfloat16)
+    ids, _, labels = batch()
+    for a, b in zip(STARTS, STARTS[1:], strict=False):
+        logits_TV = peft(input_ids=ids[None, a:b]).logits[0].float()
+        F.cross_entropy(logits_TV, labels[a:b], reduction="sum").backward()
+    return {f"{t.name_of(0)}.{side}": matrix.grad for (t, side), matrix in named.items()}
+
+
+def off(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Relative error in L2 over all matrices."""
+    flat, exact = (torch.cat([g[n].flatten().double() for n in found]) for g in (found, expected))
+    return float((flat - exact).norm() / exact.norm())
+
+
 def test_bfloat16_is_near(tmp_path: Path) -> None:
     directory = make_tiny_model(tmp_path / "tiny", "qwen3_moe", **ONE)
     model = new_model(directory, random_b=True, dtype=torch.bfloat16)
     loss, found = gradients(model)
     plain_loss, expected = plain_gradients(directory, model)
     assert loss == pytest.approx(plain_loss, rel=2e-3)
-    flat, exact = (torch.cat([g[n].flatten().double() for n in found]) for g in (found, expected))
     # Some twenty products one behind the other, which take and give 8 bits: 3 % here, nearly all
     # of it from attention, whose products are PyTorch's.
-    assert (flat - exact).norm() / exact.norm() < 5e-2
+    assert off(found, expected) < 5e-2
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")
+def test_bfloat16_is_as_near_as_in_peft(tmp_path: Path) -> None:
+    ours, theirs = [], []
+    for seed in range(6):
+        directory = make_tiny_model(tmp_path / str(seed), "qwen3_moe", seed=seed, **ONE)
+        model = new_model(directory, targets=TARGETS, random_b=True, dtype=torch.bfloat16)
+        _, found = gradients(model)
+        _, expected = plain_gradients(directory, model)
+        ours.append(off(found, expected))
+        theirs.append(off(peft_gradients(directory, model), expected))
+    # 2.4 to 4.2 % here, 2.7 to 5.0 % there, which of them is nearer differs from model to model.
+    assert sum(ours) < 1.3 * sum(theirs)
 
 
 def test_a_target_that_is_not_chosen_has_no_matrices(tmp_path: Path) -> None:

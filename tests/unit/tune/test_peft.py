@@ -14,14 +14,13 @@ from torch import Tensor
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.models.adapter import read_adapter
-from inlay.models.targets import Target
 from inlay.tune import TuneConfig, collate, export
 from inlay.tune.adapter import load_into, matrices_of
 from inlay.tune.adapter_files import lost_in_peft, save_tensors, write_adapter
-from inlay.tune.lora import Lora
 from inlay.tune.model import TrainModel
 from inlay.tune.optimizer import AdamW
 from inlay.tune.steps import StepPlan
+from tests.support.peft_models import TARGETS, load_base, same_in_peft
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import new_model, random_rows, settings
 
@@ -31,15 +30,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning"),
 ]
 STEPS = 50
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-
-
-def load_base(directory: Path) -> torch.nn.Module:
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
 
 
 def peft_of(directory: Path, adapter: Path) -> torch.nn.Module:
@@ -48,39 +38,10 @@ def peft_of(directory: Path, adapter: Path) -> torch.nn.Module:
     return PeftModel.from_pretrained(load_base(directory), adapter).eval()
 
 
-def copied(target: Target, side: str, lora: Lora) -> Tensor:
-    """A matrix of ours as PEFT holds it; of all experts of a layer as one."""
-    pair = lora.pairs[target]
-    if side == "A":
-        return pair.a.detach().flatten(0, -2)
-    return pair.b.detach() if not target.experts else pair.b.detach().permute(1, 2, 0).flatten(1)
-
-
 def losses_of_peft(directory: Path, model: TrainModel, config: TuneConfig) -> Iterator[float]:
-    """Losses of PEFT's steps from the same beginning. The three matrices of an expert have one A
-    for gate and up there, so down alone is a target.
-    """
-    from peft import LoraConfig, get_peft_model
-
-    peft = get_peft_model(
-        load_base(directory),
-        LoraConfig(
-            r=model.lora.rank,
-            lora_alpha=model.lora.rank * model.lora.scale,
-            lora_dropout=0.0,
-            target_modules=list(ATTENTION),
-            target_parameters=["mlp.experts.down_proj"],
-        ),
-    )
-    named = dict(peft.named_parameters())
-    with torch.no_grad():
-        for target in model.lora.pairs:
-            module = target.path.removesuffix(".down_proj")
-            for side in "AB":
-                key = f"base_model.model.{module}.lora_{side}.default.weight"
-                named[key].copy_(copied(target, side, model.lora))
-    trained = [parameter for parameter in named.values() if parameter.requires_grad]
-    assert len(trained) == 2 * len(model.lora.pairs)
+    """Losses of PEFT's steps from the same beginning."""
+    peft, named = same_in_peft(directory, model)
+    trained = list(named.values())
     optimizer = torch.optim.AdamW(trained, weight_decay=0.0)
     rows, plan = random_rows(12), StepPlan.of(config, 12)
     for step in range(STEPS):
@@ -126,7 +87,7 @@ def test_losses_are_those_of_peft(tmp_path: Path) -> None:
     config = settings(
         directory, tmp_path, max_steps=STEPS, lr_scheduler_type="cosine", warmup_ratio=0.1
     )
-    model = new_model(directory, targets=(*ATTENTION, "experts.down_proj"))
+    model = new_model(directory, targets=TARGETS)
     theirs = list(losses_of_peft(directory, model, config))
     ours = list(our_losses(model, config))
     assert ours[-1] < 0.7 * ours[0]
