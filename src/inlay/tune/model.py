@@ -57,6 +57,9 @@ class TrainModel:
             token_ids_T, positions_T: int64, of all segments one behind the other.
             starts: where segments begin, and T.
             labels_T: int64; what follows each token, -100 where that is not learned.
+
+        Raises:
+            FloatingPointError: the weights of a token's experts are not finite; it says where.
         """
         hidden_TM = self.hidden(token_ids_T, positions_T, starts, dropout)
         states_RM, labels_R = self._labelled(hidden_TM, labels_T)
@@ -216,6 +219,8 @@ class _Layer:
         logits_TE = F.linear(x_TM, parts["router"], parts.get("router_bias"))
         router, top_k = self._shape.router, self._shape.experts_per_token
         ids_TK, weights_TK = choose(logits_TE, router, parts.get("correction"), top_k)
+        if not weights_TK.isfinite().all():
+            raise FloatingPointError(f"routing weights in layer {self._number}")
         return experts(x_TM, ids_TK, weights_TK, self._dropout)
 
 

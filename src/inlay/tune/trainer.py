@@ -193,7 +193,11 @@ class Trainer:
             if not batch.num_loss_tokens:
                 continue
             key = (self._config.seed, step, number)
-            loss = self._model.loss(*_tensors(batch), Dropout(self._config.lora_dropout, key))
+            try:
+                loss = self._model.loss(*_tensors(batch), Dropout(self._config.lora_dropout, key))
+            except FloatingPointError as error:  # on the way to the loss
+                what = f"{error} that are not finite"
+                raise self._not_finite(what, step, numbers[number]) from None
             if not math.isfinite(loss.item()):
                 raise self._not_finite(f"loss {loss.item()}", step, numbers[number])
             (loss / targets).backward()  # type: ignore[no-untyped-call]

@@ -218,6 +218,23 @@ def test_a_loss_that_is_not_finite_stops_the_run(config: TuneConfig) -> None:
     check_folder(folder)
 
 
+def test_routing_weights_that_are_not_finite_stop_the_run(
+    config: TuneConfig, tmp_path: Path
+) -> None:
+    model = make_tiny_model(tmp_path / "sparse", "qwen3_moe", num_hidden_layers=1)
+    wild = replace(
+        config, model_name_or_path=str(model), learning_rate=1e30, max_grad_norm=0,
+        lr_scheduler_type="constant",
+    )  # fmt: skip
+    with pytest.raises(TrainingError, match=r"step \d of 8 has .*rows .*checkpoint-\d"):
+        run(wild)
+    broken = new_model(model)
+    broken.weights.layers[0].parts["router"].fill_(torch.nan)
+    ids_T = torch.arange(4)
+    with pytest.raises(FloatingPointError, match="routing weights in layer 0"):
+        broken.loss(ids_T, ids_T, [0, 4], ids_T)
+
+
 @contextmanager
 def small_files(limit_bytes: int) -> Iterator[None]:
     """No file may become larger, as on a disk without room."""
