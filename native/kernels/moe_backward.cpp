@@ -134,8 +134,10 @@ class Backward {
         {rows, block.rows(), dtype, low, rank, rank, &block != &pass_.blocks_of(of).front(), sums});
     if (&block != &pass_.blocks_of(of).back()) return;
     for (int64_t j = 0; j < rank; ++j)
-      for (int64_t i = 0; i < cols; ++i)
-        out[stride == 0 ? i * rank + j : j * stride + i] = sums[j * kPanel + i];
+      if (stride > 0)
+        std::copy_n(sums + j * kPanel, cols, out + j * stride);
+      else
+        for (int64_t i = 0; i < cols; ++i) out[i * rank + j] = sums[j * kPanel + i];
   }
 
   void over_columns(ValueRows grads) const {
@@ -260,17 +262,29 @@ class Backward {
     return sum;
   }
 
+  // An expert's rows serve some neighbouring panels while they lie in L2: all of them are more than
+  // a cache holds, and are read once per item. Each thread has two items at least.
   void over_hidden(ValueRows x_dropped) const {
-    pass_.session.parallel_for(panel_count(pass_.hidden), [&](int64_t item, int thread) {
-      const int64_t column = item * kPanel, cols = std::min(kPanel, pass_.hidden - column);
-      for (int64_t t = 0; t < grad_x_.rows; ++t) std::fill_n(grad_x_.row(t) + column, cols, 0.0f);
+    constexpr int64_t kPanelsPerItem = 8, kItemsPerThread = 2;
+    const int64_t panels = panel_count(pass_.hidden);
+    const int64_t per_item = std::clamp<int64_t>(
+        panels / (kItemsPerThread * pass_.session.num_threads()), 1, kPanelsPerItem);
+    pass_.session.parallel_for((panels + per_item - 1) / per_item, [&](int64_t item, int thread) {
+      const int64_t first = item * per_item * kPanel;
+      const int64_t end = std::min(first + per_item * kPanel, pass_.hidden);
+      for (int64_t t = 0; t < grad_x_.rows; ++t)
+        std::fill_n(grad_x_.row(t) + first, end - first, 0.0f);
       const Scratch scratch(pass_, thread);
-      for (std::size_t i = 0; i < pass_.chosen.size(); ++i) {
-        Fetch next;
-        if (i + 1 < pass_.chosen.size())
-          next = fetch_gate_up(pass_.chosen[i + 1].expert, 0, column);
-        hidden_of(pass_.chosen[i], column, cols, x_dropped, next, scratch);
-      }
+      for (std::size_t i = 0; i < pass_.chosen.size(); ++i)
+        for (int64_t column = first; column < end; column += kPanel) {
+          Fetch next;
+          if (column + kPanel < end)
+            next = fetch_gate_up(pass_.chosen[i].expert, 0, column + kPanel);
+          else if (i + 1 < pass_.chosen.size())
+            next = fetch_gate_up(pass_.chosen[i + 1].expert, 0, first);
+          hidden_of(pass_.chosen[i], column, std::min(kPanel, pass_.hidden - column), x_dropped,
+                    next, scratch);
+        }
     });
   }
 
