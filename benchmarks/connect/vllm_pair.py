@@ -7,7 +7,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -94,15 +94,29 @@ def external_tokens(server: Server) -> int:
     return int(float(line.split()[-1]))
 
 
-def hand_over(server: Server, prompt: list[int], salt: str) -> dict[str, Any]:
-    """Have a prompt computed for another instance; the `kv_transfer_params` for that one."""
+class HandedOver(NamedTuple):
+    """A prompt that was computed for another instance.
+
+    Attributes:
+        params: the `kv_transfer_params` for that one.
+        first_token: of the output.
+    """
+
+    params: dict[str, Any]
+    first_token: int
+
+
+def hand_over(server: Server, prompt: list[int], salt: str) -> HandedOver:
+    """Have a prompt computed for another instance."""
     body = {
         "prompt": prompt,
         "max_tokens": 1,
         "temperature": 0,
         "cache_salt": salt,
+        "return_token_ids": True,
         "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
     }
     answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
     answer.raise_for_status()
-    return dict(answer.json()["kv_transfer_params"])
+    body = answer.json()
+    return HandedOver(dict(body["kv_transfer_params"]), body["choices"][0]["token_ids"][0])

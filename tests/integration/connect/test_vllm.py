@@ -59,7 +59,7 @@ def test_one_computes_for_the_other(servers, tokens):
     first, second, _ = servers
     asked = prompt(tokens)
     alone = ask(second, asked, 12, cache_salt="alone")
-    params = hand_over(first, asked, "pair")
+    params = hand_over(first, asked, "pair").params
     before = external_tokens(second)
     both = ask(second, asked, 12, cache_salt="pair", kv_transfer_params=params)
     assert both.token_ids == alone.token_ids
@@ -69,7 +69,7 @@ def test_one_computes_for_the_other(servers, tokens):
 def test_another_instance_that_is_not_there(servers):
     first, second, _ = servers
     asked = prompt(300)
-    params = hand_over(first, asked, "x") | {"remote_addresses": ["127.0.0.1:1"]}
+    params = hand_over(first, asked, "x").params | {"remote_addresses": ["127.0.0.1:1"]}
     alone = ask(first, asked, 8)
     assert ask(second, asked, 8, kv_transfer_params=params).token_ids == alone.token_ids
 
