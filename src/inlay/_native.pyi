@@ -744,6 +744,7 @@ class transfer:
             deadline_s: float | None,
             notify: bytes | None,
             verify: bool,
+            checksum: bool,
         ) -> transfer.Batch: ...
         def recv(self, timeout_s: float | None) -> tuple[str, str, bytes, bool]: ...
         def move(
