@@ -97,7 +97,7 @@ def test_no_request_fails_while_weights_are_swapped(
         assert new != before and set(texts) <= {before, new}
         assert client.get("/v1/weights").json()["version"] == "v2"
         again = client.post("/v1/weights/update", json=update)
-        assert again.status_code == 502 and "is served already" in again.text
+        assert again.status_code == 409 and "is served already" in again.text
         publisher.publish("v3", models[0], piece_bytes=4096)
         assert client.post("/v1/weights/update", json=update).json()["version"] == "v3"
         assert text(client) == before

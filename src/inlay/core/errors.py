@@ -55,7 +55,8 @@
     │   ├── StoreTimeout (TimeoutError)  the call's time was over
     │   └── StoreClosed                the store is closed, or the parent's of a fork
     ├── WeightsError               a checkpoint could not be published or pulled
-    │   └── WeightsMismatchError (ValueError)  its tensors are not those that are wanted
+    │   ├── WeightsMismatchError (ValueError)  its tensors are not those that are wanted
+    │   └── WeightsConflictError       versions contradict each other, or what is under way
     ├── TrainingError              a loss or gradient of training is not finite
     ├── TraceError (ValueError)        requests of a trace are not as they must be, `request`
     ├── DataError (ValueError)         training data are not as they must be
@@ -479,6 +480,13 @@ class WeightsMismatchError(WeightsError, ValueError):
 
     code = "weights_mismatch"
     http_status = 400
+
+
+class WeightsConflictError(WeightsError):
+    """Versions contradict each other, or another update is under way."""
+
+    code = "weights_conflict"
+    http_status = 409
 
 
 class TrainingError(InlayError):

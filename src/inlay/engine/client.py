@@ -32,6 +32,7 @@ from inlay.core.errors import (
     EngineStartError,
     InlayError,
     RequestError,
+    WeightsConflictError,
     WeightsError,
 )
 from inlay.core.failures import error_of, restore
@@ -267,7 +268,7 @@ class EngineClient:
         """
         self._check_alive()
         if self._swap is not None:
-            raise WeightsError("weights are being loaded: update again when they are there")
+            raise WeightsConflictError("weights are being loaded: update again when they are there")
         self._swap = self._loop.create_future()
         try:
             self._send(self._encode(SwapWeights(str(directory), version, in_flight)))

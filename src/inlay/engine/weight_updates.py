@@ -20,7 +20,13 @@ from torch import Tensor
 
 from inlay.cache import PagedKvCache
 from inlay.core.block_hash import Namespace
-from inlay.core.errors import EngineError, InlayError, WeightsError, WeightsMismatchError
+from inlay.core.errors import (
+    EngineError,
+    InlayError,
+    WeightsConflictError,
+    WeightsError,
+    WeightsMismatchError,
+)
 from inlay.core.messages import InFlight, WeightsSwapped
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
@@ -92,12 +98,13 @@ class WeightUpdates:
             weights: a directory, or all tensors by name, which are written to a temporary one.
 
         Raises:
-            WeightsError: others are being loaded, or this engine cannot replace its weights.
+            WeightsConflictError: others are being loaded.
+            WeightsError: this engine cannot replace its weights.
             WeightsMismatchError: they are of another model.
             ModelError: there are none in this directory.
         """
         if self._update is not None:
-            raise WeightsError(
+            raise WeightsConflictError(
                 f"weights {self._update.version} are being loaded: update again when they are there"
             )
         reload = self._loaded.reload
@@ -204,7 +211,7 @@ class WeightUpdates:
             return
         needed = {self._requests.weights}
         for request in self._requests.live.values():
-            if any(choice.state in ("waiting", "running") for choice in request.choices):
+            if any(choice.state not in ("paused", "finished") for choice in request.choices):
                 needed.add(request.weights)
         if self._runner.keep_models(needed):
             give_back_freed()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inlay.core.errors import WeightsError
+from inlay.core.errors import WeightsConflictError
 from inlay.core.messages import InFlight, WeightsSwapped
 from inlay.engine.client import EngineClient
 from inlay.serve.weights.config import UpdateConfig
@@ -48,7 +48,9 @@ class Updates:
         """Pull a version and serve it; also returns the bytes that each holder sent.
 
         Raises:
-            WeightsError: another update is under way, or it cannot be pulled.
+            WeightsConflictError: another update is under way, it is served already, or publishers
+                have no common version.
+            WeightsError: it cannot be pulled.
             WeightsMismatchError: it is of another model. The old weights serve on in each case.
         """
         with self._alone():
@@ -82,7 +84,7 @@ class Updates:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         if self._busy:
-            raise WeightsError("an update is under way: update again when it has ended")
+            raise WeightsConflictError("an update is under way: update again when it has ended")
         self._busy = True
         try:
             yield
@@ -106,9 +108,9 @@ class Updates:
             )
         version = version or newest(self._transfer, publishers, name)
         if version is None:
-            raise WeightsError(f"{', '.join(publishers)} have no common version of {name}")
+            raise WeightsConflictError(f"{', '.join(publishers)} have no common version of {name}")
         if self._held is not None and self._held.manifest.version == version:
-            raise WeightsError(f"{name} {version} is served already")
+            raise WeightsConflictError(f"{name} {version} is served already")
         target = self._directory(version)
         shutil.rmtree(target, ignore_errors=True)
         held = pull(
