@@ -98,6 +98,11 @@ def test_no_request_fails_while_weights_are_swapped(
         assert client.get("/v1/weights").json()["version"] == "v2"
         again = client.post("/v1/weights/update", json=update)
         assert again.status_code == 409 and "is served already" in again.text
+        metrics = client.get("/metrics").text
+        assert 'inlay_weight_updates_total{outcome="done"} 1.0' in metrics
+        assert 'inlay_weight_updates_total{outcome="weights_conflict"} 1.0' in metrics
+        assert "inlay_weight_update_seconds_count 1.0" in metrics
+        assert "inlay_weight_pulled_bytes_total 0.0" not in metrics
         publisher.publish("v3", models[0], piece_bytes=4096)
         assert client.post("/v1/weights/update", json=update).json()["version"] == "v3"
         assert text(client) == before

@@ -122,6 +122,23 @@ HTTP_REQUESTS = Metric(
     "499 means that the client went away first.",
     labels=("status",),
 )
+WEIGHT_UPDATES = Metric(
+    name="inlay_weight_updates",
+    kind="counter",
+    help="Updates of the weights that are served, by what came of them: done, or an error's code.",
+    labels=("outcome",),
+)
+WEIGHT_UPDATE = Metric(
+    name="inlay_weight_update_seconds",
+    kind="histogram",
+    help="From a wish for other weights until they are in place, pulling them included.",
+    buckets=SECONDS_COARSE,
+)
+WEIGHT_BYTES = Metric(
+    name="inlay_weight_pulled_bytes",
+    kind="counter",
+    help="Bytes of weights that came from publishers and from other servers.",
+)
 REFUSED = Metric(
     name="inlay_requests_refused",
     kind="counter",
@@ -323,6 +340,9 @@ SERVER_METRICS = (
     GENERATED_TOKENS,
     FINISHED,
     HTTP_REQUESTS,
+    WEIGHT_UPDATES,
+    WEIGHT_UPDATE,
+    WEIGHT_BYTES,
 )
 """Metrics that the HTTP process counts itself."""
 

@@ -19,6 +19,9 @@ from inlay.core.clock import Clock, SystemClock
 from inlay.core.messages import TIERS, EngineInfo, EngineStats, LoadProgress, RequestOutput
 from inlay.serve.counts import Count, Distribution
 
+DONE = "done"
+"""The outcome of an update of weights that are in place."""
+
 
 class ServerMetrics:
     """All metrics of one server.
@@ -59,6 +62,13 @@ class ServerMetrics:
     def answered(self, status: int) -> None:
         """Count an answer of a generating route."""
         self._counts[names.HTTP_REQUESTS.name].add(labels=(str(status),))
+
+    def weights_updated(self, outcome: str, seconds: float, pulled_bytes: int) -> None:
+        """Count an update of weights. `seconds` counts where it is done."""
+        self._counts[names.WEIGHT_UPDATES.name].add(labels=(outcome,))
+        self._counts[names.WEIGHT_BYTES.name].add(pulled_bytes)
+        if outcome == DONE:
+            self._distributions[names.WEIGHT_UPDATE.name].add(seconds)
 
     def render(self, stats: EngineStats | None, progress: LoadProgress) -> bytes:
         """The text that `/metrics` answers; `stats` is None when the engine is gone."""

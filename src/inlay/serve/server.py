@@ -96,7 +96,7 @@ async def _serve(
         from inlay.serve.app import create_app
         from inlay.serve.weights.updates import Updates
 
-        updates = Updates(client, config.weights, source.directory)
+        updates = Updates(client, config.weights, source.directory, service.metrics)
         stack.callback(updates.close)
         app = create_app(service, config, updates=updates)
         await stack.enter_async_context(app.router.lifespan_context(app))

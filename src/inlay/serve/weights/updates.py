@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inlay.core.errors import WeightsConflictError
+from inlay.core.errors import InlayError, WeightsConflictError
 from inlay.core.messages import InFlight, WeightsSwapped
 from inlay.engine.client import EngineClient
+from inlay.serve.metrics import DONE, ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
 
 if TYPE_CHECKING:
@@ -27,16 +29,25 @@ class Updates:
         engine: whose weights they are.
         served: the directory of the model that is served, from which `config.json` comes where
             publishers have tensors alone.
+        metrics: count updates.
     """
 
-    def __init__(self, engine: EngineClient, config: UpdateConfig, served: Path | None) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        config: UpdateConfig,
+        served: Path | None,
+        metrics: ServerMetrics,
+    ) -> None:
         self.engine = engine
+        self._metrics = metrics
         self._config = config
         self._served = served
         self._transfer: TransferEngine | None = None
         self._temporary: Path | None = None
         self._held: Held | None = None
         self._busy = False
+        self._pulled_bytes = 0
 
     async def from_publishers(
         self,
@@ -55,6 +66,7 @@ class Updates:
         """
         with self._alone():
             held = await asyncio.to_thread(self._pull, publishers, name, version)
+            self._pulled_bytes = sum(held.report.taken_bytes.values())
             try:
                 directory = self._directory(held.manifest.version)
                 swapped = await self._swap(directory, held.manifest.version, in_flight)
@@ -83,13 +95,21 @@ class Updates:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
+        """One at a time, and counted."""
         if self._busy:
             raise WeightsConflictError("an update is under way: update again when it has ended")
-        self._busy = True
+        self._busy, self._pulled_bytes = True, 0
+        began_s, outcome = time.monotonic(), "cancelled"
         try:
             yield
+            outcome = DONE
+        except Exception as error:
+            outcome = error.code if isinstance(error, InlayError) else "internal_error"
+            raise
         finally:
             self._busy = False
+            seconds = time.monotonic() - began_s
+            self._metrics.weights_updated(outcome, seconds, self._pulled_bytes)
 
     async def _swap(self, directory: Path, version: str, in_flight: InFlight) -> WeightsSwapped:
         return await self.engine.swap_weights(directory, version, in_flight)
