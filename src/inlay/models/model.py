@@ -45,8 +45,8 @@ from inlay.models.rank_group import RankGroup
 from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.weights import MixtureWeights, OpenWeights, Weights, load_weights
 
-# For each weight, while a matrix is read and converted: floats, and what they are made of.
 _MERGE = "merge the adapter into the model (inlay tune export)"
+# For each weight, while a matrix is read and converted: floats, and what they are made of.
 _CONVERTED_BYTES = 12
 
 

@@ -25,6 +25,7 @@ from inlay.core.messages import (
     SamplingParams,
     SessionBlocks,
 )
+from inlay.core.near_names import did_you_mean
 from inlay.core.token_ids import pack_token_ids
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
@@ -174,9 +175,12 @@ class Service:
             return self.name
         if model in self.names or model in self.adapters:
             return model
+        served = (*self.names, *self.adapters)
+        near = did_you_mean(model, served)
         raise ModelNameError(
             f"the model {model!r} does not exist here: this server serves "
-            + ", ".join(repr(name) for name in (*self.names, *self.adapters)),
+            + ", ".join(map(repr, served))
+            + (f"; {near}" if near else ""),
             "model",
         )
 

@@ -38,6 +38,11 @@ class LoopThread:
         async def watched() -> T:
             try:
                 return await work
+            except Exception:
+                # Ctrl-C may end an engine that has just begun, too; nobody asks for that error.
+                if future.cancelled():
+                    raise asyncio.CancelledError from None
+                raise
             finally:
                 finished.set()
 
