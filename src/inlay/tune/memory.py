@@ -124,15 +124,18 @@ def _advice(use: MemoryUse) -> str:
 def process_bytes() -> int:
     """Resident memory of this process once PyTorch has done its first products.
 
-    Cost: some milliseconds, and loading PyTorch.
+    Cost: tens of milliseconds, and loading PyTorch.
     """
     import torch
+    import torch.nn.functional as F
 
     for dtype in (torch.float32, torch.bfloat16):
-        x = torch.ones(64, 64, dtype=dtype, requires_grad=True)
-        heads = torch.nn.functional.linear(x, x.detach()).view(1, 4, 64, 16)
-        out = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-        out.sum().backward()  # type: ignore[no-untyped-call]
+        # Its libraries keep scratch memory from products of this size on.
+        x = torch.ones(512, 512, dtype=dtype, requires_grad=True)
+        normed = F.silu(F.rms_norm(x.float(), (512,))).to(dtype)
+        heads = F.linear(normed, x.detach()).view(1, 512, 8, 64).transpose(1, 2)
+        out = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        out.float().log_softmax(-1).sum().backward()  # type: ignore[no-untyped-call]
     return int(psutil.Process().memory_info().rss)
 
 
