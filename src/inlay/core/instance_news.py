@@ -22,6 +22,9 @@ from inlay.core.instance_messages import (
 from inlay.core.instance_peers import Peer, Peers
 from inlay.core.messages import LoadProgress
 
+MAX_SAMPLES = 512
+"""Steps that a report tells of. Between two reports, 20 ms, the smallest models make a hundred."""
+
 log = logging.getLogger(__name__)
 
 _REPORT_S = 0.02

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from inlay import __version__
 from inlay.cache import BlockStored
 from inlay.core.instance_messages import InstanceInfo, KvChange, LoadReport, Role, StepSample
+from inlay.core.instance_news import MAX_SAMPLES
 from inlay.core.instance_setup import InstanceSetup
 from inlay.core.messages import LoadProgress
 
 if TYPE_CHECKING:
     from inlay.engine.engine import Engine
-
-_MAX_SAMPLES = 64
 
 
 class EngineNews:
@@ -29,7 +28,7 @@ class EngineNews:
         self._setup = setup
         self._run_id = run_id
         self._engine = engine
-        self._samples: deque[StepSample] = deque(maxlen=_MAX_SAMPLES)
+        self._samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
 
     def info(self, role: Role) -> InstanceInfo:
         """What it is."""

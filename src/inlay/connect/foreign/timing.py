@@ -8,8 +8,7 @@ Times between are not used. They have the way to the engine and back in them, as
 from collections import deque
 
 from inlay.core.instance_messages import StepSample
-
-_MAX_SAMPLES = 64
+from inlay.core.instance_news import MAX_SAMPLES
 
 
 class Choice:
@@ -54,7 +53,7 @@ class StepTimes:
         self.choices: dict[Choice, None] = {}
         self._chunk = prefill_chunk
         self._prompts = 0  # begun so far
-        self._samples: deque[StepSample] = deque(maxlen=_MAX_SAMPLES)
+        self._samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
 
     def asked(self, start: int, stop: int, now_s: float) -> Choice:
         """A choice is asked for, whose first `start` tokens the engine should have."""
