@@ -4,6 +4,7 @@ Each connection is a peer: the private front, or a dispatcher. Peers choose thei
 without knowing of each other, so the engine sees them behind the peer's number: `3:abc`.
 """
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -14,7 +15,7 @@ import msgspec
 import zmq
 
 from inlay.core.clock import Clock
-from inlay.core.errors import InlayError, RequestError
+from inlay.core.errors import EngineError, InlayError, RequestError
 from inlay.core.failures import failure_output
 from inlay.core.instance_messages import FromInstance, KvLost, KvTarget
 from inlay.core.messages import GenerateRequest, OutputBatch, RequestOutput, RequestTimes
@@ -162,6 +163,28 @@ class Peers:
                 "prompt_tokens": len(message.token_ids),
             },
         )
+
+    def take(
+        self, peer: Peer, message: GenerateRequest, add: Callable[[GenerateRequest], None]
+    ) -> None:
+        """As `admit`; of a request that cannot be given to the engine its peer is told why."""
+        try:
+            self.admit(peer, message, add)
+        except InlayError as error:
+            self.refuse(peer, message.request_id, error)
+        except Exception as error:
+            log.exception("request %s of %s cannot be added", message.request_id, peer.name)
+            refusal = EngineError(f"the request cannot be added: {error!r}")
+            self.refuse(peer, message.request_id, refusal)
+
+    def refuse_unread(self, peer: Peer, data: bytes, error: Exception) -> None:
+        """Answer a message that is not what it should be, so that nobody waits for it."""
+        log.error("a message of %d bytes from %s cannot be read: %s", len(data), peer.name, error)
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+            match msgspec.msgpack.decode(data):
+                case ["GenerateRequest", str(request_id), *_]:
+                    refusal = RequestError(f"the request has a wrong type: {error}")
+                    self.refuse(peer, request_id, refusal)
 
     def refuse(self, peer: Peer, request_id: str, error: InlayError) -> None:
         """Tell a peer that its request is not accepted."""

@@ -139,7 +139,7 @@ class _Server:
             try:
                 message = self._decode(data)
             except (msgspec.MsgspecError, RecursionError) as error:
-                self._refuse(peer, data, error)
+                self._peers.refuse_unread(peer, data, error)
             else:
                 self._handle(peer, message)
             received = self._peers.receive()
@@ -148,7 +148,7 @@ class _Server:
     def _handle(self, peer: Peer, message: ToInstance) -> None:
         match message:
             case GenerateRequest():
-                self._add(peer, message)
+                self._peers.take(peer, message, self._engine.add)
             case CancelRequest(request_id):
                 self._engine.cancel(self._peers.engine_id(peer, request_id))
             case StatsRequest():
@@ -227,25 +227,6 @@ class _Server:
             for one in rollouts
         )
         self._peers.send([peer], PausedRollouts(rollouts=named))
-
-    def _refuse(self, peer: Peer, data: bytes, error: Exception) -> None:
-        """Answer a message that is not what it should be, so that nobody waits for it."""
-        log.error("a message of %d bytes from %s cannot be read: %s", len(data), peer.name, error)
-        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-            match msgspec.msgpack.decode(data):
-                case ["GenerateRequest", str(request_id), *_]:
-                    refusal = RequestError(f"the request has a wrong type: {error}")
-                    self._peers.refuse(peer, request_id, refusal)
-
-    def _add(self, peer: Peer, request: GenerateRequest) -> None:
-        try:
-            self._peers.admit(peer, request, self._engine.add)
-        except InlayError as error:
-            self._peers.refuse(peer, request.request_id, error)
-        except Exception as error:
-            log.exception("request %s of %s cannot be added", request.request_id, peer.name)
-            refusal = EngineError(f"the request cannot be added: {error!r}")
-            self._peers.refuse(peer, request.request_id, refusal)
 
 
 class _Worker:

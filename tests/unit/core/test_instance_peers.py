@@ -5,7 +5,7 @@ import pytest
 import zmq
 
 from inlay.core.clock import FakeClock
-from inlay.core.errors import OverloadedError, RequestError
+from inlay.core.errors import ContextLengthError, OverloadedError, RequestError
 from inlay.core.instance_messages import FromInstance, KvTarget
 from inlay.core.instance_peers import Peers
 from inlay.core.instance_socket import new_socket
@@ -187,3 +187,29 @@ def test_the_front_hears_without_having_spoken(bench, tmp_path):
     assert _read(front) == EngineStats(running=3)
     front.send(b"hello")
     assert bench.receive() == (peer, b"hello")
+
+
+def test_what_cannot_be_taken_is_answered(bench):
+    """A request that the engine refuses, one on which it fails, and one that cannot be read."""
+    socket, peer = bench.connect()
+
+    def failing(error):
+        def add(message):
+            raise error
+
+        message = GenerateRequest(
+            request_id="x", prompt=pack_token_ids([1]), params=SamplingParams(), arrival_s=990.0
+        )
+        bench.peers.take(peer, message, add)
+        (output,) = _read(socket).outputs
+        assert output.request_id == "x" and output.finished
+        return output
+
+    assert "too long" in failing(ContextLengthError("too long", "prompt")).error
+    assert "cannot be added: KeyError" in failing(KeyError("y")).error
+    data = msgspec.msgpack.encode(["GenerateRequest", "z", 5])
+    bench.peers.refuse_unread(peer, data, ValueError("expected bytes"))
+    (output,) = _read(socket).outputs
+    assert output.request_id == "z" and "wrong type: expected bytes" in output.error
+    bench.peers.refuse_unread(peer, b"\xc1", ValueError("no message"))
+    assert not socket.poll(0)

@@ -20,7 +20,7 @@ from inlay.connect.foreign.requests import Requests
 from inlay.connect.foreign.setup import ProxySetup
 from inlay.connect.foreign.watch import EngineWatch
 from inlay.core.clock import Clock
-from inlay.core.errors import EngineError, InlayError
+from inlay.core.errors import InlayError
 from inlay.core.instance_messages import (
     InstanceInfo,
     KvChange,
@@ -148,11 +148,11 @@ class Proxy:
         try:
             message = self._decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            log.error("a message of %s cannot be read: %s", peer.name, error)
+            self._peers.refuse_unread(peer, data, error)
             return
         match message:
             case GenerateRequest():
-                self._add(peer, message)
+                self._peers.take(peer, message, self._requests.add)
             case CancelRequest(request_id):
                 self._requests.cancel(self._peers.engine_id(peer, request_id))
             case StatsRequest():
@@ -165,16 +165,6 @@ class Proxy:
                 self._news.set_role(role)
             case _:
                 log.debug("%s is nothing for this engine", type(message).__name__)
-
-    def _add(self, peer: Peer, request: GenerateRequest) -> None:
-        try:
-            self._peers.admit(peer, request, self._requests.add)
-        except InlayError as error:
-            self._peers.refuse(peer, request.request_id, error)
-        except Exception as error:
-            log.exception("request %s of %s cannot be added", request.request_id, peer.name)
-            refusal = EngineError(f"the request cannot be added: {error!r}")
-            self._peers.refuse(peer, request.request_id, refusal)
 
     # What there is to tell: `core.instance_news.NewsSource`
 
