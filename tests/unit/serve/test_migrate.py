@@ -55,8 +55,8 @@ COMMANDS = {
     ),
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve M --enable-lora --max-loras 4 "
     "--max-lora-rank 64 --lora-modules sql=/a/sql "
-    """'{"name": "chat", "path": "/a/chat", "base_model_name": "M"}' --port 8001""": (
-        "M --port 8001 --adapter sql=/a/sql --adapter chat=/a/chat"
+    """'{"name": "chat", "path": "/a/b,c", "base_model_name": "M"}' --port 8001""": (
+        "M --port 8001 --adapter sql=/a/sql --adapter chat=/a/b,c"
     ),
     "python -m sglang.launch_server --model-path M --max-loras-per-batch 2 --lora-paths "
     """/a/sql chat=/a/chat '{"lora_name": "it", "lora_path": "/a/it", "pinned": true}'""": (

@@ -17,7 +17,7 @@ from inlay.serve.migrate.flags import Asked
 from inlay.serve.migrate.model_name import MODEL
 from inlay.serve.migrate.plan import ENV, OPTIONS, REPEATED, Plan
 from inlay.serve.migrate.program import Program
-from inlay.serve.migrate.rows import Finding
+from inlay.serve.migrate.rows import PARTED, Finding
 from inlay.serve.migrate.shell import Container
 
 _EXPANDS = re.compile(r"\$[A-Za-z_{(]")
@@ -83,7 +83,7 @@ def make_line(
         value = plan.value(option)
         if value is None or value == "auto":
             continue
-        for part in value.split(",") if option in REPEATED else (value,):
+        for part in value.split(PARTED) if option in REPEATED else (value,):
             arguments += [option, part]
             plan.put(option, f"{option} {part}")
     for path in plan.settings():

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+PARTED = "\n"
+"""Between the parts of a value that is written once for each of them: paths have commas."""
+
 
 class Fate(StrEnum):
     """What happens to a flag."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from inlay.core.errors import ConfigError
 from inlay.core.units import parse_bytes
-from inlay.serve.migrate.rows import Aside, Convert, Fate
+from inlay.serve.migrate.rows import PARTED, Aside, Convert, Fate
 
 _ON = frozenset({"", "true", "on", "yes", "1"})
 _OFF = frozenset({"false", "off", "no", "0"})
@@ -153,7 +153,7 @@ def adapters(value: str) -> str:
         found.append((pair[0], pair[1]))
     if not found:
         raise ValueError("NAME=DIRECTORY")
-    return ",".join(f"{name}={path}" for name, path in found)
+    return PARTED.join(f"{name}={path}" for name, path in found)
 
 
 def first(value: str) -> str:
