@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers import ENVIRONMENTS
 from inlay.connect.mooncake import MooncakeDistributedStore
 from tests.support.store import StoreProcess, close_all
+from tests.support.tiny_models import make_tiny_model
 
 PROGRAM = "inlay.connect.mooncake"
 Setup = Callable[..., MooncakeDistributedStore]
@@ -60,6 +62,24 @@ def start(tmp_path: Path) -> Iterator[Callable[..., StoreProcess]]:
 
     yield begin
     close_all(started)
+
+
+@pytest.fixture(scope="session")
+def vllm_environment() -> Path:
+    """A Python environment with vLLM, which the checkout's own has not."""
+    environment = ENVIRONMENTS / "vllm"
+    if not environment.is_dir():
+        pytest.skip(f"{environment} is missing")
+    return environment
+
+
+@pytest.fixture(scope="session")
+def vllm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a small random model that vLLM serves on a CPU."""
+    return make_tiny_model(
+        tmp_path_factory.mktemp("models") / "tiny", "qwen3", dtype="bfloat16", hidden_size=256,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
+    )  # fmt: skip
 
 
 def run_script(script: Path, *args: str, python: str = sys.executable, real: bool = False) -> Any:

@@ -18,11 +18,9 @@ from benchmarks.connect.vllm_fleet import (
     hit_tokens,
     kv_events,
 )
-from benchmarks.peers import ENVIRONMENTS
 from benchmarks.serving.server import wait_until_ready
 from benchmarks.serving.vllm import START_TIMEOUT_S, serve_vllm
 from tests.support.deployments import running_deployment, wait_until
-from tests.support.tiny_models import make_tiny_model
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -45,25 +43,17 @@ def may_be_killed(server):
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    environment = ENVIRONMENTS / "vllm"
-    if not environment.is_dir():
-        pytest.skip(f"{environment} is missing")
-    model = tmp_path_factory.mktemp("models") / "tiny"
-    make_tiny_model(
-        model, "qwen3", dtype="bfloat16", hidden_size=256, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
-    )  # fmt: skip
+def servers(vllm_environment, vllm_model):
     with contextlib.ExitStack() as stack:
         started = []
         for _ in range(2):
             server = serve_vllm(
-                environment, model, context_tokens=2048, kv_tokens=16384, streams=4,
+                vllm_environment, vllm_model, context_tokens=2048, kv_tokens=16384, streams=4,
                 all_cores=True, block_tokens=BLOCK_TOKENS, kv_events=kv_events(),
             )  # fmt: skip
             started.append(stack.enter_context(may_be_killed(server)))
             wait_until_ready(started[-1], START_TIMEOUT_S)
-        yield model, started
+        yield vllm_model, started
 
 
 @pytest.fixture(scope="module")

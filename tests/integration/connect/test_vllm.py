@@ -12,9 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.connect.vllm_pair import BLOCK_TOKENS, external_tokens, hand_over, kv_transfer, pair
-from benchmarks.peers import ENVIRONMENTS
 from benchmarks.store.instances import ask, store_master
-from tests.support.tiny_models import make_tiny_model
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -26,18 +24,10 @@ def prompt(tokens):
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    environment = ENVIRONMENTS / "vllm"
-    if not environment.is_dir():
-        pytest.skip(f"{environment} is missing")
-    model = tmp_path_factory.mktemp("models") / "tiny"
-    make_tiny_model(
-        model, "qwen3", dtype="bfloat16", hidden_size=256, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
-    )  # fmt: skip
+def servers(vllm_environment, vllm_model):
     with store_master() as master:
         config = kv_transfer(store=master, contribute="128MiB")
-        with pair(environment, model, config, context_tokens=2048) as both:
+        with pair(vllm_environment, vllm_model, config, context_tokens=2048) as both:
             yield *both, master
 
 

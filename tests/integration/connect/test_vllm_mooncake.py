@@ -10,12 +10,10 @@ import time
 import pytest
 
 from benchmarks.connect.vllm_pair import BLOCK_TOKENS, external_tokens, pair
-from benchmarks.peers import ENVIRONMENTS
 from benchmarks.store.instances import ask
 from inlay.connect.mooncake import MooncakeDistributedStore
 from tests.integration.connect.conftest import PROGRAM
 from tests.support.store import StoreProcess
-from tests.support.tiny_models import make_tiny_model
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -50,10 +48,7 @@ def address(own_master):
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory, address):
-    environment = ENVIRONMENTS / "vllm"
-    if not environment.is_dir():
-        pytest.skip(f"{environment} is missing")
+def servers(vllm_environment, vllm_model, tmp_path_factory, address):
     folder = tmp_path_factory.mktemp("mooncake")
     settings = {
         "metadata_server": "P2PHANDSHAKE",
@@ -63,13 +58,8 @@ def servers(tmp_path_factory, address):
         "local_buffer_size": "64MB",
     }
     (folder / "mooncake.json").write_text(json.dumps(settings))
-    make_tiny_model(
-        folder / "tiny", "qwen3", dtype="bfloat16", hidden_size=256, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
-    )  # fmt: skip
-    with pair(
-        environment, folder / "tiny", CONFIG, context_tokens=2048, mooncake=folder / "mooncake.json"
-    ) as both:
+    file = folder / "mooncake.json"
+    with pair(vllm_environment, vllm_model, CONFIG, context_tokens=2048, mooncake=file) as both:
         yield both
 
 

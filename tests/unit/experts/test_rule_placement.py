@@ -11,35 +11,9 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.placement import LayerPlacement, Placement, Stage
 from inlay.experts import ModulePlacement, RulePlacement, Run, parse_rules, place_by_rules
 from inlay.experts.operators import BACKENDS, CLASSES, OPERATORS
+from tests.support.talk_rules import TALK
 from tests.support.tree import ROOT
 
-# As the talk prints them, the second one written out.
-TALK = r"""
-- match:
-    name: "^model\\.layers\\.([0-9]|[12][0-9])\\.mlp\\.experts$"
-  replace:
-    class: ktransformers.operators.experts.KTransformersExperts
-    kwargs:
-      prefill_device: "cuda:0"
-      prefill_op: "KExpertsTorch"
-      generate_device: "cpu"
-      generate_op: "KSFTExpertsCPU"
-      out_device: "cuda:0"
-      backend: "AMXInt8"   # or "AMXBF16" or "llamafile" (default)
-  recursive: False
-- match:
-    name: "^model\\.layers\\.([3456][0-9])\\.mlp\\.experts$"
-  replace:
-    class: ktransformers.operators.experts.KTransformersExperts
-    kwargs:
-      prefill_device: "cuda:1"
-      prefill_op: "KExpertsTorch"
-      generate_device: "cpu"
-      generate_op: "KSFTExpertsCPU"
-      out_device: "cuda:1"
-      backend: "AMXInt8"   # or "AMXBF16" or "llamafile" (default)
-  recursive: False
-"""
 TWO_GPUS = ("cpu", "cuda:0", "cuda:1")
 LAYERS = r"^model\\.layers\\."
 

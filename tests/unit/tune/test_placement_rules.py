@@ -16,36 +16,10 @@ from inlay.tune.placement_rules import Ruled, follow_rules
 from inlay.tune.plan import RowCounts, plan_run
 from inlay.tune.run import prepare
 from inlay.tune.tuned_engine import tuned_engine
+from tests.support.talk_rules import TALK
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import random_rows, settings
 
-# Two blocks as they are published, and what puts the rest of the layers beside them.
-TALK = r"""
-- match:
-    name: "^model\\.layers\\.([0-9]|[12][0-9])\\.mlp\\.experts$"
-  replace:
-    class: ktransformers.operators.experts.KTransformersExperts
-    kwargs:
-      prefill_device: "cuda:0"
-      prefill_op: "KExpertsTorch"
-      generate_device: "cpu"
-      generate_op: "KSFTExpertsCPU"
-      out_device: "cuda:0"
-      backend: "AMXInt8"
-  recursive: False
-- match:
-    name: "^model\\.layers\\.([3456][0-9])\\.mlp\\.experts$"
-  replace:
-    class: ktransformers.operators.experts.KTransformersExperts
-    kwargs:
-      prefill_device: "cuda:1"
-      prefill_op: "KExpertsTorch"
-      generate_device: "cpu"
-      generate_op: "KSFTExpertsCPU"
-      out_device: "cuda:1"
-      backend: "AMXInt8"
-  recursive: False
-"""
 ON_GPU = r"""
 - match:
     name: "^model\\.layers\\..*\\.mlp\\.experts$"
