@@ -1,18 +1,5 @@
 """Tiny models are fastest on one thread."""
 
-from collections.abc import Iterator
+from tests.support.one_thread import one_thread
 
-import pytest
-import torch
-
-from inlay import kernels
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    before = kernels.num_threads(), torch.get_num_threads()
-    kernels.set_num_threads(1)
-    torch.set_num_threads(1)
-    yield
-    kernels.set_num_threads(before[0])
-    torch.set_num_threads(before[1])
+__all__ = ["one_thread"]
