@@ -50,6 +50,7 @@ from inlay.core.messages import (
     ResetPrefixCache,
     SessionBlocks,
 )
+from inlay.core.near_names import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -288,9 +289,10 @@ class Dispatcher:
     def _fingerprint(self, adapter: str) -> str:
         there = self.info.adapters
         if adapter and adapter not in there:
+            near = did_you_mean(adapter, there)
             raise AdapterNotFoundError(
                 f"there is no adapter {adapter!r} here (loaded: {', '.join(there) or 'none'}): "
-                "write it into engine.adapters of the deployment file",
+                + (near or "write it into engine.adapters of the deployment file"),
                 "model",
             )
         return there.get(adapter, "")

@@ -181,6 +181,7 @@ class Model:
 
     def load_adapter(self, directory: Path) -> AdapterWeights:
         """Read an adapter, for steps to name in `ForwardBatch.adapters`. They may run meanwhile.
+        Of several ranks each reads its part.
 
         Raises:
             UnsupportedModelError: it is no LoRA, or of experts that host and device share.
@@ -189,11 +190,6 @@ class Model:
 
         Cost: see `pack_adapter`.
         """
-        if not self._rank.is_alone:
-            raise UnsupportedModelError(
-                f"adapters are added by one process, and {self._rank.degree} share each layer: "
-                f"leave placement.tensor_parallel out, or {_MERGE}"
-            )
         packed = pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
         share = self.host_share
         for mixture, layer in enumerate(self.shape.sparse_layers):
