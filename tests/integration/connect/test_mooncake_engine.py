@@ -79,7 +79,7 @@ def test_tcp_alone(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.transfer_sync_read(target.name, page.ctypes.data, target.address, PAGE) == 0
     assert (page == 7).all()
     assert made._engine is not None
-    assert {path.transport for path in made._engine.paths} == {"tcp"}
+    assert {path.transport for path in made._engine.paths()} == {"tcp"}
 
 
 def test_pages_are_written_by_several_threads(engine: TransferEngine, target: Target) -> None:
