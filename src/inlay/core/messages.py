@@ -414,12 +414,14 @@ class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     Attributes:
         seconds: that loading took.
         error: why the old ones stay; `error_code` its code.
+        made_bytes: memory of the matrices that were made anew; all others are those of before.
     """
 
     version: str
     seconds: float
     error: str | None = None
     error_code: str | None = None
+    made_bytes: int = 0
 
 
 class PauseRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -78,6 +78,7 @@ class WeightRoutes:
                 "object": "weights",
                 "version": swapped.version,
                 "load_s": swapped.seconds,
+                "made_bytes": swapped.made_bytes,
                 "taken_bytes": taken,
             }
         )
