@@ -258,6 +258,65 @@ def test_tensors_in_place(setup: Setup) -> None:
     assert store.batch_get_tensor_into(["copy", "no"], [address, address], [1024, 1024])[1] is None
 
 
+def _all_calls(store: MooncakeDistributedStore, mark: int) -> None:
+    """Each kind of call, on keys that all tenants have, with values of this one."""
+    page = np.full(4096, mark, np.uint8)
+    there = np.zeros(4096, np.uint8)
+    here, into = page.ctypes.data, there.ctypes.data
+    for array in (page, there):
+        assert store.register_buffer(array.ctypes.data, array.nbytes) == 0
+    assert store.is_exist("one") == 0 and store.get("one") == b""
+    assert store.put("one", bytes([mark])) == store.put_parts("two", b"a", bytes([mark])) == 0
+    assert store.batch_put_from(["three"], [here], [4096]) == [0]
+    assert store.batch_put_from_multi_buffers(["four"], [[here, here]], [[10, 20]]) == [0]
+    assert store.put_tensor("five", torch.tensor([mark])) == 0
+    assert store.put_tensor_with_tp("six", torch.tensor([mark, 1]), 0, 2) == 0
+    assert store.batch_put_session_start(["seven"], [64]) == [0]
+    assert store.batch_put_from_multi_buffer_ranges(["seven"], [[here]], [[64]], [[0]]) == [64]
+    assert store.batch_put_session_end(["seven"]) == [0]
+
+    keys = ["one", "two", "three", "four", "seven"]
+    assert store.batch_is_exist([*keys, "nothing", ""]) == [1] * 5 + [0, 0]
+    assert store.get_batch(["one", "two"]) == [bytes([mark]), b"a" + bytes([mark])]
+    handle = store.get_buffer("three")
+    assert handle is not None and bytes(handle) == page.tobytes()
+    assert store.get_into("three", into, 4096) == 4096 and (there == mark).all()
+    assert store.batch_get_into(["three"], [into], [4096]) == [4096]
+    assert store.batch_get_into_multi_buffers(["four"], [[into, into + 9]], [[9, 21]]) == [30]
+    assert store.get_into_ranges([into], [["three"]], [[[0]]], [[[8]]], [[[4]]]) == [[[4]]]
+    assert store.batch_get_session_start(["seven", "nothing"]) == [0, -704]
+    assert store.get_tensor("five").tolist() == [mark]  # type: ignore[union-attr]
+    assert store.get_tensor_with_tp("six", 0, 2).tolist() == [mark]  # type: ignore[union-attr]
+    assert store.get_size("three") == 4096 and len(store.get_replica_desc("three")) == 1
+    assert store.batch_replica_clear(["nothing"]) == []
+    assert store.put("", b"x") == -600
+
+
+def test_tenants_have_keys_of_their_own(setup: Setup, master: str) -> None:
+    default = setup()
+    tenants = [MooncakeDistributedStore() for _ in range(2)]
+    for store, name in zip(tenants, ("one", "two"), strict=True):
+        arguments = ("localhost", "P2PHANDSHAKE", 0, 0, "tcp", "", master)
+        assert store.setup(*arguments, tenant_id=name) == 0
+    everybody = [default, *tenants]
+    try:
+        for mark, store in enumerate(everybody):
+            _all_calls(store, mark)
+        assert [store.get("one") for store in everybody] == [b"\0", b"\1", b"\2"]
+        assert tenants[0].remove("one", True) == 0 and tenants[0].remove("one", True) == -704
+        assert tenants[0].batch_remove(["two", "nothing"], True) == [0, -704]
+        assert tenants[0].remove_by_regex("^thr", True) == 1
+        assert default.remove_by_regex("^f", True) == 2
+        assert tenants[1].remove_all(True) == 8
+        assert tenants[1].batch_is_exist(["one", "four", "five"]) == [0, 0, 0]
+        assert default.batch_is_exist(["one", "four", "five"]) == [1, 0, 0]
+        assert default.remove_all(True) == 6
+        assert tenants[0].remove_all(True) == 5  # the others were not for them to remove
+    finally:
+        for store in tenants:
+            store.close()
+
+
 def test_shards_of_tensors(setup: Setup) -> None:
     store = setup()
     tensor = torch.arange(12.0).reshape(3, 4)
@@ -341,10 +400,11 @@ def test_setup_refuses(master: str, place: int, value: Any) -> None:
     assert store.health_check() == 1
 
 
-def test_setup_refuses_other_tenants_and_unknown_names(master: str) -> None:
+def test_setup_refuses_unknown_names(master: str) -> None:
     store = MooncakeDistributedStore()
     arguments = ["localhost", "P2PHANDSHAKE", 0, 0, "tcp", "", master]
-    assert store.setup(*arguments, tenant_id="other") == -1
+    assert store.setup(*arguments, tenant_id="a\0b") == -1
+    assert store.setup(*arguments, tenant_id="x" * 300) == -1
     with pytest.raises(TypeError, match="no_such"):
         store.setup(*arguments, no_such=1)
     assert store.setup({"local_hostname": "localhost"}) == -600

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from inlay.connect.mooncake.codes import Code, coded, coded_each, logger, told
+from inlay.connect.mooncake.membership import TENANT_MARK
 from inlay.connect.mooncake.names import segment_of
 from inlay.connect.mooncake.opening import QUESTION_S, Opening
 from inlay.connect.mooncake.replicas import ReplicaDescriptor
@@ -29,7 +30,13 @@ class Asking(Opening):
         store = self.opened
         able = [key for key in keys if key]
         there = (
-            dict(zip(able, store.exists_many(able, timeout_s=QUESTION_S), strict=True))
+            dict(
+                zip(
+                    able,
+                    store.exists_many(self.named_each(able), timeout_s=QUESTION_S),
+                    strict=True,
+                )
+            )
             if able
             else {}
         )
@@ -38,7 +45,7 @@ class Asking(Opening):
     @coded
     def get_size(self, key: str) -> int:
         """Bytes of the value."""
-        return self.opened.stat(key, timeout_s=QUESTION_S).size_bytes
+        return self.opened.stat(self.named(key), timeout_s=QUESTION_S).size_bytes
 
     @coded
     def remove(self, key: str, force: bool = False) -> int:
@@ -49,7 +56,7 @@ class Asking(Opening):
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
         """`remove` of many, with one question."""
         store = self.opened
-        outcomes = store.client.remove(keys, force, QUESTION_S)
+        outcomes = store.client.remove(self.named_each(keys), force, QUESTION_S)
         return [int(_REMOVAL_CODES[outcome]) for outcome in outcomes]
 
     @coded
@@ -64,14 +71,14 @@ class Asking(Opening):
 
     @coded
     def remove_all(self, force: bool = False) -> int:
-        """Remove all objects, those of others, too; how many. Asks for all keys."""
+        """Remove all objects of the tenant, those of others, too; how many. Asks for all keys."""
         found = list(self._keys())
         return sum(not code for code in self.batch_remove(found, force)) if found else 0
 
     def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:
         """Its replicas; none where it is not there."""
         try:
-            found = self.opened.stat(key, timeout_s=QUESTION_S)
+            found = self.opened.stat(self.named(key), timeout_s=QUESTION_S)
         except InlayError as error:
             told(error, "get_replica_desc")
             return []
@@ -123,8 +130,13 @@ class Asking(Opening):
         return (0, 0), code
 
     def _keys(self) -> Iterator[str]:
+        """As callers name them: of the tenant alone."""
         administration, cursor, begun = self.administration(), 0, False
+        prefix = self._prefix
         while cursor or not begun:
-            keys, cursor = administration.keys("", cursor, KEYS_AT_A_TIME)
+            keys, cursor = administration.keys(prefix, cursor, KEYS_AT_A_TIME)
             begun = True
-            yield from (key.decode(errors="surrogateescape") for key in keys)
+            for key in keys:
+                text = key.decode(errors="surrogateescape")
+                if prefix or not text.startswith(TENANT_MARK):
+                    yield text.removeprefix(prefix)

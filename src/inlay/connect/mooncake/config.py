@@ -53,7 +53,7 @@ class MooncakeConfig:
         device_name: taken: paths are chosen by topology.
         master_server_address: HOST:PORT of the master.
         enable_ssd_offload, ssd_offload_path: a disk behind the memory.
-        tenant_id: "default".
+        tenant_id: whose keys they are; those of "default" are as they are.
         enable_client_http_server, client_http_port: of `mooncake_client`.
     """
 

@@ -14,6 +14,8 @@ from inlay.store import Contribution, Disk, Store
 # What Inlay moves bytes by is chosen for each pair of memories, whatever of these is named.
 PROTOCOLS = ("tcp", "rdma", "efa", "nvlink", "nvlink_intra", "cxl", "hip", "ascend", "barex", "ub")
 PORT_TRIES = 64
+TENANT_MARK = "\0"
+MAX_TENANT_BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class Membership:
         master: as `Store.connect` takes it.
         memory_bytes: contributed; 0: nothing.
         disk: behind the memory.
+        key_prefix: in front of all keys in the store; "" for the default tenant.
     """
 
     hostname: str
@@ -33,6 +36,7 @@ class Membership:
     master: str
     memory_bytes: int
     disk: Disk | None
+    key_prefix: str = ""
 
     def join(self, join_s: float, call_s: float) -> tuple[Store, str]:
         """The store, and its name as a segment, `hostname:port`.
@@ -92,11 +96,6 @@ def membership(
     """
     check_protocol(protocol)
     check_metadata_server(metadata_server)
-    if tenant_id not in ("", "default"):
-        raise ConfigError(
-            f"tenant_id is {tenant_id!r}: which tenant a process is follows from its token here "
-            "(inlay store master --tenants); leave it 'default'"
-        )
     if global_segment_size < 0:
         raise ConfigError(f"global_segment_size must be at least 0, got {global_segment_size}")
     hostname, _, port = local_hostname.rpartition(":")
@@ -110,7 +109,26 @@ def membership(
         master=master_server_addr.replace(";", ","),
         memory_bytes=global_segment_size,
         disk=_disk(ssd_offload_path) if ssd_offload_path and global_segment_size else None,
+        key_prefix=tenant_prefix(tenant_id),
     )
+
+
+def tenant_prefix(tenant_id: str) -> str:
+    """What is in front of a tenant's keys; "" for the default one, whose keys are as they are.
+
+    It keeps tenants' keys apart, and is no barrier: all hold one token.
+
+    Raises:
+        ConfigError: a name that cannot be.
+    """
+    if tenant_id in ("", "default"):
+        return ""
+    if TENANT_MARK in tenant_id or len(tenant_id.encode(errors="replace")) > MAX_TENANT_BYTES:
+        raise ConfigError(
+            f"tenant_id is {tenant_id[:80]!r}: it must have at most {MAX_TENANT_BYTES} bytes, none "
+            "of them zero"
+        )
+    return f"{TENANT_MARK}{tenant_id}{TENANT_MARK}"
 
 
 def check_protocol(protocol: str) -> None:

@@ -41,6 +41,7 @@ class Opening:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._name = ""
+        self._prefix = ""
         self._member: Membership | None = None
         self._administration: Administration | None = None
         self._registered = AddressMap()
@@ -54,6 +55,14 @@ class Opening:
         if store is None:
             raise StoreClosed("the store is not set up: call setup() first")
         return store
+
+    def named(self, key: str) -> str:
+        """The key in the store of what callers call `key`. An empty one stays so: it is refused."""
+        return self._prefix + key if self._prefix and key else key
+
+    def named_each(self, keys: Sequence[str]) -> Sequence[str]:
+        """`named` of many."""
+        return [self.named(key) for key in keys] if self._prefix else keys
 
     @property
     def member(self) -> Membership:
@@ -255,6 +264,7 @@ class Opening:
             mine = self._store is None
             if mine:
                 self._store, self._name, self._member = store, name, member
+                self._prefix = member.key_prefix
         if not mine:  # another thread was first
             store.close()
 

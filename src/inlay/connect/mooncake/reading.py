@@ -27,7 +27,7 @@ class Reading(Opening):
         if not keys:
             return [b""]
         try:
-            found = self.opened.get_many(keys)
+            found = self.opened.get_many(self.named_each(keys))
         except InlayError as error:
             logger.warning("get: %s", error)
             return [b""] * len(keys)
@@ -39,7 +39,7 @@ class Reading(Opening):
     def get_buffer(self, key: str) -> BufferHandle | None:
         """The value in place, or None."""
         try:
-            return BufferHandle.of(self.opened.view(key))
+            return BufferHandle.of(self.opened.view(self.named(key)))
         except InlayError as error:
             told(error, "get_buffer")
             return None
@@ -52,7 +52,7 @@ class Reading(Opening):
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
         """Copy the value to an address with room for `size` bytes; its size."""
         buffer = self.buffer_at(buffer_ptr, size)
-        return self.opened.get_into(key, buffer, timeout_s=time_for(size))
+        return self.opened.get_into(self.named(key), buffer, timeout_s=time_for(size))
 
     @coded_each
     def batch_get_into(
@@ -62,7 +62,7 @@ class Reading(Opening):
         store = self.opened
         check_equal(keys=len(keys), buffer_ptrs=len(buffer_ptrs), sizes=len(sizes))
         buffers = [self.buffer_at(*one) for one in zip(buffer_ptrs, sizes, strict=True)]
-        found = store.get_into_many(keys, buffers, timeout_s=time_for(sum(sizes)))
+        found = store.get_into_many(self.named_each(keys), buffers, timeout_s=time_for(sum(sizes)))
         return [code_of_result(one) for one in found]
 
     @coded_each
@@ -78,7 +78,7 @@ class Reading(Opening):
         check_equal(keys=len(keys), all_buffer_ptrs=len(all_buffer_ptrs), all_sizes=len(all_sizes))
         buffers = self.buffers_at(all_buffer_ptrs, all_sizes)
         time_s = time_for(sum(map(sum, all_sizes)))
-        found = store.get_parts_many(keys, buffers, timeout_s=time_s)
+        found = store.get_parts_many(self.named_each(keys), buffers, timeout_s=time_s)
         return [code_of_result(one) for one in found]
 
     def get_into_ranges(
@@ -125,5 +125,5 @@ class Reading(Opening):
             for offsets, sizes in zip(all_src_offsets, all_sizes, strict=True)
         ]
         time_s = time_for(sum(map(sum, all_sizes)))
-        found = store.get_parts_many(keys, buffers, ranges, timeout_s=time_s)
+        found = store.get_parts_many(self.named_each(keys), buffers, ranges, timeout_s=time_s)
         return [code_of_result(one) for one in found]

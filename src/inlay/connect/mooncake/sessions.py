@@ -29,7 +29,7 @@ class Sessions(Reading, Writing):
     @coded_each
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
         """0 for each that is there."""
-        there = self.opened.exists_many(keys, timeout_s=QUESTION_S) if keys else []
+        there = self.opened.exists_many(self.named_each(keys), timeout_s=QUESTION_S) if keys else []
         self._read.update(key for key, found in zip(keys, there, strict=True) if found)
         return [int(Code.OK if found else Code.OBJECT_NOT_FOUND) for found in there]
 

@@ -79,7 +79,7 @@ class TensorCalls(Reading, Writing):
 
     def get_tensor(self, key: str) -> Found:
         """A tensor of its own memory, or None."""
-        return self._found(lambda: copied_tensor(self.opened.view(key).memory))
+        return self._found(lambda: copied_tensor(self.opened.view(self.named(key)).memory))
 
     def batch_get_tensor(self, keys: Sequence[str]) -> list[Found]:
         """`get_tensor` of many, one after the other."""
@@ -89,7 +89,7 @@ class TensorCalls(Reading, Writing):
         """Copy header and elements to an address; a tensor there, which does not hold it."""
 
         def read() -> "torch.Tensor":
-            length = self.opened.get_into(key, self.buffer_at(buffer_ptr, size))
+            length = self.opened.get_into(self.named(key), self.buffer_at(buffer_ptr, size))
             memory = (ctypes.c_uint8 * length).from_address(buffer_ptr)
             return tensor_at(memory, read_header(memory))
 
@@ -222,12 +222,12 @@ class TensorCalls(Reading, Writing):
         if not tensor.is_contiguous():
             raise ArgumentError("the tensor to fill must be contiguous")
         header = bytearray(HEADER_BYTES)
-        self.opened.get_parts(key, [header], [(0, HEADER_BYTES)])
+        self.opened.get_parts(self.named(key), [header], [(0, HEADER_BYTES)])
         if bytes(header) != bytes(parts[0]):
             raise ArgumentError(f"the tensor of {key!r} has another shape or dtype")
         size = tensor.numel() * tensor.element_size()
         if size:
-            self.opened.get_parts(key, [parts[1]], [(HEADER_BYTES, size)])
+            self.opened.get_parts(self.named(key), [parts[1]], [(HEADER_BYTES, size)])
         return int(size)
 
     def batch_get_tensor_into_cuda(
@@ -239,7 +239,7 @@ class TensorCalls(Reading, Writing):
     @coded
     def save_tensor_to_safetensor(self, key: str, file_name: str | None = None) -> int:
         """Write a tensor to a safetensors file, under its key; the file's name is the key's."""
-        tensor = copied_tensor(self.opened.view(key).memory)
+        tensor = copied_tensor(self.opened.view(self.named(key)).memory)
         write_safetensors(key if file_name is None else file_name, key, tensor)
         return int(Code.OK)
 

@@ -138,7 +138,7 @@ class Writing(Opening):
         time_s = _ROOM_S + _checked_bytes(parts) / _SLOWEST
         options = config.options(_group(config, 0, 1))
         options = options.replacing if replaces else options
-        store.put_parts(key, parts, options, timeout_s=time_s)
+        store.put_parts(self.named(key), parts, options, timeout_s=time_s)
         return int(Code.OK)
 
     def _put_each(
@@ -147,6 +147,7 @@ class Writing(Opening):
         """By group, as a call of the store has one; nearly always there is none."""
         store = self.opened
         check_equal(keys=len(keys), values=len(values))
+        named = self.named_each(keys)
         codes = [int(Code.OK)] * len(keys)
         by_group: dict[str | None, list[int]] = {}
         sizes = [0] * len(keys)
@@ -161,7 +162,7 @@ class Writing(Opening):
             options = config.options(group)
             if replaces:
                 options = options.replacing
-            some = [(keys[number], values[number], sizes[number]) for number in numbers]
+            some = [(named[number], values[number], sizes[number]) for number in numbers]
             found = _put_many(store, some, options)
             for number, code in zip(numbers, found, strict=True):
                 codes[number] = code
