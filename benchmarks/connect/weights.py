@@ -3,10 +3,12 @@
 `time_over_one_copy`, `publisher_bytes_ratio`, `peak_above_size_mib`: the publisher and each peer
 are machines at a switch, with one link each. `one_host`: five processes; the limit is what as many
 threads as there are cores copy, past the caches, between pages that are there. Peers land in memory
-that is there, too, and compare every piece with its checksum. `static_over_sprayed`: four unequal
-links between two machines; an equal part of the tensors by each link against one pull over all of
-them. What the talk shows of its engine beside its static one, for other models on other
-machines: Qwen3-235B 28.56 s to 18.97 s (1.51), GLM-4.5-Air 14.75 s to 11.26 s (1.31).
+that is there, too, and compare every piece with its checksum. `one_host_beside`: the same in turns
+with checkpoint-engine's two ways, which compare nothing (`peer_checkpoint_engine.py`).
+`static_over_sprayed`: four unequal links between two machines; an equal part of the tensors by each
+link against one pull over all of them. What the talk shows of its engine beside its static one, for
+other models on other machines: Qwen3-235B 28.56 s to 18.97 s (1.51), GLM-4.5-Air 14.75 s to 11.26 s
+(1.31).
 """
 
 import functools
@@ -14,7 +16,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +26,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.case import CaseError, Run
 from benchmarks.connect.weights_side import NAME, random_tensors
-from benchmarks.transfer.drivers import limits
+from benchmarks.transfer.drivers import limits, started
 from benchmarks.transfer.told import Told, module
 from benchmarks.triples import Comparison, Limit, Samples
 from tests.support.netns import ShapedLinks
@@ -32,6 +34,7 @@ from tests.support.star import ShapedStar, star_problem
 
 PORT, SINGLE_PORT = 7400, 7500
 COPY_BYTES = 16 << 20
+PEER = "checkpoint-engine"
 TALK = {
     "the talk, Qwen3-235B": 28.56 / 18.97,
     "the talk, GLM-4.5-Air": 14.75 / 11.26,
@@ -98,7 +101,7 @@ def shaped(run: Run, params: dict[str, Any]) -> Generator[Samples, None, None]:
     yield Samples(name="peak_above_size_mib", params=params, values=peaks)
 
 
-def one_host(run: Run, params: dict[str, Any]) -> Generator[Comparison, None, None]:
+def one_host(run: Run, params: dict[str, Any]) -> Generator[Comparison | Samples, None, None]:
     """The same in five processes of this machine."""
     size, peers = run.workload["host_bytes"], params["peers"]
     with ExitStack() as stack:
@@ -129,6 +132,27 @@ def one_host(run: Run, params: dict[str, Any]) -> Generator[Comparison, None, No
             ours=ours,
             limit=Limit(name="streaming copies on all cores", measure=copied),
         )
+        yield beside(run, params, ours)
+
+
+def beside(run: Run, params: dict[str, Any], ours: Callable[[], float]) -> Samples:
+    """In turns with checkpoint-engine, few times: it takes seconds."""
+    size, peers = run.workload["host_bytes"], params["peers"]
+    own: list[float] = []
+    theirs: dict[str, list[float]] = {}
+    with started(run.peers, PEER, PEER, "benchmarks.connect.peer_checkpoint_engine") as found:
+        ways = {
+            f"{label}, {way}": functools.partial(driver.ask, way, size, peers, 1)
+            for label, driver in found.items()
+            for way in ("broadcast", "p2p")
+        }
+        for update in ways.values():
+            update()  # makes processes and connections, and sees that the bytes come
+        for _ in range(run.workload["beside_repeats"]):
+            own.append(ours())
+            for label, update in ways.items():
+                theirs.setdefault(label, []).append(peers * size / update()[0] / 1e9)
+    return Samples(name="one_host_beside", params=params, values=own, peers=theirs)
 
 
 def uneven(run: Run) -> Generator[Samples, None, None]:
