@@ -3,6 +3,8 @@
 `existing_gb` is what the published figures of GPUs may sum: the same weights, adapters and CUDA
 contexts, and instead of our activations all that layers keep, as where nothing is computed again
 (`benchmarks.tune.existing_stack`). Its terms have measurements of their own.
+`existing_row_tokens` are the tokens of a row with which that would be the published figure, all
+else being the same: what layers keep grows with them, and with their square where scores are kept.
 """
 
 from collections.abc import Generator
@@ -32,6 +34,13 @@ def measure(run: Run) -> Generator[Samples, None, None]:
             yield from beside(f"{place}_gb", f"{place}_error", params, use, published[place])
         kept = round(kept_bytes(model, work["row_tokens"], work["lora_rank"]))
         existing = MemoryUse(device.process, device.weights, device.lora, kept)
+        room = published["device"] * 1e9 - (existing.total - kept)
+        yield Samples(
+            name="existing_row_tokens",
+            params=params,
+            values=[row_tokens(model, work["row_tokens"], work["lora_rank"], room)],
+            simulated=True,
+        )
         yield from beside("existing_gb", "existing_error", params, existing, published["device"])
         for term in ("process", "weights", "lora", "activations"):
             yield Samples(
@@ -40,6 +49,16 @@ def measure(run: Run) -> Generator[Samples, None, None]:
                 values=[getattr(existing, term) / 1e9],
                 simulated=True,
             )
+
+
+def row_tokens(model: str, tokens: int, lora_rank: int, room: float) -> float:
+    """Tokens of a row for which layers keep as many bytes as there are; 0: there is no room."""
+    once, twice = (kept_bytes(model, rows, lora_rank) for rows in (tokens, 2 * tokens))
+    square = (twice - 2 * once) / (2 * tokens**2)
+    linear = once / tokens - square * tokens
+    if room <= 0:
+        return 0.0
+    return float((-linear + (linear**2 + 4 * square * room) ** 0.5) / (2 * square))
 
 
 def needed(model: str, work: dict[str, Any]) -> MemoryNeed:

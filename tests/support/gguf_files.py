@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file, save_file
 
 from inlay.models.gguf import gguf_directory
+from inlay.models.gguf.encode import encode
 from tests.support.tiny_models import make_tiny_model
 
 ARCHITECTURES = {
@@ -356,7 +357,12 @@ def _stored(values: np.ndarray, kind: Type) -> tuple[np.ndarray, np.ndarray]:
     if kind == Type.F16:
         halves = values.astype(np.float16)
         return halves, halves.astype(np.float32)
-    data = _q4_k(values) if kind == Type.Q4_K else gguf.quantize(values, kind)
+    if kind == Type.Q4_K:
+        data = _q4_k(values)
+    elif kind in (Type.Q5_K, Type.Q6_K):
+        data = encode(values, kind)
+    else:
+        data = gguf.quantize(values, kind)
     return data, np.array(gguf.dequantize(data, kind), np.float32)
 
 

@@ -19,7 +19,7 @@ from inlay.models.conversion.staging import Staging
 from inlay.models.conversion.work import Progress
 from inlay.models.quantized import QuantizedFiles
 from inlay.models.source import resolve_model
-from inlay.models.weight_names import names_of
+from inlay.models.weight_names import expected_tensors, names_of
 from inlay.tune.config import TuneConfig
 from inlay.tune.frozen import check_trainable
 from inlay.tune.merge import MergedTensors
@@ -37,18 +37,20 @@ def export(
     """Merge `adapter_name_or_path` into the model, and write it to `export_dir`.
 
     Floats keep their dtype; quantised weights become bfloat16, or with `export_as=base` what they
-    were. Tensors pass one by one; what was begun and did not end goes on where it was.
+    were, of GGUF a file of the same name, types and metadata. Tensors pass one by one; what was
+    begun and did not end goes on where it was.
 
     Args:
         progress: called now and then with bytes read and in all, about.
         say: takes what is worth a line.
 
     Returns:
-        `export_dir`.
+        What is served then: `export_dir`, or the (first) GGUF file in it.
 
     Raises:
-        ConfigError: no adapter or no `export_dir` is named, or `export_as=base` of a GGUF file.
-        ModelError: as `load_model` and `read_adapter`.
+        ConfigError: no adapter or no `export_dir` is named.
+        ModelError: as `load_model` and `read_adapter`; `export_as=base` of a GGUF file with types
+            that are not written.
         ArgumentError: `export_dir` holds something else.
         ResourceError: the disk is too small.
     """
@@ -64,8 +66,14 @@ def export(
     merged = MergedTensors(tensors, shape, adapters)
     extras = {file.name: file.read_bytes() for file in small_files(source)}
     product: Product
+    served = target
     if config.export_as == "base" and shape.quantization is not None:
-        product = _as_base(shape, tensors, merged, fused=fused, config=config)
+        if isinstance(tensors, QuantizedFiles):
+            shards = config.export_size * _GB
+            product = RequantizedProduct(shape, tensors, merged, fused=fused, shard_bytes=shards)
+        else:
+            product, extras = _gguf(tensors, merged, shape), {}  # all is in the file
+            served = target / next(iter(product.files))
     else:
         dtype = _dtype(tensors, names_of(shape).names["embedding"])
         product = FloatProduct(
@@ -81,25 +89,18 @@ def export(
             progress=progress,
             say=say,
         )
-    return target
+    return served
 
 
-def _as_base(
-    shape: ModelShape,
-    tensors: Checkpoint,
-    merged: MergedTensors,
-    *,
-    fused: bool,
-    config: TuneConfig,
-) -> Product:
-    if not isinstance(tensors, QuantizedFiles):
-        raise ConfigError(
-            f"export_as=base: {config.model_name_or_path} is a GGUF file, and none is written: "
-            "leave export_as out, and inlay convert packs the result"
-        )
-    return RequantizedProduct(
-        shape, tensors, merged, fused=fused, shard_bytes=config.export_size * _GB
-    )
+def _gguf(tensors: Checkpoint, merged: MergedTensors, shape: ModelShape) -> Product:
+    # Loads the format's library.
+    from inlay.models.gguf.rewritten import RewrittenGguf
+    from inlay.models.gguf.tensors import GgufTensors
+
+    assert isinstance(tensors, GgufTensors)
+    names = [one.name for one in expected_tensors(shape, fused_experts=False)]
+    changed = [name for name in names if merged.is_changed(name)]
+    return RewrittenGguf(tensors, merged, changed, fingerprint=merged.fingerprint(shape))
 
 
 def _dtype(tensors: Checkpoint, name: str) -> torch.dtype:

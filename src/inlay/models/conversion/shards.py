@@ -85,7 +85,7 @@ class Shards(ABC):
     def seal(self, files: Mapping[str, int], each: Each) -> Mapping[str, bytes]:
         """The index where there are several shards, and the checksums of all."""
         names = list(files)
-        digests = each(lambda name: _sha256(files[name], self.files[name]), names)
+        digests = each(lambda name: sha256(files[name], self.files[name]), names)
         for fd in files.values():
             os.fsync(fd)
         lines = [f"{digest}  {name}\n" for name, digest in zip(names, digests, strict=True)]
@@ -178,7 +178,8 @@ def _header(shard: Sequence[ShardTensor], fingerprint: str) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _sha256(fd: int, size: int) -> str:
+def sha256(fd: int, size: int) -> str:
+    """Of the first bytes of an open file, in hex digits."""
     digest = hashlib.sha256()
     for data in read_chunks(fd, 0, size):
         digest.update(data)

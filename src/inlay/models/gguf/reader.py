@@ -30,6 +30,7 @@ class GgufFile:
         files: all parts, in order.
         metadata: by key; values as Python has them.
         tensors: by name.
+        file_of: the part that holds a tensor, by its name.
     """
 
     def __init__(self, file: Path) -> None:
@@ -45,6 +46,11 @@ class GgufFile:
         self.metadata: Mapping[str, Any] = readers[0].metadata
         self.tensors: Mapping[str, ReaderTensor] = {
             tensor.name: tensor for reader in readers for tensor in reader.tensors
+        }
+        self.file_of: Mapping[str, Path] = {
+            tensor.name: part
+            for part, reader in zip(self.files, readers, strict=True)
+            for tensor in reader.tensors
         }
         parts = self.metadata.get("split.count", 1)
         if not isinstance(parts, int):

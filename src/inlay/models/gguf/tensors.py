@@ -51,6 +51,27 @@ class _Place:
     values: str = ""
 
 
+@dataclass(frozen=True)
+class GgufPart:
+    """Where a file has a matrix, or a part of one.
+
+    Attributes:
+        name: of the tensor.
+        kind: its type.
+        file, offset: where its bytes begin.
+        rows, row_bytes: that it has there.
+        take: its values, `[rows, columns]`, from all of the matrix; None: the matrix as it is.
+    """
+
+    name: str
+    kind: Type
+    file: Path
+    offset: int
+    rows: int
+    row_bytes: int
+    take: Callable[[Tensor], Tensor] | None = None
+
+
 class GgufTensors:
     """`Tensors` of a GGUF file. What is asked for is read then, one matrix or expert at a time."""
 
@@ -62,6 +83,11 @@ class GgufTensors:
         self._names = {**NAMES, **self._row.names}
         self._places = _places(shape, self._names, self._file)
         self._pages = ReadPages()
+
+    @property
+    def files(self) -> list[Path]:
+        """All parts, in order."""
+        return self._file.files
 
     def holds(self, name: str) -> bool:
         """Whether it is there."""
@@ -116,6 +142,51 @@ class GgufTensors:
         drafts = layer is not None and int(layer[1]) >= self._shape.layers
         return drafts or ".attn_kv_b." in name
 
+    def parts(self, name: str) -> list[GgufPart]:
+        """Where a matrix lies, in whole: the way back from what `get` gives."""
+        place, mla = self._places[name], self._shape.mla
+        if not place.values or mla is None:
+            order = self._order(place.tensor)
+            back = None if order is None else order.argsort()
+            return [self._part(place, None if back is None else lambda matrix: matrix[back])]
+
+        def heads(matrix: Tensor) -> Tensor:
+            return matrix.view(self._shape.heads, -1, mla.kv_rank)
+
+        def keys(matrix: Tensor) -> Tensor:
+            return heads(matrix)[:, : mla.nope_dim].transpose(1, 2).flatten(0, 1)
+
+        def values(matrix: Tensor) -> Tensor:
+            return heads(matrix)[:, mla.nope_dim :].flatten(0, 1)
+
+        found = [self._part(_Place(place.tensor), keys), self._part(_Place(place.values), values)]
+        layer = _LAYER.match(place.tensor)
+        older = self._names["kv_up"].format(layer=layer[1] if layer else "")
+        return found + [self._part(_Place(older)) for _ in {older} & self._file.tensors.keys()]
+
+    def _part(self, place: _Place, take: Callable[[Tensor], Tensor] | None = None) -> GgufPart:
+        tensor = self._file.tensors[place.tensor]
+        count = self._shape.experts if place.expert is not None else 1
+        rows = int(tensor.n_elements) // int(tensor.shape[0]) // count
+        size = int(tensor.n_bytes) // count
+        return GgufPart(
+            name=place.tensor,
+            kind=tensor.tensor_type,
+            file=self._file.file_of[place.tensor],
+            offset=int(tensor.data_offset) + (place.expert or 0) * size,
+            rows=rows,
+            row_bytes=size // rows,
+            take=take,
+        )
+
+    def _order(self, tensor: str) -> Tensor | None:
+        """Rows of the file in the order of the makers', where that is another."""
+        heads = {"attn_q.": self._shape.heads, "attn_k.": self._shape.kv_heads}
+        paired = [count for part, count in heads.items() if part in tensor]
+        if not self._row.paired or not paired:
+            return None
+        return _halves(int(self._file.tensors[tensor].shape[-1]), paired[0])
+
     def view(self, name: str) -> Matrix:
         """As `get`: nothing but its bytes could be viewed."""
         return self.get(name)
@@ -128,12 +199,8 @@ class GgufTensors:
         """The tensor as floats, or its codes where kernels hold such; all rows or some."""
         assert not isinstance(index, int), "experts have names of their own here"
         place = self._places[name]
-        heads = {"attn_q.": self._shape.heads, "attn_k.": self._shape.kv_heads}
-        paired = [count for part, count in heads.items() if part in place.tensor]
-        if self._row.paired and paired:
-            matrix = self._read(place.tensor, place.expert)
-            rows = _halves(len(matrix), paired[0])
-            return matrix[rows if index is None else rows[index]]
+        if (rows := self._order(place.tensor)) is not None:
+            return self._read(place.tensor, place.expert)[rows if index is None else rows[index]]
         if place.values:
             keys, values = (floats_of(self._read(part)) for part in (place.tensor, place.values))
             whole = torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
