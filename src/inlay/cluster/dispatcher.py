@@ -317,12 +317,12 @@ class Dispatcher:
 
     def _choose(self, live: OpenRequest, view: RequestView) -> Decision | None:
         """None where nobody can take it."""
-        excluded = self.instances.weights.others(live.message.weights)
-        excluded += [
+        full = [
             one.slot
             for one in (self.instances if live.refused_by else ())
             if one.slot is not None and one.info is not None and one.info.run_id in live.refused_by
         ]
+        excluded = [*self.instances.weights.others(live.message.weights), *full]
         decision = self.chooser.choose(
             live.message.request_id,
             view,

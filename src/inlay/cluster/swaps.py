@@ -59,6 +59,8 @@ class Swaps:
     async def swap(self, directory: Path, version: str, in_flight: InFlight) -> WeightsSwapped:
         """Have all instances serve new weights; returns when they do, or have refused them.
 
+        Those that have this version are not asked, so it may be called again.
+
         Args:
             directory: as the instances see it, each on its machine.
 
@@ -66,7 +68,7 @@ class Swaps:
             What each instance has; with an error where some have not taken them.
 
         Raises:
-            WeightsConflictError: an update is under way, or all have these weights.
+            WeightsConflictError: an update is under way.
             NoInstanceError: there is none.
             InlayError: the first instance refuses them; nothing has changed anywhere.
         """
@@ -94,10 +96,8 @@ class Swaps:
             raise NoInstanceError(f"no instance takes requests ({self._instances.describe()})")
         told = [_have(one) for one in there if _version(one) == message.version]
         left = [one for one in there if _version(one) != message.version]
-        if not left:
-            raise WeightsConflictError(f"all instances serve {message.version} already")
         # Another model is refused by the first one, before anything has changed.
-        while left and all(one.error is not None for one in told):
+        while left and all(one.error for one in told):
             told.append(await self._take(left.pop(0), message, alone=True))
         turns = asyncio.Semaphore(self._at_once)
 

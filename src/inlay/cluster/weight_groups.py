@@ -21,6 +21,7 @@ class WeightGroups:
     def __init__(self) -> None:
         self.current = ""
         self._of: dict[int, str] = {}
+        self._others: dict[str, list[int]] = {}
         self._served: dict[int, ServedWeights] = {}
 
     def put(self, slot: int, info: InstanceInfo) -> None:
@@ -41,8 +42,10 @@ class WeightGroups:
         return name in self._of.values()
 
     def others(self, name: str) -> list[int]:
-        """Slots that have other weights."""
-        return [slot for slot, has in self._of.items() if has != name]
+        """Slots that have other weights; not to be changed."""
+        if name not in self._others:
+            self._others[name] = [slot for slot, has in self._of.items() if has != name]
+        return self._others[name]
 
     @property
     def newest(self) -> ServedWeights:
@@ -60,6 +63,7 @@ class WeightGroups:
         return "" if slot is None else self._served[slot].version
 
     def _choose(self) -> None:
+        self._others.clear()
         asked_s: dict[str, float] = {}
         for slot, name in self._of.items():
             asked_s[name] = max(asked_s.get(name, 0.0), self._served[slot].asked_s)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from inlay.core.errors import InlayError, WeightsConflictError
+from inlay.core.errors import ArgumentError, InlayError, RequestError, WeightsConflictError
 from inlay.core.messages import EngineStats, InFlight, ResumeKv, Rollout, WeightsSwapped
 from inlay.serve.metrics import DONE, ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
@@ -92,12 +92,16 @@ class Updates:
         Raises:
             WeightsConflictError: another update is under way, it is served already, or publishers
                 have no common version.
+            RequestError: a publisher's address is none.
             WeightsError: it cannot be pulled.
             WeightsMismatchError: it is of another model. The old weights serve on in each case.
         """
         with self._alone():
             before = self._held
-            held = await asyncio.to_thread(self._pull, publishers, name, version)
+            try:
+                held = await asyncio.to_thread(self._pull, publishers, name, version)
+            except ArgumentError as error:
+                raise RequestError(str(error), "publishers") from None
             version, directory = held.manifest.version, self._directory(held.manifest.version)
             if held is before:
                 return await self._swap(directory, version, in_flight), {}
