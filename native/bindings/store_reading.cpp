@@ -1,5 +1,6 @@
 #include "store_reading.h"
 
+#include "../core/huge_pages.h"
 #include "array.h"
 
 namespace inlay::bindings {
@@ -107,7 +108,9 @@ std::vector<store::Target> MadeBytes::room_for(std::size_t at, uint64_t bytes) {
   // Nobody else has seen it yet.
   made_[at] = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!made_[at].is_valid()) throw nb::python_error();
-  return {{0, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(made_[at].ptr())), bytes}};
+  char* const room = PyBytes_AS_STRING(made_[at].ptr());
+  prefer_huge_pages(room, bytes);
+  return {{0, reinterpret_cast<std::byte*>(room), bytes}};
 }
 
 std::vector<std::vector<Wanted>> wanted_of(Buffers& held, nb::handle buffers, std::size_t num_keys,

@@ -339,6 +339,17 @@ void copy_expert_panels(const ExpertWeights& self, int64_t expert, nb::handle ga
   self.copy_panels(expert, gate_up_bytes, down_bytes);
 }
 
+// Takes one of another's, as it is packed there.
+void copy_expert(ExpertWeights& self, int64_t expert, const ExpertWeights& source,
+                 int64_t source_expert) {
+  require_expert(self, expert);
+  require_expert(source, source_expert);
+  if (!self.lies_as(source))
+    fail("source: has other sizes, another format, or was cut for other nodes than these experts");
+  const nb::gil_scoped_release unlocked;
+  self.copy(expert, source, source_expert);
+}
+
 const char* format_of(Format format) { return kernels::info(format).name; }
 
 }  // namespace
@@ -378,6 +389,7 @@ void register_weights(nb::module_& m) {
            "gate_scales_FG"_a.none(), "up_q_FM"_a.none(), "up_scales_FG"_a.none(),
            "down_q_MF"_a.none(), "down_scales_MG"_a.none(), "gate_bias_F"_a = nb::none(),
            "up_bias_F"_a = nb::none(), "down_bias_M"_a = nb::none())
+      .def("copy", copy_expert, "expert"_a, "source"_a, "source_expert"_a)
       .def("dequantize", dequantize_expert, "expert"_a)
       .def("panels", expert_panels, "expert"_a)
       .def("copy_panels", copy_expert_panels, "expert"_a, "gate_up"_a.none(), "down"_a.none())

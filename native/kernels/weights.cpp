@@ -237,6 +237,28 @@ void ExpertWeights::set_bias(int64_t expert, const float* gate_F, const float* u
   if (down_M != nullptr) std::copy_n(down_M, hidden_, biases + 2 * intermediate_);
 }
 
+bool ExpertWeights::lies_as(const ExpertWeights& other) const {
+  const auto same = [](const Shard& a, const Shard& b) {
+    return a.first == b.first && a.width == b.width;
+  };
+  return hidden_ == other.hidden_ && intermediate_ == other.intermediate_ &&
+         format_ == other.format_ && has_bias() == other.has_bias() &&
+         std::ranges::equal(shards_, other.shards_, same);
+}
+
+void ExpertWeights::copy(int64_t expert, const ExpertWeights& from, int64_t from_expert) {
+  const auto take = [&](const WeightMemory& to, const WeightMemory& source, int64_t bytes) {
+    std::memcpy(writable(to) + expert * bytes, source.data() + from_expert * bytes,
+                static_cast<std::size_t>(bytes));
+  };
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const Shard &to = shards_[i], &source = from.shards_[i];
+    take(to.gate_up_memory, source.gate_up_memory, to.gate_up_panels * to.gate_up.panel_bytes);
+    take(to.down_memory, source.down_memory, to.down_panels * to.down.panel_bytes);
+  }
+  if (has_bias()) take(biases_, from.biases_, (2 * intermediate_ + hidden_) * 4);
+}
+
 int64_t ExpertWeights::gate_up_bytes() const {
   const Shard whole = make_shard(hidden_, 0, intermediate_, format_);
   return whole.gate_up_panels * whole.gate_up.panel_bytes;

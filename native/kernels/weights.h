@@ -118,6 +118,10 @@ class ExpertWeights {
            const QuantizedMatrix& down_MF);
   // A null pointer leaves what is there.
   void set_bias(int64_t expert, const float* gate_F, const float* up_F, const float* down_M);
+  // Takes panels and biases of one of `from`'s, which has the same sizes, format and shards.
+  void copy(int64_t expert, const ExpertWeights& from, int64_t from_expert);
+  // Whether `copy` can take from it.
+  bool lies_as(const ExpertWeights& other) const;
   void dequantize(int64_t expert, float* gate_FM, float* up_FM, float* down_MF) const;
 
   // The panels of one expert as a single shard holds them, and their sizes.

@@ -5,6 +5,7 @@
 
 #include "../core/crc32c.h"
 #include "../core/errors.h"
+#include "../core/huge_pages.h"
 #include "../core/stream_copy.h"
 #include "client.h"
 #include "moving.h"
@@ -310,6 +311,7 @@ std::optional<ObjectView> StoreClient::view(std::string_view key, bool verify,
       continue;
     }
     view.copy = std::make_unique_for_overwrite<std::byte[]>(location->payload_bytes);
+    prefer_huge_pages(view.copy.get(), location->payload_bytes);
     const Target target{0, view.copy.get(), location->payload_bytes};
     const Read one{key, location, {&target, 1}};
     if (!read({&one, 1}, until).front()) continue;

@@ -90,6 +90,38 @@ def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, P
         assert (answer.status_code, answer.json()["error"]["param"]) == (404, "lora_path")
 
 
+def test_with_processes_that_share_layers(tiny_model: Path, adapters: dict[str, Path]) -> None:
+    """They load and forget their parts at run time; what one cannot load, none has."""
+    engine = {"device": "cpu", "threads": 2, "cache": {"pages": 100}}
+    texts = []
+    for degree in (1, 2):
+        shared = {**engine, "placement": {"tensor_parallel": degree}}
+        with (
+            running_server(tiny_model, served_model_name="base", engine=shared) as server,
+            httpx.Client(base_url=server.url, timeout=60) as raw,
+        ):
+
+            def ask(model: str, client: httpx.Client = raw) -> str:
+                body = {"model": model, "prompt": "To be", "max_tokens": 12, "temperature": 0}
+                answer = client.post("/v1/completions", json=body | {"ignore_eos": True})
+                assert answer.status_code == 200, answer.text
+                text: str = answer.json()["choices"][0]["text"]
+                return text
+
+            for name, path in adapters.items():
+                body = {"lora_name": name, "lora_path": str(path)}
+                assert raw.post(LOAD, json=body).status_code == 200
+            body = {"lora_name": "c", "lora_path": str(tiny_model)}
+            assert raw.post(LOAD, json=body).status_code == 404
+            texts.append([ask(name) for name in ("base", "a", "b")])
+            assert raw.post(UNLOAD, json={"lora_name": "a"}).status_code == 200
+            body = {"lora_name": "a", "lora_path": str(adapters["b"])}
+            assert raw.post(LOAD, json=body).status_code == 200
+            assert ask("a") == texts[-1][2]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) == 3
+
+
 def test_an_adapter_that_is_not_there(tiny_model: Path, tmp_path: Path) -> None:
     engine = {"device": "cpu", "adapters": [f"a={tmp_path / 'nothing'}"]}
     server = RunningServer(tiny_model, engine=engine)

@@ -172,6 +172,33 @@ def test_masks_split_the_work(isa: str, rng: np.random.Generator, format: str) -
 
 
 @pytest.mark.parametrize("format", kernels.FORMATS)
+def test_an_expert_is_taken_as_it_is(rng: np.random.Generator, format: str, threads: None) -> None:
+    """With its biases, between experts that are cut in the same way and no others."""
+    shape = (3, 70, 300)
+    for cores in ([sorted(os.sched_getaffinity(0))], [sorted(os.sched_getaffinity(0))] * 3):
+        kernels.set_topology(cores)
+        made = pairs(rng, *shape, format, bias=True)
+        for source, kind in zip(made, (kernels, reference), strict=True):
+            held = kind.ExpertWeights(2, *shape[1:], format, True)
+            held.copy(1, source, 2)
+            for one, other in zip(held.panels(1), source.panels(2), strict=True):
+                assert np.array_equal(one, other)
+            assert np.array_equal(held.biases()[1], source.biases()[2])
+            assert not held.biases()[0].any()
+            with pytest.raises(ArgumentError, match=r"expert: must be in 0..1, got 2"):
+                held.copy(2, source, 0)
+            with pytest.raises(ArgumentError, match=r"expert: must be in 0..2, got -1"):
+                held.copy(0, source, -1)
+            for other in ((2, 70, 260, format, True), (2, 70, 300, format, False)):
+                with pytest.raises(ArgumentError, match="source: has other sizes"):
+                    kind.ExpertWeights(*other).copy(0, source, 0)
+        if len(cores) == 3:
+            kernels.set_topology(cores[:1])
+            with pytest.raises(ArgumentError, match="was cut for other nodes"):
+                kernels.ExpertWeights(2, *shape[1:], format, True).copy(0, made[0], 0)
+
+
+@pytest.mark.parametrize("format", kernels.FORMATS)
 def test_shards_hold_and_give_the_same(
     rng: np.random.Generator, format: str, threads: None
 ) -> None:

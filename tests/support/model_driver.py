@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from inlay.models.adapter_weights import AdapterRows, AdapterWeights
-from inlay.models.batch import ForwardBatch
+from inlay.models.adapter_weights import AdapterWeights
+from inlay.models.batch import AdapterRows, ForwardBatch
 from inlay.models.kv_pool import KvPool
 from inlay.models.model import Model
 

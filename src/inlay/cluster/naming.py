@@ -9,6 +9,7 @@ from inlay.cluster.instances import Instances
 from inlay.cluster.requests import OpenRequest
 from inlay.core.block_hash import ROOT
 from inlay.core.errors import AdapterNotFoundError, RequestError
+from inlay.core.near_names import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +75,10 @@ class Naming:
 
     def _fingerprint(self, adapter: str, there: dict[str, str]) -> str:
         if adapter and adapter not in there:
+            near = did_you_mean(adapter, there)
             raise AdapterNotFoundError(
                 f"there is no adapter {adapter!r} here (loaded: {', '.join(there) or 'none'}): "
-                "write it into engine.adapters of the deployment file",
+                + (near or "write it into engine.adapters of the deployment file"),
                 "model",
             )
         return there.get(adapter, "")

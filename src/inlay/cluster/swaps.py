@@ -119,7 +119,12 @@ class Swaps:
             log.warning("weights %s are not at %s: %s", message.version, one.name, error)
             return _refused(one, str(error), EngineDiedError.code)
         if swapped.error is None:
-            return InstanceWeights(name=one.name, version=message.version, seconds=swapped.seconds)
+            return InstanceWeights(
+                name=one.name,
+                version=message.version,
+                seconds=swapped.seconds,
+                made_bytes=swapped.made_bytes,
+            )
         code = swapped.error_code or WeightsError.code
         if alone:
             raise restore(code, swapped.error)
@@ -188,5 +193,6 @@ def _together(version: str, seconds: float, told: Sequence[InstanceWeights]) -> 
         seconds=seconds,
         error=None if failed is None else str(failed),
         error_code=None if failed is None else failed.code,
+        made_bytes=sum(one.made_bytes for one in told),
         instances=tuple(told),
     )

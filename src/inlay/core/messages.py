@@ -438,6 +438,7 @@ class InstanceWeights(msgspec.Struct, frozen=True, kw_only=True, array_like=True
         version: that computes its new requests now.
         seconds: that loading took; 0 where it had them, or did not take them.
         error: why it has not taken the new ones; `error_code` its code.
+        made_bytes: as in `WeightsSwapped`.
     """
 
     name: str
@@ -445,6 +446,7 @@ class InstanceWeights(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     seconds: float = 0.0
     error: str | None = None
     error_code: str | None = None
+    made_bytes: int = 0
 
 
 class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -453,6 +455,7 @@ class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     Attributes:
         seconds: that loading took.
         error: why the old ones stay; `error_code` its code.
+        made_bytes: memory of the matrices that were made anew; all others are those of before.
         instances: of a deployment, each one; empty: there is one engine.
     """
 
@@ -460,6 +463,7 @@ class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     seconds: float
     error: str | None = None
     error_code: str | None = None
+    made_bytes: int = 0
     instances: tuple[InstanceWeights, ...] = ()
 
 

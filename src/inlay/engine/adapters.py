@@ -14,6 +14,7 @@ from inlay.core.errors import (
     RequestError,
 )
 from inlay.core.messages import AdapterAnswer
+from inlay.core.near_names import did_you_mean
 from inlay.core.units import format_bytes
 from inlay.engine.live import LiveRequest
 from inlay.models.adapter_weights import AdapterWeights
@@ -26,6 +27,7 @@ class Adapters:
 
     Args:
         read: brings an adapter of a directory into memory; called in another thread.
+        forget: lets go of one that was unloaded, in other ranks, too.
         live: the engine's requests.
         on_ready: called from another thread when one is in memory, or will not be.
     """
@@ -33,10 +35,12 @@ class Adapters:
     def __init__(
         self,
         read: Callable[[Path], AdapterWeights],
+        forget: Callable[[AdapterWeights], None],
         live: Mapping[str, LiveRequest],
         on_ready: Callable[[], None] | None,
     ) -> None:
-        self._read, self._live, self._on_ready = read, live, on_ready
+        self._read, self._forget = read, forget
+        self._live, self._on_ready = live, on_ready
         self._loaded: dict[str, AdapterWeights] = {}
         self._loading: dict[str, Future[AdapterWeights]] = {}
         self._thread = ThreadPoolExecutor(1, "adapters")
@@ -54,11 +58,7 @@ class Adapters:
         """
         if not name:
             return None
-        if name not in self._loaded:
-            there = ", ".join(map(repr, self._loaded)) or "none"
-            raise AdapterNotFoundError(
-                f"there is no adapter {name!r} here (loaded: {there}): load it first", "model"
-            )
+        self._check(name, "model")
         return self._loaded[name]
 
     def begin(self, name: str, path: str) -> None:
@@ -97,7 +97,7 @@ class Adapters:
             AdapterNotFoundError: none has the name.
             AdapterInUseError: requests use it.
         """
-        self.find(name)
+        self._check(name, "lora_name")
         users = sum(request.message.adapter == name for request in self._live.values())
         if users:
             raise AdapterInUseError(
@@ -105,7 +105,7 @@ class Adapters:
                 "ended",
                 "lora_name",
             )
-        del self._loaded[name]
+        self._forget(self._loaded.pop(name))
 
     def take_answers(self) -> list[AdapterAnswer]:
         """Of those that were begun and are over now, each once."""
@@ -126,6 +126,15 @@ class Adapters:
     def close(self) -> None:
         """End the thread; what it reads now is read to the end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, name: str, param: str) -> None:
+        if name not in self._loaded:
+            there = ", ".join(map(repr, self._loaded)) or "none"
+            near = did_you_mean(name, self._loaded)
+            raise AdapterNotFoundError(
+                f"there is no adapter {name!r} here (loaded: {there}): {near or 'load it first'}",
+                param,
+            )
 
     def _timed(self, name: str, directory: Path) -> AdapterWeights:
         began_s = time.monotonic()

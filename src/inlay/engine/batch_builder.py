@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inlay.engine.scheduler import Chunk
-from inlay.models.adapter_weights import AdapterRows
-from inlay.models.batch import ForwardBatch, LayerDone
+from inlay.models.batch import AdapterRows, ForwardBatch, LayerDone
 
 
 @dataclass(frozen=True, slots=True)

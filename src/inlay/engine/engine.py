@@ -124,7 +124,7 @@ class Engine:
         self._tiers: Tiers | None = None
         self._waits = False
         self._exchange: Exchange | None = None
-        self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens)
+        self._runner = Runner(loaded.model, loaded.pool, loaded.kv_format.page_tokens, loaded.ranks)
         self._grammars = GrammarCompiler(lambda: loaded.text.tokenizer_json, vocab_size, end_ids)
         self.info: EngineInfo = loaded.info(config, 0.0)
         self._requests = Requests(
@@ -139,6 +139,7 @@ class Engine:
             scheduler=self._scheduler,
             grammars=self._grammars,
             read_adapter=self._runner.load_adapter,
+            forget_adapter=self._runner.forget_adapter,
             on_ready=on_ready,
         )
         self._steps = Steps(
@@ -173,8 +174,12 @@ class Engine:
             self._ranks.on_failure = on_ready
         self._loading = loaded.model.loading
         self._loading.on_change = on_ready
-        for name, path in config.adapter_paths.items():
-            self.adapters.load(name, path)
+        try:
+            for name, path in config.adapter_paths.items():
+                self.adapters.load(name, path)
+        except BaseException:
+            self.close()  # other ranks would stay
+            raise
         warm_up(self)
         if loaded.store is not None:
             self._tiers = open_tiers(self.cache, config.cache.write, loaded, self._clock, on_ready)

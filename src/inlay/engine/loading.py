@@ -46,7 +46,8 @@ class LoadedModel:
         store: where blocks are kept besides the pool, if anywhere; the engine closes it.
         ranks: other processes that share each layer; None: there are none. The engine closes them.
         directory: where it lies; None: it was not loaded from one.
-        reload: loads another directory's weights as these were; None: they cannot be replaced.
+        reload: loads another directory's weights as these were, given the model that serves, of
+            which it takes over what is equal; None: they cannot be replaced.
     """
 
     name: str
@@ -58,7 +59,7 @@ class LoadedModel:
     store: KvStore | None = None
     ranks: Ranks | None = None
     directory: Path | None = None
-    reload: Callable[[Path], Model] | None = None
+    reload: Callable[[Path, Model], Model] | None = None
 
     @property
     def held_as(self) -> str:
@@ -126,7 +127,9 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
         loaded = prepare(config, source.name, model, text(), store)
         again = replace(config, load="whole")
         loaded.directory = source.directory
-        loaded.reload = lambda directory: load_placed(again, directory, device, where)
+        loaded.reload = lambda directory, previous: load_placed(
+            again, directory, device, where, previous=previous
+        )
         return loaded
     ranks = _start_ranks(config, source.directory, device, where)
     try:
@@ -145,6 +148,8 @@ def load_placed(
     device: str,
     where: Where,
     group: RankGroup | None = None,
+    *,
+    previous: Model | None = None,
 ) -> Model:
     """Load a model's weights, or one rank's part of them, and all of that: others would wait for
     what a step of one lacks. Raises as `load_model`.
@@ -165,6 +170,7 @@ def load_placed(
         ),
         group=group,
         graph=config.graph == "auto",
+        previous=previous,
     )
 
 

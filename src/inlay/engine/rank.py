@@ -21,17 +21,19 @@ from inlay.core.failures import failure_message
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.placement import CPU
 from inlay.core.settings import read_settings
+from inlay.engine.rank_adapters import Answers, RankAdapters
 from inlay.engine.rank_wire import (
     RANK_LOST,
     PoolSetup,
+    RankAdapter,
     RankExchange,
+    RankForget,
     RankReady,
     RankSetup,
     RankStep,
     ToRank,
     batch_of,
     read_frame,
-    write_frame,
 )
 from inlay.engine.wire import START_FAILED
 
@@ -51,7 +53,7 @@ def _end_with(parent_pid: int) -> None:
     threading.Thread(target=watch, name="inlay-parent-watch", daemon=True).start()
 
 
-def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
+def _serve(setup: RankSetup, commands: BinaryIO, answers: Answers) -> None:
     """Do as the engine says, until it says no more.
 
     Raises:
@@ -70,30 +72,34 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
     if setup.device != CPU:
         torch.cuda.set_device(setup.device)  # else the first GPU would get a context, too
     set_threads(setup.config.threads, setup.degree)
-    write_frame(answers, RankReady())  # now the others need not wait long for this one
+    answers.write(RankReady())  # now the others need not wait long for this one
     rank = Rank(setup.number, setup.degree)
     group = RankGroup(rank, meet(setup.port), setup.device)
     where = Where(placement=setup.placement, weight_format=setup.weight_format)
     model = load_placed(setup.config, Path(setup.directory), setup.device, where, group)
-    write_frame(answers, RankReady(free_for_pages(setup.config, model)))
+    answers.write(RankReady(free_for_pages(setup.config, model)))
     decode = msgspec.msgpack.Decoder(ToRank).decode
-    pool = None
+    pool, adapters = None, RankAdapters(answers)
     with torch.inference_mode():
         while (frame := read_frame(commands)) is not None:
             match decode(frame):
                 case PoolSetup(dtype, page_tokens, num_pages):
                     kv_format = model.kv_format(dtype=dtype, page_tokens=page_tokens)
                     pool = model.new_kv_pool(kv_format, num_pages)
-                    write_frame(answers, RankReady())
+                    answers.write(RankReady())
                 case RankExchange(owner):
                     assert pool is not None, "pages come before what others write to them"
                     listen = f"{owner.rpartition(':')[0]}:0"
                     secret = setup.config.cache.secret
                     server = serve_rank(listen, secret, page_memory(pool), owner)
-                    write_frame(answers, RankReady(address=server.address))
+                    answers.write(RankReady(address=server.address))
+                case RankAdapter(number, directory):
+                    adapters.begin(number, Path(directory), model)
+                case RankForget(number):
+                    adapters.forget(number)
                 case RankStep() as step:
                     assert pool is not None, "pages come before steps"
-                    model.forward(batch_of(step), pool)
+                    model.forward(batch_of(step, adapters.loaded), pool)
 
 
 def main() -> int:
@@ -106,7 +112,7 @@ def main() -> int:
     configure_logging(parse_log_setting(read_settings().log))
     _end_with(setup.parent_pid)
     # What libraries print must not come between answers.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    answers = Answers(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         _serve(setup, commands, answers)
@@ -117,7 +123,7 @@ def main() -> int:
         log.debug("rank %d failed", setup.number, exc_info=error)
         told = error if isinstance(error, InlayError) else EngineError(repr(error))
         with contextlib.suppress(OSError):
-            write_frame(answers, failure_message(told))
+            answers.write(failure_message(told))
         return START_FAILED
     return 0
 

@@ -4,7 +4,8 @@ A frame is the length of its MessagePack in four bytes, and that. An engine that
 sends nothing, so the other ranks sleep in `read`, and see at once when it is gone.
 """
 
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -13,7 +14,10 @@ from numpy.typing import NDArray
 from inlay.core.messages import EngineFailure
 from inlay.core.placement import Placement
 from inlay.engine.config import EngineConfig
-from inlay.models.batch import ForwardBatch
+from inlay.models.batch import AdapterRows, ForwardBatch
+
+if TYPE_CHECKING:
+    from inlay.models.adapter_weights import AdapterWeights
 
 # Exit status of a rank that ends because another one is gone.
 RANK_LOST = 4
@@ -61,8 +65,29 @@ class RankExchange(msgspec.Struct, frozen=True, tag=True, array_like=True):
     owner: str
 
 
+class RankAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Load a part of an adapter beside steps. Answered by `RankAdapterReady`.
+
+    Attributes:
+        number: by which steps name it, never used before.
+    """
+
+    number: int
+    directory: str
+
+
+class RankForget(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """No step names this adapter any more; or no rank serves it, because one could not load it."""
+
+    number: int
+
+
 class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A `ForwardBatch`, its arrays as bytes."""
+    """A `ForwardBatch`, its arrays as bytes.
+
+    Attributes:
+        adapters: their numbers, and the rows first to end of each.
+    """
 
     token_ids: bytearray
     positions: bytearray
@@ -71,6 +96,7 @@ class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
     page_table: bytearray
     logit_rows: bytearray
     decodes: bytearray | None
+    adapters: tuple[tuple[int, int, int], ...] = ()
 
 
 class RankReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -85,8 +111,21 @@ class RankReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     address: str = ""
 
 
-ToRank = PoolSetup | RankExchange | RankStep
-FromRank = RankReady | EngineFailure
+class RankAdapterReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A rank has its part of an adapter, or cannot have it.
+
+    Attributes:
+        fingerprint: of the adapter.
+        code, message: of the error; empty: there is none.
+    """
+
+    fingerprint: str = ""
+    code: str = ""
+    message: str = ""
+
+
+ToRank = PoolSetup | RankExchange | RankAdapter | RankForget | RankStep
+FromRank = RankReady | RankAdapterReady | EngineFailure
 
 
 def step_of(batch: ForwardBatch) -> RankStep:
@@ -103,11 +142,16 @@ def step_of(batch: ForwardBatch) -> RankStep:
         page_table=data(batch.page_table_BP),
         logit_rows=data(batch.logit_rows_R),
         decodes=None if batch.decode_T is None else data(batch.decode_T),
+        adapters=tuple((of.adapter.number, of.first, of.end) for of in batch.adapters),
     )
 
 
-def batch_of(step: RankStep) -> ForwardBatch:
-    """The batch that a step was made of, without room for the experts chosen."""
+def batch_of(step: RankStep, adapters: "Mapping[int, AdapterWeights]") -> ForwardBatch:
+    """The batch that a step was made of, without room for the experts chosen.
+
+    Args:
+        adapters: this rank's parts, by number.
+    """
 
     def numbers(data: bytearray) -> NDArray[np.int32]:
         return np.frombuffer(data, np.int32)
@@ -121,6 +165,7 @@ def batch_of(step: RankStep) -> ForwardBatch:
         page_table_BP=numbers(step.page_table).reshape(len(context_lens_B), -1),
         logit_rows_R=numbers(step.logit_rows),
         decode_T=None if step.decodes is None else np.frombuffer(step.decodes, np.bool_),
+        adapters=[AdapterRows(adapters[n], first, end) for n, first, end in step.adapters],
     )
 
 

@@ -21,10 +21,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from inlay.core.errors import EngineError, InlayError, RankLostError
+from inlay.core.errors import EngineError, InlayError, ModelFileError, RankLostError
 from inlay.core.failures import restore
 from inlay.core.messages import EngineFailure
 from inlay.core.tensor_parallel import Rank
@@ -32,7 +36,10 @@ from inlay.engine.rank_wire import (
     RANK_LOST,
     FromRank,
     PoolSetup,
+    RankAdapter,
+    RankAdapterReady,
     RankExchange,
+    RankForget,
     RankReady,
     RankSetup,
     ToRank,
@@ -42,6 +49,9 @@ from inlay.engine.rank_wire import (
 )
 from inlay.models.batch import ForwardBatch
 from inlay.models.rank_group import RankGroup, listen
+
+if TYPE_CHECKING:
+    from inlay.models.adapter_weights import AdapterWeights
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +65,8 @@ class _Process:
     def __init__(self, setup: RankSetup) -> None:
         self.number, self.degree = setup.number, setup.degree
         self.answers: queue.SimpleQueue[RankReady | None] = queue.SimpleQueue()
+        self.adapters: queue.SimpleQueue[RankAdapterReady | None] = queue.SimpleQueue()
+        self._writing = threading.Lock()
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "inlay.engine.rank"],
             stdin=subprocess.PIPE,
@@ -73,8 +85,9 @@ class _Process:
         return f"rank {self.number} of {self.degree} (process {self.popen.pid})"
 
     def send(self, message: ToRank) -> None:
-        """Tell it something. Raises OSError if it is gone."""
-        write_frame(self._commands, message)
+        """Tell it something, from any thread. Raises OSError if it is gone."""
+        with self._writing:
+            write_frame(self._commands, message)
 
     def receive(self) -> InlayError | None:
         """Take answers until it ends. Returns why; None: because others did."""
@@ -84,9 +97,12 @@ class _Process:
             match decode(frame):
                 case RankReady() as answer:
                     self.answers.put(answer)
+                case RankAdapterReady() as answer:
+                    self.adapters.put(answer)
                 case EngineFailure(code, message):
                     told = restore(code, f"{message} ({self.name})")
         self._output.close()
+        self.adapters.put(None)  # nobody waits for more of them
         status = self.popen.wait()
         if told is not None or status == RANK_LOST:
             return told
@@ -125,6 +141,7 @@ class Ranks:
         self._store, port = listen()
         self._group: RankGroup | None = None
         self._closing = False
+        self._adapter_numbers = count(1)
         self._known = threading.Event()
         self._lock = threading.Lock()
         self._processes = [_Process(setup(number, port)) for number in range(1, degree)]
@@ -173,6 +190,41 @@ class Ranks:
         self._send(RankExchange(owner))
         return [answer.address for answer in self._answers()]
 
+    def load_adapter(
+        self, directory: Path, read: "Callable[[Path], AdapterWeights]"
+    ) -> "AdapterWeights":
+        """Load an adapter in all ranks, beside their steps; if one cannot, none has it. One at a
+        time, in any thread.
+
+        Args:
+            read: loads this rank's part.
+
+        Raises:
+            InlayError: of the first rank that cannot load it, or a rank ended.
+        """
+        number = next(self._adapter_numbers)
+        self._send(RankAdapter(number, str(directory.absolute())))
+        try:
+            own = replace(read(directory), number=number)
+        except BaseException:
+            self._adapter_answers()
+            self._send(RankForget(number))
+            raise
+        for process, answer in zip(self._processes, self._adapter_answers(), strict=True):
+            error = _adapter_error(process, answer, own.fingerprint)
+            if error is not None:
+                self.forget_adapter(own)
+                raise error
+        return own
+
+    def forget_adapter(self, adapter: "AdapterWeights") -> None:
+        """Have the others let go of an adapter that no step has any more.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._send(RankForget(adapter.number))
+
     @contextmanager
     def step(self, batch: ForwardBatch) -> Iterator[None]:
         """Have the others run a step beside this rank's.
@@ -212,6 +264,18 @@ class Ranks:
             raise self.failure
         return [answer for answer in answers if answer is not None]
 
+    def _adapter_answers(self) -> list[RankAdapterReady]:
+        """Of all other ranks, in order.
+
+        Raises:
+            RankLostError: one has ended.
+        """
+        answers = [process.adapters.get() for process in self._processes]
+        there = [answer for answer in answers if answer is not None]
+        if len(there) < len(answers):
+            raise RankLostError("a rank ended while an adapter was loaded")
+        return there
+
     def _watch(self, process: _Process) -> None:
         error = process.receive()
         if self._closing:
@@ -242,3 +306,16 @@ class Ranks:
             process.answers.put(None)  # nobody waits for more of them
         if self.on_failure is not None:
             self.on_failure()
+
+
+def _adapter_error(
+    process: _Process, answer: RankAdapterReady, fingerprint: str
+) -> InlayError | None:
+    if answer.code:
+        return restore(answer.code, f"{answer.message} ({process.name})")
+    if answer.fingerprint != fingerprint:
+        return ModelFileError(
+            f"{process.name} has read another adapter ({answer.fingerprint}) than the engine "
+            f"({fingerprint}): load it again when its files do not change"
+        )
+    return None

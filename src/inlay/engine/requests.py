@@ -48,6 +48,7 @@ class Requests:
         scheduler: gets choices, and loses them.
         grammars: compiles what requests ask for.
         read_adapter: brings an adapter of a directory into memory.
+        forget_adapter: lets go of one that was unloaded.
         on_ready: called from another thread when a grammar is compiled, or an adapter is there.
 
     Attributes:
@@ -72,10 +73,11 @@ class Requests:
         scheduler: Scheduler,
         grammars: GrammarCompiler,
         read_adapter: "Callable[[Path], AdapterWeights]",
+        forget_adapter: "Callable[[AdapterWeights], None]",
         on_ready: Callable[[], None] | None,
     ) -> None:
         self.live: dict[str, LiveRequest] = {}
-        self.adapters = Adapters(read_adapter, self.live, on_ready)
+        self.adapters = Adapters(read_adapter, forget_adapter, self.live, on_ready)
         self.outputs = StepOutputs()
         self.exchange: Exchange | None = None
         self._config = config

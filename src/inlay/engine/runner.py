@@ -20,6 +20,7 @@ from inlay.engine.scheduler import Chunk
 from inlay.models.batch import LayerDone
 
 if TYPE_CHECKING:
+    from inlay.engine.ranks import Ranks
     from inlay.models.adapter_weights import AdapterWeights
     from inlay.models.kv_pool import KvPool
     from inlay.models.model import Model
@@ -39,10 +40,16 @@ class StepResult:
 
 
 class Runner:
-    """Runs batches on a model and samples from its logits."""
+    """Runs batches on a model and samples from its logits.
 
-    def __init__(self, model: "Model", pool: "KvPool", page_tokens: int) -> None:
-        self._model = model
+    Args:
+        ranks: other processes that share the model; None: there are none.
+    """
+
+    def __init__(
+        self, model: "Model", pool: "KvPool", page_tokens: int, ranks: "Ranks | None" = None
+    ) -> None:
+        self._model, self._ranks = model, ranks
         self._models = {0: model}
         self._pool = pool
         self._page_tokens = page_tokens
@@ -87,8 +94,17 @@ class Runner:
         return bool(gone)
 
     def load_adapter(self, directory: Path) -> "AdapterWeights":
-        """See `Model.load_adapter`; of the newest weights. In any thread."""
-        return self._model.load_adapter(directory)
+        """See `Model.load_adapter` and `Ranks.load_adapter`; of the newest weights. In another
+        thread than the engine's, if it is to go on.
+        """
+        if self._ranks is None:
+            return self._model.load_adapter(directory)
+        return self._ranks.load_adapter(directory, self._model.load_adapter)
+
+    def forget_adapter(self, adapter: "AdapterWeights") -> None:
+        """No step will name it again."""
+        if self._ranks is not None:
+            self._ranks.forget_adapter(adapter)
 
     def relieve(self, error: BaseException) -> bool:
         """See `Model.relieve`."""

@@ -1,8 +1,9 @@
 """New weights in place of those that serve, between two steps.
 
-They are loaded beside the old ones, by threads, while steps go on; so both have to fit into memory
-for a while. Each weights have a number, and each request that of those that compute it. Blocks of
-the cache are named by the version, so nobody takes KV of other weights for their own.
+They are loaded beside the old ones, by threads, while steps go on; what is made of equal tensors is
+shared, and the rest is in memory twice for a while. Each weights have a number, and each request
+that of those that compute it. Blocks of the cache are named by the version, so nobody takes KV of
+other weights for their own.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -30,6 +32,7 @@ from inlay.core.errors import (
 from inlay.core.messages import InFlight, WeightsSwapped
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
+from inlay.core.units import format_bytes
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.loading import LoadedModel
 from inlay.engine.requests import Requests
@@ -127,7 +130,8 @@ class WeightUpdates:
             reload = _reload_written(weights, self._loaded.directory, reload)
             weights = self._loaded.directory
         _check_shape(weights, self._model.shape)
-        self._update = _Update(weights, version, in_flight, reload, self._on_ready)
+        load = partial(reload, weights, self._model)
+        self._update = _Update(version, in_flight, load, self._on_ready)
 
     def poll(self) -> None:
         """Between two steps: put weights in place that have come."""
@@ -148,8 +152,18 @@ class WeightUpdates:
                 )
             )
         else:
-            log.info("weights %s serve, after %.1f s", update.version, update.seconds)
-            self._done.append(WeightsSwapped(version=update.version, seconds=update.seconds))
+            made_bytes = self._model.made_bytes
+            log.info(
+                "weights %s serve, after %.1f s; %s of them are new",
+                update.version,
+                update.seconds,
+                format_bytes(made_bytes),
+            )
+            self._done.append(
+                WeightsSwapped(
+                    version=update.version, seconds=update.seconds, made_bytes=made_bytes
+                )
+            )
 
     def take_done(self) -> list[WeightsSwapped]:
         """What became of updates, each once."""
@@ -237,10 +251,9 @@ class _Update:
 
     def __init__(
         self,
-        directory: Path,
         version: str,
         in_flight: InFlight,
-        reload: Callable[[Path], Model],
+        load: Callable[[], Model],
         on_ready: Callable[[], None] | None,
     ) -> None:
         self.version = version
@@ -251,9 +264,9 @@ class _Update:
         self._began_s = time.monotonic()
         self.seconds = 0.0
 
-        def load() -> None:
+        def run() -> None:
             try:
-                self.model = reload(directory)
+                self.model = load()
             except InlayError as error:
                 self.error = error
             except Exception as error:
@@ -264,21 +277,21 @@ class _Update:
             if on_ready is not None:
                 on_ready()
 
-        threading.Thread(target=load, name="inlay-weights", daemon=True).start()
+        threading.Thread(target=run, name="inlay-weights", daemon=True).start()
 
 
 def _reload_written(
-    tensors: Mapping[str, Tensor], beside: Path, reload: Callable[[Path], Model]
-) -> Callable[[Path], Model]:
+    tensors: Mapping[str, Tensor], beside: Path, reload: Callable[[Path, Model], Model]
+) -> Callable[[Path, Model], Model]:
     """Write tensors, load them, and forget the file, whose mapped pages stay as long as needed."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
-    def load(_: Path) -> Model:
+    def load(_: Path, previous: Model) -> Model:
         with tempfile.TemporaryDirectory(prefix="inlay-weights-") as directory:
             save_file(kept, Path(directory) / "model.safetensors")
             kept.clear()
             shutil.copyfile(beside / "config.json", Path(directory) / "config.json")
-            return reload(Path(directory))
+            return reload(Path(directory), previous)
 
     return load
 

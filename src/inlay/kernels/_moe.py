@@ -58,6 +58,8 @@ def pack_experts(
     and so on as `quantize` gives them or a file holds them. `dequantize(expert)` gives the weights
     that kernels use, `panels(expert)` the bytes that hold them, of gate/up and of down, as one NUMA
     node has them; `copy_panels(expert, gate_up, down)` writes these to memory of the caller's.
+    `copy(expert, source, source_expert)` takes one of other experts as it is packed there, without
+    any rounding; threads may copy different ones at once.
     """
     if len(gate_EFM.shape) != 3:
         raise ArgumentError(f"gate_EFM: must have 3 dimensions, has {len(gate_EFM.shape)}")

@@ -150,6 +150,11 @@ class _Reader:
         self, target: Target, side: str, tensor: Tensor
     ) -> Iterator[tuple[str, str, Tensor]]:
         """Rows of A are one expert's after another's, columns of B one expert's each in turn."""
+        if tensor.dim() != 2 or tensor.shape[0 if side == "A" else 1] % self._experts:
+            raise ModelFileError(
+                f"{self._directory}: lora_{side} of {target.path} is {list(tensor.shape)}, and the "
+                f"model has {self._experts} experts: the adapter is another model's"
+            )
         if side == "A":
             parts = tensor.view(self._experts, -1, tensor.shape[1])
         else:
@@ -176,7 +181,7 @@ class _Reader:
         target = self._known.get(module)
         if target is None:
             raise self._unknown(module)
-        if a.shape[1] != target.columns or b.shape != (target.rows, len(a)):
+        if a.dim() != 2 or a.shape[1] != target.columns or b.shape != (target.rows, len(a)):
             raise ModelFileError(
                 f"{self._directory}: {module} has A {list(a.shape)} and B {list(b.shape)}, and the "
                 f"model's matrix is {[target.rows, target.columns]}: the adapter is another model's"
@@ -198,9 +203,21 @@ def _read_config(directory: Path) -> dict[str, Any]:
     for key in ("use_dora", "lora_bias", "modules_to_save", "fan_in_fan_out"):
         if config.get(key):
             raise UnsupportedModelError(f"{file}: {key} is set, which is not read")
-    if not isinstance(config.get("r"), int) or "lora_alpha" not in config:
-        raise ModelFileError(f"{file} gives no r and lora_alpha")
+    if not isinstance(config.get("r"), int) or not _is_number(config.get("lora_alpha")):
+        raise ModelFileError(f"{file} gives no r and lora_alpha that are numbers")
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict) or not all(map(_is_number, patterns.values())):
+        raise ModelFileError(f"{file}: alpha_pattern must have a number for each pattern")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ModelFileError(f"{file}: alpha_pattern {pattern!r} is none ({error})") from None
     return config
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:

@@ -14,11 +14,15 @@ from torch import Tensor
 
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import MlaShape, ModelShape
+from inlay.core.tensor_parallel import shape_of_rank
 from inlay.models.adapter import Adapter, AdapterPair
+from inlay.models.batch import AdapterRows
 from inlay.models.ops import AdapterPart, ExpertAdapter, ExpertPairs, LinearAdapter, Ops
 from inlay.models.placed import Placed
+from inlay.models.rank_slices import RankSlices
 from inlay.models.targets import targets_of
 from inlay.models.tensor_weights import rows_order
+from inlay.models.weight_names import names_of
 
 QKV, OUTPUT = "qkv", "output"
 LATENT_DOWN, QUERY_UP, ABSORB, EXPAND = "latent_down", "query_up", "absorb", "expand"
@@ -43,24 +47,18 @@ class LayerAdapter:
 
 @dataclass(frozen=True)
 class AdapterWeights:
-    """An adapter in memory.
+    """An adapter in memory, or a rank's part of one.
 
     Attributes:
         fingerprint: of its content.
         nbytes: that it takes.
+        number: by which the ranks that share a model know it; 0: there are no others.
     """
 
     layers: tuple[LayerAdapter, ...]
     fingerprint: str
     nbytes: int
-
-
-class AdapterRows(NamedTuple):
-    """Rows `first` to `end` of a step, which an adapter adds to."""
-
-    adapter: AdapterWeights
-    first: int
-    end: int
+    number: int = 0
 
 
 class LayerRows(NamedTuple):
@@ -79,17 +77,23 @@ def rows_of_layer(rows: Sequence[AdapterRows], layer: int) -> Sequence[LayerRows
 def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> AdapterWeights:
     """Bring an adapter to where the layers are.
 
+    Args:
+        shape: of the whole model; of several ranks each has its part of the pairs.
+
     Raises:
         ModelFileError: a matrix holds a NaN or an infinity.
         UnsupportedModelError: a backend adds none.
 
     Cost: reads the files; held as float32, so twice the size of bfloat16 files.
     """
+    slices = RankSlices(shape, placed.rank, columns_first=names_of(shape).columns_first)
     pairs: dict[tuple[int, str, int], AdapterPair] = {}
     for target in targets_of(shape):
         for expert, module in enumerate(target.modules):
             if module in adapter.pairs:
-                pairs[target.layer, target.part, expert] = _finite(module, adapter.pairs[module])
+                pair = _finite(module, adapter.pairs[module])
+                pairs[target.layer, target.part, expert] = slices.pair(target.part, pair)
+    shape = shape_of_rank(shape, placed.rank.degree)
     layers = []
     for layer in range(shape.layers):
         ops = placed.ops(layer)

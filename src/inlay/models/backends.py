@@ -82,7 +82,8 @@ def check_memory(
         ResourceError: a device has too little free memory; the message names a format that fits.
     """
     needed = placed.held_bytes(shape, opened.weight_format, opened.held_bytes)
-    for device, needed_bytes in needed.items():
+    for device, held_bytes in needed.items():
+        needed_bytes = held_bytes - opened.shared_bytes.get(device, 0)
         free_bytes = placed.backends[device].free_bytes()
         if needed_bytes <= free_bytes:
             continue

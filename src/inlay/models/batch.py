@@ -6,7 +6,7 @@ wanted, L mixture-of-experts layers, K experts per token.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,20 @@ from numpy.typing import NDArray
 from inlay.core.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from inlay.models.adapter_weights import AdapterRows
+    from inlay.models.adapter_weights import AdapterWeights
 
 Int32Array = NDArray[np.int32]
 LayerDone = Callable[[int, Any], None]
 """`(layer, mark)`: a layer's keys and values are in the pool when `mark()` returns, which waits for
 the device and may be called in any thread; None: they are there now."""
+
+
+class AdapterRows(NamedTuple):
+    """Rows `first` to `end` of a step, which an adapter adds to."""
+
+    adapter: "AdapterWeights"
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +58,7 @@ class ForwardBatch:
     decode_T: NDArray[np.bool_] | None = None
     expert_ids_LTK: Int32Array | None = None
     layer_done: LayerDone | None = None
-    adapters: "Sequence[AdapterRows]" = ()
+    adapters: Sequence[AdapterRows] = ()
 
     def __post_init__(self) -> None:
         tokens, requests = len(self.token_ids_T), len(self.context_lens_B)

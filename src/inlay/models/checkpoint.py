@@ -69,6 +69,17 @@ def open_tensors(directory: Path, shape: ModelShape) -> Checkpoint:
     return QuantizedFiles(WeightFiles(directory, quantized=True), stored)
 
 
+def same_content(one: Tensors, other: Tensors, name: str, index: int | None = None) -> bool:
+    """Whether `one` has of a tensor, or of one matrix of it, what `other` had when it was opened.
+    GGUF files are not compared.
+    """
+    if isinstance(one, WeightFiles) and isinstance(other, WeightFiles):
+        return one.same(other, name, index)
+    if isinstance(one, QuantizedFiles) and isinstance(other, QuantizedFiles):
+        return one.same(other, name, index)
+    return False
+
+
 def open_checked(directory: Path, shape: ModelShape) -> tuple[Checkpoint, bool]:
     """The files, which hold exactly what the shape needs, and whether their experts are fused.
 

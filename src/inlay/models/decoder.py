@@ -30,11 +30,10 @@ from inlay.models.adapter_weights import (
     OUTPUT,
     QKV,
     QUERY_UP,
-    AdapterRows,
     LayerRows,
     rows_of_layer,
 )
-from inlay.models.batch import ForwardBatch, LayerDone
+from inlay.models.batch import AdapterRows, ForwardBatch, LayerDone
 from inlay.models.decode_graph import DecodeGraphs
 from inlay.models.host_share import HostShare
 from inlay.models.host_step import HostStep

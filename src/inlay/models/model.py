@@ -42,8 +42,14 @@ from inlay.models.packed import open_packed
 from inlay.models.packed_metadata import PACKED_FILE
 from inlay.models.placed import Placed, placement_words
 from inlay.models.rank_group import RankGroup
-from inlay.models.tensor_weights import open_checkpoint
-from inlay.models.weights import MixtureWeights, OpenWeights, Weights, load_weights
+from inlay.models.tensor_weights import TensorWeights, open_checkpoint
+from inlay.models.weights import (
+    MixtureWeights,
+    OpenWeights,
+    Weights,
+    WeightSource,
+    load_weights,
+)
 
 _MERGE = "merge the adapter into the model (inlay tune export)"
 # For each weight, while a matrix is read and converted: floats, and what they are made of.
@@ -63,6 +69,8 @@ class Model:
         weight_format: how the matrices are held; see `part_formats` for which ones.
         fingerprint: content fingerprint of the weights; see `WeightFiles.fingerprint`.
         loading: brings in what is missing; `wait` waits for it, `close` ends it.
+        source: what the weights were packed from.
+        made_bytes: memory of the matrices that were packed, not taken over from another model.
         around_step: entered with each step, by which the first of several ranks has the others run
             it, too; None: there are no others.
     """
@@ -75,7 +83,9 @@ class Model:
         weight_format: str,
         fingerprint: str,
         weights: Weights,
+        source: WeightSource,
         loading: Loading,
+        made_bytes: int,
         mapped: bool,
         kv_dtype: str,
         share: HostShare | None,
@@ -92,6 +102,8 @@ class Model:
         self._placed = placed
         self.weight_format = weight_format
         self.fingerprint = fingerprint
+        self.source = source
+        self.made_bytes = made_bytes
         self.loading = loading
         # Threads must not outlive the model, nor run while the interpreter ends.
         weakref.finalize(self, loading.close)
@@ -181,6 +193,7 @@ class Model:
 
     def load_adapter(self, directory: Path) -> AdapterWeights:
         """Read an adapter, for steps to name in `ForwardBatch.adapters`. They may run meanwhile.
+        Of several ranks each reads its part.
 
         Raises:
             UnsupportedModelError: it is no LoRA, or of experts that host and device share.
@@ -189,11 +202,6 @@ class Model:
 
         Cost: see `pack_adapter`.
         """
-        if not self._rank.is_alone:
-            raise UnsupportedModelError(
-                f"adapters are added by one process, and {self._rank.degree} share each layer: "
-                f"leave placement.tensor_parallel out, or {_MERGE}"
-            )
         packed = pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
         share = self.host_share
         for mixture, layer in enumerate(self.shape.sparse_layers):
@@ -284,6 +292,7 @@ def load_model(
     sharing: ShareConfig = ShareConfig(),  # noqa: B008 - it is frozen
     group: RankGroup | None = None,
     graph: bool = False,
+    previous: Model | None = None,
 ) -> Model:
     """Load the model in a Hugging Face directory. Runs no code from it.
 
@@ -308,6 +317,10 @@ def load_model(
         group: the processes that share each layer; this one reads its rank's part of the tensors,
             and the first the host's experts.
         graph: replay decode steps on GPUs; see `DecodeGraphs`.
+        previous: a model of other weights, loaded with the same arguments. What is packed of equal
+            tensors is that one's, and stays in memory as long as either needs it; only the rest is
+            packed, all of it before this returns. Of packed directories and GGUF files nothing is
+            taken over.
 
     Raises:
         ConfigError: the ranks cannot share this model, or not with this placement.
@@ -339,8 +352,14 @@ def load_model(
         opened = open_packed(packed, shape, placed, weight_format, verify=verify)
     else:
         opened = open_checkpoint(directory, shape, placed, weight_format)
+    source, made_bytes = opened.source, opened.held_bytes
+    if previous is not None:
+        opened = _taking_over(opened, previous)
     check_memory(directory, opened, own, placed, packed=packed.is_file())
-    weights, loading = _load(opened, own, placed, whole=load == "whole")
+    whole = load == "whole" or previous is not None
+    weights, loading = _load(opened, own, placed, whole=whole)
+    if previous is not None and isinstance(source, TensorWeights):
+        made_bytes = source.making.end()
     if not rank.is_alone:
         sharing = replace(sharing, moves_per_s=0)
     weights, share = _share(shape, weights, placed, sharing)
@@ -351,13 +370,23 @@ def load_model(
         weight_format=opened.weight_format,
         fingerprint=opened.fingerprint,
         weights=weights,
+        source=source,
         loading=loading,
+        made_bytes=made_bytes,
         mapped=packed.is_file(),
         kv_dtype=rest if rest in FLOAT_FORMATS else opened.float_dtype,
         share=share,
         group=group,
         graph=graph,
     )
+
+
+def _taking_over(opened: OpenWeights, previous: Model) -> OpenWeights:
+    """The same, without what another model has already."""
+    new, old = opened.source, previous.source
+    if not isinstance(new, TensorWeights) or not isinstance(old, TensorWeights):
+        return opened
+    return replace(opened, shared_bytes=new.take_over(old))
 
 
 def _load(
@@ -388,7 +417,7 @@ def _num_threads(opened: OpenWeights, shape: ModelShape) -> int:
         shape.hidden * shape.heads * shape.head_dim,
         shape.expert_parameters,
     )
-    spare_bytes = free_memory_bytes() - opened.held_bytes
+    spare_bytes = free_memory_bytes() - opened.held_bytes + opened.shared_bytes.get(CPU, 0)
     return max(1, min(kernels.num_threads(), spare_bytes // 4 // (_CONVERTED_BYTES * largest)))
 
 

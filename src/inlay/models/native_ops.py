@@ -45,6 +45,11 @@ class NativeLinear:
     weight: kernels.LinearWeight
     bias_N: NDArray[np.float32] | None
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the matrix."""
+        return self.weight.nbytes
+
 
 @dataclass(frozen=True)
 class _Step:

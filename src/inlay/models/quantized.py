@@ -218,6 +218,15 @@ class QuantizedFiles:
         """Whether it is there, as floats or quantised."""
         return name in self._files.tensors or self._is_quantized(name)
 
+    def same(self, other: "QuantizedFiles", name: str, index: int | None = None) -> bool:
+        """As `WeightFiles.same`, of all that there is for a matrix."""
+        parts = [name]
+        if self._is_quantized(name):
+            parts = [self._layout.codes(name), self._layout.scales(name)]
+        return self._quantization == other._quantization and all(
+            self._files.same(other._files, part, index) for part in parts
+        )
+
     def view(self, name: str) -> Matrix:
         """As `WeightFiles.view`; what is quantised is read."""
         return self.get(name) if self._is_quantized(name) else self._files.view(name)

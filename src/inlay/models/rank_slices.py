@@ -1,13 +1,16 @@
-"""What a rank of a tensor parallel model reads of each tensor.
+"""What a rank of a tensor parallel model reads of each tensor, and adds of an adapter.
 
 Rows of matrices are read alone; of columns, which lie apart in a file, the whole matrix passes
 through memory and the rank's part stays.
 """
 
+from dataclasses import replace
+
 import torch
 
 from inlay.core.model_shape import ModelShape
 from inlay.core.tensor_parallel import Rank
+from inlay.models.adapter import AdapterPair
 from inlay.models.checkpoint import Tensors
 from inlay.models.quantized import Matrix, columns_of
 from inlay.models.weight_files import Index
@@ -75,6 +78,16 @@ class RankSlices:
         if part == "experts_down":
             return matrix[self._down] if turned else columns_of(matrix, self._down)
         return matrix
+
+    def pair(self, part: str, pair: AdapterPair) -> AdapterPair:
+        """What this rank adds of a pair: rows of the matrix are rows of B, its columns those of A,
+        whose products join the sum over ranks. What is the same in all ranks stays whole.
+        """
+        if part in self._of_rows:
+            return replace(pair, b=pair.b[self._of_rows[part]])
+        if part in self._of_columns:
+            return replace(pair, a=pair.a[:, self._of_columns[part]])
+        return pair
 
 
 def _rows(part: range, each: int = 1) -> slice:

@@ -5,7 +5,7 @@ the files themselves are mapped, and what has been packed of them is given back 
 embedding stays a view of its file, because a step reads only a few of its rows.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,10 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
 from inlay.core.tensor_parallel import ALONE, Rank, shape_of_rank
 from inlay.models.background import ColdExperts, Loading, Piece
-from inlay.models.checkpoint import Tensors, open_checked
+from inlay.models.checkpoint import Tensors, open_checked, same_content
 from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
 from inlay.models.hand_over import Residents
+from inlay.models.making import Made, Making
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.placed import Placed
 from inlay.models.quantized import Matrix, floats_of
@@ -98,6 +99,9 @@ class TensorWeights:
         formats: of the matrices.
         fused_experts: the experts of a layer are one tensor.
         rank: whose part of the tensors it packs.
+
+    Attributes:
+        making: what it has packed of which tensors.
     """
 
     def __init__(
@@ -109,7 +113,9 @@ class TensorWeights:
         *,
         fused_experts: bool,
         rank: Rank = ALONE,
+        making: Making | None = None,
     ) -> None:
+        self.making = Making() if making is None else making
         self._tensors, self._placed, self._formats = tensors, placed, formats
         self._shape = shape_of_rank(shape, rank.degree)
         self._row = names_of(shape)
@@ -121,8 +127,28 @@ class TensorWeights:
             self._slices = RankSlices(shape, rank, columns_first=self._row.columns_first)
             # The host computes whole experts, for all ranks.
             self._of_host = TensorWeights(
-                tensors, shape, placed, formats, fused_experts=fused_experts
+                tensors, shape, placed, formats, fused_experts=fused_experts, making=self.making
             )
+
+    def take_over(self, earlier: "TensorWeights") -> Mapping[str, int]:
+        """Pack only what differs from what another source has packed; all else is that one's.
+
+        Returns:
+            Memory that is not needed a second time, of each device.
+
+        Cost: reads the tensors of both, as fast as memory is, unless they are in one file.
+        """
+        if self._packs_as() != earlier._packs_as():
+            return {}
+        return self.making.keep(
+            earlier.making, lambda read: same_content(self._tensors, earlier._tensors, *read)
+        )
+
+    def _packs_as(self) -> tuple[object, ...]:
+        """What the packed form depends on besides the tensors."""
+        placed = self._placed
+        backends = {device: ops.name for device, ops in placed.backends.items()}
+        return self._shape, self._formats, self._fused, self._rank, placed.placement, backends
 
     def embedding(self) -> Array:
         """As the protocol says."""
@@ -162,10 +188,16 @@ class TensorWeights:
         shape, attention = self._shape, self._formats.attention
         q = "q_down" if "q_down" in there else "q"
         latent = self._formats.latent
-        with _damage(f"kv_up of layer {layer}"):
-            ops = self._placed.ops(layer)
-            absorb = ops.pack_heads(self.heads("absorb", layer), latent)
-            expand = ops.pack_heads(self.heads("expand", layer), latent)
+        ops = self._placed.ops(layer)
+
+        def heads(part: str) -> Linear:
+            with _damage(f"kv_up of layer {layer}"):
+                return ops.pack_heads(self.heads(part, layer), latent)
+
+        absorb, expand = (
+            self.making.once((part, layer), ops.device, partial(heads, part))
+            for part in ("absorb", "expand")
+        )
         return MlaWeights(
             down=self._linear((q, "kv_down"), layer, attention, shape.qkv_bias),
             q_latent_norm_L=self._optional("q_latent_norm", layer, there),
@@ -200,8 +232,7 @@ class TensorWeights:
         host: kernels.ExpertWeights | None = None
         cold: ColdExperts | None = None
         if not self._placed.has_host_experts(layer, shape):
-            experts = self._new_experts(ops)
-            cold = self._pack_experts(ops, experts, layer, loading)
+            experts, cold = self._pack_experts(ops, layer, loading)
         else:
             host, experts = self._host_experts(layer, loading)
         return MixtureWeights(
@@ -214,20 +245,24 @@ class TensorWeights:
         )
 
     def _pack_experts(
-        self, ops: Ops, experts: Experts, layer: int, loading: Loading | None
-    ) -> ColdExperts | None:
+        self, ops: Ops, layer: int, loading: Loading | None
+    ) -> tuple[Experts, ColdExperts | None]:
         """All of a layer; with `loading` later."""
         count = self._shape.experts
+        if all(self.making.kept(("expert", layer, expert)) for expert in range(count)):
+            of_all = [self.making.take(("expert", layer, expert)) for expert in range(count)]
+            return of_all[0], None
+        experts = self._new_experts(ops)
         calls = [partial(self._set_expert, ops, experts, layer, e) for e in range(count)]
         if loading is None:
             for call in calls:
                 call()
-            return None
+            return experts, None
         pieces = [Piece(experts.nbytes // count, call) for call in calls]
         loading.add(pieces, order=layer)
         # A device does not say which it chose before it asks for them: nothing is lazy there.
         is_lazy = self._placed.placement.layers[layer].device == CPU
-        return ColdExperts(loading, pieces) if is_lazy else None
+        return experts, ColdExperts(loading, pieces) if is_lazy else None
 
     def _new_experts(self, ops: Ops) -> Experts:
         shape = self._shape
@@ -249,8 +284,7 @@ class TensorWeights:
         host: kernels.ExpertWeights | None = None
         if self._rank.is_first:
             assert self._placed.host is not None
-            host = self._of_host._new_experts(self._placed.host)
-            self._of_host._pack_experts(self._placed.host, host, layer, loading)
+            host, _ = self._of_host._pack_experts(self._placed.host, layer, loading)
         if not slots:
             return host, None
         if self._slices is not None or host is None:
@@ -274,6 +308,7 @@ class TensorWeights:
 
     def _get(self, part: str, layer: int, index: Index = None, **more: int) -> Matrix:
         name = self._row.names[part].format(layer=layer, **more)
+        self.making.read(name, index if isinstance(index, int) else None)
         if self._slices is None:
             return self._tensors.get(name, index)
         return self._slices.read(self._tensors, part, name, index)
@@ -288,12 +323,17 @@ class TensorWeights:
     def _linear(
         self, parts: tuple[str, ...], layer: int, weight_format: str, bias: bool = False
     ) -> Linear:
-        with _damage(f"{', '.join(parts)} of layer {layer}"):
-            rows = [self.rows(part, layer) for part in parts]
-            biases = [self.bias(part, layer) for part in parts] if bias else []
-            packed = self._placed.ops(layer).pack_linear(rows, biases, weight_format)
-        self.give_back()
-        return packed
+        ops = self._placed.ops(layer)
+
+        def pack() -> Linear:
+            with _damage(f"{', '.join(parts)} of layer {layer}"):
+                rows = [self.rows(part, layer) for part in parts]
+                biases = [self.bias(part, layer) for part in parts] if bias else []
+                packed = ops.pack_linear(rows, biases, weight_format)
+            self.give_back()
+            return packed
+
+        return self.making.once((*parts, layer), ops.device, pack)
 
     def bias(self, part: str, layer: int) -> Tensor:
         """Of a matrix; zeros for what has none beside one that has."""
@@ -343,8 +383,16 @@ class TensorWeights:
         return ExpertTensors(gate_up[::2], gate_up[1::2], down, biases)
 
     def _set_expert(self, ops: Ops, experts: Experts, layer: int, expert: int) -> None:
-        with _damage(f"expert {expert} of layer {layer}"):
+        key, nbytes = ("expert", layer, expert), experts.nbytes // self._shape.experts
+        kept = self.making.kept(key)
+        if kept is not None and isinstance(experts, kernels.ExpertWeights):
+            # What lies beside one that has changed moves, as it is packed.
+            experts.copy(expert, kept.value, expert)
+            self.making.move(key, experts)
+            return
+        with self.making.reading() as reads, _damage(f"expert {expert} of layer {layer}"):
             ops.set_expert(experts, expert, self.expert(layer, expert))
+        self.making.add(key, Made(experts, ops.device, nbytes, frozenset(reads)))
         self.give_back()
 
     def shared(self, layer: int) -> ExpertTensors:
@@ -355,10 +403,14 @@ class TensorWeights:
     def _shared(self, layer: int) -> Experts:
         shape = self._shape
         ops = self._placed.ops(layer)
-        shared = ops.new_experts(1, shape.hidden, shape.shared_intermediate, self._formats.mlp)
-        with _damage(f"the shared experts of layer {layer}"):
-            ops.set_expert(shared, 0, self.shared(layer))
-        return shared
+
+        def pack() -> Experts:
+            shared = ops.new_experts(1, shape.hidden, shape.shared_intermediate, self._formats.mlp)
+            with _damage(f"the shared experts of layer {layer}"):
+                ops.set_expert(shared, 0, self.shared(layer))
+            return shared
+
+        return self.making.once(("shared", layer), ops.device, pack)
 
     def give_back(self) -> None:
         """As `Tensors.give_back`."""

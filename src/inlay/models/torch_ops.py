@@ -56,6 +56,11 @@ class TorchLinear:
     bias_N: Tensor | None
     dtype: torch.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the matrix."""
+        return self.weight_NM.nbytes
+
 
 class TorchOps:
     """See `inlay.models.ops.Ops`.

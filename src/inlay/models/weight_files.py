@@ -6,6 +6,8 @@ system may drop its pages again. Knows nothing of what the tensors mean.
 
 import hashlib
 import json
+import os
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.core.shard_content import add_content
-from inlay.models.os_pages import ReadPages
+from inlay.models.os_pages import ReadPages, equal
 from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
 
 _FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -30,6 +32,7 @@ _CODES = {
     "I64": torch.int64,
 }
 Index = int | slice | None
+_COMPARED_BYTES = 8 << 20  # at a time, of each of two files
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class WeightFiles:
         known = _FLOATS | _CODES if quantized else _FLOATS
         self.files, index = _find_files(directory)
         self._open: dict[Path, Any] = {file: _open_shard(file) for file in self.files}
-        self._sizes = {file: file.stat().st_size for file in self.files}
+        self._kept_open = {file: _KeptOpen(file) for file in self.files}
         self._pages = ReadPages()
         self.tensors: dict[str, TensorInfo] = {}
         for file, shard in self._open.items():
@@ -104,8 +107,9 @@ class WeightFiles:
         file = self.tensors[name].file
         with self._reading(name):
             # Of a file that has been cut the library would touch pages that are gone.
-            if (size := file.stat().st_size) != self._sizes[file]:
-                raise OSError(f"the file has {size} bytes now, and had {self._sizes[file]}")
+            had, has = self._kept_open[file].opened.st_size, self._kept_open[file].now.st_size
+            if had != has:
+                raise OSError(f"the file has {has} bytes now, and had {had}")
             tensor: torch.Tensor = self._open[file].get_tensor(name)
         return tensor
 
@@ -116,6 +120,45 @@ class WeightFiles:
         with self._reading(name):
             self._pages.bring_in(part.data_ptr(), part.nbytes)
         return part
+
+    def same(self, other: "WeightFiles", name: str, index: int | None = None) -> bool:
+        """Whether another directory, opened before, has the same bytes of a tensor, or of one
+        matrix of it. No where either cannot be read, or a file was written to meanwhile.
+
+        Cost: reads both, unless both are in one file.
+        """
+        own, its = self.tensors.get(name), other.tensors.get(name)
+        if own is None or its is None or (own.shape, own.dtype) != (its.shape, its.dtype):
+            return False
+        mine, theirs = self._kept_open[own.file], other._kept_open[its.file]
+        if theirs.is_changed:
+            return False
+        if os.path.samestat(mine.opened, theirs.opened):
+            return True
+        try:
+            return self._equal(other, name, index)
+        except ModelFileError:
+            return False
+        finally:
+            self.give_back()
+            other.give_back()
+
+    def _equal(self, other: "WeightFiles", name: str, index: int | None) -> bool:
+        mine, theirs = self._bytes(name, index), other._bytes(name, index)
+        for start in range(0, len(mine), _COMPARED_BYTES):
+            a, b = (one[start : start + _COMPARED_BYTES] for one in (mine, theirs))
+            for files, part in ((self, a), (other, b)):
+                with files._reading(name):
+                    files._pages.bring_in(part.data_ptr(), part.nbytes)
+            if not equal(a.data_ptr(), b.data_ptr(), a.nbytes):
+                return False
+            self.give_back()
+            other.give_back()
+        return True
+
+    def _bytes(self, name: str, index: int | None) -> torch.Tensor:
+        tensor = self.view(name)
+        return (tensor if index is None else tensor[index]).reshape(-1).view(torch.uint8)
 
     def give_back(self) -> None:
         """Take the pages that `get` has read in this thread out of the process; a view reads them
@@ -179,6 +222,30 @@ class WeightFiles:
         digest.update(json.dumps(asdict(shape), sort_keys=True).encode())
         add_content(digest, self.files)
         return digest.hexdigest()
+
+
+class _KeptOpen:
+    """A file that can be asked about when its name is gone, or another file has it.
+
+    Attributes:
+        opened: what the system said of it when it was opened.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        self.opened = self.now
+
+    @property
+    def now(self) -> os.stat_result:
+        """What the system says of it."""
+        return os.fstat(self._descriptor)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it was written to since."""
+        now = self.now
+        return (now.st_size, now.st_mtime_ns) != (self.opened.st_size, self.opened.st_mtime_ns)
 
 
 def _find_files(directory: Path) -> tuple[list[Path], dict[str, str]]:

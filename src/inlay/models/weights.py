@@ -1,7 +1,7 @@
 """A model's weights in memory, and where they come from."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -139,6 +139,7 @@ class OpenWeights:
         float_dtype: dtype of the floats that are kept as they are, `float32` or `bfloat16`.
         held_bytes: memory that they take.
         fingerprint: of their content.
+        shared_bytes: of that memory what other weights have already, of each device.
     """
 
     source: WeightSource
@@ -146,3 +147,4 @@ class OpenWeights:
     float_dtype: str
     held_bytes: int
     fingerprint: str
+    shared_bytes: Mapping[str, int] = field(default_factory=dict)

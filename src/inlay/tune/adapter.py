@@ -1,6 +1,6 @@
 """The matrices of a run under the names that adapters have for them in files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -12,28 +12,43 @@ from inlay.models.targets import Target
 from inlay.tune.lora import Lora, LoraPair
 
 
-def load_into(lora: Lora, adapter: Adapter, directory: Path) -> None:
-    """Give the matrices of a run those of an adapter, to go on training it.
+def check_continues(
+    adapter: Adapter, directory: Path, targets: Iterable[Target], rank: int, scale: float
+) -> None:
+    """Refuse an adapter that a run cannot go on training.
+
+    Args:
+        directory: of the adapter.
+        targets, rank, scale: of the run.
 
     Raises:
         ModelFileError: the adapter has other matrices, or other ranks or scales.
     """
-    wanted = {module for target in lora.pairs for module in target.modules}
+    wanted = {module for target in targets for module in target.modules}
     if other := wanted ^ adapter.pairs.keys():
         raise ModelFileError(
             f"{directory} has {len(adapter.pairs)} adapted matrices and lora_target means "
             f"{len(wanted)}; {min(other)} is in one alone: set lora_target to what the adapter has"
         )
+    for module, read in adapter.pairs.items():
+        if len(read.a) != rank or abs(read.scale - scale) > 1e-6 * scale:
+            raise ModelFileError(
+                f"{directory}: {module} has rank {len(read.a)} and scale {read.scale:g}, the run "
+                f"rank {rank} and scale {scale:g}: set lora_rank and lora_alpha to the adapter's"
+            )
+
+
+def load_into(lora: Lora, adapter: Adapter, directory: Path) -> None:
+    """Give the matrices of a run those of an adapter, to go on training it.
+
+    Raises:
+        ModelFileError: as `check_continues`.
+    """
+    check_continues(adapter, directory, lora.pairs, lora.rank, lora.scale)
     with torch.no_grad():
         for target, pair in lora.pairs.items():
             for number, module in enumerate(target.modules):
                 read = adapter.pairs[module]
-                if len(read.a) != lora.rank or abs(read.scale - lora.scale) > 1e-6 * lora.scale:
-                    raise ModelFileError(
-                        f"{directory}: {module} has rank {len(read.a)} and scale {read.scale:g}, "
-                        f"the run rank {lora.rank} and scale {lora.scale:g}: set lora_rank and "
-                        "lora_alpha to the adapter's"
-                    )
                 one = _one(pair, number, target)
                 one.a.copy_(read.a)
                 one.b.copy_(read.b)

@@ -59,7 +59,7 @@ class Checkpoints:
         config: TuneConfig,
         shape: ModelShape,
         identity: Mapping[str, Any],
-        say: Say,
+        say: Say = lambda line: None,
     ) -> None:
         self._directory, self._config, self._shape = directory, config, shape
         self._identity, self._say = dict(identity), say
@@ -101,41 +101,106 @@ class Checkpoints:
         ]
         return [folder for _, folder in sorted(numbered, reverse=True)]
 
-    def clear(self) -> None:
-        """Remove all."""
-        for folder in self.found():
-            shutil.rmtree(folder)
-
-    def resume(self, lora: Lora, optimizer: AdamW) -> Progress:
-        """Load the newest good one; what is damaged is left out with a line.
+    def check(self) -> Path | None:
+        """The one that the run goes on from, as far as their state tells; None: it begins anew.
 
         Raises:
-            ConfigError: it is another run's; the message has what differs.
+            ModelError, ConfigError: as `resume`.
+
+        Cost: reads no matrices and compares no checksums.
         """
-        for folder in self.found():
+        for folder in self._candidates():
             try:
-                progress = self.load(folder, lora, optimizer)
+                self._state(folder)
+            except ModelError:
+                if self._is_named:
+                    raise
+                continue
+            return folder
+        return None
+
+    def resume(self, lora: Lora, optimizer: AdamW) -> Progress:
+        """Load the one that is named, or the newest good one; what is damaged is left out with a
+        line. Where the run is to begin anew, those of another run are removed.
+
+        Raises:
+            ConfigError: it is another run's; the message has what differs. Or there is no folder
+                of that name.
+            ModelError: the one that is named is damaged, or has no moments.
+        """
+        folders = self._candidates()
+        if not folders:
+            self._clear()
+        for folder in folders:
+            try:
+                progress = self._load(folder, lora, optimizer)
             except ModelError as error:
+                if self._is_named:
+                    raise
                 self._say(f"{folder.name} is left out: {error}")
                 continue
             self._say(f"going on from {folder.name}")
             return progress
         return Progress()
 
-    def load(self, folder: Path, lora: Lora, optimizer: AdamW) -> Progress:
-        """Take matrices, moments and place from one.
+    @property
+    def _is_named(self) -> bool:
+        """Whether `resume_from_checkpoint` names one, so that no other will do."""
+        named = self._config.resume_from_checkpoint
+        return named is not None and named.lower() not in ("true", "false")
 
-        Raises:
-            ModelError: it is damaged, or has no moments.
-            ConfigError: it is another run's.
+    def _candidates(self) -> list[Path]:
+        """Those that the run may go on from, the first good one.
+
+        As in LLaMA-Factory a run goes on by itself where `output_dir` has its checkpoints, unless
+        `overwrite_output_dir` says otherwise.
         """
+        named = self._config.resume_from_checkpoint
+        if named is None:
+            return [] if self._config.overwrite_output_dir else self.found()
+        if not self._is_named:
+            return self.found() if named.lower() == "true" else []
+        folder = Path(named).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(
+                f"resume_from_checkpoint={named}: there is no such folder: name a checkpoint-N of "
+                "an earlier run, or true for the newest one in output_dir"
+            )
+        return [folder]
+
+    def _clear(self) -> None:
+        for folder in self.found():
+            shutil.rmtree(folder)
+
+    def _load(self, folder: Path, lora: Lora, optimizer: AdamW) -> Progress:
+        """Take matrices, moments and place from one."""
         check_folder(folder)
-        state = json.loads((folder / STATE).read_text("utf-8"))
+        state = self._state(folder)
+        load_into(lora, read_adapter(folder, self._shape), folder)
+        _load_moments(folder / _OPTIMIZER, optimizer)
+        optimizer.steps = state["global_step"]
         own = state["inlay"]
+        return Progress(
+            state["global_step"],
+            own["tokens"],
+            tuple(state["log_history"]),
+            tuple(own["open_losses"]),
+        )
+
+    def _state(self, folder: Path) -> dict[str, Any]:
+        """What one says of itself, which must be of this run, and have moments."""
+        try:
+            state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+            identity = dict(state["inlay"]["identity"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ModelFileError(
+                f"{folder} is no checkpoint of inlay tune, or damaged ({STATE}: {error}): name a "
+                "checkpoint-N that a run has written"
+            ) from None
         differing = [
-            f"{name} (was {own['identity'].get(name)}, is {value})"
+            f"{name} (was {identity.get(name)}, is {value})"
             for name, value in self._identity.items()
-            if own["identity"].get(name) != value
+            if identity.get(name) != value
         ]
         if differing:
             raise ConfigError(
@@ -147,15 +212,7 @@ class Checkpoints:
                 f"{folder} has no moments of the optimizer, as save_only_model=true leaves it: a "
                 "run cannot go on from it; adapter_name_or_path takes its adapter for a new one"
             )
-        load_into(lora, read_adapter(folder, self._shape), folder)
-        _load_moments(folder / _OPTIMIZER, optimizer)
-        optimizer.steps = state["global_step"]
-        return Progress(
-            state["global_step"],
-            own["tokens"],
-            tuple(state["log_history"]),
-            tuple(own["open_losses"]),
-        )
+        return state
 
 
 @torch.no_grad()

@@ -6,8 +6,10 @@ from pathlib import Path
 from inlay.core.errors import DataError, ResourceError
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
+from inlay.models.adapter import Adapter
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Dataset
+from inlay.tune.steps import StepPlan
 
 
 def check_rows(rows: Dataset, shape: ModelShape) -> None:
@@ -32,6 +34,25 @@ def position_note(rows: Dataset, shape: ModelShape) -> str:
         f"a sample has {longest} tokens, and the model was made for {shape.max_context_tokens}: "
         f"set cutoff_len={shape.max_context_tokens}"
     )
+
+
+def warmup_note(plan: StepPlan) -> str:
+    """A line where the learning rate never gets to what it is set to; empty: it does."""
+    if plan.warmup < plan.total or plan.warmup < 2:
+        return ""
+    return (
+        f"warmup takes {plan.warmup} of {plan.total} steps: learning_rate={plan.learning_rate:g} "
+        "is not reached before the end"
+    )
+
+
+def base_note(config: TuneConfig, adapter: Adapter) -> str:
+    """A line where an adapter names another model as its own, by the last part of the name."""
+    base = adapter.config.get("base_model_name_or_path")
+    model = config.model_name_or_path
+    if not isinstance(base, str) or Path(base).name == Path(model).name:
+        return ""
+    return f"adapter_name_or_path has an adapter that was made for {base}, the model is {model}"
 
 
 def check_disk(config: TuneConfig, trainable: int) -> None:

@@ -129,7 +129,7 @@ class TuneConfig:
     )
     warmup_steps: float = key(0, "the same as a number of steps", low=0)
     bf16: bool = key(False, "compute in bfloat16, not float32")
-    seed: int = key(42, "of order, split, dropout and new adapters", low=0)
+    seed: int = key(42, "of order, split, dropout and new adapters", low=0, high=2**32 - 1)
     disable_shuffling: bool = key(False, "samples in the order of the files")
     disable_gradient_checkpointing: bool = key(
         False, "keep what the backward pass needs of each layer instead of computing it again"
@@ -184,7 +184,9 @@ class TuneConfig:
     top_p: float | None = key(
         None, "tokens are drawn of the likeliest with this probability; none: 0.7", above=0, high=1
     )
-    top_k: int | None = key(None, "tokens are drawn of so many; 0: of all; none: 50", low=0)
+    top_k: int | None = key(
+        None, "tokens are drawn of so many; 0: of all; none: 50", low=0, high=2**31 - 1
+    )
     repetition_penalty: float = key(
         1.0, "logits of tokens that are there are divided by it", above=0, high=1000
     )

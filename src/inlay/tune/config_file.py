@@ -57,7 +57,7 @@ def known_keys() -> dict[str, Key]:
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        found = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -67,11 +67,29 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{file}{where} is no YAML: {problem}") from None
+    except (ValueError, RecursionError) as error:  # a date or number that is none, a deep nest
+        raise ConfigError(f"{file} is no YAML: {error}") from None
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise ConfigError(f"{file} is no table of keys: write one key: value in a line")
     return found
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key stands twice: of two values the first would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the base class does it."""
+        lines: dict[str, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in lines:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} is in line {lines[key.value]} as well: leave one",
+                    problem_mark=key.start_mark,
+                )
+            lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
 
 
 def _read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -83,7 +101,7 @@ def _read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{argument}: write key=value")
         try:
             value = yaml.safe_load(text) if text.strip() else None
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             value = text
         name = name.strip()
         if name.startswith(f"{KT_TABLE}."):
@@ -146,7 +164,7 @@ def _understand(said: Mapping[str, Any], where: str) -> ReadConfig:
 
 def _set(settings: dict[str, Any], declared: Key, value: Any) -> None:
     """One setting; an empty value is the default, as where a key is left out."""
-    read = None if value is None else declared.read(value)
+    read = None if value is None or value == [] else declared.read(value)
     if read is not None:
         settings[declared.name] = read
 

@@ -5,15 +5,35 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inlay.core.errors import ModelFileError, ResourceError
+from inlay.core.errors import ConfigError, ModelFileError, ResourceError
 
 CHECKSUMS = "checksums.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEW = ".new"
+
+
+def check_writable(folder: Path, key: str) -> None:
+    """Make a folder, if it is not there, and see that it takes files.
+
+    Args:
+        key: the setting that names it, for the message.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={folder}: no file can be written there ({error.strerror}): name another folder"
+        ) from error
 
 
 @contextmanager

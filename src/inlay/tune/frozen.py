@@ -56,7 +56,6 @@ class FrozenWeights:
         dtype: of matrices and of what is multiplied with them, float32 or bfloat16.
         layer_devices: of each layer, but for its routed experts, which are the host's.
         expert_format: weight format of the routed experts.
-        fingerprint: of the files' content.
     """
 
     shape: ModelShape
@@ -67,7 +66,6 @@ class FrozenWeights:
     dtype: torch.dtype
     layer_devices: tuple[torch.device, ...]
     expert_format: str
-    fingerprint: str
 
     @property
     def device(self) -> torch.device:
@@ -159,7 +157,6 @@ def load_frozen(
         dtype=dtype,
         layer_devices=devices,
         expert_format=expert_format,
-        fingerprint=tensors.fingerprint(shape),
     )
     give_back_freed()
     return weights

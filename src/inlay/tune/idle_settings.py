@@ -8,12 +8,15 @@ from inlay.models.formats import halves
 from inlay.tune.config import TuneConfig
 
 
-def idle_settings(config: TuneConfig, shape: ModelShape, *, has_evaluation: bool) -> list[str]:
+def idle_settings(
+    config: TuneConfig, shape: ModelShape, *, has_evaluation: bool, begins_anew: bool
+) -> list[str]:
     """What is set in vain, and why.
 
     Args:
         shape: of the model.
         has_evaluation: whether there are evaluation data.
+        begins_anew: whether the run goes on from no checkpoint.
     """
     looked_at = has_evaluation and config.evaluates
     dtype = "bfloat16" if config.bf16 or config.pure_bf16 else "float32"
@@ -55,6 +58,11 @@ def idle_settings(config: TuneConfig, shape: ModelShape, *, has_evaluation: bool
         (
             config.logging_dir is not None and config.report_to == "none",
             "logging_dir has no effect with report_to=none: logs go to output_dir",
+        ),
+        (
+            begins_anew and (config.resume_from_checkpoint or "").lower() == "true",
+            f"resume_from_checkpoint=true: {config.output_dir} has no good checkpoint to go on "
+            "from: the run begins anew",
         ),
         (
             config.save_strategy == "no"

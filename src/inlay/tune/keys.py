@@ -6,6 +6,7 @@ This module knows neither.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
@@ -85,16 +86,29 @@ class Key:
                 words = " or ".join(str(choice) for choice in choices)
                 raise self._with_reason(f"{self.name}={value}: must be {words}")
             return
+        if isinstance(value, tuple) and "" in value:
+            raise ConfigError(
+                f"{self.name}={','.join(map(str, value))}: has an empty entry: take a comma away"
+            )
+        if any(
+            "\0" in one
+            for one in (value if isinstance(value, tuple) else (value,))
+            if isinstance(one, str)
+        ):
+            raise ConfigError(f"{self.name}={value!r}: has a zero byte, as no name and text has")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return
+        finite = not isinstance(value, float) or math.isfinite(value)
         inside = (
-            (self.low is None or value >= self.low)
+            finite
+            and (self.low is None or value >= self.low)
             and (self.above is None or value > self.above)
             and (self.high is None or value <= self.high)
             and (self.below is None or value < self.below)
         )
-        if not inside:  # so is NaN
-            raise self._with_reason(f"{self.name}={value}: must be {self.range}")
+        if not inside:
+            wanted = [self.range] if finite else ["finite", *([self.range] if self.range else [])]
+            raise self._with_reason(f"{self.name}={value}: must be {' and '.join(wanted)}")
 
     @property
     def range(self) -> str:

@@ -6,11 +6,12 @@ run beside it. Files are those of LLaMA-Factory.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from inlay.core.errors import ConfigError
 from inlay.core.messages import SamplingParams
@@ -19,7 +20,7 @@ from inlay.models.text import Text
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import load_conversations, make_writer, template_notes
 from inlay.tune.data.tokens import Question, questions
-from inlay.tune.folders import write_whole
+from inlay.tune.folders import check_writable, write_whole
 from inlay.tune.scores import Scores, check_scores, score
 from inlay.tune.tuned_engine import ADAPTER, tuned_engine
 
@@ -64,12 +65,15 @@ def predict(
         say: takes what a user should know, a line each time.
 
     Raises:
-        ConfigError: there are no evaluation data, a template or adapter does not fit, or what
-            computes scores is missing.
+        ConfigError: there are no evaluation data, a template or adapter does not fit, `output_dir`
+            takes no files, or what computes scores is missing.
         DataError, ModelError: as `load_data` and the engine.
         ContextLengthError: a prompt leaves no room for an answer.
     """
     check_scores()
+    output = Path(config.output_dir)
+    check_writable(output, "output_dir")
+    before = _earlier_results(output)
     serving = tuned_engine(config)
     text = Text.load(Path(str(serving.model)))
     writer = make_writer(config, text)
@@ -96,7 +100,7 @@ def predict(
     }
     prompts = [text.decode(one.prompt, skip_special_tokens=False) for one in asked]
     found = Predictions(prompts, answers, labels, scores, results)
-    _write(found, Path(config.output_dir))
+    _write(found, output, before)
     return found
 
 
@@ -144,11 +148,19 @@ def _label(one: Question, text: Text, config: TuneConfig) -> str:
     return text.decode(list(said), skip_special_tokens=config.skip_special_tokens)
 
 
-def _write(found: Predictions, output: Path) -> None:
+def _earlier_results(output: Path) -> dict[str, Any]:
+    """What `all_results.json` holds, which scores are added to."""
+    file = output / ALL_RESULTS
     try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output_dir {output}: {error.strerror}") from error
+        return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read ({error}), and scores are added to it: remove it, or name "
+            "another output_dir"
+        ) from None
+
+
+def _write(found: Predictions, output: Path, before: Mapping[str, Any]) -> None:
     rows = zip(found.prompts, found.answers, found.labels, strict=True)
     lines = [
         json.dumps({"prompt": prompt, "predict": said, "label": label}, ensure_ascii=False) + "\n"
@@ -156,6 +168,4 @@ def _write(found: Predictions, output: Path) -> None:
     ]
     write_whole(output / ANSWERS, "".join(lines).encode())
     write_whole(output / RESULTS, json.dumps(found.results, indent=2).encode())
-    file = output / ALL_RESULTS
-    before = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    write_whole(file, json.dumps(before | found.results, indent=2).encode())
+    write_whole(output / ALL_RESULTS, json.dumps({**before, **found.results}, indent=2).encode())

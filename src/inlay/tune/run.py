@@ -17,28 +17,31 @@ from typing import Any
 import torch
 
 from inlay import kernels
-from inlay.core.errors import ConfigError
+from inlay.core.errors import ConfigError, UnsupportedModelError
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
-from inlay.models.adapter import read_adapter
+from inlay.models.adapter import Adapter, read_adapter
+from inlay.models.checkpoint import open_checked
 from inlay.models.formats import halves
 from inlay.models.memory import device_free_bytes, free_memory_bytes, keep_freed
+from inlay.models.packed_metadata import PACKED_FILE
 from inlay.models.source import resolve_model
 from inlay.models.targets import Target
 from inlay.models.text import Text
-from inlay.tune.adapter import load_into
+from inlay.tune.adapter import check_continues, load_into
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
-from inlay.tune.checkpoint import STATE, Say
-from inlay.tune.checks import check_disk, check_rows, position_note
+from inlay.tune.checkpoint import STATE, Checkpoints, Say
+from inlay.tune.checks import base_note, check_disk, check_rows, position_note, warmup_note
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
 from inlay.tune.devices import Stage, stages_of
-from inlay.tune.folders import flush, write_whole
+from inlay.tune.folders import check_writable, flush, write_whole
 from inlay.tune.frozen import FrozenWeights, check_trainable, load_frozen
 from inlay.tune.frozen_formats import held_format, product_dtype
 from inlay.tune.idle_settings import idle_settings
 from inlay.tune.lora import Lora, new_lora
 from inlay.tune.memory import MemoryNeed, memory_need, process_bytes, trainable_of
+from inlay.tune.merge import MergedTensors
 from inlay.tune.model import TrainModel
 from inlay.tune.placement_rules import follow_rules
 from inlay.tune.plan import RowCounts
@@ -66,11 +69,14 @@ class Prepared:
     Attributes:
         directory: of the model.
         targets: matrices that get LoRA.
+        adapters: that the settings name, in their order.
         expert_format: weight format of the routed experts.
         stages: where layers are.
         plan: its steps.
         need: memory that it takes.
         rules: what was made of `kt_optimize_rule`, a line each.
+        identity: what its losses depend on.
+        begins_from: the checkpoint that it goes on from; None: it begins anew.
     """
 
     config: TuneConfig
@@ -78,11 +84,14 @@ class Prepared:
     shape: ModelShape
     data: TuneData
     targets: list[Target]
+    adapters: tuple[Adapter, ...]
     expert_format: str
     stages: tuple[Stage, ...]
     plan: StepPlan
     need: MemoryNeed
     rules: tuple[str, ...]
+    identity: Mapping[str, Any]
+    begins_from: Path | None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -90,9 +99,16 @@ class Prepared:
         has_evaluation = self.data.evaluation is not None
         of_model = (
             position_note(self.data.train, self.shape),
+            warmup_note(self.plan),
+            *(base_note(self.config, adapter) for adapter in self.adapters),
             lost_in_peft(self.shape, self.targets),
         )
-        idle = idle_settings(self.config, self.shape, has_evaluation=has_evaluation)
+        idle = idle_settings(
+            self.config,
+            self.shape,
+            has_evaluation=has_evaluation,
+            begins_anew=self.begins_from is None,
+        )
         return (*self.data.notes, *self.rules, *idle, *(note for note in of_model if note))
 
     @property
@@ -117,11 +133,14 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
         data: rows that are tokenized already; None: those that the settings name.
 
     Raises:
-        ModelError: there is no such model or adapter, or it is not one that can be trained.
-        ConfigError: a target matches nothing, a dataset or template is not there, the output
-            directory cannot be, or what draws plots is missing.
+        ModelError: there is no such model, adapter or checkpoint, its files are not as they must
+            be, or it is not one that can be trained, or trained on.
+        ConfigError: a target matches nothing, a dataset or template is not there, a folder takes
+            no files, the checkpoint is another run's, or what draws plots is missing.
         DataError: data are not as they must be.
         ResourceError: the run does not fit in memory, or its files not on the disk.
+
+    Cost: tokenizing; adapters and samples of the model's files are read.
     """
     directory = resolve_model(
         config.model_name_or_path, weight_format=config.base_format, cache_dir=config.cache_path
@@ -131,16 +150,22 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
     ruled = follow_rules(config, shape, _gpus(config))
     config = ruled.config
     targets = chosen_targets(shape, config.lora_target)
-    for name in config.adapter_name_or_path:
-        read_adapter(Path(name), shape)
+    if (directory / PACKED_FILE).is_file():
+        raise UnsupportedModelError(
+            f"{directory} holds packed weights, which are not trained on: name the model that they "
+            "were made from"
+        )
+    tensors, _ = open_checked(directory, shape)
+    names = [Path(name) for name in config.adapter_name_or_path]
+    adapters = tuple(read_adapter(name, shape) for name in names)
+    if adapters:
+        check_continues(adapters[-1], names[-1], targets, config.lora_rank, config.lora_scale)
     if config.plot_loss:
         check_plots()
+    check_writable(Path(config.output_dir), "output_dir")
     if config.report_to == "tensorboard":
         check_tensorboard()
-    try:
-        Path(config.output_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output_dir {config.output_dir}: {error.strerror}") from error
+        check_writable(_events_dir(config), "logging_dir")
     if data is None:
         data = load_data(config, Text.load(directory))
     if config.do_predict:
@@ -164,8 +189,22 @@ def prepare(config: TuneConfig, data: TuneData | None = None) -> Prepared:
     )
     need.check(free_memory_bytes(), {name: device_free_bytes(name) for name in need.devices})
     plan = StepPlan.of(config, len(data.train))
+    model = MergedTensors(tensors, shape, adapters[:-1]).fingerprint(shape)
+    identity = _identity(config, data, plan, model, expert_format)
     return Prepared(
-        config, directory, shape, data, targets, expert_format, stages, plan, need, ruled.notes
+        config=config,
+        directory=directory,
+        shape=shape,
+        data=data,
+        targets=targets,
+        adapters=adapters,
+        expert_format=expert_format,
+        stages=stages,
+        plan=plan,
+        need=need,
+        rules=ruled.notes,
+        identity=identity,
+        begins_from=Checkpoints(Path(config.output_dir), config, shape, identity).check(),
     )
 
 
@@ -214,15 +253,15 @@ def train(
         prepared.data.train,
         prepared.data.evaluation,
         output,
-        identity=_identity(prepared, weights),
+        identity=prepared.identity,
         watchers=watchers,
         say=say,
     )
-    _begin(config, trainer)
+    trainer.resume()
     with ExitStack() as closing:
         report = None
         if config.report_to == "tensorboard":
-            report = TensorBoard(Path(config.logging_dir or output / "runs"), trainer.steps_done)
+            report = TensorBoard(_events_dir(config), trainer.steps_done)
             closing.callback(report.close)
         result = trainer.run(report, stop)
     _write(prepared, lora, result, output)
@@ -234,15 +273,14 @@ def train(
 
 
 def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
-    config, shape = prepared.config, prepared.shape
-    names = [Path(name) for name in config.adapter_name_or_path]
+    config = prepared.config
     devices = [torch.device(stage.device) for stage in prepared.stages for _ in stage.layers]
     weights = load_frozen(
         prepared.directory,
         dtype=getattr(torch, product_dtype(config)),
         expert_format=prepared.expert_format,
         layer_devices=devices,
-        adapters=[read_adapter(name, shape) for name in names[:-1]],
+        adapters=prepared.adapters[:-1],
     )
     lora = new_lora(
         prepared.targets,
@@ -252,40 +290,30 @@ def _load(prepared: Prepared) -> tuple[FrozenWeights, Lora]:
         dtype=torch.bfloat16 if config.pure_bf16 else torch.float32,
         layer_devices=devices,
     )
-    if names:
-        load_into(lora, read_adapter(names[-1], shape), names[-1])
+    if prepared.adapters:
+        load_into(lora, prepared.adapters[-1], Path(config.adapter_name_or_path[-1]))
     return weights, lora
+
+
+def _events_dir(config: TuneConfig) -> Path:
+    """Of TensorBoard's files."""
+    return Path(config.logging_dir or Path(config.output_dir) / "runs")
 
 
 def _gpus(config: TuneConfig) -> int:
     return 0 if config.use_cpu or not torch.cuda.is_available() else torch.cuda.device_count()
 
 
-def _begin(config: TuneConfig, trainer: Trainer) -> None:
-    """Go on, or begin anew.
+def _identity(
+    config: TuneConfig, data: TuneData, plan: StepPlan, model: str, expert_format: str
+) -> Mapping[str, Any]:
+    """What the losses of a run depend on; a run goes on where all of it is the same.
 
-    As in LLaMA-Factory a run goes on by itself where `output_dir` has its checkpoints, unless
-    `overwrite_output_dir` says otherwise.
+    Args:
+        model: fingerprint of the frozen weights.
     """
-    wanted = config.resume_from_checkpoint
-    if wanted is not None and wanted.lower() not in ("true", "false"):
-        folder = Path(wanted)
-        if not folder.is_dir():
-            raise ConfigError(f"resume_from_checkpoint: there is no folder {wanted}")
-        trainer.resume(folder)
-    elif wanted is not None and wanted.lower() == "true":
-        trainer.resume()
-    elif config.overwrite_output_dir or wanted is not None:
-        trainer.clear()
-    elif trainer.has_checkpoints:
-        trainer.resume()
-
-
-def _identity(prepared: Prepared, weights: FrozenWeights) -> Mapping[str, Any]:
-    """What the losses of a run depend on; a run goes on where all of it is the same."""
-    config, plan = prepared.config, prepared.plan
     digest = hashlib.blake2b(digest_size=16)
-    for row in prepared.data.train:
+    for row in data.train:
         for array in (row.input_ids_N, row.labels_N, row.segment_starts_S):
             digest.update(len(array).to_bytes(8, "little") + array.tobytes())
     names = (
@@ -294,10 +322,10 @@ def _identity(prepared: Prepared, weights: FrozenWeights) -> Mapping[str, Any]:
         "per_device_train_batch_size gradient_accumulation_steps disable_shuffling"
     ).split()
     found = {name: getattr(config, name) for name in names} | {
-        "model": weights.fingerprint,
+        "model": model,
         "data": digest.hexdigest(),
-        "dtype": str(weights.dtype).removeprefix("torch."),
-        "expert_format": weights.expert_format,
+        "dtype": product_dtype(config),
+        "expert_format": expert_format,
         "lora_scale": config.lora_scale,
         "steps": plan.total,
         "warmup": plan.warmup,

@@ -116,26 +116,11 @@ class Trainer:
         self._checkpoints = Checkpoints(directory, config, shape, identity, say)
         self._progress = Progress()
 
-    def resume(self, folder: Path | None = None) -> None:
-        """Go on from a checkpoint, or from the newest good one, if there is any.
-
-        Raises:
-            ModelError, ConfigError: as `Checkpoints.load`.
+    def resume(self) -> None:
+        """Go on from a checkpoint, if the settings say so and there is one. Raises as
+        `Checkpoints.resume`.
         """
-        lora, optimizer = self._model.lora, self._optimizer
-        if folder is None:
-            self._progress = self._checkpoints.resume(lora, optimizer)
-        else:
-            self._progress = self._checkpoints.load(folder, lora, optimizer)
-
-    def clear(self) -> None:
-        """Remove the checkpoints of another run."""
-        self._checkpoints.clear()
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether there are some, good or not."""
-        return bool(self._checkpoints.found())
+        self._progress = self._checkpoints.resume(self._model.lora, self._optimizer)
 
     @property
     def steps_done(self) -> int:

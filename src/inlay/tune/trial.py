@@ -139,7 +139,6 @@ class _Trial:
             dtype=self._dtype,
             layer_devices=(torch.device("cpu"),),
             expert_format="",
-            fingerprint="",
         )
         wanted = {target.part.removeprefix("shared_") for target in self._targets}
         lora = self._lora(

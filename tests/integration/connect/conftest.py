@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import ENVIRONMENTS
+from benchmarks.serving.sglang import site_packages
 from inlay.connect.mooncake import MooncakeDistributedStore
 from tests.support.store import StoreProcess, close_all
 from tests.support.tiny_models import make_tiny_model
@@ -71,6 +72,14 @@ def vllm_environment() -> Path:
     if not environment.is_dir():
         pytest.skip(f"{environment} is missing")
     return environment
+
+
+@pytest.fixture(scope="session")
+def sglang_environments(vllm_environment: Path) -> Path:
+    """The folder with an environment that has SGLang's server, and vLLM's, which runs it."""
+    if site_packages(ENVIRONMENTS) is None:
+        pytest.skip(f"{ENVIRONMENTS / 'sglang'} is missing, or lacks what SGLang's server imports")
+    return ENVIRONMENTS
 
 
 @pytest.fixture(scope="session")

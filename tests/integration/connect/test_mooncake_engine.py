@@ -70,6 +70,18 @@ def test_checkpoint_engine_reads_buckets_of_peers(engine: TransferEngine, target
     assert engine.batch_unregister_memory(here) == 0
 
 
+def test_tcp_alone(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_FORCE_TCP", "1")
+    made = TransferEngine()
+    assert made.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    page = np.zeros(PAGE, np.uint8)
+    assert made.register_memory(page.ctypes.data, PAGE) == 0
+    assert made.transfer_sync_read(target.name, page.ctypes.data, target.address, PAGE) == 0
+    assert (page == 7).all()
+    assert made._engine is not None
+    assert {path.transport for path in made._engine.paths()} == {"tcp"}
+
+
 def test_pages_are_written_by_several_threads(engine: TransferEngine, target: Target) -> None:
     pages = np.arange(1 << 18, dtype=np.uint32).view(np.uint8)
     assert engine.register_memory(pages.ctypes.data, pages.nbytes) == 0

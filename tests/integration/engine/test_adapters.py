@@ -1,8 +1,11 @@
 """Adapters in an engine: chosen by requests, apart in the prefix cache, loaded and unloaded."""
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from inlay.core.errors import (
@@ -10,12 +13,16 @@ from inlay.core.errors import (
     AdapterNotFoundError,
     ConfigError,
     ModelFileError,
+    ModelNotFoundError,
+    RankLostError,
     RequestError,
 )
 from inlay.core.messages import SamplingParams
 from inlay.engine.config import EngineConfig
 from inlay.engine.engine import Engine
+from inlay.experts.config import PlacementConfig
 from tests.integration.engine.engines import drain, request
+from tests.integration.engine.pairs import token_ids
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import make_adapter, merge
 
@@ -77,8 +84,12 @@ def test_the_prefix_cache_is_apart(files: Path, engine: Engine) -> None:
 
 
 def test_loading_and_unloading(files: Path, tmp_path: Path, engine: Engine) -> None:
-    with pytest.raises(AdapterNotFoundError, match=r"'c' here \(loaded: 'a', 'b'\)"):
+    with pytest.raises(AdapterNotFoundError, match=r"'c' here \(loaded: 'a', 'b'\): load it"):
         engine.generate(PROMPT, GREEDY, adapter="c")
+    with pytest.raises(AdapterNotFoundError, match="did you mean a\\?"):
+        engine.generate(PROMPT, GREEDY, adapter="A")
+    with pytest.raises(AdapterNotFoundError, match="there is no adapter ''"):
+        engine.adapters.unload("")
     for name, message in (("a", "loaded already"), ("", "no name")):
         with pytest.raises(RequestError, match=message):
             engine.adapters.load(name, str(files / "b"))
@@ -101,6 +112,100 @@ def test_loading_and_unloading(files: Path, tmp_path: Path, engine: Engine) -> N
     with pytest.raises(AdapterNotFoundError):
         engine.adapters.unload("a")
     assert list(engine.adapters.fingerprints) == ["b"]
+
+
+SHARED = {
+    "qwen3_moe": {"num_attention_heads": 6, "num_key_value_heads": 1, "moe_intermediate_size": 48},
+    "deepseek_v2": {"moe_intermediate_size": 48},
+}
+
+
+@contextmanager
+def shared_engine(model: Path, degree: int, *adapters: str) -> Iterator[Engine]:
+    """One whose layers so many processes share."""
+    made = Engine(
+        EngineConfig(
+            model=str(model),
+            device="cpu",
+            threads=degree,
+            placement=PlacementConfig(tensor_parallel=degree),
+            adapters=adapters,
+        )
+    )
+    try:
+        yield made
+        made.audit()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("architecture", SHARED)
+def test_ranks_give_the_texts_of_one_process(tmp_path: Path, architecture: str) -> None:
+    """On all matrices; adapters come and go between steps of others."""
+    model = make_tiny_model(
+        tmp_path / "model", architecture, num_hidden_layers=3, **SHARED[architecture]
+    )
+    paths = {
+        name: make_adapter(model, tmp_path / name, seed=seed) for seed, name in enumerate(NAMES[1:])
+    }
+    texts = []
+    for degree in (1, 2):
+        with shared_engine(model, degree, f"a={paths['a']}") as engine:
+            engine.add(request("base", PROMPT, **WANTED))
+            engine.step()
+            engine.adapters.load("b", str(paths["b"]))
+            for number in range(6):
+                message = request(f"r{number}", PROMPT, adapter=NAMES[number % 3], **WANTED)
+                engine.add(message)
+            texts.append({one: token_ids(of) for one, of in drain(engine).items()})
+            engine.adapters.unload("a")
+            engine.adapters.load("a", str(paths["b"]))  # another one under the old name
+            (again,) = engine.generate(PROMPT, GREEDY, adapter="a")
+            assert again.choices[0].token_ids == texts[-1]["r2"][0]
+    assert texts[0] == texts[1]
+    assert len({tuple(texts[0][f"r{number}"][0]) for number in range(3)}) == 3
+
+
+def test_one_that_a_rank_cannot_load_is_nowhere(files: Path, tmp_path: Path) -> None:
+    """The engine's process can read it, the other rank's cannot."""
+    model = make_tiny_model(tmp_path / "model", "qwen3_moe", **SHARED["qwen3_moe"])
+    good, link = make_adapter(model, tmp_path / "good"), tmp_path / "link"
+    with shared_engine(model, 2, f"good={good}") as engine:
+        (wanted,) = engine.generate(PROMPT, GREEDY, adapter="good")
+        opened = os.open(good, os.O_RDONLY)
+        try:
+            link.symlink_to(f"/proc/self/fd/{opened}")  # other processes have no such file
+            said = r"adapter_config.json.*\(rank 1 of 2 \(process \d+\)\)"
+            with pytest.raises(ModelNotFoundError, match=said):
+                engine.adapters.load("link", str(link))
+        finally:
+            os.close(opened)
+        with pytest.raises(ModelFileError, match=r"another model's[^()]*$"):
+            engine.adapters.load("other", str(files / "a"))
+        assert list(engine.adapters.fingerprints) == ["good"]
+        engine.adapters.load("link", str(good))
+        for name in ("good", "link"):
+            assert engine.generate(PROMPT, GREEDY, adapter=name)[0].choices == wanted.choices
+
+
+def test_a_rank_that_is_killed_ends_the_loading(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", "qwen3_moe", **SHARED["qwen3_moe"])
+    adapter = make_adapter(model, tmp_path / "a")
+    with shared_engine(model, 2) as engine:
+        assert engine._ranks is not None
+        engine._ranks._processes[0].popen.kill()
+        with pytest.raises(RankLostError):
+            engine.adapters.load("a", str(adapter))
+
+
+def test_ranks_of_an_engine_that_cannot_start_end(files: Path) -> None:
+    before = set(psutil.Process().children())
+    with (
+        pytest.raises(ModelNotFoundError, match="adapter_config"),
+        shared_engine(files / "model", 2, f"a={files / 'nothing'}"),
+    ):
+        pass
+    assert not psutil.wait_procs(set(psutil.Process().children()) - before, timeout=10)[1]
 
 
 def test_settings_are_checked() -> None:

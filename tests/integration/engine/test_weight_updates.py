@@ -1,14 +1,15 @@
 """Weights replaced between steps: whose text requests get, and whose KV they may use."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from inlay.core.errors import ModelFileError, RequestError, WeightsError, WeightsMismatchError
-from inlay.core.messages import GenerateRequest, SamplingParams
+from inlay.core.messages import GenerateRequest, SamplingParams, WeightsSwapped
 from inlay.core.token_ids import pack_token_ids
 from inlay.engine import Engine, EngineConfig
 from tests.support.tiny_models import make_tiny_model
@@ -53,6 +54,20 @@ def add(engine: Engine, request_id: str, prompt: list[int] = PROMPT) -> None:
             request_id=request_id, prompt=pack_token_ids(prompt), params=GREEDY, arrival_s=0.0
         )
     )
+
+
+def swapped(engine: Engine, tensors: dict[str, torch.Tensor], version: str) -> list[WeightsSwapped]:
+    """Replace the weights, and say what became of it."""
+    engine._updates.begin(tensors, version, "finish")
+    engine._updates.wait()
+    engine._updates.poll()
+    return engine.take_swapped()
+
+
+def write_model(like: Path, directory: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    shutil.copytree(like, directory)
+    save_file(tensors, directory / "model.safetensors")
+    return directory
 
 
 class Steps:
@@ -160,6 +175,34 @@ def test_live_tensors_are_taken(engine: Engine, models: list[Path], texts: list[
     with pytest.raises(ModelFileError, match=r"model.norm.weight \[3\] instead of"):
         engine.swap_weights(tensors, "wrong")
     assert list(engine.generate([PROMPT], GREEDY)[0].choices[0].token_ids) == texts[1]
+    engine.close()
+
+
+def test_one_changed_tensor_is_made_alone(
+    engine: Engine, models: list[Path], texts: list[list[int]], tmp_path: Path
+) -> None:
+    name = "model.layers.1.mlp.experts.3.down_proj.weight"
+    tensors = load_file(models[0] / "model.safetensors")
+    steps = Steps(engine)
+    add(engine, "old")
+    steps.until(lambda: len(steps.tokens.get("old", ())) >= 5)
+    held = engine._runner._model.made_bytes
+    for factor in (40.0, -0.5):
+        tensors[name] = tensors[name] * factor
+        (done,) = swapped(engine, tensors, str(factor))
+        assert 0 < done.made_bytes < held // 20, "more than one expert was made"
+        fresh = write_model(models[0], tmp_path / str(factor), tensors)
+        alone = make_engine(fresh)
+        wanted = list(alone.generate([PROMPT], GREEDY)[0].choices[0].token_ids)
+        alone.close()
+        add(engine, version := str(factor))
+        steps.until(lambda: version in steps.ended)
+        assert steps.tokens[version] == wanted
+    steps.until(lambda: "old" in steps.ended)
+    assert steps.tokens["old"] == texts[0], "the old weights have been written to"
+    assert engine._runner.num_models == 1
+    (done,) = swapped(engine, tensors, "the same")
+    assert done.made_bytes == 0
     engine.close()
 
 

@@ -512,6 +512,8 @@ async def test_adapters(make: Callable[..., Cluster]) -> None:
     assert [message.adapter for message in heard] == ["voice"]
     with pytest.raises(AdapterNotFoundError, match=r"'tone' here \(loaded: voice\)"):
         await Reading(cluster, request("s", adapter="tone")).end()
+    with pytest.raises(AdapterNotFoundError, match=r"did you mean voice\?"):
+        await Reading(cluster, request("s", adapter="voices")).end()
     for call in (
         cluster.dispatcher.load_adapter("tone", "/x"),
         cluster.dispatcher.unload_adapter("voice"),

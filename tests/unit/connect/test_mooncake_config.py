@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from inlay.connect.mooncake import MooncakeConfig
-from inlay.connect.mooncake.config import client_ports, parse_bool, parse_size, transfer_timeout_s
+from inlay.connect.mooncake.config import (
+    client_ports,
+    parse_bool,
+    parse_size,
+    transfer_timeout_s,
+    transports,
+)
 from inlay.connect.mooncake.flags import parse_flags
 from inlay.connect.mooncake.master import (
     IDLE,
@@ -115,6 +121,9 @@ def test_ports_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
         client_ports()
     monkeypatch.setenv("MC_TRANSFER_TIMEOUT", "1")
     assert transfer_timeout_s() == 5
+    assert transports() is None
+    monkeypatch.setenv("MC_FORCE_TCP", "1")
+    assert transports() == ("tcp",)
 
 
 @pytest.mark.parametrize(

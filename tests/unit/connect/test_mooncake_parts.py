@@ -255,3 +255,18 @@ def test_a_range_is_found_by_each_of_its_bytes() -> None:
     assert held.find(205, 0) == (200, "b")
     for address, size in ((99, 2), (109, 2), (150, 1), (210, 1), (100, 110)):
         assert held.find(address, size) is None
+
+
+def test_arrays_find_what_lists_find() -> None:
+    held = AddressMap()
+    assert held.arrays().find_one(100, 1) is None
+    held.add(100, 10, "a")
+    held.add(200, 10, "b")
+    places = held.arrays()
+    for address in range(95, 215):
+        for size in (1, 5, 10, 11, 110):
+            one = held.find(address, size)
+            found = places.find_one(address, size)
+            many = places.find(np.array([address]), np.array([size]))
+            assert (None if found is None else places.values[found]) == (one and one[1])
+            assert (many is None) == (found is None) and (many is None or many[0] == found)

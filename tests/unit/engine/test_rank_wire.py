@@ -19,7 +19,8 @@ from inlay.engine.rank_wire import (
     step_of,
     write_frame,
 )
-from inlay.models.batch import ForwardBatch
+from inlay.models.adapter_weights import AdapterWeights
+from inlay.models.batch import AdapterRows, ForwardBatch
 
 
 def numbers(*values: int) -> np.ndarray:
@@ -44,10 +45,10 @@ def test_a_step_arrives_as_it_was(decode: np.ndarray | None, rows: tuple[int, ..
     pipe.seek(0)
     message = msgspec.msgpack.decode(read_frame(pipe), type=ToRank)
     assert isinstance(message, RankStep)
-    arrived = asdict(batch_of(message))
-    assert arrived.pop("adapters") == ()  # models that ranks share have none
+    arrived = asdict(batch_of(message, {}))
     for name, wanted in asdict(batch).items():
         if name == "adapters":
+            assert arrived[name] == []
             continue
         if name == "expert_ids_LTK" or wanted is None:
             assert arrived[name] is None
@@ -55,6 +56,25 @@ def test_a_step_arrives_as_it_was(decode: np.ndarray | None, rows: tuple[int, ..
             assert arrived[name].dtype == wanted.dtype
             assert arrived[name].flags.writeable  # PyTorch takes no other memory
             np.testing.assert_array_equal(arrived[name], wanted)
+
+
+def test_adapters_of_a_step_are_numbers() -> None:
+    """Each rank has its part of an adapter under the same number."""
+    first, second = (AdapterWeights((), "f" * 32, 0, number) for number in (3, 8))
+    parts = {number: AdapterWeights((), "f" * 32, 1, number) for number in (3, 8)}
+    batch = ForwardBatch(
+        token_ids_T=numbers(7, 9, 11),
+        positions_T=numbers(0, 1, 40),
+        query_starts_B1=numbers(0, 2, 3),
+        context_lens_B=numbers(2, 41),
+        page_table_BP=np.array([[4, 0, 0], [9, 8, 7]], np.int32),
+        logit_rows_R=numbers(1, 2),
+        adapters=[AdapterRows(second, 0, 2), AdapterRows(first, 2, 3)],
+    )
+    sent = msgspec.msgpack.encode(step_of(batch))
+    arrived = batch_of(msgspec.msgpack.decode(sent, type=RankStep), parts).adapters
+    assert [(of.first, of.end) for of in arrived] == [(0, 2), (2, 3)]
+    assert [of.adapter for of in arrived] == [parts[8], parts[3]]
 
 
 def test_frames_follow_each_other_until_the_end() -> None:

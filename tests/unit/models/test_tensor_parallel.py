@@ -20,6 +20,7 @@ from tests.support.model_driver import ModelDriver
 from tests.support.quantized_files import quantize_files
 from tests.support.rank_threads import in_ranks
 from tests.support.tiny_models import make_tiny_model
+from tests.support.tuning import make_adapter
 from tests.unit.models.reference import relative_error
 
 TOKENS = [7, 99, 3, 250, 17, 42, 8, 77, 310, 5]
@@ -137,6 +138,34 @@ def test_deferral_is_the_first_ranks(tmp_path: Path) -> None:
         for one in (ShareConfig(), later)
     )
     assert relative_error(changed, exact) > 1e-3
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "deepseek_v2", "deepseek_v3"])
+def test_adapters(tmp_path: Path, architecture: str, backend: str, degree: int) -> None:
+    """Each rank adds its part of every pair."""
+    directory = tiny(tmp_path / "model", architecture)
+    adapter = make_adapter(directory, tmp_path / "adapter")
+
+    def load(group: RankGroup) -> Model:
+        return on_cpu(directory, group, backend=backend)
+
+    def changed(model: Model, group: RankGroup | None = None) -> list[torch.Tensor]:
+        if group is not None:
+            share_steps(model, group)
+        driver, part = ModelDriver(model), model.load_adapter(adapter)
+        running = [driver.add(TOKENS, adapter=part), driver.add(TOKENS)]
+        prompts = driver.step([(one, len(TOKENS)) for one in running], all_rows=True)
+        for one in running:
+            one.tokens.append(9)
+        return [*prompts, *driver.step([(one, 1) for one in running])]
+
+    wanted = changed(load_model(directory, weight_format="float32"))
+    assert relative_error(wanted[0], wanted[1]) > 1e-2
+    for found in in_ranks(degree, lambda group: changed(load(group), group)):
+        for actual, expected in zip(found, wanted, strict=True):
+            assert relative_error(actual, expected) < 1e-4
 
 
 QUANTIZED: dict[str, tuple[str, dict[str, Any]]] = {

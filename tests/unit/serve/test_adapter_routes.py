@@ -27,6 +27,11 @@ async def test_life_of_an_adapter(api: Api) -> None:
         assert answer.json()["model"] == "voice"
         prompt = {"prompt": "Hello", "model": "voice"}
         assert (await client.post("/v1/completions", json=prompt)).json()["model"] == "voice"
+        near = await client.post(CHAT, json={"messages": HI, "model": "voic"})
+        card = await client.get("/v1/models/Voice")
+        for refused in (near, card):
+            assert refused.status_code == 404
+            assert "did you mean voice?" in refused.json()["error"]["message"]
         await client.post(CHAT, json={"messages": HI, "model": "tiny"})
         await client.post(CHAT, json={"messages": HI})
         assert [request.adapter for request in engine.requests] == ["voice", "voice", "", ""]

@@ -166,3 +166,8 @@ def client_ports() -> tuple[int, int]:
 def transfer_timeout_s() -> float:
     """How long a transfer may take: MC_TRANSFER_TIMEOUT, 30 s, and no less than 5."""
     return max(5.0, float(os.environ.get("MC_TRANSFER_TIMEOUT", "30")))
+
+
+def transports() -> tuple[str, ...] | None:
+    """The ways that bytes may take: all of them (None), or TCP alone where MC_FORCE_TCP is set."""
+    return ("tcp",) if os.environ.get("MC_FORCE_TCP") else None

@@ -3,16 +3,13 @@
 import enum
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from inlay.connect.mooncake.absent import AbsentEngineCalls
+from inlay.connect.mooncake.addressed import transfer_of_one, transfers_of_many
 from inlay.connect.mooncake.codes import logger
-from inlay.connect.mooncake.config import transfer_timeout_s
+from inlay.connect.mooncake.config import transfer_timeout_s, transports
 from inlay.connect.mooncake.engine_memory import EngineMemory
 from inlay.connect.mooncake.membership import (
     check_metadata_server,
@@ -30,7 +27,7 @@ from inlay.core.errors import (
     TransferTimeoutError,
     WaitTimeoutError,
 )
-from inlay.transfer import Batch, Op, Ranges, read_topology
+from inlay.transfer import Batch, Op, Ranges, Transfer, read_topology
 from inlay.transfer import TransferEngine as Engine
 
 OK, FAILED = 0, -1
@@ -69,6 +66,7 @@ class TransferEngine(EngineMemory, AbsentEngineCalls):
     def __init__(self) -> None:
         super().__init__()
         self._peers: Peers | None = None
+        self._timeout_s = 0.0
         self._batches: dict[int, Batch] = {}
         self._next_batch = 1
         self._batch_lock = threading.Lock()
@@ -82,7 +80,8 @@ class TransferEngine(EngineMemory, AbsentEngineCalls):
             local_hostname: how peers reach this process; with a directory, the engine's name there.
             metadata_server: "P2PHANDSHAKE", or the URL of a directory.
             protocol: one of `inlay.connect.mooncake.membership.PROTOCOLS`; each pair of memories
-                takes the fastest way that reaches both, whichever is named.
+                takes the fastest way that reaches both, whichever is named, or TCP where
+                MC_FORCE_TCP is set.
             device_name: taken: paths are chosen by topology.
         """
         if self._engine is not None:
@@ -95,11 +94,12 @@ class TransferEngine(EngineMemory, AbsentEngineCalls):
                 hostname, port = local_hostname, "0"
             listen = f"{listening_host(hostname)}:{port}"
             name = None if directory is None else plain_name(local_hostname)
-            engine = Engine(listen, name=name, directory=directory)
+            engine = Engine(listen, name=name, directory=directory, transports=transports())
         except InlayError as error:
             logger.warning("initialize: %s", error)
             return FAILED
         self._begin(engine)
+        self._timeout_s = transfer_timeout_s()
         self._peers = Peers(engine, by_name=directory is not None)
         return OK
 
@@ -383,45 +383,20 @@ class TransferEngine(EngineMemory, AbsentEngineCalls):
         op: Op,
         notify: bytes | None,
     ) -> Batch:
-        peers = self._found_peers()
         if not len(buffers) == len(peer_addresses) == len(lengths) or not len(lengths):
             raise ArgumentError(
                 f"{len(buffers)} buffers, {len(peer_addresses)} addresses of the peer and "
                 f"{len(lengths)} lengths: there must be as many of each, and one at least"
             )
-        here_N = np.asarray(buffers, np.int64)
-        there_N = np.asarray(peer_addresses, np.int64)
-        length_N = np.asarray(lengths, np.int64)
-        if bool((length_N <= 0).any()):
-            raise ArgumentError(f"lengths must be above 0, got {int(length_N.min())}")
-        local = self._local()
-        local_N = local.find(here_N, length_N)
-        if local_N is None:
-            raise ArgumentError("a range here is in no registered memory: register_memory() it")
-        remote, remote_N = peers.find(target, there_N, length_N)
-        seconds = transfer_timeout_s() + float(length_N.sum()) * 1e-9
-        transfers = [
-            Ranges(
-                op,
-                local.values[mine][1],
-                peers.segment(target, remote.values[theirs]),
-                here_N[of_pair] - local.starts_P[mine],
-                there_N[of_pair] - remote.starts_P[theirs],
-                length_N[of_pair],
+        local, peers = self._local(), self._found_peers()
+        transfers: list[Transfer] | list[Ranges]
+        if len(lengths) == 1:
+            transfers = [
+                transfer_of_one(local, peers, target, op, buffers[0], peer_addresses[0], lengths[0])
+            ]
+        else:
+            transfers = transfers_of_many(
+                local, peers, target, op, buffers, peer_addresses, lengths
             )
-            for mine, theirs, of_pair in _pairs(local_N, remote_N)
-        ]
+        seconds = self._timeout_s + sum(lengths) * 1e-9
         return self._running().submit(transfers, deadline_s=seconds, notify=notify)
-
-
-def _pairs(
-    local_N: npt.NDArray[np.int64], remote_N: npt.NDArray[np.int64]
-) -> Iterator[tuple[int, int, Any]]:
-    """Each pair of buffers that ranges lie in, and which ranges those are; nearly always one."""
-    both_2N = np.stack([local_N, remote_N])
-    if bool((both_2N == both_2N[:, :1]).all()):
-        yield int(local_N[0]), int(remote_N[0]), slice(None)
-        return
-    pairs_2K, which_N = np.unique(both_2N, axis=1, return_inverse=True)
-    for number, (mine, theirs) in enumerate(pairs_2K.T):
-        yield int(mine), int(theirs), which_N.reshape(-1) == number

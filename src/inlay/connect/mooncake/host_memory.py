@@ -115,20 +115,31 @@ class Places:
     Args:
         starts_P, ends_P: addresses, the end behind the last byte.
         values: P of them.
+
+    Attributes:
+        starts_P, ends_P, values: as given.
+        starts: the addresses, as a list.
     """
 
     def __init__(
         self, starts_P: npt.NDArray[np.int64], ends_P: npt.NDArray[np.int64], values: list[Any]
     ) -> None:
+        self.values = values
+        self.starts: list[int] = starts_P.tolist()
+        self._ends: list[int] = ends_P.tolist()
         self.starts_P = starts_P
         self.ends_P = ends_P
-        self.values = values
+
+    def find_one(self, address: int, length: int) -> int | None:
+        """`find` of one range, several times as quick."""
+        at = bisect.bisect_right(self.starts, address) - 1
+        return at if at >= 0 and address + length <= self._ends[at] else None
 
     def find(
         self, addresses_N: npt.NDArray[np.int64], lengths_N: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64] | None:
         """The number of the range that holds each; None where one is in no range as a whole."""
-        if not len(self.starts_P):
+        if not self.starts:
             return None
         found_N = np.searchsorted(self.starts_P, addresses_N, side="right") - 1
         inside_N = (found_N >= 0) & (addresses_N + lengths_N <= self.ends_P[found_N])

@@ -6,7 +6,7 @@ import shutil
 import socket
 from dataclasses import dataclass
 
-from inlay.connect.mooncake.config import client_ports
+from inlay.connect.mooncake.config import client_ports, transports
 from inlay.connect.mooncake.names import plain_name
 from inlay.core.errors import AddressInUseError, ConfigError, StoreUnavailable
 from inlay.store import Contribution, Disk, Store
@@ -56,6 +56,7 @@ class Membership:
                     self.master,
                     contribute=contribution,
                     listen=f"{host}:{port}",
+                    transports=transports(),
                     timeout_s=join_s,
                 )
             except AddressInUseError:

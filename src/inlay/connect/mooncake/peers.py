@@ -1,10 +1,8 @@
 """Engines elsewhere: found by address or name, and what they have registered."""
 
 import threading
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from inlay.connect.mooncake.buffer_table import BufferReader, segment_name
 from inlay.connect.mooncake.host_memory import Places
@@ -13,6 +11,7 @@ from inlay.core.errors import ArgumentError
 from inlay.transfer import Peer, RemoteSegment, TransferEngine
 
 CONNECT_S = 5.0
+Found = TypeVar("Found")
 
 
 class Known:
@@ -21,7 +20,15 @@ class Known:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.places: Places | None = None
-        self.segments: dict[int, RemoteSegment] = {}
+        self._segments: dict[int, RemoteSegment] = {}
+
+    def segment(self, value: tuple[int, Any]) -> RemoteSegment:
+        """The segment behind a row of the table. Raises what asking the peer raises."""
+        number = value[0]
+        found = self._segments.get(number)
+        if found is None:
+            found = self._segments[number] = self.peer[segment_name(number)]
+        return found
 
 
 class Peers:
@@ -61,40 +68,34 @@ class Peers:
             self._known.pop(target, None)
 
     def find(
-        self, target: str, addresses_N: npt.NDArray[np.int64], lengths_N: npt.NDArray[np.int64]
-    ) -> tuple[Places, npt.NDArray[np.int64]]:
-        """The peer's buffers, and the number among them of the one that holds each range.
+        self, target: str, look: Callable[[Places], Found | None]
+    ) -> tuple[Known, Places, Found]:
+        """The peer, its buffers, and what `look` finds among them.
+
+        Args:
+            target: as callers name it.
+            look: gives None where there is no such range.
 
         Raises:
-            ArgumentError: a range is in none, also by the table as it is now.
+            ArgumentError: it finds nothing, also by the table as it is now.
         """
         known = self.connect(target)
-        if known.places is not None:
-            found_N = known.places.find(addresses_N, lengths_N)
-            if found_N is not None:
-                return known.places, found_N
+        places = known.places
+        if places is not None and (found := look(places)) is not None:
+            return known, places, found
         places = self._read(known)
-        found_N = places.find(addresses_N, lengths_N)
-        if found_N is None:
+        found = look(places)
+        if found is None:
             raise ArgumentError(
                 f"a range at {target} is in no memory that it has registered ("
                 f"{len(places.values)} buffers)"
             )
-        return places, found_N
-
-    def segment(self, target: str, value: tuple[int, Any]) -> RemoteSegment:
-        """The segment behind a row of the table. Raises what asking the peer raises."""
-        known = self.connect(target)
-        number = value[0]
-        found = known.segments.get(number)
-        if found is None:
-            found = known.segments[number] = known.peer[segment_name(number)]
-        return found
+        return known, places, found
 
     def first_address(self, target: str) -> int:
         """The lowest address that it has registered, or 0."""
         places = self._read(self.connect(target))
-        return int(places.starts_P[0]) if len(places.starts_P) else 0
+        return places.starts[0] if places.starts else 0
 
     def _read(self, known: Known) -> Places:
         with self._lock:

@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from inlay.connect.shared_store import SharedStore
+from inlay.connect.vllm.remote_prompt import RemotePrompt
 from inlay.connect.vllm.settings import ConnectorSettings
 from inlay.connect.vllm.steps import BlockFetch, BlockLoad, StepWork
 from inlay.core.block_hash import ROOT, Namespace, chain, store_key
+from inlay.core.errors import ArgumentError
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +38,14 @@ class _Tracked:
         found: leading blocks that the store had.
         first: leading blocks that vLLM had itself when it asked.
         saved: leading blocks that are in the store, or on their way.
-        fetch: it is to come from another instance, and has not yet.
+        remote: where its prompt was computed, until it is fetched from there.
     """
 
     __slots__ = (
-        "digests", "fetch", "first", "found", "key", "lookup", "request", "saved", "since_s",
+        "digests", "first", "found", "key", "lookup", "remote", "request", "saved", "since_s",
     )  # fmt: skip
 
-    def __init__(self, request: Any, key: bytes | None) -> None:
+    def __init__(self, request: Any, key: bytes | None, remote: RemotePrompt | None) -> None:
         self.request = request
         self.key = key
         self.digests: list[bytes] = []
@@ -52,12 +54,7 @@ class _Tracked:
         self.found = 0
         self.first = 0
         self.saved = 0
-        params = request.kv_transfer_params or {}
-        self.fetch = bool(params.get("do_remote_prefill"))
-        if self.fetch and not params.get("remote_addresses"):
-            log.warning(
-                "request %s: nothing says where its prompt was computed", request.request_id
-            )
+        self.remote = remote
 
     def named(self, blocks: int, block_tokens: int) -> list[bytes]:
         """Names of the first `blocks` blocks."""
@@ -79,6 +76,10 @@ class Scheduling:
         store: shared with other engines; None: none.
         engine_id: of vLLM, told to who fetches from here.
         block_ids: the blocks that vLLM has given to a request, by its id.
+
+    Attributes:
+        addresses: of the workers, by rank; empty: others cannot fetch from here.
+        refused: requests whose `kv_transfer_params` could not be followed.
     """
 
     def __init__(
@@ -100,13 +101,14 @@ class Scheduling:
         self._tracked: dict[str, _Tracked] = {}
         self._work = StepWork()
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="inlay-lookup")
-        self.addresses: list[str] = []  # of the workers, by rank
+        self.addresses: list[str] = []
+        self.refused = 0
 
     def matched(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond `computed_tokens` are to be had: see vLLM's connector."""
         tracked = self._track(request)
-        if tracked.fetch and self._reaches(request):
-            tokens = _computed_there(request) - computed_tokens
+        if tracked.remote is not None:
+            tokens = tracked.remote.tokens - computed_tokens
             tracked.first = computed_tokens // self._block_tokens
             return max(0, tokens), tokens > 0
         if self._store is None or tracked.key is None or not self._store.usable:
@@ -134,9 +136,9 @@ class Scheduling:
         tracked = self._track(request)
         tracked.lookup = None
         tracked.saved = max(tracked.saved, tracked.found)
-        if tracked.fetch and self._reaches(request):
-            tracked.fetch = False  # once: what then is missing is computed
-            self._fetch(tracked, block_ids, external_tokens)
+        remote, tracked.remote = tracked.remote, None  # once: what then is missing is computed
+        if remote is not None:
+            self._fetch(tracked, remote, block_ids, external_tokens)
         elif external_tokens > 0:
             end = tracked.first + external_tokens // self._block_tokens
             self._work.loads.append(
@@ -169,13 +171,13 @@ class Scheduling:
     ) -> tuple[bool, dict[str, Any] | None]:
         """A request is over: whether its blocks are to be kept, and what its response says."""
         tracked = self._tracked.pop(request.request_id, None)
-        params = request.kv_transfer_params or {}
-        if tracked is not None and tracked.fetch and self._reaches(request):
+        if tracked is not None and tracked.remote is not None:
             # It was cancelled before anything came of it; the other instance need not hold it.
-            self._fetch(tracked, (), 0)
-        if not params.get("do_remote_decode") or not block_ids or not self.addresses:
+            self._fetch(tracked, tracked.remote, (), 0)
+        params = request.kv_transfer_params
+        if not isinstance(params, dict) or not params.get("do_remote_decode"):
             return False, None
-        if not _ended_by_length(request):
+        if not block_ids or not self.addresses or not _ended_by_length(request):
             return False, None
         self._work.holds[request.request_id] = self._settings.hold_s
         return True, {
@@ -197,6 +199,8 @@ class Scheduling:
 
     def close(self) -> None:
         """Let go of the store."""
+        if self.refused:
+            log.info("kv_transfer_params of %d requests were refused", self.refused)
         self._lookups.shutdown(wait=False, cancel_futures=True)
         if self._store is not None:
             self._store.close()
@@ -204,7 +208,7 @@ class Scheduling:
     def _track(self, request: Any) -> _Tracked:
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
-            tracked = _Tracked(request, self._key(request))
+            tracked = _Tracked(request, self._key(request), self._remote(request))
             self._tracked[request.request_id] = tracked
         return tracked
 
@@ -253,36 +257,41 @@ class Scheduling:
         saves.block_ids += self._block_ids(request_id)[first:blocks]
         tracked.saved = blocks
 
-    def _reaches(self, request: Any) -> bool:
-        """Whether the instance that computed a prompt has as many workers as this one."""
-        return len(request.kv_transfer_params.get("remote_addresses") or ()) == self._ranks
-
-    def _fetch(self, tracked: _Tracked, block_ids: Sequence[int], tokens: int) -> None:
-        """Have blocks fetched from the instance that computed them, or tell it not to wait."""
-        request = tracked.request
+    def _remote(self, request: Any) -> RemotePrompt | None:
+        """Where a request's prompt was computed; None: here, also where that cannot be followed."""
         params = request.kv_transfer_params
-        remote = list(params.get("remote_block_ids") or ())
-        if remote and isinstance(remote[0], list):
-            remote = remote[0]  # one group of blocks
+        if not params or (isinstance(params, dict) and not params.get("do_remote_prefill")):
+            return None
+        try:
+            return RemotePrompt.read(
+                params,
+                ranks=self._ranks,
+                prompt_tokens=int(request.num_prompt_tokens),
+                block_tokens=self._block_tokens,
+            )
+        except ArgumentError as error:
+            self.refused += 1
+            log.warning(
+                "request %s: its prompt is computed here: kv_transfer_params: %s",
+                request.request_id,
+                error,
+            )
+            return None
+
+    def _fetch(
+        self, tracked: _Tracked, remote: RemotePrompt, block_ids: Sequence[int], tokens: int
+    ) -> None:
+        """Have blocks fetched from the instance that computed them, or tell it not to wait."""
         end = tracked.first + -(-tokens // self._block_tokens)
-        ours = list(block_ids[tracked.first : end])
-        theirs = remote[tracked.first : end]
         self._work.fetches.append(
             BlockFetch(
-                request.request_id,
-                ours,
-                theirs,
-                list(params["remote_addresses"]),
-                str(params.get("remote_request_id") or ""),
+                tracked.request.request_id,
+                list(block_ids[tracked.first : end]),
+                remote.block_ids[tracked.first : end],
+                remote.addresses,
+                remote.request_id,
             )
         )
-
-
-def _computed_there(request: Any) -> int:
-    """Leading tokens of a prompt that another instance has: it may go on behind them."""
-    tokens = int(request.num_prompt_tokens)
-    known = request.kv_transfer_params.get("remote_num_tokens")
-    return min(tokens, known) if isinstance(known, int) else tokens
 
 
 def _ended_by_length(request: Any) -> bool:

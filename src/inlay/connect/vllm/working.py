@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BATCH = 64  # blocks of one call to the store
+# Of fetches several: an instance that does not answer holds up a thread until it is given up.
+_THREADS = {"load": 1, "save": 1, "fetch": 4}
 _OPTIONS = PutOptions()
 
 
@@ -61,8 +63,8 @@ class Working:
             self._staging = Staging(self._pages, parse_bytes(settings.staging))
         self.peers = PeerPages(settings, self._pages)
         self._threads = {
-            kind: ThreadPoolExecutor(1, thread_name_prefix=f"inlay-{kind}")
-            for kind in ("load", "save", "fetch")
+            kind: ThreadPoolExecutor(threads, thread_name_prefix=f"inlay-{kind}")
+            for kind, threads in _THREADS.items()
         }
         self._lock = threading.Lock()
         self._received: set[str] = set()

@@ -170,6 +170,19 @@ class ExpertWeights:
             assert self._biases is not None
             self._biases[expert, place] = bias
 
+    def copy(self, expert: int, source: "ExpertWeights", source_expert: int) -> None:
+        """Take one of another's, as it is held there."""
+        self._check_expert(expert)
+        source._check_expert(source_expert)
+        check(
+            (self.hidden, self.intermediate, self.format, self._biases is None)
+            == (source.hidden, source.intermediate, source.format, source._biases is None),
+            "source: has other sizes, or another format, than these experts",
+        )
+        self.set_panels(expert, *source.panels(source_expert))
+        if self._biases is not None and source._biases is not None:
+            self._biases[expert] = source._biases[source_expert]
+
     def dequantize(self, expert: int) -> tuple[F32, F32, F32]:
         """Gate, up and down as products use them."""
         self._check_expert(expert)

@@ -34,8 +34,8 @@ class Staging:
         say: takes what a user should know, a line each time.
 
     Raises:
-        ArgumentError: the target is no directory, or another process converts into it.
-        OSError: it cannot be written.
+        ArgumentError: the target is no directory, cannot be written, or another process converts
+            into it.
     """
 
     def __init__(self, target: Path, say: Callable[[str], None]) -> None:
@@ -44,7 +44,12 @@ class Staging:
         self._target, self._say = target, say
         self._made_target, self._finished = not target.exists(), False
         self.directory = target / STAGING
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(
+                f"{target} cannot be written ({error.strerror}): name another directory"
+            ) from error
         self.journal = Journal(self.directory / _JOURNAL)
 
     def __enter__(self) -> Self:

@@ -45,6 +45,11 @@ class PackedLinear:
     def __init__(self, panels: Panels, bias_N: Tensor | None) -> None:
         self.panels, self.bias_N = panels, bias_N
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the matrices."""
+        return self.panels.data.nbytes
+
 
 class GpuOps(TorchOps):
     """See `inlay.models.ops.Ops`. Needs Triton; on a CPU, its interpreter."""

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inlay.serve.openai.errors import ModelNameError, json_response
+from inlay.serve.openai.errors import json_response
 from inlay.serve.service import Service
 
 
@@ -22,9 +22,7 @@ class ModelsRoute:
         name = request.path_params.get("name")
         if name is None:
             return json_response({"object": "list", "data": list(map(self._card, self._names()))})
-        if name not in self._names():
-            raise ModelNameError(f"the model {name!r} does not exist here", "model")
-        return json_response(self._card(name))
+        return json_response(self._card(self._service.check_model(name)))
 
     def _names(self) -> tuple[str, ...]:
         return (*self._service.names, *self._service.adapters)

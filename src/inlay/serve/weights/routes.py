@@ -78,6 +78,7 @@ class WeightRoutes:
             "object": "weights",
             "version": swapped.version,
             "load_s": swapped.seconds,
+            "made_bytes": swapped.made_bytes,
             "taken_bytes": taken,
         }
         if swapped.instances:
@@ -108,7 +109,12 @@ class WeightRoutes:
 
 def _shown_instance(one: InstanceWeights) -> dict[str, object]:
     """What an instance has after an update."""
-    shown: dict[str, object] = {"name": one.name, "version": one.version, "load_s": one.seconds}
+    shown: dict[str, object] = {
+        "name": one.name,
+        "version": one.version,
+        "load_s": one.seconds,
+        "made_bytes": one.made_bytes,
+    }
     if one.error is not None:
         shown |= {"error": one.error, "code": one.error_code}
     return shown

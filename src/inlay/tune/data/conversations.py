@@ -77,6 +77,7 @@ def read_conversations(records: Records, source: Source, rows: Sequence[int]) ->
         try:
             messages, tools = convert(records.rows[row], source)
             _check_turns(messages)
+            _check_characters(messages, tools)
         except _BadRecord as error:
             first = first or (row, str(error))
             num_bad += 1
@@ -262,6 +263,20 @@ def _check_turns(messages: Sequence[Message]) -> None:
         raise _BadRecord("the last message is no response: a sample needs one to learn")
 
 
+def _check_characters(messages: Sequence[Message], tools: Sequence[Any]) -> None:
+    """JSON can write half of a character, which no tokenizer takes."""
+    others = [tools, [message.get("tool_calls") for message in messages]]
+    texts = [str(message["content"]) for message in messages]
+    for text in (*texts, json.dumps(others, ensure_ascii=False, default=str)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise _BadRecord(
+                f"\\u{ord(text[error.start]):04x} is half of a character: write the file anew from "
+                "its source, or take it out"
+            ) from None
+
+
 def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
@@ -302,7 +317,7 @@ def _column(record: Record, columns: Mapping[str, str], meaning: str) -> str:
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _BadRecord(f"{where}: is no JSON ({error})") from None
 
 

@@ -68,7 +68,7 @@ def _read_json(file: Path) -> Records:
     text = _read_text(file)
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if text.lstrip()[:1] == "{" and "\n" in text.strip():
             return _from_lines(file, text)
         raise _no_json(file, error) from None
@@ -95,7 +95,7 @@ def _from_lines(file: Path, text: str) -> Records:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _no_json(file, error, number) from None
         if not isinstance(record, dict):
             raise DataError(f"{file}, line {number}: is a {_kind(record)}: must be an object")
@@ -192,9 +192,10 @@ def _read_text(file: Path) -> str:
         ) from None
 
 
-def _no_json(file: Path, error: ValueError, line: int | None = None) -> DataError:
+def _no_json(file: Path, error: Exception, line: int | None = None) -> DataError:
     if not isinstance(error, json.JSONDecodeError):
-        return DataError(f"{file}: is no JSON ({error})")
+        where = f"{file}, line {line}" if line else str(file)
+        return DataError(f"{where}: is no JSON that can be read ({error})")
     line = error.lineno if line is None else line
     return DataError(f"{file}, line {line}: is no JSON ({error.msg}, column {error.colno})")
 

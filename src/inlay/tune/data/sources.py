@@ -106,8 +106,8 @@ def _read_info(info_file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{info_file} cannot be read: {error.strerror}: dataset_dir must be its folder"
         ) from None
-    except ValueError as error:
-        raise ConfigError(f"{info_file} is no JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{info_file} is no JSON in UTF-8 ({error})") from None
     if not isinstance(info, dict):
         raise ConfigError(f"{info_file}: must be an object with an entry for each dataset")
     return info

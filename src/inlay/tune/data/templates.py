@@ -149,7 +149,7 @@ def template_named(name: str) -> Template:
     else:
         near = difflib.get_close_matches(name, TEMPLATES, n=3, cutoff=0.6)
         known = (
-            f"did you mean {' or '.join(near)}?" if near else "known are " + ", ".join(TEMPLATES)
+            f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(TEMPLATES)}."
         )
         hint = f"{known} Without template, the tokenizer's own chat template is taken"
     raise ConfigError(f"template={name}: there is no such template: {hint}")

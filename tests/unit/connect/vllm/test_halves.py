@@ -235,18 +235,21 @@ def test_nobody_comes(make, caplog):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
-    [({"remote_addresses": ["127.0.0.1:1"]}, "computed here"), ({"remote_block_ids": [5, 2]}, "")],
+    ("changed", "tokens", "lost"),
+    [
+        ({"remote_addresses": ["127.0.0.1:1"]}, len(PROMPT), {0, 1, 2, 3}),
+        ({"remote_block_ids": [5, 2]}, 2 * BLOCK, set()),
+    ],
 )
-def test_what_cannot_be_fetched_is_computed(make, caplog, changed, message):
+def test_what_cannot_be_fetched_is_computed(make, caplog, changed, tokens, lost):
     one, two = make(connect=None), make(connect=None)
     here, _ = fetched(one, two, changed)
-    assert two.scheduling.matched(here, 0) == (len(PROMPT), True)
-    two.scheduling.allocated(here, [0, 1, 2, 3], len(PROMPT))
+    assert two.scheduling.matched(here, 0) == (tokens, True)
+    two.scheduling.allocated(here, [0, 1, 2, 3], tokens)
     two.run(two.scheduling.step(planned()))
     received(two, "d")
-    assert {2, 3} <= two.working.failed_blocks()
-    assert message in caplog.text
+    assert two.working.failed_blocks() == lost
+    assert ("computed here" in caplog.text) == bool(lost)
 
 
 def test_caches_of_other_layouts_are_refused(make, caplog):
