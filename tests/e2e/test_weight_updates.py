@@ -120,6 +120,8 @@ def test_what_does_not_fit_is_refused(
         before = text(client)
         answer = client.post("/v1/weights/update", json={"publishers": [publisher.address]})
         assert answer.status_code == 400 and "layers 1 instead of 4" in answer.text
+        answer = client.post("/v1/weights/update", json={"publishers": ["nowhere"]})
+        assert answer.status_code == 400 and "'nowhere' is no host:port" in answer.text
         answer = client.post("/v1/weights/update", json={})
         assert answer.status_code == 400 and "say where the weights come from" in answer.text
         answer = client.post("/v1/rollouts/resume", json={"handles": ["cmpl-strange@"]})

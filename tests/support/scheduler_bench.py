@@ -28,7 +28,7 @@ class Bench:
         self.cache = PagedKvCache(
             num_pages=pages,
             page_tokens=PAGE,
-            namespace_key=lambda salt, adapter: b"k",
+            namespace_key=lambda salt, adapter, weights: b"k",
             prefix=prefix,
         )
         self.config = SchedulerConfig(**config)

@@ -75,9 +75,10 @@ class KvCache(ABC):
     """Whether `names` and `publish` have any effect; if not, callers may leave them out."""
 
     @abstractmethod
-    def names(self, salt: str = "", adapter: str = "") -> BlockNames:
-        """A new, empty list of block names; sequences reuse each other's KV under equal salt and
-        fingerprint of an adapter.
+    def names(self, salt: str = "", adapter: str = "", weights: str = "") -> BlockNames:
+        """A new, empty list of block names; sequences reuse each other's KV under equal salt,
+        fingerprint of an adapter, and weights, as `Namespace.weights` names them (empty: those that
+        compute now).
         """
 
     @abstractmethod

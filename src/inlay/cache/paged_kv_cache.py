@@ -26,7 +26,7 @@ class PagedKvCache(KvCache):
     Args:
         num_pages: pages in the pool.
         page_tokens: tokens per page.
-        namespace_key: salt, fingerprint of an adapter -> key of block names, see
+        namespace_key: salt, fingerprint of an adapter, weights -> key of block names, see
             `core.block_hash.Namespace`.
         prefix: reuse equal prefixes; if False nothing is ever named.
         eviction: order of eviction; least recently used by default.
@@ -41,7 +41,7 @@ class PagedKvCache(KvCache):
         *,
         num_pages: int,
         page_tokens: int,
-        namespace_key: Callable[[str, str], bytes],
+        namespace_key: Callable[[str, str, str], bytes],
         prefix: bool = True,
         eviction: EvictionPolicy | None = None,
         hash_chain: ChainFunction = chain,
@@ -60,13 +60,13 @@ class PagedKvCache(KvCache):
         self._pinned: Counter[int] = Counter()
         self._kept: set[int] = set()  # that only pins keep from being free
 
-    def names(self, salt: str = "", adapter: str = "") -> BlockNames:
+    def names(self, salt: str = "", adapter: str = "", weights: str = "") -> BlockNames:
         """A new, empty list of block names."""
-        if salt or adapter:
-            key = self._namespace_key(salt, adapter)
+        if salt or adapter or weights:
+            key = self._namespace_key(salt, adapter, weights)
         else:
             if self._key is None:
-                self._key = self._namespace_key("", "")
+                self._key = self._namespace_key("", "", "")
             key = self._key
         return BlockNames(key, self.page_tokens, self._hash_chain)
 

@@ -160,6 +160,7 @@ class Attempts:
                 if attempt.moving is not None:
                     attempt.moving.arrived(now_s)
             attempt.over = attempt.over or output.finished
+            attempt.complete = output.finished and output.error is None
             attempt.events.put_nowait(output)
         elif output.finished and output.error is None:
             self._end_prefill(attempt, landed=True)

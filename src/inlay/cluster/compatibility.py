@@ -2,11 +2,14 @@
 
 from inlay.core.instance_messages import PROTOCOL, InstanceInfo
 
+_FINGERPRINT = "the model's fingerprint"
+
 
 def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> str:
     """Why an instance cannot serve beside another one; empty if it can.
 
-    Instances that differ here would give other text, or blocks that nobody else can use.
+    Instances that differ here would give other text, or blocks that nobody else can use. Weights
+    that have replaced those that were loaded first are another matter: see `WeightGroups`.
     """
     if info.protocol != PROTOCOL:
         return (
@@ -14,6 +17,8 @@ def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> st
             f"{PROTOCOL}: run the same version of Inlay everywhere"
         )
     mine, its = _facts(reference), _facts(info)
+    if reference.namespace.weight_version or info.namespace.weight_version:
+        del mine[_FINGERPRINT], its[_FINGERPRINT]
     unlike = [
         f"{name} is {its[name]}, that of {reference.name} is {value}"
         for name, value in mine.items()
@@ -21,7 +26,7 @@ def difference(reference: InstanceInfo, info: InstanceInfo, secret: bytes) -> st
     ]
     if unlike:
         return "; ".join(unlike)
-    if info.key_check != reference.namespace.key_check(secret):
+    if info.key_check != info.namespace.key_check(secret):
         return "its cache.secret is not the deployment's"
     return ""
 
@@ -35,8 +40,7 @@ def _facts(info: InstanceInfo) -> dict[str, object]:
         if name not in ("tp_degree", "tp_rank")
     }
     return {
-        "the model's fingerprint": space.fingerprint,
-        "weight_version": space.weight_version,
+        _FINGERPRINT: space.fingerprint,
         "weight_format": space.weight_format,
         "adapter": space.adapter,
         "adapters": info.engine.adapters,

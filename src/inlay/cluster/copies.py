@@ -57,6 +57,7 @@ class Copies:
             arrival_s=self._clock.now(),
             cache_salt=live.message.cache_salt,
             adapter=live.message.adapter,
+            weights=live.message.weights,
         )
         return self._attempts.start_copy(copy, message)
 

@@ -12,8 +12,9 @@ instance is lost or has no room, it goes on elsewhere behind the tokens that the
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -25,12 +26,13 @@ from inlay.cluster.decision import Decision, RequestView
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
 from inlay.cluster.kv_paths import KvPaths
+from inlay.cluster.naming import HashChain, Naming
 from inlay.cluster.requests import Attempt, OpenRequest, Setback
+from inlay.cluster.rollouts import Rollouts
 from inlay.cluster.slo import SloClasses
-from inlay.core.block_hash import ROOT
+from inlay.cluster.swaps import Swaps
 from inlay.core.clock import Clock
 from inlay.core.errors import (
-    AdapterNotFoundError,
     AdmissionError,
     ConfigError,
     EngineDiedError,
@@ -39,25 +41,25 @@ from inlay.core.errors import (
     NoInstanceError,
     OverloadedError,
     RequestError,
+    WeightsConflictError,
 )
 from inlay.core.failures import error_of
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
     GenerateRequest,
+    InFlight,
     LoadProgress,
     RequestOutput,
     ResetPrefixCache,
+    ResumeKv,
+    Rollout,
     SessionBlocks,
+    WeightsSwapped,
 )
-from inlay.core.near_names import did_you_mean
 
 log = logging.getLogger(__name__)
 
-HashChain = Callable[[bytes, bytes, bytes, int], bytes]
-"""Of namespace key, parent digest, packed token ids and block length: names of full blocks."""
-
-_MAX_SALTS = 1024
 _ADAPTERS_AT_START = (
     "instances of a deployment have the adapters that they were started with: write name=directory "
     "into engine.adapters of the deployment file, and start it again"
@@ -73,14 +75,17 @@ class DispatcherConfig:
         max_tries: attempts of one request that may fail before the request does.
         instance_wait_s: how long a request waits while no instance takes requests.
         max_waiting: requests that wait so; one more is refused.
+        swaps_at_once: instances that load new weights at a time, after the first.
     """
 
     max_tries: int = 4
     instance_wait_s: float = 10.0
     max_waiting: int = 1024
+    swaps_at_once: int = 1
 
     def __post_init__(self) -> None:
-        for name, low in (("max_tries", 1), ("instance_wait_s", 0), ("max_waiting", 0)):
+        least = {"max_tries": 1, "instance_wait_s": 0, "max_waiting": 0, "swaps_at_once": 1}
+        for name, low in least.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
 
@@ -99,6 +104,7 @@ class Dispatcher:
         retries: attempts that followed another one, by the instance that had that, and why it
             ended there.
         copies: of blocks, from instance to instance.
+        swaps: of weights.
     """
 
     def __init__(
@@ -116,16 +122,16 @@ class Dispatcher:
         self.instances = instances
         self.chooser = chooser
         self.retries: Counter[tuple[str, str]] = Counter()
-        self._hash_chain = hash_chain
-        self._secret = secret
         self._clock = clock
         self._classes = classes or SloClasses()
         self._config = config or DispatcherConfig()
-        self._keys: dict[tuple[str, str], bytes] = {}
-        self._open_ids: set[str] = set()
+        self._naming = Naming(instances, hash_chain, secret)
+        self._live: dict[str, OpenRequest] = {}
         self._num_waiting = 0
         self._attempts = Attempts(instances, chooser, clock, drained)
         self.copies = Copies(self._attempts, clock)
+        self.swaps = Swaps(instances, at_once=self._config.swaps_at_once)
+        self._rollouts = Rollouts(instances, self._live)
 
     @property
     def info(self) -> EngineInfo:
@@ -180,14 +186,12 @@ class Dispatcher:
             EngineError: a step failed, or instance after instance was lost.
         """
         request_id = request.request_id
-        if request_id in self._open_ids:
+        if request_id in self._live:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
-        self._open_ids.add(request_id)
+        live = self._live[request_id] = _begin(request)
         try:
-            await self._wait_for_instance()
-            live = self._begin(request)
             while True:
-                attempt = await self._dispatch(live)
+                attempt = live.attempt = await self._dispatch(live)
                 try:
                     while isinstance(event := await attempt.events.get(), RequestOutput):
                         error = error_of(event)
@@ -201,10 +205,11 @@ class Dispatcher:
                         if event.finished:
                             return
                 finally:
+                    live.attempt = None
                     self._attempts.end(attempt)
                 self._set_back(live, attempt, event)
         finally:
-            self._open_ids.discard(request_id)
+            del self._live[request_id]
 
     async def stats(self) -> EngineStats:
         """Gauges and totals of all instances together, after all messages sent so far.
@@ -247,17 +252,33 @@ class Dispatcher:
         """As `load_adapter`."""
         raise RequestError(_ADAPTERS_AT_START, "lora_name")
 
+    async def swap_weights(
+        self, directory: Path, version: str, in_flight: InFlight = "finish"
+    ) -> WeightsSwapped:
+        """Have all instances serve new weights; see `Swaps.swap`."""
+        return await self.swaps.swap(directory, version, in_flight)
+
+    async def pause_rollouts(self, request_ids: Sequence[str] | None = None) -> list[Rollout]:
+        """Stop requests, or all, until they are resumed; see `Rollouts.pause`."""
+        return await self._rollouts.pause(request_ids)
+
+    async def resume_rollouts(
+        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+    ) -> list[str]:
+        """Let paused requests, or all, go on; see `Rollouts.resume`."""
+        return await self._rollouts.resume(request_ids, kv)
+
     def close(self) -> None:
         """Leave all instances. Requests that are open end with `EngineDiedError`."""
         self._config = DispatcherConfig(max_tries=1, instance_wait_s=0.0)
         self.copies.close()
+        self.swaps.close()
+        self._rollouts.close()
         self.instances.close()
 
     # A request's way
 
     async def _wait_for_instance(self) -> None:
-        if self.instances.usable:
-            return
         if self._num_waiting >= self._config.max_waiting:
             raise OverloadedError(
                 f"{self._num_waiting} requests wait for an instance, the limit is "
@@ -270,64 +291,25 @@ class Dispatcher:
         finally:
             self._num_waiting -= 1
 
-    def _begin(self, request: GenerateRequest) -> OpenRequest:
-        params = request.params
-        if params.seed is None:  # drawn here, so that any instance continues the same text
-            params = msgspec.structs.replace(params, seed=secrets.randbits(63))
-            request = msgspec.structs.replace(request, params=params)
-        try:
-            digests = self._hash_chain(
-                self._key(request.cache_salt, self._fingerprint(request.adapter)),
-                ROOT,
-                request.prompt,
-                self.info.page_tokens,
-            )
-        except ValueError as error:
-            raise RequestError(f"the prompt has wrong token ids: {error}", "prompt") from None
-        return OpenRequest(request, digests, [[] for _ in range(max(1, params.n))])
-
-    def _fingerprint(self, adapter: str) -> str:
-        there = self.info.adapters
-        if adapter and adapter not in there:
-            near = did_you_mean(adapter, there)
-            raise AdapterNotFoundError(
-                f"there is no adapter {adapter!r} here (loaded: {', '.join(there) or 'none'}): "
-                + (near or "write it into engine.adapters of the deployment file"),
-                "model",
-            )
-        return there.get(adapter, "")
-
-    def _key(self, salt: str, adapter: str) -> bytes:
-        """The key that names the blocks of a tenant with an adapter."""
-        key = self._keys.get((salt, adapter))
-        if key is None:
-            reference = self.instances.reference
-            assert reference is not None
-            namespace = msgspec.structs.replace(
-                reference.namespace, tenant_salt=salt, adapter=adapter
-            )
-            key = namespace.key(self._secret)
-            if len(self._keys) >= _MAX_SALTS:
-                self._keys.clear()
-            self._keys[salt, adapter] = key
-        return key
-
     async def _dispatch(self, live: OpenRequest) -> Attempt:
         """Choose where a request goes, and send it there."""
-        view = self._view(live)
         while True:
+            while live.paused is not None or not self.instances.usable:
+                await (self._wait_for_instance() if live.paused is None else live.paused.wait())
+            self._naming.name(live)
+            view = self._view(live)
             decision = self._choose(live, view)
             if decision is None:
-                if live.refused_by and self.instances.usable:
-                    raise live.setbacks[-1].error
-                await self._wait_for_instance()
+                if live.refused_by:
+                    raise live.refusal
                 continue
-            if decision.copy is not None and not live.copied:
+            copies = not live.message.kv_weights  # what has such KV is for nobody else
+            if copies and decision.copy is not None and not live.copied:
                 # Once: what has come, or has not, is seen by the next choice.
                 live.copied = True
                 await self.copies.run(decision.copy, live, self.info.page_tokens)
                 continue
-            if decision.replicate is not None:
+            if copies and decision.replicate is not None:
                 self.copies.ahead(decision.replicate, live, self.info.page_tokens)
             if decision.preempt is not None:
                 self._attempts.make_room(decision)
@@ -335,11 +317,12 @@ class Dispatcher:
 
     def _choose(self, live: OpenRequest, view: RequestView) -> Decision | None:
         """None where nobody can take it."""
-        excluded = [
+        full = [
             one.slot
             for one in (self.instances if live.refused_by else ())
             if one.slot is not None and one.info is not None and one.info.run_id in live.refused_by
         ]
+        excluded = [*self.instances.weights.others(live.message.weights), *full]
         decision = self.chooser.choose(
             live.message.request_id,
             view,
@@ -368,10 +351,11 @@ class Dispatcher:
         """An attempt ended before its request did: raises if there is no other one."""
         request_id = live.message.request_id
         live.setbacks.append(setback)
-        if setback.why == "refused":
-            info = attempt.decode.info
-            if info is not None:
-                live.refused_by.add(info.run_id)
+        info = attempt.decode.info
+        if setback.why == "paused":
+            return
+        if setback.why == "refused" and info is not None:
+            live.refused_by.add(info.run_id)
         if all(tokens is None for tokens in live.produced):
             raise EngineError(f"request {request_id} was lost at its last token: {setback.error}")
         if setback.why == "failed" or live.tries >= self._config.max_tries:
@@ -383,8 +367,18 @@ class Dispatcher:
         )
 
 
+def _begin(request: GenerateRequest) -> OpenRequest:
+    params = request.params
+    if params.seed is None:  # drawn here, so that any instance continues the same text
+        params = msgspec.structs.replace(params, seed=secrets.randbits(63))
+        request = msgspec.structs.replace(request, params=params)
+    return OpenRequest(request, [[] for _ in range(max(1, params.n))])
+
+
 def _setback(error: InlayError) -> Setback:
     """What an instance's refusal means: another one may have room, or be there to stay."""
     if isinstance(error, OverloadedError):
         return Setback(error, "refused")
+    if isinstance(error, WeightsConflictError):
+        return Setback(error, "weights")
     return Setback(error, "lost" if isinstance(error, EngineDiedError) else "failed")

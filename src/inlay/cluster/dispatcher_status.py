@@ -122,6 +122,7 @@ class DispatcherStatus:
         described |= {
             "role": info.role,
             "run": info.run_id,
+            "weight_version": info.weights.version,
             "host": info.host,
             "model": info.engine.model,
             "device": info.engine.placement or info.engine.device,

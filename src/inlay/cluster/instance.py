@@ -11,7 +11,7 @@ import zmq
 from inlay.cluster.control import Member
 from inlay.cluster.instance_link import InstanceLink
 from inlay.cluster.requests import Attempt
-from inlay.core.errors import EngineError, InlayError
+from inlay.core.errors import EngineError, InlayError, WeightsConflictError
 from inlay.core.instance_messages import (
     FromInstance,
     InstanceInfo,
@@ -26,16 +26,21 @@ from inlay.core.messages import (
     EngineStats,
     LoadProgress,
     OutputBatch,
+    PausedRollouts,
+    PauseRollouts,
     PauseSession,
     RequestOutput,
+    ResumeRollouts,
     ResumeSession,
     SessionBlocks,
     StatsRequest,
+    SwapWeights,
+    WeightsSwapped,
 )
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer", EngineStats, SessionBlocks)
+Answer = TypeVar("Answer", EngineStats, SessionBlocks, PausedRollouts)
 
 Connect = Callable[[str], "zmq.Socket[bytes]"]
 """Makes a DEALER that is connected to an address."""
@@ -117,6 +122,7 @@ class Instance:
         self.attempts: dict[str, Attempt] = {}
         self._owner = owner
         self._asked: deque[asyncio.Future[Any]] = deque()  # answered in this order
+        self._swap: asyncio.Future[WeightsSwapped] | None = None
         self._link = InstanceLink(lambda: connect(member.address), name, self)
 
     @property
@@ -165,6 +171,40 @@ class Instance:
         hint = PauseSession(session) if paused else ResumeSession(session)
         return await self._ask(hint, SessionBlocks, timeout_s)
 
+    async def rollouts(
+        self, message: PauseRollouts | ResumeRollouts, timeout_s: float
+    ) -> PausedRollouts:
+        """Generations stop, or go on. Raises as `stats`."""
+        return await self._ask(message, PausedRollouts, timeout_s)
+
+    async def swap_weights(self, message: SwapWeights, timeout_s: float) -> WeightsSwapped:
+        """Replace its weights while it serves; says what became of it.
+
+        Raises:
+            WeightsConflictError: we have asked before, and it has not answered.
+            EngineError: it did not answer, or is gone.
+        """
+        if self.info is None:
+            raise EngineError(f"{self.name} is {self.state}")
+        if self._swap is not None:
+            raise WeightsConflictError(f"{self.name} is loading weights: update again later")
+        self._swap = future = asyncio.get_running_loop().create_future()
+        try:
+            self.send(message)
+            return await asyncio.wait_for(asyncio.shield(future), timeout_s)
+        except TimeoutError:
+            raise EngineError(f"{self.name} has no new weights after {timeout_s:g} s") from None
+        finally:
+            if future.done():
+                self._swap = None
+            else:  # we gave up; it has not
+                future.add_done_callback(self._forget_swap)
+
+    def _forget_swap(self, future: "asyncio.Future[WeightsSwapped]") -> None:
+        self._swap = None
+        if not future.cancelled():
+            future.exception()
+
     async def _ask(self, message: ToInstance, answer: type[Answer], timeout_s: float) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked.append(future)
@@ -206,7 +246,10 @@ class Instance:
                 self._owner.introduced(self)
             case LoadProgress():
                 self.progress = message
-            case EngineStats() | SessionBlocks():
+            case WeightsSwapped():
+                if self._swap is not None and not self._swap.done():
+                    self._swap.set_result(message)
+            case EngineStats() | SessionBlocks() | PausedRollouts():
                 future = self._asked.popleft()
                 if not future.done():
                     future.set_result(message)
@@ -223,6 +266,8 @@ class Instance:
         self.info = self.report = self.progress = None
         self.difference = ""
         self._owner.departed(self, error)
+        if self._swap is not None and not self._swap.done():
+            self._swap.set_exception(error)
         while self._asked:
             future = self._asked.popleft()
             if not future.done():

@@ -15,6 +15,7 @@ from inlay.cluster.control import Member, Roster
 from inlay.cluster.instance import Connect, Handler, Instance
 from inlay.cluster.loads import Loads
 from inlay.cluster.returns import Returns
+from inlay.cluster.weight_groups import WeightGroups
 from inlay.core.clock import Clock
 from inlay.core.errors import InlayError, NoInstanceError
 from inlay.core.instance_messages import (
@@ -40,6 +41,8 @@ class Instances:
 
     Attributes:
         loads: how loaded they were of late.
+        weights: which of them have which.
+        joined: told of an instance that takes requests from now on.
         reference: what the others must be like; None before the first instance.
     """
 
@@ -67,6 +70,8 @@ class Instances:
         self._waiting: set[asyncio.Future[None]] = set()
         self._returns = Returns()
         self.loads = Loads()
+        self.weights = WeightGroups()
+        self.joined: Callable[[Instance], None] = lambda instance: None
         self.reference: InstanceInfo | None = None
 
     def __iter__(self) -> Iterator[Instance]:
@@ -168,6 +173,7 @@ class Instances:
         if instance.difference:
             self.refused(instance)
             return
+        is_new = instance.slot is None
         if instance.slot is None:
             instance.slot = self._chooser.join(info, self._clock.now())
             self._slots[instance.slot] = instance
@@ -177,6 +183,8 @@ class Instances:
             self._chooser.changed(instance.slot, info)
         self._settle(instance)
         self._wake()
+        if is_new:
+            self.joined(instance)
 
     def refused(self, instance: Instance) -> None:
         """An instance is of no use."""
@@ -203,6 +211,7 @@ class Instances:
             if instance.name in self._members:
                 self._returns.away(instance.name, self._clock.now())
             self._chooser.leave(instance.slot)
+            self.weights.remove(instance.slot)
             instance.slot = None
 
     def _settle(self, instance: Instance) -> None:
@@ -214,6 +223,10 @@ class Instances:
             instance.send(SetRole(member.role))
         if member.state == "draining":
             self._chooser.drain(instance.slot)
+        if instance.takes_requests:
+            self.weights.put(instance.slot, info)
+        else:
+            self.weights.remove(instance.slot)
         if not instance.attempts:
             self.emptied(instance)
 

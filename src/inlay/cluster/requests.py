@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from inlay.core.errors import InlayError
-from inlay.core.messages import GenerateRequest, RequestOutput, RequestTimes
+from inlay.core.messages import GenerateRequest, RequestOutput, RequestTimes, ResumeKv
 
 if TYPE_CHECKING:
     from inlay.cluster.decision import Decision, RequestView
@@ -26,11 +26,12 @@ class Setback:
     Attributes:
         error: what to tell the client if there is no other try.
         why: `lost` with its instance, `refused` for want of room, `preempted` for others that are
-            more urgent, or `failed`, so that another try makes no sense.
+            more urgent, `weights`: the instance has others than those that it was sent for,
+            `paused` as somebody asked, or `failed`, so that another try makes no sense.
     """
 
     error: InlayError
-    why: Literal["lost", "refused", "preempted", "failed"]
+    why: Literal["lost", "refused", "preempted", "weights", "paused", "failed"]
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +48,7 @@ class Attempt:
         moving: its KV, once that was asked for.
         begun: whether an output has come.
         over: nothing more will come of it.
+        complete: all of its outputs have come.
         output_tokens: of the request, once that is finished.
     """
 
@@ -59,6 +61,7 @@ class Attempt:
     moving: "Moving | None" = None
     begun: bool = False
     over: bool = False
+    complete: bool = False
     output_tokens: int | None = None
 
 
@@ -67,8 +70,8 @@ class OpenRequest:
     """A request between arrival and its last output.
 
     Attributes:
-        message: as it came, with a seed.
-        digests: of the prompt's full blocks, 16 bytes each, joined.
+        message: as it came, with a seed, and the weights that it is for.
+        digests: of the prompt's full blocks under these, 16 bytes each, joined.
         output_tokens: that the client has had, of all choices.
         produced: tokens of each choice that the client has had; None once the choice is finished.
         announced: whether an output has carried the prompt's counts.
@@ -76,17 +79,23 @@ class OpenRequest:
         refused_by: runs of instances that would not take it.
         first_token_s: when it came.
         copied: whether blocks were copied for it.
+        attempt: where it is now; None while it is nowhere.
+        paused: until somebody resumes it.
+        resumed: as what it goes on from, until it is sent again; None: nobody paused it.
     """
 
     message: GenerateRequest
-    digests: bytes
     produced: list[list[int] | None]
+    digests: bytes = b""
     output_tokens: int = 0
     announced: bool = False
     setbacks: list[Setback] = field(default_factory=list)
     refused_by: set[str] = field(default_factory=set)
     first_token_s: float | None = None
     copied: bool = False
+    attempt: Attempt | None = None
+    paused: asyncio.Event | None = None
+    resumed: ResumeKv | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -97,8 +106,25 @@ class OpenRequest:
 
     @property
     def tries(self) -> int:
-        """Attempts that failed; one that made room for others did not."""
-        return sum(setback.why != "preempted" for setback in self.setbacks)
+        """Attempts that failed; one that made room for others, for example, did not."""
+        return sum(setback.why in ("lost", "refused") for setback in self.setbacks)
+
+    @property
+    def refusal(self) -> InlayError:
+        """Why the last instance that had no room has refused it."""
+        return next(one.error for one in reversed(self.setbacks) if one.why == "refused")
+
+    def pause(self) -> None:
+        """Be sent nowhere until `resume`."""
+        self.paused = self.paused or asyncio.Event()
+
+    def resume(self, kv: ResumeKv) -> None:
+        """Go on: with KV of older weights, too, or with such of the newest alone."""
+        if self.paused is not None:
+            self.resumed = kv
+            self.refused_by.clear()
+            self.paused.set()
+            self.paused = None
 
     @property
     def divisible(self) -> bool:

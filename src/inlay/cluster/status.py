@@ -26,6 +26,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         state: `ready`, `draining`, `starting`, `loading`, or why it is not used, in words.
         run: of its process, hex.
+        weight_version: of the weights that compute its new requests; empty: its first ones.
         requests: of this dispatcher that are there.
         waiting, running, receiving, prefill_tokens, context_tokens, pages_*: as in `LoadReport`.
         page_bytes: of a page's KV.
@@ -69,6 +70,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int = 0
     retries: dict[str, int] = {}
     busy: list[float] = []
+    weight_version: str = ""
 
     @property
     def pages_used(self) -> int:

@@ -57,6 +57,16 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(deployment_secret + canonical.encode(), digest_size=32).digest()
 
+    @property
+    def weights(self) -> str:
+        """Name of the weights: equal where two would compute the same."""
+        return f"{self.fingerprint}@{self.weight_version}"
+
+    def of_weights(self, weights: str) -> "Namespace":
+        """The namespace of other weights, by their name."""
+        fingerprint, _, version = weights.rpartition("@")
+        return msgspec.structs.replace(self, fingerprint=fingerprint, weight_version=int(version))
+
     def key_check(self, deployment_secret: bytes) -> bytes:
         """What tells that two know the same key, and not what it is; see `InstanceInfo`."""
         return hashlib.blake2b(self.key(deployment_secret)).digest()[:_CHECK_BYTES]

@@ -32,6 +32,13 @@ INSTANCE_CONTEXT_TOKENS = _cluster(
 INSTANCE_PAGES = _cluster(
     "instance_pages", "gauge", "Pages there, free, cached or used.", INSTANCE, "state"
 )
+INSTANCE_WEIGHTS = _cluster(
+    "instance_weights",
+    "gauge",
+    "1, labelled with the version of weights that the instance has; empty: its first ones.",
+    INSTANCE,
+    "version",
+)
 DECISIONS = _cluster(
     "dispatch_decisions",
     "counter",

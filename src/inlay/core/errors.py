@@ -56,7 +56,8 @@
     │   └── StoreClosed                the store is closed, or the parent's of a fork
     ├── WeightsError               a checkpoint could not be published or pulled
     │   ├── WeightsMismatchError (ValueError)  its tensors are not those that are wanted
-    │   └── WeightsConflictError       versions contradict each other, or what is under way
+    │   ├── WeightsConflictError       versions contradict each other, or what is under way
+    │   └── WeightsPartialError        some instances of a deployment have them, others not
     ├── TrainingError              a loss or gradient of training is not finite
     ├── TraceError (ValueError)        requests of a trace are not as they must be, `request`
     ├── DataError (ValueError)         training data are not as they must be
@@ -487,6 +488,12 @@ class WeightsConflictError(WeightsError):
 
     code = "weights_conflict"
     http_status = 409
+
+
+class WeightsPartialError(WeightsError):
+    """Some instances of a deployment have new weights, others have not; the message says which."""
+
+    code = "weights_partial"
 
 
 class TrainingError(InlayError):

@@ -32,6 +32,14 @@ def restore(code: str, message: str, param: str | None = None) -> InlayError:
     return kind(message)
 
 
+def not_running(request_id: str) -> RequestError:
+    """Somebody wants to pause or resume a request that is not there, by a client's name of it."""
+    return RequestError(
+        f"no request {request_id!r} is running here: it has ended, or its id is another",
+        "request_ids",
+    )
+
+
 def failure_message(error: InlayError) -> EngineFailure:
     """Why an engine cannot start, or go on."""
     return EngineFailure(error.code, str(error))

@@ -15,7 +15,7 @@ import msgspec
 
 from inlay import __version__
 from inlay.core.block_hash import Namespace
-from inlay.core.messages import EngineInfo, FromEngine, ToEngine
+from inlay.core.messages import EngineInfo, FromEngine, ServedWeights, ToEngine
 
 PROTOCOL = 3
 """Of these messages; instances and dispatchers with different ones refuse each other."""
@@ -62,6 +62,7 @@ class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
         transfer: "host:port" of its transfer engine; empty where it can exchange no KV.
         host: of the machine that it runs on.
         max_running, max_waiting, max_batch_tokens, prefill_chunk: of its scheduler.
+        weights: that compute new requests; said again when it has others.
     """
 
     name: str
@@ -78,6 +79,7 @@ class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     max_waiting: int
     max_batch_tokens: int
     prefill_chunk: int
+    weights: ServedWeights = ServedWeights()
 
 
 class StepSample(msgspec.Struct, frozen=True, array_like=True):

@@ -130,7 +130,11 @@ class InstanceNews:
         if role != self._role:
             log.info("instance %s: role %s, was %s", self._name, role, self._role)
         self._role = role
-        self._peers.send(self._peers.subscribers, self._source.info(role))
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Tell all subscribers what it is now."""
+        self._peers.send(self._peers.subscribers, self._source.info(self._role))
 
     def after_step(self, worked: bool) -> None:
         """Say what changed; `worked`: something was done since the last call."""

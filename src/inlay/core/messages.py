@@ -100,6 +100,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
         session: whose turn this is; `PauseSession` and `ResumeSession` name it. Empty: none.
         slo: class of its objectives. Empty: the default one.
         adapter: name of the adapter that it wants. Empty: the model's own weights.
+        weights: that are to compute it, as `Namespace.weights` names them; an engine of others
+            refuses it with `WeightsConflictError`. Empty: whatever is there.
+        kv_weights: it may begin with KV of these others; then nobody else has blocks from it.
+            Empty: with KV of those that compute it.
     """
 
     request_id: str
@@ -115,6 +119,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     session: str = ""
     slo: str = ""
     adapter: str = ""
+    weights: str = ""
+    kv_weights: str = ""
 
     @property
     def num_tokens(self) -> int:
@@ -401,11 +407,46 @@ class SwapWeights(msgspec.Struct, frozen=True, array_like=True, tag=True):
         directory: holds config.json and weights of the same model.
         version: their name.
         in_flight: what becomes of requests that have begun, see `Engine.swap_weights`.
+        asked_s: Unix time when somebody asked for them.
     """
 
     directory: str
     version: str
     in_flight: InFlight = "finish"
+    asked_s: float = 0.0
+
+
+class ServedWeights(msgspec.Struct, frozen=True, array_like=True):
+    """Weights that compute new requests, and where they came from.
+
+    Attributes:
+        version: empty: those that were loaded first.
+        directory: in which they lay.
+        asked_s: Unix time when somebody asked for them: of two weights in a deployment, the later
+            ones are those that all are to have. 0: those that were loaded first.
+    """
+
+    version: str = ""
+    directory: str = ""
+    asked_s: float = 0.0
+
+
+class InstanceWeights(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What an update of a deployment's weights came to at one instance.
+
+    Attributes:
+        version: that computes its new requests now.
+        seconds: that loading took; 0 where it had them, or did not take them.
+        error: why it has not taken the new ones; `error_code` its code.
+        made_bytes: as in `WeightsSwapped`.
+    """
+
+    name: str
+    version: str
+    seconds: float = 0.0
+    error: str | None = None
+    error_code: str | None = None
+    made_bytes: int = 0
 
 
 class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -415,6 +456,7 @@ class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
         seconds: that loading took.
         error: why the old ones stay; `error_code` its code.
         made_bytes: memory of the matrices that were made anew; all others are those of before.
+        instances: of a deployment, each one; empty: there is one engine.
     """
 
     version: str
@@ -422,13 +464,15 @@ class WeightsSwapped(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     error: str | None = None
     error_code: str | None = None
     made_bytes: int = 0
+    instances: tuple[InstanceWeights, ...] = ()
 
 
 class PauseRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Stop requests between two steps until `ResumeRollouts`. Answered by `PausedRollouts`.
 
     Attributes:
-        request_ids: None: all that wait or run now.
+        request_ids: as the one who asks names them, or as clients do, whoever sent them; those that
+            are not here are left out. None: all that wait or run now.
     """
 
     request_ids: tuple[str, ...] | None = None
@@ -438,7 +482,7 @@ class ResumeRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Let paused requests go on. Answered by `PausedRollouts` of those that do.
 
     Attributes:
-        request_ids: None: all that are paused.
+        request_ids: as in `PauseRollouts`. None: all that are paused.
         kv: see `Engine.resume_rollouts`.
     """
 

@@ -35,7 +35,7 @@ from inlay.core.errors import (
     WeightsConflictError,
     WeightsError,
 )
-from inlay.core.failures import error_of, restore
+from inlay.core.failures import error_of, not_running, restore
 from inlay.core.instance_socket import new_socket
 from inlay.core.messages import (
     AdapterAnswer,
@@ -315,8 +315,10 @@ class EngineClient:
     def _wire_ids(self, request_ids: Sequence[str] | None) -> tuple[str, ...] | None:
         if request_ids is None:
             return None
-        known = {wire_id.partition(":")[2]: wire_id for wire_id in self._streams}
-        return tuple(known.get(request_id, f"0:{request_id}") for request_id in request_ids)
+        for request_id in request_ids:
+            if request_id not in self._open_ids:
+                raise not_running(request_id)
+        return tuple(request_ids)
 
     async def _ask(self, message: ToEngine, answer: type[Answer]) -> Answer:
         self._check_alive()

@@ -33,6 +33,7 @@ from inlay.core.messages import (
     ResumeKv,
     Rollout,
     SamplingParams,
+    ServedWeights,
     SessionBlocks,
     WeightsSwapped,
 )
@@ -74,6 +75,7 @@ class Engine:
     Attributes:
         info: what is served, with what.
         step_samples: where each step is noted; None: nowhere.
+        served_weights: those that compute new requests, as `begin_swap` was told of them.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -108,12 +110,15 @@ class Engine:
         self.cache = PagedKvCache(
             num_pages=loaded.pool.num_pages,
             page_tokens=loaded.kv_format.page_tokens,
-            namespace_key=lambda salt, adapter: msgspec.structs.replace(
-                self.namespace, tenant_salt=salt, adapter=adapter
+            namespace_key=lambda salt, adapter, weights: msgspec.structs.replace(
+                self.namespace.of_weights(weights) if weights else self.namespace,
+                tenant_salt=salt,
+                adapter=adapter,
             ).key(config.cache.secret.encode()),
             prefix=config.cache.prefix,
             hash_chain=hash_chain,
         )
+        self.served_weights = self._swapping = ServedWeights()
         self._sessions = Sessions(self.cache)
         self._scheduler = Scheduler(config.scheduler, self.cache, vocab_size)
         self._tiers: Tiers | None = None
@@ -265,10 +270,13 @@ class Engine:
             OverloadedError: the queue is full.
             ContextLengthError: prompt and output do not fit into the context.
             RequestError: a value is out of range, or the id is in use.
+            WeightsConflictError: it is for other weights than those that compute new requests.
             ModelFileError: weights that were still to come are damaged.
         """
         if self.failure is not None:
             raise self.failure
+        if message.weights not in ("", self.namespace.weights):
+            raise self._updates.refusal()
         self._requests.add(message)
         self._waits = False
 
@@ -424,16 +432,44 @@ class Engine:
             if done.error is not None:
                 raise restore(done.error_code or WeightsError.code, done.error)
 
-    def begin_swap(self, directory: Path, version: str, in_flight: InFlight = "finish") -> None:
+    def find(self, request_ids: Sequence[str]) -> list[str]:
+        """Live requests, as they are named here, of names that their senders or clients have.
+
+        What is behind a number and a colon is the name that the sender of a request has for it; the
+        same once more, and it is the client's.
+        """
+        wanted = set(request_ids)
+        found = []
+        for request_id in self._requests.live:
+            sent_as = request_id.partition(":")[2]
+            if sent_as in wanted or sent_as.partition(":")[2] in wanted:
+                found.append(request_id)
+        return found
+
+    def begin_swap(
+        self,
+        directory: Path,
+        version: str,
+        in_flight: InFlight = "finish",
+        *,
+        asked_s: float = 0.0,
+    ) -> None:
         """As `swap_weights`, while steps go on; `take_swapped` says what became of it.
 
         Raises as `swap_weights` what is known before anything is loaded.
+
+        Args:
+            asked_s: Unix time when somebody asked for them.
         """
         self._updates.begin(directory, version, in_flight)
+        self._swapping = ServedWeights(version, str(directory), asked_s)
 
     def take_swapped(self) -> list[WeightsSwapped]:
         """What became of swaps that were begun, each once."""
-        return self._updates.take_done()
+        done = self._updates.take_done()
+        if any(one.error is None for one in done):
+            self.served_weights = self._swapping
+        return done
 
     def pause_rollouts(self, request_ids: Sequence[str] | None = None) -> list[Rollout]:
         """Stop requests, or all, until they are resumed; says how far they are.

@@ -47,6 +47,7 @@ class EngineNews:
             max_waiting=scheduler.max_waiting,
             max_batch_tokens=scheduler.max_batch_tokens,
             prefill_chunk=scheduler.prefill_chunk,
+            weights=engine.served_weights,
         )
 
     @property

@@ -69,9 +69,12 @@ class LiveRequest:
         self.prompt = self.message.token_ids
 
     @property
-    def names_depend_on(self) -> tuple[str, str]:
-        """What, besides tokens and weights, its blocks are named by: salt, adapter's content."""
-        return self.message.cache_salt, "" if self.adapter is None else self.adapter.fingerprint
+    def names_depend_on(self) -> tuple[str, str, str]:
+        """What, besides tokens, its blocks are named by: salt, adapter's content, weights (empty:
+        those that compute it).
+        """
+        adapter = "" if self.adapter is None else self.adapter.fingerprint
+        return self.message.cache_salt, adapter, self.message.kv_weights if self.mixed else ""
 
     def spared(self, num_tokens: int) -> None:
         """Tokens need not be computed. What a preemption threw away is no hit."""

@@ -230,6 +230,7 @@ class Requests:
             end_ids=end_ids if params.ignore_eos else end_ids | self._end_ids,
             unfinished=params.n - message.produced.count(None),
             weights=self.weights,
+            mixed=bool(message.kv_weights),
         )
         if params.prompt_logprobs is not None and not message.produced:
             request.prompt_logprobs = [None]

@@ -9,7 +9,7 @@ Source: partial rollouts as of Kimi k1.5 (arXiv 2501.12599), section 2.6.
 from collections.abc import Sequence
 
 from inlay.cache import PagedKvCache, Tiers
-from inlay.core.errors import RequestError
+from inlay.core.failures import not_running
 from inlay.core.messages import ResumeKv, Rollout, RolloutChoice
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.requests import Requests
@@ -43,6 +43,8 @@ class Rollouts:
         """
         paused = []
         for request in self._named(request_ids):
+            if request.message.phase == "prefill" or request.max_tokens == 0:
+                continue  # nothing is generated: another instance waits for the KV
             choices = [one for one in request.choices if one.state in ("waiting", "running")]
             for choice in choices:
                 self._scheduler.pause(choice)
@@ -83,11 +85,7 @@ class Rollouts:
         if request_ids is None:
             return list(live.values())
         if strangers := [one for one in request_ids if one not in live]:
-            raise RequestError(
-                f"no request {strangers[0].partition(':')[2]!r} is running here: it has ended, or "
-                "its id is another",
-                "request_ids",
-            )
+            raise not_running(strangers[0].partition(":")[2])
         return [live[one] for one in request_ids]
 
     def _describe(self, request: LiveRequest) -> Rollout:

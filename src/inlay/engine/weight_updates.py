@@ -92,6 +92,13 @@ class WeightUpdates:
         """Whether `poll` would do something."""
         return self._update is not None and self._update.done.is_set()
 
+    def refusal(self) -> WeightsConflictError:
+        """Of a request that is for other weights."""
+        return WeightsConflictError(
+            f"this engine computes by weights {self.version or 'that were loaded first'}, and the "
+            "request is for others: send it to an instance that has them"
+        )
+
     def begin(
         self, weights: Path | Mapping[str, Tensor], version: str, in_flight: InFlight
     ) -> None:
@@ -111,10 +118,10 @@ class WeightUpdates:
                 f"weights {self._update.version} are being loaded: update again when they are there"
             )
         reload = self._loaded.reload
-        if reload is None or self._requests.exchange is not None:
+        if reload is None:
             raise WeightsError(
                 "weights are replaced where one process has the model for itself: not with "
-                "placement.tensor_parallel, and not in a deployment that sends KV between instances"
+                "placement.tensor_parallel"
             )
         if not version:
             raise WeightsError("weights need a version, which names their blocks: give one")
@@ -206,10 +213,18 @@ class WeightUpdates:
 
     def _carry_over(self, request: LiveRequest, in_flight: InFlight) -> None:
         """What becomes of a request that was there before. One that is paused: `resume` says."""
+        message = request.message
+        if message.weights and not request.choices:
+            # Its grammar is being compiled; another instance may have begun with its prompt.
+            self._requests.fail(request, self.refusal())
+            return
         choices = [one for one in request.choices if one.state in ("waiting", "running")]
         if any(choice.state == "paused" for choice in request.choices):
             return
-        begun = request.scheduled_s is not None
+        if message.phase == "prefill" or any(one.state == "receiving" for one in request.choices):
+            return  # both instances end it under the weights that it was sent for
+        # To whoever says which weights it is for, it has begun.
+        begun = request.scheduled_s is not None or bool(message.weights)
         if begun and in_flight == "finish":
             return
         if begun and in_flight == "continue":

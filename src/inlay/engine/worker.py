@@ -93,15 +93,19 @@ class _Server:
             if not self._engine.has_work:
                 self._sleep()
             worked = self._receive() or self._engine.has_work
-            self._peers.deliver(self._engine.step())
+            outputs = self._engine.step()
+            swapped = self._engine.take_swapped()
+            if swapped and self._instance is not None:
+                self._instance.introduce()  # before anybody is refused for the old ones
+            self._peers.deliver(outputs)
             failure = self._engine.failure
             if failure is not None:
                 self._peers.deliver(self._engine.step())  # requests are told first
                 return failure
             for message in self._engine.take_kv_messages():
                 self._peers.deliver_kv(message)
-            for swapped in self._engine.take_swapped():
-                self._peers.send(self._swappers, swapped)
+            for one in swapped:
+                self._peers.send(self._swappers, one)
                 self._swappers.clear()
             if self._instance is not None:
                 self._instance.after_step(worked)
@@ -177,14 +181,14 @@ class _Server:
                 self._swap(peer, message)
             case PauseRollouts(request_ids):
                 self._answer_rollouts(
-                    peer, lambda: self._engine.pause_rollouts(self._ids(peer, request_ids))
+                    peer, lambda: self._engine.pause_rollouts(self._ids(request_ids))
                 )
             case ResumeRollouts(request_ids, kv):
                 self._answer_rollouts(
                     peer,
                     lambda: [
                         Rollout(request_id=one)
-                        for one in self._engine.resume_rollouts(self._ids(peer, request_ids), kv)
+                        for one in self._engine.resume_rollouts(self._ids(request_ids), kv)
                     ],
                 )
             case KvTarget():
@@ -202,7 +206,12 @@ class _Server:
     def _swap(self, peer: Peer, message: SwapWeights) -> None:
         """Begin a swap; its end is told after the step that comes next to it."""
         try:
-            self._engine.begin_swap(Path(message.directory), message.version, message.in_flight)
+            self._engine.begin_swap(
+                Path(message.directory),
+                message.version,
+                message.in_flight,
+                asked_s=message.asked_s,
+            )
         except InlayError as error:
             refusal = WeightsSwapped(
                 version=message.version, seconds=0.0, error=str(error), error_code=error.code
@@ -211,10 +220,8 @@ class _Server:
         else:
             self._swappers.append(peer)
 
-    def _ids(self, peer: Peer, request_ids: tuple[str, ...] | None) -> list[str] | None:
-        if request_ids is None:
-            return None
-        return [self._peers.engine_id(peer, request_id) for request_id in request_ids]
+    def _ids(self, request_ids: tuple[str, ...] | None) -> list[str] | None:
+        return None if request_ids is None else self._engine.find(request_ids)
 
     def _answer_rollouts(self, peer: Peer, act: Callable[[], list[Rollout]]) -> None:
         try:

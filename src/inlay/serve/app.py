@@ -42,7 +42,7 @@ def create_app(
 
     Args:
         cluster: what a dispatcher says of its instances; None behind one engine.
-        updates: of that engine's weights; None: they stay as they are.
+        updates: of weights; None: they stay as they are.
 
     Bodies are read by msgspec, which is several times cheaper than FastAPI's way and names wrong
     values as OpenAI's clients expect.
@@ -83,7 +83,7 @@ def create_app(
     ]
     if updates is not None:
         weights = WeightRoutes(service, updates)
-        reading.append(("/v1/weights", weights.show))
+        reading.append(("/v1/weights", weights.show if cluster is None else cluster.weights))
         acting += [
             ("/v1/weights/update", weights.update),
             ("/v1/rollouts/pause", weights.pause),

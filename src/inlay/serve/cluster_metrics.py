@@ -76,6 +76,7 @@ class ClusterCollector(Collector):
             metric.name: empty_family(GaugeMetricFamily, metric)
             for metric in (
                 names.INSTANCE_READY,
+                names.INSTANCE_WEIGHTS,
                 names.INSTANCE_REQUESTS,
                 names.INSTANCE_CHOICES,
                 names.INSTANCE_PREFILL_TOKENS,
@@ -97,6 +98,8 @@ class ClusterCollector(Collector):
             add(names.INSTANCE_READY, int(ready), name)
             if instance is None:
                 continue
+            if instance.info is not None:
+                add(names.INSTANCE_WEIGHTS, 1, name, instance.info.weights.version)
             add(names.INSTANCE_REQUESTS, len(instance.attempts), name)
             if instance.slot is not None:
                 blocks = self._dispatcher.chooser.index.num_blocks(instance.slot)

@@ -43,6 +43,21 @@ class ClusterRoutes:
         headers = {} if alive else {"Retry-After": "5"}
         return json_response(body, status=200 if alive else 503, headers=headers)
 
+    async def weights(self, request: Request) -> Response:
+        """Which version computes new requests, and which each instance has."""
+        instances = self._dispatcher.instances
+        there = [one for one in instances if one.info is not None]
+        body = {
+            "object": "weights",
+            "version": instances.weights.version,
+            "instances": [
+                {"name": one.name, "state": one.state, "version": one.info.weights.version}
+                for one in sorted(there, key=lambda one: one.name)
+                if one.info is not None
+            ],
+        }
+        return json_response(body)
+
     async def decisions(self, request: Request) -> Response:
         """The latest decisions with what was compared: `?limit=20&request=ID&format=text`."""
         query = request.query_params
@@ -67,6 +82,7 @@ class ClusterRoutes:
         if instance is not None and instance.info is not None:
             described["role"] = instance.info.role
             described["run_id"] = instance.info.run_id
+            described["weight_version"] = instance.info.weights.version
             described["requests"] = len(instance.attempts)
             if instance.report is not None:
                 load = msgspec.to_builtins(instance.report)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from inlay.models.text import Text
     from inlay.serve.gate import Gate
     from inlay.serve.service import Service
+    from inlay.serve.weights.updates import Updates
     from inlay.store.key_feed import KeyFeed
 
 log = logging.getLogger(__name__)
@@ -100,9 +101,12 @@ class DispatcherProcess:
             secret=setup.secret.encode(),
             clock=self._clock,
             classes=self._classes,
-            config=DispatcherConfig(instance_wait_s=setup.instance_wait_s),
+            config=DispatcherConfig(
+                instance_wait_s=setup.instance_wait_s, swaps_at_once=config.weights.at_once
+            ),
             drained=self._drained,
         )
+        self._updates: Updates | None = None
         self._roster: RosterLink | None = None
         if setup.control:
             self._roster = RosterLink(
@@ -122,6 +126,7 @@ class DispatcherProcess:
         from inlay.serve.cluster_routes import ClusterRoutes
         from inlay.serve.openai.sampling import SamplingDefaults
         from inlay.serve.service import Service
+        from inlay.serve.weights.updates import Updates
 
         reference = self.instances.reference
         assert reference is not None
@@ -144,7 +149,11 @@ class DispatcherProcess:
             classes=self._classes,
         )
         service.metrics.add(ClusterCollector(self.dispatcher, self._clock))
-        return service, create_app(service, config, ClusterRoutes(self.dispatcher, self._clock))
+        self._updates = Updates(
+            self.dispatcher, config.weights, source.directory, service.metrics, many=True
+        )
+        routes = ClusterRoutes(self.dispatcher, self._clock)
+        return service, create_app(service, config, routes, self._updates)
 
     async def plan_roles(self) -> None:
         """Ask for another role of an instance when the mix of work has shifted; never ends."""
@@ -177,6 +186,8 @@ class DispatcherProcess:
 
     def close(self) -> None:
         """Leave the instances and the supervisor."""
+        if self._updates is not None:
+            self._updates.close()
         self.dispatcher.close()
         if self._feed is not None:
             self._feed.close()

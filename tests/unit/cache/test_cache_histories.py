@@ -21,7 +21,7 @@ class Histories(RuleBasedStateMachine):
         self.cache = PagedKvCache(
             num_pages=PAGES,
             page_tokens=PAGE,
-            namespace_key=lambda salt, adapter: b"key",
+            namespace_key=lambda salt, adapter, weights: b"key",
         )
         self.cache.record_events(True)
         self.content = {}  # page -> all tokens up to its end

@@ -11,7 +11,7 @@ def _cache(num_pages=8, **options):
     return PagedKvCache(
         num_pages=num_pages,
         page_tokens=PAGE,
-        namespace_key=lambda salt, adapter: b"key" + salt.encode() + adapter.encode(),
+        namespace_key=lambda salt, adapter, weights: b"key" + salt.encode() + adapter.encode(),
         **options,
     )
 

@@ -8,6 +8,7 @@ import msgspec
 import zmq
 
 from inlay.core.block_hash import Namespace
+from inlay.core.errors import InlayError
 from inlay.core.instance_messages import (
     FromInstance,
     InstanceInfo,
@@ -29,9 +30,17 @@ from inlay.core.messages import (
     EngineStats,
     GenerateRequest,
     OutputBatch,
+    PausedRollouts,
+    PauseRollouts,
     RequestOutput,
     RequestTimes,
+    ResumeRollouts,
+    Rollout,
+    RolloutChoice,
+    ServedWeights,
     StatsRequest,
+    SwapWeights,
+    WeightsSwapped,
 )
 
 SECRET = b"a secret"
@@ -85,6 +94,7 @@ class InstanceStandIn:
         heard: messages, in order.
         requests: those that were sent and not cancelled, by id, each with the peer that sent it.
         eager: answer a request as soon as it comes.
+        swaps: take new weights as soon as they come.
     """
 
     def __init__(
@@ -93,11 +103,13 @@ class InstanceStandIn:
         name: str,
         *,
         eager: bool = True,
+        swaps: bool = True,
         port: int = 0,
         **info: Any,
     ) -> None:
         self.name = name
         self.eager = eager
+        self.swaps = swaps
         self.sequence = 0
         self.heard: list[ToInstance] = []
         self.requests: dict[str, GenerateRequest] = {}
@@ -191,6 +203,40 @@ class InstanceStandIn:
         """Say something of a request to who sent it."""
         self._send(self._peers[output.request_id], OutputBatch((output,)))
 
+    def swapped(self, message: SwapWeights, error: InlayError | None = None) -> None:
+        """Have new weights, or say why not."""
+        if error is None:
+            namespace = msgspec.structs.replace(
+                self.info.namespace,
+                fingerprint=f"of {message.version}",
+                weight_version=sum(message.version.encode()),
+            )
+            self.info = msgspec.structs.replace(
+                self.info,
+                namespace=namespace,
+                key_check=key_check(namespace),
+                weights=ServedWeights(message.version, message.directory, message.asked_s),
+            )
+            self.tell(self.info)
+        code = None if error is None else error.code
+        said = None if error is None else str(error)
+        self.tell(WeightsSwapped(version=message.version, seconds=1.0, error=said, error_code=code))
+
+    def _paused(self, ids: tuple[str, ...] | None) -> tuple[Rollout, ...]:
+        return tuple(
+            Rollout(
+                request_id=name,
+                prompt_tokens=one.num_tokens,
+                version=self.info.weights.version,
+                choices=tuple(
+                    RolloutChoice(index=index, token_ids=tokens or (), blocks=1)
+                    for index, tokens in enumerate(one.produced or ((),) * one.params.n)
+                ),
+            )
+            for name, one in self.requests.items()
+            if ids is None or name in ids or name.partition(":")[2] in ids
+        )
+
     def target(self, request_id: str, num_tokens: int = 16) -> None:
         """Say where the KV of a prompt goes."""
         self._send(
@@ -236,6 +282,12 @@ class InstanceStandIn:
                 self.requests.pop(message.request_id, None)
             case StatsRequest():
                 self._send(peer, EngineStats(running=1, tier_hit_tokens={"host": 2}))
+            case SwapWeights() if self.swaps:
+                self.swapped(message)
+            case PauseRollouts(ids):
+                self._send(peer, PausedRollouts(rollouts=self._paused(ids)))
+            case ResumeRollouts():
+                self._send(peer, PausedRollouts())
             case SetRole():
                 self.info = msgspec.structs.replace(self.info, role=message.role)
                 self.tell(self.info)

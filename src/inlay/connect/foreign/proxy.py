@@ -20,7 +20,7 @@ from inlay.connect.foreign.requests import Requests
 from inlay.connect.foreign.setup import ProxySetup
 from inlay.connect.foreign.watch import EngineWatch
 from inlay.core.clock import Clock
-from inlay.core.errors import InlayError
+from inlay.core.errors import InlayError, WeightsError
 from inlay.core.instance_messages import (
     InstanceInfo,
     KvChange,
@@ -38,10 +38,15 @@ from inlay.core.messages import (
     EngineStats,
     GenerateRequest,
     LoadProgress,
+    PausedRollouts,
+    PauseRollouts,
     PauseSession,
+    ResumeRollouts,
     ResumeSession,
     SessionBlocks,
     StatsRequest,
+    SwapWeights,
+    WeightsSwapped,
 )
 
 log = logging.getLogger(__name__)
@@ -163,6 +168,10 @@ class Proxy:
                 self._news.subscribe(peer, message)
             case SetRole(role):
                 self._news.set_role(role)
+            case SwapWeights(_, version):
+                self._peers.send([peer], _has_its_own(version))
+            case PauseRollouts() | ResumeRollouts():
+                self._peers.send([peer], PausedRollouts())
             case _:
                 log.debug("%s is nothing for this engine", type(message).__name__)
 
@@ -245,3 +254,13 @@ class Proxy:
     def _end(self, error: InlayError) -> None:
         self._failure = self._failure or error
         self._wake.set()
+
+
+def _has_its_own(version: str) -> WeightsSwapped:
+    """The answer to an update of weights."""
+    return WeightsSwapped(
+        version=version,
+        seconds=0.0,
+        error="an engine of another system gets its weights by that system's means",
+        error_code=WeightsError.code,
+    )

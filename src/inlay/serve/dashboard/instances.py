@@ -61,7 +61,8 @@ def _row(one: InstanceStatus) -> str:
         f'<span title="{by_tier} tokens">{numbers.share(hits, one.query_tokens)}</span>',
         f'<span title="{escape(retries)}">{sum(one.retries.values()):,}</span>',
     )
-    where = " · ".join(escape(word) for word in (one.device, one.host) if word)
+    weights = one.weight_version and f"weights {one.weight_version}"
+    where = " · ".join(escape(word) for word in (one.device, one.host, weights) if word)
     return (
         f'<tr><th><span class="dot {_mood(one.state)}" title="{escape(one.state)}"></span>'
         f'<b>{escape(one.name)}</b> <i class="role {escape(one.role)}">{escape(one.role)}</i>'

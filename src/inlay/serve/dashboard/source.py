@@ -89,6 +89,7 @@ class EngineStatus:
                 "pages_free": stats.pages_free,
                 "pages_cached": stats.pages_cached,
                 **picture.totals(stats),
+                "weight_version": stats.weight_version,
             }
         return InstanceStatus(
             name=_NAME,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from inlay.core.errors import ConfigError
+
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateConfig:
@@ -10,9 +12,16 @@ class UpdateConfig:
     Attributes:
         listen: "host:port" where other peers have them from here, port 0 for any free one.
         token_file: 16 to 64 bytes that all peers hold; None: this user's token on this host.
-        directory: where versions are kept, each in a directory; None: a temporary one.
+        directory: where versions are kept, each in a directory; None: a temporary one. Behind a
+            dispatcher instances read them there, on whatever machine they are.
+        at_once: how many instances behind a dispatcher load at a time, after the first.
     """
 
     listen: str = "127.0.0.1:0"
     token_file: str | None = None
     directory: str | None = None
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        if self.at_once < 1:
+            raise ConfigError(f"weights.at_once is {self.at_once}: it must be at least 1")

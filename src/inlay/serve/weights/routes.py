@@ -7,8 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inlay.core.errors import RequestError
-from inlay.core.messages import InFlight, ResumeKv, Rollout
-from inlay.serve.openai.errors import json_response
+from inlay.core.failures import restore
+from inlay.core.messages import InFlight, InstanceWeights, ResumeKv, Rollout
+from inlay.serve.openai.errors import describe, json_response
 from inlay.serve.openai.http import read_body
 from inlay.serve.openai.protocol import decode_body
 from inlay.serve.service import Service
@@ -73,15 +74,19 @@ class WeightRoutes:
                 "say where the weights come from: publishers, a list of HOST:PORT, or directory "
                 "and version"
             )
-        return json_response(
-            {
-                "object": "weights",
-                "version": swapped.version,
-                "load_s": swapped.seconds,
-                "made_bytes": swapped.made_bytes,
-                "taken_bytes": taken,
-            }
-        )
+        answer: dict[str, object] = {
+            "object": "weights",
+            "version": swapped.version,
+            "load_s": swapped.seconds,
+            "made_bytes": swapped.made_bytes,
+            "taken_bytes": taken,
+        }
+        if swapped.instances:
+            answer["instances"] = [_shown_instance(one) for one in swapped.instances]
+        if swapped.error is None:
+            return json_response(answer)
+        status, failure, headers = describe(restore(swapped.error_code or "", swapped.error))
+        return json_response(answer | failure, status=status, headers=headers)
 
     async def pause(self, request: Request) -> Response:
         """Stop generations between two steps; their streams stay open."""
@@ -100,6 +105,19 @@ class WeightRoutes:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, self._service.config.max_body_bytes) or b"{}"
+
+
+def _shown_instance(one: InstanceWeights) -> dict[str, object]:
+    """What an instance has after an update."""
+    shown: dict[str, object] = {
+        "name": one.name,
+        "version": one.version,
+        "load_s": one.seconds,
+        "made_bytes": one.made_bytes,
+    }
+    if one.error is not None:
+        shown |= {"error": one.error, "code": one.error_code}
+    return shown
 
 
 def _shown(rollout: Rollout) -> dict[str, object]:

@@ -7,11 +7,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from inlay.core.errors import InlayError, WeightsConflictError
-from inlay.core.messages import InFlight, WeightsSwapped
-from inlay.engine.client import EngineClient
+from inlay.core.errors import ArgumentError, InlayError, RequestError, WeightsConflictError
+from inlay.core.messages import EngineStats, InFlight, ResumeKv, Rollout, WeightsSwapped
 from inlay.serve.metrics import DONE, ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
 
@@ -22,6 +21,30 @@ if TYPE_CHECKING:
 BESIDE = ("config.json", "generation_config.json")
 
 
+class Weighted(Protocol):
+    """Whose weights they are: an engine's client, or a dispatcher."""
+
+    async def stats(self) -> EngineStats:
+        """Gauges and totals now."""
+        ...
+
+    async def swap_weights(
+        self, directory: Path, version: str, in_flight: InFlight = "finish"
+    ) -> WeightsSwapped:
+        """Replace them while it serves; an error of the answer says that some have the new ones."""
+        ...
+
+    async def pause_rollouts(self, request_ids: Sequence[str] | None = None) -> list[Rollout]:
+        """Stop requests, or all, until they are resumed."""
+        ...
+
+    async def resume_rollouts(
+        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+    ) -> list[str]:
+        """Let paused requests, or all, go on; returns their ids."""
+        ...
+
+
 class Updates:
     """One update at a time; requests are served meanwhile.
 
@@ -30,16 +53,21 @@ class Updates:
         served: the directory of the model that is served, from which `config.json` comes where
             publishers have tensors alone.
         metrics: count updates.
+        many: it is many engines: what has been pulled may be put in place again, where some of them
+            have not taken it.
     """
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Weighted,
         config: UpdateConfig,
         served: Path | None,
         metrics: ServerMetrics,
+        *,
+        many: bool = False,
     ) -> None:
         self.engine = engine
+        self._many = many
         self._metrics = metrics
         self._config = config
         self._served = served
@@ -48,6 +76,7 @@ class Updates:
         self._held: Held | None = None
         self._busy = False
         self._pulled_bytes = 0
+        self._outcome = DONE
 
     async def from_publishers(
         self,
@@ -58,21 +87,30 @@ class Updates:
     ) -> tuple[WeightsSwapped, dict[str, int]]:
         """Pull a version and serve it; also returns the bytes that each holder sent.
 
+        Of many engines some may not have taken it: then the answer has an error.
+
         Raises:
             WeightsConflictError: another update is under way, it is served already, or publishers
                 have no common version.
+            RequestError: a publisher's address is none.
             WeightsError: it cannot be pulled.
             WeightsMismatchError: it is of another model. The old weights serve on in each case.
         """
         with self._alone():
-            held = await asyncio.to_thread(self._pull, publishers, name, version)
+            before = self._held
+            try:
+                held = await asyncio.to_thread(self._pull, publishers, name, version)
+            except ArgumentError as error:
+                raise RequestError(str(error), "publishers") from None
+            version, directory = held.manifest.version, self._directory(held.manifest.version)
+            if held is before:
+                return await self._swap(directory, version, in_flight), {}
             self._pulled_bytes = sum(held.report.taken_bytes.values())
             try:
-                directory = self._directory(held.manifest.version)
-                swapped = await self._swap(directory, held.manifest.version, in_flight)
+                swapped = await self._swap(directory, version, in_flight)
             except BaseException:
                 await asyncio.to_thread(held.close)
-                shutil.rmtree(self._directory(held.manifest.version), ignore_errors=True)
+                shutil.rmtree(directory, ignore_errors=True)
                 raise
             await asyncio.to_thread(self._replace, held)
             return swapped, held.report.taken_bytes
@@ -98,11 +136,11 @@ class Updates:
         """One at a time, and counted."""
         if self._busy:
             raise WeightsConflictError("an update is under way: update again when it has ended")
-        self._busy, self._pulled_bytes = True, 0
+        self._busy, self._pulled_bytes, self._outcome = True, 0, DONE
         began_s, outcome = time.monotonic(), "cancelled"
         try:
             yield
-            outcome = DONE
+            outcome = self._outcome
         except Exception as error:
             outcome = error.code if isinstance(error, InlayError) else "internal_error"
             raise
@@ -112,7 +150,9 @@ class Updates:
             self._metrics.weights_updated(outcome, seconds, self._pulled_bytes)
 
     async def _swap(self, directory: Path, version: str, in_flight: InFlight) -> WeightsSwapped:
-        return await self.engine.swap_weights(directory, version, in_flight)
+        swapped = await self.engine.swap_weights(directory, version, in_flight)
+        self._outcome = swapped.error_code or DONE
+        return swapped
 
     def _pull(self, publishers: Sequence[str], name: str, version: str | None) -> "Held":
         from inlay.store.tenants import read_token
@@ -130,6 +170,8 @@ class Updates:
         if version is None:
             raise WeightsConflictError(f"{', '.join(publishers)} have no common version of {name}")
         if self._held is not None and self._held.manifest.version == version:
+            if self._many:
+                return self._held
             raise WeightsConflictError(f"{name} {version} is served already")
         target = self._directory(version)
         shutil.rmtree(target, ignore_errors=True)

@@ -47,6 +47,7 @@ class Watch:
         self._server = None if server is None else _host_and_port(server)
         self._say = say
         self._held: Held | None = None
+        self._told = ""
         directory.mkdir(parents=True, exist_ok=True)
 
     def run(self, *, every_s: float, versions: int | None = None) -> None:
@@ -76,9 +77,12 @@ class Watch:
             EndpointError: the server does not take it.
         """
         version = newest(self._engine, self._publishers, self._name)
-        if version is None or (self._held and self._held.manifest.version == version):
+        if version is None:
             return False
         target = self._directory / version
+        if self._held is not None and self._held.manifest.version == version:
+            self._tell_server(target, version)  # unless it has taken it
+            return False
         if target.exists():  # of an earlier run; it may be of another publisher
             shutil.rmtree(target)
         held = pull(
@@ -98,9 +102,8 @@ class Watch:
             f"{self._name} {version}: {sum(report.taken_bytes.values())} bytes pulled, "
             f"{report.kept_bytes} kept, {report.seconds:.1f} s"
         )
-        if self._server is not None:
-            self._tell_server(target, version)
         self._remove_old()
+        self._tell_server(target, version)
         return True
 
     def close(self) -> None:
@@ -115,7 +118,8 @@ class Watch:
         os.replace(fresh, self._directory / CURRENT)
 
     def _tell_server(self, target: Path, version: str) -> None:
-        assert self._server is not None
+        if self._server is None or self._told == version:
+            return
         body = json.dumps({"directory": str(target.resolve()), "version": version}).encode()
         try:
             status, answer = ask_http(*self._server, "POST", "/v1/weights/update", body, _UPDATE_S)
@@ -124,6 +128,7 @@ class Watch:
         if status != 200:
             text = answer[:300].decode(errors="replace")
             raise EndpointError(f"the server does not take {version}: {text}", status)
+        self._told = version
 
     def _remove_old(self) -> None:
         versions = sorted(
