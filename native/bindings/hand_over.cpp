@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "adapters.h"
 #include "array.h"
 #include "module.h"
 #include "moe.h"
@@ -85,13 +86,20 @@ struct HeldHandOver {
                                  words.as<uint32_t>(Kind::kU32)},
         [this, activation, top_k = ids.size(2)](const kernels::HostExperts& p) {
           kernels::moe({p.x_TM, layers.weights[static_cast<std::size_t>(p.layer)], p.ids_TK,
-                        p.routing_TK, top_k, nullptr, activation, nullptr, p.accumulate, p.out_TM});
+                        p.routing_TK, top_k, nullptr, activation, nullptr, p.accumulate, p.out_TM,
+                        p.adapters});
         });
   }
 
   Layers layers;
   Array x, ids, routing, out, words;
   std::optional<kernels::HandOver> hand_over;
+};
+
+// The same, and what a step adds.
+struct HeldStep {
+  std::shared_ptr<HeldHandOver> hand_over;
+  std::vector<AdapterRows> adapters_L;
 };
 
 class HandOver {
@@ -106,7 +114,7 @@ class HandOver {
   HandOver& operator=(const HandOver&) = delete;
 
   Pending begin(int64_t rows, nb::handle on_host_LE, nb::handle deferred_T, nb::handle counted_T,
-                double timeout_s) {
+                double timeout_s, nb::handle adapters) {
     const kernels::HandOverSizes& sizes = inner().sizes();
     if (rows < 0 || rows > sizes.tokens) fail("rows: must be in 0..", sizes.tokens, ", got ", rows);
     const Array on_host(on_host_LE, "on_host_LE", 2);
@@ -114,14 +122,20 @@ class HandOver {
     on_host.require_size(1, sizes.experts, "experts");
     on_host.require_contiguous();
     const OfRows deferred(deferred_T, "deferred_T", rows), counted(counted_T, "counted_T", rows);
-    const kernels::HandOver::Step step = {
-        rows, on_host.as<const uint8_t>(Kind::kU8), deferred.as<const int32_t>(Kind::kI32),
-        counted.as<const uint8_t>(Kind::kU8), checked_timeout(timeout_s)};
+    const auto held = std::make_shared<HeldStep>(HeldStep{held_, adapters_of(adapters, rows)});
+    std::vector<std::span<const kernels::ExpertRows>> adapters_L;
+    for (const AdapterRows& layer : held->adapters_L) adapters_L.push_back(layer.rows());
+    const kernels::HandOver::Step step = {rows,
+                                          on_host.as<const uint8_t>(Kind::kU8),
+                                          deferred.as<const int32_t>(Kind::kI32),
+                                          counted.as<const uint8_t>(Kind::kU8),
+                                          checked_timeout(timeout_s),
+                                          adapters_L};
     if (step.deferred_T != nullptr)
       for (int64_t t = 0; t < rows; ++t)
         if (step.deferred_T[t] < 0)
           fail("deferred_T: must be at least 0, got ", step.deferred_T[t], " for token ", t);
-    return Pending(inner().begin(step), held_);
+    return Pending(inner().begin(step), held);
   }
 
   void cancel() { inner().cancel(); }
@@ -180,6 +194,19 @@ class HandOver {
 
   kernels::HandOver& inner() const { return *held_->hand_over; }
 
+  // Of each layer, or nothing at all.
+  std::vector<AdapterRows> adapters_of(nb::handle given, int64_t rows) const {
+    std::vector<AdapterRows> adapters_L;
+    if (!nb::isinstance<nb::sequence>(given)) fail("adapters: must be a sequence");
+    const std::vector<const ExpertWeights*>& layers = held_->layers.weights;
+    const std::size_t count = nb::len(given);
+    if (count != 0 && count != layers.size())
+      fail("adapters: must have an entry for each of the ", layers.size(), " layers, has ", count);
+    for (std::size_t layer = 0; layer < count; ++layer)
+      adapters_L.emplace_back(given[layer], rows, *layers[layer], nullptr);
+    return adapters_L;
+  }
+
   int64_t checked_layer(int64_t layer) const {
     if (layer < 0 || layer >= inner().sizes().layers)
       fail("layer: must be in 0..", inner().sizes().layers - 1, ", got ", layer);
@@ -200,7 +227,7 @@ void register_hand_over(nb::module_& m) {
            "limit"_a = std::numeric_limits<float>::infinity(), "up_offset"_a = 0.0f)
       .def("begin", &HandOver::begin, "rows"_a, "on_host_LE"_a.none(),
            "deferred_T"_a.none() = nb::none(), "counted_T"_a.none() = nb::none(),
-           "timeout_s"_a = 60.0)
+           "timeout_s"_a = 60.0, "adapters"_a = nb::tuple())
       .def("cancel", &HandOver::cancel)
       .def("ask", &HandOver::ask, "layer"_a)
       .def("wait_answer", &HandOver::wait_answer, "layer"_a, "timeout_s"_a)

@@ -108,6 +108,7 @@ std::shared_ptr<Ticket> HandOver::begin(const Step& step) {
     std::fill_n(counted_T_.begin(), rows_, uint8_t{1});
   else
     std::copy_n(step.counted_T, rows_, counted_T_.begin());
+  adapters_L_.assign(step.adapters_L.begin(), step.adapters_L.end());
   for (int64_t j = 0; j < sizes_.layers; ++j) set_word(asked(j), 0), set_word(answered(j), 0);
   try {
     return AsyncQueue::instance().submit([this] { walk(); });
@@ -225,12 +226,15 @@ void HandOver::compute(int64_t layer, const std::vector<int32_t>& ids_TK, bool a
                        int64_t slot) {
   const int64_t from = layer % 2 * sizes_.tokens;
   const int64_t hidden = sizes_.hidden;
+  const auto adapters =
+      adapters_L_.empty() ? std::span<const ExpertRows>() : adapters_L_[at(layer)];
   compute_({layer,
             {buffers_.x_2TM + from * hidden, rows_, hidden, hidden},
             ids_TK.data(),
             buffers_.routing_2TK + from * sizes_.top_k,
             accumulate,
-            {buffers_.out_2TM + slot * sizes_.tokens * hidden, rows_, hidden, hidden}});
+            {buffers_.out_2TM + slot * sizes_.tokens * hidden, rows_, hidden, hidden},
+            adapters});
 }
 
 // Nothing of the step is of use; the device is to end it, not to hang.

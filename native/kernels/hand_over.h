@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "async_queue.h"
@@ -49,6 +50,7 @@ struct HostExperts {
   const float* routing_TK;
   bool accumulate;
   Rows out_TM;
+  std::span<const ExpertRows> adapters;
 };
 
 class HandOver {
@@ -61,6 +63,8 @@ class HandOver {
     const int32_t* deferred_T;         // most host experts that a token defers; null: none
     const uint8_t* counted_T;          // 0: not in the counts; null: all are
     std::chrono::nanoseconds timeout;  // for each layer that the device is to ask for
+    // Of each layer; empty: none. What they point to stays until the ticket is done.
+    std::span<const std::span<const ExpertRows>> adapters_L = {};
   };
 
   HandOver(HandOverSizes sizes, HandOverBuffers buffers, Compute compute);
@@ -129,6 +133,7 @@ class HandOver {
   std::vector<uint8_t> on_host_LE_;
   std::vector<int32_t> deferred_T_;
   std::vector<uint8_t> counted_T_;
+  std::vector<std::span<const ExpertRows>> adapters_L_;
 
   // Of the layer. Copies: what is checked is what is used, whatever the device writes meanwhile.
   std::vector<int32_t> immediate_TK_;

@@ -86,7 +86,12 @@ def at_most(*counts: int) -> npt.NDArray[np.int32]:
     return np.array(counts, np.int32)
 
 
-def expected_bits(device: Device, rows: int, deferred_T: Sequence[int]) -> list[F32]:
+def expected_bits(
+    device: Device,
+    rows: int,
+    deferred_T: Sequence[int],
+    adapters: Sequence[Sequence[tuple[Any, None, int, int]]] = (),
+) -> list[F32]:
     """By calls of `moe`, each with the ids that are left."""
     answers = []
     carried: F32 | None = None
@@ -97,10 +102,14 @@ def expected_bits(device: Device, rows: int, deferred_T: Sequence[int]) -> list[
             device.ids_LTK[j, :rows], weights, device.on_host_LE[j], most
         )
         out = np.zeros_like(x) if carried is None else carried
-        kernels.moe(x, device.experts[j], now, weights, out, accumulate=carried is not None)
+        added = adapters[j] if adapters else ()
+        kernels.moe(
+            x, device.experts[j], now, weights, out, accumulate=carried is not None, adapters=added
+        )
         carried = None
         if (later >= 0).any():
-            kernels.moe(x, device.experts[j], later, weights, carried := np.empty_like(x))
+            carried = np.empty_like(x)
+            kernels.moe(x, device.experts[j], later, weights, carried, adapters=added)
         answers.append(out)
     return answers
 
@@ -179,6 +188,63 @@ def test_the_bits_of_moe(rng: np.random.Generator, threads: None, format: str) -
                 answers = device.answers(rows)
                 pending.wait(60)
                 np.testing.assert_array_equal(answers, expected_bits(device, rows, counts))
+
+
+def test_what_adapters_add() -> None:
+    """To immediate and to deferred experts, in the layer that they are of."""
+    counts = [2] * 5
+    both: dict[str, F32] = {}
+    for name, module in MODULES.items():
+        rng = np.random.default_rng(7)
+        device = Device(rng, name, num_layers=3, tokens=5)
+        of_layers: list[list[tuple[Any, None, int, int]]] = []
+        for _ in range(3):
+            adapter = module.ExpertAdapter(8, 40, 24)
+            for expert in range(0, 8, 2):
+                for matrix, columns, rows in (("gate", 40, 24), ("down", 24, 40)):
+                    adapter.set(expert, matrix, floats(rng, 2, columns), floats(rng, rows, 2), 0.5)
+            of_layers.append([(adapter, None, 1, 3), (None, None, 3, 4)])
+        pending = device.begin(deferred_T=at_most(*counts), adapters=of_layers)
+        both[name] = device.answers()
+        pending.wait(60)
+        pending = device.begin(deferred_T=at_most(*counts))
+        without = device.answers()
+        pending.wait(60)
+        assert np.abs(both[name] - without)[:, 1:3].max() > 1e-2
+        np.testing.assert_array_equal(both[name][:, [0, 3, 4]], without[:, [0, 3, 4]])
+        if name == "native":
+            expected = expected_bits(device, 5, counts, of_layers)
+            np.testing.assert_array_equal(both[name], expected)
+    np.testing.assert_allclose(both["native"], both["reference"], atol=1e-4)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_adapters_must_fit(rng: np.random.Generator, module: str) -> None:
+    device = Device(rng, module, num_layers=2)
+    fitting = MODULES[module].ExpertAdapter(8, 40, 24)
+    wider = MODULES[module].ExpertAdapter(8, 40, 32)
+    for adapters, message in (
+        ([[]], "each of the 2 layers, has 1"),
+        ([[], [(wider, None, 0, 1)]], "one is for"),
+        ([[], [(fitting, None, 0, 7)]], "rows 0 to 7"),
+        ([[], [(fitting, fitting, 0, 1)]], "there are none"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"^adapters: .*{message}"):
+            device.begin(adapters=adapters)
+    pending = device.begin(adapters=[[], [(fitting, None, 0, 1)]])
+    device.answers()
+    pending.wait(60)
+
+
+def test_adapters_of_a_step_are_kept_until_it_is_over(rng: np.random.Generator) -> None:
+    device = Device(rng, num_layers=2)
+    adapter = kernels.ExpertAdapter(8, 40, 24)
+    references = sys.getrefcount(adapter)
+    pending = device.begin(adapters=[[(adapter, None, 0, 6)]] * 2)
+    assert sys.getrefcount(adapter) > references
+    device.answers()
+    pending.wait(60)
+    assert sys.getrefcount(adapter) == references
 
 
 def test_a_token_has_its_bits_in_every_company(rng: np.random.Generator) -> None:

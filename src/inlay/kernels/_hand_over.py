@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inlay.kernels import _backend
+from inlay.kernels._adapters import ExpertAdapter
 from inlay.kernels._arrays import Array
 from inlay.kernels._moe import SILU, Activation, ExpertWeights
 from inlay.kernels._pending import Pending
@@ -88,6 +89,7 @@ class HandOver:
         deferred_T: Array | None = None,
         counted_T: Array | None = None,
         timeout_s: float = 60.0,
+        adapters: Sequence[Sequence[tuple[ExpertAdapter | None, None, int, int]]] = (),
     ) -> Pending:
         """Start a step: clear the words, return at once; its layers are walked beside the caller.
 
@@ -98,6 +100,8 @@ class HandOver:
                 None: none.
             counted_T: bool or uint8 `[rows]`, which tokens `take_counts` counts; copied. None: all.
             timeout_s: how long the device may take to ask for a layer, 0 to 10^6.
+            adapters: of each layer, as `moe` takes them; empty: none. Immediate and deferred
+                experts get what they add; kept until the step is over.
 
         Raises:
             ArgumentError: an argument is wrong, or the step before is not done.
@@ -108,7 +112,9 @@ class HandOver:
         did not ask, EngineError after `cancel`. Then `out` is zero in the step's rows and all words
         say answered, so the device's stream goes on; what it computes is of no use.
         """
-        pending: Pending = self._native.begin(rows, on_host_LE, deferred_T, counted_T, timeout_s)
+        pending: Pending = self._native.begin(
+            rows, on_host_LE, deferred_T, counted_T, timeout_s, adapters
+        )
         return pending
 
     def cancel(self) -> None:

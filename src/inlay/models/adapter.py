@@ -21,6 +21,7 @@ from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedMod
 from inlay.core.model_shape import ModelShape
 from inlay.models.kt_manifest import check_manifest
 from inlay.models.targets import Target, targets_of
+from inlay.models.weight_names import names_of
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -114,7 +115,15 @@ class _Reader:
 
     def __init__(self, shape: ModelShape, directory: Path) -> None:
         self._directory, self._experts = directory, shape.experts
-        self._intermediate = shape.moe_intermediate
+        # Of gate and up in one matrix, which alternate, or follow each other.
+        self._rows = (
+            {"expert_gate": slice(0, None, 2), "expert_up": slice(1, None, 2)}
+            if names_of(shape).columns_first
+            else {
+                "expert_gate": slice(None, shape.moe_intermediate),
+                "expert_up": slice(shape.moe_intermediate, None),
+            }
+        )
         self._known: dict[str, Target] = {}
         self._places: dict[tuple[int, str], Target] = {}
         for target in targets_of(shape):
@@ -159,10 +168,8 @@ class _Reader:
             parts = tensor.view(self._experts, -1, tensor.shape[1])
         else:
             parts = tensor.view(len(tensor), -1, self._experts).permute(2, 0, 1)
-            if target.part == "expert_gate":
-                parts = parts[:, : self._intermediate]
-            if target.part == "expert_up":
-                parts = parts[:, self._intermediate :]
+            if target.part in ("expert_gate", "expert_up"):
+                parts = parts[:, self._rows[target.part]]
         for expert, matrix in enumerate(parts):
             yield target.name_of(expert), side, matrix
 

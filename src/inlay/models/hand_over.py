@@ -81,6 +81,7 @@ class HandOverLine:
         on_host_LE: NDArray[np.bool_],
         decode_T: NDArray[np.bool_],
         deferred: int,
+        adapters: Sequence[Sequence[tuple[kernels.ExpertAdapter | None, None, int, int]]] = (),
     ) -> None:
         """Have the host wait for all layers of a step.
 
@@ -88,6 +89,7 @@ class HandOverLine:
             on_host_LE: the experts that it computes.
             decode_T: tokens that were generated: these are counted, and may defer experts.
             deferred: how many.
+            adapters: of each layer, and their rows; empty: none.
         """
         if not self._all_rows:
             self.rows = len(decode_T)
@@ -97,6 +99,7 @@ class HandOverLine:
             deferred_T=decode_T * np.int32(deferred) if deferred else None,
             counted_T=decode_T,
             timeout_s=_ANSWER_TIMEOUT_S,
+            adapters=adapters,
         )
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ Shapes: T tokens, L mixture layers that the host shares, E experts.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -91,6 +91,7 @@ class HostShare:
         # Nobody else keeps residents: relief gives their memory back.
         self._layers = [replace(one, residents=None) for one in mixtures.values()]
         self._places = {mixture: place for place, mixture in enumerate(mixtures)}
+        self._numbers = [shape.sparse_layers[mixture] for mixture in mixtures]
         self._devices = {one.ops.device: one.ops for one in self._layers}
         self._residents_L = [one.residents for one in mixtures.values()]
         self._counts_LE = np.zeros((len(mixtures), shape.experts), np.uint32)
@@ -119,6 +120,12 @@ class HostShare:
     def has(self, mixture: int) -> bool:
         """Whether the host shares a mixture layer."""
         return mixture in self._places
+
+    def has_all(self, mixture: int) -> bool:
+        """Whether nobody but the kernels of the CPU computes a layer's experts: they are deferred
+        there, and on no device.
+        """
+        return self._layers[self._places[mixture]].ops.device == CPU
 
     def _fill(self) -> None:
         """The first experts of each layer, as long as nobody knows better."""
@@ -150,7 +157,7 @@ class HostShare:
         line = None if alone else line or self._line_for(rows)
         if line is not None:
             before_s = line.host.immediate_s
-            line.begin(on_host_LE, decode_T, self.deferred)
+            line.begin(on_host_LE, decode_T, self.deferred, self._adapters_of(batch))
         try:
             yield HostStep(
                 line, self._places, self._residents_L, streamed, self._streams, ~decode_T
@@ -175,6 +182,17 @@ class HostShare:
         if prompts == rows:
             took_s = self._clock.now() - began
             self._choice.observe(prompts, streamed=bool(streamed), seconds=took_s)
+
+    def _adapters_of(
+        self, batch: ForwardBatch
+    ) -> Sequence[Sequence[tuple[kernels.ExpertAdapter | None, None, int, int]]]:
+        """What they add to the experts of each layer that the host shares."""
+        if not batch.adapters:
+            return ()
+        return [
+            [(of.adapter.layers[n].experts, None, of.first, of.end) for of in batch.adapters]
+            for n in self._numbers
+        ]
 
     def _count(self, on_host_LE: NDArray[np.bool_]) -> None:
         self.activations["host"] += int(self._counts_LE[on_host_LE].sum())

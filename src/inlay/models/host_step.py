@@ -50,7 +50,9 @@ class HostStep:
         shared: Experts | None,
         adapters: Sequence[tuple[None, ExpertAdapter | None, int, int]] = (),
     ) -> None:
-        """As `Ops.moe`, host and device at the same time. `adapters`: of shared experts alone."""
+        """As `Ops.moe`, host and device at the same time. `adapters`: of shared experts alone; the
+        line has those of the host's.
+        """
         place = self.places[mixture]
         streams = place in self.streamed
         if self.line is not None:

@@ -205,11 +205,13 @@ class Model:
         packed = pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
         share = self.host_share
         for mixture, layer in enumerate(self.shape.sparse_layers):
-            if share is not None and share.has(mixture) and packed.layers[layer].experts:
+            if share is None or not share.has(mixture) or share.has_all(mixture):
+                continue
+            if packed.layers[layer].experts:
                 raise UnsupportedModelError(
                     f"the adapter is of routed experts, too, and those of layer {layer} are the "
-                    "host's beside a device's, or deferred: serve the model with device=cpu and "
-                    f"experts.deferral=0, train without routed experts, or {_MERGE}"
+                    "host's beside a device's: serve the model with device=cpu, train without "
+                    f"routed experts, or {_MERGE}"
                 )
         return packed
 

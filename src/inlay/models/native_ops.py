@@ -332,6 +332,7 @@ class NativeOps:
             experts, shared = shared, None
             ids_TK = np.zeros((len(x_TM), 1), np.int32)
             weights_TK = np.ones((len(x_TM), 1), np.float32)
+            adapters = [(of_shared, None, first, end) for _, of_shared, first, end in adapters]
         kernels.moe(
             x_TM,
             experts,

@@ -20,7 +20,7 @@ from inlay.core.errors import (
 from inlay.core.messages import SamplingParams
 from inlay.engine.config import EngineConfig
 from inlay.engine.engine import Engine
-from inlay.experts.config import PlacementConfig
+from inlay.experts.config import ExpertsConfig, PlacementConfig
 from tests.integration.engine.engines import drain, request
 from tests.integration.engine.pairs import token_ids
 from tests.support.tiny_models import make_tiny_model
@@ -121,7 +121,7 @@ SHARED = {
 
 
 @contextmanager
-def shared_engine(model: Path, degree: int, *adapters: str) -> Iterator[Engine]:
+def shared_engine(model: Path, degree: int, *adapters: str, deferral: int = 0) -> Iterator[Engine]:
     """One whose layers so many processes share."""
     made = Engine(
         EngineConfig(
@@ -129,6 +129,7 @@ def shared_engine(model: Path, degree: int, *adapters: str) -> Iterator[Engine]:
             device="cpu",
             threads=degree,
             placement=PlacementConfig(tensor_parallel=degree),
+            experts=ExpertsConfig(deferral=deferral),
             adapters=adapters,
         )
     )
@@ -139,8 +140,12 @@ def shared_engine(model: Path, degree: int, *adapters: str) -> Iterator[Engine]:
         made.close()
 
 
-@pytest.mark.parametrize("architecture", SHARED)
-def test_ranks_give_the_texts_of_one_process(tmp_path: Path, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "deferral"), [("qwen3_moe", 0), ("qwen3_moe", 1), ("deepseek_v2", 0)]
+)
+def test_ranks_give_the_texts_of_one_process(
+    tmp_path: Path, architecture: str, deferral: int
+) -> None:
     """On all matrices; adapters come and go between steps of others."""
     model = make_tiny_model(
         tmp_path / "model", architecture, num_hidden_layers=3, **SHARED[architecture]
@@ -150,7 +155,7 @@ def test_ranks_give_the_texts_of_one_process(tmp_path: Path, architecture: str) 
     }
     texts = []
     for degree in (1, 2):
-        with shared_engine(model, degree, f"a={paths['a']}") as engine:
+        with shared_engine(model, degree, f"a={paths['a']}", deferral=deferral) as engine:
             engine.add(request("base", PROMPT, **WANTED))
             engine.step()
             engine.adapters.load("b", str(paths["b"]))

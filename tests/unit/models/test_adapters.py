@@ -17,6 +17,7 @@ from inlay.models.host_share import ShareConfig
 from inlay.models.native_ops import NativeOps
 from tests.support.gguf_files import gguf_and_floats
 from tests.support.model_driver import ModelDriver
+from tests.support.peft_models import ATTENTION, load_base
 from tests.support.tiny_models import make_tiny_model
 from tests.support.tuning import make_adapter, merge
 
@@ -140,21 +141,88 @@ def test_beside_experts_of_the_host(tmp_path: Path, architecture: str, resident:
     wanted, found = (logits_of(m, [m.load_adapter(a), None]) for m in (alone, model))
     for one, other in zip(wanted, found, strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
-    with pytest.raises(UnsupportedModelError, match=r"those of layer \d are the host's"):
+    with pytest.raises(UnsupportedModelError, match=r"those of layer \d are the host's beside"):
         model.load_adapter(of_experts)
 
 
-def test_with_deferral(tmp_path: Path) -> None:
-    """Attention is adapted; routed experts are refused."""
-    directory = make_tiny_model(tmp_path / "model", "qwen3_moe", num_hidden_layers=3)
-    a = make_adapter(directory, tmp_path / "a", targets=("q_proj", "o_proj"))
-    merged = merge(directory, a, tmp_path / "merged")
-    model, plain = (load_model(d, sharing=ShareConfig(deferred=1)) for d in (directory, merged))
-    wanted, found = logits_of(plain, [None]), logits_of(model, [model.load_adapter(a)])
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "deepseek_v2"])
+def test_with_deferral(tmp_path: Path, architecture: str) -> None:
+    """All matrices; what is added to deferred experts comes with their sum, one layer later."""
+    directory = make_tiny_model(
+        tmp_path / "model", architecture, num_hidden_layers=4, num_experts_per_tok=4
+    )
+    a, b = (make_adapter(directory, tmp_path / name, seed=n) for n, name in enumerate("ab"))
+    merged = [merge(directory, one, tmp_path / f"{one.name}-merged") for one in (a, b)]
+    later = ShareConfig(deferred=2)
+    model = load_model(directory, sharing=later)
+    adapters = [None, *map(model.load_adapter, (a, b))]
+    found = logits_of(model, adapters)
+    for number, plain in enumerate((directory, *merged)):
+        of_one = load_model(plain, sharing=later)
+        wanted = logits_of(of_one, [None] * 3)
+        for step in (number, 3 + number):
+            torch.testing.assert_close(found[step], wanted[step], rtol=0, atol=1e-4)
+    exact = logits_of(load_model(merged[0]), [None] * 3)[4]
+    assert float((exact - found[4]).abs().max()) > 1e-3, "experts were deferred"
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")
+def test_gpt_oss_as_peft_has_it(tmp_path: Path) -> None:
+    """Its experts' matrices have columns first in its files, and gate and up alternate."""
+    from peft import LoraConfig, get_peft_model
+
+    directory = make_tiny_model(tmp_path / "model", "gpt_oss", num_hidden_layers=2)
+    peft = get_peft_model(
+        load_base(directory),
+        LoraConfig(
+            r=4,
+            lora_alpha=8,
+            target_modules=list(ATTENTION),
+            target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        ),
+    ).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in peft.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.05, generator=generator)
+        wanted = peft(input_ids=torch.tensor([list(PROMPTS[0])])).logits[0]
+    peft.save_pretrained(tmp_path / "a")
+    for backend in ("native", "torch"):
+        model = load_model(directory, backend=backend)
+        driver = ModelDriver(model)
+        one = driver.add(PROMPTS[0], adapter=model.load_adapter(tmp_path / "a"))
+        (found,) = driver.step([(one, len(one.tokens))], all_rows=True)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], all_rows=True)
+        assert float((found - base).abs().max()) > 0.1
+
+
+QUANTIZED_GGUF = [
+    ("llama", Type.Q4_K, {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}),
+    ("qwen3_moe", Type.Q8_0, {"moe_intermediate_size": 64, "head_dim": 32}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "kind", "sizes"), QUANTIZED_GGUF)
+def test_on_quantised_gguf(
+    tmp_path: Path, architecture: str, kind: Type, sizes: dict[str, int]
+) -> None:
+    """What it adds is what it adds to the floats that the file stands for."""
+    directory, floats = gguf_and_floats(tmp_path, kind, sizes | {"architecture": architecture})
+    a = make_adapter(floats, tmp_path / "a")
+    wanted, found = (
+        logits_of(model, [model.load_adapter(a), None])
+        for model in (load_model(floats), load_model(directory, weight_format="float32"))
+    )
     for one, other in zip(wanted, found, strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
-    with pytest.raises(UnsupportedModelError, match=r"experts.deferral=0"):
-        model.load_adapter(make_adapter(directory, tmp_path / "b"))
+    as_published = load_model(directory)
+    changed = logits_of(as_published, [as_published.load_adapter(a), None])
+    plain = logits_of(as_published, [None, None])
+    assert torch.equal(changed[1], plain[1])
+    assert float((changed[0] - plain[0]).abs().max()) > 0.1
 
 
 def test_wrong_adapters(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def moe(
     here = (ids >= 0) & runs[np.maximum(ids, 0)]
     check(bool(np.isfinite(routing[here]).all()), "routing_TK: a weight is not finite")
     check_apart("out_TM", out, x_TM=x, expert_ids_TK=ids, routing_TK=routing, expert_mask_E=mask)
-    _check_adapters(adapters, len(x), experts, shared)
+    check_adapters(adapters, len(x), experts, shared)
     if not accumulate:
         out[:] = 0
     activation = (alpha, limit, up_offset)
@@ -339,9 +339,10 @@ def moe(
         np.add.at(out, tokens, routing[tokens, places, None] * result)
 
 
-def _check_adapters(
+def check_adapters(
     adapters: Sequence[_Rows], rows: int, experts: ExpertWeights, shared: ExpertWeights | None
 ) -> None:
+    """Raise unless they fit these experts, on rows apart and in order."""
     after = 0
     for *of_both, first, end in adapters:
         check_rows(first, end, after, rows)

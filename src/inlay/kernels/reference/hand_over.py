@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from inlay.core.errors import ArgumentError, EngineError, InlayError, WaitTimeoutError
 from inlay.kernels._checks import array_of, check, check_apart, check_size
-from inlay.kernels.reference.experts import ExpertWeights, moe
+from inlay.kernels.reference.experts import ExpertWeights, check_adapters, moe
 from inlay.kernels.reference.pending import Pending
 
 I32 = npt.NDArray[np.int32]
@@ -108,6 +108,7 @@ class HandOver:
         deferred_T: Any = None,
         counted_T: Any = None,
         timeout_s: float = 60.0,
+        adapters: Sequence[Sequence[Any]] = (),
     ) -> Pending:
         """Clear the words."""
         check(0 <= rows <= self._x.shape[1], f"rows: must be in 0..{self._x.shape[1]}, got {rows}")
@@ -124,13 +125,22 @@ class HandOver:
             counted = array_of(counted_T, "counted_T", 1, (np.uint8, np.bool_)) != 0
             check_size(counted, "counted_T", 0, rows, "rows")
         _check_timeout(timeout_s)
+        check(
+            len(adapters) in (0, len(self._layers)),
+            f"adapters: must have an entry for each of the {len(self._layers)} layers, has "
+            f"{len(adapters)}",
+        )
+        for layer, of_layer in zip(self._layers, adapters, strict=False):
+            check_adapters(of_layer, rows, layer, None)
         with self._changed:
             if self._step is not None and not self._step.done:
                 raise ArgumentError(
                     "begin: the step before is not done; wait for it, or cancel it and wait"
                 )
             self._words[:] = 0
-            self._step = _Step(self._changed, on_host != 0, deferred.copy(), counted.copy())
+            self._step = _Step(
+                self._changed, on_host != 0, deferred.copy(), counted.copy(), adapters
+            )
         return self._step
 
     def ask(self, layer: int) -> None:
@@ -162,21 +172,32 @@ class HandOver:
         most = np.zeros_like(step.deferred_T) if last else step.deferred_T
         immediate, deferred = split_experts(ids, routing, step.on_host_LE[j], most)
         begin = time.perf_counter()
-        self._moe(j, immediate, j % 2, step.carried)
+        self._moe(step, immediate, j % 2, step.carried)
         self._words[j, 1] = 1
         middle = time.perf_counter()
         self.immediate_s += middle - begin
         step.carried = bool((deferred >= 0).any())
         if step.carried:
-            self._moe(j, deferred, (j + 1) % 2, False)
+            self._moe(step, deferred, (j + 1) % 2, False)
             self.deferred_s += time.perf_counter() - middle
         step.layer += 1
         step.done = last
 
-    def _moe(self, j: int, ids: I32, slot: int, accumulate: bool) -> None:
-        rows = len(ids)
+    def _moe(self, step: "_Step", ids: I32, slot: int, accumulate: bool) -> None:
+        j, rows = step.layer, len(ids)
+        adapters = step.adapters[j] if step.adapters else ()
         x, routing, out = self._x[j % 2, :rows], self._routing[j % 2, :rows], self._out[slot, :rows]
-        moe(x, self._layers[j], ids, routing, out, accumulate, None, *self._activation)
+        moe(
+            x,
+            self._layers[j],
+            ids,
+            routing,
+            out,
+            accumulate,
+            None,
+            *self._activation,
+            adapters=adapters,
+        )
 
     def _give_up(self, step: "_Step", error: InlayError) -> None:
         self._out[:, : len(step.deferred_T)] = 0
@@ -223,8 +244,9 @@ class _Step(Pending):
         on_host_LE: npt.NDArray[np.bool_],
         deferred_T: I32,
         counted_T: npt.NDArray[np.bool_],
+        adapters: Sequence[Sequence[Any]],
     ) -> None:
-        self._changed = changed
+        self._changed, self.adapters = changed, adapters
         self.on_host_LE, self.deferred_T, self.counted_T = on_host_LE, deferred_T, counted_T
         self.layer = 0
         self.carried = False
