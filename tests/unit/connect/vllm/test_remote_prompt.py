@@ -1,11 +1,13 @@
 """`kv_transfer_params` that come with requests: what is followed, and what never may do harm."""
 
+import itertools
 import logging
 
 import pytest
 
 from inlay.connect.vllm.remote_prompt import RemotePrompt
 from inlay.core.errors import ArgumentError
+from tests.support.deployments import wait_until
 from tests.unit.connect.vllm.engines import BLOCK, Instance, planned, request
 
 PROMPT = list(range(100, 100 + 3 * BLOCK + 1))
@@ -46,11 +48,14 @@ def read(params):
     return RemotePrompt.read(params, ranks=1, prompt_tokens=len(PROMPT), block_tokens=BLOCK)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def instance():
     made = Instance()
     yield made
     made.close()
+
+
+NAMES = map(str, itertools.count())
 
 
 def test_what_is_right():
@@ -80,11 +85,12 @@ def test_no_object(params):
         read(params)
 
 
-def serve(instance, name, params):
+def serve(instance, params):
     """As vLLM does with a request: how many tokens it was told of, and the blocks that were lost.
 
     Whatever it says, nothing raises, and its own prompt is there to be computed.
     """
+    name = next(NAMES)
     asked = request(name, PROMPT)
     asked.kv_transfer_params = params
     instance.blocks[name] = [3, 0, 6, 4]
@@ -94,8 +100,7 @@ def serve(instance, name, params):
     instance.run(instance.scheduling.step(planned()))
     lost = set()
     if loads:
-        instance.working._threads["fetch"].shutdown(wait=True)
-        assert instance.working.finished(())[1] == {name}
+        assert wait_until(lambda: instance.working.finished(())[1], 30, "an answer") == {name}
         lost = instance.working.failed_blocks()
         instance.scheduling.lost(lost)
     instance.run(instance.scheduling.step(planned(**{name: (0, len(PROMPT))})))
@@ -105,43 +110,44 @@ def serve(instance, name, params):
 
 @pytest.mark.parametrize(("name", "value"), each(CANNOT_BE))
 def test_a_request_with_it_is_computed(instance, caplog, name, value):
+    before = instance.scheduling.refused
     with caplog.at_level(logging.WARNING):
-        assert serve(instance, "a", GOOD | {name: value}) == (0, set())
-    assert instance.scheduling.refused == 1
-    assert "request a: its prompt is computed here" in caplog.text
+        assert serve(instance, GOOD | {name: value}) == (0, set())
+    assert instance.scheduling.refused == before + 1
+    assert "its prompt is computed here: kv_transfer_params: " in caplog.text
 
 
 @pytest.mark.parametrize("params", ["true", 5, ["do_remote_prefill"], {"do_remote_prefill": "x"}])
 def test_a_request_with_no_object_is_computed(instance, params):
-    assert serve(instance, "a", params) == (0, set())
-    assert instance.scheduling.refused == 1
+    before = instance.scheduling.refused
+    assert serve(instance, params) == (0, set())
+    assert instance.scheduling.refused == before + 1
 
 
 @pytest.mark.parametrize(("name", "value"), each(MAY_BE))
 def test_what_nobody_has_is_lost_and_computed(instance, name, value):
-    tokens, lost = serve(instance, "a", GOOD | {name: value})
-    assert instance.scheduling.refused == 0
+    before = instance.scheduling.refused
+    tokens, lost = serve(instance, GOOD | {name: value})
+    assert instance.scheduling.refused == before
     assert len(lost) == -(-tokens // BLOCK)
 
 
 def test_a_request_that_is_cancelled(instance):
-    for number, value in enumerate(CANNOT_BE["remote_addresses"]):
-        asked = request(str(number), PROMPT)
+    for value in CANNOT_BE["remote_addresses"]:
+        asked = request(next(NAMES), PROMPT)
         asked.kv_transfer_params = GOOD | {"remote_addresses": value}
         instance.scheduling.matched(asked, 0)
         assert instance.scheduling.finished(asked, []) == (False, None)
     assert instance.scheduling.step(planned()).fetches == []
 
 
-def test_blocks_that_are_not_there(caplog):
+def test_blocks_that_are_not_there(instance, caplog):
     """The other instance lives, but has no such blocks."""
-    one, two = Instance(), Instance()
+    other = Instance()
     try:
-        address = one.working.peers.address
+        address = other.working.peers.address
         params = GOOD | {"remote_addresses": [address], "remote_block_ids": [8, 2**31 - 1, 5, 5]}
-        tokens, lost = serve(two, "a", params)
-        assert tokens == len(PROMPT) and lost == {3, 0, 6, 4}
+        assert serve(instance, params) == (len(PROMPT), {3, 0, 6, 4})
         assert "its prompt is computed here" in caplog.text
     finally:
-        one.close()
-        two.close()
+        other.close()
