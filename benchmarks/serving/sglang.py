@@ -52,9 +52,10 @@ def serve_sglang(
     command = [
         # Should this process be killed, the peer's many processes end all the same.
         "timeout", "--kill-after=10", str(RUN_TIMEOUT_S),
-        str(environments / "vllm" / "bin" / "python"), "-P", str(LAUNCHER),  # not beside `sglang.py`
-        "--model-path", str(model),
-        "--served-model-name", "default", "--host", "127.0.0.1", "--dtype", "bfloat16",
+        # Without -P the launcher's folder, with this module, would come before the package.
+        str(environments / "vllm" / "bin" / "python"), "-P", str(LAUNCHER),
+        "--model-path", str(model), "--served-model-name", "default",
+        "--host", "127.0.0.1", "--dtype", "bfloat16",
         "--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule",
         "--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled",
         "--page-size", str(PAGE_TOKENS), "--max-total-tokens", str(kv_tokens),

@@ -1,4 +1,4 @@
-"""Two real SGLang servers on the CPU: prefixes in Inlay's store, and Inlay's dispatcher before them.
+"""Two real SGLang servers on a CPU: prefixes in Inlay's store, and its dispatcher before them.
 
 They need the environments `sglang` and `vllm` (`--run peers`; docs/guides/sglang.md) and a minute
 to start.
