@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.serving.server import Server, run_server
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 400.0
 RUN_TIMEOUT_S = 3600
 PAGE_TOKENS = 16
 LAUNCHER = Path(__file__).with_name("sglang_on_cpu.py")
