@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.serving.server import Server, run_server
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 400.0
 RUN_TIMEOUT_S = 3600
 PAGE_TOKENS = 16
 LAUNCHER = Path(__file__).with_name("sglang_on_cpu.py")
@@ -52,9 +52,10 @@ def serve_sglang(
     command = [
         # Should this process be killed, the peer's many processes end all the same.
         "timeout", "--kill-after=10", str(RUN_TIMEOUT_S),
-        str(environments / "vllm" / "bin" / "python"), "-P", str(LAUNCHER),  # not beside `sglang.py`
-        "--model-path", str(model),
-        "--served-model-name", "default", "--host", "127.0.0.1", "--dtype", "bfloat16",
+        # Without -P the launcher's folder, with this module, would come before the package.
+        str(environments / "vllm" / "bin" / "python"), "-P", str(LAUNCHER),
+        "--model-path", str(model), "--served-model-name", "default",
+        "--host", "127.0.0.1", "--dtype", "bfloat16",
         "--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule",
         "--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled",
         "--page-size", str(PAGE_TOKENS), "--max-total-tokens", str(kv_tokens),

@@ -220,7 +220,7 @@ def test_what_an_engine_refuses(start: Start, engines: list[RunningServer], mode
         start(RunningProxy, "a", model=model, url=engines[0].url, kind="sglang").wait_ready(),
     )
     for fields, words in (
-        ({"logit_bias": {"50": 1}}, "logit_bias"),
+        ({"guided_grammar": "start: /a+/"}, "grammars of the kind lark"),
         ({"echo": True, "logprobs": 1, "max_tokens": 1}, "log probabilities of the prompt"),
     ):
         answer = httpx.post(f"{front.url}/v1/completions", json=body(**fields), timeout=30)

@@ -49,6 +49,13 @@ def test_the_factory_of_sglang_makes_it(master: str, site: str) -> None:
 
 
 @pytest.mark.peers
+def test_a_page_of_sglangs_host_pool_is_one_transfer(master: str, site: str) -> None:
+    said = run(str(HERE / "sglang_host_pool.py"), master, site)
+    found = json.loads(said.splitlines()[-1])
+    assert found == {"page_first": [3, 3, 3], "page_first_direct": [3, 3, 3]}
+
+
+@pytest.mark.peers
 @pytest.mark.parametrize("backend", ["mooncake", "inlay"])
 def test_sglangs_own_check_passes(backend: str, master: str, site: str) -> None:
     said = run(*MOONCAKE, str(HERE / "sglang_checks.py"), backend, master, site)

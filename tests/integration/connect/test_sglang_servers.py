@@ -1,4 +1,4 @@
-"""Two real SGLang servers on the CPU: prefixes in Inlay's store, and Inlay's dispatcher before them.
+"""Two real SGLang servers on a CPU: prefixes in Inlay's store, and its dispatcher before them.
 
 They need the environments `sglang` and `vllm` (`--run peers`; docs/guides/sglang.md) and a minute
 to start.
@@ -47,7 +47,12 @@ def servers(sglang_environments, vllm_model, master):
 @pytest.fixture(scope="module")
 def deployment(servers, vllm_model, tmp_path_factory):
     text = deployment_text(vllm_model, [server.url for server in servers])
+    for server in servers:
+        httpx.post(f"{server.url}/flush_cache", timeout=30).raise_for_status()
+        generate(server, prompt(160), 2)
     with running_deployment(tmp_path_factory.mktemp("up"), text) as running:
+        # What was said before is said again, up to here.
+        wait_until(lambda: blocks_of_each(running) == [10, 10], 60, "all before is known")
         yield running
 
 
@@ -61,7 +66,7 @@ def test_a_prefix_is_shared_through_the_store(servers):
     known = generate(first, shared, 12)
     assert not known.cached
     wait_until(
-        lambda: gauge(first, "sglang:backuped_tokens_total") >= whole_pages(1000), 20, "it is put"
+        lambda: gauge(first, "sglang:backuped_tokens_total") >= whole_pages(1000), 60, "it is put"
     )
     there = generate(second, shared, 12)
     assert there.token_ids == known.token_ids
@@ -88,9 +93,13 @@ def token_ids(answer):
     return answer["choices"][0]["token_ids"]
 
 
-def known_blocks(deployment):
+def blocks_of_each(deployment):
     instances = httpx.get(f"{deployment.url}/cluster/status", timeout=30).json()["instances"]
-    return sum(one["num_blocks"] for one in instances)
+    return [one["num_blocks"] for one in instances]
+
+
+def known_blocks(deployment):
+    return sum(blocks_of_each(deployment))
 
 
 def test_prefixes_go_where_they_are(servers, deployment):
@@ -99,7 +108,7 @@ def test_prefixes_go_where_they_are(servers, deployment):
     for one in shared:
         ask(deployment.url, one)
     stored = sum(whole_pages(len(one) + 7) // PAGE_TOKENS for one in shared)
-    wait_until(lambda: known_blocks(deployment) == blocks + stored, 20, "all blocks are known")
+    wait_until(lambda: known_blocks(deployment) == blocks + stored, 60, "all blocks are known")
     assert sum(map(hit_tokens, servers)) == before
     for turn in range(3):
         for one in shared:
@@ -113,6 +122,8 @@ def test_answers_are_those_of_the_engine(servers, deployment):
     for asked in (prompt(20), prompt(333)):
         known = generate(servers[0], asked, 24).token_ids
         assert token_ids(ask(deployment.url, asked, 24)) == known
+    biased = ask(deployment.url, prompt(50), 4, logit_bias={"77": 100})
+    assert token_ids(biased) == [77] * 4
     logprobs = ask(deployment.url, prompt(50), 4, logprobs=2)["choices"][0]["logprobs"]
     assert len(logprobs["token_logprobs"]) == 4 and all(logprobs["top_logprobs"])
     two = ask(deployment.url, prompt(50), 6, n=2, temperature=1, seed=5)
@@ -129,7 +140,7 @@ def test_salts_part_tenants(servers, deployment):
     for salt in ("salt", "pepper"):
         ask(deployment.url, asked, cache_salt=salt)
     assert sum(map(hit_tokens, servers)) == before
-    wait_until(lambda: known_blocks(deployment) >= blocks + 40, 20, "both are known")
+    wait_until(lambda: known_blocks(deployment) >= blocks + 40, 60, "both are known")
     ask(deployment.url, asked, cache_salt="pepper")
     assert sum(map(hit_tokens, servers)) - before == whole_pages(319)
 
@@ -145,7 +156,7 @@ def test_a_client_that_leaves(servers, deployment):
         for _ in range(5):
             next(lines)
     loads = [f"{server.url}/v1/loads" for server in servers]
-    wait_until(lambda: not any(num_open(url) for url in loads), 20, "the engine has ended it")
+    wait_until(lambda: not any(num_open(url) for url in loads), 60, "the engine has ended it")
 
 
 def num_open(url):

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from inlay.connect.foreign.event_feed import EventSource
 from inlay.connect.foreign.gauges import Gauges
 from inlay.connect.foreign.http import EngineHttp
-from inlay.core.errors import RequestError
 from inlay.core.foreign import ForeignEngine
 from inlay.core.messages import FinishReason, SamplingParams, TokenLogprob
 
@@ -105,13 +104,3 @@ class Dialect(Protocol):
     def gauges(self, metrics: str) -> Gauges:
         """What its `/metrics` say."""
         ...
-
-
-def refuse_prompt_logprobs(params: SamplingParams) -> None:
-    """Streams have none of them."""
-    if params.prompt_logprobs is not None:
-        raise RequestError(
-            "log probabilities of the prompt are not to be had from this engine while it streams: "
-            "ask it directly",
-            "prompt_logprobs",
-        )

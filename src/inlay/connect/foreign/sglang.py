@@ -1,25 +1,22 @@
 """SGLang's server: `/generate` by token ids, its metrics, and where it publishes KV events."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from inlay.connect.foreign.dialect import (
-    ChoiceRequest,
-    Delta,
-    Facts,
-    Reader,
-    refuse_prompt_logprobs,
-)
+from inlay.connect.foreign.dialect import ChoiceRequest, Delta, Facts, Reader
 from inlay.connect.foreign.event_feed import EventSource
 from inlay.connect.foreign.gauges import Gauges, read_samples, total
 from inlay.connect.foreign.http import EngineHttp
+from inlay.connect.foreign.sampling import (
+    refuse_prompt_logprobs,
+    sampling_fields,
+    structure_fields,
+)
 from inlay.core.errors import (
     ConfigError,
     EndpointError,
     EngineDiedError,
     EngineError,
-    RequestError,
 )
 from inlay.core.foreign import ForeignEngine
 from inlay.core.messages import FinishReason, TokenLogprob
@@ -85,39 +82,11 @@ class Sglang:
         """Of `/generate`."""
         params = request.params
         refuse_prompt_logprobs(params)
-        if params.logit_bias:
-            raise RequestError("logit_bias is not to be had from SGLang", "logit_bias")
-        sampling: dict[str, Any] = {
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k or -1,
-            "min_p": params.min_p,
-            "presence_penalty": params.presence_penalty,
-            "frequency_penalty": params.frequency_penalty,
-            "repetition_penalty": params.repetition_penalty,
-            "stop": list(params.stop),
-            "stop_token_ids": list(params.stop_token_ids),
-            "max_new_tokens": params.max_tokens,
-            "min_new_tokens": params.min_tokens,
-            "ignore_eos": params.ignore_eos,
-            "sampling_seed": None if params.seed is None else params.seed & 0x7FFFFFFF,
-            "skip_special_tokens": params.skip_special_tokens,
-        }
-        structure = params.structure
-        if structure is not None:
-            match structure.kind:
-                case "json_object":
-                    sampling["json_schema"] = '{"type": "object"}'
-                case "json_schema" | "regex":
-                    sampling[structure.kind] = structure.value
-                case "choice":
-                    sampling["regex"] = _any_of(json.loads(structure.value))
-                case _:
-                    raise RequestError("lark grammars are not to be had from SGLang", "structure")
         body: dict[str, Any] = {
             "rid": request.request_id,
             "input_ids": list(request.tokens),
-            "sampling_params": sampling,
+            "sampling_params": sampling_fields(self.name, params)
+            | structure_fields(self.name, params.structure),
             "stream": True,
         }
         if params.logprobs is not None:
@@ -186,13 +155,6 @@ class _Answers:
             top = (tops[index] if index < len(tops) else None) or []
             found.append(TokenLogprob(token, logprob, tuple((one[1], one[0]) for one in top)))
         return tuple(found)
-
-
-def _any_of(choices: list[str]) -> str:
-    """A regex of texts."""
-    marks = r"\.^$*+?{}[]|()"
-    escaped = ("".join(f"\\{c}" if c in marks else c for c in choice) for choice in choices)
-    return f"({'|'.join(escaped)})"
 
 
 def _positive(value: Any, default: int) -> int:

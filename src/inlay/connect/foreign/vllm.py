@@ -1,22 +1,20 @@
 """vLLM's server: completions by token ids, its metrics, and where it publishes KV events."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from inlay.connect.foreign.dialect import (
-    ChoiceRequest,
-    Delta,
-    Facts,
-    Reader,
-    refuse_prompt_logprobs,
-)
+from inlay.connect.foreign.dialect import ChoiceRequest, Delta, Facts, Reader
 from inlay.connect.foreign.event_feed import EventSource
 from inlay.connect.foreign.gauges import Gauges, Samples, read_samples, total
 from inlay.connect.foreign.http import EngineHttp
+from inlay.connect.foreign.sampling import (
+    refuse_prompt_logprobs,
+    sampling_fields,
+    structure_fields,
+)
 from inlay.core.errors import ConfigError, EndpointError, EngineDiedError, EngineError
 from inlay.core.foreign import ForeignEngine
-from inlay.core.messages import FinishReason, Structure, TokenLogprob
+from inlay.core.messages import FinishReason, TokenLogprob
 
 _ASK_S = 10.0
 _MAX_RUNNING, _PREFILL_CHUNK = 256, 2048  # its defaults; HTTP does not tell them
@@ -28,7 +26,6 @@ _NAMES = frozenset({_RUNNING, _WAITING, _USAGE, _OLD_USAGE, _CACHE, _STARTED})
 _BLOCK_TOKENS = 16  # where it does not say
 _TOKEN = "token_id:"
 _FINISHES: dict[str, FinishReason] = {"stop": "stop", "length": "length", "repetition": "stop"}
-_STRUCTURES = {"regex": "regex", "lark": "grammar"}
 
 
 class Vllm:
@@ -94,27 +91,12 @@ class Vllm:
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
             "request_id": request.request_id,
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k,
-            "min_p": params.min_p,
-            "presence_penalty": params.presence_penalty,
-            "frequency_penalty": params.frequency_penalty,
-            "repetition_penalty": params.repetition_penalty,
-            "stop": list(params.stop),
-            "stop_token_ids": list(params.stop_token_ids),
-            "max_tokens": params.max_tokens,
-            "min_tokens": params.min_tokens,
-            "ignore_eos": params.ignore_eos,
-            "seed": params.seed,
-            "skip_special_tokens": params.skip_special_tokens,
+            **sampling_fields(self.name, params),
         }
-        if params.logit_bias:
-            body["logit_bias"] = {str(one): bias for one, bias in params.logit_bias.items()}
         if params.logprobs is not None:
             body |= {"logprobs": params.logprobs, "return_tokens_as_token_ids": True}
-        if params.structure is not None:
-            body["structured_outputs"] = _structured(params.structure)
+        if structure := structure_fields(self.name, params.structure):
+            body["structured_outputs"] = structure
         if request.salt:
             body["cache_salt"] = request.salt
         return body
@@ -183,17 +165,6 @@ class _Chunks:
 
 def _token(text: str) -> int:
     return int(text.removeprefix(_TOKEN))
-
-
-def _structured(structure: Structure) -> dict[str, Any]:
-    match structure.kind:
-        case "json_object":
-            return {"json_object": True}
-        case "json_schema":
-            return {"json": json.loads(structure.value)}
-        case "choice":
-            return {"choice": json.loads(structure.value)}
-    return {_STRUCTURES[structure.kind]: structure.value}
 
 
 def _cache_tokens(samples: Samples) -> int:

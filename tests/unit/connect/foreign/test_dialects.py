@@ -1,10 +1,12 @@
 """What engines are asked, and what is read out of their answers."""
 
+import msgspec
 import pytest
 
 from inlay.connect.foreign.dialect import ChoiceRequest
 from inlay.connect.foreign.event_feed import EventSource
 from inlay.connect.foreign.gauges import Gauges, read_samples
+from inlay.connect.foreign.sampling import sampling_fields
 from inlay.connect.foreign.sglang import Sglang
 from inlay.connect.foreign.vllm import Vllm, _seen_from_here
 from inlay.core.errors import ConfigError, EndpointError, EngineDiedError, EngineError, RequestError
@@ -77,6 +79,31 @@ def test_vllm_is_asked():
         "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": "pepper",
     }  # fmt: skip
     assert expected.items() <= body.items()
+
+
+def test_sglang_is_asked():
+    asked = choice(temperature=0.5, stop=("x",), logit_bias={3: 1.0}, logprobs=2, min_tokens=1)
+    body = Sglang().body(asked)
+    sampling = body.pop("sampling_params")
+    assert body == {
+        "rid": "r-0", "input_ids": [1, 2], "stream": True, "return_logprob": True,
+        "top_logprobs_num": 2, "cache_salt": "pepper",
+    }  # fmt: skip
+    expected = {
+        "max_new_tokens": 5, "min_new_tokens": 1, "sampling_seed": 7, "temperature": 0.5,
+        "top_k": -1, "stop": ["x"], "logit_bias": {"3": 1.0},
+    }  # fmt: skip
+    assert expected.items() <= sampling.items()
+    assert sampling_fields("sglang", SamplingParams(seed=(5 << 31) + 3))["sampling_seed"] == 3
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_parameter_is_passed_on(engine):
+    """Those that are not are asked for elsewhere, or refused."""
+    elsewhere = {"n", "logprobs", "prompt_logprobs", "structure"}
+    fields = {one.name for one in msgspec.structs.fields(SamplingParams)} - elsewhere
+    params = SamplingParams(max_tokens=1, seed=1, logit_bias={1: 1.0})
+    assert len(sampling_fields(engine, params)) == len(fields)
 
 
 @pytest.mark.parametrize(
