@@ -9,7 +9,5 @@ namespace inlay::isa {
 // As stream_crc32c_sse42(). Needs AVX2 and VPCLMULQDQ, too.
 uint32_t stream_crc32c_vpclmul(std::byte* to, const std::byte* from, std::size_t size,
                                uint32_t crc);
-// The same by vectors of 64 bytes. Needs AVX-512F and VPCLMULQDQ, too.
-uint32_t stream_crc32c_avx512(std::byte* to, const std::byte* from, std::size_t size, uint32_t crc);
 
 }  // namespace inlay::isa

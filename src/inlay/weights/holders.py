@@ -69,6 +69,7 @@ class Holders:
         if not self.version:
             raise WeightsError(f"{', '.join(publishers)} have no common version of {name}")
         peers = [engine.connect(address, timeout_s=CONNECT_S) for address in publishers]
+        self._told = dict(zip(publishers, peers, strict=True))
         offers = [read_offer(engine, peer, name, self.version) for peer in peers]
         own = [manifest for manifest, _ in offers]
         self.manifest, of_union = union(own, publishers)
@@ -133,10 +134,14 @@ class Holders:
 
     def tell(self, said: Holds) -> None:
         """Say something to the publishers; those that do not answer miss it."""
+        body = msgspec.msgpack.encode(said)
         for address in self.publishers:
             with contextlib.suppress(TransferError, EngineClosedError):
-                peer = self._engine.connect(address, timeout_s=CONNECT_S)
-                peer.send(HOLD_TOPIC, msgspec.msgpack.encode(said))
+                try:
+                    self._told[address].send(HOLD_TOPIC, body)
+                except TransferError:  # to look first would be a round trip each time
+                    self._told[address] = self._engine.connect(address, timeout_s=CONNECT_S)
+                    self._told[address].send(HOLD_TOPIC, body)
 
     def close(self) -> None:
         """Let go of what answers of peers land in."""

@@ -205,11 +205,9 @@ class Swarm:
     def _choose(self, holder: Holder) -> Numbers:
         config, piece_bytes, holders = self._config, self.manifest.piece_bytes, self._holders
         limit = max(1, config.bucket_bytes // piece_bytes)
-        limit = holder.num_pieces(piece_bytes, config.bucket_s, limit)
         wanted_P = self._pieces.wanted_P
-        if holder.near:  # in order: who comes next finds in the caches what another one read
-            return np.flatnonzero(wanted_P & holder.has_P)[:limit]
-        wanted_P &= ~holders.near_P
+        if not holder.near:
+            wanted_P &= ~holders.near_P
         helped = self._pieces.any_under_way or (wanted_P & (holders.copies_P > 0)).any()
         return choose(
             Known(
@@ -219,9 +217,9 @@ class Swarm:
                 order_P=self._order_P,
             ),
             holder.has_P,
-            publisher=holder.publisher,
+            publisher=holder.publisher and not holder.near,
             idle=not helped,
-            limit=limit,
+            limit=holder.num_pieces(piece_bytes, config.bucket_s, limit),
         )
 
     async def _fetch(self, holder: Holder, pieces_N: Numbers, offsets_N: Numbers) -> None:
