@@ -11,8 +11,9 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -23,8 +24,12 @@ from inlay.core.placement import CPU
 from inlay.core.settings import read_settings
 from inlay.engine.rank_wire import (
     RANK_LOST,
+    FromRank,
     PoolSetup,
     RankExchange,
+    RankKeep,
+    RankLoad,
+    RankLoaded,
     RankReady,
     RankSetup,
     RankStep,
@@ -34,6 +39,9 @@ from inlay.engine.rank_wire import (
     write_frame,
 )
 from inlay.engine.wire import START_FAILED
+
+if TYPE_CHECKING:
+    from inlay.models.model import Model
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +59,60 @@ def _end_with(parent_pid: int) -> None:
     threading.Thread(target=watch, name="inlay-parent-watch", daemon=True).start()
 
 
-def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
+class _Answers:
+    """What goes to the engine, from any thread."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._lock = stream, threading.Lock()
+
+    def write(self, message: FromRank) -> None:
+        """Send it. Raises OSError if the engine is gone."""
+        with self._lock:
+            write_frame(self._stream, message)
+
+
+class _Weights:
+    """This rank's parts of the weights that compute requests, by their numbers.
+
+    Args:
+        first: those with number 0.
+        load: others from a directory, given those whose equal tensors they share.
+    """
+
+    def __init__(
+        self, first: "Model", load: Callable[[Path, "Model"], "Model"], answers: _Answers
+    ) -> None:
+        self.models = {0: first}
+        self._load, self._answers = load, answers
+
+    def begin(self, number: int, directory: Path) -> None:
+        """Load beside steps, and say what became of it."""
+        newest = self.models[max(self.models)]
+
+        def run() -> None:
+            try:
+                model = self._load(directory, newest)
+                self.models[number] = model
+                answer = RankLoaded(model.made_bytes)
+            except Exception as error:
+                log.debug("weights %d cannot be loaded", number, exc_info=error)
+                told = error if isinstance(error, InlayError) else EngineError(repr(error))
+                answer = RankLoaded(error=failure_message(told))
+            with contextlib.suppress(OSError):  # the engine is gone, and this rank with it
+                self._answers.write(answer)
+
+        threading.Thread(target=run, name="inlay-weights", daemon=True).start()
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Let go of all others."""
+        from inlay.models.memory import give_back_freed
+
+        for number in self.models.keys() - numbers:
+            del self.models[number]
+        give_back_freed()
+
+
+def _serve(setup: RankSetup, commands: BinaryIO, answers: _Answers) -> None:
     """Do as the engine says, until it says no more.
 
     Raises:
@@ -70,30 +131,41 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: BinaryIO) -> None:
     if setup.device != CPU:
         torch.cuda.set_device(setup.device)  # else the first GPU would get a context, too
     set_threads(setup.config.threads, setup.degree)
-    write_frame(answers, RankReady())  # now the others need not wait long for this one
+    answers.write(RankReady())  # now the others need not wait long for this one
     rank = Rank(setup.number, setup.degree)
     group = RankGroup(rank, meet(setup.port), setup.device)
     where = Where(placement=setup.placement, weight_format=setup.weight_format)
-    model = load_placed(setup.config, Path(setup.directory), setup.device, where, group)
-    write_frame(answers, RankReady(free_for_pages(setup.config, model)))
+
+    def load(directory: Path, previous: "Model | None" = None) -> "Model":
+        if setup.device != CPU:
+            torch.cuda.set_device(setup.device)  # of this thread
+        return load_placed(setup.config, directory, setup.device, where, group, previous=previous)
+
+    weights = _Weights(load(Path(setup.directory)), load, answers)
+    models = weights.models
+    answers.write(RankReady(free_for_pages(setup.config, models[0])))
     decode = msgspec.msgpack.Decoder(ToRank).decode
     pool = None
     with torch.inference_mode():
         while (frame := read_frame(commands)) is not None:
             match decode(frame):
                 case PoolSetup(dtype, page_tokens, num_pages):
-                    kv_format = model.kv_format(dtype=dtype, page_tokens=page_tokens)
-                    pool = model.new_kv_pool(kv_format, num_pages)
-                    write_frame(answers, RankReady())
+                    kv_format = models[0].kv_format(dtype=dtype, page_tokens=page_tokens)
+                    pool = models[0].new_kv_pool(kv_format, num_pages)
+                    answers.write(RankReady())
                 case RankExchange(owner):
                     assert pool is not None, "pages come before what others write to them"
                     listen = f"{owner.rpartition(':')[0]}:0"
                     secret = setup.config.cache.secret
                     server = serve_rank(listen, secret, page_memory(pool), owner)
-                    write_frame(answers, RankReady(address=server.address))
+                    answers.write(RankReady(address=server.address))
+                case RankLoad(number, directory):
+                    weights.begin(number, Path(directory))
+                case RankKeep(numbers):
+                    weights.keep(numbers)
                 case RankStep() as step:
                     assert pool is not None, "pages come before steps"
-                    model.forward(batch_of(step), pool)
+                    models[step.weights].forward(batch_of(step), pool)
 
 
 def main() -> int:
@@ -106,7 +178,7 @@ def main() -> int:
     configure_logging(parse_log_setting(read_settings().log))
     _end_with(setup.parent_pid)
     # What libraries print must not come between answers.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    answers = _Answers(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         _serve(setup, commands, answers)
@@ -117,7 +189,7 @@ def main() -> int:
         log.debug("rank %d failed", setup.number, exc_info=error)
         told = error if isinstance(error, InlayError) else EngineError(repr(error))
         with contextlib.suppress(OSError):
-            write_frame(answers, failure_message(told))
+            answers.write(failure_message(told))
         return START_FAILED
     return 0
 

@@ -61,9 +61,32 @@ class RankExchange(msgspec.Struct, frozen=True, tag=True, array_like=True):
     owner: str
 
 
-class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A `ForwardBatch`, its arrays as bytes."""
+class RankLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Load this rank's part of other weights, beside steps. Answered by `RankLoaded`.
 
+    Attributes:
+        weights: the number by which steps will name them.
+        directory: where they are.
+    """
+
+    weights: int
+    directory: str
+
+
+class RankKeep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Let go of all weights but these."""
+
+    weights: tuple[int, ...]
+
+
+class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A `ForwardBatch`, its arrays as bytes.
+
+    Attributes:
+        weights: number of those that compute it.
+    """
+
+    weights: int
     token_ids: bytearray
     positions: bytearray
     query_starts: bytearray
@@ -85,17 +108,30 @@ class RankReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     address: str = ""
 
 
-ToRank = PoolSetup | RankExchange | RankStep
-FromRank = RankReady | EngineFailure
+class RankLoaded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What became of a `RankLoad`.
+
+    Attributes:
+        made_bytes: see `Model.made_bytes`.
+        error: what went wrong; the rank goes on with what it has.
+    """
+
+    made_bytes: int = 0
+    error: EngineFailure | None = None
 
 
-def step_of(batch: ForwardBatch) -> RankStep:
-    """What the other ranks need of a step."""
+ToRank = PoolSetup | RankExchange | RankLoad | RankKeep | RankStep
+FromRank = RankReady | RankLoaded | EngineFailure
+
+
+def step_of(batch: ForwardBatch, weights: int) -> RankStep:
+    """What the other ranks need of a step that these weights compute."""
 
     def data(array: NDArray[Any]) -> bytearray:
         return bytearray(array.tobytes())
 
     return RankStep(
+        weights=weights,
         token_ids=data(batch.token_ids_T),
         positions=data(batch.positions_T),
         query_starts=data(batch.query_starts_B1),

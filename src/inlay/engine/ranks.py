@@ -2,9 +2,13 @@
 
     ranks = Ranks(setup, degree)
     model = load_model(..., group=ranks.meet(device))
-    model.around_step = ranks.step
+    model.around_step = partial(ranks.step, 0)
     free_bytes = ranks.loaded()
     ranks.open_pool(PoolSetup(...))
+    ...
+    ranks.load(1, directory)     # other weights, beside steps
+    made_bytes = ranks.loaded_weights()
+    ranks.keep({1})
     ...
     ranks.close()
 
@@ -19,8 +23,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -33,6 +38,9 @@ from inlay.engine.rank_wire import (
     FromRank,
     PoolSetup,
     RankExchange,
+    RankKeep,
+    RankLoad,
+    RankLoaded,
     RankReady,
     RankSetup,
     ToRank,
@@ -55,6 +63,8 @@ class _Process:
     def __init__(self, setup: RankSetup) -> None:
         self.number, self.degree = setup.number, setup.degree
         self.answers: queue.SimpleQueue[RankReady | None] = queue.SimpleQueue()
+        self.loads: queue.SimpleQueue[RankLoaded | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "inlay.engine.rank"],
             stdin=subprocess.PIPE,
@@ -73,8 +83,9 @@ class _Process:
         return f"rank {self.number} of {self.degree} (process {self.popen.pid})"
 
     def send(self, message: ToRank) -> None:
-        """Tell it something. Raises OSError if it is gone."""
-        write_frame(self._commands, message)
+        """Tell it something, in any thread. Raises OSError if it is gone."""
+        with self._sending:
+            write_frame(self._commands, message)
 
     def receive(self) -> InlayError | None:
         """Take answers until it ends. Returns why; None: because others did."""
@@ -84,6 +95,8 @@ class _Process:
             match decode(frame):
                 case RankReady() as answer:
                     self.answers.put(answer)
+                case RankLoaded() as loaded:
+                    self.loads.put(loaded)
                 case EngineFailure(code, message):
                     told = restore(code, f"{message} ({self.name})")
         self._output.close()
@@ -173,14 +186,52 @@ class Ranks:
         self._send(RankExchange(owner))
         return [answer.address for answer in self._answers()]
 
-    @contextmanager
-    def step(self, batch: ForwardBatch) -> Iterator[None]:
-        """Have the others run a step beside this rank's.
+    def load(self, weights: int, directory: Path) -> None:
+        """Have the others load other weights beside steps, which will name them by this number.
 
         Raises:
             InlayError: a rank ended.
         """
-        self._send(step_of(batch))
+        self._send(RankLoad(weights, str(directory)))
+
+    def loaded_weights(self) -> int:
+        """Wait until all have done so. Returns the bytes that they made, see `Model.made_bytes`.
+
+        Raises:
+            InlayError: a rank could not, and says why; all go on with what they have, those others
+                included. Or one ended.
+        """
+        answers = [(process, process.loads.get()) for process in self._processes]
+        if self.failure is not None:
+            raise self.failure
+        made_bytes = 0
+        for process, answer in answers:
+            if answer is None:
+                raise EngineError("the engine ends while ranks load weights")
+            if answer.error is not None:
+                code, message = answer.error.code, answer.error.message
+                raise restore(code, f"{message} ({process.name})")
+            made_bytes += answer.made_bytes
+        return made_bytes
+
+    def keep(self, weights: Collection[int]) -> None:
+        """Have the others let go of all weights but these. Of ranks that are gone nothing is said:
+        the next step does.
+        """
+        with contextlib.suppress(InlayError):
+            self._send(RankKeep(tuple(weights)))
+
+    @contextmanager
+    def step(self, weights: int, batch: ForwardBatch) -> Iterator[None]:
+        """Have the others run a step beside this rank's.
+
+        Args:
+            weights: number of those that compute it.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._send(step_of(batch, weights))
         try:
             yield
         except Exception as error:
@@ -193,6 +244,7 @@ class Ranks:
         self._closing = True
         for process in self._processes:
             process.hang_up()
+            process.loads.put(None)  # a thread may wait for it
         for process, thread in zip(self._processes, self._threads, strict=True):
             process.stop()
             thread.join()
@@ -240,5 +292,6 @@ class Ranks:
         for process in self._processes:
             process.popen.kill()  # alone it is of no use
             process.answers.put(None)  # nobody waits for more of them
+            process.loads.put(None)
         if self.on_failure is not None:
             self.on_failure()
