@@ -11,8 +11,10 @@ class UpdateConfig:
         listen: "host:port" where other peers have them from here, port 0 for any free one.
         token_file: 16 to 64 bytes that all peers hold; None: this user's token on this host.
         directory: where versions are kept, each in a directory; None: a temporary one.
+        dtype: in which floats are held there, `BF16`, `F16` or `F32`; empty: as they are published.
     """
 
     listen: str = "127.0.0.1:0"
     token_file: str | None = None
     directory: str | None = None
+    dtype: str = ""
