@@ -31,9 +31,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [make_tiny_model(made / str(seed), seed=seed, **sizes) for seed in (1, 2)]
 
 
+def engine_of(ranks: int) -> dict[str, Any]:
+    return {
+        "device": "cpu", "threads": 2, "cache": {"pages": 400},
+        "placement": {"tensor_parallel": ranks},
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def server(models: list[Path]) -> Iterator[RunningServer]:
-    engine = {"device": "cpu", "threads": 2, "cache": {"pages": 400}}
+def server(models: list[Path], request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    engine = engine_of(getattr(request, "param", 1))
     with running_server(models[0], served_model_name="tiny", engine=engine) as running:
         yield running
 
@@ -62,8 +69,11 @@ def text(client: httpx.Client, **more: Any) -> str:
     return str(ask(client, **more)["choices"][0]["text"])
 
 
+@pytest.mark.parametrize(
+    ("server", "ranks"), [(2, 2), (1, 1)], indirect=["server"], ids=["two ranks", "alone"]
+)
 def test_no_request_fails_while_weights_are_swapped(
-    server: RunningServer, models: list[Path], publisher: Publisher
+    server: RunningServer, ranks: int, models: list[Path], publisher: Publisher
 ) -> None:
     publisher.publish("v2", models[1], piece_bytes=4096)
     with httpx.Client(base_url=server.url, timeout=60) as client:
@@ -87,7 +97,7 @@ def test_no_request_fails_while_weights_are_swapped(
         update = {"publishers": [publisher.address]}
         answer = client.post("/v1/weights/update", json=update)
         assert answer.status_code == 200, answer.text
-        assert answer.json()["version"] == "v2"
+        assert answer.json()["version"] == "v2" and answer.json()["made_bytes"] > 0
         after = ask(client)
         stop.set()
         for one in clients:
@@ -106,7 +116,8 @@ def test_no_request_fails_while_weights_are_swapped(
         publisher.publish("v3", models[0], piece_bytes=4096)
         assert client.post("/v1/weights/update", json=update).json()["version"] == "v3"
         assert text(client) == before
-    with running_server(models[1], served_model_name="tiny", engine={"device": "cpu"}) as other:
+    engine = engine_of(ranks)
+    with running_server(models[1], served_model_name="tiny", engine=engine) as other:
         with httpx.Client(base_url=other.url, timeout=60) as client:
             assert text(client) == new, "not the text of these weights"
 

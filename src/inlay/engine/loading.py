@@ -1,9 +1,10 @@
 """Brings a model, its text and its pages up for an engine."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import torch
 from inlay import kernels
 from inlay.cache import KvStore, open_store
 from inlay.core.block_hash import DIGEST_BYTES
+from inlay.core.errors import InlayError
 from inlay.core.kv_format import KvFormat
 from inlay.core.messages import EngineInfo
 from inlay.core.model_config import read_shape
@@ -46,8 +48,9 @@ class LoadedModel:
         store: where blocks are kept besides the pool, if anywhere; the engine closes it.
         ranks: other processes that share each layer; None: there are none. The engine closes them.
         directory: where it lies; None: it was not loaded from one.
-        reload: loads another directory's weights as these were, given the model that serves, of
-            which it takes over what is equal; None: they cannot be replaced.
+        reload: loads another directory's weights as these were, on all ranks, given the model that
+            serves, of which it takes over what is equal, and the number of the new weights; None:
+            they cannot be replaced.
     """
 
     name: str
@@ -59,7 +62,7 @@ class LoadedModel:
     store: KvStore | None = None
     ranks: Ranks | None = None
     directory: Path | None = None
-    reload: Callable[[Path, Model], Model] | None = None
+    reload: Callable[[Path, Model, int], Model] | None = None
 
     @property
     def held_as(self) -> str:
@@ -125,21 +128,50 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     if config.placement.tensor_parallel == 1:
         model = load_placed(config, source.directory, device, where)
         loaded = prepare(config, source.name, model, text(), store)
-        again = replace(config, load="whole")
         loaded.directory = source.directory
-        loaded.reload = lambda directory, previous: load_placed(
-            again, directory, device, where, previous=previous
+        loaded.reload = lambda directory, previous, _: load_placed(
+            config, directory, device, where, previous=previous
         )
         return loaded
     ranks = _start_ranks(config, source.directory, device, where)
     try:
         device = _device_of(device, 0)
-        model = load_placed(config, source.directory, device, where, ranks.meet(device))
-        model.around_step = ranks.step
-        return prepare(config, source.name, model, text(), store, ranks)
+        group = ranks.meet(device)
+        model = load_placed(config, source.directory, device, where, group)
+        model.around_step = partial(ranks.step, 0)
+        loaded = prepare(config, source.name, model, text(), store, ranks)
+        loaded.directory = source.directory
+        loaded.reload = partial(
+            _reload_ranks,
+            ranks,
+            lambda directory, previous: load_placed(
+                config, directory, device, where, group, previous=previous
+            ),
+        )
+        return loaded
     except BaseException:
         ranks.close()
         raise
+
+
+def _reload_ranks(
+    ranks: Ranks,
+    load: Callable[[Path, Model], Model],
+    directory: Path,
+    previous: Model,
+    number: int,
+) -> Model:
+    """The first rank's part, when all have theirs. Raises what any of them cannot do."""
+    ranks.load(number, directory)
+    try:
+        model = load(directory, previous)
+    except BaseException:
+        with contextlib.suppress(InlayError):
+            ranks.loaded_weights()
+        raise
+    model.made_bytes += ranks.loaded_weights()
+    model.around_step = partial(ranks.step, number)
+    return model
 
 
 def load_placed(

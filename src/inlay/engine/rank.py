@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -21,13 +21,17 @@ from inlay.core.failures import failure_message
 from inlay.core.log import configure_logging, parse_log_setting
 from inlay.core.placement import CPU
 from inlay.core.settings import read_settings
-from inlay.engine.rank_adapters import Answers, RankAdapters
+from inlay.engine.rank_adapters import RankAdapters
+from inlay.engine.rank_weights import RankWeights
 from inlay.engine.rank_wire import (
     RANK_LOST,
+    Answers,
     PoolSetup,
     RankAdapter,
     RankExchange,
     RankForget,
+    RankKeep,
+    RankLoad,
     RankReady,
     RankSetup,
     RankStep,
@@ -36,6 +40,9 @@ from inlay.engine.rank_wire import (
     read_frame,
 )
 from inlay.engine.wire import START_FAILED
+
+if TYPE_CHECKING:
+    from inlay.models.model import Model
 
 log = logging.getLogger(__name__)
 
@@ -76,16 +83,23 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: Answers) -> None:
     rank = Rank(setup.number, setup.degree)
     group = RankGroup(rank, meet(setup.port), setup.device)
     where = Where(placement=setup.placement, weight_format=setup.weight_format)
-    model = load_placed(setup.config, Path(setup.directory), setup.device, where, group)
-    answers.write(RankReady(free_for_pages(setup.config, model)))
+
+    def load(directory: Path, previous: "Model | None" = None) -> "Model":
+        if setup.device != CPU:
+            torch.cuda.set_device(setup.device)  # of this thread
+        return load_placed(setup.config, directory, setup.device, where, group, previous=previous)
+
+    weights = RankWeights(load(Path(setup.directory)), load, answers)
+    models = weights.models
+    answers.write(RankReady(free_for_pages(setup.config, models[0])))
     decode = msgspec.msgpack.Decoder(ToRank).decode
     pool, adapters = None, RankAdapters(answers)
     with torch.inference_mode():
         while (frame := read_frame(commands)) is not None:
             match decode(frame):
                 case PoolSetup(dtype, page_tokens, num_pages):
-                    kv_format = model.kv_format(dtype=dtype, page_tokens=page_tokens)
-                    pool = model.new_kv_pool(kv_format, num_pages)
+                    kv_format = models[0].kv_format(dtype=dtype, page_tokens=page_tokens)
+                    pool = models[0].new_kv_pool(kv_format, num_pages)
                     answers.write(RankReady())
                 case RankExchange(owner):
                     assert pool is not None, "pages come before what others write to them"
@@ -94,12 +108,16 @@ def _serve(setup: RankSetup, commands: BinaryIO, answers: Answers) -> None:
                     server = serve_rank(listen, secret, page_memory(pool), owner)
                     answers.write(RankReady(address=server.address))
                 case RankAdapter(number, directory):
-                    adapters.begin(number, Path(directory), model)
+                    adapters.begin(number, Path(directory), weights.newest)
                 case RankForget(number):
                     adapters.forget(number)
+                case RankLoad(number, directory):
+                    weights.begin(number, Path(directory))
+                case RankKeep(numbers):
+                    weights.keep(numbers)
                 case RankStep() as step:
                     assert pool is not None, "pages come before steps"
-                    model.forward(batch_of(step, adapters.loaded), pool)
+                    models[step.weights].forward(batch_of(step, adapters.loaded), pool)
 
 
 def main() -> int:

@@ -2,31 +2,18 @@
 
 import contextlib
 import logging
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from inlay.core.errors import EngineError, InlayError
-from inlay.engine.rank_wire import FromRank, RankAdapterReady, write_frame
+from inlay.engine.rank_wire import Answers, RankAdapterReady
 
 if TYPE_CHECKING:
     from inlay.models.adapter_weights import AdapterWeights
     from inlay.models.model import Model
 
 log = logging.getLogger(__name__)
-
-
-class Answers:
-    """The pipe to the engine, for several threads."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._lock = stream, threading.Lock()
-
-    def write(self, message: FromRank) -> None:
-        """Send one. Raises OSError if the engine is gone."""
-        with self._lock:
-            write_frame(self._stream, message)
 
 
 class RankAdapters:

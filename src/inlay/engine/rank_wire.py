@@ -4,6 +4,7 @@ A frame is the length of its MessagePack in four bytes, and that. An engine that
 sends nothing, so the other ranks sleep in `read`, and see at once when it is gone.
 """
 
+import threading
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
@@ -82,13 +83,33 @@ class RankForget(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int
 
 
+class RankLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Load this rank's part of other weights, beside steps. Answered by `RankLoaded`.
+
+    Attributes:
+        weights: the number by which steps will name them.
+        directory: where they are.
+    """
+
+    weights: int
+    directory: str
+
+
+class RankKeep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Let go of all weights but these."""
+
+    weights: tuple[int, ...]
+
+
 class RankStep(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A `ForwardBatch`, its arrays as bytes.
 
     Attributes:
+        weights: number of those that compute it.
         adapters: their numbers, and the rows first to end of each.
     """
 
+    weights: int
     token_ids: bytearray
     positions: bytearray
     query_starts: bytearray
@@ -124,17 +145,30 @@ class RankAdapterReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str = ""
 
 
-ToRank = PoolSetup | RankExchange | RankAdapter | RankForget | RankStep
-FromRank = RankReady | RankAdapterReady | EngineFailure
+class RankLoaded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What became of a `RankLoad`.
+
+    Attributes:
+        made_bytes: see `Model.made_bytes`.
+        error: what went wrong; the rank goes on with what it has.
+    """
+
+    made_bytes: int = 0
+    error: EngineFailure | None = None
 
 
-def step_of(batch: ForwardBatch) -> RankStep:
-    """What the other ranks need of a step."""
+ToRank = PoolSetup | RankExchange | RankAdapter | RankForget | RankLoad | RankKeep | RankStep
+FromRank = RankReady | RankAdapterReady | RankLoaded | EngineFailure
+
+
+def step_of(batch: ForwardBatch, weights: int) -> RankStep:
+    """What the other ranks need of a step that these weights compute."""
 
     def data(array: NDArray[Any]) -> bytearray:
         return bytearray(array.tobytes())
 
     return RankStep(
+        weights=weights,
         token_ids=data(batch.token_ids_T),
         positions=data(batch.positions_T),
         query_starts=data(batch.query_starts_B1),
@@ -188,3 +222,15 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
     length = int.from_bytes(head, "little")
     data = stream.read(length)
     return data if len(data) == length else None
+
+
+class Answers:
+    """The pipe to the engine, for several threads."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._lock = stream, threading.Lock()
+
+    def write(self, message: FromRank) -> None:
+        """Send one. Raises OSError if the engine is gone."""
+        with self._lock:
+            write_frame(self._stream, message)

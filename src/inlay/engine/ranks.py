@@ -2,9 +2,13 @@
 
     ranks = Ranks(setup, degree)
     model = load_model(..., group=ranks.meet(device))
-    model.around_step = ranks.step
+    model.around_step = partial(ranks.step, 0)
     free_bytes = ranks.loaded()
     ranks.open_pool(PoolSetup(...))
+    ...
+    ranks.load(1, directory)     # other weights, beside steps
+    made_bytes = ranks.loaded_weights()
+    ranks.keep({1})
     ...
     ranks.close()
 
@@ -19,7 +23,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -40,6 +44,9 @@ from inlay.engine.rank_wire import (
     RankAdapterReady,
     RankExchange,
     RankForget,
+    RankKeep,
+    RankLoad,
+    RankLoaded,
     RankReady,
     RankSetup,
     ToRank,
@@ -66,7 +73,8 @@ class _Process:
         self.number, self.degree = setup.number, setup.degree
         self.answers: queue.SimpleQueue[RankReady | None] = queue.SimpleQueue()
         self.adapters: queue.SimpleQueue[RankAdapterReady | None] = queue.SimpleQueue()
-        self._writing = threading.Lock()
+        self.loads: queue.SimpleQueue[RankLoaded | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "inlay.engine.rank"],
             stdin=subprocess.PIPE,
@@ -85,8 +93,8 @@ class _Process:
         return f"rank {self.number} of {self.degree} (process {self.popen.pid})"
 
     def send(self, message: ToRank) -> None:
-        """Tell it something, from any thread. Raises OSError if it is gone."""
-        with self._writing:
+        """Tell it something, in any thread. Raises OSError if it is gone."""
+        with self._sending:
             write_frame(self._commands, message)
 
     def receive(self) -> InlayError | None:
@@ -97,8 +105,10 @@ class _Process:
             match decode(frame):
                 case RankReady() as answer:
                     self.answers.put(answer)
-                case RankAdapterReady() as answer:
-                    self.adapters.put(answer)
+                case RankAdapterReady() as adapter:
+                    self.adapters.put(adapter)
+                case RankLoaded() as loaded:
+                    self.loads.put(loaded)
                 case EngineFailure(code, message):
                     told = restore(code, f"{message} ({self.name})")
         self._output.close()
@@ -225,14 +235,52 @@ class Ranks:
         """
         self._send(RankForget(adapter.number))
 
-    @contextmanager
-    def step(self, batch: ForwardBatch) -> Iterator[None]:
-        """Have the others run a step beside this rank's.
+    def load(self, weights: int, directory: Path) -> None:
+        """Have the others load other weights beside steps, which will name them by this number.
 
         Raises:
             InlayError: a rank ended.
         """
-        self._send(step_of(batch))
+        self._send(RankLoad(weights, str(directory)))
+
+    def loaded_weights(self) -> int:
+        """Wait until all have done so. Returns the bytes that they made, see `Model.made_bytes`.
+
+        Raises:
+            InlayError: a rank could not, and says why; all go on with what they have, those others
+                included. Or one ended.
+        """
+        answers = [(process, process.loads.get()) for process in self._processes]
+        if self.failure is not None:
+            raise self.failure
+        made_bytes = 0
+        for process, answer in answers:
+            if answer is None:
+                raise EngineError("the engine ends while ranks load weights")
+            if answer.error is not None:
+                code, message = answer.error.code, answer.error.message
+                raise restore(code, f"{message} ({process.name})")
+            made_bytes += answer.made_bytes
+        return made_bytes
+
+    def keep(self, weights: Collection[int]) -> None:
+        """Have the others let go of all weights but these. Of ranks that are gone nothing is said:
+        the next step does.
+        """
+        with contextlib.suppress(InlayError):
+            self._send(RankKeep(tuple(weights)))
+
+    @contextmanager
+    def step(self, weights: int, batch: ForwardBatch) -> Iterator[None]:
+        """Have the others run a step beside this rank's.
+
+        Args:
+            weights: number of those that compute it.
+
+        Raises:
+            InlayError: a rank ended.
+        """
+        self._send(step_of(batch, weights))
         try:
             yield
         except Exception as error:
@@ -245,6 +293,7 @@ class Ranks:
         self._closing = True
         for process in self._processes:
             process.hang_up()
+            process.loads.put(None)  # a thread may wait for it
         for process, thread in zip(self._processes, self._threads, strict=True):
             process.stop()
             thread.join()
@@ -304,6 +353,7 @@ class Ranks:
         for process in self._processes:
             process.popen.kill()  # alone it is of no use
             process.answers.put(None)  # nobody waits for more of them
+            process.loads.put(None)
         if self.on_failure is not None:
             self.on_failure()
 

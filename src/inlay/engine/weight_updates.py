@@ -120,8 +120,7 @@ class WeightUpdates:
         reload = self._loaded.reload
         if reload is None:
             raise WeightsError(
-                "weights are replaced where one process has the model for itself: not with "
-                "placement.tensor_parallel"
+                "weights are replaced where the model was loaded from a directory: this one was not"
             )
         if not version:
             raise WeightsError("weights need a version, which names their blocks: give one")
@@ -130,8 +129,9 @@ class WeightUpdates:
             reload = _reload_written(weights, self._loaded.directory, reload)
             weights = self._loaded.directory
         _check_shape(weights, self._model.shape)
-        load = partial(reload, weights, self._model)
-        self._update = _Update(version, in_flight, load, self._on_ready)
+        number = self._requests.weights + 1
+        load = partial(reload, weights, self._model, number)
+        self._update = _Update(number, version, in_flight, load, self._on_ready)
 
     def poll(self) -> None:
         """Between two steps: put weights in place that have come."""
@@ -143,6 +143,8 @@ class WeightUpdates:
             self._take(update)
         except InlayError as error:
             log.error("weights %s are not taken: %s", update.version, error)
+            if self._loaded.ranks is not None:
+                self._loaded.ranks.keep(self._needed())
             self._done.append(
                 WeightsSwapped(
                     version=update.version,
@@ -197,7 +199,7 @@ class WeightUpdates:
         _check_model(old, model, self._loaded)
         if old.host_share is not None and model.host_share is not None:
             model.host_share.deferred = old.host_share.deferred
-        number = self._requests.weights + 1
+        number = update.number
         self._runner.take_model(number, model)
         self._model, self._versions[number] = model, update.version
         self._requests.weights = number
@@ -238,12 +240,22 @@ class WeightUpdates:
         """Of weights that compute no request any more. O(live requests) while there are such."""
         if self._runner.num_models == 1:
             return
+        needed = self._needed()
+        if not self._runner.keep_models(needed):
+            return
+        if self._loaded.ranks is not None:
+            self._loaded.ranks.keep(needed)
+        give_back_freed()
+
+    def _needed(self) -> set[int]:
+        """Weights that compute a request, or will."""
         needed = {self._requests.weights}
+        if self._update is not None:
+            needed.add(self._update.number)
         for request in self._requests.live.values():
             if any(choice.state not in ("paused", "finished") for choice in request.choices):
                 needed.add(request.weights)
-        if self._runner.keep_models(needed):
-            give_back_freed()
+        return needed
 
 
 class _Update:
@@ -251,11 +263,13 @@ class _Update:
 
     def __init__(
         self,
+        number: int,
         version: str,
         in_flight: InFlight,
         load: Callable[[], Model],
         on_ready: Callable[[], None] | None,
     ) -> None:
+        self.number = number
         self.version = version
         self.in_flight: InFlight = in_flight
         self.model: Model | None = None
@@ -281,17 +295,17 @@ class _Update:
 
 
 def _reload_written(
-    tensors: Mapping[str, Tensor], beside: Path, reload: Callable[[Path, Model], Model]
-) -> Callable[[Path, Model], Model]:
+    tensors: Mapping[str, Tensor], beside: Path, reload: Callable[[Path, Model, int], Model]
+) -> Callable[[Path, Model, int], Model]:
     """Write tensors, load them, and forget the file, whose mapped pages stay as long as needed."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
-    def load(_: Path, previous: Model) -> Model:
+    def load(_: Path, previous: Model, number: int) -> Model:
         with tempfile.TemporaryDirectory(prefix="inlay-weights-") as directory:
             save_file(kept, Path(directory) / "model.safetensors")
             kept.clear()
             shutil.copyfile(beside / "config.json", Path(directory) / "config.json")
-            return reload(Path(directory), previous)
+            return reload(Path(directory), previous, number)
 
     return load
 

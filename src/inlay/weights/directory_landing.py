@@ -1,5 +1,6 @@
 """A directory as the place where a version lands."""
 
+import mmap
 import os
 import shutil
 from pathlib import Path
@@ -9,9 +10,13 @@ import numpy.typing as npt
 
 from inlay.core.errors import WeightsError, WeightsMismatchError
 from inlay.transfer import Segment, TransferEngine
+from inlay.weights.boxes import Box
+from inlay.weights.dtypes import check_conversion, raw_dtype
+from inlay.weights.file_layout import FileLayout
 from inlay.weights.landing import Bytes, RingLanding
-from inlay.weights.manifest import Entry, Manifest, header
+from inlay.weights.manifest import Entry, Manifest, count
 from inlay.weights.offer import Stretch, deregister, segment_name
+from inlay.weights.parts_landing import put_run
 
 SAFETENSORS = "model.safetensors"
 _TAKEN = (SAFETENSORS, "model.safetensors.index.json", "..")
@@ -22,48 +27,58 @@ class DirectoryLanding(RingLanding):
 
     It grows as `<directory>.partial` and has its name when it is whole.
 
+    Parts of tensors, of several publishers, are put together there.
+
     Args:
         directory: new, or empty.
+        dtype: of all floats; empty: as they are published.
 
     Raises:
         WeightsError: something is there.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, dtype: str = "") -> None:
         self.directory = directory
+        self._dtype = dtype
         if directory.exists() and any(directory.iterdir()):
             raise WeightsError(f"{directory} is not empty: name a new directory")
         self._partial = directory.with_name(directory.name + ".partial")
         self._files: dict[str, int] = {}
+        self._mapped: mmap.mmap | None = None
         self._shared: list[Segment] = []
 
     def open(self, engine: TransferEngine, manifest: Manifest) -> npt.NDArray[np.bool_]:
         """As `Landing`: reserves the disk's blocks now."""
         wanted = super().open(engine, manifest)
         self._stretches: list[Stretch] = []
-        for number, (file, start, size, offset) in enumerate(self._parts(manifest)):
+        stretches = self._layout.stretches(manifest, 0)
+        if stretches is None:  # others cannot have pieces from here
+            return wanted
+        files = [SAFETENSORS] if stretches else []
+        for entry in manifest.entries:
+            if not entry.dtype and entry.size_bytes:
+                stretches.append(Stretch(entry.start, entry.size_bytes, len(files), 0))
+                files.append(entry.name)
+        for number, file in enumerate(files):
             name = segment_name(manifest.name, manifest.version, f"data{number}")
             self._shared.append(engine.register_file(self._partial / file, name=name))
-            self._stretches.append(Stretch(start, size, number, offset))
+        self._stretches = stretches
         return wanted
 
     def wanted(self, manifest: Manifest) -> npt.NDArray[np.bool_]:
         """As `RingLanding`."""
-        divided = [name for name, parts in manifest.by_name.items() if len(parts) > 1]
-        if divided or any(entry.whole for entry in manifest.entries):
-            raise WeightsMismatchError(
-                f"publishers hold parts of tensors ({', '.join(divided[:3])}): pull with wants, "
-                "which puts them together"
-            )
         for entry in manifest.entries:
             if not entry.dtype and (Path(entry.name).name != entry.name or entry.name in _TAKEN):
                 raise WeightsMismatchError(f"{entry.name!r} is no name for a file beside tensors")
+        self._layout = FileLayout(manifest, self._dtype)
+        for entry in manifest.entries:
+            if entry.dtype:
+                check_conversion(entry.name, entry.dtype, self._layout.wholes[entry.name].dtype)
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir(parents=True)
-        self._header = header(manifest)
-        total = len(self._header) + manifest.tensor_bytes
-        tensors = self._create(SAFETENSORS, total)
-        os.pwrite(tensors, self._header, 0)
+        tensors = self._create(SAFETENSORS, self._layout.size_bytes)
+        os.pwrite(tensors, self._layout.header, 0)
+        self._mapped = mmap.mmap(tensors, self._layout.size_bytes)
         for entry in manifest.entries:
             if not entry.dtype:
                 self._create(entry.name, entry.size_bytes)
@@ -71,14 +86,25 @@ class DirectoryLanding(RingLanding):
 
     def put(self, entry: Entry, start: int, content: Bytes) -> None:
         """As `RingLanding`."""
-        if entry.dtype:
-            os.pwrite(
-                self._files[SAFETENSORS],
-                content.data,
-                len(self._header) + entry.start + start,
-            )
-        else:
+        if not entry.dtype:
             os.pwrite(self._files[entry.name], content.data, start)
+        elif (run := self._layout.run(entry)) is not None:
+            os.pwrite(self._files[SAFETENSORS], content.data, run + start)
+        else:
+            self._scatter(entry, start, content)
+
+    def _scatter(self, entry: Entry, start: int, content: Bytes) -> None:
+        """Rows of a part lie apart, or become others: written through a mapping of the file."""
+        assert self._mapped is not None, "of a landing that is open"
+        whole = self._layout.wholes[entry.name]
+        first = len(self._layout.header) + whole.start
+        raw = raw_dtype(whole.dtype)
+        array = np.frombuffer(self._mapped, raw, count(whole.shape), first).reshape(whole.shape)
+        box = Box((0,) * len(whole.shape), whole.shape)
+        put_run(entry, start, content, array, box, whole.dtype)
+        # What was written stays in the system's cache, and counts no more as this process's memory.
+        page = first - first % mmap.PAGESIZE
+        self._mapped.madvise(mmap.MADV_DONTNEED, page, first + whole.size_bytes - page)
 
     def shared(self) -> tuple[list[Segment], list[Stretch]]:
         """As `Landing`: the files."""
@@ -99,13 +125,16 @@ class DirectoryLanding(RingLanding):
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
+        self._mapped = None
         shutil.rmtree(self._partial, ignore_errors=True)
 
-    def content(self, entry: Entry) -> Bytes:
-        """The bytes of an entry of a finished directory, mapped."""
+    def content(self, entry: Entry) -> Bytes | None:
+        """As `Landing`, of a finished directory: mapped, where it lies there as one run."""
         if not entry.size_bytes:
             return np.zeros(0, np.uint8)
-        offset = len(self._header) + entry.start if entry.dtype else 0
+        offset = self._layout.run(entry) if entry.dtype else 0
+        if offset is None:
+            return None
         file = self.directory / (SAFETENSORS if entry.dtype else entry.name)
         return np.memmap(file, np.uint8, "r", offset, (entry.size_bytes,))
 
@@ -115,13 +144,3 @@ class DirectoryLanding(RingLanding):
         if size:
             os.posix_fallocate(descriptor, 0, size)
         return descriptor
-
-    def _parts(self, manifest: Manifest) -> list[tuple[str, int, int, int]]:
-        """File, start in the flat space, size, and offset in the file."""
-        parts = [(SAFETENSORS, 0, manifest.tensor_bytes, len(self._header))]
-        parts += [
-            (entry.name, entry.start, entry.size_bytes, 0)
-            for entry in manifest.entries
-            if not entry.dtype
-        ]
-        return [part for part in parts if part[2]]

@@ -63,6 +63,10 @@ class Landing(ABC):
         """What others may read of it, once pieces are taken; nothing: it keeps no whole pieces."""
         return [], []
 
+    def content(self, entry: Entry) -> Bytes | None:
+        """The bytes of an entry as they were published, to be read; None: they are not kept so."""
+        return None
+
     @abstractmethod
     def finish(self) -> None:
         """All that is wanted has been taken."""

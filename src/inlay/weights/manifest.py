@@ -5,7 +5,6 @@ The tensors lie one behind the other, as in a safetensors file, then the files t
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -238,15 +237,23 @@ def union(
     numbered.sort(key=lambda one: (not one[0].dtype, one[0].name, one[0].at, one[0].digest))
     entries: list[Entry] = []
     places: list[Place] = []
+    taken = [0] * len(manifests)
     checksums: list[bytes] = []
     at_byte = 0
     for entry, (number, index) in numbered:
-        if not entry.dtype and entries and entries[-1].name == entry.name:
-            continue  # trainers have the same config.json beside their tensors
+        if entries and _is_copy(entries[-1], entry):
+            # Trainers have the same config.json, and norms that all of them hold. Those that give
+            # less than others give these.
+            if taken[number] + entry.size_bytes < taken[places[-1][0]]:
+                taken[places[-1][0]] -= entry.size_bytes
+                taken[number] += entry.size_bytes
+                places[-1] = (number, index)
+            continue
         pieces = manifests[number].pieces_of(index)
         checksums.append(manifests[number].checksums[4 * pieces.start : 4 * pieces.stop])
         entries.append(msgspec.structs.replace(entry, start=at_byte))
         places.append((number, index))
+        taken[number] += entry.size_bytes
         at_byte += entry.size_bytes
     joined = Manifest(
         name=first.name,
@@ -271,12 +278,18 @@ def check_boxes(manifest: Manifest) -> None:
                 f"publishers disagree on {name}: "
                 + " and ".join(f"{part.dtype} {list(part.whole_shape)}" for part in parts)
             )
+        filled = [part for part in parts if count(part.shape)]
+        if twice := next((one for one in _pairs(filled) if _overlap(*one)), None):
+            raise WeightsMismatchError(
+                f"publishers hold {ranges(twice[0])} and {ranges(twice[1])}, which are not the "
+                "same where both are: publish each part once"
+            )
         held = sum(count(part.shape) for part in parts)
         whole = count(parts[0].whole_shape)
-        if held != whole or any(_overlap(a, b) for a, b in _pairs(parts)):
+        if held != whole:
             raise WeightsMismatchError(
-                f"the publishers hold {held} of {whole} elements of {name}: name all of them, each "
-                "once"
+                f"nobody holds {', '.join(_missing(parts)[:3])}: the publishers hold {held} of "
+                f"{whole} elements of {name}; name all of them"
             )
 
 
@@ -284,25 +297,6 @@ def piece_size(size_bytes: int) -> int:
     """Bytes of a piece for a checkpoint of this size: about 4,096 pieces, of 1 to 16 MiB."""
     wanted = -(-size_bytes // _PIECES // PIECE_ALIGN) * PIECE_ALIGN
     return max(MIN_PIECE_BYTES, min(MAX_PIECE_BYTES, wanted))
-
-
-def header(manifest: Manifest) -> bytes:
-    """What a safetensors file of the tensors begins with; their bytes follow as they lie in the
-    flat space.
-    """
-    tensors = {
-        entry.name: {
-            "dtype": entry.dtype,
-            "shape": entry.shape,
-            "data_offsets": (entry.start, entry.start + entry.size_bytes),
-        }
-        for entry in manifest.entries
-        if entry.dtype
-    }
-    text = json.dumps({"__metadata__": {"format": "pt"}, **tensors}, separators=(",", ":")).encode()
-    # Data that begin at a whole page of the system can be read past the page cache.
-    text += b" " * (-(8 + len(text)) % PIECE_ALIGN)
-    return len(text).to_bytes(8, "little") + text
 
 
 def check_label(text: str, what: str) -> str:
@@ -324,6 +318,56 @@ def count(shape: Iterable[int]) -> int:
     for size in shape:
         product *= size
     return product
+
+
+def ranges(part: Entry) -> str:
+    """An entry for people: its name, and where it lies in the tensor."""
+    if not part.whole:
+        return part.name
+    return part.name + _brackets(part.at, part.shape)
+
+
+def _brackets(corner: Sequence[int], shape: Sequence[int]) -> str:
+    sides = (f"{at}:{at + size}" for at, size in zip(corner, shape, strict=True))
+    return f"[{', '.join(sides)}]"
+
+
+def _missing(parts: list[Entry]) -> list[str]:
+    """What no part of a tensor has, as boxes."""
+    whole = parts[0].whole_shape
+    left: list[_Sides] = [tuple((0, size) for size in whole)]
+    for part in parts:
+        sides = tuple((at, at + size) for at, size in zip(part.at, part.shape, strict=True))
+        left = [rest for one in left for rest in _without(one, sides)]
+    return [
+        parts[0].name + _brackets([a for a, _ in one], [b - a for a, b in one])
+        for one in sorted(left)
+    ]
+
+
+_Sides = tuple[tuple[int, int], ...]
+
+
+def _without(box: _Sides, other: _Sides) -> list[_Sides]:
+    """A box without another one, as boxes."""
+    if any(max(a, c) >= min(b, d) for (a, b), (c, d) in zip(box, other, strict=True)):
+        return [box]
+    left = []
+    for axis, ((a, b), (c, d)) in enumerate(zip(box, other, strict=True)):
+        for side in ((a, c), (d, b)):
+            if side[0] < side[1]:
+                left.append((*box[:axis], side, *box[axis + 1 :]))
+        box = (*box[:axis], (max(a, c), min(b, d)), *box[axis + 1 :])
+    return left
+
+
+def _is_copy(one: Entry, other: Entry) -> bool:
+    """Whether two publishers have the same of the same; of files beside tensors any will do."""
+    if not other.dtype:
+        return not one.dtype and one.name == other.name
+    return (one.name, one.dtype, one.shape, one.at, one.whole_shape, one.digest) == (
+        other.name, other.dtype, other.shape, other.at, other.whole_shape, other.digest,
+    )  # fmt: skip
 
 
 def _pairs(parts: list[Entry]) -> Iterator[tuple[Entry, Entry]]:

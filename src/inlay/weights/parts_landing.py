@@ -79,28 +79,41 @@ class PartsLanding(RingLanding):
             items = manifest.piece_bytes // ITEM_BYTES[entry.dtype]
             for at, piece in enumerate(manifest.pieces_of(number)):
                 stop = min((at + 1) * items, entry.size_bytes // ITEM_BYTES[entry.dtype])
-                wanted[piece] = bool(self._hits(entry, at * items, stop))
+                wanted[piece] = bool(_hits(entry, at * items, stop, self._boxes[entry.name]))
         return wanted
 
     def put(self, entry: Entry, start: int, content: Bytes) -> None:
         """As `RingLanding`: what of it is in the box."""
-        item = ITEM_BYTES[entry.dtype]
-        elements = content.view(raw_dtype(entry.dtype))
-        array, wanted = self.arrays[entry.name], self._boxes[entry.name]
-        for at, box, common in self._hits(entry, start // item, (start + len(content)) // item):
-            run = elements[at : at + int(np.prod(box.shape))].reshape(box.shape)
-            some = run[common.index(box.corner)]
-            array[common.index(wanted.corner)] = convert(some, entry.dtype, self.dtypes[entry.name])
-
-    def _hits(self, entry: Entry, start: int, stop: int) -> list[tuple[int, Box, Box]]:
-        """Of a run of elements: where each box begins in it, the box, and what is wanted of it."""
-        hits, at = [], 0
-        for run in boxes_of_run(start, stop, entry.shape):
-            box = run.moved(entry.at)
-            if (common := box.common(self._boxes[entry.name])) is not None:
-                hits.append((at, box, common))
-            at += int(np.prod(box.shape))
-        return hits
+        name = entry.name
+        put_run(entry, start, content, self.arrays[name], self._boxes[name], self.dtypes[name])
 
     def finish(self) -> None:
         """As `Landing`."""
+
+
+def put_run(
+    entry: Entry, start: int, content: Bytes, array: npt.NDArray[Any], wanted: Box, dtype: str
+) -> None:
+    """Bytes of an entry, from `start` on: what of them is in the box that an array holds.
+
+    Args:
+        array: of raw elements, as large as the box.
+        dtype: of the array.
+    """
+    item = ITEM_BYTES[entry.dtype]
+    elements = content.view(raw_dtype(entry.dtype))
+    for at, box, common in _hits(entry, start // item, (start + len(content)) // item, wanted):
+        run = elements[at : at + int(np.prod(box.shape))].reshape(box.shape)
+        some = run[common.index(box.corner)]
+        array[common.index(wanted.corner)] = convert(some, entry.dtype, dtype)
+
+
+def _hits(entry: Entry, start: int, stop: int, wanted: Box) -> list[tuple[int, Box, Box]]:
+    """Of a run of elements: where each box begins in it, the box, and what is wanted of it."""
+    hits, at = [], 0
+    for run in boxes_of_run(start, stop, entry.shape):
+        box = run.moved(entry.at)
+        if (common := box.common(wanted)) is not None:
+            hits.append((at, box, common))
+        at += int(np.prod(box.shape))
+    return hits

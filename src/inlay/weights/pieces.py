@@ -12,7 +12,7 @@ import numpy.typing as npt
 from inlay.transfer import crc32c, crc32c_of_parts
 from inlay.weights.choice import ASKED, HERE, NOTHING
 from inlay.weights.landing import Bytes, Landing, Numbers
-from inlay.weights.manifest import Entry, Manifest
+from inlay.weights.manifest import Entry, Manifest, ranges
 
 
 class Source(Protocol):
@@ -20,8 +20,8 @@ class Source(Protocol):
 
     manifest: Manifest
 
-    def content(self, entry: Entry) -> Bytes:
-        """The bytes of an entry."""
+    def find(self, entry: Entry) -> Bytes | None:
+        """The bytes of an entry as they were published; None: they are not kept so."""
         ...
 
 
@@ -61,6 +61,12 @@ class Pieces:
         """What nobody has been asked for."""
         wanted_P: npt.NDArray[np.bool_] = self.missing_P & ~self._under_way_P
         return wanted_P
+
+    def some_missing(self) -> str:
+        """For people: entries of which pieces are missing, three at most."""
+        pieces = np.flatnonzero(self.missing_P)
+        numbers = np.unique(np.searchsorted(self._manifest.first_pieces, pieces, side="right") - 1)
+        return ", ".join(ranges(self._manifest.entries[number]) for number in numbers[:3].tolist())
 
     @property
     def any_under_way(self) -> bool:
@@ -125,7 +131,9 @@ class Pieces:
             of_entry = self._manifest.pieces_of(number)
             if same is None or not self.missing_P[of_entry.start : of_entry.stop].any():
                 continue
-            content = previous.content(same)
+            content = previous.find(same)
+            if content is None:
+                continue
             for piece in of_entry:
                 if self.missing_P[piece]:
                     kept += self._copy(entry, piece, content)

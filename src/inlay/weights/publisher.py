@@ -26,10 +26,12 @@ from inlay.transfer import Segment, TransferEngine, crc32c
 from inlay.weights.checkpoint_files import Extent, read_directory
 from inlay.weights.live_tensors import Part, copy_tensors, live_entries
 from inlay.weights.manifest import (
+    ITEM_BYTES,
     PIECE_ALIGN,
     Entry,
     Manifest,
     check_label,
+    count,
     piece_size,
 )
 from inlay.weights.offer import Head, HeadSegment, Offer, Stretch, deregister, segment_name
@@ -267,7 +269,8 @@ class Publisher:
         return manifest, [data], [Stretch(0, manifest.size_bytes, 0, 0)]
 
     def _manifest(self, version: str, entries: list[Entry], piece_bytes: int | None) -> Manifest:
-        size = entries[-1].start + entries[-1].size_bytes if entries else 0
+        # Of all of each tensor: publishers of its parts have to cut the same pieces.
+        size = sum(count(entry.whole_shape) * ITEM_BYTES.get(entry.dtype, 1) for entry in entries)
         return Manifest(
             name=self.name,
             version=version,

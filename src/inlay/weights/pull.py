@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 from inlay.core.errors import ArgumentError
 from inlay.transfer import TransferEngine
@@ -25,14 +24,6 @@ from inlay.weights.pull_config import PullConfig
 from inlay.weights.swarm import Swarm
 
 _TELL_S = 2.0
-
-
-class Keeping(Protocol):
-    """A landing that keeps whole entries."""
-
-    def content(self, entry: Entry) -> Bytes:
-        """The bytes of an entry."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,12 +63,19 @@ class Held:
         """The bytes of an entry, to be read; valid until `close`.
 
         Raises:
-            ArgumentError: the landing keeps parts of tensors, no entries.
+            ArgumentError: the landing keeps it in another layout or dtype.
         """
-        if not hasattr(self._swarm.landing, "content"):
-            raise ArgumentError("this landing keeps parts of tensors: read its arrays")
-        keeping: Keeping = self._swarm.landing
-        return keeping.content(entry)
+        content = self.find(entry)
+        if content is None:
+            raise ArgumentError(
+                f"{entry.name} is not kept as it was published: read the arrays of the landing, or "
+                "the files of the directory"
+            )
+        return content
+
+    def find(self, entry: Entry) -> Bytes | None:
+        """As `content`; None where that raises."""
+        return self._swarm.landing.content(entry)
 
     def close(self) -> None:
         """Offer it no more; memory is given back, a directory stays."""

@@ -138,7 +138,8 @@ class Swarm:
         if nobody or silent_s > self._config.timeout_s:
             raise WeightsError(
                 f"{self._pieces.left} of {self.manifest.num_pieces} pieces of "
-                f"{self.manifest.name} {self.manifest.version} did not come; "
+                f"{self.manifest.name} {self.manifest.version} did not come, "
+                f"{self._pieces.some_missing()} among them; "
                 f"{len(self._holders)} holders are left"
                 + (f" ({shunned})" if shunned else "")
                 + ("" if nobody else f", and nothing came for {silent_s:.0f} s")

@@ -207,10 +207,8 @@ def test_trainers_with_parts_are_one_publisher(cluster: Cluster) -> None:
     first = cluster.pull(*publishers)  # as they are, for others to pull
     second = cluster.pull(*reversed(publishers))
     assert first.manifest == second.manifest
-    with pytest.raises(WeightsMismatchError, match="hold 48 of 64|hold 1920 of 2560"):
+    with pytest.raises(WeightsMismatchError, match="hold 1920 of 2560"):
         cluster.pull(*publishers[:3])
-    with pytest.raises(WeightsMismatchError, match="parts of tensors"):
-        cluster.pull(*publishers, landing=DirectoryLanding(Path("nowhere")))
 
 
 def test_damaged_pieces_come_from_others(apart: Cluster) -> None:

@@ -41,7 +41,7 @@ def test_a_step_arrives_as_it_was(decode: np.ndarray | None, rows: tuple[int, ..
         expert_ids_LTK=np.zeros((1, 3, 2), np.int32),
     )
     pipe = io.BytesIO()
-    write_frame(pipe, step_of(batch))
+    write_frame(pipe, step_of(batch, 3))
     pipe.seek(0)
     message = msgspec.msgpack.decode(read_frame(pipe), type=ToRank)
     assert isinstance(message, RankStep)

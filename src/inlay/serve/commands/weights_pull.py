@@ -28,6 +28,14 @@ def weights_pull(
     stay: Annotated[
         bool, typer.Option("--stay", help="Let others have it from here until Ctrl-C.")
     ] = False,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="DTYPE",
+            help="In which to hold floats: BF16, F16, F32.",
+            show_default="as published",
+        ),
+    ] = "",
     token_file: TokenFile = None,
 ) -> None:
     """Pull a checkpoint into a directory.
@@ -42,7 +50,7 @@ def weights_pull(
 
     line = RateLine(f"pulling {name}", lambda text: typer.echo(text, err=True))
     with weights_engine(listen, token_file) as engine:
-        landing = DirectoryLanding(directory)
+        landing = DirectoryLanding(directory, dtype=dtype)
         with pull(
             engine, publishers, name, landing=landing, version=version, progress=line
         ) as held:

@@ -14,12 +14,14 @@ class UpdateConfig:
         token_file: 16 to 64 bytes that all peers hold; None: this user's token on this host.
         directory: where versions are kept, each in a directory; None: a temporary one. Behind a
             dispatcher instances read them there, on whatever machine they are.
+        dtype: in which floats are held there, `BF16`, `F16` or `F32`; empty: as they are published.
         at_once: how many instances behind a dispatcher load at a time, after the first.
     """
 
     listen: str = "127.0.0.1:0"
     token_file: str | None = None
     directory: str | None = None
+    dtype: str = ""
     at_once: int = 1
 
     def __post_init__(self) -> None:

@@ -179,7 +179,7 @@ class Updates:
             self._transfer,
             publishers,
             name,
-            landing=DirectoryLanding(target),
+            landing=DirectoryLanding(target, dtype=self._config.dtype),
             version=version,
             previous=self._held,
         )
