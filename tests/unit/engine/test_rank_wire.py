@@ -71,7 +71,7 @@ def test_adapters_of_a_step_are_numbers() -> None:
         logit_rows_R=numbers(1, 2),
         adapters=[AdapterRows(second, 0, 2), AdapterRows(first, 2, 3)],
     )
-    sent = msgspec.msgpack.encode(step_of(batch))
+    sent = msgspec.msgpack.encode(step_of(batch, 0))
     arrived = batch_of(msgspec.msgpack.decode(sent, type=RankStep), parts).adapters
     assert [(of.first, of.end) for of in arrived] == [(0, 2), (2, 3)]
     assert [of.adapter for of in arrived] == [parts[8], parts[3]]
