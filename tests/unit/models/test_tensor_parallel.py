@@ -239,7 +239,8 @@ def test_a_late_rank_is_not_waited_for_for_ever() -> None:
                 done.set()
 
     done = threading.Event()
-    in_ranks(2, first_waits, timeout_s=0.5)
+    # What the first sum is given too, on a busy machine.
+    in_ranks(2, first_waits, timeout_s=3)
     assert done.is_set()
 
 
