@@ -264,13 +264,22 @@ def long(prompt: list[int] | None = None, count: int = LONG) -> Body:
     }  # fmt: skip
 
 
-def pause(deployed: Deployed, one: Generation) -> dict[str, Any]:
-    told = deployed.client.post("/v1/rollouts/pause", json={"request_ids": [one.id]})
-    assert told.status_code == 200, told.text
-    (paused,) = told.json()["data"]
-    assert paused["id"] == one.id
-    found: dict[str, Any] = paused
-    return found
+def paused_generation(deployed: Deployed) -> tuple[Generation, dict[str, Any], str]:
+    """One that was paused before its end, what the answer says of it, and where it was.
+
+    On a busy machine one may have ended before its client has read ten tokens: then another one.
+    """
+    for _ in range(20):
+        one = Generation(deployed.running.url)
+        health = deployed.client.get("/health").json()
+        holders = [it["name"] for it in health["instances"] if it["requests"]]
+        told = deployed.client.post("/v1/rollouts/pause", json={"request_ids": [one.id]})
+        if told.status_code == 200 and told.json()["data"]:
+            (paused,) = told.json()["data"]
+            assert paused["id"] == one.id and holders
+            return one, paused, holders[0]
+        assert one.whole(), told.text
+    raise AssertionError("each had ended before it was paused")
 
 
 def resume(deployed: Deployed, paused: dict[str, Any], kv: str) -> None:
@@ -288,10 +297,7 @@ def rest_of(deployed: Deployed, begun: list[int]) -> list[int]:
 
 def test_a_paused_generation_goes_on_at_another_instance(deployed: Deployed) -> None:
     whole = rest_of(deployed, [])
-    one = Generation(deployed.running.url)
-    health = deployed.client.get("/health").json()
-    holder = next(it["name"] for it in health["instances"] if it["requests"])
-    paused = pause(deployed, one)
+    one, paused, holder = paused_generation(deployed)
     begun = paused["choices"][0]["token_ids"]
     assert begun == whole[: len(begun)] and 10 <= len(begun) < LONG
     os.kill(deployed.running.processes()[holder].pid, signal.SIGKILL)
@@ -306,8 +312,9 @@ def test_a_paused_generation_goes_on_at_another_instance(deployed: Deployed) -> 
 
 def test_paused_generations_go_on_by_new_weights(deployed: Deployed) -> None:
     deployed.settle("old", 0)
-    both = [Generation(deployed.running.url) for _ in range(2)]
-    handles = [pause(deployed, one) for one in both]
+    generations = [paused_generation(deployed) for _ in range(2)]
+    both = [one for one, _, _ in generations]
+    handles = [paused for _, paused, _ in generations]
     assert {one["weight_version"] for one in handles} == {"old"}
     deployed.settle("new", 1)
     for paused, kv in zip(handles, ("keep", "recompute"), strict=True):
