@@ -2,13 +2,17 @@
 
 Engines do not say what a step computed. Where one prompt alone was to be computed, its steps took
 from asking to the first token; where none was, a token follows the one before after one step.
-Times between are not used. They have the way to the engine and back in them, as clients do.
+Events of several steps may be read at once, so the mean of some steps is one sample. Times between
+are not used. They have the way to the engine and back in them, as clients do.
 """
 
 from collections import deque
+from dataclasses import dataclass
 
 from inlay.core.instance_messages import StepSample
 from inlay.core.instance_news import MAX_SAMPLES
+
+_RUN_TOKENS = 5  # of steps that are one sample; calibration asks for three times as many
 
 
 class Choice:
@@ -39,6 +43,23 @@ class Choice:
         return self.stop - self.start if self.begun_s is None else 0
 
 
+@dataclass(slots=True)
+class _Run:
+    """Steps one after the other that compute a token of the same choices each, and no prompt.
+
+    Attributes:
+        decoding: these choices.
+        contexts: tokens that they had before, in all.
+        since_s: when the token before the first one came.
+        tokens: of the oldest choice, which stands for all: they are in the same steps.
+    """
+
+    decoding: list[Choice]
+    contexts: int
+    since_s: float
+    tokens: int = 0
+
+
 class StepTimes:
     """Steps of one engine. Pure: no clock.
 
@@ -53,6 +74,7 @@ class StepTimes:
         self.choices: dict[Choice, None] = {}
         self._chunk = prefill_chunk
         self._prompts = 0  # begun so far
+        self._run: _Run | None = None
         self._samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
 
     def asked(self, start: int, stop: int, now_s: float) -> Choice:
@@ -73,9 +95,8 @@ class StepTimes:
             choice.begun_s = now_s
             if choice.alone:
                 self._add_prompt(choice, len(decoding), contexts, now_s)
-        elif decoding[0] is choice and choice.prompts == self._prompts and not self._prefilling:
-            # The oldest one stands for all: they are in the same steps.
-            self._add(0, 0, len(decoding), contexts, (now_s - choice.last_s) / tokens)
+        elif decoding[0] is choice:
+            self._decoded(choice, tokens, decoding, contexts, now_s)
         choice.context += tokens
         choice.last_s = now_s
         choice.prompts = None if self._prefilling else self._prompts
@@ -85,7 +106,7 @@ class StepTimes:
         self.choices.pop(choice, None)
 
     def take(self) -> tuple[StepSample, ...]:
-        """Steps since the last call, the latest 64 at most."""
+        """Steps since the last call, the latest `MAX_SAMPLES` at most."""
         samples = tuple(self._samples)
         self._samples.clear()
         return samples
@@ -93,6 +114,22 @@ class StepTimes:
     @property
     def _prefilling(self) -> bool:
         return any(one.begun_s is None for one in self.choices)
+
+    def _decoded(
+        self, oldest: Choice, tokens: int, decoding: list[Choice], contexts: int, now_s: float
+    ) -> None:
+        """Tokens of the oldest choice came that has some already."""
+        run = self._run
+        if oldest.prompts != self._prompts or self._prefilling:
+            self._run = None
+            return
+        if run is None or run.decoding != decoding:
+            run = self._run = _Run(decoding, contexts, oldest.last_s)
+        run.tokens += tokens
+        if run.tokens >= _RUN_TOKENS:
+            mean_contexts = (run.contexts + contexts) // 2
+            self._add(0, 0, len(decoding), mean_contexts, (now_s - run.since_s) / run.tokens)
+            self._run = None
 
     def _add_prompt(self, choice: Choice, decodes: int, contexts: int, now_s: float) -> None:
         """The mean of the steps that computed a prompt."""

@@ -27,12 +27,14 @@ def test_prompts_that_meet_are_not_counted():
     times.came(second, 1, 1.6)
     times.came(first, 1, 1.7)  # and in this one
     assert times.take() == ()
-    times.came(second, 1, 1.7)
-    times.came(first, 1, 1.8)
+    for step in range(5):
+        assert times.take() == ()
+        times.came(second, 1, 1.7 + step / 10)
+        times.came(first, 1, 1.8 + step / 10)
     (sample,) = times.take()
     assert (sample.prefill_tokens, sample.decodes) == (0, 2)
     assert abs(sample.seconds - 0.1) < 1e-9
-    assert sample.decode_context == first.context - 1 + second.context
+    assert sample.decode_context == (53 + 52 + 57 + 57) // 2  # at their first and last steps
 
 
 def test_a_prompt_beside_decodes():
@@ -46,11 +48,32 @@ def test_a_prompt_beside_decodes():
     assert (sample.prefill_tokens, sample.decodes, sample.decode_context) == (60, 1, 11)
 
 
-def test_tokens_that_come_together_are_as_many_steps():
+def test_steps_whose_tokens_come_together_are_one_sample():
     times = StepTimes(100)
     choice = times.asked(0, 10, 0.0)
     times.came(choice, 1, 0.1)
     times.take()
-    times.came(choice, 4, 0.5)
+    times.came(choice, 8, 0.9)
     (sample,) = times.take()
+    assert abs(sample.seconds - 0.1) < 1e-9
+    # Events that were read at once, behind one that was late.
+    for now_s in (1.3, 1.3, 1.3, 1.3, 1.4):
+        times.came(choice, 1, now_s)
+    (sample,) = times.take()
+    assert abs(sample.seconds - 0.1) < 1e-9
+
+
+def test_steps_of_other_choices_are_another_sample():
+    times = StepTimes(100)
+    first, second = times.asked(0, 10, 0.0), times.asked(0, 10, 0.0)
+    times.came(first, 1, 0.1)
+    times.came(second, 1, 0.1)
+    for now_s in (0.3, 0.5, 0.7):
+        times.came(second, 1, now_s)
+        times.came(first, 1, now_s)
+    times.ended(second)
+    for now_s in (0.8, 0.9, 1.0, 1.1, 1.2):
+        times.came(first, 1, now_s)
+    (sample,) = times.take()
+    assert sample.decodes == 1
     assert abs(sample.seconds - 0.1) < 1e-9
