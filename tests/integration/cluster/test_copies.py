@@ -10,7 +10,7 @@ from inlay import kernels
 from inlay.cluster.chooser import Chooser
 from inlay.cluster.control import Member, Roster
 from inlay.cluster.decision import Copy
-from inlay.cluster.dispatcher import Dispatcher
+from inlay.cluster.dispatcher import Dispatcher, _begin
 from inlay.cluster.instances import Instances
 from inlay.cluster.policies import make_policy
 from inlay.core.clock import SystemClock
@@ -93,12 +93,19 @@ async def answer(dispatcher, message):
     return tokens, outputs[0].cached_tokens
 
 
+def begun(dispatcher, message):
+    """A request whose blocks have names, and which has gone nowhere yet."""
+    live = _begin(message)
+    dispatcher._naming.name(live)
+    return live
+
+
 def test_copied_blocks_are_used_there(running):
     async def scenario(dispatcher):
         first = await answer(dispatcher, request(1, PROMPT))
         source = went_to(dispatcher)
         (target,) = {one.slot for one in dispatcher.instances} - {source}
-        live = dispatcher._begin(request(2, PROMPT))
+        live = begun(dispatcher, request(2, PROMPT))
         await dispatcher.copies.run(Copy(source, target, 0, 39), live, 16)
         assert dispatcher.copies.copied_blocks == 39
         second = await answer(dispatcher, request(3, PROMPT))
@@ -117,7 +124,7 @@ def test_a_holder_that_is_gone_is_no_loss(running):
         first, _ = await answer(dispatcher, request(1, fresh))
         source = went_to(dispatcher)
         (target,) = {one.slot for one in dispatcher.instances} - {source}
-        live = dispatcher._begin(request(2, fresh))
+        live = begun(dispatcher, request(2, fresh))
         holder = dispatcher.instances.at(source)
         copying = asyncio.ensure_future(
             dispatcher.copies.run(Copy(source, target, 0, 39), live, 16)
