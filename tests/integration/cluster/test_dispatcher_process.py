@@ -66,7 +66,7 @@ def stream(url: str, at_token: int, act: Callable[[], object], **fields: Any) ->
             delta = json.loads(line[6:])["choices"][0]["delta"]
             text += delta.get("content") or ""
             now_s = time.monotonic()
-            if count > at_token:
+            if count >= at_token:
                 gap_s = max(gap_s, now_s - last_s)
             last_s = now_s
             count += 1
@@ -75,15 +75,21 @@ def stream(url: str, at_token: int, act: Callable[[], object], **fields: Any) ->
     return text, gap_s
 
 
-def busy(url: str) -> str:
-    """Name of the instance that has a request."""
-    instances = httpx.get(url + "/health").json()["instances"]
-    (name,) = [one["name"] for one in instances if one.get("requests")]
-    return str(name)
+def stop_busy(url: str, instances: dict[str, RunningInstance]) -> str:
+    """Stop the instance that has a request; returns its name. All stand still while it is looked
+    for, since the answer could be over by then.
+    """
+    for one in instances.values():
+        one.send(signal.SIGSTOP)
+    states = httpx.get(url + "/health").json()["instances"]
+    (name,) = [str(one["name"]) for one in states if one.get("requests")]
+    for one in instances.keys() - {name}:
+        instances[one].send(signal.SIGCONT)
+    return name
 
 
 def kill_busy(url: str, instances: dict[str, RunningInstance], victims: list[str]) -> None:
-    victims.append(busy(url))
+    victims.append(stop_busy(url, instances))
     instances[victims[-1]].kill()
 
 
@@ -141,8 +147,7 @@ def test_a_stopped_instance_is_left_in_seconds(start: Callable[..., Any], texts:
     stopped: list[RunningInstance] = []
 
     def stop() -> None:
-        stopped.append(instances[busy(dispatcher.url)])
-        stopped[0].send(signal.SIGSTOP)
+        stopped.append(instances[stop_busy(dispatcher.url, instances)])
 
     text, gap_s = stream(dispatcher.url, 30, stop, temperature=0)
     assert text == texts[0]
