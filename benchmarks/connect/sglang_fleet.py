@@ -9,7 +9,7 @@ import httpx
 
 from benchmarks.connect.vllm_fleet import kv_events
 from benchmarks.connect.vllm_pair import packed_inlay
-from benchmarks.serving.server import Server, wait_until_ready
+from benchmarks.serving.server import Server, gauge, wait_until_ready
 from benchmarks.serving.sglang import START_TIMEOUT_S, serve_sglang
 
 
@@ -73,16 +73,6 @@ def generate(server: Server, prompt: list[int], output_tokens: int, salt: str = 
     found = meta.get("cached_tokens_details") or {}
     cached = {name: count for name, count in found.items() if isinstance(count, int) and count}
     return Generated(answer.json()["output_ids"], cached)
-
-
-def gauge(server: Server, name: str) -> float:
-    """Sum of a metric of SGLang's; `name` may have a label, `name{label="value"`."""
-    name, _, label = name.partition("{")
-    return sum(
-        float(line.split()[-1])
-        for line in httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
-        if line.startswith(f"{name}{{") and label in line
-    )
 
 
 def hit_tokens(server: Server) -> int:

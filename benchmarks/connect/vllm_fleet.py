@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from benchmarks.serving.server import Server, wait_until_ready
+from benchmarks.serving.server import Server, gauge, wait_until_ready
 from benchmarks.serving.vllm import START_TIMEOUT_S, serve_vllm
 
 BLOCK_TOKENS = 32
@@ -60,16 +58,6 @@ def deployment_text(
     tables += [f'[dispatcher]\nport = {port}\npolicy = "{policy}"']
     tables += ['[dispatcher.serve]\nserved_model_name = "default"\npage = false']
     return "\n".join(tables) + "\n"
-
-
-def gauge(server: Server, name: str) -> float:
-    """Sum of a metric of vLLM's; `name` may have a label, `name{label="value"`."""
-    name, _, label = name.partition("{")
-    return sum(
-        float(line.split()[-1])
-        for line in httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
-        if line.startswith(f"{name}{{") and label in line
-    )
 
 
 def hit_tokens(server: Server) -> int:

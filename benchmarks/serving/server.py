@@ -118,3 +118,13 @@ def _kib(text: str, name: str) -> int:
     """The value of a line such as `Pss_Dirty:   123 kB`."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"{name}:")]
     return int(line.split()[1])
+
+
+def gauge(server: Server, name: str) -> float:
+    """Sum of a metric; `name` may have a label, `name{label="value"`."""
+    name, _, label = name.partition("{")
+    return sum(
+        float(line.split()[-1])
+        for line in httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
+        if line.startswith(f"{name}{{") and label in line
+    )

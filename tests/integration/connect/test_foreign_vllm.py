@@ -14,12 +14,12 @@ import pytest
 from benchmarks.connect.vllm_fleet import (
     BLOCK_TOKENS,
     deployment_text,
-    gauge,
     hit_tokens,
     kv_events,
 )
-from benchmarks.serving.server import wait_until_ready
+from benchmarks.serving.server import gauge, wait_until_ready
 from benchmarks.serving.vllm import START_TIMEOUT_S, serve_vllm
+from tests.integration.connect.asking import ask, body, known_blocks, token_ids
 from tests.support.deployments import running_deployment, wait_until
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
@@ -63,28 +63,6 @@ def deployment(servers, tmp_path_factory):
     text = deployment_text(model, [server.url for server in started])
     with running_deployment(tmp_path_factory.mktemp("up"), text) as running:
         yield running
-
-
-def body(tokens, count, **fields):
-    return {
-        "model": "default", "prompt": tokens, "max_tokens": count, "temperature": 0,
-        "ignore_eos": True, "return_token_ids": True, **fields,
-    }  # fmt: skip
-
-
-def ask(url, tokens, count=8, **fields):
-    answer = httpx.post(f"{url}/v1/completions", json=body(tokens, count, **fields), timeout=120)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def token_ids(answer):
-    return answer["choices"][0]["token_ids"]
-
-
-def known_blocks(deployment):
-    instances = httpx.get(f"{deployment.url}/cluster/status", timeout=30).json()["instances"]
-    return sum(one["num_blocks"] for one in instances)
 
 
 def test_prefixes_go_where_they_are(servers, deployment):

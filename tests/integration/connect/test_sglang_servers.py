@@ -11,10 +11,12 @@ import random
 import httpx
 import pytest
 
-from benchmarks.connect.sglang_fleet import fleet, gauge, generate, hit_tokens
+from benchmarks.connect.sglang_fleet import fleet, generate, hit_tokens
 from benchmarks.connect.vllm_fleet import deployment_text
+from benchmarks.serving.server import gauge
 from benchmarks.serving.sglang import PAGE_TOKENS
 from benchmarks.store.instances import store_master
+from tests.integration.connect.asking import ask, blocks_of_each, body, known_blocks, token_ids
 from tests.support.deployments import running_deployment, wait_until
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
@@ -74,32 +76,6 @@ def test_a_prefix_is_shared_through_the_store(servers):
     assert generate(second, shared, 12).cached == {"device": whole_pages(999)}
     other = generate(second, shared, 12, salt="another tenant")
     assert (other.token_ids, other.cached) == (known.token_ids, {})
-
-
-def body(tokens, count, **fields):
-    return {
-        "model": "default", "prompt": tokens, "max_tokens": count, "temperature": 0,
-        "ignore_eos": True, "return_token_ids": True, **fields,
-    }  # fmt: skip
-
-
-def ask(url, tokens, count=8, **fields):
-    answer = httpx.post(f"{url}/v1/completions", json=body(tokens, count, **fields), timeout=120)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def token_ids(answer):
-    return answer["choices"][0]["token_ids"]
-
-
-def blocks_of_each(deployment):
-    instances = httpx.get(f"{deployment.url}/cluster/status", timeout=30).json()["instances"]
-    return [one["num_blocks"] for one in instances]
-
-
-def known_blocks(deployment):
-    return sum(blocks_of_each(deployment))
 
 
 def test_prefixes_go_where_they_are(servers, deployment):

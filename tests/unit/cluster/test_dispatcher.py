@@ -1,7 +1,7 @@
 """Requests over several instances: one text, whatever becomes of the instances."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -45,19 +45,6 @@ from tests.unit.cluster.instance_stand_in import (
     key_check,
     next_token,
 )
-
-
-@pytest.fixture
-async def make() -> AsyncIterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
-
-    def new(**config: Any) -> Cluster:
-        made.append(Cluster(**config))
-        return made[-1]
-
-    yield new
-    for cluster in made:
-        cluster.close()
 
 
 async def test_requests_go_to_all_instances(make: Callable[..., Cluster]) -> None:

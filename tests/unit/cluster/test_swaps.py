@@ -1,7 +1,7 @@
 """New weights for the instances behind a dispatcher, and requests meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,6 @@ from tests.unit.cluster.dispatching import Cluster, Reading, expected, request, 
 from tests.unit.cluster.instance_stand_in import InstanceStandIn
 
 V2 = Path("/there/v2")
-
-
-@pytest.fixture
-async def make() -> AsyncIterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
-
-    def new(**config: Any) -> Cluster:
-        made.append(Cluster(**config))
-        return made[-1]
-
-    yield new
-    for cluster in made:
-        cluster.close()
 
 
 async def until(met: Callable[[], bool]) -> None:
