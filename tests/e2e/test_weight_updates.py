@@ -17,15 +17,15 @@ from tests.support.server import RunningServer, running_server
 from tests.support.tiny_models import make_tiny_model
 
 PROMPT = list(range(5, 60))
-LONG = 1200
+CONTEXT = 6144  # tokens
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     made = tmp_path_factory.mktemp("weights")
-    # Large enough that a long answer takes about a second, so that it can be interrupted.
+    # Large enough that an answer as long as the context takes several seconds: it is interrupted.
     sizes = {
-        "max_position_embeddings": 2048, "num_hidden_layers": 4, "hidden_size": 192,
+        "max_position_embeddings": CONTEXT, "num_hidden_layers": 4, "hidden_size": 192,
         "intermediate_size": 256, "moe_intermediate_size": 64, "initializer_range": 0.1,
     }  # fmt: skip
     return [make_tiny_model(made / str(seed), seed=seed, **sizes) for seed in (1, 2)]
@@ -56,6 +56,11 @@ def body(max_tokens: int = 16, **more: Any) -> dict[str, Any]:
         "model": "tiny", "prompt": PROMPT, "temperature": 0, "max_tokens": max_tokens,
         "ignore_eos": True, "return_token_ids": True, **more,
     }  # fmt: skip
+
+
+def endless() -> dict[str, Any]:
+    """As long as the context: no test waits for its end, so none can come too late."""
+    return body(max_tokens=CONTEXT - len(PROMPT), stream=True)
 
 
 def ask(client: httpx.Client, **more: Any) -> dict[str, Any]:
@@ -141,38 +146,36 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_a_generation_pauses_and_goes_on(server: RunningServer, models: list[Path]) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        whole = ask(client, max_tokens=LONG)["choices"][0]["token_ids"]
-        request = body(max_tokens=LONG, stream=True)
-        with client.stream("POST", "/v1/completions", json=request) as stream:
-            lines = (line for line in stream.iter_lines() if line.startswith("data: {"))
-            seen: list[int] = []
-            while len(seen) < 10:
-                event = json.loads(next(lines)[6:])
-                seen += event["choices"][0]["token_ids"]
-            with httpx.Client(base_url=server.url, timeout=60) as control:
-                (paused,) = control.post(
-                    "/v1/rollouts/pause", json={"request_ids": [event["id"]]}
-                ).json()["data"]
-                assert paused["id"] == event["id"]
-                done = paused["choices"][0]["token_ids"]
-                assert done == whole[: len(done)] and len(seen) <= len(done) < LONG
-                # Others are served, by new weights, too.
-                swapped = control.post(
-                    "/v1/weights/update", json={"directory": str(models[0]), "version": "same"}
-                )
-                assert swapped.status_code == 200, swapped.text
-                assert control.get("/v1/weights").json()["version"] == "same"
-                resumed = control.post(
-                    "/v1/rollouts/resume",
-                    json={"handles": [paused["kv_handle"]], "kv": "recompute"},
-                )
-                assert resumed.json()["data"] == [event["id"]]
-            for line in lines:
-                event = json.loads(line[6:])
-                if event["choices"]:
-                    seen += event["choices"][0]["token_ids"] or []
-            assert seen == whole, "the weights are equal, so is the text"
+    with (
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        httpx.Client(base_url=server.url, timeout=60) as control,
+    ):
+        with client.stream("POST", "/v1/completions", json=endless()) as stream:
+            events = (json.loads(it[6:]) for it in stream.iter_lines() if it.startswith("data: {"))
+            event = next(events)
+            seen = list(event["choices"][0]["token_ids"])
+            told = control.post("/v1/rollouts/pause", json={"request_ids": [event["id"]]})
+            assert told.status_code == 200, told.text
+            (paused,) = told.json()["data"]
+            assert paused["id"] == event["id"]
+            done = paused["choices"][0]["token_ids"]
+            while len(seen) < len(done):
+                seen += next(events)["choices"][0]["token_ids"]
+            assert seen == done
+            # Others are served, by new weights, too.
+            swapped = control.post(
+                "/v1/weights/update", json={"directory": str(models[0]), "version": "same"}
+            )
+            assert swapped.status_code == 200, swapped.text
+            assert control.get("/v1/weights").json()["version"] == "same"
+            resumed = control.post(
+                "/v1/rollouts/resume", json={"handles": [paused["kv_handle"]], "kv": "recompute"}
+            )
+            assert resumed.json()["data"] == [event["id"]]
+            while len(seen) < len(done) + 100:
+                seen += next(events)["choices"][0]["token_ids"]
+        whole = ask(client, max_tokens=len(seen))["choices"][0]["token_ids"]
+        assert seen == whole, "the weights are equal, so is the text"
 
 
 def test_a_watcher_tells_the_server(
