@@ -1,7 +1,9 @@
 // LoRA adapters beside packed weights: what they add to the products of some rows, scale B (A x),
-// in fp32. Matrices are copied; every adapter has memory of its own.
+// in fp32. Matrices are copied; every adapter has memory of its own. Those whose values are all
+// bf16 are held as such, which halves what a decode step reads, and gives the same bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -14,21 +16,28 @@
 namespace inlay::kernels {
 
 struct FreeAligned {
-  void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
 };
-using AlignedFloats = std::unique_ptr<float[], FreeAligned>;
+using AlignedBytes = std::unique_ptr<std::byte[], FreeAligned>;
+
+struct LowRankMatrix {
+  const std::byte* at(int64_t value) const { return data + value * (dtype == DType::kF32 ? 4 : 2); }
+
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+};
 
 // One pair: A [rank][in], and B [out][rank] in panels of kPanels rows, each [rank][kPanels], padded
 // with zeros to a whole kPanel of rows.
 struct LowRank {
   static constexpr int64_t kPanels = kPanel / 2;
 
-  const float* b_panel(int64_t row) const { return b + row / kPanels * rank * kPanels; }
+  const std::byte* b_panel(int64_t row) const { return b.at(row / kPanels * rank * kPanels); }
 
   int64_t rank = 0;  // 0: adds nothing
   float scale = 0;
-  const float* a = nullptr;
-  const float* b = nullptr;
+  LowRankMatrix a;
+  LowRankMatrix b;
 };
 
 // A pair as its caller has it: A [rank][in] and B [out][rank], contiguous.
@@ -71,7 +80,7 @@ class LinearAdapter {
 
  private:
   std::vector<Part> parts_;
-  std::vector<AlignedFloats> memory_;
+  std::vector<AlignedBytes> memory_;
   int64_t x_columns_ = 0;
   int64_t out_columns_ = 0;
   int64_t max_rank_ = 0;
@@ -101,7 +110,8 @@ class ExpertAdapter {
 
  private:
   std::vector<LowRank> pairs_;
-  std::vector<AlignedFloats> memory_;
+  std::vector<AlignedBytes> memory_;
+  std::vector<int64_t> pair_bytes_;
   int64_t hidden_;
   int64_t intermediate_;
   int64_t max_rank_ = 0;

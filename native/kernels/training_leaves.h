@@ -41,19 +41,20 @@ struct TransposePanel {
   std::byte* out;   // of the first step
 };
 
-// out[r][j] = scale * <rows[r], matrix[j]> (+ out[r][j])
+// out[r][j] = scale * <rows[r], matrix[j]> (+ out[r][j]). A matrix in bf16 takes rows in fp32.
 struct LowRankDot {
   const std::byte* const* rows;
   int64_t count;
-  DType dtype;
-  const float* matrix;
-  int64_t matrix_stride;
+  DType dtype;  // of the rows
+  const void* matrix;
+  int64_t matrix_stride;  // in values
   int64_t rank;
   int64_t k;
   float scale;
   bool accumulate;
   float* out;
   int64_t out_stride;
+  DType matrix_dtype = DType::kF32;
 };
 
 // c[r][0..cols) += sum over j of low[r][j] * matrix[j][0..cols). Rows of c are kPanel apart, those
@@ -64,8 +65,9 @@ struct LowRankAdd {
   int64_t cols;
   const float* low;
   int64_t low_stride;
-  const float* matrix;
+  const void* matrix;
   int64_t rank;
+  DType matrix_dtype = DType::kF32;
 };
 
 // grad[j][0..kPanel) = sum over r of low[r][j] * rows[r][0..kPanel) (+ grad[j])

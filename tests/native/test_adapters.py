@@ -1,5 +1,6 @@
 """Adapters beside packed weights: every ISA beside the reference, the same bits in company."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,39 @@ from tests.native.cases import floats, pairs, routing
 EXPERTS, TOP_K = 6, 3
 
 
-def linear_parts(rng: np.random.Generator, rank: int) -> list[tuple[int, int, Any, Any, float]]:
+def halves(values: Any) -> Any:
+    """Rounded to bfloat16."""
+    return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def same(values: Any) -> Any:
+    return values
+
+
+HELD = pytest.mark.parametrize(
+    "held", [pytest.param(same, id="float32"), pytest.param(halves, id="bfloat16")]
+)
+
+
+def linear_parts(
+    rng: np.random.Generator, rank: int, held: Callable[[Any], Any] = same
+) -> list[tuple[int, int, Any, Any, float]]:
     """Two modules of one matrix, and one of some columns alone."""
-    wide, narrow = floats(rng, rank, 70), floats(rng, rank + 1, 33)
+    wide, narrow = held(floats(rng, rank, 70)), held(floats(rng, rank + 1, 33))
     return [
-        (0, 0, wide, floats(rng, 40, rank), 0.5),
-        (0, 40, wide, floats(rng, 65, rank), 0.5),
-        (30, 130, narrow, floats(rng, 7, rank + 1), 2.0),
+        (0, 0, wide, held(floats(rng, 40, rank)), 0.5),
+        (0, 40, wide, held(floats(rng, 65, rank)), 0.5),
+        (30, 130, narrow, held(floats(rng, 7, rank + 1)), 2.0),
     ]
 
 
 def expert_adapters(
-    rng: np.random.Generator, experts: int, hidden: int, width: int, rank: int
+    rng: np.random.Generator,
+    experts: int,
+    hidden: int,
+    width: int,
+    rank: int,
+    held: Callable[[Any], Any] = same,
 ) -> tuple[kernels.ExpertAdapter, reference.ExpertAdapter]:
     """The same for the kernels and the reference; some matrices have none, ranks differ."""
     both = (
@@ -38,17 +60,21 @@ def expert_adapters(
             if (expert + number) % 4 == 3:
                 continue
             r = rank + (expert + number) % 2
-            a, b = floats(rng, r, k) / k**0.5, floats(rng, n, r) / 4
+            a, b = held(floats(rng, r, k) / np.float32(k**0.5)), held(floats(rng, n, r) / 4)
             for adapter in both:
                 adapter.set(expert, matrix, a, b, 0.5)
     return both
 
 
-def test_linear(isa: str, rng: np.random.Generator) -> None:
-    parts = [linear_parts(rng, rank) for rank in (1, 6)]
+@HELD
+def test_linear(isa: str, held: Callable[[Any], Any], rng: np.random.Generator) -> None:
+    parts = [linear_parts(rng, rank, held) for rank in (1, 6)]
     packed = [kernels.LinearAdapter(one) for one in parts]
     plain = [reference.LinearAdapter(one) for one in parts]
-    assert packed[1].nbytes == 4 * (6 * 70 + 7 * 33 + 6 * 64 + 6 * 128 + 7 * 64), "one A is shared"
+    value_bytes = 4 if held is same else 2
+    assert packed[1].nbytes == value_bytes * (6 * 70 + 7 * 33 + 6 * 64 + 6 * 128 + 7 * 64), (
+        "one A is shared"
+    )
     for tokens in (1, 5, 250):
         x, before = floats(rng, tokens, 80)[:, :75], floats(rng, tokens, 150)[:, :140]
         rows = [(0, 0, tokens // 3), (1, tokens // 3, tokens // 2), (0, tokens // 2 + 1, tokens)]
@@ -64,15 +90,53 @@ def test_linear(isa: str, rng: np.random.Generator) -> None:
                 assert np.array_equal(alone[0], got[token])
 
 
+def test_held_forms_give_the_same_bits(isa: str, rng: np.random.Generator) -> None:
+    """Values that are all bfloat16 are held so; one that is not, and adds 0, brings float32."""
+    a, b, x = halves(floats(rng, 5, 70)), halves(floats(rng, 90, 5)), floats(rng, 9, 70)
+    third = np.float32(1 / 3)
+    longer = np.vstack([a, np.full((1, 70), third)]), np.hstack([b, np.zeros((90, 1), np.float32)])
+    other = b.copy()
+    other[-1, -1] = third  # of a column that is compared with none
+    results = []
+    for matrices in ((a, b), longer, (a, other)):
+        adapter = kernels.LinearAdapter([(0, 0, *matrices, 0.5)])
+        results.append((adapter.nbytes, np.zeros((9, 90), np.float32)))
+        kernels.add_adapters(x, [(adapter, 0, 9)], results[-1][1])
+    (small, got), (_, of_a), (large, of_b) = results
+    assert (small, large) == (2 * (5 * 70 + 5 * 128), 2 * 5 * 70 + 4 * 5 * 128)
+    assert np.array_equal(got, of_a)
+    assert np.array_equal(got[:, :-1], of_b[:, :-1])
+
+
+def test_experts_are_held_in_their_values_size(rng: np.random.Generator) -> None:
+    adapter = kernels.ExpertAdapter(2, 70, 90)
+    a, b = floats(rng, 5, 70), floats(rng, 90, 5)
+    for values, expected in (
+        ((a, b), 4 * (5 * 70 + 5 * 128)),
+        ((halves(a), b), 2 * 5 * 70 + 4 * 5 * 128),
+        ((halves(a), halves(b)), 2 * (5 * 70 + 5 * 128)),
+    ):
+        adapter.set(1, "gate", *values, 1.0)  # instead of the one before
+        assert adapter.nbytes == expected
+
+
+@HELD
 @pytest.mark.parametrize(
     ("format", "hidden", "width"),
     [("float32", 100, 72), ("bfloat16", 100, 72), ("int4:g32", 160, 96)],
 )
-def test_experts(isa: str, format: str, hidden: int, width: int, rng: np.random.Generator) -> None:
+def test_experts(
+    isa: str,
+    held: Callable[[Any], Any],
+    format: str,
+    hidden: int,
+    width: int,
+    rng: np.random.Generator,
+) -> None:
     packed, plain = pairs(rng, EXPERTS, hidden, width, format)
     packed_shared, plain_shared = pairs(rng, 1, hidden, 64, format)
-    adapters = [expert_adapters(rng, EXPERTS, hidden, width, rank) for rank in (1, 5)]
-    shared = [expert_adapters(rng, 1, hidden, 64, rank) for rank in (2, 3)]
+    adapters = [expert_adapters(rng, EXPERTS, hidden, width, rank, held) for rank in (1, 5)]
+    shared = [expert_adapters(rng, 1, hidden, 64, rank, held) for rank in (2, 3)]
     for tokens in (1, 7, 300):
         x = floats(rng, tokens, hidden)
         ids, weights = routing(rng, tokens, EXPERTS, TOP_K)
@@ -105,12 +169,15 @@ def test_experts(isa: str, format: str, hidden: int, width: int, rng: np.random.
             assert np.array_equal(alone[0], got[token])
 
 
+@HELD
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_experts_in_shards(nodes: int, rng: np.random.Generator, threads: None) -> None:
+def test_experts_in_shards(
+    nodes: int, held: Callable[[Any], Any], rng: np.random.Generator, threads: None
+) -> None:
     """What shards add up to: each has its part of a down matrix's inner size."""
     kernels.set_topology([[0]] * nodes)
     packed, plain = pairs(rng, EXPERTS, 100, 96, "float32")
-    adapter, plain_adapter = expert_adapters(rng, EXPERTS, 100, 96, 4)
+    adapter, plain_adapter = expert_adapters(rng, EXPERTS, 100, 96, 4, held)
     x = floats(rng, 20, 100)
     ids, weights = routing(rng, 20, EXPERTS, TOP_K)
     got, expected = np.empty((2, 20, 100), np.float32)
