@@ -84,7 +84,8 @@ def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> Adapter
         ModelFileError: a matrix holds a NaN or an infinity.
         UnsupportedModelError: a backend adds none.
 
-    Cost: reads the files; held as float32, so twice the size of bfloat16 files.
+    Cost: reads the files. CPU kernels hold bfloat16 files in their size, and others as float32;
+        PyTorch holds all as float32.
     """
     slices = RankSlices(shape, placed.rank, columns_first=names_of(shape).columns_first)
     pairs: dict[tuple[int, str, int], AdapterPair] = {}
