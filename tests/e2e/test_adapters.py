@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.conftest import ENDLESS, PAGES
 from tests.support.server import RunningServer, running_server
 from tests.support.tuning import make_adapter
 
@@ -23,7 +24,7 @@ def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, Path]) -> None:
     """Others' requests neither fail nor change; one that runs keeps its adapter."""
-    engine = {"device": "cpu", "cache": {"pages": 400}, "adapters": [f"a={adapters['a']}"]}
+    engine = {"device": "cpu", "cache": {"pages": PAGES}, "adapters": [f"a={adapters['a']}"]}
     with (
         running_server(tiny_model, served_model_name="base", engine=engine) as server,
         openai.OpenAI(
@@ -71,7 +72,11 @@ def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, P
                 with pytest.raises(openai.NotFoundError, match="'b' does not exist"):
                     ask("b")
             with client.completions.create(
-                model="a", prompt="So", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+                model="a",
+                prompt="So",
+                max_tokens=ENDLESS,
+                stream=True,
+                extra_body={"ignore_eos": True},
             ) as stream:
                 next(stream)
                 answer = raw.post(UNLOAD, json={"lora_name": "a"})

@@ -72,31 +72,47 @@ def test_the_table_has_a_row_per_point() -> None:
     assert out.count("64.0 KiB") == out.count("1.0 MiB") == 2 and "GB/s" in out
 
 
+# `inlay bench transfer`, which says when it has measured a point.
+TELLING = """
+import sys
+from inlay.serve.bench.transfer import TransferBench
+from inlay.serve.cli import main
+
+run = TransferBench.run
+
+def telling(bench):
+    for point in run(bench):
+        print("measured", file=sys.stderr, flush=True)
+        yield point
+
+TransferBench.run = telling
+main()
+"""
+
+
 def test_an_interrupt_prints_what_is_done() -> None:
-    arguments = [
-        "--memory",
-        "16MiB",
-        "--block-sizes",
-        "4KiB",
-        "--op",
-        "read,write" + ",read" * 98,
-        *QUICK,
-        "--json",
-    ]
+    ops = "read,write" + ",read" * 10_000  # minutes
+    arguments = ["--memory", "16MiB", "--block-sizes", "4KiB", "--op", ops, *QUICK, "--json"]
     process = subprocess.Popen(
-        [*BENCH, *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+        [sys.executable, "-c", TELLING, "bench", "transfer", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    end = time.monotonic() + 30
-    while not children.read_text().split():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    own_target = children.read_text().split()
-    time.sleep(1.5)  # of 5 s
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    try:
+        assert process.stderr is not None
+        for _ in range(3):
+            assert process.stderr.readline() == "measured\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        own_target = children.read_text().split()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
-    assert len(json.loads(out)["points"]) < 100
+    assert 2 <= len(json.loads(out)["points"]) < 10_000
+    end = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in own_target):
         assert time.monotonic() < end
         time.sleep(0.05)
