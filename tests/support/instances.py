@@ -51,7 +51,7 @@ class RunningInstance:
         """End it as a launcher does; returns the exit status."""
         self.process.stdin.close()
         try:
-            return self.process.wait(10)
+            return self.process.wait(_TIMEOUT_S)
         finally:
             self.process.kill()
             self.process.wait()
