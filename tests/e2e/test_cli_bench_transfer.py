@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from inlay.kernels import native_problem
-from tests.support.terminal import heed_interrupts
 
 BENCH = [sys.executable, "-m", "inlay", "bench", "transfer"]
 QUICK = ["--seconds", "0.05"]
@@ -98,7 +97,6 @@ def test_an_interrupt_prints_what_is_done() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=heed_interrupts,
     )
     try:
         assert process.stderr is not None

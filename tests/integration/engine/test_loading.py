@@ -24,7 +24,6 @@ from inlay.models.tensor_weights import open_checkpoint
 from inlay.models.text import Text
 from inlay.models.weights import load_weights
 from tests.integration.engine.engines import drain, request
-from tests.support.terminal import heed_interrupts
 from tests.support.tiny_models import make_tiny_model
 
 LONG_S = 30.0
@@ -182,10 +181,7 @@ if sys.argv[1] == "wait":
 def test_a_process_ends_promptly_while_it_loads(how):
     """By Ctrl-C while it waits; and without waiting for threads that it left."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW, how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,
+        [sys.executable, "-c", _SLOW, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         assert process.stdout.readline() == b"loading\n"

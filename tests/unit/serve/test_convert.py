@@ -12,7 +12,6 @@ from inlay.models.conversion.staging import STAGING
 from inlay.models.packed_metadata import PACKED_FILE
 from inlay.serve.cli import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, run
 from tests.support.conversions import noted_pieces
-from tests.support.terminal import heed_interrupts
 from tests.support.tiny_models import make_tiny_model
 
 EAGER = """
@@ -63,9 +62,7 @@ def test_an_interrupted_one_says_how_to_go_on(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source", num_experts=256)
     target = tmp_path / "target"
     command = [sys.executable, "-c", EAGER, "convert", str(source), str(target)]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-    ) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and noted_pieces(target) < 5:
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
