@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from inlay.kernels import native_problem
+from tests.support.pause import go_on, pause
 
 BENCH = [sys.executable, "-m", "inlay", "bench", "transfer"]
 QUICK = ["--seconds", "0.05"]
@@ -55,7 +56,15 @@ def test_blocks_between_two_processes(target: dict[str, Any]) -> None:
         moved = point["calls"] * 3 * point["block_bytes"]
         assert point["gbs"] == pytest.approx(moved / point["seconds"] / 1e9)
     target["process"].send_signal(signal.SIGINT)
-    assert target["process"].wait(10) == 0
+    assert target["process"].wait(30) == 0
+
+
+def test_a_target_heeds_a_signal_that_came_while_it_stood_still(target: dict[str, Any]) -> None:
+    pid = target["process"].pid
+    pause(pid)
+    target["process"].send_signal(signal.SIGINT)
+    go_on(pid)
+    assert target["process"].wait(30) == 0
 
 
 def test_pages_of_a_prompt_with_a_target_of_its_own() -> None:

@@ -14,7 +14,7 @@ from inlay.core.instance_setup import MODULE, InstanceLine
 from inlay.core.instance_socket import connect_instance
 from inlay.core.messages import EngineFailure, OutputBatch
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 90.0  # a process that starts imports for seconds, with a share of two cores
 
 
 class RunningInstance:
