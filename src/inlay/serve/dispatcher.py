@@ -93,6 +93,7 @@ class DispatcherProcess:
             name=setup.name,
             clock=self._clock,
             refused=self._refused,
+            met=self._met,
         )
         self.dispatcher = Dispatcher(
             self.instances,
@@ -198,6 +199,11 @@ class DispatcherProcess:
     def _refused(self, instance: Instance) -> None:
         if self._roster is not None:
             self._roster.differs(instance.name, instance.member.run, instance.difference)
+
+    def _met(self, instance: Instance) -> None:
+        if self._roster is not None and instance.info is not None:
+            version = instance.info.weights.version
+            self._roster.serves(instance.name, instance.member.run, version)
 
     def _stalled(self, instance: Instance, silent_s: float) -> None:
         if self._roster is not None:
