@@ -211,6 +211,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
         times, trace: on the last output.
         tier_tokens: on the first output, if some of `cached_tokens` were loaded: how many from
             which tier.
+        weight_version: on the first output and the last: of the weights that computed it; empty:
+            those that were loaded first. None where it is not known.
     """
 
     request_id: str
@@ -225,6 +227,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
     tier_tokens: dict[str, int] | None = None
+    weight_version: str | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):

@@ -346,7 +346,9 @@ class Engine:
         self._updates.let_go()
         if self._exchange is not None:
             self._exchange.end_step(still=not chunks and not loading)
-        return self._requests.outputs.take(self._clock.now(), self._requests.lost)
+        return self._requests.outputs.take(
+            self._clock.now(), self._requests.lost, self._updates.version_of
+        )
 
     def generate(
         self,
