@@ -235,7 +235,7 @@ def test_a_kill_in_the_middle_of_an_update(deployed: Deployed) -> None:
         assert told_again.status_code == 200, told_again.text
         assert deployed.all_have("v4") and deployed.shown == dict.fromkeys(NAMES, "v4")
         table = deployed.running.command("status").splitlines()
-        (row,) = [line for line in table if line.startswith("decode-0 ")]
+        row = next(line for line in table if line.startswith("decode-0 "))
         assert row.split()[-1] == "v4"
     texts = [answer(deployed.running.url, body) for body in questions()]
     assert texts == deployed.texts[1]
