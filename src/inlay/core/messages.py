@@ -411,12 +411,15 @@ class SwapWeights(msgspec.Struct, frozen=True, array_like=True, tag=True):
         version: their name.
         in_flight: what becomes of requests that have begun, see `Engine.swap_weights`.
         asked_s: Unix time when somebody asked for them.
+        holders: addresses of those who hold them: an instance that does not see the directory pulls
+            them from the first one that answers, and from whom that one knows.
     """
 
     directory: str
     version: str
     in_flight: InFlight = "finish"
     asked_s: float = 0.0
+    holders: tuple[str, ...] = ()
 
 
 class ServedWeights(msgspec.Struct, frozen=True, array_like=True):
@@ -424,14 +427,16 @@ class ServedWeights(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         version: empty: those that were loaded first.
-        directory: in which they lay.
+        directory: in which they lay, as the one who asked for them sees it.
         asked_s: Unix time when somebody asked for them: of two weights in a deployment, the later
             ones are those that all are to have. 0: those that were loaded first.
+        held_at: where others may pull them from this instance; empty: it does not hold them.
     """
 
     version: str = ""
     directory: str = ""
     asked_s: float = 0.0
+    held_at: str = ""
 
 
 class InstanceWeights(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
