@@ -48,6 +48,10 @@ def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, P
 
         before = {name: ask(name) for name in models}
         assert before["base"] != before["a"]
+        sampling = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+        batch = {"text": ["To be"] * 2, "lora_path": [None, "a"], "sampling_params": sampling}
+        answers = raw.post("/generate", json=batch).json()
+        assert [one["text"] for one in answers] == [before["base"], before["a"]]
         over = threading.Event()
         texts: dict[str, set[str]] = {name: set() for name in models}
         failures: list[Exception] = []
@@ -68,7 +72,8 @@ def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, P
                 assert raw.post(LOAD, json=body).status_code == 200
                 assert raw.post(LOAD, json=body).status_code == 400
                 assert ask("b") not in before.values()
-                assert raw.post(UNLOAD, json={"lora_name": "b"}).status_code == 200
+                answer = raw.post("/unload_lora_adapter", json={"lora_name": "b"})
+                assert (answer.status_code, list(answer.json()["loaded_adapters"])) == (200, ["a"])
                 with pytest.raises(openai.NotFoundError, match="'b' does not exist"):
                     ask("b")
             with client.completions.create(

@@ -74,6 +74,20 @@ def text(client: httpx.Client, **more: Any) -> str:
     return str(ask(client, **more)["choices"][0]["text"])
 
 
+def sglang_version(client: httpx.Client) -> str:
+    """Of the weights that compute a text, as SGLang's protocol says it."""
+    body = {"text": "To be", "sampling_params": {"max_new_tokens": 2}}
+    return str(client.post("/generate", json=body).json()["meta_info"]["weight_version"])
+
+
+def status(*args: str) -> str:
+    """What `inlay status` says."""
+    command = [sys.executable, "-m", "inlay", "status", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     ("server", "ranks"), [(2, 2), (1, 1)], indirect=["server"], ids=["two ranks", "alone"]
 )
@@ -83,6 +97,7 @@ def test_no_request_fails_while_weights_are_swapped(
     publisher.publish("v2", models[1], piece_bytes=4096)
     with httpx.Client(base_url=server.url, timeout=60) as client:
         before = text(client)
+        assert sglang_version(client) == "default"
         texts: list[str] = []
         failures: list[Exception] = []
         stop = threading.Event()
@@ -111,6 +126,13 @@ def test_no_request_fails_while_weights_are_swapped(
         new = after["choices"][0]["text"]
         assert new != before and set(texts) <= {before, new}
         assert client.get("/v1/weights").json()["version"] == "v2"
+        assert sglang_version(client) == "v2"
+        assert client.get("/model_info").json()["weight_version"] == "v2"
+        head, _, row = status(server.url).splitlines()
+        assert head == f"tiny is served at {server.url}"
+        assert row.split()[:5] == ["engine", "ready", "both", "0", "v2"]
+        told = json.loads(status(server.url, "--json"))
+        assert [one["weight_version"] for one in told["instances"]] == ["v2"]
         again = client.post("/v1/weights/update", json=update)
         assert again.status_code == 409 and "is served already" in again.text
         metrics = client.get("/metrics").text

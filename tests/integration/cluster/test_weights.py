@@ -87,6 +87,7 @@ class Deployed:
         self.running = running
         self.models = models
         self.client = httpx.Client(base_url=running.url, timeout=120)
+        assert set(self.shown.values()) == {""}
         with running_server(models[1], engine=ENGINE) as other:
             new = [answer(other.url, body) for body in questions()]
         self.texts = [[answer(running.url, body) for body in questions()], new]
@@ -96,6 +97,13 @@ class Deployed:
     def versions(self) -> dict[str, str]:
         told = self.client.get("/v1/weights").json()
         return {one["name"]: one["version"] for one in told["instances"]}
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What `inlay status --json` says of the instances."""
+        processes = json.loads(self.running.command("status", "--json"))["processes"]
+        kinds = (one for one in processes if one["kind"] == "instance")
+        return {one["name"]: one["weight_version"] for one in kinds}
 
     def all_have(self, version: str) -> bool:
         return self.versions == dict.fromkeys(NAMES, version)
@@ -212,6 +220,8 @@ def test_a_kill_in_the_middle_of_an_update(deployed: Deployed) -> None:
         updating = threading.Thread(target=lambda: told.append(deployed.update(**body)))
         updating.start()
         wait_until(lambda: "v3" in deployed.versions.values(), 60, "one has new weights")
+        mixed = deployed.shown
+        assert mixed["decode-0"] == "before" and "v3" in mixed.values(), mixed
         os.kill(victim.pid, signal.SIGKILL)
         updating.join()
         report = told[0].json()
@@ -225,7 +235,10 @@ def test_a_kill_in_the_middle_of_an_update(deployed: Deployed) -> None:
         wait_until(lambda: deployed.all_have("v3"), SOON_S, "it has what the others have")
         told_again = deployed.update(directory=str(deployed.models[1]), version="v4")
         assert told_again.status_code == 200, told_again.text
-        assert deployed.all_have("v4")
+        assert deployed.all_have("v4") and deployed.shown == dict.fromkeys(NAMES, "v4")
+        table = deployed.running.command("status").splitlines()
+        row = next(line for line in table if line.startswith("decode-0 "))
+        assert row.split()[-1] == "v4"
     texts = [answer(deployed.running.url, body) for body in questions()]
     assert texts == deployed.texts[1]
 

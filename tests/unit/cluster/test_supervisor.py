@@ -343,6 +343,20 @@ async def test_an_instance_that_dispatchers_refuse_is_shown() -> None:
         assert not refused()
 
 
+async def test_weights_of_each_instance_are_shown() -> None:
+    async with running() as world:
+
+        def versions() -> dict[str, str]:
+            return {one.name: one.weight_version for one in world.supervisor.status().processes}
+
+        world.supervisor.serves("decode-0", 2, "of another run")
+        assert set(versions().values()) == {""}
+        world.supervisor.serves("decode-0", 1, "step-7")
+        assert versions() == dict.fromkeys(versions(), "") | {"decode-0": "step-7"}
+        await world.end("decode-0")
+        assert set(versions().values()) == {""}
+
+
 async def test_a_process_that_waits_to_be_started_again_is_stopped_at_once() -> None:
     async with running() as world:
         await world.end("decode-0")

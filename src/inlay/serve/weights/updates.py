@@ -74,6 +74,7 @@ class Updates:
         self._transfer: TransferEngine | None = None
         self._temporary: Path | None = None
         self._held: Held | None = None
+        self._newest: Held | None = None  # which may not serve yet
         self._busy = False
         self._pulled_bytes = 0
         self._outcome = DONE
@@ -103,6 +104,7 @@ class Updates:
             except ArgumentError as error:
                 raise RequestError(str(error), "publishers") from None
             version, directory = held.manifest.version, self._directory(held.manifest.version)
+            self._newest = held
             if held is before:
                 return await self._swap(directory, version, in_flight), {}
             self._pulled_bytes = sum(held.report.taken_bytes.values())
@@ -121,6 +123,11 @@ class Updates:
         """Serve weights that lie on this host. Raises as `from_publishers`."""
         with self._alone():
             return await self._swap(directory, version, in_flight)
+
+    def release(self) -> None:
+        """Offer the newest version to its publishers' peers no more, so that others may do it."""
+        if self._newest is not None:
+            self._newest.close()
 
     def close(self) -> None:
         """Offer nothing any more; what was pulled into a temporary directory goes."""
