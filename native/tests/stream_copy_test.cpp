@@ -35,7 +35,10 @@ void check_variant(StreamCopy copy) {
 
 int main() {
   check_variant(inlay::stream_copy_baseline());
-  if (inlay::stream_copy_avx2() != nullptr) check_variant(inlay::stream_copy_avx2());
+  if (inlay::stream_copy_avx2() != nullptr) {
+    check_variant(inlay::stream_copy_avx2());
+    check_variant(inlay::stream_copy_avx2_lanes());
+  }
   check_variant(inlay::stream_copy);
   CHECK(!inlay::is_streaming(inlay::kStreamingFrom - 1));
   CHECK(inlay::is_streaming(inlay::kStreamingFrom));

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "crc32c_sse42.h"
+#include "stream_lanes.h"
 
 namespace inlay::isa {
 
@@ -11,13 +12,8 @@ namespace {
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kVectors = 4;
 constexpr std::size_t kBlock = kVectors * sizeof(__m256i);
-// The processor reads ahead of each lane, but past no end of a page, so that one alone waits for
-// memory at each page.
-constexpr std::size_t kLanes = 4;
-constexpr std::size_t kLaneBytes = std::size_t{16} << 10;
-constexpr std::size_t kRunBytes = 256;  // of one lane before the next one's
 // Memory is asked for this far ahead.
-constexpr std::size_t kAheadBytes = 1024;
+constexpr std::size_t kAheadBytes = 2048;
 
 // x^bits modulo the polynomial, the highest power in the highest bit.
 constexpr uint32_t power(std::size_t bits) {
@@ -32,7 +28,7 @@ constexpr uint32_t power(std::size_t bits) {
 constexpr uint64_t kLower = uint64_t{power(8 * kBlock + 64 - 1)} << 32;
 constexpr uint64_t kUpper = uint64_t{power(8 * kBlock - 1)} << 32;
 // As crc32c_times_sse42() takes it: that multiplies with x^32, and the product stands one further.
-constexpr uint32_t kPastLane = power(8 * kLaneBytes - 33);
+constexpr uint32_t kPastLane = power(8 * kStreamLaneBytes - 33);
 
 __m256i past_block(__m256i sum) {
   const __m256i factors =
@@ -91,16 +87,9 @@ uint32_t take_lanes(std::byte* to, const std::byte* from, std::size_t size, std:
   return crc;
 }
 
-}  // namespace
-
-// Each line takes a third of the instructions that it takes by words, so that more lines are under
-// way from memory at a time. Each vector is read once: the CRC is of what was copied also when
-// somebody changes the source meanwhile.
-//
-// Source: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-// Instruction", Intel, 2009: folding. What is left of it has the CRC of all before it.
-uint32_t stream_crc32c_vpclmul(std::byte* to, const std::byte* from, std::size_t size,
-                               uint32_t crc) {
+// So many lanes at a time, then one.
+template <std::size_t kCount>
+uint32_t stream_crc32c(std::byte* to, const std::byte* from, std::size_t size, uint32_t crc) {
   std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) % kLineBytes;
   if (head > size) head = size;
   crc = copy_crc32c_sse42(to, from, head, crc);
@@ -112,8 +101,9 @@ uint32_t stream_crc32c_vpclmul(std::byte* to, const std::byte* from, std::size_t
     from += bytes;
     size -= bytes;
   };
-  for (; size >= kLanes * kLaneBytes; advance(kLanes * kLaneBytes))
-    crc = take_lanes<kLanes>(to, from, kLaneBytes, kRunBytes, crc);
+  if constexpr (kCount > 1)
+    for (; size >= kCount * kStreamLaneBytes; advance(kCount * kStreamLaneBytes))
+      crc = take_lanes<kCount>(to, from, kStreamLaneBytes, kStreamRunBytes, crc);
   if (const std::size_t blocks = size - size % kBlock; blocks > 0) {
     crc = take_lanes<1>(to, from, blocks, blocks, crc);
     advance(blocks);
@@ -121,6 +111,24 @@ uint32_t stream_crc32c_vpclmul(std::byte* to, const std::byte* from, std::size_t
   _mm_sfence();
   _mm256_zeroupper();
   return copy_crc32c_sse42(to, from, size, crc);
+}
+
+}  // namespace
+
+// Each line takes a third of the instructions that it takes by words, so that more lines are under
+// way from memory at a time. Each vector is read once: the CRC is of what was copied also when
+// somebody changes the source meanwhile.
+//
+// Source: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+// Instruction", Intel, 2009: folding. What is left of it has the CRC of all before it.
+uint32_t stream_crc32c_vpclmul(std::byte* to, const std::byte* from, std::size_t size,
+                               uint32_t crc) {
+  return stream_crc32c<1>(to, from, size, crc);
+}
+
+uint32_t stream_crc32c_vpclmul_lanes(std::byte* to, const std::byte* from, std::size_t size,
+                                     uint32_t crc) {
+  return stream_crc32c<kStreamLanes>(to, from, size, crc);
 }
 
 }  // namespace inlay::isa

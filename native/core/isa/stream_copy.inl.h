@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "stream_lanes.h"
+
 namespace {
 
 // Isa: a Vector, load() of one from anywhere, stream() of one past the caches to an aligned place.
@@ -27,27 +29,23 @@ std::size_t stream_steps(std::byte* to, const std::byte* from, std::size_t bytes
   return done;
 }
 
-// In several places in turn: the processor reads ahead of each, but none past the end of its page,
-// so that one alone waits for memory at each page. The caller fences.
-template <typename Isa>
+// So many lanes at a time, then one. The caller fences.
+template <typename Isa, std::size_t kLanes>
 void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kLine = 64;
-  constexpr std::size_t kLanes = 4;
-  constexpr std::size_t kLaneBytes = std::size_t{16} << 10;
-  constexpr std::size_t kRunBytes = 256;
   std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) % kLine;
   if (head > bytes) head = bytes;
   std::memcpy(to, from, head);
   to += head;
   from += head;
   bytes -= head;
-  for (; bytes >= kLanes * kLaneBytes; bytes -= kLanes * kLaneBytes) {
-    for (std::size_t run = 0; run < kLaneBytes; run += kRunBytes)
-      for (std::size_t at = run; at < kLanes * kLaneBytes; at += kLaneBytes)
-        stream_steps<Isa>(to + at, from + at, kRunBytes);
-    to += kLanes * kLaneBytes;
-    from += kLanes * kLaneBytes;
-  }
+  constexpr std::size_t kTogether = kLanes * inlay::isa::kStreamLaneBytes;
+  if constexpr (kLanes > 1)
+    for (; bytes >= kTogether; to += kTogether, from += kTogether, bytes -= kTogether)
+      for (std::size_t run = 0; run < inlay::isa::kStreamLaneBytes;
+           run += inlay::isa::kStreamRunBytes)
+        for (std::size_t at = run; at < kTogether; at += inlay::isa::kStreamLaneBytes)
+          stream_steps<Isa>(to + at, from + at, inlay::isa::kStreamRunBytes);
   const std::size_t done = stream_steps<Isa>(to, from, bytes);
   std::memcpy(to + done, from + done, bytes - done);
 }
