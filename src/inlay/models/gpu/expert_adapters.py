@@ -240,7 +240,7 @@ def _into_rank(
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """`low[piece, pair, matrix] = scale * A x` of a piece of x, whose row `pair // each` is a pair's.
+    """`low[piece, pair, matrix] = scale * A x`, of a piece; row `pair // each` of x is a pair's.
 
     A and B are held as the operand's dtype.
     """
