@@ -170,7 +170,8 @@ def _move_experts(model: Model) -> None:
     assert share is not None
     for place, residents in enumerate(share._residents_L):
         if residents is not None:
-            for slot, expert in ((0, 6), (2, 1)):
+            for gone, expert in ((0, 6), (2, 0)):
+                slot = share.residency.evict(place, gone)
                 residents.fill(slot, expert)
                 share.residency.put(place, slot, expert)
             residents.show(share.residency.slot_of_LE[place])
