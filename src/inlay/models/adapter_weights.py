@@ -93,7 +93,8 @@ def pack_adapter(
         ModelFileError: a matrix holds a NaN or an infinity.
         torch.OutOfMemoryError: a device has too little memory.
 
-    Cost: reads the files; held as float32, so twice the size of bfloat16 files.
+    Cost: reads the files; held as float32, so twice the size of bfloat16 files, and on a GPU with
+        Triton as bfloat16 for experts.
     """
     slices = RankSlices(shape, placed.rank, columns_first=names_of(shape).columns_first)
     whole: dict[tuple[int, str, int], AdapterPair] = {}
