@@ -99,7 +99,7 @@ def test_all_on_the_gpu(
         tolerance = 5e-2 if device.type == "cuda" else 1e-4
         assert relative_error(one, other) < tolerance
         changed = relative_error(one, plain[number])
-        assert (changed < tolerance) if number % 4 == 1 else (changed > 0.1)
+        assert (changed < tolerance) if number % 4 == 1 else (changed > 0.05)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_experts_that_host_and_gpu_share(
         wanted = of_each[(0, 1, 2, 0)[number % 4]][number]
         assert relative_error(logits, wanted) < 3e-2  # weights and rows of bfloat16
         other = of_each[(1, 0, 1, 1)[number % 4]][number]
-        assert relative_error(logits, other) > 0.1
+        assert relative_error(logits, other) > 0.05
 
 
 def test_memory_that_runs_out_is_said(
