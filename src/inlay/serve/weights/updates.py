@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from inlay.core.errors import ArgumentError, InlayError, RequestError, WeightsConflictError
+from inlay.core.errors import (
+    ArgumentError,
+    InlayError,
+    RequestError,
+    TransferError,
+    WeightsConflictError,
+    WeightsError,
+)
 from inlay.core.messages import EngineStats, InFlight, ResumeKv, Rollout, WeightsSwapped
 from inlay.serve.metrics import DONE, ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
@@ -103,6 +110,8 @@ class Updates:
                 held = await asyncio.to_thread(self._pull, publishers, name, version)
             except ArgumentError as error:
                 raise RequestError(str(error), "publishers") from None
+            except TransferError as error:
+                raise WeightsError(f"{error}: is a publisher running there?") from error
             version, directory = held.manifest.version, self._directory(held.manifest.version)
             self._newest = held
             if held is before:
@@ -164,7 +173,7 @@ class Updates:
     def _pull(self, publishers: Sequence[str], name: str, version: str | None) -> "Held":
         from inlay.store.tenants import read_token
         from inlay.transfer import TransferConfig, TransferEngine
-        from inlay.weights import DirectoryLanding, newest, pull
+        from inlay.weights import DirectoryLanding, check_label, newest, pull
 
         if self._transfer is None:
             file = self._config.token_file
@@ -180,7 +189,8 @@ class Updates:
             if self._many:
                 return self._held
             raise WeightsConflictError(f"{name} {version} is served already")
-        target = self._directory(version)
+        # What is at this path is removed: it must not lead out of the directory of versions.
+        target = self._directory(check_label(version, "version"))
         shutil.rmtree(target, ignore_errors=True)
         held = pull(
             self._transfer,
