@@ -355,7 +355,7 @@ def test_a_killed_parent_takes_the_worker_along(tiny_directory, state):
         workers = psutil.Process(parent.pid).children()
         assert len(workers) == 1
         parent.kill()
-        _, alive = psutil.wait_procs(workers, timeout=5)
+        _, alive = psutil.wait_procs(workers, timeout=30)
         assert not alive
     if state == "serving":
         assert not Path(line[1]).exists()
