@@ -33,7 +33,6 @@ from tests.integration.transfer.target import TOKEN, pattern
 from tests.support.cuda import Cuda, DeviceTensor
 
 MIB = 1 << 20
-ENDLESS = 400  # transfers of one batch, of which a case waits for none
 
 
 @pytest.fixture(scope="session")
@@ -217,12 +216,14 @@ def test_cancel_and_deadline(engine: TransferEngine, cuda: Cuda, standin: ctypes
     bytes_ = np.frombuffer(memory, np.uint8)
     for op in (Op.READ, Op.WRITE):
         batch = submit_and_hold(engine, standin, [Transfer(op, memory, segment)])
+        begun = time.monotonic()
+        timer = threading.Timer(0.3, standin.standin_hold, [0])
+        timer.start()
         # What the device has begun cannot be called back.
-        assert not batch.cancel(timeout_s=0.2)
-        standin.standin_hold(0)
-        assert batch.cancel(timeout_s=20)
+        assert batch.cancel(timeout_s=20) and time.monotonic() - begun > 0.2
         with pytest.raises(TransferCancelledError):
             batch.wait()
+        timer.join()
         assert batch.status(0).bytes_done < size
         bytes_[:] = 7
         time.sleep(0.05)
@@ -306,13 +307,13 @@ def test_peer_ends(start_cuda_target: Callable[..., Target]) -> None:
         peer = engine.connect(target.address)
         sink = peer["sink"]
         memory = engine.allocate(SIZE)
-        batch = engine.submit([Transfer(Op.WRITE, memory, sink)] * ENDLESS)
+        batch = engine.submit([Transfer(Op.WRITE, memory, sink)] * 20)
         assert target.tell("segments['sink'].deregister(cancel=True)") is None
         with pytest.raises(SegmentClosedError):
             batch.wait()
         with pytest.raises(SegmentClosedError):
             engine.write(memory, sink)
-        batch = engine.submit([Transfer(Op.READ, memory, peer["source"])] * ENDLESS)
+        batch = engine.submit([Transfer(Op.READ, memory, peer["source"])] * 20)
         target.process.kill()
         with pytest.raises(PeerDiedError):
             batch.wait()
@@ -507,7 +508,7 @@ def test_initiator_that_is_stopped_killed_or_closed(
         initiator.tell("cuda.library.standin_delay(2000)")
         initiator.tell(
             "segments.update(batch=engine.submit([__import__('inlay.transfer').transfer.Transfer("
-            f"1, segments['source'], segments['far'])] * {ENDLESS}))"
+            "1, segments['source'], segments['far'])] * 9))"
         )
         if end == "stop":
             initiator.stop()
@@ -539,7 +540,7 @@ def test_owner_that_is_killed_or_closed(
         source = peer["source"]
         engine.read(device, source)
         standin.standin_delay(500)
-        batch = engine.submit([Transfer(Op.READ, device, source)] * ENDLESS)
+        batch = engine.submit([Transfer(Op.READ, device, source)] * 9)
         if end == "kill":
             owner.process.kill()
         else:
