@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,11 @@ hypothesis.settings.register_profile("inlay", derandomize=True, deadline=None)
 # Other examples on every run: `--hypothesis-profile fresh`.
 hypothesis.settings.register_profile("fresh", derandomize=False, deadline=None, max_examples=400)
 hypothesis.settings.load_profile("inlay")
+
+# A shell that starts tests in the background hands on that Ctrl-C is ignored. They, and what they
+# start, heed it anyway.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OPT_IN = ("slow", "network", "golden", "peers")
 

@@ -7,7 +7,8 @@ SGLang. Nothing of SGLang's scheduler, caches, server or transfers is replaced. 
 - torchvision, which only image models call: an empty stand-in;
 - page-locking host memory for CUDA: nothing, as there is no CUDA;
 - HiCache's two copies between device and host pages, which are kernels of `sgl_kernel`: torch's
-  indexing, for the layout `page_first_direct`.
+  indexing, for the layout `page_first_direct`;
+- page numbers that a prefill instance copies to its host behind a CUDA event: these are there.
 
 SGLang's processes are spawned, and run this module again, so it does its work when it is imported.
 """
@@ -91,10 +92,16 @@ def _replace_copies() -> None:
     pool.transfer_kv_all_layer_direct_lf_pf = save_layers
 
 
+def _send_without_events() -> None:
+    sender: Any = importlib.import_module("sglang.srt.disaggregation.mooncake.conn")
+    sender.MooncakeKVSender.supports_host_tensor_indices = False
+
+
 if (site := os.environ["SGLANG_SITE"]) not in sys.path:
     sys.path.append(site)  # behind the interpreter's own
 _invent_torchvision()
 _replace_copies()
+_send_without_events()
 
 if __name__ == "__main__":
     arguments = importlib.import_module("sglang.srt.server_args").prepare_server_args(sys.argv[1:])

@@ -8,15 +8,17 @@ import pytest
 from tests.support.server import RunningServer, running_server
 from tests.support.tiny_models import make_tiny_model
 
-CONTEXT = 2048
-PAGES = 400
+CONTEXT = 16384  # tokens
+PAGES = CONTEXT // 16 + 400
+ENDLESS = CONTEXT - 200  # of an answer that no test waits for
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with Qwen's chat template, which shows tools.
 
-    Large enough that a long answer takes about a second, so that tests can interrupt it.
+    An answer as long as the context takes it many seconds, so that tests can interrupt it, however
+    late they come.
     """
     return make_tiny_model(
         tmp_path_factory.mktemp("models") / "tiny",

@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.conftest import ENDLESS, PAGES
 from tests.support.server import RunningServer, running_server
 from tests.support.tuning import make_adapter
 
@@ -23,7 +24,7 @@ def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, Path]) -> None:
     """Others' requests neither fail nor change; one that runs keeps its adapter."""
-    engine = {"device": "cpu", "cache": {"pages": 400}, "adapters": [f"a={adapters['a']}"]}
+    engine = {"device": "cpu", "cache": {"pages": PAGES}, "adapters": [f"a={adapters['a']}"]}
     with (
         running_server(tiny_model, served_model_name="base", engine=engine) as server,
         openai.OpenAI(
@@ -47,6 +48,10 @@ def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, P
 
         before = {name: ask(name) for name in models}
         assert before["base"] != before["a"]
+        sampling = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+        batch = {"text": ["To be"] * 2, "lora_path": [None, "a"], "sampling_params": sampling}
+        answers = raw.post("/generate", json=batch).json()
+        assert [one["text"] for one in answers] == [before["base"], before["a"]]
         over = threading.Event()
         texts: dict[str, set[str]] = {name: set() for name in models}
         failures: list[Exception] = []
@@ -67,11 +72,16 @@ def test_adapters_come_and_go_under_load(tiny_model: Path, adapters: dict[str, P
                 assert raw.post(LOAD, json=body).status_code == 200
                 assert raw.post(LOAD, json=body).status_code == 400
                 assert ask("b") not in before.values()
-                assert raw.post(UNLOAD, json={"lora_name": "b"}).status_code == 200
+                answer = raw.post("/unload_lora_adapter", json={"lora_name": "b"})
+                assert (answer.status_code, list(answer.json()["loaded_adapters"])) == (200, ["a"])
                 with pytest.raises(openai.NotFoundError, match="'b' does not exist"):
                     ask("b")
             with client.completions.create(
-                model="a", prompt="So", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+                model="a",
+                prompt="So",
+                max_tokens=ENDLESS,
+                stream=True,
+                extra_body={"ignore_eos": True},
             ) as stream:
                 next(stream)
                 answer = raw.post(UNLOAD, json={"lora_name": "a"})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inlay.kernels import native_problem
-from tests.support.terminal import heed_interrupts
+from tests.support.pause import go_on, pause
 
 BENCH = [sys.executable, "-m", "inlay", "bench", "transfer"]
 QUICK = ["--seconds", "0.05"]
@@ -56,7 +56,15 @@ def test_blocks_between_two_processes(target: dict[str, Any]) -> None:
         moved = point["calls"] * 3 * point["block_bytes"]
         assert point["gbs"] == pytest.approx(moved / point["seconds"] / 1e9)
     target["process"].send_signal(signal.SIGINT)
-    assert target["process"].wait(10) == 0
+    assert target["process"].wait(30) == 0
+
+
+def test_a_target_heeds_a_signal_that_came_while_it_stood_still(target: dict[str, Any]) -> None:
+    pid = target["process"].pid
+    pause(pid)
+    target["process"].send_signal(signal.SIGINT)
+    go_on(pid)
+    assert target["process"].wait(30) == 0
 
 
 def test_pages_of_a_prompt_with_a_target_of_its_own() -> None:
@@ -72,31 +80,46 @@ def test_the_table_has_a_row_per_point() -> None:
     assert out.count("64.0 KiB") == out.count("1.0 MiB") == 2 and "GB/s" in out
 
 
+# `inlay bench transfer`, which says when it has measured a point.
+TELLING = """
+import sys
+from inlay.serve.bench.transfer import TransferBench
+from inlay.serve.cli import main
+
+run = TransferBench.run
+
+def telling(bench):
+    for point in run(bench):
+        print("measured", file=sys.stderr, flush=True)
+        yield point
+
+TransferBench.run = telling
+main()
+"""
+
+
 def test_an_interrupt_prints_what_is_done() -> None:
-    arguments = [
-        "--memory",
-        "16MiB",
-        "--block-sizes",
-        "4KiB",
-        "--op",
-        "read,write" + ",read" * 98,
-        *QUICK,
-        "--json",
-    ]
+    ops = "read,write" + ",read" * 10_000  # minutes
+    arguments = ["--memory", "16MiB", "--block-sizes", "4KiB", "--op", ops, *QUICK, "--json"]
     process = subprocess.Popen(
-        [*BENCH, *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+        [sys.executable, "-c", TELLING, "bench", "transfer", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    end = time.monotonic() + 30
-    while not children.read_text().split():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    own_target = children.read_text().split()
-    time.sleep(1.5)  # of 5 s
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    try:
+        assert process.stderr is not None
+        for _ in range(3):
+            assert process.stderr.readline() == "measured\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        own_target = children.read_text().split()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
-    assert len(json.loads(out)["points"]) < 100
+    assert 2 <= len(json.loads(out)["points"]) < 10_000
+    end = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in own_target):
         assert time.monotonic() < end
         time.sleep(0.05)

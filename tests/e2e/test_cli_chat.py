@@ -28,7 +28,7 @@ FIGURES = re.compile(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("models") / "tiny"
-    return make_tiny_model(directory, "qwen3_moe", max_position_embeddings=4096)
+    return make_tiny_model(directory, "qwen3_moe", max_position_embeddings=32768)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_ctrl_c_stops_the_answer_and_nothing_else(model: Path) -> None:
     with Terminal([*CHAT, str(model)]) as terminal:
         terminal.wait_for(r">>> ")
         # A random model ends where it likes, and where depends on the processor's last bits.
-        terminal.type("/set temperature=0.8 seed=1 ignore_eos=true max_tokens=3500\n")
-        terminal.wait_for(r"max_tokens=3500[\s\S]*>>> ")
+        terminal.type("/set temperature=0.8 seed=1 ignore_eos=true max_tokens=32000\n")
+        terminal.wait_for(r"max_tokens=32000[\s\S]*>>> ")
         terminal.type("Tell me everything.\n")
         terminal.wait_for(r"everything\.\n[\s\S]{20}")
         terminal.type("\x03")

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from inlay.cluster.status import ClusterStatus
 from tests.support.cluster import RunningDispatcher, RunningInstance, ended
+from tests.support.deployments import wait_until
 from tests.support.server import running_server
 from tests.support.visitor import Visitor, launched
 
@@ -192,12 +193,17 @@ def test_a_hidden_page_asks_nothing(board: Page, running: Running) -> None:
     def drawn() -> str:
         return board.locator(".tile").first.inner_text()
 
+    before = ""
+
+    def unmoved() -> bool:
+        nonlocal before
+        before = drawn()
+        running.ask(4)
+        board.wait_for_timeout(2500)
+        return drawn() == before
+
     board.evaluate("emitEvent('visible', false)")
-    board.wait_for_timeout(1500)
-    before = drawn()
-    running.ask(4)
-    board.wait_for_timeout(2500)
-    assert drawn() == before
+    wait_until(unmoved, 30, "it knows that it is hidden")
     board.evaluate("emitEvent('visible', true)")
     expect(board.locator(".tile").first).not_to_have_text(before, timeout=PATIENCE_MS)
 

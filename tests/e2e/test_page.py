@@ -131,18 +131,20 @@ def test_a_clicked_prompt_streams_an_answer_with_figures(visit: Page) -> None:
 
 
 def test_stop_stops_the_engine_too(visit: Page, server: RunningServer) -> None:
+    before = server.gauges()["inlay_generated_tokens_total"]
     say(visit, "Tell me everything.")
     expect(visit.locator(".turn .markdown")).to_contain_text(re.compile(r"\S{3}"))
     visit.get_by_role("button", name="Stop").click()
     turn = complete(visit)
     expect(turn.locator(".figures")).to_contain_text("stopped")
     expect(visit.locator(".status")).to_have_text("idle")
-    server.wait_idle(timeout_s=2)
+    server.wait_idle(timeout_s=30)
     say(visit, "And now?")  # the page goes on
     expect(visit.locator(".turn").nth(1).locator(".bubble")).to_have_text("And now?")
     visit.get_by_role("button", name="New chat").click()  # cancels as well
     expect(visit.locator(".card")).to_have_count(4)
-    server.wait_idle(timeout_s=2)
+    after = server.wait_idle(timeout_s=30)
+    assert after["inlay_generated_tokens_total"] - before < 0.9 * CONTEXT_TOKENS, "one went on"
 
 
 def test_leaving_the_page_stops_the_answer(browser: Browser, server: RunningServer) -> None:
@@ -427,6 +429,7 @@ def test_two_models_answer_side_by_side(tuned: Page) -> None:
 def test_each_side_is_stopped_and_asked_again_by_itself(
     tuned: Page, adapted: RunningServer
 ) -> None:
+    before = adapted.gauges()["inlay_generated_tokens_total"]
     tuned.get_by_role("button", name=SIDE_BY_SIDE).click()
     say(tuned, "Tell me everything.")
     own, other = columns(tuned)
@@ -437,12 +440,13 @@ def test_each_side_is_stopped_and_asked_again_by_itself(
     expect(own.locator(".figures")).to_have_count(0)  # it goes on
     said = other.locator(".markdown").inner_text()
     other.get_by_role("button", name="Regenerate").click()
-    begun(other)
     expect(other.locator(".figures")).to_have_count(0)
+    begun(other)
     tuned.locator("#composer").press("Escape")
     for side in (own, other):
         stopped(side)
-    adapted.wait_idle(timeout_s=2)
+    after = adapted.wait_idle(timeout_s=30)
+    assert after["inlay_generated_tokens_total"] - before < 0.9 * CONTEXT_TOKENS, "one went on"
     assert other.locator(".markdown").inner_text() != said  # drawn afresh
     expect(tuned.get_by_role("button", name="Send")).to_be_visible()
 

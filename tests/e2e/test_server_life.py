@@ -13,6 +13,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.e2e.conftest import ENDLESS, PAGES
 from tests.support.server import RunningServer, running_server
 from tests.support.tiny_models import make_tiny_model
 
@@ -48,16 +49,19 @@ def test_damaged_model(tmp_path: Path, tiny_model: Path) -> None:
     assert "Traceback" not in server.log
 
 
+@pytest.mark.alone
+def test_a_server_is_ready_soon(tiny_model: Path) -> None:
+    with running_server(tiny_model) as server:
+        assert server.ready_s < 15
+
+
 def test_start_key_full_queue_and_stop(tiny_model: Path) -> None:
     """One server for several facts: each start takes seconds."""
     scheduler = {"max_running": 1, "max_waiting": 1}
-    engine = {"cache": {"pages": 200}, "scheduler": scheduler}
+    engine = {"cache": {"pages": PAGES}, "scheduler": scheduler}
     with running_server(
         tiny_model, api_key="secret", drain_s=1.0, max_body_bytes=5000, engine=engine
     ) as server:
-        assert server.ready_s < 15
-        with pytest.raises(StopIteration):
-            next(line for line in server.log.splitlines() if "Traceback" in line)
         assert httpx.get(server.url + "/health").status_code == 200
         assert httpx.post(server.url + "/v1/chat/completions", json=CHAT).status_code == 401
         headers = {"Authorization": "Bearer secret"}
@@ -66,7 +70,7 @@ def test_start_key_full_queue_and_stop(tiny_model: Path) -> None:
             statuses, retry_after, ended = [], [], []
 
             def ask() -> None:
-                body = {**CHAT, "max_tokens": 1900, "stream": True}
+                body = {**CHAT, "max_tokens": ENDLESS, "stream": True}
                 with client.stream("POST", "/v1/chat/completions", json=body) as answer:
                     statuses.append(answer.status_code)
                     retry_after.append(answer.headers.get("retry-after"))
@@ -75,7 +79,7 @@ def test_start_key_full_queue_and_stop(tiny_model: Path) -> None:
             threads = [threading.Thread(target=ask) for _ in range(8)]
             for thread in threads:
                 thread.start()
-            deadline_s = time.monotonic() + 10
+            deadline_s = time.monotonic() + 60
             while statuses.count(503) < 6 and time.monotonic() < deadline_s:
                 time.sleep(0.02)
             assert statuses.count(503) == 6
@@ -92,18 +96,19 @@ def test_start_key_full_queue_and_stop(tiny_model: Path) -> None:
 
 
 def test_engine_dies(tiny_model: Path) -> None:
-    with running_server(tiny_model, engine={"cache": {"pages": 200}}) as server:
+    with running_server(tiny_model, engine={"cache": {"pages": PAGES}}) as server:
         answers: list[str] = []
 
         def ask() -> None:
-            body = {**CHAT, "max_tokens": 1900, "stream": True}
+            body = {**CHAT, "max_tokens": ENDLESS, "stream": True}
             answers.append(
-                httpx.post(server.url + "/v1/chat/completions", json=body, timeout=30).text
+                httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60).text
             )
 
         thread = threading.Thread(target=ask)
         thread.start()
         while not server.gauges()["inlay_requests_running"]:
+            assert thread.is_alive(), answers
             time.sleep(0.005)
         os.kill(server.engine_pid(), signal.SIGKILL)
         thread.join()

@@ -74,6 +74,20 @@ def text(client: httpx.Client, **more: Any) -> str:
     return str(ask(client, **more)["choices"][0]["text"])
 
 
+def sglang_version(client: httpx.Client) -> str:
+    """Of the weights that compute a text, as SGLang's protocol says it."""
+    body = {"text": "To be", "sampling_params": {"max_new_tokens": 2}}
+    return str(client.post("/generate", json=body).json()["meta_info"]["weight_version"])
+
+
+def status(*args: str) -> str:
+    """What `inlay status` says."""
+    command = [sys.executable, "-m", "inlay", "status", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     ("server", "ranks"), [(2, 2), (1, 1)], indirect=["server"], ids=["two ranks", "alone"]
 )
@@ -83,6 +97,7 @@ def test_no_request_fails_while_weights_are_swapped(
     publisher.publish("v2", models[1], piece_bytes=4096)
     with httpx.Client(base_url=server.url, timeout=60) as client:
         before = text(client)
+        assert sglang_version(client) == "default"
         texts: list[str] = []
         failures: list[Exception] = []
         stop = threading.Event()
@@ -111,6 +126,13 @@ def test_no_request_fails_while_weights_are_swapped(
         new = after["choices"][0]["text"]
         assert new != before and set(texts) <= {before, new}
         assert client.get("/v1/weights").json()["version"] == "v2"
+        assert sglang_version(client) == "v2"
+        assert client.get("/model_info").json()["weight_version"] == "v2"
+        head, _, row = status(server.url).splitlines()
+        assert head == f"tiny is served at {server.url}"
+        assert row.split()[:5] == ["engine", "ready", "both", "0", "v2"]
+        told = json.loads(status(server.url, "--json"))
+        assert [one["weight_version"] for one in told["instances"]] == ["v2"]
         again = client.post("/v1/weights/update", json=update)
         assert again.status_code == 409 and "is served already" in again.text
         metrics = client.get("/metrics").text
@@ -185,8 +207,10 @@ def test_a_watcher_tells_the_server(
         before = text(client)
         command = [sys.executable, "-m", "inlay", "weights", "watch", publisher.address]
         command += ["--to", str(tmp_path / "versions"), "--server", server.url, "--every", "0.1"]
+        stranger = tmp_path / "versions" / "other"
+        stranger.mkdir(parents=True)
         with subprocess.Popen(
-            [*command, "--versions", "2"], stdout=subprocess.PIPE, text=True
+            [*command, "--keep", "1", "--versions", "2"], stdout=subprocess.PIPE, text=True
         ) as watch:
             assert watch.stdout is not None
             publisher.publish("a", models[1])
@@ -197,6 +221,32 @@ def test_a_watcher_tells_the_server(
         assert client.get("/v1/weights").json()["version"] == "b"
         assert text(client) == before
         assert (tmp_path / "versions" / "current").resolve().name == "b"
+        assert not (tmp_path / "versions" / "a").exists()
+        assert stranger.is_dir(), "it is no version of this watcher"
+
+
+@pytest.mark.parametrize("version", ["..", ".", "/{precious}", "../precious"])
+def test_a_version_leads_nowhere_else(
+    server: RunningServer, publisher: Publisher, tmp_path: Path, version: str
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    named = str(precious) if version == "/{precious}" else version
+    source = {"publishers": [publisher.address], "version": named}
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        answer = client.post("/v1/weights/update", json=source)
+        assert answer.status_code == 400 and "a version has 1 to 64" in answer.text
+        assert client.get("/health").status_code == 200
+    assert precious.is_dir()
+
+
+def test_what_is_asked_wrongly_is_said(server: RunningServer) -> None:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        gone = {"publishers": ["127.0.0.1:1"], "version": "v"}
+        answer = client.post("/v1/weights/update", json=gone)
+        assert answer.status_code == 502 and "is a publisher running" in answer.text
+        answer = client.post("/v1/rollouts/resume", json={"handles": ["cmpl-1"]})
+        assert answer.status_code == 400 and "'cmpl-1' is no handle" in answer.text
 
 
 def test_commands_of_the_guide(models: list[Path], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +47,38 @@ def layer(rng: np.random.Generator, threads: None) -> Layer:
     return Layer(rng)
 
 
-def keep_busy(layer: Layer, calls: int = 30) -> kernels.Pending:
-    """Queue a few tenths of a second of work; returns its last."""
-    out = np.empty_like(layer.x)
-    return [layer.submit(out) for _ in range(calls)][-1]
+class Gate:
+    """A step of a device in front of what is submitted, which waits until the device asks."""
+
+    def __init__(self) -> None:
+        self._step = kernels.HandOver(
+            [kernels.pack_experts(*(np.ones((1, 8, 8), np.float32),) * 3)],
+            np.ones((2, 1, 8), np.float32),
+            np.zeros((2, 1, 1), np.int32),
+            np.ones((2, 1, 1), np.float32),
+            np.zeros((2, 1, 8), np.float32),
+            np.zeros((1, 2), np.uint32),
+        )
+
+    def close(self) -> None:
+        """What is submitted from now on waits."""
+        self._step.begin(1, on_host_LE=np.ones((1, 1), np.bool_), timeout_s=600)
+
+    def open(self) -> None:
+        """It is done now."""
+        self._step.ask(0)
+
+    def remove(self) -> None:
+        self._step.cancel()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A closed one."""
+    made = Gate()
+    made.close()
+    yield made
+    made.remove()
 
 
 def test_same_bits_as_the_call(layer: Layer) -> None:
@@ -87,14 +116,15 @@ def test_beside_a_caller(layer: Layer) -> None:
         np.testing.assert_array_equal(out, expected)
 
 
-def test_a_wait_that_is_too_short(layer: Layer) -> None:
-    last = keep_busy(layer)
+def test_a_wait_that_is_too_short(layer: Layer, gate: Gate) -> None:
+    last = layer.submit(np.empty_like(layer.x))
     for timeout_s in (0, 0.001):
         with pytest.raises(WaitTimeoutError, match=f"after {timeout_s} s"):
             last.wait(timeout_s)
     with pytest.raises(TimeoutError):
         last.wait(timeout_s=0)
     assert not last.done
+    gate.open()
     last.wait(60)
     assert last.done
 
@@ -110,72 +140,74 @@ def test_arguments_are_checked_at_submission(layer: Layer) -> None:
         layer.submit(np.empty((TOKENS, 1), np.float32))
 
 
-def test_several_threads_wait(layer: Layer) -> None:
-    last = keep_busy(layer, 5)
+def test_several_threads_wait(layer: Layer, gate: Gate) -> None:
+    last = layer.submit(np.empty_like(layer.x))
     waiters = [threading.Thread(target=last.wait) for _ in range(4)]
     for waiter in waiters:
         waiter.start()
+    gate.open()
     for waiter in waiters:
         waiter.join(60)
     assert last.done and not any(waiter.is_alive() for waiter in waiters)
 
 
-def test_arrays_live_until_the_work_is_done(layer: Layer) -> None:
-    keep_busy(layer)
+def test_arrays_live_until_the_work_is_done(layer: Layer, gate: Gate) -> None:
     out = np.empty_like(layer.x)
     watch = weakref.ref(out)
     pending = layer.submit(out)
     del out
     assert watch() is not None
+    gate.open()
     pending.wait()
     assert watch() is None
 
 
-def test_arrays_of_a_dropped_pending(layer: Layer) -> None:
-    keep_busy(layer)
+def test_arrays_of_a_dropped_pending(layer: Layer, gate: Gate) -> None:
     out = np.empty_like(layer.x)
     watch = weakref.ref(out)
     layer.submit(out)  # dropped at once
     del out
     last = layer.submit(np.empty_like(layer.x))
     assert watch() is not None
+    gate.open()
     last.wait()
     layer.submit(np.empty_like(layer.x)).wait()
     assert watch() is None
 
 
-def test_memory_lives_until_the_work_is_done(layer: Layer) -> None:
+def test_memory_lives_until_the_work_is_done(layer: Layer, gate: Gate) -> None:
     expected = np.empty_like(layer.x)
     layer.run(expected)
-    keep_busy(layer)
     x, out = torch.from_numpy(layer.x.copy()), torch.zeros(TOKENS, HIDDEN)
     result = out.detach().numpy()
     pending = kernels.submit_moe(x, layer.experts, layer.ids, layer.routing, out)
     x.data = out.data = torch.zeros(1)  # lets go of the storage of both
+    gate.open()
     pending.wait()
     np.testing.assert_array_equal(result, expected)
 
-    keep_busy(layer)
+    gate.close()
     memory = mmap.mmap(-1, layer.x.nbytes)
     memory[:] = layer.x.tobytes()
     view = memoryview(memory).cast("B").cast("f", layer.x.shape)
     pending = kernels.submit_moe(view, layer.experts, layer.ids, layer.routing, out := expected * 0)
     with pytest.raises(BufferError):
         view.release()
+    gate.open()
     pending.wait()
     view.release()
     memory.close()
     np.testing.assert_array_equal(out, expected)
 
 
-def test_what_picks_the_experts_is_copied(layer: Layer) -> None:
+def test_what_picks_the_experts_is_copied(layer: Layer, gate: Gate) -> None:
     mask = np.array([True, False])
     expected, out = np.empty_like(layer.x), np.zeros_like(layer.x)
     arguments = (layer.x, layer.experts, layer.ids, layer.routing)
     kernels.moe(*arguments, expected, expert_mask_E=mask)
-    keep_busy(layer)
     pending = kernels.submit_moe(*arguments, out, expert_mask_E=mask)
     layer.ids[:], layer.routing[:], mask[:] = 2**30, np.nan, True
+    gate.open()
     pending.wait()
     np.testing.assert_array_equal(out, expected)
 
@@ -184,19 +216,20 @@ class Interrupted(Exception):
     """Raised by the signal handler below."""
 
 
-def test_signals_interrupt_a_wait(layer: Layer) -> None:
+def test_signals_interrupt_a_wait(layer: Layer, gate: Gate) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    last = keep_busy(layer)
+    last = layer.submit(np.empty_like(layer.x))
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
         with pytest.raises(Interrupted):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
             last.wait()
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not last.done
+    gate.open()
     last.wait(60)
 
 

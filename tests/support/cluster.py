@@ -20,15 +20,26 @@ import msgspec
 
 from inlay.cluster.control import Member
 from inlay.core.instance_messages import Role
+from inlay.core.instance_setup import MODULE
 
 SECRET = "of the tests"
 
 
 class Process:
-    """A child that reads a setup and answers with lines of JSON. Its log is kept."""
+    """A child that reads a setup and answers with lines of JSON. Its log is kept.
 
-    def __init__(self, module: str, setup: dict[str, Any], log: Path) -> None:
+    Args:
+        home: where it runs and has its cache, as if on a machine of its own.
+    """
+
+    def __init__(
+        self, module: str, setup: dict[str, Any], log: Path, home: Path | None = None
+    ) -> None:
         self.log = log
+        environment = dict(os.environ)
+        if home is not None:
+            home.mkdir(exist_ok=True)
+            environment["INLAY_CACHE_DIR"] = str(home / "cache")
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -37,6 +48,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                cwd=home,
+                env=environment,
             )
         assert self._process.stdin is not None
         setup = {**setup, "parent_pid": os.getpid()}
@@ -93,6 +106,7 @@ class RunningInstance(Process):
         role: Role = "both",
         port: int = 0,
         run: int = 1,
+        home: Path | None = None,
         **config: Any,
     ) -> None:
         config.setdefault("model", None)
@@ -102,7 +116,7 @@ class RunningInstance(Process):
         config["cache"] = {"secret": SECRET, **config.get("cache", {})}
         instance = {"name": name, "role": role, "listen": f"127.0.0.1:{port}"}
         setup = {"config": config, "instance": instance}
-        super().__init__("inlay.engine.worker", setup, directory / f"{name}.log")
+        super().__init__(MODULE, setup, directory / f"{name}.log", home)
         bound = self.line()
         assert bound["state"] == "bound", bound
         self.member = Member(name=name, role=role, address=bound["address"], run=run, state="ready")
@@ -120,7 +134,14 @@ class RunningDispatcher(Process):
         url: without a slash at the end.
     """
 
-    def __init__(self, members: Sequence[Member], directory: Path, **setup: Any) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        directory: Path,
+        *,
+        home: Path | None = None,
+        **setup: Any,
+    ) -> None:
         fields = {
             "name": "d0",
             "members": [msgspec.to_builtins(member) for member in members],
@@ -129,7 +150,8 @@ class RunningDispatcher(Process):
             "policy": "round_robin",
             "serve": {"page": False},
         }
-        super().__init__("inlay.serve.dispatcher", fields | setup, directory / "dispatcher.log")
+        log = directory / "dispatcher.log"
+        super().__init__("inlay.serve.dispatcher", fields | setup, log, home)
         self.first_line = self.line()
         self.url = self.first_line.get("address", "")
 

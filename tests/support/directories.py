@@ -1,12 +1,13 @@
 """Services that keep names of engines: Debian's etcd and Redis, and a small one over HTTP."""
 
+import random
 import shutil
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -25,10 +26,17 @@ def missing_program(kind: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of loopback that nobody listens on now.
+
+    It lies below those that the system gives to connections and to who asks for any port: until
+    somebody listens there, nothing else that runs meanwhile is given it.
+    """
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    draw = random.SystemRandom()  # other processes of tests draw others
+    while True:
+        port = draw.randrange(10_000, max(int(given[0]), 20_000))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Service:

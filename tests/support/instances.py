@@ -14,7 +14,7 @@ from inlay.core.instance_setup import MODULE, InstanceLine
 from inlay.core.instance_socket import connect_instance
 from inlay.core.messages import EngineFailure, OutputBatch
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 90.0  # a process that starts imports for seconds, with a share of two cores
 
 
 class RunningInstance:
@@ -51,7 +51,7 @@ class RunningInstance:
         """End it as a launcher does; returns the exit status."""
         self.process.stdin.close()
         try:
-            return self.process.wait(10)
+            return self.process.wait(_TIMEOUT_S)
         finally:
             self.process.kill()
             self.process.wait()

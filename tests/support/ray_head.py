@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.support.directories import free_port
+
 START_S = 60.0
 Popen = Callable[..., "subprocess.Popen[str]"]
 
@@ -19,8 +20,7 @@ Popen = Callable[..., "subprocess.Popen[str]"]
 @contextmanager
 def ray_head(num_cpus: int, *args: str, popen: Popen = subprocess.Popen) -> Iterator[str]:
     """A running head; gives its address. It ends with all its processes."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     head = ("--head", f"--port={port}", "--include-dashboard=false", *args)
     with ray_machine(num_cpus, *head, popen=popen) as host:
         yield f"{host}:{port}"

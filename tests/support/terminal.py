@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import termios
 import time
@@ -15,15 +14,9 @@ from types import TracebackType
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 
-def heed_interrupts() -> None:
-    """For a new process: one started in the background inherits that SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def _take_terminal() -> None:
-    """Make standard input the terminal of this new session, where Ctrl-C counts."""
+    """Make standard input the terminal of this new session."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    heed_interrupts()
 
 
 class Terminal:

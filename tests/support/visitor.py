@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from tests.support.browser import chromium
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """A browser without a window."""
+    """A browser without a window. What tests expect of its pages they wait for."""
+    expect.set_options(timeout=30_000)  # 5 s are few where a browser shares a processor
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium(),

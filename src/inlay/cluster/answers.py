@@ -29,7 +29,7 @@ def load_progress(instances: Instances) -> LoadProgress:
 
 
 async def stats(instances: Instances) -> EngineStats:
-    """Gauges and totals added up, after all messages sent so far; different versions in a row.
+    """Gauges and totals added up, after all messages sent so far.
 
     Raises:
         NoInstanceError: none answered in ten seconds.
@@ -43,8 +43,8 @@ async def stats(instances: Instances) -> EngineStats:
             total[name] = {key: sum(value.get(key, 0) for value in values) for key in keys}
         elif isinstance(values[0], tuple):
             total[name] = tuple(item for value in values for item in value)
-        elif isinstance(values[0], str):
-            total[name] = ", ".join(sorted({value for value in values if value}))
+        elif name == "weight_version":
+            total[name] = instances.weights.version
         else:
             total[name] = sum(values)
     return EngineStats(**total)

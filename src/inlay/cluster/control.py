@@ -99,6 +99,19 @@ class Differs(msgspec.Struct, frozen=True, array_like=True, tag=True):
     difference: str
 
 
+class Serves(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """By which weights an instance computes new requests: said when it is met, and when it changes.
+
+    Attributes:
+        run: of the instance; another one may have others.
+        version: empty: those that were loaded first.
+    """
+
+    instance: str
+    run: int
+    version: str
+
+
 class Scale(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Have `count` instances in a group; done when the new ones are ready and others gone."""
 
@@ -146,6 +159,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         note: why it was started last, or why it does not run; empty where all went well.
         log: the file of its log, on the supervisor's machine.
         refused: why dispatchers send it nothing, though it is ready; empty where they do.
+        weight_version: of an instance's weights; empty: those that it loaded first.
     """
 
     name: str
@@ -161,6 +175,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     note: str = ""
     log: str = ""
     refused: str = ""
+    weight_version: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -198,7 +213,16 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 ToSupervisor = (
-    Follow | Drained | Stalled | Differs | Scale | Drain | ChangeRole | StatusRequest | Stop
+    Follow
+    | Drained
+    | Stalled
+    | Differs
+    | Serves
+    | Scale
+    | Drain
+    | ChangeRole
+    | StatusRequest
+    | Stop
 )
 FromSupervisor = Roster | Status | Done | Refused
 

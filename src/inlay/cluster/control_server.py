@@ -21,6 +21,7 @@ from inlay.cluster.control import (
     Refused,
     Roster,
     Scale,
+    Serves,
     Stalled,
     StatusRequest,
     Stop,
@@ -98,6 +99,8 @@ class ControlServer:
                 supervisor.differs(
                     message.dispatcher, message.instance, message.run, message.difference
                 )
+            case Serves():
+                supervisor.serves(message.instance, message.run, message.version)
             case StatusRequest():
                 self._send(peer, supervisor.status())
             case Scale():

@@ -30,7 +30,7 @@ from inlay.cluster.naming import HashChain, Naming
 from inlay.cluster.requests import Attempt, OpenRequest, Setback
 from inlay.cluster.rollouts import Rollouts
 from inlay.cluster.slo import SloClasses
-from inlay.cluster.swaps import Swaps
+from inlay.cluster.swaps import Offer, Swaps, offer_nothing
 from inlay.core.clock import Clock
 from inlay.core.errors import (
     AdmissionError,
@@ -98,6 +98,7 @@ class Dispatcher:
         secret: of the deployment.
         classes: of objectives.
         drained: told of an instance that is draining and has nothing more of ours.
+        offer: offers weights to instances on other machines.
 
     Attributes:
         instances: who is there.
@@ -118,6 +119,7 @@ class Dispatcher:
         classes: SloClasses | None = None,
         config: DispatcherConfig | None = None,
         drained: Callable[[Instance], None] = lambda instance: None,
+        offer: Offer = offer_nothing,
     ) -> None:
         self.instances = instances
         self.chooser = chooser
@@ -130,7 +132,7 @@ class Dispatcher:
         self._num_waiting = 0
         self._attempts = Attempts(instances, chooser, clock, drained)
         self.copies = Copies(self._attempts, clock)
-        self.swaps = Swaps(instances, at_once=self._config.swaps_at_once)
+        self.swaps = Swaps(instances, at_once=self._config.swaps_at_once, offer=offer)
         self._rollouts = Rollouts(instances, self._live)
 
     @property

@@ -38,6 +38,7 @@ class Instances:
         secret: of the deployment, by which blocks are named.
         name: the dispatcher's.
         refused: told of an instance that gets no requests, with its `difference`.
+        met: told of an instance that has said what it is, for the first time or again.
 
     Attributes:
         loads: how loaded they were of late.
@@ -57,6 +58,7 @@ class Instances:
         name: str,
         clock: Clock,
         refused: Callable[[Instance], None] = lambda instance: None,
+        met: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
         self._chooser = chooser
         self._connect = connect
@@ -64,6 +66,7 @@ class Instances:
         self._name = name
         self._clock = clock
         self._refused = refused
+        self._met = met
         self._present: dict[str, Instance] = {}
         self._members: dict[str, Member] = {}
         self._slots: dict[int, Instance] = {}
@@ -173,6 +176,7 @@ class Instances:
         if instance.difference:
             self.refused(instance)
             return
+        self._met(instance)
         is_new = instance.slot is None
         if instance.slot is None:
             instance.slot = self._chooser.join(info, self._clock.now())

@@ -50,6 +50,7 @@ class Keeper:
         process: what runs, or None.
         failure: why it was given up.
         refused: of dispatchers that send this run nothing: why.
+        weight_version: of the weights that compute this run's new requests.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Keeper:
         self.process: Running | None = None
         self.failure: InlayError | None = None
         self.refused: dict[str, str] = {}
+        self.weight_version = ""
         self._launcher = launcher
         self._config = config
         self._watcher = watcher
@@ -134,6 +136,7 @@ class Keeper:
             note=self._note,
             log=self._launcher.log_file(spec.name),
             refused=next(iter(self.refused.values()), ""),
+            weight_version=self.weight_version,
         )
 
     async def _keep(self) -> None:
@@ -187,6 +190,7 @@ class Keeper:
             late.cancel()
             self.process = None
             self.refused.clear()
+            self.weight_version = ""
         if self._reason is not None:
             how = f"failed: {self._reason.message}"
         self._log_end = tuple(process.log_end())

@@ -15,6 +15,7 @@ from inlay.cluster.control import (
     FromSupervisor,
     Refused,
     Roster,
+    Serves,
     Stalled,
     ToSupervisor,
 )
@@ -64,6 +65,10 @@ class RosterLink:
     def differs(self, instance: str, run: int, difference: str) -> None:
         """We send an instance nothing, since it is not like the others."""
         self._send(Differs(self._dispatcher, instance, run, difference))
+
+    def serves(self, instance: str, run: int, version: str) -> None:
+        """Which weights compute an instance's new requests."""
+        self._send(Serves(instance, run, version))
 
     def change_role(self, instance: str, role: Role) -> None:
         """Ask that an instance has another role; the roster says when it has."""

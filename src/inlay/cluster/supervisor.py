@@ -198,6 +198,12 @@ class Supervisor:
                 self.changed(keeper, f"{instance} is refused: {difference}")
             keeper.refused[dispatcher] = difference
 
+    def serves(self, instance: str, run: int, version: str) -> None:
+        """Which weights compute an instance's new requests."""
+        keeper = self._keepers.get(instance)
+        if keeper is not None and keeper.run == run:
+            keeper.weight_version = version
+
     def changed(self, keeper: Keeper, text: str) -> None:
         """A process did; see `inlay.cluster.keeper.Watcher`."""
         if text and not self._stopping:

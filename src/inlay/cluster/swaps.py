@@ -8,8 +8,10 @@ comes later, restarted or new, is given the weights that the others have.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
@@ -17,6 +19,7 @@ from inlay.core.errors import (
     EngineDiedError,
     EngineError,
     InlayError,
+    ModelNotFoundError,
     NoInstanceError,
     WeightsConflictError,
     WeightsError,
@@ -33,6 +36,16 @@ from inlay.core.messages import (
 
 log = logging.getLogger(__name__)
 
+Offer = Callable[[Path, str], Awaitable[str | None]]
+"""Of a directory and its version: offers it to instances on other machines, and says where; None:
+it cannot."""
+
+
+async def offer_nothing(directory: Path, version: str) -> str | None:
+    """An `Offer`: all instances see the directory."""
+    return None
+
+
 _SWAP_S = 3600.0  # that one instance may take; one that hangs is found by its silence
 
 
@@ -41,13 +54,20 @@ class Swaps:
 
     Args:
         at_once: how many instances load at a time, after the first.
+        offer: what lies on this machine, to instances that do not see it.
         wall_s: Unix time.
     """
 
     def __init__(
-        self, instances: Instances, *, at_once: int, wall_s: Callable[[], float] = time.time
+        self,
+        instances: Instances,
+        *,
+        at_once: int,
+        offer: Offer = offer_nothing,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._instances = instances
+        self._offer = offer
         self._at_once = at_once
         self._wall_s = wall_s
         self._lock = asyncio.Lock()  # an update, or one instance that is brought up to it
@@ -62,7 +82,7 @@ class Swaps:
         Those that have this version are not asked, so it may be called again.
 
         Args:
-            directory: as the instances see it, each on its machine.
+            directory: as this process sees it. An instance that sees none of this name pulls them.
 
         Returns:
             What each instance has; with an error where some have not taken them.
@@ -113,6 +133,11 @@ class Swaps:
         """Have one instance take new weights; raises its refusal where it is `alone`."""
         try:
             swapped = await one.swap_weights(message, _SWAP_S)
+            if swapped.error_code == ModelNotFoundError.code:  # the directory is not on its machine
+                holders = await self._holders(message)
+                if holders:
+                    pulling = msgspec.structs.replace(message, holders=holders)
+                    swapped = await one.swap_weights(pulling, _SWAP_S)
         except WeightsConflictError as error:
             return _refused(one, str(error), error.code)
         except EngineError as error:  # it is gone, or hangs
@@ -130,6 +155,14 @@ class Swaps:
             raise restore(code, swapped.error)
         log.warning("weights %s are not at %s: %s", message.version, one.name, swapped.error)
         return _refused(one, swapped.error, code)
+
+    async def _holders(self, message: SwapWeights) -> tuple[str, ...]:
+        """Who has the weights for those that do not see their directory."""
+        directory = Path(message.directory)
+        offered = await self._offer(directory, message.version) if directory.is_dir() else None
+        served = [one.info.weights for one in self._instances if one.info is not None]
+        held = [one.held_at for one in served if one.version == message.version and one.held_at]
+        return (*([] if offered is None else [offered]), *held)
 
     def _joined(self, instance: Instance) -> None:
         """An instance takes requests from now on; it may have older weights than the others."""

@@ -1,6 +1,6 @@
 """How an instance is started: what its launcher tells it, and what it answers.
 
-The launcher runs `python -m inlay.engine.worker`, writes one line of JSON to its standard input,
+The launcher runs `python -m inlay.serve.instance`, writes one line of JSON to its standard input,
 and keeps that open for as long as the instance is to live. The instance writes an `InstanceLine`
 to its standard output for each thing that the launcher waits for; its log goes to standard error.
 """
@@ -13,7 +13,7 @@ import msgspec
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
 
-MODULE = "inlay.engine.worker"
+MODULE = "inlay.serve.instance"
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@]+):(\d{1,5})")
 _ANY_HOST = ("0.0.0.0", "::")

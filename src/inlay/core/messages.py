@@ -211,6 +211,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
         times, trace: on the last output.
         tier_tokens: on the first output, if some of `cached_tokens` were loaded: how many from
             which tier.
+        weight_version: on the first output and the last: of the weights that computed it; empty:
+            those that were loaded first. None where it is not known.
     """
 
     request_id: str
@@ -225,6 +227,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
     tier_tokens: dict[str, int] | None = None
+    weight_version: str | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -408,12 +411,15 @@ class SwapWeights(msgspec.Struct, frozen=True, array_like=True, tag=True):
         version: their name.
         in_flight: what becomes of requests that have begun, see `Engine.swap_weights`.
         asked_s: Unix time when somebody asked for them.
+        holders: addresses of those who hold them: an instance that does not see the directory pulls
+            them from the first one that answers, and from whom that one knows.
     """
 
     directory: str
     version: str
     in_flight: InFlight = "finish"
     asked_s: float = 0.0
+    holders: tuple[str, ...] = ()
 
 
 class ServedWeights(msgspec.Struct, frozen=True, array_like=True):
@@ -421,14 +427,16 @@ class ServedWeights(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         version: empty: those that were loaded first.
-        directory: in which they lay.
+        directory: in which they lay, as the one who asked for them sees it.
         asked_s: Unix time when somebody asked for them: of two weights in a deployment, the later
             ones are those that all are to have. 0: those that were loaded first.
+        held_at: where others may pull them from this instance; empty: it does not hold them.
     """
 
     version: str = ""
     directory: str = ""
     asked_s: float = 0.0
+    held_at: str = ""
 
 
 class InstanceWeights(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

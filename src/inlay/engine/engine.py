@@ -346,7 +346,9 @@ class Engine:
         self._updates.let_go()
         if self._exchange is not None:
             self._exchange.end_step(still=not chunks and not loading)
-        return self._requests.outputs.take(self._clock.now(), self._requests.lost)
+        return self._requests.outputs.take(
+            self._clock.now(), self._requests.lost, self._updates.version_of
+        )
 
     def generate(
         self,
@@ -452,17 +454,17 @@ class Engine:
         version: str,
         in_flight: InFlight = "finish",
         *,
-        asked_s: float = 0.0,
+        told: ServedWeights | None = None,
     ) -> None:
         """As `swap_weights`, while steps go on; `take_swapped` says what became of it.
 
         Raises as `swap_weights` what is known before anything is loaded.
 
         Args:
-            asked_s: Unix time when somebody asked for them.
+            told: what is said of them once they serve; None: version and directory.
         """
         self._updates.begin(directory, version, in_flight)
-        self._swapping = ServedWeights(version, str(directory), asked_s)
+        self._swapping = told or ServedWeights(version, str(directory))
 
     def take_swapped(self) -> list[WeightsSwapped]:
         """What became of swaps that were begun, each once."""

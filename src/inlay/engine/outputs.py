@@ -139,21 +139,33 @@ class StepOutputs:
         self._done.append(failure_output(request_id, error))
 
     def take(
-        self, now_s: float, lost: Callable[[LiveRequest, Exception], None]
+        self,
+        now_s: float,
+        lost: Callable[[LiveRequest, Exception], None],
+        version_of: Callable[[LiveRequest], str],
     ) -> list[RequestOutput]:
-        """All outputs, and forget them; calls `lost` for each request whose output has a bug."""
+        """All outputs, and forget them; calls `lost` for each request whose output has a bug.
+
+        Args:
+            version_of: the weights that compute a request.
+        """
         outputs: list[RequestOutput] = []
         all_deltas, self._deltas = self._deltas, {}
         for request, deltas in all_deltas.items():
             try:
-                outputs.append(_output(request, tuple(deltas), now_s))
+                outputs.append(_output(request, tuple(deltas), now_s, version_of))
             except Exception as error:
                 lost(request, error)
         done, self._done = self._done, []
         return done + outputs
 
 
-def _output(request: LiveRequest, deltas: tuple[ChoiceDelta, ...], now_s: float) -> RequestOutput:
+def _output(
+    request: LiveRequest,
+    deltas: tuple[ChoiceDelta, ...],
+    now_s: float,
+    version_of: Callable[[LiveRequest], str],
+) -> RequestOutput:
     if request.first_token_s is None:
         request.first_token_s = now_s
     if request.announced and request.unfinished:
@@ -172,6 +184,7 @@ def _output(request: LiveRequest, deltas: tuple[ChoiceDelta, ...], now_s: float)
         finished=finished,
         times=_times(request, now_s) if finished else None,
         trace=_trace(request) if finished and request.message.trace else None,
+        weight_version=version_of(request),
     )
 
 

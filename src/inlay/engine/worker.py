@@ -2,9 +2,9 @@
 
 Reads its setup from standard input, loads the model, then serves messages of `core.messages` and
 `core.instance_messages` until standard input is closed or its parent is gone. It is started by
-`EngineClient`, for one front; or by a launcher, as an instance that any number of dispatchers
-connect to, and then says on standard output how far it is (`core.instance_setup`). Without work it
-sleeps in `poll` and uses no CPU.
+`EngineClient`, for one front; or by a launcher (`inlay.serve.instance`), as an instance that any
+number of dispatchers connect to, and then says on standard output how far it is
+(`core.instance_setup`). Without work it sleeps in `poll` and uses no CPU.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,14 @@ import msgspec
 import zmq
 
 from inlay.core.clock import SystemClock
-from inlay.core.errors import ConfigError, EngineError, EngineStartError, InlayError, RequestError
+from inlay.core.errors import (
+    ConfigError,
+    EngineError,
+    EngineStartError,
+    InlayError,
+    RequestError,
+    WeightsConflictError,
+)
 from inlay.core.failures import failure_message
 from inlay.core.instance_messages import KvLost, KvTarget, SetRole, Subscribe, ToInstance
 from inlay.core.instance_news import InstanceNews, new_run_id
@@ -43,6 +51,7 @@ from inlay.core.messages import (
     ResumeRollouts,
     ResumeSession,
     Rollout,
+    ServedWeights,
     StatsRequest,
     SwapWeights,
     UnloadAdapter,
@@ -51,6 +60,7 @@ from inlay.core.messages import (
 from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
 from inlay.engine.instance import EngineNews
+from inlay.engine.weight_source import PulledWeights, WeightSource
 from inlay.engine.wire import START_FAILED, WorkerSetup, front_address
 
 if TYPE_CHECKING:
@@ -73,6 +83,7 @@ class _Server:
         *,
         front: Peer | None,
         instance: InstanceNews | None,
+        source: WeightSource | None,
     ) -> None:
         self._engine = engine
         self._peers = peers
@@ -84,6 +95,8 @@ class _Server:
         self._adapters_of: dict[str, Peer] = {}  # who waits for an adapter to be loaded
         self._decode = msgspec.msgpack.Decoder(ToInstance).decode
         self._swappers: list[Peer] = []
+        self._source = source
+        self._pulling: tuple[Peer, SwapWeights, Future[PulledWeights]] | None = None
 
     def run(self) -> InlayError | None:
         """Serve until the parent wants no more; an error where the engine cannot go on."""
@@ -93,6 +106,7 @@ class _Server:
             if not self._engine.has_work:
                 self._sleep()
             worked = self._receive() or self._engine.has_work
+            self._take_pulled()
             outputs = self._engine.step()
             swapped = self._engine.take_swapped()
             if swapped and self._instance is not None:
@@ -107,6 +121,7 @@ class _Server:
             for one in swapped:
                 self._peers.send(self._swappers, one)
                 self._swappers.clear()
+                self._keep()
             if self._instance is not None:
                 self._instance.after_step(worked)
             if not self._told.over:
@@ -204,21 +219,61 @@ class _Server:
                 log.error("%s is for instances only, and this is none", type(message).__name__)
 
     def _swap(self, peer: Peer, message: SwapWeights) -> None:
+        """Begin a swap, once its weights are on this machine."""
+        here = PulledWeights(directory=Path(message.directory), held_at="")
+        if self._source is None or not message.holders or here.directory.is_dir():
+            self._begin_swap(peer, message, here)
+        elif self._pulling is not None:
+            version = self._pulling[1].version
+            error = WeightsConflictError(
+                f"weights {version} are being pulled: update again when they are there"
+            )
+            self._refuse_swap(peer, message, error)
+        else:
+            future = self._source.pull(message.version, message.holders)
+            self._pulling = peer, message, future
+            future.add_done_callback(lambda _: os.eventfd_write(self._watch.wake, 1))
+
+    def _take_pulled(self) -> None:
+        """Go on with a swap whose weights have come."""
+        if self._pulling is None or not self._pulling[2].done():
+            return
+        peer, message, future = self._pulling
+        self._pulling = None
+        try:
+            pulled = future.result()
+        except InlayError as error:
+            self._refuse_swap(peer, message, error)
+        except Exception as error:
+            log.exception("weights %s cannot be pulled", message.version)
+            failure = EngineError(f"weights {message.version} cannot be pulled: {error!r}")
+            self._refuse_swap(peer, message, failure)
+        else:
+            self._begin_swap(peer, message, pulled)
+
+    def _begin_swap(self, peer: Peer, message: SwapWeights, weights: PulledWeights) -> None:
         """Begin a swap; its end is told after the step that comes next to it."""
+        told = ServedWeights(message.version, message.directory, message.asked_s, weights.held_at)
         try:
             self._engine.begin_swap(
-                Path(message.directory),
-                message.version,
-                message.in_flight,
-                asked_s=message.asked_s,
+                weights.directory, message.version, message.in_flight, told=told
             )
         except InlayError as error:
-            refusal = WeightsSwapped(
-                version=message.version, seconds=0.0, error=str(error), error_code=error.code
-            )
-            self._peers.send([peer], refusal)
+            self._refuse_swap(peer, message, error)
+            self._keep()
         else:
             self._swappers.append(peer)
+
+    def _refuse_swap(self, peer: Peer, message: SwapWeights, error: InlayError) -> None:
+        refusal = WeightsSwapped(
+            version=message.version, seconds=0.0, error=str(error), error_code=error.code
+        )
+        self._peers.send([peer], refusal)
+
+    def _keep(self) -> None:
+        """Hold on to no pulled weights but those that serve."""
+        if self._source is not None and self._pulling is None and not self._swappers:
+            self._source.keep(self._engine.served_weights.version)
 
     def _ids(self, request_ids: tuple[str, ...] | None) -> list[str] | None:
         return None if request_ids is None else self._engine.find(request_ids)
@@ -241,11 +296,18 @@ class _Worker:
 
     Args:
         say: tells the launcher, if there is one.
+        source: of weights that lie elsewhere; closed here.
     """
 
-    def __init__(self, setup: WorkerSetup, say: Callable[[InstanceLine], None]) -> None:
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        say: Callable[[InstanceLine], None],
+        source: WeightSource | None,
+    ) -> None:
         self._setup = setup
         self._say = say
+        self._source = source
         self._watch = ParentWatch(setup.parent_pid, self._remove_directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = new_socket(self._context, zmq.ROUTER)
@@ -296,10 +358,20 @@ class _Worker:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
-        server = _Server(engine, self._peers, poller, self._watch, front=front, instance=instance)
+        server = _Server(
+            engine,
+            self._peers,
+            poller,
+            self._watch,
+            front=front,
+            instance=instance,
+            source=self._source,
+        )
         failure = server.run()
         engine.flush(_FLUSH_S)
         engine.close()
+        if self._source is not None:
+            self._source.close()
         return failure
 
     def _remove_directory(self) -> None:
@@ -323,8 +395,12 @@ def _silent(line: InstanceLine) -> None:
     """There is no launcher: a front started this process, and hears all by its socket."""
 
 
-def main() -> int:
-    """Run a worker; returns the exit status."""
+def main(open_source: Callable[[WorkerSetup], WeightSource] | None = None) -> int:
+    """Run a worker; returns the exit status.
+
+    Args:
+        open_source: from which an instance has weights that do not lie on its machine.
+    """
     # The parent decides when to stop: Ctrl-C and the end of a service reach it, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -337,7 +413,8 @@ def main() -> int:
             Failed(code=ConfigError.code, message=f"the setup cannot be read: {error}")
         )
         return START_FAILED
-    return _Worker(setup, _silent if setup.instance is None else speak_to_launcher()).run()
+    say = _silent if setup.instance is None else speak_to_launcher()
+    return _Worker(setup, say, None if open_source is None else open_source(setup)).run()
 
 
 if __name__ == "__main__":

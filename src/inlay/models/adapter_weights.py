@@ -17,6 +17,7 @@ from inlay.core.model_shape import MlaShape, ModelShape
 from inlay.core.tensor_parallel import shape_of_rank
 from inlay.models.adapter import Adapter, AdapterPair
 from inlay.models.batch import AdapterRows
+from inlay.models.host_share import HostShare
 from inlay.models.ops import AdapterPart, ExpertAdapter, ExpertPairs, LinearAdapter, Ops
 from inlay.models.placed import Placed
 from inlay.models.rank_slices import RankSlices
@@ -37,12 +38,16 @@ class LayerAdapter:
 
     Attributes:
         linear: by the decoder's matrix, one of the names above.
-        experts, shared: None: nothing.
+        experts: to routed experts where the layer is; None: nothing.
+        shared: to shared ones; None: nothing.
+        host_experts: to routed experts that the host computes for the layer's device, or defers;
+            None: nothing.
     """
 
     linear: Mapping[str, LinearAdapter]
     experts: ExpertAdapter | None
     shared: ExpertAdapter | None
+    host_experts: ExpertAdapter | None
 
 
 @dataclass(frozen=True)
@@ -74,27 +79,32 @@ def rows_of_layer(rows: Sequence[AdapterRows], layer: int) -> Sequence[LayerRows
     return [LayerRows(of.adapter.layers[layer], of.first, of.end) for of in rows]
 
 
-def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> AdapterWeights:
+def pack_adapter(
+    adapter: Adapter, shape: ModelShape, placed: Placed, share: HostShare | None = None
+) -> AdapterWeights:
     """Bring an adapter to where the layers are.
 
     Args:
         shape: of the whole model; of several ranks each has its part of the pairs.
+        share: what the host computes for devices. What host and device may both compute of a layer
+            has its pairs in both memories, since experts move.
 
     Raises:
         ModelFileError: a matrix holds a NaN or an infinity.
-        UnsupportedModelError: a backend adds none.
+        torch.OutOfMemoryError: a device has too little memory.
 
     Cost: reads the files. CPU kernels hold bfloat16 files in their size, and others as float32;
-        PyTorch holds all as float32.
+        PyTorch holds all as float32, and on a GPU with Triton as bfloat16 for experts.
     """
     slices = RankSlices(shape, placed.rank, columns_first=names_of(shape).columns_first)
-    pairs: dict[tuple[int, str, int], AdapterPair] = {}
+    whole: dict[tuple[int, str, int], AdapterPair] = {}
     for target in targets_of(shape):
         for expert, module in enumerate(target.modules):
             if module in adapter.pairs:
                 pair = _finite(module, adapter.pairs[module])
-                pairs[target.layer, target.part, expert] = slices.pair(target.part, pair)
-    shape = shape_of_rank(shape, placed.rank.degree)
+                whole[target.layer, target.part, expert] = pair
+    pairs = {place: slices.pair(place[1], pair) for place, pair in whole.items()}
+    own = shape_of_rank(shape, placed.rank.degree)
     layers = []
     for layer in range(shape.layers):
         ops = placed.ops(layer)
@@ -103,22 +113,57 @@ def pack_adapter(adapter: Adapter, shape: ModelShape, placed: Placed) -> Adapter
             return pairs.get((layer, part, 0))
 
         linear = {
-            name: ops.linear_adapter(parts) for name, parts in _linear_parts(shape, find) if parts
+            name: ops.linear_adapter(parts) for name, parts in _linear_parts(own, find) if parts
         }
-        routed = _expert_pairs(shape.experts, "expert_", layer, pairs)
         shared = _expert_pairs(1, "shared_", layer, pairs)
+        experts, host_experts = _routed(layer, shape, placed, share, whole, pairs)
         layers.append(
             LayerAdapter(
                 linear,
-                _experts(ops, routed, shape.experts, shape.hidden, shape.moe_intermediate),
-                _experts(ops, shared, 1, shape.hidden, shape.shared_intermediate),
+                experts,
+                _experts(ops, shared, 1, own.hidden, own.shared_intermediate),
+                host_experts,
             )
         )
     held = [
-        part for layer in layers for part in (*layer.linear.values(), layer.experts, layer.shared)
+        part
+        for layer in layers
+        for part in (*layer.linear.values(), layer.experts, layer.shared, layer.host_experts)
     ]
     nbytes = sum(part.nbytes for part in held if part is not None)
     return AdapterWeights(tuple(layers), adapter.fingerprint, nbytes)
+
+
+def _routed(
+    layer: int,
+    shape: ModelShape,
+    placed: Placed,
+    share: HostShare | None,
+    whole: Mapping[tuple[int, str, int], AdapterPair],
+    pairs: Mapping[tuple[int, str, int], AdapterPair],
+) -> tuple[ExpertAdapter | None, ExpertAdapter | None]:
+    """What is added to a layer's routed experts, on its device and by the host. `whole`, `pairs`:
+    of all ranks, and of this one.
+    """
+    if layer not in shape.sparse_layers:
+        return None, None
+    ops, own = placed.ops(layer), shape_of_rank(shape, placed.rank.degree)
+    mixture = shape.sparse_layers.index(layer)
+    shares = share is not None and share.has(mixture)
+    there = not shares
+    if placed.has_host_experts(layer, shape):
+        streams = share is not None and shares and share.may_stream(mixture)
+        there = placed.placement.layers[layer].resident > 0 or streams
+    here = _expert_pairs(shape.experts, "expert_", layer, pairs)
+    sizes = shape.experts, own.hidden, own.moe_intermediate
+    experts = _experts(ops, here, *sizes) if there else None
+    if not shares:
+        return experts, None
+    if placed.has_host_experts(layer, shape):  # which are whole, for all ranks
+        here = _expert_pairs(shape.experts, "expert_", layer, whole)
+        sizes = shape.experts, shape.hidden, shape.moe_intermediate
+    assert placed.host is not None
+    return experts, _experts(placed.host, here, *sizes)
 
 
 def _finite(module: str, pair: AdapterPair) -> AdapterPair:

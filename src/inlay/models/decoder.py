@@ -358,6 +358,7 @@ class _Stage:
         ops.route(work.router_TE, shape.router, weights.correction_E, ids_TK, weights_TK)
         if weights.cold is not None and weights.cold.expected:
             weights.cold.require(ids_TK)
+        adapters = [(of.adapter.experts, of.adapter.shared, of.first, of.end) for of in added]
         if host is not None and host.has(mixture):
             host.mix(
                 ops,
@@ -368,9 +369,7 @@ class _Stage:
                 work.hidden_TM,
                 activation=shape.activation,
                 shared=weights.shared,
-                adapters=[(None, of.adapter.shared, of.first, of.end) for of in added]
-                if added
-                else (),
+                adapters=adapters,
             )
             return
         ops.moe(
@@ -381,9 +380,7 @@ class _Stage:
             work.hidden_TM,
             activation=shape.activation,
             shared=weights.shared,
-            adapters=[(of.adapter.experts, of.adapter.shared, of.first, of.end) for of in added]
-            if added
-            else (),
+            adapters=adapters,
         )
 
     def work(self, rows: int) -> _Views:

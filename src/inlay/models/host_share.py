@@ -71,6 +71,7 @@ class HostShare:
 
     Args:
         mixtures: by number among the mixture layers.
+        sliced: devices keep a rank's part of each expert.
 
     Attributes:
         deferred: see `ShareConfig`; it may be changed between steps.
@@ -82,8 +83,14 @@ class HostShare:
     """
 
     def __init__(
-        self, shape: ModelShape, mixtures: dict[int, SharedMixture], config: ShareConfig
+        self,
+        shape: ModelShape,
+        mixtures: dict[int, SharedMixture],
+        config: ShareConfig,
+        *,
+        sliced: bool = False,
     ) -> None:
+        self._sliced = sliced
         self.deferred = config.deferred
         self.activations = {"device": 0, "host": 0}
         self.host_s, self.version = 0.0, 0
@@ -121,11 +128,11 @@ class HostShare:
         """Whether the host shares a mixture layer."""
         return mixture in self._places
 
-    def has_all(self, mixture: int) -> bool:
-        """Whether nobody but the kernels of the CPU computes a layer's experts: they are deferred
-        there, and on no device.
-        """
-        return self._layers[self._places[mixture]].ops.device == CPU
+    def may_stream(self, mixture: int) -> bool:
+        """Whether a layer's device may get the host's experts for a step with adapters."""
+        if self._sliced or not self._choice.possible:
+            return False
+        return self._places[mixture] in self._streamable
 
     def _fill(self) -> None:
         """The first experts of each layer, as long as nobody knows better."""
@@ -151,7 +158,7 @@ class HostShare:
         rows = len(batch.token_ids_T)
         decode_T = batch.decode_T if batch.decode_T is not None else np.zeros(rows, np.bool_)
         prompts = rows - int(decode_T.sum())
-        began, streamed = self._clock.now(), self._start_streams(prompts)
+        began, streamed = self._clock.now(), self._start_streams(prompts, batch)
         on_host_LE = ~self.residency.resident_LE
         alone = prompts == rows and len(streamed) == len(self._layers)
         line = None if alone else line or self._line_for(rows)
@@ -190,7 +197,7 @@ class HostShare:
         if not batch.adapters:
             return ()
         return [
-            [(of.adapter.layers[n].experts, None, of.first, of.end) for of in batch.adapters]
+            [(of.adapter.layers[n].host_experts, None, of.first, of.end) for of in batch.adapters]
             for n in self._numbers
         ]
 
@@ -258,10 +265,12 @@ class HostShare:
             if one.ops.device != CPU and one.prefill != "host"
         ]
 
-    def _start_streams(self, prompts: int) -> frozenset[int]:
+    def _start_streams(self, prompts: int, batch: ForwardBatch) -> frozenset[int]:
         """Have experts come for a step. Returns the layers that get them."""
         if not self._streams or not prompts:
             return frozenset()
+        if self._sliced and batch.adapters:
+            return frozenset()  # whole experts would come, and adapters there are parts
         wanted = self._streamable
         if not self._choice.streams(prompts):
             wanted = [place for place in wanted if self._layers[place].prefill == "device"]

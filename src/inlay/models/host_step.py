@@ -48,10 +48,10 @@ class HostStep:
         *,
         activation: Activation,
         shared: Experts | None,
-        adapters: Sequence[tuple[None, ExpertAdapter | None, int, int]] = (),
+        adapters: Sequence[tuple[ExpertAdapter | None, ExpertAdapter | None, int, int]] = (),
     ) -> None:
-        """As `Ops.moe`, host and device at the same time. `adapters`: of shared experts alone; the
-        line has those of the host's.
+        """As `Ops.moe`, host and device at the same time. `adapters`: of what the device computes;
+        the line has those of the host's.
         """
         place = self.places[mixture]
         streams = place in self.streamed
@@ -81,6 +81,7 @@ class HostStep:
                     out_TM,
                     activation=activation,
                     shared=None,
+                    adapters=adapters,
                 )
         if self.line is not None:
             ops.add_answer(self.line, place, out_TM)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from inlay import kernels
-from inlay.core.errors import ArgumentError, ConfigError, UnsupportedModelError
+from inlay.core.errors import ArgumentError, ConfigError, ResourceError, UnsupportedModelError
 from inlay.core.kv_format import KvFormat, gqa_format, mla_format
 from inlay.core.model_config import read_shape
 from inlay.core.model_shape import ModelShape
@@ -196,24 +196,22 @@ class Model:
         Of several ranks each reads its part.
 
         Raises:
-            UnsupportedModelError: it is no LoRA, or of experts that host and device share.
+            UnsupportedModelError: it is no LoRA.
+            ResourceError: a device has too little memory for it.
             ModelNotFoundError: the directory holds no adapter.
             ModelFileError: a file is damaged, or the adapter is another model's.
 
         Cost: see `pack_adapter`.
         """
-        packed = pack_adapter(read_adapter(directory, self.shape), self.shape, self._placed)
-        share = self.host_share
-        for mixture, layer in enumerate(self.shape.sparse_layers):
-            if share is None or not share.has(mixture) or share.has_all(mixture):
-                continue
-            if packed.layers[layer].experts:
-                raise UnsupportedModelError(
-                    f"the adapter is of routed experts, too, and those of layer {layer} are the "
-                    "host's beside a device's: serve the model with device=cpu, train without "
-                    f"routed experts, or {_MERGE}"
-                )
-        return packed
+        adapter = read_adapter(directory, self.shape)
+        try:
+            return pack_adapter(adapter, self.shape, self._placed, self.host_share)
+        except torch.OutOfMemoryError as error:
+            raise ResourceError(
+                f"the adapter of {directory} finds too little free memory beside the model "
+                f"({error}): set cache.memory or cache.pages to less, or have a GPU keep fewer "
+                f"experts (placement.gpu_experts), or {_MERGE}"
+            ) from error
 
     def _run(self, batch: ForwardBatch, pool: KvPool) -> Tensor:
         if self.loading.over or self._mapped:
@@ -449,4 +447,5 @@ def _share(
         layers[number] = replace(layers[number], mlp=replace(mlp, experts=None, host=None))
     if not mixtures:
         return weights, None
-    return replace(weights, layers=tuple(layers)), HostShare(shape, mixtures, config)
+    share = HostShare(shape, mixtures, config, sliced=not placed.rank.is_alone)
+    return replace(weights, layers=tuple(layers)), share

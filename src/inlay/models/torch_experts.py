@@ -17,9 +17,12 @@ from inlay.models.torch_adapters import TorchExpertAdapter
 
 
 class AddedRows(NamedTuple):
-    """An adapter of an expert's rows, and which of them have it: numbers, or a slice."""
+    """An adapter of an expert's rows, the expert's number in it, and which of the rows have it:
+    numbers, or a slice.
+    """
 
     adapter: TorchExpertAdapter
+    expert: int
     rows: Tensor | slice
 
 
@@ -71,41 +74,40 @@ class TorchExperts:
             self._biases[1][expert] = tensors.biases[2]
 
     def one(
-        self, expert: int, x_TM: Tensor, activation: Activation, added: Sequence[AddedRows] = ()
+        self, slot: int, x_TM: Tensor, activation: Activation, added: Sequence[AddedRows] = ()
     ) -> Tensor:
-        """What an expert makes of these rows, float32.
+        """What the expert in a slot makes of these rows, float32.
 
         Args:
             added: adapters, each of some of the rows.
         """
         stored = self.down_EMF.dtype
-        gate_up = x_TM.to(self.dtype).to(stored) @ self.gate_up_E2FM[expert].t()
+        gate_up = x_TM.to(self.dtype).to(stored) @ self.gate_up_E2FM[slot].t()
         if self._biases:
-            gate_up = gate_up + self._biases[0][expert]
+            gate_up = gate_up + self._biases[0][slot]
         gate, up = gate_up.chunk(2, dim=-1)
-        _add(added, expert, "gate", x_TM, gate)
-        _add(added, expert, "up", x_TM, up)
+        _add(added, "gate", x_TM, gate)
+        _add(added, "up", x_TM, up)
         active = _activated(gate, up, activation).to(self.dtype).to(stored)
-        down = (active @ self.down_EMF[expert].t()).float()
-        _add(added, expert, "down", active, down)
-        return down + self._biases[1][expert] if self._biases else down
+        down = (active @ self.down_EMF[slot].t()).float()
+        _add(added, "down", active, down)
+        return down + self._biases[1][slot] if self._biases else down
 
     def add_all(
         self,
         x_TM: Tensor,
         activation: Activation,
         out_TM: Tensor,
-        added: Sequence[AddedRows] = (),
+        added: Sequence[tuple[TorchExpertAdapter, slice]] = (),
     ) -> None:
         """Add what all of them make of these rows, as shared experts do."""
         for expert in range(len(self.down_EMF)):
-            out_TM += self.one(expert, x_TM, activation, added)
+            of_one = [AddedRows(adapter, expert, rows) for adapter, rows in added]
+            out_TM += self.one(expert, x_TM, activation, of_one)
 
 
-def _add(
-    added: Sequence[AddedRows], expert: int, matrix: str, x_TK: Tensor, out_TN: Tensor
-) -> None:
-    for adapter, rows in added:
+def _add(added: Sequence[AddedRows], matrix: str, x_TK: Tensor, out_TN: Tensor) -> None:
+    for adapter, expert, rows in added:
         more = adapter.of(expert, matrix, x_TK[rows])
         if more is not None:
             out_TN[rows] += more.to(out_TN.dtype)
@@ -187,6 +189,11 @@ class SlottedExperts:
         self._slot_of_E.copy_(torch.from_numpy(slot_of_E))
         if self._copying is not None:
             self._left = torch.cuda.current_stream(self._slot_of_E.device).record_event()
+
+    def experts_in_slots(self) -> dict[int, int]:
+        """The expert in each slot that has one; waits for the device."""
+        slots = enumerate(self._slot_of_E.tolist())
+        return {slot: expert for expert, slot in slots if slot >= 0}
 
     def slots_of(self, ids_TK: Tensor) -> Tensor:
         """Where the chosen experts are; -1: not here, or none is chosen."""

@@ -6,7 +6,7 @@ products run in the weights' dtype. Results depend on the batch in their last bi
 native backend is batch-invariant.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -340,9 +340,11 @@ class TorchOps:
     ) -> None:
         """One expert after the other, each on the rows that chose it."""
         if shared:
-            added = [AddedRows(own, slice(f, e)) for _, own, f, e in adapters if own is not None]
-            shared.add_all(x_TM, activation, out_TM, added)
+            of_all = [(own, slice(f, e)) for _, own, f, e in adapters if own is not None]
+            shared.add_all(x_TM, activation, out_TM, of_all)
+        numbers: Mapping[int, int] | None = None
         if isinstance(experts, SlottedExperts):
+            numbers = experts.experts_in_slots() if adapters else None
             ids_TK, experts = experts.slots_of(ids_TK), experts.experts
         if not isinstance(experts, TorchExperts):
             return
@@ -355,16 +357,17 @@ class TorchOps:
             chosen + 1, minlength=len(experts.down_EMF) + 1
         ).tolist()
         start = elsewhere
-        for expert, count in enumerate(counts):
+        for slot, count in enumerate(counts):
             if not count:
                 continue
             part = slice(start, start + count)
+            number = slot if numbers is None else numbers[slot]
             added = [
-                AddedRows(own, ((rows[part] >= first) & (rows[part] < end)).nonzero()[:, 0])
+                AddedRows(own, number, ((rows[part] >= first) & (rows[part] < end)).nonzero()[:, 0])
                 for own, _, first, end in adapters
                 if own is not None
             ]
-            result = experts.one(expert, x_TM[rows[part]], activation, added)
+            result = experts.one(slot, x_TM[rows[part]], activation, added)
             out_TM.index_add_(0, rows[part], result * weights[part, None])
             start += count
 

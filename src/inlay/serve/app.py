@@ -78,6 +78,8 @@ def create_app(
         ("/v1/sessions/{session_id}/resume", sessions.resume),
         ("/v1/load_lora_adapter", adapters.load),
         ("/v1/unload_lora_adapter", adapters.unload),
+        ("/load_lora_adapter", adapters.sglang_load),
+        ("/unload_lora_adapter", adapters.sglang_unload),
         ("/reset_prefix_cache", admin.reset_cache),
         ("/flush_cache", admin.reset_cache),
     ]

@@ -49,6 +49,7 @@ from inlay.engine.config import EngineConfig, SchedulerConfig
 from inlay.serve.cluster.calibration import timing_directory
 from inlay.serve.config import ServeConfig
 from inlay.serve.http_server import BACKLOG, StopSignals, bind, http_server, shown_host
+from inlay.serve.weights.offers import Offers
 
 if TYPE_CHECKING:
     import uvicorn
@@ -86,6 +87,7 @@ class DispatcherProcess:
         self.chooser = make_chooser(setup, stored)
         self._feed = None if stored is None else _feed(setup.store, stored)
         self._classes = make_classes(setup)
+        self._offers = Offers(config.weights.listen, setup.secret)
         self.instances = Instances(
             self.chooser,
             lambda address: connect_instance(self._context, address, setup.secret),
@@ -93,6 +95,7 @@ class DispatcherProcess:
             name=setup.name,
             clock=self._clock,
             refused=self._refused,
+            met=self._met,
         )
         self.dispatcher = Dispatcher(
             self.instances,
@@ -105,6 +108,7 @@ class DispatcherProcess:
                 instance_wait_s=setup.instance_wait_s, swaps_at_once=config.weights.at_once
             ),
             drained=self._drained,
+            offer=self._offer,
         )
         self._updates: Updates | None = None
         self._roster: RosterLink | None = None
@@ -189,15 +193,27 @@ class DispatcherProcess:
         if self._updates is not None:
             self._updates.close()
         self.dispatcher.close()
+        self._offers.close()
         if self._feed is not None:
             self._feed.close()
         if self._roster is not None:
             self._roster.close()
         self._context.term()
 
+    async def _offer(self, directory: Path, version: str) -> str | None:
+        """Offer weights to instances on other machines. Files are offered by one at a time."""
+        if self._updates is not None:
+            await asyncio.to_thread(self._updates.release)
+        return await self._offers.offer(directory, version)
+
     def _refused(self, instance: Instance) -> None:
         if self._roster is not None:
             self._roster.differs(instance.name, instance.member.run, instance.difference)
+
+    def _met(self, instance: Instance) -> None:
+        if self._roster is not None and instance.info is not None:
+            version = instance.info.weights.version
+            self._roster.serves(instance.name, instance.member.run, version)
 
     def _stalled(self, instance: Instance, silent_s: float) -> None:
         if self._roster is not None:

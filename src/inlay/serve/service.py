@@ -15,7 +15,13 @@ import msgspec
 from inlay.cluster.figures import Figures
 from inlay.cluster.slo import SloClasses
 from inlay.core.clock import Clock, SystemClock
-from inlay.core.errors import ContextLengthError, EngineDiedError, InlayError, RequestError
+from inlay.core.errors import (
+    AdapterNotFoundError,
+    ContextLengthError,
+    EngineDiedError,
+    InlayError,
+    RequestError,
+)
 from inlay.core.messages import (
     EngineInfo,
     EngineStats,
@@ -183,6 +189,21 @@ class Service:
             + (f"; {near}" if near else ""),
             "model",
         )
+
+    def check_adapter(self, name: str, param: str) -> str:
+        """The name of an adapter, as requests to the engine have it.
+
+        Raises:
+            AdapterNotFoundError: there is none; names `param`.
+        """
+        if name not in self.adapters:
+            near = did_you_mean(name, self.adapters)
+            loaded = ", ".join(self.adapters) or "none"
+            raise AdapterNotFoundError(
+                f"there is no adapter {name!r} here (loaded: {loaded}): {near or 'load it first'}",
+                param,
+            )
+        return name
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load an adapter from a directory of the engine's machine; then requests may name it.

@@ -25,6 +25,7 @@ from inlay.serve.openai.structure import find_structure
 from inlay.serve.service import Service
 
 _DEFAULT_MAX_TOKENS = 128
+_FIRST_WEIGHTS = "default"  # SGLang's name of those that were loaded first
 
 
 class SglangSampling(GenerationBody, kw_only=True):
@@ -38,7 +39,11 @@ class SglangSampling(GenerationBody, kw_only=True):
 
 
 class SglangRequest(msgspec.Struct, kw_only=True):
-    """The body of `/generate`."""
+    """The body of `/generate`.
+
+    Attributes:
+        lora_path: name of an adapter, of each prompt where it is a list; empty or null: none.
+    """
 
     text: str | list[str] | None = None
     input_ids: list[int | list[int]] | None = None
@@ -49,6 +54,7 @@ class SglangRequest(msgspec.Struct, kw_only=True):
     top_logprobs_num: int | None = None
     logprob_start_len: int | None = None
     return_text_in_logprobs: bool | None = None
+    lora_path: str | list[str | None] | None = None
 
 
 _decoder = msgspec.json.Decoder(SglangRequest)
@@ -101,6 +107,7 @@ class SglangRoutes:
     async def model_info(self, request: Request) -> Response:
         """Model and tokenizer."""
         service = self._service
+        stats = await service.client.stats()
         return json_response(
             {
                 "model_path": service.info.model,
@@ -108,7 +115,7 @@ class SglangRoutes:
                 "served_model_name": service.name,
                 "is_generation": True,
                 "preferred_sampling_params": None,
-                "weight_version": "default",
+                "weight_version": stats.weight_version or _FIRST_WEIGHTS,
             }
         )
 
@@ -135,8 +142,9 @@ async def _requests(service: Service, body: SglangRequest) -> tuple[list[Generat
         logprobs = service.limits.check_logprobs("top_logprobs_num", body.top_logprobs_num or 0)
     whole_prompt = body.logprob_start_len is not None and body.logprob_start_len >= 0
     structure = find_structure(sampling)
+    adapters = _adapters(service, body.lora_path, len(prompts))
     made = []
-    for prompt in prompts:
+    for prompt, adapter in zip(prompts, adapters, strict=True):
         if isinstance(prompt, str):
             ids = await service.prompts.tokenise(prompt, add_special_tokens=True)
         else:
@@ -160,8 +168,18 @@ async def _requests(service: Service, body: SglangRequest) -> tuple[list[Generat
             prompt_logprobs=logprobs if logprobs is not None and whole_prompt else None,
             structure=structure,
         )
-        made.append(service.request("gen", sampling, pack_token_ids(ids), params))
+        request = service.request("gen", sampling, pack_token_ids(ids), params)
+        made.append(msgspec.structs.replace(request, adapter=adapter))
     return made, is_batch
+
+
+def _adapters(service: Service, wanted: str | list[str | None] | None, count: int) -> list[str]:
+    """The adapter of each prompt; empty: none."""
+    if not isinstance(wanted, list):
+        wanted = [wanted] * count
+    elif len(wanted) != count:
+        raise RequestError(f"lora_path names {len(wanted)} for {count} prompts", "lora_path")
+    return [service.check_adapter(name, "lora_path") if name else "" for name in wanted]
 
 
 def _is_list_of_lists(ids: list[int | list[int]] | None) -> bool:
@@ -198,11 +216,15 @@ class _Answer:
         self._logprobs: list[TokenLogprob] = []
         self._prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
         self._cached = 0
+        self._weights = _FIRST_WEIGHTS
         self._finish: dict[str, Any] | None = None
 
     def started(self, output: RequestOutput) -> None:
         self._cached = output.cached_tokens or 0
         self._prompt_logprobs = output.prompt_logprobs or ()
+
+    def computed_by(self, version: str) -> None:
+        self._weights = version or _FIRST_WEIGHTS
 
     def take(self, delta: ChoiceDelta) -> None:
         self._text += delta.text
@@ -220,7 +242,7 @@ class _Answer:
             "prompt_tokens": self._request.num_tokens,
             "completion_tokens": len(self._ids),
             "cached_tokens": self._cached,
-            "weight_version": "default",
+            "weight_version": self._weights,
         }
         if self._body.return_logprob:
             meta["output_token_logprobs"] = [_triple(entry) for entry in self._logprobs]
@@ -250,10 +272,14 @@ async def _changes(
         started = False
         async with aclosing(service.generate(request)) as outputs:
             async for output in outputs:
+                own = answers[first : first + request.params.n]
                 if not started:
                     started = True
-                    for i in range(request.params.n):
-                        answers[first + i].started(output)
+                    for answer in own:
+                        answer.started(output)
+                if output.weight_version is not None:
+                    for answer in own:
+                        answer.computed_by(output.weight_version)
                 for delta in output.choices:
                     answers[first + delta.index].take(delta)
                     yield first + delta.index

@@ -13,7 +13,7 @@ from inlay.weights.directory_landing import DirectoryLanding
 from inlay.weights.landing import Landing, MemoryLanding
 from inlay.weights.layouts import tensor_parallel
 from inlay.weights.live_tensors import Part
-from inlay.weights.manifest import Entry, Manifest
+from inlay.weights.manifest import Entry, Manifest, check_label
 from inlay.weights.offer import newest
 from inlay.weights.parts_landing import PartsLanding, Want
 from inlay.weights.publisher import Publisher
@@ -33,6 +33,7 @@ __all__ = [
     "PullConfig",
     "PullReport",
     "Want",
+    "check_label",
     "newest",
     "pull",
     "tensor_parallel",

@@ -74,6 +74,15 @@ class DirectoryLanding(RingLanding):
         for entry in manifest.entries:
             if entry.dtype:
                 check_conversion(entry.name, entry.dtype, self._layout.wholes[entry.name].dtype)
+        try:
+            self._reserve(manifest)
+        except OSError:
+            self.close()
+            raise
+        return np.ones(manifest.num_pieces, np.bool_)
+
+    def _reserve(self, manifest: Manifest) -> None:
+        """Files of their full size."""
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir(parents=True)
         tensors = self._create(SAFETENSORS, self._layout.size_bytes)
@@ -82,7 +91,6 @@ class DirectoryLanding(RingLanding):
         for entry in manifest.entries:
             if not entry.dtype:
                 self._create(entry.name, entry.size_bytes)
-        return np.ones(manifest.num_pieces, np.bool_)
 
     def put(self, entry: Entry, start: int, content: Bytes) -> None:
         """As `RingLanding`."""
@@ -142,5 +150,9 @@ class DirectoryLanding(RingLanding):
         descriptor = os.open(self._partial / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self._files[name] = descriptor
         if size:
-            os.posix_fallocate(descriptor, 0, size)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            except OSError as error:
+                error.filename = f"{self._partial / name} of {size} bytes"
+                raise
         return descriptor

@@ -21,7 +21,7 @@ from inlay.core.errors import (
 )
 from inlay.transfer import Peer, TransferEngine
 from inlay.weights.holder import Holder, Places
-from inlay.weights.manifest import union
+from inlay.weights.manifest import check_label, union
 from inlay.weights.offer import CONNECT_S, Head, Layout, identity, newest, read_head, read_offer
 from inlay.weights.publisher import HOLD_TOPIC, Holds
 
@@ -65,9 +65,11 @@ class Holders:
         self._max_peers = max_peers
         self._by_address: dict[str, Holder] = {}
         self.shunned: dict[str, str] = {}
+        check_label(name, "checkpoint's name")
         self.version = version or newest(engine, publishers, name) or ""
         if not self.version:
             raise WeightsError(f"{', '.join(publishers)} have no common version of {name}")
+        check_label(self.version, "version")
         peers = [engine.connect(address, timeout_s=CONNECT_S) for address in publishers]
         self._told = dict(zip(publishers, peers, strict=True))
         offers = [read_offer(engine, peer, name, self.version) for peer in peers]

@@ -25,7 +25,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Of one element, by safetensors' names of dtypes."""
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,7 +307,8 @@ def check_label(text: str, what: str) -> str:
     """
     if _NAME.fullmatch(text) is None:
         raise WeightsMismatchError(
-            f"a {what} has 1 to 64 letters, digits, dots, dashes or underscores, got {text!r}"
+            f"a {what} has 1 to 64 letters, digits, dots, dashes or underscores and begins with "
+            f"neither dot nor dash, got {text[:80]!r}"
         )
     return text
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from inlay.core.errors import ArgumentError
+from inlay.core.errors import ArgumentError, InlayError, WeightsError
 from inlay.transfer import TransferEngine
 from inlay.weights.landing import Bytes, Landing
 from inlay.weights.manifest import Entry
@@ -122,8 +122,8 @@ def pull(
         progress: called with bytes so far and in all.
 
     Raises:
-        WeightsError: there is no such checkpoint or version, nobody has a piece any more, or
-            nothing came for `timeout_s`.
+        WeightsError: there is no such checkpoint or version, nobody has a piece any more,
+            nothing came for `timeout_s`, or what came cannot be written.
         WeightsMismatchError: publishers contradict each other, or the landing wants something else.
         TransferError: no publisher can be reached.
 
@@ -133,13 +133,19 @@ def pull(
     if not publishers:
         raise ArgumentError("name at least one publisher, host:port")
     began_s = time.monotonic()
-    swarm = Swarm(engine, publishers, name, version, landing, config or PullConfig())
+    try:
+        swarm = Swarm(engine, publishers, name, version, landing, config or PullConfig())
+    except OSError as error:
+        raise _unwritten(name, error) from error
     try:
         kept = swarm.keep(previous)
         swarm.offer()
         asyncio.run(swarm.run(progress))
         landing.finish()
         swarm.tell(whole=True)
+    except OSError as error:
+        swarm.leave()
+        raise _unwritten(name, error) from error
     except BaseException:
         swarm.leave()
         raise
@@ -150,3 +156,14 @@ def pull(
         damaged=swarm.damaged,
     )
     return Held(swarm, report)
+
+
+def _unwritten(name: str, error: OSError) -> InlayError:
+    """The system has no room for what comes, or lets nobody write there."""
+    if isinstance(error, InlayError):
+        return error
+    where = "" if error.filename is None else f"{error.filename}: "
+    return WeightsError(
+        f"{name} was not pulled: {where}{error.strerror or error}; make room or name a directory "
+        "that can be written, and pull again"
+    )

@@ -13,7 +13,7 @@ class PullConfig:
         per_holder: transfers under way from one holder, 1 to 64.
         max_holders: peers that are asked at the same time besides publishers, 1 to 256.
         bucket_s: how long a transfer should take, in seconds; so many pieces are asked for at once.
-        bucket_bytes: but no more than this.
+        bucket_bytes: but no more than this; so much of memory of this host.
         look_s: time between two looks at what a holder has.
         deadline_s: for one transfer; then its holder counts as gone.
         timeout_s: without any new piece; then the pull fails.
@@ -22,7 +22,7 @@ class PullConfig:
     per_holder: int = 2
     max_holders: int = 16
     bucket_s: float = 0.02
-    bucket_bytes: int = 32 << 20
+    bucket_bytes: int = 128 << 20
     look_s: float = 0.02
     deadline_s: float = 30.0
     timeout_s: float = 60.0

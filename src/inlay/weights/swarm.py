@@ -206,6 +206,8 @@ class Swarm:
     def _choose(self, holder: Holder) -> Numbers:
         config, piece_bytes, holders = self._config, self.manifest.piece_bytes, self._holders
         limit = max(1, config.bucket_bytes // piece_bytes)
+        if not holder.near:  # who copies holds up nobody else's link
+            limit = holder.num_pieces(piece_bytes, config.bucket_s, limit)
         wanted_P = self._pieces.wanted_P
         if not holder.near:
             wanted_P &= ~holders.near_P
@@ -220,7 +222,7 @@ class Swarm:
             holder.has_P,
             publisher=holder.publisher and not holder.near,
             idle=not helped,
-            limit=holder.num_pieces(piece_bytes, config.bucket_s, limit),
+            limit=limit,
         )
 
     async def _fetch(self, holder: Holder, pieces_N: Numbers, offsets_N: Numbers) -> None:

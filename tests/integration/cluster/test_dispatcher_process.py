@@ -19,10 +19,13 @@ import pytest
 from inlay.cluster.control import Member
 from tests.support.cluster import RunningDispatcher, RunningInstance, ended
 from tests.support.deployments import wait_until
+from tests.support.directories import free_port
 from tests.support.server import RunningServer
 
 CHAT = [{"role": "user", "content": "Tell me of lanterns and the sea."}]
-LONG = {"model": "inlay-demo", "messages": CHAT, "max_tokens": 300, "ignore_eos": True}
+TOKENS = 300
+LONG = {"model": "inlay-demo", "messages": CHAT, "max_tokens": TOKENS, "ignore_eos": True}
+ENDLESS = 4000  # nearly the context: seconds, which nobody waits for
 SAMPLINGS = [{"temperature": 0}, {"temperature": 0.9, "seed": 11}]
 
 
@@ -56,13 +59,19 @@ def answer(url: str, **fields: Any) -> str:
 
 
 def stream(url: str, at_token: int, act: Callable[[], object], **fields: Any) -> tuple[str, float]:
-    """A streamed answer; at one token something is done. Returns it and the longest gap after."""
+    """The begin of a streamed answer without an end, in which something is done at one token.
+
+    Returns it, of nearly TOKENS tokens, and the longest gap after that token.
+    """
     text, count, gap_s, last_s = "", 0, 0.0, 0.0
-    body = LONG | fields | {"stream": True}
+    body = LONG | fields | {"stream": True, "max_tokens": ENDLESS}
     with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=60) as reply:
         for line in reply.iter_lines():
+            assert line != "data: [DONE]" and '"error"' not in line, line
             if not line.startswith("data: {"):
                 continue
+            if count == TOKENS:  # one of these events had no text
+                break
             delta = json.loads(line[6:])["choices"][0]["delta"]
             text += delta.get("content") or ""
             now_s = time.monotonic()
@@ -94,7 +103,7 @@ def kill_busy(url: str, instances: dict[str, RunningInstance], victims: list[str
 
 
 def two(start: Callable[..., Any]) -> tuple[RunningDispatcher, dict[str, RunningInstance]]:
-    instances = {name: start(RunningInstance, name) for name in ("a", "b")}
+    instances = {name: start(RunningInstance, name, port=free_port()) for name in ("a", "b")}
     for instance in instances.values():
         instance.wait_ready()
     dispatcher = start(RunningDispatcher, [one.member for one in instances.values()])
@@ -119,7 +128,7 @@ def test_the_same_text_with_and_without_a_lost_instance(
         victims: list[str] = []
         kill = partial(kill_busy, dispatcher.url, instances, victims)
         got, gap_s = stream(dispatcher.url, 30, kill, **sampling)
-        assert got == text
+        assert text.startswith(got)
         assert gap_s < 5
         (victim,) = victims
         assert states(dispatcher)[victim] == "connecting"
@@ -150,7 +159,7 @@ def test_a_stopped_instance_is_left_in_seconds(start: Callable[..., Any], texts:
         stopped.append(instances[stop_busy(dispatcher.url, instances)])
 
     text, gap_s = stream(dispatcher.url, 30, stop, temperature=0)
-    assert text == texts[0]
+    assert texts[0].startswith(text)
     assert 1 < gap_s < 6
     stopped[0].send(signal.SIGCONT)
     wait_for(dispatcher, stopped[0].member.name, "ready")
@@ -221,7 +230,7 @@ def states(dispatcher: RunningDispatcher) -> dict[str, str]:
 def test_it_ends_with_its_parent(start: Callable[..., Any]) -> None:
     dispatcher = start(RunningDispatcher, [])
     dispatcher.hang_up()
-    assert dispatcher.wait(5) == 0
+    assert dispatcher.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -267,7 +276,10 @@ def test_idle_is_idle(start: Callable[..., Any]) -> None:
 def of_roles(
     start: Callable[..., Any], roles: dict[str, str]
 ) -> tuple[RunningDispatcher, dict[str, RunningInstance]]:
-    instances = {name: start(RunningInstance, name, role=role) for name, role in roles.items()}
+    instances = {
+        name: start(RunningInstance, name, role=role, port=free_port())
+        for name, role in roles.items()
+    }
     for instance in instances.values():
         instance.wait_ready()
     dispatcher = start(RunningDispatcher, [one.member for one in instances.values()])
@@ -282,12 +294,12 @@ def test_a_divided_request_survives_either_instance(
         assert answer(dispatcher.url, **sampling) == text
     assert decisions(dispatcher)["split"] == 2
     got, _ = stream(dispatcher.url, 30, instances["d0"].kill, temperature=0)
-    assert got == texts[0]  # the instance for prefill went on
+    assert texts[0].startswith(got)  # the instance for prefill went on
     port = int(instances["d0"].member.address.rpartition(":")[2])
     start(RunningInstance, "d0", role="decode", port=port).wait_ready()
     wait_for(dispatcher, "d0", "ready")
     got, _ = stream(dispatcher.url, 30, instances["p0"].kill, temperature=0)
-    assert got == texts[0]
+    assert texts[0].startswith(got)
     assert answer(dispatcher.url, temperature=0) == texts[0]  # the one for decode does it all
 
 
@@ -317,7 +329,7 @@ def test_what_would_miss_its_objective_is_refused(start: Callable[..., Any]) -> 
     finished = r'inlay_slo_requests_total\{class="(\w+)",.*outcome="(\w+)"\} ([\d.]+)'
     found = re.findall(finished, httpx.get(dispatcher.url + "/metrics").text)
     counts = {name: sum(float(n) for of, _, n in found if of == name) for name, _, _ in found}
-    assert counts == {"default": 2.0, "flex": 1.0, "batch": 2.0}
+    assert counts == {"default": 2.0, "flex": 1.0, "batch": 1.0}  # of whole answers
 
 
 def test_best_effort_makes_room_and_goes_on_with_the_same_text(
@@ -328,6 +340,6 @@ def test_best_effort_makes_room_and_goes_on_with_the_same_text(
     dispatcher = start(RunningDispatcher, [instance.member], slo=slo)
     urgent = partial(answer, dispatcher.url, max_tokens=20)
     text, _ = stream(dispatcher.url, 30, urgent, service_tier="flex", temperature=0)
-    assert text == texts[0]
+    assert texts[0].startswith(text)
     metrics = httpx.get(dispatcher.url + "/metrics").text
     assert 'inlay_dispatch_retries_total{instance_name="a",reason="preempted"} 1.0' in metrics

@@ -29,7 +29,7 @@ model = "{model}"
 [engine]
 device = "cpu"
 threads = 1
-cache.pages = 400
+cache.pages = 500
 
 [instances.both]
 count = 2
@@ -47,12 +47,14 @@ policy = "round_robin"  # which divides all that can be divided
 [store.nodes.n0]
 memory = "64MiB"
 """
+PROMPT = list(range(5, 60))
 NAMES = {"both-0", "both-1", "prefill-0", "decode-0"}
 SOON_S = 90.0  # a process that starts imports for seconds, with a share of two cores
-LONG = 1500
-# Large enough that a long answer takes about a second, so that it can be interrupted.
+CONTEXT = 6144  # tokens
+MORE = 100  # tokens that are read of a text that goes on
+# Large enough that an answer as long as the context takes several seconds: it is interrupted.
 SIZES = {
-    "max_position_embeddings": 2048, "num_hidden_layers": 4, "hidden_size": 192,
+    "max_position_embeddings": CONTEXT, "num_hidden_layers": 4, "hidden_size": 192,
     "intermediate_size": 256, "moe_intermediate_size": 64, "initializer_range": 0.1,
 }  # fmt: skip
 
@@ -85,6 +87,7 @@ class Deployed:
         self.running = running
         self.models = models
         self.client = httpx.Client(base_url=running.url, timeout=120)
+        assert set(self.shown.values()) == {""}
         with running_server(models[1], engine=ENGINE) as other:
             new = [answer(other.url, body) for body in questions()]
         self.texts = [[answer(running.url, body) for body in questions()], new]
@@ -94,6 +97,13 @@ class Deployed:
     def versions(self) -> dict[str, str]:
         told = self.client.get("/v1/weights").json()
         return {one["name"]: one["version"] for one in told["instances"]}
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What `inlay status --json` says of the instances."""
+        processes = json.loads(self.running.command("status", "--json"))["processes"]
+        kinds = (one for one in processes if one["kind"] == "instance")
+        return {one["name"]: one["weight_version"] for one in kinds}
 
     def all_have(self, version: str) -> bool:
         return self.versions == dict.fromkeys(NAMES, version)
@@ -210,6 +220,8 @@ def test_a_kill_in_the_middle_of_an_update(deployed: Deployed) -> None:
         updating = threading.Thread(target=lambda: told.append(deployed.update(**body)))
         updating.start()
         wait_until(lambda: "v3" in deployed.versions.values(), 60, "one has new weights")
+        mixed = deployed.shown
+        assert mixed["decode-0"] == "before" and "v3" in mixed.values(), mixed
         os.kill(victim.pid, signal.SIGKILL)
         updating.join()
         report = told[0].json()
@@ -223,25 +235,30 @@ def test_a_kill_in_the_middle_of_an_update(deployed: Deployed) -> None:
         wait_until(lambda: deployed.all_have("v3"), SOON_S, "it has what the others have")
         told_again = deployed.update(directory=str(deployed.models[1]), version="v4")
         assert told_again.status_code == 200, told_again.text
-        assert deployed.all_have("v4")
+        assert deployed.all_have("v4") and deployed.shown == dict.fromkeys(NAMES, "v4")
+        table = deployed.running.command("status").splitlines()
+        row = next(line for line in table if line.startswith("decode-0 "))
+        assert row.split()[-1] == "v4"
     texts = [answer(deployed.running.url, body) for body in questions()]
     assert texts == deployed.texts[1]
 
 
 class Generation:
-    """A long answer, read by a client of its own."""
+    """An answer as long as the context, read by a client of its own that leaves before its end."""
 
     def __init__(self, url: str) -> None:
         self.id = ""
         self.token_ids: list[int] = []
         self.ended = False
         self._url = url
-        self._thread = threading.Thread(target=self._read)
+        self._leaving = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        wait_until(lambda: len(self.token_ids) >= 10, 60, "tokens come")
+        self.first(10)
 
     def _read(self) -> None:
-        with httpx.stream("POST", f"{self._url}/v1/completions", json=long(), timeout=120) as got:
+        body = wanted(PROMPT, CONTEXT - len(PROMPT)) | {"stream": True}
+        with httpx.stream("POST", f"{self._url}/v1/completions", json=body, timeout=120) as got:
             for line in got.iter_lines():
                 if line.startswith("data: {"):
                     event = json.loads(line[6:])
@@ -249,37 +266,41 @@ class Generation:
                     self.id = event["id"]
                     for choice in event["choices"]:
                         self.token_ids += choice["token_ids"] or []
+                if self._leaving:
+                    return
         self.ended = True
 
-    def whole(self) -> list[int]:
+    def first(self, count: int) -> list[int]:
+        """So many tokens, when they are there."""
+        wait_until(lambda: len(self.token_ids) >= count, 60, f"{count} tokens")
+        return self.token_ids[:count]
+
+    def leave(self) -> None:
+        """Its client leaves while it goes on."""
+        self._leaving = True
         self._thread.join(60)
-        assert self.ended and len(self.token_ids) == LONG
-        return self.token_ids
+        assert not self._thread.is_alive() and not self.ended
 
 
-def long(prompt: list[int] | None = None, count: int = LONG) -> Body:
+def wanted(prompt: list[int], count: int) -> Body:
     return {
-        "prompt": prompt or list(range(5, 60)), "max_tokens": count, "temperature": 0,
-        "ignore_eos": True, "stream": True, "return_token_ids": True,
+        "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True,
     }  # fmt: skip
 
 
-def paused_generation(deployed: Deployed) -> tuple[Generation, dict[str, Any], str]:
-    """One that was paused before its end, what the answer says of it, and where it was.
+def holders(deployed: Deployed) -> list[str]:
+    """Instances that have a request."""
+    health = deployed.client.get("/health").json()
+    return [str(one["name"]) for one in health["instances"] if one.get("requests")]
 
-    On a busy machine one may have ended before its client has read ten tokens: then another one.
-    """
-    for _ in range(20):
-        one = Generation(deployed.running.url)
-        health = deployed.client.get("/health").json()
-        holders = [it["name"] for it in health["instances"] if it["requests"]]
-        told = deployed.client.post("/v1/rollouts/pause", json={"request_ids": [one.id]})
-        if told.status_code == 200 and told.json()["data"]:
-            (paused,) = told.json()["data"]
-            assert paused["id"] == one.id and holders
-            return one, paused, holders[0]
-        assert one.whole(), told.text
-    raise AssertionError("each had ended before it was paused")
+
+def pause(deployed: Deployed, one: Generation) -> dict[str, Any]:
+    told = deployed.client.post("/v1/rollouts/pause", json={"request_ids": [one.id]})
+    assert told.status_code == 200, told.text
+    (paused,) = told.json()["data"]
+    assert paused["id"] == one.id
+    return dict(paused)
 
 
 def resume(deployed: Deployed, paused: dict[str, Any], kv: str) -> None:
@@ -288,23 +309,26 @@ def resume(deployed: Deployed, paused: dict[str, Any], kv: str) -> None:
     assert told.json() == {"object": "list", "data": [paused["id"]]}
 
 
-def rest_of(deployed: Deployed, begun: list[int]) -> list[int]:
-    body = long(list(range(5, 60)) + begun, LONG - len(begun)) | {"stream": False}
-    told = deployed.client.post("/v1/completions", json=body)
+def continued(deployed: Deployed, begun: list[int], count: int) -> list[int]:
+    """Tokens that a new request gets behind these."""
+    told = deployed.client.post("/v1/completions", json=wanted(PROMPT + begun, count))
     assert told.status_code == 200, told.text
     return list(told.json()["choices"][0]["token_ids"])
 
 
 def test_a_paused_generation_goes_on_at_another_instance(deployed: Deployed) -> None:
-    whole = rest_of(deployed, [])
-    one, paused, holder = paused_generation(deployed)
+    one = Generation(deployed.running.url)
+    (holder,) = holders(deployed)
+    paused = pause(deployed, one)
     begun = paused["choices"][0]["token_ids"]
-    assert begun == whole[: len(begun)] and 10 <= len(begun) < LONG
     os.kill(deployed.running.processes()[holder].pid, signal.SIGKILL)
     wait_until(lambda: holder not in deployed.versions, 60, "it is gone")
-    assert len(one.token_ids) == len(begun) and not one.ended
+    assert one.first(len(begun)) == one.token_ids == begun and not one.ended
     resume(deployed, paused, "keep")
-    assert one.whole() == whole
+    count = len(begun) + MORE
+    assert one.first(count) == continued(deployed, [], count)
+    one.leave()
+    wait_until(lambda: not holders(deployed), 60, "nothing is running")
     told = deployed.client.post("/v1/rollouts/resume", json={"handles": [paused["kv_handle"]]})
     assert told.status_code == 400 and "is running here" in told.text
     wait_until(lambda: deployed.versions.keys() == NAMES, SOON_S, "it is back")
@@ -312,18 +336,20 @@ def test_a_paused_generation_goes_on_at_another_instance(deployed: Deployed) -> 
 
 def test_paused_generations_go_on_by_new_weights(deployed: Deployed) -> None:
     deployed.settle("old", 0)
-    generations = [paused_generation(deployed) for _ in range(2)]
-    both = [one for one, _, _ in generations]
-    handles = [paused for _, paused, _ in generations]
+    both: list[Generation] = []
+    handles: list[dict[str, Any]] = []
+    for _ in range(2):
+        both.append(Generation(deployed.running.url))
+        handles.append(pause(deployed, both[-1]))
     assert {one["weight_version"] for one in handles} == {"old"}
     deployed.settle("new", 1)
     for paused, kv in zip(handles, ("keep", "recompute"), strict=True):
         resume(deployed, paused, kv)
-    kept, recomputed = (one.whole() for one in both)
-    for text, paused in ((kept, handles[0]), (recomputed, handles[1])):
+    continuations = []
+    for one, paused in zip(both, handles, strict=True):
         begun = paused["choices"][0]["token_ids"]
+        text = one.first(len(begun) + MORE)
+        one.leave()
         assert text[: len(begun)] == begun
-    begun = handles[1]["choices"][0]["token_ids"]
-    assert recomputed[len(begun) :] == rest_of(deployed, begun)
-    begun = handles[0]["choices"][0]["token_ids"]
-    assert kept[len(begun) :] != rest_of(deployed, begun), "no KV of the old weights was kept"
+        continuations.append(text[len(begun) :] == continued(deployed, begun, MORE))
+    assert continuations == [False, True], "KV of the old weights is kept, and is not"

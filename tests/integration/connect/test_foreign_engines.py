@@ -6,7 +6,6 @@ a publisher of the test does.
 
 import json
 import random
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -19,6 +18,7 @@ import pytest
 from inlay.models.source import resolve_model
 from tests.support.cluster import RunningDispatcher, ended
 from tests.support.deployments import wait_until
+from tests.support.directories import free_port
 from tests.support.foreign import RunningProxy
 from tests.support.kv_publisher import KvPublisher, removed, stored
 from tests.support.server import RunningServer
@@ -185,9 +185,7 @@ def test_a_client_that_leaves(
 
 
 def test_an_engine_that_starts_later(start: Start, model: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     proxy = start(RunningProxy, "a", model=model, url=f"http://127.0.0.1:{port}", kind="vllm")
     wait_until(lambda: "waits for the engine" in proxy.log.read_text(), 20, "it says so")
     server = serve(port=port)

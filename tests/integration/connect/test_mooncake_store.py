@@ -424,7 +424,8 @@ def test_nobody_is_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_master_that_went_away(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = start("master", "--port=0", "--metrics_port=0")
+    port = free_port()
+    process = start("master", f"--port={port}", "--metrics_port=0")
     address = process.wait_for(r"master at (127.0.0.1:\d+)")[1]
     store = MooncakeDistributedStore()
     assert store.setup("localhost", "P2PHANDSHAKE", 16 << 20, 0, "tcp", "", address) == 0
@@ -439,7 +440,7 @@ def test_a_master_that_went_away(
     assert store.is_exist("k") in (-900, -901)
     store.opened.timeout_s = 30
     monkeypatch.setattr(asking, "QUESTION_S", 30)
-    again = start("master", f"--port={address.rpartition(':')[2]}", "--metrics_port=0")
+    again = start("master", f"--port={port}", "--metrics_port=0")
     again.wait_for(r"master at (127.0.0.1:\d+)")
     # Its node tells the new one what it holds.
     wait_until(lambda: store.is_exist("kept") == 1, 30, "what was put before")

@@ -16,10 +16,11 @@ from tests.support.tiny_models import make_tiny_model
 
 DEMO = Path(inlay.models.__file__).parent / "demo"
 MODELS = ["tiny-float32", "tiny-bfloat16", "demo"]
+ENDLESS = 32_000  # tokens of an answer that no test waits for, however slow the machine is
 
 
-def model_directory(name, tmp_path_factory):
-    """The directory of one of `MODELS`."""
+def model_directory(name, tmp_path_factory, context_tokens=1024):
+    """The directory of one of `MODELS`; the demo model has its own context."""
     if name == "demo":
         return DEMO
     dtype = name.removeprefix("tiny-")
@@ -27,7 +28,7 @@ def model_directory(name, tmp_path_factory):
         tmp_path_factory.mktemp(name) / "model",
         "qwen3_moe",
         dtype=dtype,
-        max_position_embeddings=1024,
+        max_position_embeddings=context_tokens,
     )
 
 

@@ -39,6 +39,7 @@ class Pair:
             for target in engine.take_kv_messages():
                 if isinstance(target, KvLost):
                     self.given_up.append(target)
+                    self.prefill.cancel(target.request_id)
                     continue
                 self.targets[target.request_id] = target
                 if target.num_tokens == 0:

@@ -3,6 +3,7 @@
 import logging
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from inlay.cache import CacheConfig
@@ -11,6 +12,7 @@ from inlay.engine import Engine, EngineConfig
 from inlay.experts.config import ExpertsConfig, PlacementConfig
 from tests.integration.engine.engines import DEMO
 from tests.support.tiny_models import make_tiny_model
+from tests.support.tuning import make_adapter
 
 PROMPTS = ["The lantern hangs", "A carpenter sets small pieces", "Every morning the ferry " * 20]
 WORDS = ["Define lantern.", "Define harbour.", "Define copper."]
@@ -58,9 +60,34 @@ def test_steps_are_replayed_while_experts_move(caplog):
     assert 12 in _sizes_of(caplog)
 
 
-def _demo(weight_format, graph, gpu_experts, **experts):
+@pytest.mark.gpu
+@pytest.mark.parametrize("gpu_experts", [None, 4, 0])
+def test_adapters_change_what_they_change_on_the_cpu(gpu_experts, tmp_path):
+    """On every matrix, wherever experts are; and the model itself stays as it is."""
+    adapters = (f"voice={make_adapter(DEMO, tmp_path / 'adapter')}",)
+    of_cpu = EngineConfig(
+        model=str(DEMO), device="cpu", weight_format="bfloat16", adapters=adapters
+    )
+    of_gpu = _demo("bfloat16", "auto", gpu_experts, adapters=adapters, moves="0")
+    with closing(Engine(of_cpu)) as on_cpu, closing(of_gpu) as on_gpu:
+        before = _likely(on_gpu, "")
+        found, wanted = _likely(on_gpu, "voice"), _likely(on_cpu, "voice")
+        assert np.abs(found - wanted).mean() < 0.2  # bfloat16 is off by 0.02 from float32
+        assert np.abs(found - before).mean() > 0.6
+        assert np.array_equal(_likely(on_gpu, ""), before)
+
+
+def _likely(engine, adapter):
+    """Log probabilities of the tokens of prompts."""
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    answers = engine.generate(WORDS, params, adapter=adapter)
+    return np.array([one.logprob for a in answers for one in a.prompt_logprobs or () if one])
+
+
+def _demo(weight_format, graph, gpu_experts, *, adapters=(), **experts):
     return Engine(
         EngineConfig(
+            adapters=adapters,
             model=str(DEMO),
             device="cuda",
             weight_format=weight_format,

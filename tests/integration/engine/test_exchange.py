@@ -116,7 +116,6 @@ def test_an_instance_says_that_it_waits_no_more(tiny, monkeypatch):
             both.step()
         (lost,) = both.given_up
         assert lost.request_id == "r" and "0.05 s" in lost.reason
-        both.prefill.cancel("r")
         assert token_ids(both.drain()["r"]) == expected
 
 
@@ -132,19 +131,18 @@ def test_pages_that_cannot_be_granted(tiny):
             both.step()
         (lost,) = both.given_up
         assert lost.request_id == "r" and not both.targets
-        both.prefill.cancel("r")
         assert token_ids(both.drain()["r"]) == expected
         assert own.revoke(grant)
 
 
 def test_a_target_that_comes_late(tiny):
-    ids = prompts([400])[0]
+    (ids,) = prompts([400])
     message = request("r", ids, max_tokens=6, temperature=0.0)
     expected = alone(tiny, [message])["r"]
     with pair(tiny, prefill_chunk=64) as both:
         both.deaf = True
         both.add(message)
-        for _ in range(3 if ids else 0):
+        while "r" not in both.targets:
             both.step()
         both.deaf = False
         both.prefill.kv_target(both.targets["r"])
@@ -172,7 +170,7 @@ def test_stopped_as_its_target_comes(tiny, turns):
                 thread._stop(sending)
 
         thread._call(lambda: (sending.aimed.set(), stop_after(turns)))
-        end_s = time.monotonic() + 5
+        end_s = time.monotonic() + 30
         while not stream.due:
             assert time.monotonic() < end_s, "it goes on"
         assert stream.poll() == ([outgoing], [])

@@ -237,10 +237,10 @@ def test_a_text_bug_fails_one_request(tiny, caplog):
 def test_an_output_that_cannot_be_made_fails_one_request(tiny, monkeypatch, caplog, which):
     make = inlay.engine.outputs._output
 
-    def fail(request, deltas, now_s):
+    def fail(request, *rest):
         if request.request_id == "bad" and (which == "first" or not request.unfinished):
             raise ValueError("no output")
-        return make(request, deltas, now_s)
+        return make(request, *rest)
 
     monkeypatch.setattr(inlay.engine.outputs, "_output", fail)
     with tiny.engine() as engine:

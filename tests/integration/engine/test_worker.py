@@ -29,10 +29,10 @@ from inlay.core.messages import Structure
 from inlay.engine import client as client_module
 from inlay.engine.client import EngineClient
 from inlay.engine.config import EngineConfig, SchedulerConfig
-from tests.integration.engine.engines import request
+from tests.integration.engine.engines import ENDLESS, request
 from tests.support.pause import go_on, pause
 
-PAGES = 400
+PAGES = 4000  # more than an endless answer takes
 
 
 def _config(directory, **options):
@@ -41,8 +41,8 @@ def _config(directory, **options):
 
 
 @pytest.fixture(scope="module")
-async def client(tiny_directory):
-    client = await EngineClient.start(_config(tiny_directory), timeout_s=60)
+async def client(patient_directory):
+    client = await EngineClient.start(_config(patient_directory), timeout_s=60)
     yield client
     await client.aclose()
 
@@ -119,7 +119,7 @@ async def test_wrong_types_do_not_hang(client):
 
 
 async def test_an_id_in_use_is_refused(client):
-    stream = client.generate(request("twice", [5], max_tokens=500, ignore_eos=True))
+    stream = client.generate(request("twice", [5], max_tokens=ENDLESS, ignore_eos=True))
     await anext(stream)
     with pytest.raises(RequestError, match="in use"):
         await _collect(client, request("twice", [5]))
@@ -128,7 +128,7 @@ async def test_an_id_in_use_is_refused(client):
 
 async def test_an_id_can_be_used_again_at_once(client):
     for _ in range(20):
-        stream = client.generate(request("again", [5], max_tokens=500, ignore_eos=True))
+        stream = client.generate(request("again", [5], max_tokens=ENDLESS, ignore_eos=True))
         await anext(stream)
         await stream.aclose()
         outputs = await _collect(client, request("again", [6], max_tokens=3, ignore_eos=True))
@@ -152,7 +152,8 @@ async def test_an_engine_that_does_not_answer(client, monkeypatch):
 
 @pytest.mark.parametrize("how", ["close", "cancel", "break"])
 async def test_leaving_the_stream_frees_the_pages(client, how):
-    message = request(f"leave-{how}", range(3, 100), n=3, max_tokens=800, ignore_eos=True)
+    tokens = ENDLESS // 3
+    message = request(f"leave-{how}", range(3, 100), n=3, max_tokens=tokens, ignore_eos=True)
     if how == "cancel":
         task = asyncio.create_task(_collect(client, message))
         await _until(lambda: _runs(client))
@@ -215,20 +216,23 @@ async def test_a_storm_of_cancels(client):
 async def test_idle_means_idle(client):
     await _collect(client, request("before", [5], max_tokens=3))
     process = psutil.Process(client.pid)
-    await asyncio.sleep(0.2)  # kernel threads spin for a moment after their last work
-    before = process.cpu_times()
-    await asyncio.sleep(1.0)
-    after = process.cpu_times()
-    assert after.user + after.system - before.user - before.system <= 0.02
+
+    async def idle():
+        before = process.cpu_times()
+        await asyncio.sleep(1.0)
+        after = process.cpu_times()
+        return after.user + after.system - before.user - before.system <= 0.02
+
+    # Kernel threads spin for a moment after their last work, which on a busy machine ends late.
+    await _until(idle)
 
 
-async def test_a_full_queue(tiny_directory):
+async def test_a_full_queue(patient_directory):
     scheduler = SchedulerConfig(max_running=1, max_waiting=1)
-    client = await EngineClient.start(_config(tiny_directory, scheduler=scheduler))
+    client = await EngineClient.start(_config(patient_directory, scheduler=scheduler))
     try:
-        streams = [
-            client.generate(request(n, [5], max_tokens=900, ignore_eos=True)) for n in range(2)
-        ]
+        endless = {"max_tokens": ENDLESS, "ignore_eos": True}
+        streams = [client.generate(request(n, [5], **endless)) for n in range(2)]
         await anext(streams[0])
         second = asyncio.ensure_future(anext(streams[1]))
         await _until(lambda: _waits(client))
@@ -245,13 +249,13 @@ async def _waits(client):
     return (await client.stats()).waiting > 0
 
 
-async def test_a_killed_worker_fails_every_request(tiny_directory):
-    client = await EngineClient.start(_config(tiny_directory))
-    endless = {"max_tokens": 900, "ignore_eos": True}
+async def test_a_killed_worker_fails_every_request(patient_directory):
+    client = await EngineClient.start(_config(patient_directory))
+    endless = {"max_tokens": ENDLESS, "ignore_eos": True}
     tasks = [asyncio.create_task(_collect(client, request(n, [5], **endless))) for n in range(10)]
     await _until(lambda: _runs(client))
     os.kill(client.pid, signal.SIGKILL)
-    errors = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+    errors = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
     assert {type(error) for error in errors} == {EngineDiedError}
     assert "killed by SIGKILL" in str(errors[0])
     assert not client.alive
@@ -261,16 +265,18 @@ async def test_a_killed_worker_fails_every_request(tiny_directory):
     await client.aclose()
 
 
-async def test_closing_ends_process_requests_and_directory(tiny_directory):
-    client = await EngineClient.start(_config(tiny_directory))
+async def test_closing_ends_process_requests_and_directory(patient_directory, monkeypatch):
+    client = await EngineClient.start(_config(patient_directory))
     directory = client._directory
     assert directory.stat().st_mode & 0o777 == 0o700
-    task = asyncio.create_task(_collect(client, request(1, [5], max_tokens=900, ignore_eos=True)))
+    message = request(1, [5], max_tokens=ENDLESS, ignore_eos=True)
+    task = asyncio.create_task(_collect(client, message))
     await _until(lambda: _runs(client))
-    started = time.monotonic()
+    # It is not killed, and ends in the middle of its work.
+    monkeypatch.setattr(client_module, "_STOP_GRACE_S", 60.0)
+    await asyncio.wait_for(client.aclose(), 30)
     await client.aclose()
-    await client.aclose()
-    assert time.monotonic() - started < 2
+    assert client._process.returncode == 0
     with pytest.raises(EngineDiedError, match="stopped"):
         await task
     assert not directory.exists()
@@ -349,7 +355,7 @@ def test_a_killed_parent_takes_the_worker_along(tiny_directory, state):
         workers = psutil.Process(parent.pid).children()
         assert len(workers) == 1
         parent.kill()
-        _, alive = psutil.wait_procs(workers, timeout=5)
+        _, alive = psutil.wait_procs(workers, timeout=30)
         assert not alive
     if state == "serving":
         assert not Path(line[1]).exists()

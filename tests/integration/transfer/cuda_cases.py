@@ -548,7 +548,7 @@ def test_owner_that_is_killed_or_closed(
         with pytest.raises((PeerDiedError, SegmentClosedError)):
             batch.wait()
         standin.standin_delay(0)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while standin.standin_imports() and time.monotonic() < deadline:
             time.sleep(0.001)
         assert standin.standin_imports() == 0

@@ -142,10 +142,10 @@ def test_a_living_engine_keeps_its_name_also_when_the_service_loses_it(
     lease_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (etcd_module, redis_module, keeper_module):
-        monkeypatch.setattr(module, "LEASE_S", 2)
+        monkeypatch.setattr(module, "LEASE_S", 4)
     directory = open_directory(lease_service.url)
     with engine(lease_service, "long"):
-        end = time.monotonic() + 4
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             assert directory.look_up("long") is not None
             time.sleep(0.1)

@@ -161,8 +161,8 @@ def test_signals_interrupt_a_wait(engine: TransferEngine, target: Target) -> Non
     batch = engine.submit([Transfer(Op.READ, batch_memory, remote[0:1000])], deadline_s=20)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
         with pytest.raises(Interrupted):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
             batch.wait()
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -24,6 +24,7 @@ from inlay.transfer.metrics import TransferCollector
 from inlay.transfer.paths import PathInfo
 from tests.integration.transfer.conftest import Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
+from tests.support.directories import free_port
 
 MIB = 1 << 20
 
@@ -84,11 +85,14 @@ def test_what_is_in_flight(target: Target) -> None:
         local = engine.allocate(SIZE)
         engine.read(local[0:4096], remote[0:4096])
         target.stop()
-        batch = engine.submit([Transfer(Op.READ, local[0:SIZE], remote[0:SIZE])], deadline_s=20)
+        batch = engine.submit([Transfer(Op.READ, local[0:SIZE], remote[0:SIZE])], deadline_s=60)
+        deadline = time.monotonic() + 20
         stopped = engine.paths()
+        while not any(path.inflight_slices for path in stopped):
+            assert time.monotonic() < deadline
+            stopped = engine.paths()
         target.go_on()
         assert 0 < sum(path.inflight_bytes for path in stopped) < SIZE
-        assert sum(path.inflight_slices for path in stopped) > 0
         batch.wait()
         assert sum(path.inflight_bytes for path in engine.paths()) == 0
         assert moved(engine)["read"] == SIZE + 4096
@@ -154,7 +158,7 @@ def test_paused_paths_are_spared_and_used_again(
     resumed = time.monotonic()
     while moved(engine, first) == before:
         engine.read(local[0:MIB], peer["source"][0:MIB])
-        assert time.monotonic() - resumed < 1.0
+        assert time.monotonic() - resumed < 20
     assert {path.state for path in engine.paths()} == {"ready"}
     assert not any(path.retries for path in engine.paths())
 
@@ -190,7 +194,7 @@ def test_what_cannot_be_paused(engine: TransferEngine, target: Target) -> None:
 def test_a_lost_peer_and_its_next_connection(
     engine: TransferEngine, start_target: Callable[..., Target]
 ) -> None:
-    target = start_target()
+    target = start_target(f"127.0.0.1:{free_port()}")
     peer = engine.connect(target.address)
     local = engine.allocate(MIB)
     engine.read(local[0:4096], peer["source"][0:4096])

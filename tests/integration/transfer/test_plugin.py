@@ -123,7 +123,9 @@ def test_is_one_of_many(start_target: Callable[..., Target]) -> None:
 def test_killed_peer(engine: TransferEngine, target: Target) -> None:
     peer = engine.connect(target.address)
     local = engine.allocate(SIZE)
-    batches = [engine.submit([Transfer(Op.READ, local, peer["source"])]) for _ in range(8)]
+    source = peer["source"]
+    target.stop()  # none of them is done when it is killed
+    batches = [engine.submit([Transfer(Op.READ, local, source)]) for _ in range(8)]
     target.process.send_signal(signal.SIGKILL)
     for batch in batches:
         begin = time.monotonic()

@@ -22,6 +22,7 @@ from inlay.core.errors import (
 from inlay.transfer import Access, Op, Transfer, TransferEngine
 from tests.integration.transfer.conftest import ROOT, Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
+from tests.support.directories import free_port
 
 
 @pytest.fixture
@@ -142,7 +143,8 @@ def test_local_deregistration_waits_for_copies(engine: TransferEngine, target: T
     remote = engine.connect(target.address)["source"]
     local = engine.allocate(SIZE, remote=Access.NONE)
     engine.read(local, remote)
-    batch = engine.submit([Transfer(Op.READ, local=local[:], remote=remote[:])] * 4)
+    # Seconds of copies, so that they certainly go on.
+    batch = engine.submit([Transfer(Op.READ, local=local[:], remote=remote[:])] * 200)
     local.deregister(cancel=True, timeout_s=10)
     view = np.frombuffer(local, np.uint8)
     view.fill(9)
@@ -155,7 +157,7 @@ def test_local_deregistration_waits_for_copies(engine: TransferEngine, target: T
 def test_a_target_that_restarts(
     engine: TransferEngine, start_target: Callable[..., Target]
 ) -> None:
-    first = start_target()
+    first = start_target(f"127.0.0.1:{free_port()}")
     old = engine.connect(first.address)["source"]
     local = engine.allocate(4096, remote=Access.NONE)
     engine.read(local, old[0:4096])

@@ -29,6 +29,7 @@ from tests.integration.transfer.conftest import Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
 
 MIB = 1 << 20
+ENDLESS = 50  # transfers of one batch, of which a test waits for none
 WAYS = {"tcp": ["file", "tcp"], "shm": ["file", "shm"], "any": []}
 
 
@@ -263,11 +264,11 @@ def test_cancel(engine: TransferEngine, target: Target, tmp_path: Path) -> None:
                 break
             except PeerError:  # giving up half a frame ends a connection
                 time.sleep(0.02)
-        batch = engine.submit([Transfer(op, file, remote)])
+        batch = engine.submit([Transfer(op, file, remote)] * ENDLESS)
         assert batch.cancel(timeout_s=20)
         with pytest.raises(TransferCancelledError):
             batch.wait()
-        assert batch.status(0).bytes_done < SIZE
+        assert batch.status(ENDLESS - 1).bytes_done < SIZE
     engine.read(file, engine.connect(target.address)["source"])
     assert digest(np.fromfile(tmp_path / "file", np.uint8)) == digest(pattern(SIZE))
 
@@ -279,7 +280,7 @@ def test_a_killed_peer(
     for op, name in ((Op.READ, "source"), (Op.WRITE, "sink")) * 2:
         target = start_target()
         remote = engine.connect(target.address)[name]
-        batch = engine.submit([Transfer(op, file, remote)] * 3)
+        batch = engine.submit([Transfer(op, file, remote)] * ENDLESS)
         target.process.kill()
         with pytest.raises(PeerDiedError, match=target.address):
             batch.wait()
@@ -296,12 +297,12 @@ def test_deregister_and_close_under_use(target: Target, tmp_path: Path) -> None:
             with TransferEngine(token=TOKEN, transports=transports) as engine:
                 file = engine.register_file(tmp_path / "file", SIZE, preallocate=False)
                 remote = engine.connect(target.address)[name]
-                batch = engine.submit([Transfer(op, file, remote)])
+                batch = engine.submit([Transfer(op, file, remote)] * ENDLESS)
                 file.deregister(cancel=True)
                 with pytest.raises(TransferCancelledError):
                     batch.wait()
                 file = engine.register_file(tmp_path / "file")
-                batch = engine.submit([Transfer(op, file, remote)])
+                batch = engine.submit([Transfer(op, file, remote)] * ENDLESS)
                 engine.close()
                 with pytest.raises(EngineClosedError):
                     batch.wait()
@@ -311,7 +312,8 @@ def test_deregister_and_close_under_use(target: Target, tmp_path: Path) -> None:
 
 def test_the_peer_deregisters(engine: TransferEngine, target: Target, tmp_path: Path) -> None:
     file = engine.register_file(tmp_path / "file", SIZE, preallocate=False)
-    batch = engine.submit([Transfer(Op.WRITE, file, engine.connect(target.address)["sink"])] * 4)
+    sink = engine.connect(target.address)["sink"]
+    batch = engine.submit([Transfer(Op.WRITE, file, sink)] * ENDLESS)
     target.tell("segments['sink'].deregister(cancel=True)")
     with pytest.raises(SegmentClosedError):
         batch.wait()

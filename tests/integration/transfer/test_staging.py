@@ -24,6 +24,7 @@ from tests.integration.transfer.conftest import Target
 from tests.integration.transfer.target import SIZE, TOKEN, pattern
 
 MIB = 1 << 20
+ENDLESS = 50  # transfers of one batch, of which a test waits for none
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_deregister_under_use(engine: TransferEngine, target: Target, tmp_path: 
     memory = engine.allocate(size)
     for op in (Op.READ, Op.WRITE):
         offer(target, tmp_path / "file", size, preallocate=False)
-        batch = engine.submit([Transfer(op, memory, disk_of(engine, target))])
+        batch = engine.submit([Transfer(op, memory, disk_of(engine, target))] * ENDLESS)
         target.tell("segments['disk'].deregister(cancel=True)")
         with pytest.raises(SegmentClosedError):
             batch.wait()
@@ -213,7 +214,7 @@ def test_a_killed_owner(
     for op in (Op.READ, Op.WRITE):
         target = start_target()
         offer(target, tmp_path / "file", size, preallocate=False)
-        batch = engine.submit([Transfer(op, memory, disk_of(engine, target))])
+        batch = engine.submit([Transfer(op, memory, disk_of(engine, target))] * ENDLESS)
         target.process.kill()
         with pytest.raises(PeerDiedError, match=target.address):
             batch.wait()

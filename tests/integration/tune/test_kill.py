@@ -23,10 +23,13 @@ from tests.support.tuning import random_rows, settings
 class Tell:
     def on_step(self, figures):
         print(figures.step, flush=True)
+        if figures.step > last:
+            sys.stdin.read()
 
 torch.set_num_threads(1)
 kernels.set_num_threads(1)
-model, output = map(Path, sys.argv[1:])
+model, output = map(Path, sys.argv[1:3])
+last = int(sys.argv[3])
 config = settings(model, output, **{options})
 train(config, TuneData(random_rows(8), None, ()), watchers=(Tell(),))
 """
@@ -40,11 +43,17 @@ def log_of(output: Path) -> list[dict[str, float]]:
     return log
 
 
-def started(model: Path, output: Path, options: dict[str, Any]) -> "subprocess.Popen[str]":
-    """A process that trains, or goes on, and prints the number of each step that is done."""
+def started(
+    model: Path, output: Path, options: dict[str, Any], last: int
+) -> "subprocess.Popen[str]":
+    """A process that trains, or goes on, and prints the number of each step that is done.
+
+    It stands still behind the step after the last, so that it does not end by itself.
+    """
     script = _RUN.replace("{options}", repr(options))
     return subprocess.Popen(
-        [sys.executable, "-c", script, str(model), str(output)],
+        [sys.executable, "-c", script, str(model), str(output), str(last)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -53,7 +62,7 @@ def started(model: Path, output: Path, options: dict[str, Any]) -> "subprocess.P
 
 def run_and_kill(model: Path, output: Path, at: int) -> None:
     """Kill the process once it has done a step: it is within the next one, or saving."""
-    with started(model, output, OPTIONS) as process:
+    with started(model, output, OPTIONS, at) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if int(line) >= at:

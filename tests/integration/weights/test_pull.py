@@ -1,5 +1,6 @@
 """Publishers and peers on loopback: what arrives, from whom, and what is refused."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -337,3 +338,35 @@ def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
     with pytest.raises(WeightsError, match="is not empty"):
         DirectoryLanding(tmp_path)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(stack)
+        publisher = cluster.publisher()
+        publisher.publish("1", TENSORS)
+        (tmp_path / "file").write_text("")
+        landing = DirectoryLanding(tmp_path / "file" / "pulled")
+        with pytest.raises(WeightsError, match=r"m was not pulled: .*file.*Not a directory"):
+            pull(cluster.engine(), [publisher.address], "m", landing=landing)
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with ExitStack() as stack:
+        cluster = Cluster(stack)
+        publisher = cluster.publisher()
+        publisher.publish("1", TENSORS)
+        landing = DirectoryLanding(tmp_path / "pulled")
+        with pytest.raises(WeightsError, match=r"of \d+ bytes: No space left"):
+            pull(cluster.engine(), [publisher.address], "m", landing=landing)
+    assert not list(tmp_path.iterdir()), "nothing half-written stays"
+
+
+@pytest.mark.parametrize("version", [".", "..", ".x", "-x", "a/b"])
+def test_versions_are_names_of_directories(version: str) -> None:
+    with ExitStack() as stack, pytest.raises(WeightsMismatchError, match="begins with"):
+        Cluster(stack).publisher().publish(version, TENSORS)

@@ -203,7 +203,9 @@ class InstanceStandIn:
         """Say something of a request to who sent it."""
         self._send(self._peers[output.request_id], OutputBatch((output,)))
 
-    def swapped(self, message: SwapWeights, error: InlayError | None = None) -> None:
+    def swapped(
+        self, message: SwapWeights, error: InlayError | None = None, *, held_at: str = ""
+    ) -> None:
         """Have new weights, or say why not."""
         if error is None:
             namespace = msgspec.structs.replace(
@@ -215,7 +217,7 @@ class InstanceStandIn:
                 self.info,
                 namespace=namespace,
                 key_check=key_check(namespace),
-                weights=ServedWeights(message.version, message.directory, message.asked_s),
+                weights=ServedWeights(message.version, message.directory, message.asked_s, held_at),
             )
             self.tell(self.info)
         code = None if error is None else error.code

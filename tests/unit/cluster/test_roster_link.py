@@ -13,6 +13,7 @@ from inlay.cluster.control import (
     Drained,
     Follow,
     Roster,
+    Serves,
     ToSupervisor,
     control_address,
 )
@@ -74,6 +75,9 @@ async def test_it_follows_and_outlives_the_supervisor(
     link.differs("p0", 3, "another model")
     await supervisor.until(3)
     assert supervisor.heard[2] == Differs("d0", "p0", 3, "another model")
+    link.serves("p0", 3, "step-7")
+    await supervisor.until(4)
+    assert supervisor.heard[3] == Serves("p0", 3, "step-7")
     supervisor.close()
     again = SupervisorStandIn(context, address)
     await again.until(1)

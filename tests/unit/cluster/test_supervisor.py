@@ -93,7 +93,7 @@ async def running() -> AsyncIterator[World]:
     await world.ready("master-0")
     await world.ready("node-n0")
     await world.ready("prefill-0", "decode-0", "decode-1", "dispatcher-0")
-    await asyncio.wait_for(starting, 1)
+    await asyncio.wait_for(starting, 30)
     world.supervisor.follow("dispatcher-0")
     yield world
     await world.supervisor.stop()
@@ -112,7 +112,7 @@ async def test_starts_in_order() -> None:
     await world.ready("prefill-0", "decode-0", "decode-1")
     assert set(world.states().values()) == {"ready"} and not starting.done()
     await world.ready("dispatcher-0")
-    await asyncio.wait_for(starting, 1)
+    await asyncio.wait_for(starting, 30)
     assert world.supervisor.status().started
     await world.supervisor.stop()
     assert world.launcher.closed
@@ -161,7 +161,7 @@ async def test_what_never_was_ready_says_why() -> None:
         await world.sleeps.advance(wait_s)
     await world.end("master-0", "ended with exit status 1")
     with pytest.raises(EngineStartError, match="exit status 1 before it was ready; its log ends"):
-        await asyncio.wait_for(starting, 1)
+        await asyncio.wait_for(starting, 30)
     await world.supervisor.stop()
 
 
@@ -172,7 +172,7 @@ async def test_a_reason_not_to_start_is_final() -> None:
     world.launcher.last("master-0").say("failed", code="model_not_found", message="no such thing")
     await world.end("master-0")
     with pytest.raises(ModelNotFoundError, match="master-0 cannot start: no such thing"):
-        await asyncio.wait_for(starting, 1)
+        await asyncio.wait_for(starting, 30)
     await world.supervisor.stop()
 
 
@@ -182,7 +182,7 @@ async def test_what_is_not_ready_in_time_is_killed() -> None:
     await settle()
     await world.sleeps.advance(100)
     with pytest.raises(EngineStartError, match="was not ready after 100 s"):
-        await asyncio.wait_for(starting, 1)
+        await asyncio.wait_for(starting, 30)
     await world.supervisor.stop()
 
 
@@ -194,7 +194,7 @@ async def test_what_the_system_does_not_start_is_told() -> None:
     for wait_s in (0.1, 0.2):
         await world.sleeps.advance(wait_s)
     with pytest.raises(EngineStartError, match="Cannot allocate memory"):
-        await asyncio.wait_for(starting, 1)
+        await asyncio.wait_for(starting, 30)
     await world.supervisor.stop()
 
 
@@ -208,7 +208,7 @@ async def test_drain_waits_for_the_dispatchers() -> None:
         await settle()
         assert not world.launcher.last("decode-1").asked_to_stop
         world.supervisor.drained("dispatcher-0", "decode-1", 1)
-        assert await asyncio.wait_for(draining, 1) == "decode-1 is gone"
+        assert await asyncio.wait_for(draining, 30) == "decode-1 is gone"
         assert world.launcher.last("decode-1").asked_to_stop
         assert "decode-1" not in world.states()
 
@@ -218,7 +218,7 @@ async def test_drain_waits_no_longer_than_it_may() -> None:
         draining = asyncio.ensure_future(world.supervisor.drain("decode-1"))
         await settle()
         await world.sleeps.advance(60)
-        await asyncio.wait_for(draining, 1)
+        await asyncio.wait_for(draining, 30)
 
 
 async def test_drain_does_not_wait_for_a_dead_dispatcher() -> None:
@@ -226,7 +226,7 @@ async def test_drain_does_not_wait_for_a_dead_dispatcher() -> None:
         draining = asyncio.ensure_future(world.supervisor.drain("decode-1"))
         await settle()
         await world.end("dispatcher-0")
-        await asyncio.wait_for(draining, 1)
+        await asyncio.wait_for(draining, 30)
 
 
 async def test_an_instance_that_dies_while_it_drains_stays_away() -> None:
@@ -235,7 +235,7 @@ async def test_an_instance_that_dies_while_it_drains_stays_away() -> None:
         await settle()
         await world.end("decode-1")
         await world.sleeps.advance(60)
-        await asyncio.wait_for(draining, 1)
+        await asyncio.wait_for(draining, 30)
         assert world.names().count("decode-1") == 1
 
 
@@ -266,7 +266,7 @@ async def test_scale_up_and_down() -> None:
         await settle()
         assert not scaling.done()
         await world.ready("prefill-1", "prefill-2")
-        assert await asyncio.wait_for(scaling, 1) == "prefill: 1 -> 3 instances"
+        assert await asyncio.wait_for(scaling, 30) == "prefill: 1 -> 3 instances"
         scaling = asyncio.ensure_future(world.supervisor.scale("prefill", 2))
         await settle()
         assert world.states()["prefill-2"] == "draining"
@@ -277,7 +277,7 @@ async def test_scale_up_and_down() -> None:
         assert world.names()[-1] == "prefill-3"
         world.supervisor.drained("dispatcher-0", "prefill-2", 1)
         await world.ready("prefill-3")
-        await asyncio.wait_for(asyncio.gather(scaling, again), 1)
+        await asyncio.wait_for(asyncio.gather(scaling, again), 30)
         assert [n for n in world.states() if n.startswith("pre")] == [
             "prefill-0", "prefill-1", "prefill-3"
         ]  # fmt: skip
@@ -290,7 +290,7 @@ async def test_a_new_instance_that_cannot_start_is_forgotten() -> None:
         world.launcher.last("decode-2").say("failed", code="model_not_found", message="gone")
         await world.end("decode-2")
         with pytest.raises(ModelNotFoundError):
-            await asyncio.wait_for(scaling, 1)
+            await asyncio.wait_for(scaling, 30)
         assert list(world.states()) == ["prefill-0", "decode-0", "decode-1"]
 
 
@@ -343,10 +343,24 @@ async def test_an_instance_that_dispatchers_refuse_is_shown() -> None:
         assert not refused()
 
 
+async def test_weights_of_each_instance_are_shown() -> None:
+    async with running() as world:
+
+        def versions() -> dict[str, str]:
+            return {one.name: one.weight_version for one in world.supervisor.status().processes}
+
+        world.supervisor.serves("decode-0", 2, "of another run")
+        assert set(versions().values()) == {""}
+        world.supervisor.serves("decode-0", 1, "step-7")
+        assert versions() == dict.fromkeys(versions(), "") | {"decode-0": "step-7"}
+        await world.end("decode-0")
+        assert set(versions().values()) == {""}
+
+
 async def test_a_process_that_waits_to_be_started_again_is_stopped_at_once() -> None:
     async with running() as world:
         await world.end("decode-0")
-        await asyncio.wait_for(world.supervisor.stop(), 1)
+        await asyncio.wait_for(world.supervisor.stop(), 30)
         assert {one.state for one in world.supervisor.status().processes} == {"gone"}
         with pytest.raises(DeploymentError, match="is stopping"):
             await world.supervisor.scale("decode", 3)

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from inlay.core.errors import (
     EngineError,
+    ModelNotFoundError,
     NoInstanceError,
     WeightsConflictError,
     WeightsError,
@@ -149,6 +151,24 @@ async def test_one_that_comes_later_is_given_what_the_others_have(
     for number in range(2):
         await Reading(cluster, request(f"s{number}")).end()
     assert len(late.requests) == 1
+
+
+async def test_one_that_does_not_see_the_directory_is_told_who_holds_them(
+    make: Callable[..., Cluster],
+) -> None:
+    cluster = make()
+    first = await cluster.add("a", swaps=False)
+    task = asyncio.ensure_future(cluster.dispatcher.swap_weights(V2, "v2"))
+    first.swapped(await first.until(SwapWeights), held_at="10.0.0.1:4711")
+    await task
+    late = await cluster.add("b", swaps=False)
+    message = await late.until(SwapWeights)
+    assert message.holders == ()
+    late.swapped(message, ModelNotFoundError("there is no model directory /there/v2"))
+    again = await late.until(SwapWeights, 2)
+    assert again == msgspec.structs.replace(message, holders=("10.0.0.1:4711",))
+    late.swapped(again)
+    await until(lambda: versions(cluster) == {"a": "v2", "b": "v2"})
 
 
 async def test_one_that_came_in_the_middle_follows_at_the_end(make: Callable[..., Cluster]) -> None:

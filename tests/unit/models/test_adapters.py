@@ -7,7 +7,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.errors import ModelFileError, ModelNotFoundError
 from inlay.core.placement import LayerPlacement, Placement
 from inlay.models import Model, load_model
 from inlay.models.adapter_weights import AdapterWeights
@@ -120,29 +120,61 @@ def test_on_gguf(tmp_path: Path, architecture: str) -> None:
         torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("resident", [0, 3])
+SHARED = [
+    pytest.param(0, {}, id="host"),
+    pytest.param(3, {}, id="both"),
+    pytest.param(0, {"stream": 10, "stream_bytes": 150_000}, id="streamed"),
+    pytest.param(3, {"stream": 10, "stream_bytes": 150_000}, id="both-streamed"),
+    pytest.param(3, {"deferred": 2}, id="both-deferred"),
+]
+
+
+@pytest.mark.parametrize(("resident", "sharing"), SHARED)
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "deepseek_v2"])
-def test_beside_experts_of_the_host(tmp_path: Path, architecture: str, resident: int) -> None:
-    """What a device computes is adapted there; experts that two share are not."""
-    directory = make_tiny_model(tmp_path / "model", architecture, num_hidden_layers=3)
-    targets = ("q_proj", "o_proj", "kv_b_proj", "shared_experts.up_proj")
-    if architecture == "qwen3_moe":
-        targets = ("q_proj", "v_proj", "o_proj")
-    a = make_adapter(directory, tmp_path / "a", targets=targets)
-    of_experts = make_adapter(directory, tmp_path / "b", targets=("experts.up_proj",))
-    layer = LayerPlacement(device="fake:0", resident=resident)
-    model = load_model(
-        directory,
-        weight_format="float32",
-        placement=Placement(layers=(layer, layer, LayerPlacement())),
-        backends={"fake:0": FakeOps("fake:0", FakeDevice()), "cpu": NativeOps()},
+def test_beside_experts_of_the_host(
+    tmp_path: Path, architecture: str, resident: int, sharing: dict[str, int]
+) -> None:
+    """Whoever computes an expert adds what comes to it: the device, the host, or the device that
+    gets it for a prompt.
+    """
+    directory = make_tiny_model(
+        tmp_path / "model", architecture, num_hidden_layers=3, num_experts_per_tok=4
     )
-    alone = load_model(directory, weight_format="float32")
-    wanted, found = (logits_of(m, [m.load_adapter(a), None]) for m in (alone, model))
-    for one, other in zip(wanted, found, strict=True):
-        torch.testing.assert_close(other, one, rtol=0, atol=1e-4)
-    with pytest.raises(UnsupportedModelError, match=r"those of layer \d are the host's beside"):
-        model.load_adapter(of_experts)
+    a, b = (make_adapter(directory, tmp_path / name, seed=n) for n, name in enumerate("ab"))
+    merged = [merge(directory, one, tmp_path / f"{one.name}-merged") for one in (a, b)]
+    layer = LayerPlacement(device="fake:0", resident=resident)
+
+    def load(directory: Path) -> Model:
+        return load_model(
+            directory,
+            weight_format="float32",
+            placement=Placement(layers=(layer, layer, LayerPlacement())),
+            backends={"fake:0": FakeOps("fake:0", FakeDevice()), "cpu": NativeOps()},
+            sharing=ShareConfig(**sharing),
+        )
+
+    model = load(directory)
+    _move_experts(model)
+    found = logits_of(model, [None, *map(model.load_adapter, (a, b))])
+    for number, plain in enumerate((directory, *merged)):
+        of_one = load(plain)
+        _move_experts(of_one)
+        wanted = logits_of(of_one, [None] * 3)
+        for step in (number, 3 + number):
+            torch.testing.assert_close(found[step], wanted[step], rtol=0, atol=1e-4)
+
+
+def _move_experts(model: Model) -> None:
+    """Others than the first, in slots of other numbers."""
+    share = model.host_share
+    assert share is not None
+    for place, residents in enumerate(share._residents_L):
+        if residents is not None:
+            for gone, expert in ((0, 6), (2, 0)):
+                slot = share.residency.evict(place, gone)
+                residents.fill(slot, expert)
+                share.residency.put(place, slot, expert)
+            residents.show(share.residency.slot_of_LE[place])
 
 
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "deepseek_v2"])

@@ -1,6 +1,7 @@
 """Models whose layers several ranks share: the same answers as one process."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +147,28 @@ def test_deferral_is_the_first_ranks(tmp_path: Path) -> None:
 def test_adapters(tmp_path: Path, architecture: str, backend: str, degree: int) -> None:
     """Each rank adds its part of every pair."""
     directory = tiny(tmp_path / "model", architecture)
-    adapter = make_adapter(directory, tmp_path / "adapter")
+    check_adapter(
+        directory, tmp_path, degree, lambda group: on_cpu(directory, group, backend=backend)
+    )
 
-    def load(group: RankGroup) -> Model:
-        return on_cpu(directory, group, backend=backend)
+
+@pytest.mark.parametrize("sharing", [{}, {"stream": 4, "stream_bytes": 150_000}])
+@pytest.mark.parametrize("resident", [0, 3])
+def test_adapters_of_the_hosts_experts(
+    tmp_path: Path, resident: int, sharing: dict[str, int]
+) -> None:
+    """The first rank's host adds whole pairs, devices their parts."""
+    directory, shared = tiny(tmp_path / "model"), ShareConfig(**sharing)
+    check_adapter(
+        directory, tmp_path, 2, lambda group: on_devices(directory, group, resident, sharing=shared)
+    )
+
+
+def check_adapter(
+    directory: Path, folder: Path, degree: int, load: Callable[[RankGroup], Model]
+) -> None:
+    """A prompt with an adapter beside one without, and tokens behind them."""
+    adapter = make_adapter(directory, folder / "adapter")
 
     def changed(model: Model, group: RankGroup | None = None) -> list[torch.Tensor]:
         if group is not None:

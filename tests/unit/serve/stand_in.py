@@ -36,6 +36,7 @@ class StandInEngine:
 
     Attributes:
         step_s: pause before each token; None waits for ever before the second one.
+        versions: of the weights that compute the first token, and the last.
         fails_after: raise `error` once so many tokens are out.
     """
 
@@ -49,6 +50,7 @@ class StandInEngine:
         self.load_progress = LoadProgress(
             loaded_bytes=600, total_bytes=1000, seconds=2.0, over=False
         )
+        self.versions = ("", "")
         self.requests: list[GenerateRequest] = []
         self.cancelled: list[str] = []
         self.resets = 0
@@ -110,6 +112,7 @@ class StandInEngine:
                     ),
                     finished=last,
                     times=self._times(request) if last else None,
+                    weight_version=self.versions[last] if last or not position else None,
                 )
             ended = True
         finally:
@@ -117,7 +120,13 @@ class StandInEngine:
                 self.cancelled.append(request.request_id)
 
     async def stats(self) -> EngineStats:
-        return EngineStats(running=1, pages_total=100, pages_free=70, pages_cached=20)
+        return EngineStats(
+            running=1,
+            pages_total=100,
+            pages_free=70,
+            pages_cached=20,
+            weight_version=self.versions[-1],
+        )
 
     async def hint_session(self, session: str, *, paused: bool) -> SessionBlocks:
         self.hints.append((session, paused))

@@ -64,6 +64,49 @@ async def test_refusals(
         assert len((await client.get("/v1/models")).json()["data"]) == 1
 
 
+async def test_in_sglang_s_form(api: Api) -> None:
+    load, unload = "/load_lora_adapter", "/unload_lora_adapter"
+    async with api() as (client, engine):
+        for name in ("voice", "law"):
+            body = {"lora_name": name, "lora_path": f"/adapters/{name}", "pinned": True}
+            answer = await client.post(load, json=body)
+        both = {"voice": "/adapters/voice", "law": "/adapters/law"}
+        assert answer.status_code == 200
+        assert answer.json() == {"success": True, "error_message": None, "loaded_adapters": both}
+        models = [card["id"] for card in (await client.get("/v1/models")).json()["data"]]
+        assert models == ["tiny", "voice", "law"]
+        for path in ("voice", "", None):
+            await client.post("/generate", json={"text": "a", "lora_path": path})
+        batch = {"text": ["a", "b", "c"], "lora_path": ["law", None, "voice"]}
+        assert len((await client.post("/generate", json=batch)).json()) == 3
+        await client.post("/generate", json={"text": ["a", "b"], "lora_path": "law"})
+        alone, batched, same = engine.requests[:3], engine.requests[3:6], engine.requests[6:]
+        assert [request.adapter for request in alone] == ["voice", "", ""]
+        assert [request.adapter for request in batched] == ["law", "", "voice"]
+        assert [request.adapter for request in same] == ["law", "law"]
+        for path, status, message in (
+            ("voic", 404, "did you mean voice?"),
+            (["law"], 400, "lora_path names 1 for 2 prompts"),
+            (5, 400, "lora_path"),
+        ):
+            refused = await client.post("/generate", json={"text": ["a", "b"], "lora_path": path})
+            assert refused.status_code == status
+            assert message in refused.json()["error"]["message"]
+        for path, body, message in (
+            (load, {"lora_name": "v", "lora_path": "missing"}, "holds no adapter_config.json"),
+            (load, {"lora_name": "v", "lora_path": "other"}, "another model"),
+            (unload, {"lora_name": "busy"}, "running requests"),
+        ):
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 400
+            assert not answer.json()["success"] and message in answer.json()["error_message"]
+        assert answer.json()["loaded_adapters"] == both
+        answer = await client.post(unload, json={"lora_name": "voice"})
+        assert answer.json()["loaded_adapters"] == {"law": "/adapters/law"}
+        refused = await client.post("/generate", json={"text": "a", "lora_path": "voice"})
+        assert refused.json()["error"]["code"] == "adapter_not_found"
+
+
 def _config(*adapters: str) -> object:
     return make_config(
         model=None,

@@ -30,6 +30,7 @@ async def _turns_of_others(work: Awaitable[Any]) -> tuple[int, float]:
     return turns, longest_s / (last_s - began_s)
 
 
+@pytest.mark.alone
 async def test_a_long_text_is_tokenised_beside_the_event_loop(tokenizer_directory: Path) -> None:
     service, _ = make_service(tokenizer_directory)
     prompts = Prompts(service.text, service.dialect, context_tokens=10**6)

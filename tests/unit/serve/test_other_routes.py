@@ -183,6 +183,20 @@ async def test_sglang_batches_and_logprobs(api: Api) -> None:
             assert (await client.post("/generate", json=wrong)).status_code == 400
 
 
+async def test_sglang_names_the_weights(api: Api) -> None:
+    async with api() as (client, engine):
+
+        async def told() -> list[str]:
+            found = events((await client.post("/generate", json=_sglang_body())).text)
+            info = (await client.get("/model_info")).json()["weight_version"]
+            return [one["meta_info"]["weight_version"] for one in found] + [info]
+
+        assert set(await told()) == {"default"}
+        engine.versions = ("v1", "v2")  # new ones came while it ran
+        first, *middle, last, now = await told()
+        assert (first, set(middle), last, now) == ("v1", {"v1"}, "v2", "v2")
+
+
 async def test_sglang_info(api: Api) -> None:
     async with api() as (client, engine):
         for path in ("/server_info", "/get_server_info"):

@@ -31,7 +31,8 @@ def wait_for_signal() -> None:
 
     for number in SIGNALS:
         signal.signal(number, stop)
-    stopped.wait()
+    while not stopped.wait(0.1):  # another thread may take the signal, and does not wake this one
+        pass
 
 
 def run_child(command: Sequence[str]) -> int:

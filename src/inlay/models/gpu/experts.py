@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inlay import kernels
+from inlay.models.gpu.expert_adapters import AddedPairs, AddedProducts
 from inlay.models.gpu.linear import block_rows, launch_of, operand_rows
 from inlay.models.gpu.pairs import blocks_of
 from inlay.models.gpu.panels import PANEL, Panels
@@ -78,6 +79,7 @@ class GpuExperts:
         routing_TK: Tensor,
         out_TM: Tensor,
         activation: kernels.Activation = kernels.SILU,
+        added: AddedPairs | None = None,
     ) -> None:
         """Add the weighted sum of each token's experts that are here to `out`.
 
@@ -90,18 +92,29 @@ class GpuExperts:
                 weight is not looked at.
             routing_TK: float32, contiguous.
             out_TM: float32, contiguous columns, apart from x.
+            added: what adapters add, to gate and up before the activation; it has all tokens of x.
 
         Tolerance: x, and what lies between the products, are rounded to bfloat16; otherwise as
             `linear`. A token's experts are added in the order of its choices.
         Cost: reads a chosen slot about once for up to 64 of its tokens; five launches, and scratch
-            of P * (M + F) numbers for so many tokens as it takes 256 MiB.
+            of P * (M + F) numbers for so many tokens as it takes 256 MiB. Adapters take six more,
+            and P * 2 F numbers more.
         """
         choices = slots_TK.shape[1]
-        turn = max(1, _SCRATCH_BYTES // (4 * choices * self.hidden))
+        each = self.hidden if added is None else self.hidden + 2 * self.width
+        turn = max(1, _SCRATCH_BYTES // (4 * choices * each))
         with torch.cuda.device_of(x_TM):
             for start in range(0, len(x_TM), turn):
                 part = slice(start, start + turn)
-                self._add(x_TM[part], slots_TK[part], routing_TK[part], out_TM[part], activation)
+                products = None if added is None else added.begin(part, slots_TK[part])
+                self._add(
+                    x_TM[part],
+                    slots_TK[part],
+                    routing_TK[part],
+                    out_TM[part],
+                    activation,
+                    products,
+                )
 
     def _add(
         self,
@@ -110,6 +123,7 @@ class GpuExperts:
         routing_TK: Tensor,
         out_TM: Tensor,
         activation: kernels.Activation,
+        products: AddedProducts | None,
     ) -> None:
         count, choices = slots_TK.numel(), slots_TK.shape[1]
         # Few pairs hardly meet in a slot.
@@ -120,6 +134,7 @@ class GpuExperts:
         narrow = torch.bfloat16 if x_TM.is_cuda else torch.float32
         active_PF = torch.empty((count, self.width), dtype=narrow, device=x_TM.device)
         made_PM = torch.empty((count, self.hidden), device=x_TM.device)
+        added = None if products is None else products.gate_up(x_TM, choices, self.width)
         for weight, x, each, out, half, first_bias in (
             (self._gate_up, x_TM, choices, active_PF, _HALF, 0),
             (self._down, active_PF, 1, made_PM, PANEL, 2 * self.width),
@@ -129,6 +144,8 @@ class GpuExperts:
                 weight.words,
                 weight.scales,
                 None if self._biases is None else self._biases[:, first_bias:],
+                added if half == _HALF else None,
+                None if products is None else products.keys_P,
                 out,
                 blocks.order_P,
                 blocks.table_B3,
@@ -149,6 +166,8 @@ class GpuExperts:
                 GATED=half == _HALF,
                 **launch_of(rows),
             )
+        if products is not None:
+            products.add_down(active_PF, made_PM)
         _add_choices[(len(x_TM), triton.cdiv(self.hidden, 1024))](
             made_PM, slots_TK, routing_TK, out_TM, self.hidden, choices, out_TM.stride(0)
         )
@@ -160,6 +179,8 @@ def _expert_product(
     words,
     scales,
     biases,
+    added,
+    keys,
     out,
     order,
     table,
@@ -183,7 +204,7 @@ def _expert_product(
     """One panel of a block's expert, for its pairs.
 
     Row `pair // each` of x is theirs; to `out`, row `pair`, goes the product, or of a panel of gate
-    and up what the activation makes of it.
+    and up what the activation makes of it, and of what is `added` for pairs with a key.
     """
     panel = tl.program_id(0)
     entry = table + tl.program_id(1) * 3
@@ -215,6 +236,12 @@ def _expert_product(
         if biases is not None:
             gate += tl.load(bias + column, mask=column < columns, other=0)[None, :]
             up += tl.load(bias + columns + column, mask=column < columns, other=0)[None, :]
+        if added is not None:
+            has = present & (tl.load(keys + pair, mask=present, other=-1) >= 0)
+            at = added + (pair * 2 * columns)[:, None] + column[None, :]
+            inside = has[:, None] & (column < columns)[None, :]
+            gate += tl.load(at, mask=inside, other=0)
+            up += tl.load(at + columns, mask=inside, other=0)
         gate = tl.minimum(gate, limit)
         up = tl.maximum(tl.minimum(up, limit), -limit)
         result = gate * tl.sigmoid(alpha * gate) * (up + up_offset)

@@ -19,6 +19,7 @@ from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.gpu import linear as products
 from inlay.models.gpu.attention import Paged
 from inlay.models.gpu.attention import attention as attend
+from inlay.models.gpu.expert_adapters import AddedPairs, GpuExpertAdapter
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.panels import Panels
 from inlay.models.gpu.rope import rope_and_store
@@ -27,11 +28,17 @@ from inlay.models.gpu.staging import Staging
 from inlay.models.hand_over import activation_of
 from inlay.models.kv_pool import KvPart
 from inlay.models.native_ops import NativeOps
-from inlay.models.ops import AttentionSpec, ExpertPairs, Experts, ExpertTensors, Linear
+from inlay.models.ops import (
+    AttentionSpec,
+    ExpertAdapter,
+    ExpertPairs,
+    Experts,
+    ExpertTensors,
+    Linear,
+)
 from inlay.models.quantized import Matrix
 from inlay.models.recorder import CudaRecorder, Recorder, make_current
 from inlay.models.stream_check import streams_take_turns
-from inlay.models.torch_adapters import TorchExpertAdapter
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler
 from inlay.models.torch_ops import TorchLinear, TorchOps, TorchStep
 
@@ -58,6 +65,8 @@ class GpuOps(TorchOps):
         super().__init__(device, limit_bytes)
         self._host = NativeOps()
         self._staging = Staging(device)
+        self._parts: tuple[int, tuple[tuple[int, int], ...]] = (0, ())  # of `_which_T`
+        self._which_T = torch.empty(0, dtype=torch.int32)
         self._asks_for_counts = False  # of tokens of each expert, before it launches more
 
     @property
@@ -113,13 +122,9 @@ class GpuOps(TorchOps):
 
     def expert_adapter(
         self, experts: int, hidden: int, width: int, pairs: ExpertPairs
-    ) -> TorchExpertAdapter:
-        """There are none: gate, up and the activation are one launch."""
-        raise UnsupportedModelError(
-            f"adapters of experts are added on a CPU alone, and these are on {self._device}: serve "
-            "the model with device=cpu, train an adapter of attention and dense layers, or merge "
-            "this one into the model (inlay tune export)"
-        )
+    ) -> ExpertAdapter:
+        """On the device, in bfloat16."""
+        return GpuExpertAdapter(experts, hidden, width, pairs, self._device)
 
     def recorder(self) -> Recorder:
         """CUDA graphs."""
@@ -243,16 +248,50 @@ class GpuOps(TorchOps):
         shared: TorchExperts | GpuExperts | None,
         adapters: Sequence[Any] = (),
     ) -> None:
-        """An expert's number is its slot. A negative one is skipped."""
+        """A negative number is skipped."""
         chosen = activation_of(activation)
+        others: Any = experts
         if isinstance(shared, GpuExperts):
             every = torch.arange(shared.slots, dtype=torch.int32, device=x_TM.device)
-            slots_TK = every.expand(len(x_TM), -1).contiguous()
-            shared.moe(x_TM, slots_TK, torch.ones_like(slots_TK).float(), out_TM, chosen)
+            ids = every.expand(len(x_TM), -1).contiguous()
+            added = self._added([(own, *rows) for _, own, *rows in adapters], ids)
+            shared.moe(x_TM, ids, torch.ones_like(ids).float(), out_TM, chosen, added)
             shared = None
-        if isinstance(experts, SlottedExperts):
-            ids_TK, experts = experts.slots_of(ids_TK), experts.experts
-        if isinstance(experts, GpuExperts):
-            experts.moe(x_TM, ids_TK, weights_TK, out_TM, chosen)
-            experts = None
-        super().moe(x_TM, experts, ids_TK, weights_TK, out_TM, activation=activation, shared=shared)
+        own = experts.experts if isinstance(experts, SlottedExperts) else experts
+        if isinstance(own, GpuExperts):
+            slots_TK = experts.slots_of(ids_TK) if isinstance(experts, SlottedExperts) else ids_TK
+            added = self._added([(own, *rows) for own, _, *rows in adapters], ids_TK)
+            own.moe(x_TM, slots_TK, weights_TK, out_TM, chosen, added)
+            others = None
+        super().moe(
+            x_TM,
+            others,
+            ids_TK,
+            weights_TK,
+            out_TM,
+            activation=activation,
+            shared=shared,
+            adapters=adapters,
+        )
+
+    def _added(
+        self, adapters: Sequence[tuple[GpuExpertAdapter | None, int, int]], ids_TK: Tensor
+    ) -> AddedPairs | None:
+        """What they add to rows that chose these experts."""
+        some = [(own, (first, end)) for own, first, end in adapters if own is not None]
+        if not some:
+            return None
+        which_T = self._which(len(ids_TK), tuple(rows for _, rows in some))
+        return AddedPairs([own for own, _ in some], which_T, ids_TK)
+
+    def _which(self, rows: int, parts: tuple[tuple[int, int], ...]) -> Tensor:
+        """Of each row the part that it is in, or -1; brought once for all layers of a step."""
+        if self._parts != (rows, parts):
+            which_T = torch.full((rows,), -1, dtype=torch.int32)
+            for number, (first, end) in enumerate(parts):
+                which_T[first:end] = number
+            if self._device.type == "cuda":
+                which_T = which_T.pin_memory()
+            self._parts = rows, parts
+            self._which_T = which_T.to(self._device, non_blocking=True)
+        return self._which_T

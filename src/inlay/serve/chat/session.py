@@ -16,7 +16,7 @@ import uvloop
 from inlay.core.errors import EngineError, InlayError
 from inlay.serve.chat.backends import Backend
 from inlay.serve.chat.conversation import Conversation
-from inlay.serve.chat.slash import Then, is_command, run_command
+from inlay.serve.chat.slash import Outcome, Then, is_command, run_command
 from inlay.serve.chat.terminal import Terminal
 from inlay.serve.chat.timing import AnswerTiming, format_seconds
 
@@ -87,31 +87,38 @@ class Session:
         self.conversation = conversation or Conversation()
         self.failed = False
 
-    def take(self, message: str) -> bool:
-        """Act on one message; False to leave.
+    def ask(self, message: str) -> None:
+        """Have a message answered. Raises as `answer`."""
+        self.conversation.ask(message)
+        self.answer()
+
+    def answer(self) -> None:
+        """Have the last message answered.
 
         Raises:
             EngineError: no further message can be answered.
         """
-        if self.title:
-            self._terminal.write_lines([f"{self.title}:"])
+        self.show(())
         try:
-            if is_command(message):
-                outcome = run_command(message, self.conversation)
-                self._terminal.write_lines(outcome.lines)
-                if outcome.then is Then.ANSWER:
-                    self._answer()
-                elif outcome.then is Then.SHOW_STATS:
-                    self._terminal.write_lines(self._stats())
-                return outcome.then is not Then.LEAVE
-            self.conversation.ask(message)
             self._answer()
         except EngineError:
             raise
         except InlayError as error:
             self.failed = True
             print(f"error: {error}", file=sys.stderr, flush=True)
-        return True
+
+    def obey(self, command: str) -> Outcome | InlayError:
+        """Carry out a command as far as the conversation goes; an error says why not."""
+        try:
+            return run_command(command, self.conversation)
+        except InlayError as error:
+            self.failed = True
+            return error
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Write lines below the title."""
+        title = [f"{self.title}:"] if self.title else []
+        self._terminal.write_lines([*title, *lines])
 
     def _answer(self) -> None:
         """Stream an answer to the conversation so far, then its figures."""
@@ -150,20 +157,27 @@ class Session:
         self._prompt_s += timing.prompt_s
         self._output_s += timing.output_s
 
-    def _stats(self) -> list[str]:
+    def stats(self) -> tuple[str, ...]:
+        """Lines about its answers."""
         totals = self._totals
-        return [
+        return (
             f"answers: {self._answers}; messages in the conversation: "
             f"{len(self.conversation.messages)}",
             f"prompt: {totals.prompt_tokens} tokens, {totals.cached_tokens} of them from the "
             f"cache, {format_seconds(self._prompt_s)}",
             f"output: {totals.output_tokens} tokens, {format_seconds(self._output_s)}",
-            *self._runner.run(self._backend.stats()),
-        ]
+        )
+
+    def backend_stats(self) -> tuple[str, ...]:
+        """Lines about what answers."""
+        return tuple(self._runner.run(self._backend.stats()))
 
 
 def converse(terminal: Terminal, sessions: Sequence[Session]) -> None:
-    """Chat until the input ends or /exit; each session takes each message, in order."""
+    """Chat until the input ends or /exit; each session takes each message, in order.
+
+    What all of them say to a command is written once.
+    """
     while True:
         try:
             message = terminal.read_message()
@@ -174,5 +188,39 @@ def converse(terminal: Terminal, sessions: Sequence[Session]) -> None:
             continue
         if message is None:
             return
-        if message and not all([session.take(message) for session in sessions]):
-            return
+        if is_command(message):
+            if _obey(terminal, sessions, message) is Then.LEAVE:
+                return
+        elif message:
+            for session in sessions:
+                session.ask(message)
+
+
+def _obey(terminal: Terminal, sessions: Sequence[Session], command: str) -> Then:
+    outcomes = [session.obey(command) for session in sessions]
+    errors = [str(outcome) for outcome in outcomes if isinstance(outcome, InlayError)]
+    for text in dict.fromkeys(errors):
+        print(f"error: {text}", file=sys.stderr, flush=True)
+    done = [
+        (session, outcome)
+        for session, outcome in zip(sessions, outcomes, strict=True)
+        if isinstance(outcome, Outcome)
+    ]
+    _show(terminal, [(session, outcome.lines) for session, outcome in done])
+    then = done[0][1].then if done else Then.GO_ON
+    if then is Then.ANSWER:
+        for session, _ in done:
+            session.answer()
+    elif then is Then.SHOW_STATS:
+        _show(terminal, [(session, session.stats()) for session, _ in done])
+        _show(terminal, [(session, session.backend_stats()) for session, _ in done])
+    return then
+
+
+def _show(terminal: Terminal, said: Sequence[tuple[Session, tuple[str, ...]]]) -> None:
+    """Write what sessions say: below their titles, unless all say the same."""
+    if len({lines for _, lines in said}) == 1:
+        terminal.write_lines(said[0][1])
+        return
+    for session, lines in said:
+        session.show(lines)

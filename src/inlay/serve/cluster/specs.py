@@ -16,6 +16,7 @@ from inlay.cluster.setup import DISPATCHER
 from inlay.connect.foreign.setup import MODULE as PROXY
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import Role
+from inlay.core.instance_setup import MODULE
 from inlay.core.overrides import apply_overrides, check_paths
 from inlay.core.tables import Settings
 from inlay.engine.config import EngineConfig
@@ -84,7 +85,7 @@ class DeploymentSpecs:
         return ProcessSpec(
             name=name,
             kind="instance",
-            module="inlay.engine.worker",
+            module=MODULE,
             group=group,
             role=role,
             host=found.host,

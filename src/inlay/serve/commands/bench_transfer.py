@@ -116,18 +116,21 @@ def _be_target(engine: "TransferEngine", size: int, as_json: bool) -> None:
     import json
     import signal
     import sys
+    import threading
 
     from inlay.core.units import format_bytes
     from inlay.serve.bench.transfer import offer
 
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # from now on they wait for sigwait
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
     segment = offer(engine, size)
     if as_json:
         print(json.dumps({"address": engine.address, "memory_bytes": size}), flush=True)
     else:
         print(f"target at {engine.address}, {format_bytes(size)}; Ctrl-C ends it", flush=True)
-    signal.sigwait(signals)
+    while not stop.wait(0.1):  # another thread may take the signal, and does not wake this one
+        pass
     segment.deregister(cancel=True)
     sys.stdout.flush()
 

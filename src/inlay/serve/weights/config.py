@@ -10,10 +10,11 @@ class UpdateConfig:
     """How a server pulls weights.
 
     Attributes:
-        listen: "host:port" where other peers have them from here, port 0 for any free one.
+        listen: "host:port" where other peers have them from here, port 0 for any free one; its
+            host is also where instances on other machines have them from a dispatcher.
         token_file: 16 to 64 bytes that all peers hold; None: this user's token on this host.
-        directory: where versions are kept, each in a directory; None: a temporary one. Behind a
-            dispatcher instances read them there, on whatever machine they are.
+        directory: where versions are kept, each in a directory; None: a temporary one. Instances
+            behind a dispatcher read them there, or pull them where their machine has none.
         dtype: in which floats are held there, `BF16`, `F16` or `F32`; empty: as they are published.
         at_once: how many instances behind a dispatcher load at a time, after the first.
     """

@@ -99,12 +99,22 @@ class WeightRoutes:
         body = decode_body(await self._body(request), _resume)
         ids = None
         if body.handles is not None:
-            ids = [handle.rpartition("@")[0] for handle in body.handles]
+            ids = [_request_id(handle) for handle in body.handles]
         resumed = await self._engine.resume_rollouts(ids, body.kv)
         return json_response({"object": "list", "data": resumed})
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, self._service.config.max_body_bytes) or b"{}"
+
+
+def _request_id(handle: str) -> str:
+    """Whose handle it is."""
+    request_id, at, _ = handle.rpartition("@")
+    if not at:
+        raise RequestError(
+            f"{handle[:80]!r} is no handle: give the `kv_handle` that the pause answered", "handles"
+        )
+    return request_id
 
 
 def _shown_instance(one: InstanceWeights) -> dict[str, object]:

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from inlay.core.errors import ArgumentError, InlayError, RequestError, WeightsConflictError
+from inlay.core.errors import (
+    ArgumentError,
+    InlayError,
+    RequestError,
+    TransferError,
+    WeightsConflictError,
+    WeightsError,
+)
 from inlay.core.messages import EngineStats, InFlight, ResumeKv, Rollout, WeightsSwapped
 from inlay.serve.metrics import DONE, ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
@@ -74,6 +81,7 @@ class Updates:
         self._transfer: TransferEngine | None = None
         self._temporary: Path | None = None
         self._held: Held | None = None
+        self._newest: Held | None = None  # which may not serve yet
         self._busy = False
         self._pulled_bytes = 0
         self._outcome = DONE
@@ -102,7 +110,10 @@ class Updates:
                 held = await asyncio.to_thread(self._pull, publishers, name, version)
             except ArgumentError as error:
                 raise RequestError(str(error), "publishers") from None
+            except TransferError as error:
+                raise WeightsError(f"{error}: is a publisher running there?") from error
             version, directory = held.manifest.version, self._directory(held.manifest.version)
+            self._newest = held
             if held is before:
                 return await self._swap(directory, version, in_flight), {}
             self._pulled_bytes = sum(held.report.taken_bytes.values())
@@ -121,6 +132,11 @@ class Updates:
         """Serve weights that lie on this host. Raises as `from_publishers`."""
         with self._alone():
             return await self._swap(directory, version, in_flight)
+
+    def release(self) -> None:
+        """Offer the newest version to its publishers' peers no more, so that others may do it."""
+        if self._newest is not None:
+            self._newest.close()
 
     def close(self) -> None:
         """Offer nothing any more; what was pulled into a temporary directory goes."""
@@ -157,7 +173,7 @@ class Updates:
     def _pull(self, publishers: Sequence[str], name: str, version: str | None) -> "Held":
         from inlay.store.tenants import read_token
         from inlay.transfer import TransferConfig, TransferEngine
-        from inlay.weights import DirectoryLanding, newest, pull
+        from inlay.weights import DirectoryLanding, check_label, newest, pull
 
         if self._transfer is None:
             file = self._config.token_file
@@ -173,7 +189,8 @@ class Updates:
             if self._many:
                 return self._held
             raise WeightsConflictError(f"{name} {version} is served already")
-        target = self._directory(version)
+        # What is at this path is removed: it must not lead out of the directory of versions.
+        target = self._directory(check_label(version, "version"))
         shutil.rmtree(target, ignore_errors=True)
         held = pull(
             self._transfer,

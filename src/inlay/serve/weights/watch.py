@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from inlay.core.errors import ConfigError, EndpointError, TransferError, WeightsError
 from inlay.core.http import ask_http
 from inlay.transfer import TransferEngine
-from inlay.weights import DirectoryLanding, Held, newest, pull
+from inlay.weights import DirectoryLanding, Held, check_label, newest, pull
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Watch:
 
     Args:
         directory: has the versions; made where it is not there.
-        keep: how many of them stay.
+        keep: how many of those stay that this watcher pulled; nothing else there is removed.
         server: its URL; None: nobody is told.
         say: takes a line for each version.
     """
@@ -48,6 +48,7 @@ class Watch:
         self._say = say
         self._held: Held | None = None
         self._told = ""
+        self._pulled: list[str] = []
         directory.mkdir(parents=True, exist_ok=True)
 
     def run(self, *, every_s: float, versions: int | None = None) -> None:
@@ -79,11 +80,17 @@ class Watch:
         version = newest(self._engine, self._publishers, self._name)
         if version is None:
             return False
+        if check_label(version, "version") == CURRENT:
+            raise WeightsError(
+                f"{version!r} is the link to the newest version: publish another name"
+            )
         target = self._directory / version
         if self._held is not None and self._held.manifest.version == version:
             self._tell_server(target, version)  # unless it has taken it
             return False
-        if target.exists():  # of an earlier run; it may be of another publisher
+        if (
+            target.exists() and not target.is_symlink()
+        ):  # of an earlier run; it may be of another publisher
             shutil.rmtree(target)
         held = pull(
             self._engine,
@@ -96,6 +103,7 @@ class Watch:
         if self._held is not None:
             self._held.close()
         self._held = held
+        self._pulled = [one for one in self._pulled if one != version] + [version]
         self._link(version)
         report = held.report
         self._say(
@@ -131,12 +139,9 @@ class Watch:
         self._told = version
 
     def _remove_old(self) -> None:
-        versions = sorted(
-            (one for one in self._directory.iterdir() if one.is_dir() and not one.is_symlink()),
-            key=lambda one: one.stat().st_mtime,
-        )
-        for old in versions[: -self._keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        for old in self._pulled[: -self._keep]:
+            shutil.rmtree(self._directory / old, ignore_errors=True)
+        del self._pulled[: -self._keep]
 
 
 def _host_and_port(url: str) -> tuple[str, int]:

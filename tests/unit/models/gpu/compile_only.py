@@ -12,9 +12,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from inlay import kernels
 from inlay.core.model_shape import RouterShape
 from inlay.models.gpu.attention import Paged, attention
+from inlay.models.gpu.expert_adapters import AddedPairs, GpuExpertAdapter
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.linear import linear, linear_heads
 from inlay.models.gpu.panels import Panels
@@ -77,9 +77,12 @@ def main() -> None:
     linear(zeros(1, 256), panels, zeros(1, 128), bias_N=zeros(128), accumulate=True, pieces=2)
     linear_heads(zeros(2, 3, 256), Panels.empty(3, 128, 256, "int8", cpu), zeros(2, 3, 128))
     experts = GpuExperts(4, 256, 128, "mxfp4", cpu, biases=True)
+    pair = torch.zeros(8, 256), torch.zeros(128, 8), 1.0
+    adapter = GpuExpertAdapter(4, 256, 128, {(1, "up"): pair}, cpu)
     for tokens in ROWS:
         slots, routing = zeros(tokens, 2, dtype=torch.int32), zeros(tokens, 2)
-        experts.moe(zeros(tokens, 256), slots, routing, zeros(tokens, 256), kernels.SILU)
+        for added in (None, AddedPairs([adapter], zeros(tokens, dtype=torch.int32), slots)):
+            experts.moe(zeros(tokens, 256), slots, routing, zeros(tokens, 256), added=added)
     for dtype, kv_heads, head_dim, value_dim in (
         (torch.bfloat16, 2, 128, 0),
         (torch.float32, 2, 128, 0),

@@ -45,13 +45,18 @@ def host_experts(count, hidden, width, weight_format, *, biases=False):
     return experts
 
 
-def expected_sum(x_TM, experts, ids_TK, routing_TK, out_TM, activation):
-    """Expert by expert, in float32."""
+def expected_sum(x_TM, experts, ids_TK, routing_TK, out_TM, activation, pairs=None):
+    """Expert by expert, in float32. `pairs`: an adapter's, merged into the matrices."""
     out_TM = out_TM.clone()
     width = experts.intermediate
     for expert in range(experts.num_experts):
         tokens, choice = (ids_TK == expert).nonzero(as_tuple=True)
-        gate, up, down = (torch.from_numpy(of).to(x_TM) for of in experts.dequantize(expert))
+        matrices = [torch.from_numpy(of).to(x_TM) for of in experts.dequantize(expert)]
+        for place, matrix in enumerate(("gate", "up", "down")):
+            if pairs and (expert, matrix) in pairs:
+                a, b, scale = pairs[expert, matrix]
+                matrices[place] += (scale * (b @ a)).to(x_TM)
+        gate, up, down = matrices
         biases = [0.0, 0.0, 0.0]
         if experts.biases() is not None:
             bias = torch.tensor(experts.biases()[expert]).to(x_TM)

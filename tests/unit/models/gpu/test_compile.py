@@ -10,7 +10,7 @@ from tests.support.tree import ROOT
 
 # What a block may have on the smallest of them (compute capability 8.6, 8.9 and 12.0).
 SHARED_BYTES = 99 << 10
-HAVE_PRODUCTS = {"_product", "_expert_product", "_attend"}
+HAVE_PRODUCTS = {"_product", "_expert_product", "_into_rank", "_out_of_rank", "_attend"}
 
 
 @pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])

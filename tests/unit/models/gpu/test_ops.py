@@ -7,45 +7,12 @@ from inlay.core.model_config import read_shape
 from inlay.models.gpu.experts import GpuExperts
 from inlay.models.gpu.ops import GpuOps
 from inlay.models.model import load_model
-from inlay.models.native_ops import NativeOps
-from inlay.models.ops import ExpertTensors
 from inlay.models.placed import Placed
-from inlay.models.torch_ops import TorchOps
 from tests.support.model_driver import ModelDriver
 from tests.support.tiny_models import make_tiny_model
+from tests.unit.models.gpu.meant import Meant
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [200, 3, 77] * 7]
-
-
-class Meant(TorchOps):
-    """What packed weights mean, in float32."""
-
-    def __init__(self, device):
-        super().__init__(device)
-        self._host = NativeOps()
-
-    @property
-    def weight_formats(self):
-        return self._host.weight_formats
-
-    def pack_linear(self, parts_NM, bias_parts_N, weight_format):
-        meant = self._host.pack_linear(parts_NM, (), weight_format).weight.dequantize()
-        return super().pack_linear([torch.from_numpy(meant)], bias_parts_N, "float32")
-
-    def pack_heads(self, parts_HNK, weight_format):
-        meant = [self.pack_linear([part], (), weight_format).weight_NM for part in parts_HNK]
-        return super().pack_heads(meant, "float32")
-
-    def new_experts(self, experts, hidden, width, weight_format, *, biases=False):
-        self._format = weight_format
-        return super().new_experts(experts, hidden, width, "float32", biases=biases)
-
-    def set_expert(self, experts, number, tensors):
-        width, hidden = tensors.gate_FM.shape
-        host = self._host.new_experts(1, hidden, width, self._format)
-        self._host.set_expert(host, 0, tensors._replace(biases=None))
-        meant = (torch.from_numpy(of) for of in host.dequantize(0))
-        super().set_expert(experts, number, ExpertTensors(*meant, tensors.biases))
 
 
 def logits_of(directory, ops, weight_format):

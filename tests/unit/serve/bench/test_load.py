@@ -38,6 +38,7 @@ def test_limits(fields: dict[str, float]) -> None:
         LoadConfig(**fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.alone
 async def test_concurrency_is_held_and_times_are_those_of_the_server() -> None:
     with serving(FakeOpenAI(first_s=0.05, gap_s=0.02)) as fake:
         client = OpenAIClient(fake.url)
@@ -53,6 +54,7 @@ async def test_concurrency_is_held_and_times_are_those_of_the_server() -> None:
     assert 0 < load.cpu_fraction < 1 and load.events_per_s > 0
 
 
+@pytest.mark.alone
 async def test_an_open_loop_does_not_wait_for_answers() -> None:
     with serving(FakeOpenAI(first_s=0.3)) as fake:
         client = OpenAIClient(fake.url)
@@ -75,5 +77,6 @@ async def test_failures_are_recorded_and_the_rest_goes_on() -> None:
     assert len(seen) == 6
 
 
+@pytest.mark.alone
 async def test_the_client_takes_many_events() -> None:
     assert await measure_capacity() > 5000

@@ -96,13 +96,41 @@ def test_several_answer_each_message(runner: LoopThread) -> None:
     sessions = [Session(Echo(), terminal, runner, title=title) for title in ("before", "after")]
     converse(terminal, sessions)
     lines = out.getvalue().splitlines()
-    assert [line for line in lines if line in ("before:", "after:")] == ["before:", "after:"] * 4
+    assert [line for line in lines if line in ("before:", "after:")] == ["before:", "after:"] * 2
     assert lines[:2] == ["before:", "hm <one>"]
     for session in sessions:
         assert [message["content"] for message in session.conversation.messages][::2] == [
             "one", "two",
         ]  # fmt: skip
         assert session.conversation.system == "Be brief."
+
+
+def test_several_say_the_same_to_a_command_once(
+    runner: LoopThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = io.StringIO()
+    terminal = Terminal(
+        io.StringIO("/set max_tokens=5\n/sett\none\n/regen\n/stats\n/reset\n/stats\n"), out
+    )
+    sessions = [Session(Echo(), terminal, runner, title=title) for title in ("before", "after")]
+    converse(terminal, sessions)
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == ["max_tokens=5", "before:"]
+    assert lines.count("the conversation starts anew") == 1
+    assert lines.count("engine fine") == 2, "once for each /stats"
+    assert [line for line in lines if line.startswith("hm ")] == ["hm <one>"] * 4
+    assert capsys.readouterr().err.count("there is no command /sett") == 1
+    assert all(session.conversation.options.max_tokens == 5 for session in sessions)
+
+
+def test_what_sessions_say_apart_is_below_their_titles(runner: LoopThread) -> None:
+    out = io.StringIO()
+    terminal = Terminal(io.StringIO("/system\n/stats\n"), out)
+    sessions = [Session(Echo(), terminal, runner, title=title) for title in ("before", "after")]
+    sessions[1].conversation.system = "Be brief."
+    converse(terminal, sessions)
+    lines = out.getvalue().splitlines()
+    assert lines[:4] == ["before:", "no system message", "after:", "Be brief."]
 
 
 def test_regen_asks_the_same_again(runner: LoopThread) -> None:

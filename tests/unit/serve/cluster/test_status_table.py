@@ -44,6 +44,33 @@ def test_each_process_has_a_row() -> None:
     assert " ".join(refused) == "decode-1 is refused: the model's fingerprint is g"
 
 
+def test_versions_of_weights_have_a_column_once_there_are_some() -> None:
+    def rows(*versions: str) -> list[list[str]]:
+        found = Status(
+            deployment="chat", model="m", url="http://127.0.0.1:8000", pid=7, uptime_s=3,
+            processes=(
+                *(
+                    ProcessStatus(
+                        name=f"all-{n}", kind="instance", state="ready", address="ipc:///s/x",
+                        weight_version=version,
+                    )
+                    for n, version in enumerate(versions)
+                ),
+                ProcessStatus(
+                    name="dispatcher-0", kind="dispatcher", state="ready", address="http://a:1"
+                ),
+            ),
+        )  # fmt: skip
+        output = io.StringIO()
+        Console(file=output, width=120).print(status_table(found))
+        return [line.split() for line in output.getvalue().splitlines()[1:]]
+
+    assert "weights" not in rows("", "")[0]
+    head, *others = rows("step-7", "")
+    assert head[-1] == "weights"
+    assert [row[-1] for row in others] == ["step-7", "first", "-"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")],
