@@ -100,25 +100,38 @@ def _tensors(file: Path) -> list[tuple[str, str, tuple[int, ...], int, int]]:
             header = json.loads(stream.read(length))
             header.pop("__metadata__", None)
             found = [
-                (name, str(one["dtype"]), tuple(map(int, one["shape"])), *one["data_offsets"])
+                (name, str(one["dtype"]), *map(_counts, (one["shape"], one["data_offsets"])))
                 for name, one in header.items()
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WeightsError(f"{file} has a damaged header ({error!r})") from error
     begin = 8 + length
+    free = 0  # where the last one ended
     tensors = []
-    for name, dtype, shape, first, last in sorted(found, key=lambda one: (one[3], one[4])):
+    for name, dtype, shape, offsets in sorted(found, key=lambda one: one[3]):
         if dtype not in ITEM_BYTES:
             raise WeightsError(
-                f"{file.name}: {name} has dtype {dtype}; known are {', '.join(ITEM_BYTES)}"
+                f"{file}: {name} has dtype {dtype}; known are {', '.join(ITEM_BYTES)}"
             )
-        if last - first != count(shape) * ITEM_BYTES[dtype]:
+        if len(offsets) != 2 or not free <= offsets[0] <= offsets[1]:
             raise WeightsError(
-                f"{file.name}: {name} {dtype} {list(shape)} has {last - first} bytes"
+                f"{file}: {name} has data_offsets {list(offsets)}: two are expected, first to end, "
+                f"behind the tensors before, which end at {free}"
             )
+        first, last = offsets
+        if last - first != count(shape) * ITEM_BYTES[dtype]:
+            raise WeightsError(f"{file}: {name} {dtype} {list(shape)} has {last - first} bytes")
         if begin + last > size:
             raise WeightsError(
                 f"{file} has {size} bytes, and {name} ends at {begin + last}: it is cut off"
             )
+        free = last
         tensors.append((name, dtype, shape, begin + first, begin + last))
     return tensors
+
+
+def _counts(numbers: object) -> tuple[int, ...]:
+    """Raises ValueError: it is no list of whole numbers from 0."""
+    if not isinstance(numbers, list) or any(type(one) is not int or one < 0 for one in numbers):
+        raise ValueError(f"{numbers!r} are no whole numbers from 0")
+    return tuple(numbers)

@@ -32,15 +32,19 @@ class DirectoryLanding(RingLanding):
     Args:
         directory: new, or empty.
         dtype: of all floats; empty: as they are published.
+        replace: a directory that is there is replaced when the new one is whole, and not before.
 
     Raises:
         WeightsError: something is there.
     """
 
-    def __init__(self, directory: Path, *, dtype: str = "") -> None:
+    def __init__(self, directory: Path, *, dtype: str = "", replace: bool = False) -> None:
         self.directory = directory
         self._dtype = dtype
-        if directory.exists() and any(directory.iterdir()):
+        self._replace = replace
+        if directory.exists() and (not directory.is_dir() or directory.is_symlink()):
+            raise WeightsError(f"{directory} is a file or a link: name a new directory")
+        if not replace and directory.exists() and any(directory.iterdir()):
             raise WeightsError(f"{directory} is not empty: name a new directory")
         self._partial = directory.with_name(directory.name + ".partial")
         self._files: dict[str, int] = {}
@@ -122,9 +126,17 @@ class DirectoryLanding(RingLanding):
         """As `Landing`: the directory has its name."""
         for descriptor in self._files.values():
             os.fsync(descriptor)
-        if self.directory.exists():
+        if not self.directory.exists():
+            self._partial.rename(self.directory)
+        elif self._replace:  # who has its files open keeps them
+            old = self.directory.with_name(self.directory.name + ".replaced")
+            shutil.rmtree(old, ignore_errors=True)
+            self.directory.rename(old)
+            self._partial.rename(self.directory)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
             self.directory.rmdir()
-        self._partial.rename(self.directory)
+            self._partial.rename(self.directory)
 
     def close(self) -> None:
         """As `Landing`; what is not whole is removed."""

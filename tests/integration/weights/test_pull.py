@@ -340,6 +340,24 @@ def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
         DirectoryLanding(tmp_path)
 
 
+def test_a_directory_is_replaced_by_a_whole_one(cluster: Cluster, tmp_path: Path) -> None:
+    publisher, target = cluster.publisher(), write(tmp_path / "target")
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    before = (target / "config.json").read_bytes()
+    with pytest.raises(WeightsError):
+        cluster.pull(publisher, version="2", landing=DirectoryLanding(target, replace=True))
+    assert (target / "config.json").read_bytes() == before
+    cluster.pull(publisher, landing=DirectoryLanding(target, replace=True))
+    assert [one.name for one in target.iterdir()] == ["model.safetensors"]
+    assert [one.name for one in tmp_path.iterdir()] == ["target"]
+
+
+def test_no_link_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(WeightsError, match="is a file or a link"):
+        DirectoryLanding(tmp_path / "link", replace=True)
+
+
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = Cluster(stack)

@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from inlay.connect.mooncake.config import parse_size
 from inlay.connect.mooncake.flags import parse_flags
 from inlay.connect.mooncake.http_service import Answer, HttpService, Request
-from inlay.connect.mooncake.program import run_program, wait_for_signal
+from inlay.connect.mooncake.program import run_program
 from inlay.connect.mooncake.store import MooncakeDistributedStore
 from inlay.core.errors import StoreUnavailable
+from inlay.core.stop_signals import stop_signals
 from inlay.store.metrics import ClientCollector
 
 KNOWN = {
@@ -68,8 +69,9 @@ def serve(argv: Sequence[str]) -> int:
     if flags.on("enable_http_server"):
         more = {("GET", "/health"): health, ("GET", "/metrics"): metrics}
         services.append(HttpService(host, int(flags.number("http_port")), more, max_body_bytes=0))
-    print(f"client {store.get_hostname()} at {host}:{services[0].port}", flush=True)
-    wait_for_signal()
+    with stop_signals() as wait:
+        print(f"client {store.get_hostname()} at {host}:{services[0].port}", flush=True)
+        wait()
     for service in services:
         service.close()
     return store.close()

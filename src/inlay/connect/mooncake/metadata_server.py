@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from inlay.connect.mooncake.flags import parse_flags
 from inlay.connect.mooncake.http_service import Answer, HttpService, Request
-from inlay.connect.mooncake.program import run_program, wait_for_signal
+from inlay.connect.mooncake.program import run_program
+from inlay.core.stop_signals import stop_signals
 
 PATH = "/metadata"
 MAX_BODY_BYTES = 1 << 20
@@ -92,8 +93,9 @@ def serve(argv: Sequence[str]) -> int:
     flags = parse_flags(argv, known, ("log_level",))
     server = KVBootstrapServer(int(flags.number("port")), flags.values["host"])
     server.run()
-    print(f"metadata at http://{server.host}:{server.port}{PATH}", flush=True)
-    wait_for_signal()
+    with stop_signals() as wait:
+        print(f"metadata at http://{server.host}:{server.port}{PATH}", flush=True)
+        wait()
     server.close()
     return 0
 

@@ -3,14 +3,12 @@
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
 from inlay.core.errors import InlayError
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from inlay.core.stop_signals import STOP_SIGNALS
 
 
 def run_program(serve: Callable[[Sequence[str]], int], argv: Sequence[str]) -> NoReturn:
@@ -22,19 +20,6 @@ def run_program(serve: Callable[[Sequence[str]], int], argv: Sequence[str]) -> N
     sys.exit(code)
 
 
-def wait_for_signal() -> None:
-    """Return at Ctrl-C or SIGTERM."""
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
-    for number in SIGNALS:
-        signal.signal(number, stop)
-    while not stopped.wait(0.1):  # another thread may take the signal, and does not wake this one
-        pass
-
-
 def run_child(command: Sequence[str]) -> int:
     """Run a program until it ends; stop signals go to it. Its exit code."""
     child = subprocess.Popen(command)
@@ -42,6 +27,6 @@ def run_child(command: Sequence[str]) -> int:
     def stop(number: int, frame: FrameType | None) -> None:
         child.send_signal(signal.SIGTERM)
 
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, stop)
     return child.wait()

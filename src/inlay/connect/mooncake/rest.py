@@ -14,9 +14,10 @@ from pathlib import Path
 
 from inlay.connect.mooncake.config import MooncakeConfig, config_of
 from inlay.connect.mooncake.http_service import Answer, HttpService, Request, Routes
-from inlay.connect.mooncake.program import run_program, wait_for_signal
+from inlay.connect.mooncake.program import run_program
 from inlay.connect.mooncake.store import MooncakeDistributedStore
 from inlay.core.errors import ConfigError, StoreUnavailable
+from inlay.core.stop_signals import stop_signals
 
 MAX_BODY_BYTES = 100 << 20
 
@@ -100,8 +101,9 @@ def serve(argv: Sequence[str]) -> int:
             f"the store at {config.master_server_address} was not joined: the log says why"
         )
     service = HttpService(given.host, given.port, routes_of(store), max_body_bytes=MAX_BODY_BYTES)
-    print(f"objects at http://{given.host}:{service.port}/api", flush=True)
-    wait_for_signal()
+    with stop_signals() as wait:
+        print(f"objects at http://{given.host}:{service.port}/api", flush=True)
+        wait()
     service.close()
     return store.close()
 

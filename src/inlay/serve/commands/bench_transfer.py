@@ -114,23 +114,19 @@ def bench_transfer(
 def _be_target(engine: "TransferEngine", size: int, as_json: bool) -> None:
     """Offer memory until Ctrl-C or SIGTERM."""
     import json
-    import signal
     import sys
-    import threading
 
+    from inlay.core.stop_signals import stop_signals
     from inlay.core.units import format_bytes
     from inlay.serve.bench.transfer import offer
 
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    segment = offer(engine, size)
-    if as_json:
-        print(json.dumps({"address": engine.address, "memory_bytes": size}), flush=True)
-    else:
-        print(f"target at {engine.address}, {format_bytes(size)}; Ctrl-C ends it", flush=True)
-    while not stop.wait(0.1):  # another thread may take the signal, and does not wake this one
-        pass
+    with stop_signals() as wait:
+        segment = offer(engine, size)
+        if as_json:
+            print(json.dumps({"address": engine.address, "memory_bytes": size}), flush=True)
+        else:
+            print(f"target at {engine.address}, {format_bytes(size)}; Ctrl-C ends it", flush=True)
+        wait()
     segment.deregister(cancel=True)
     sys.stdout.flush()
 

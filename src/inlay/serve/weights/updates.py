@@ -83,6 +83,7 @@ class Updates:
         self._held: Held | None = None
         self._newest: Held | None = None  # which may not serve yet
         self._busy = False
+        self._made = False  # the directory of the version that is pulled
         self._pulled_bytes = 0
         self._outcome = DONE
 
@@ -121,7 +122,8 @@ class Updates:
                 swapped = await self._swap(directory, version, in_flight)
             except BaseException:
                 await asyncio.to_thread(held.close)
-                shutil.rmtree(directory, ignore_errors=True)
+                if self._made:
+                    shutil.rmtree(directory, ignore_errors=True)
                 raise
             await asyncio.to_thread(self._replace, held)
             return swapped, held.report.taken_bytes
@@ -130,6 +132,9 @@ class Updates:
         self, directory: Path, version: str, in_flight: InFlight
     ) -> WeightsSwapped:
         """Serve weights that lie on this host. Raises as `from_publishers`."""
+        from inlay.weights import check_label
+
+        check_label(version, "version")
         with self._alone():
             return await self._swap(directory, version, in_flight)
 
@@ -189,14 +194,14 @@ class Updates:
             if self._many:
                 return self._held
             raise WeightsConflictError(f"{name} {version} is served already")
-        # What is at this path is removed: it must not lead out of the directory of versions.
+        # What is at this path is replaced: it must not lead out of the directory of versions.
         target = self._directory(check_label(version, "version"))
-        shutil.rmtree(target, ignore_errors=True)
+        self._made = not target.exists()
         held = pull(
             self._transfer,
             publishers,
             name,
-            landing=DirectoryLanding(target, dtype=self._config.dtype),
+            landing=DirectoryLanding(target, dtype=self._config.dtype, replace=True),
             version=version,
             previous=self._held,
         )

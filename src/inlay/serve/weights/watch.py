@@ -88,15 +88,12 @@ class Watch:
         if self._held is not None and self._held.manifest.version == version:
             self._tell_server(target, version)  # unless it has taken it
             return False
-        if (
-            target.exists() and not target.is_symlink()
-        ):  # of an earlier run; it may be of another publisher
-            shutil.rmtree(target)
         held = pull(
             self._engine,
             self._publishers,
             self._name,
-            landing=DirectoryLanding(target),
+            # One of an earlier run may be of another publisher.
+            landing=DirectoryLanding(target, replace=True),
             version=version,
             previous=self._held,
         )
