@@ -29,12 +29,13 @@ def free_port() -> int:
     """A port of loopback that nobody listens on now.
 
     It lies below those that the system gives to connections and to who asks for any port: until
-    somebody listens there, nothing else that runs meanwhile is given it.
+    somebody listens there, nothing else that runs meanwhile is given it. Below it are those that
+    Ray gives to its workers, 10,002 to 19,999.
     """
     given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     draw = random.SystemRandom()  # other processes of tests draw others
     while True:
-        port = draw.randrange(10_000, max(int(given[0]), 20_000))
+        port = draw.randrange(20_000, max(int(given[0]), 30_000))
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
