@@ -64,7 +64,7 @@ class Loading:
         self.on_change = on_change
         self._num_threads = threads
         self._threads: list[threading.Thread] = []
-        lock = threading.Lock()
+        lock = threading.RLock()  # a model may be collected, and this closed, in the middle of it
         self._work_there, self._piece_done = threading.Condition(lock), threading.Condition(lock)
         self._urgent: deque[Piece] = deque()
         self._rest: list[tuple[int, int, Piece]] = []

@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 
+from inlay.core.ending import Ending
 from inlay.core.errors import (
     EndpointError,
     StoreError,
@@ -43,8 +44,8 @@ class Link:
 
     def __init__(self, masters: str, token: bytes, *, timeout_s: float) -> None:
         found = parse_masters(masters)
-        closing = threading.Event()
-        self._end = weakref.finalize(self, closing.set)
+        ending = Ending()
+        self._end = weakref.finalize(self, ending.say)
         if not isinstance(found, Cluster):
             # Names are looked up once: the loop that connects must not wait for name servers.
             self.native = _backend.remote_link(numeric_addresses(found), token, timeout_s)
@@ -53,7 +54,7 @@ class Link:
         # It keeps nothing of this object, which may be forgotten without being closed.
         threading.Thread(
             target=_follow,
-            args=(found, address, self.native, closing),
+            args=(found, address, self.native, ending),
             name="inlay-store-finder",
             daemon=True,
         ).start()
@@ -86,10 +87,10 @@ def _connect(cluster: Cluster, token: bytes, timeout_s: float) -> tuple[str, _ba
     raise problem
 
 
-def _follow(cluster: Cluster, address: str, link: _backend.Link, closing: threading.Event) -> None:
+def _follow(cluster: Cluster, address: str, link: _backend.Link, ending: Ending) -> None:
     """Tell the link when the master is elsewhere."""
     etcd, failing, looked = cluster.etcd(), False, time.monotonic()
-    while not closing.wait(POLL_S):
+    while not ending.heard(POLL_S):
         if link.connected and time.monotonic() - looked < IDLE_S:
             continue
         looked = time.monotonic()

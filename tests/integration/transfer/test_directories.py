@@ -1,5 +1,6 @@
 """Engines find each other by name, through real services."""
 
+import gc
 import socket
 import subprocess
 import sys
@@ -175,6 +176,31 @@ def test_an_engine_closes_while_its_directory_is_down(service: Service) -> None:
     began = time.monotonic()
     owner.close()
     assert time.monotonic() - began < 10
+
+
+def test_an_engine_that_is_collected_on_its_own_thread_withdraws_its_name(
+    service: Service, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected_on = []
+
+    def collect(self: Directory, name: str, entry: Entry) -> bool:
+        gc.collect()
+        collected_on.append(threading.current_thread().name)
+        return True
+
+    monkeypatch.setattr(keeper_module, "LEASE_S", 0.6)
+    monkeypatch.setattr(type(directory), "renew", collect)
+    gc.disable()
+    try:
+        alone: list[object] = [engine(service, "mine")]
+        alone.append(alone)
+        assert directory.look_up("mine") is not None
+        del alone
+        eventually(lambda: directory.look_up("mine") is None)
+    finally:
+        gc.enable()
+    assert collected_on == ["inlay-name-mine"]
+    eventually(lambda: all(thread.name != collected_on[0] for thread in threading.enumerate()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 
+from inlay.core.ending import Ending
 from inlay.core.errors import EndpointError
 from inlay.transfer.directory.base import ASK_S, LEASE_S, Directory, Entry, check_name
 
@@ -27,23 +28,23 @@ class Keeper:
         self._directory = directory
         self._name = check_name(name)
         self._entry = Entry(id=engine_id, started_ns=time.time_ns(), addresses=(address,))
-        self._closing = threading.Event()
+        self._ending = Ending()
         directory.publish(name, self._entry)
         self._thread = threading.Thread(target=self._run, name=f"inlay-name-{name}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and withdraw the entry, if the directory answers."""
-        self._closing.set()
-        self._thread.join(ASK_S)
-        if self._thread.is_alive():
-            return  # the directory does not answer; what it keeps ends with the lease
-        with contextlib.suppress(EndpointError):
-            self._directory.withdraw(self._name, self._entry)
+        """End the thread, which withdraws the entry. Waits for both as long as a directory may take
+        that does not answer; what it keeps then ends with the lease. Finalizers may call it, also
+        in the middle of that thread, and there it does not wait.
+        """
+        self._ending.say()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2 * ASK_S)
 
     def _run(self) -> None:
         failing = False
-        while not self._closing.wait(LEASE_S / 3):
+        while not self._ending.heard(LEASE_S / 3):
             try:
                 if not self._directory.renew(self._name, self._entry):
                     logger.warning("another engine took the name %s", self._name)
@@ -53,6 +54,8 @@ class Keeper:
                 if not failing:
                     logger.warning("%s; the entry of %s may end", error, self._name)
                 failing = True
+        with contextlib.suppress(EndpointError):
+            self._directory.withdraw(self._name, self._entry)
 
 
 def reachable_address(address: str, towards: Directory) -> str:
