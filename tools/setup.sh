@@ -96,9 +96,10 @@ core_state() {
 fresh() { [[ -e .venv/stamps/$1 && $(<".venv/stamps/$1") == "$2" ]]; }
 stamp() { mkdir -p .venv/stamps && echo "$2" >".venv/stamps/$1"; }
 
-# set_up run|dev: `run` is what serving needs, `dev` adds tests and lint. Where the C++ core was
-# built from nothing, clean_build_s is what that took of processors.
-clean_build_s=""
+# set_up run|dev: `run` is what serving needs, `dev` adds tests and lint. Where `dev` built the C++
+# core from nothing, clean_build_s is what that took of processors, yardstick_s what tools/yardstick.cpp
+# took of them right after it.
+clean_build_s="" yardstick_s=""
 set_up() {
   local kind=$1 groups=(--group build) last="" from_nothing=""
   [[ $kind == dev ]] && groups=(--group dev)
@@ -121,7 +122,11 @@ set_up() {
   fi
   compgen -G 'build/cp*' >/dev/null || from_nothing=yes
   step "Building Inlay's C++ core $last" build build_core
-  [[ -z $from_nothing ]] || clean_build_s=$(tail -n 1 "$logs/build.log")
+  if [[ $kind == dev && $from_nothing ]]; then
+    clean_build_s=$(tail -n 1 "$logs/build.log")
+    step "Compiling a yardstick, twice at a time" yardstick compile_yardstick
+    yardstick_s=$(tail -n 1 "$logs/yardstick.log")
+  fi
   stamp core "$core"
 }
 
@@ -152,4 +157,11 @@ compile_packages() {
 build_core() {
   local TIMEFORMAT='%U'
   time pip install --verbose --no-deps --no-build-isolation -e .
+}
+compile_yardstick() {
+  local TIMEFORMAT='%U' one=("$CXX" -std=c++20 -O2 -c tools/yardstick.cpp -o /dev/null)
+  time {
+    "${one[@]}" &
+    "${one[@]}" && wait -n
+  }
 }
