@@ -97,8 +97,8 @@ fresh() { [[ -e .venv/stamps/$1 && $(<".venv/stamps/$1") == "$2" ]]; }
 stamp() { mkdir -p .venv/stamps && echo "$2" >".venv/stamps/$1"; }
 
 # set_up run|dev: `run` is what serving needs, `dev` adds tests and lint. Where `dev` built the C++
-# core from nothing, clean_build_s is what that took of processors, yardstick_s what tools/yardstick.cpp
-# took of them right after it.
+# core from nothing, clean_build_s is what that took of processors, yardstick_s what one compilation
+# of tools/yardstick.cpp took right after it, with as many at a time.
 clean_build_s="" yardstick_s=""
 set_up() {
   local kind=$1 groups=(--group build) last="" from_nothing=""
@@ -124,8 +124,8 @@ set_up() {
   step "Building Inlay's C++ core $last" build build_core
   if [[ $kind == dev && $from_nothing ]]; then
     clean_build_s=$(tail -n 1 "$logs/build.log")
-    step "Compiling a yardstick, twice at a time" yardstick compile_yardstick
-    yardstick_s=$(tail -n 1 "$logs/yardstick.log")
+    step "Compiling a yardstick" yardstick compile_yardstick
+    yardstick_s=$(awk -v n="$(build_jobs)" 'END { print $1 / n }' "$logs/yardstick.log")
   fi
   stamp core "$core"
 }
@@ -158,10 +158,9 @@ build_core() {
   local TIMEFORMAT='%U'
   time pip install --verbose --no-deps --no-build-isolation -e .
 }
+build_jobs() { echo $(($(nproc) + 2)); } # ninja's own number
 compile_yardstick() {
-  local TIMEFORMAT='%U' one=("$CXX" -std=c++20 -O2 -c tools/yardstick.cpp -o /dev/null)
-  time {
-    "${one[@]}" &
-    "${one[@]}" && wait -n
-  }
+  local TIMEFORMAT='%U'
+  time xargs -P 0 -I{} "$CXX" -std=c++20 -O2 -c {} -o /dev/null \
+    < <(yes tools/yardstick.cpp | head -n "$(build_jobs)")
 }

@@ -1,5 +1,5 @@
 // What tools/check compiles to learn how fast a machine compiles: the time that the core may take is
-// said in terms of this. Never linked. Who changes it measures `yardstick_s` in tools/check anew.
+// said in terms of this. Never linked. Who changes it measures `max_build_yardsticks` anew.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -58,5 +58,5 @@ int all(const std::string& text) {
 int yardstick(const std::string& text) {
   std::thread thread([&] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
   thread.join();
-  return all<24>(text);
+  return all<16>(text);
 }
