@@ -21,6 +21,31 @@ const char* name_of(State state) {
 
 std::string text_of(Status status) { return "status " + std::to_string(static_cast<int>(status)); }
 
+// Where the wrong bytes that begin at `wrong` end, more or less: single ones may be right by
+// chance.
+uint64_t first_right(const std::byte* found, const std::vector<std::byte>& wanted, uint64_t wrong) {
+  constexpr uint64_t kSure = 8;
+  uint64_t right = 0;
+  for (uint64_t at = wrong; at < wanted.size(); ++at) {
+    right = found[at] == wanted[at] ? right + 1 : 0;
+    if (right == kSure) return at + 1 - kSure;
+  }
+  return wanted.size();
+}
+
+// Whose local byte that is.
+std::string owner_of(const Flight& flight, uint64_t byte) {
+  for (const Part& part : flight.parts)
+    for (const Range& range : part.ranges)
+      if (byte >= range.local && byte - range.local < range.length)
+        return std::string(part.op == Op::kRead ? "read" : "written") + ", byte " +
+               std::to_string(byte - range.local) + " of " + std::to_string(range.length) +
+               " from byte " + std::to_string(range.remote) + " of segment " +
+               random_test::name_of(part.plot->kind) + " of target " +
+               std::to_string(part.plot->target.index());
+  return "of no range";
+}
+
 }  // namespace
 
 std::shared_ptr<Initiator> Worker::initiator() {
@@ -272,8 +297,12 @@ void Worker::land(Flight& flight) {
   const std::byte* before = all_read ? flight.after.data() : flight.before;
   const uint64_t wrong = first_of_neither(slot.base(), before, flight.after.data(), bytes);
   EXPECT(wrong == bytes, std::string("local byte ") + std::to_string(wrong) +
-                             " of a batch that is " + name_of(state) +
-                             " is neither as before nor as it has to be");
+                             " of a batch that is " + name_of(state) + " is " +
+                             std::to_string(static_cast<int>(slot.base()[wrong])) + ", neither " +
+                             std::to_string(static_cast<int>(before[wrong])) + " nor " +
+                             std::to_string(static_cast<int>(flight.after[wrong])) + " (" +
+                             owner_of(flight, wrong) + ", until byte " +
+                             std::to_string(first_right(slot.base(), flight.after, wrong)) + ")");
   slot.refill(bytes);
 
   if (flight.notification == 0) return;
