@@ -395,7 +395,7 @@ with TransferEngine() as engine:
 def test_what_a_killed_pull_leaves_is_in_nobodys_way(cluster: Cluster, tmp_path: Path) -> None:
     publisher, target = cluster.publisher(), tmp_path / "target"
     publisher.publish("1", TENSORS, piece_bytes=4096)
-    killed = subprocess.run([sys.executable, "-c", DIE, publisher.address, target], timeout=60)
+    killed = subprocess.run([sys.executable, "-c", DIE, publisher.address, target], timeout=120)
     assert killed.returncode == -signal.SIGKILL
     partial = tmp_path / "target.partial"
     assert sorted(tmp_path.iterdir()) == [partial, tmp_path / "target.partial.lock"]

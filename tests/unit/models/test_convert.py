@@ -195,7 +195,7 @@ def test_killed_three_times(tmp_path: Path, to: str) -> None:
         killed_conversion(source, target, to, threads, noted=noted, torn=torn)
         assert [one.name for one in target.iterdir()] == [STAGING], f"kill {kill}"
         assert noted_pieces(target) == noted
-    said, _ = eager_conversion(source, target, to).communicate(timeout=60)
+    said, _ = eager_conversion(source, target, to).communicate(timeout=120)
     assert len(said.splitlines()) == 2 and f"going on: {noted} of " in said, said
     assert content_of(target) == content_of(tmp_path / "whole")
 
