@@ -190,10 +190,19 @@ def test_a_generation_pauses_and_goes_on(server: RunningServer, models: list[Pat
             )
             assert swapped.status_code == 200, swapped.text
             assert control.get("/v1/weights").json()["version"] == "same"
+            for handles in ([f"{event['id']}@same"], [paused["kv_handle"], f"{event['id']}@same"]):
+                refused = control.post("/v1/rollouts/resume", json={"handles": handles})
+                assert refused.status_code == 409, refused.text
+                assert f"@same is paused as {paused['kv_handle']}" in refused.text
             resumed = control.post(
                 "/v1/rollouts/resume", json={"handles": [paused["kv_handle"]], "kv": "recompute"}
             )
             assert resumed.json()["data"] == [event["id"]]
+            again = control.post(
+                "/v1/rollouts/resume", json={"handles": [paused["kv_handle"]], "kv": "recompute"}
+            )
+            assert again.status_code == 409 and "is not paused" in again.text
+            assert again.json()["error"]["code"] == "not_paused"
             while len(seen) < len(done) + 100:
                 seen += next(events)["choices"][0]["token_ids"]
         whole = ask(client, max_tokens=len(seen))["choices"][0]["token_ids"]

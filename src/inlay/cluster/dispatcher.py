@@ -54,6 +54,7 @@ from inlay.core.messages import (
     ResetPrefixCache,
     ResumeKv,
     Rollout,
+    RolloutHandle,
     SessionBlocks,
     WeightsSwapped,
 )
@@ -265,10 +266,10 @@ class Dispatcher:
         return await self._rollouts.pause(request_ids)
 
     async def resume_rollouts(
-        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+        self, handles: Sequence[RolloutHandle] | None = None, kv: ResumeKv = "keep"
     ) -> list[str]:
         """Let paused requests, or all, go on; see `Rollouts.resume`."""
-        return await self._rollouts.resume(request_ids, kv)
+        return await self._rollouts.resume(handles, kv)
 
     def close(self) -> None:
         """Leave all instances. Requests that are open end with `EngineDiedError`."""

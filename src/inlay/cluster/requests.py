@@ -81,6 +81,8 @@ class OpenRequest:
         copied: whether blocks were copied for it.
         attempt: where it is now; None while it is nowhere.
         paused: until somebody resumes it.
+        paused_by: version of the weights that had computed it, as its handle says; None: it has
+            none.
         resumed: as what it goes on from, until it is sent again; None: nobody paused it.
     """
 
@@ -95,6 +97,7 @@ class OpenRequest:
     copied: bool = False
     attempt: Attempt | None = None
     paused: asyncio.Event | None = None
+    paused_by: str | None = None
     resumed: ResumeKv | None = None
 
     @property
@@ -124,7 +127,7 @@ class OpenRequest:
             self.resumed = kv
             self.refused_by.clear()
             self.paused.set()
-            self.paused = None
+            self.paused = self.paused_by = None
 
     @property
     def divisible(self) -> bool:

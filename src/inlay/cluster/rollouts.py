@@ -12,13 +12,15 @@ from inlay.cluster.instance import Instance
 from inlay.cluster.instances import Instances
 from inlay.cluster.requests import OpenRequest, Setback
 from inlay.core.errors import EngineError
-from inlay.core.failures import not_running
+from inlay.core.failures import not_paused, not_running
 from inlay.core.messages import (
+    PausedRollouts,
     PauseRollouts,
     ResumeKv,
     ResumeRollouts,
     Rollout,
     RolloutChoice,
+    RolloutHandle,
 )
 
 _ANSWER_S = 30.0
@@ -49,19 +51,20 @@ class Rollouts:
             live.pause()
         attempts = {one.attempt.wire_id: one for one in lives if one.attempt is not None}
         ids = None if request_ids is None else [*attempts, *self._strangers(request_ids)]
-        told = await self._ask(PauseRollouts(None if ids is None else tuple(ids)))
-        known = {live.message.request_id for live in lives}
+        message = PauseRollouts(None if ids is None else tuple(ids))
+        told = _told([] if ids == [] else await self._ask(message))
+        known = _ids(lives)
         paused = [
             rollout for live in lives if (rollout := self._taken_back(live, told)) is not None
         ]
         for one in told.values():
-            name = one.request_id.partition(":")[2]
+            name = _name_of_client(one)
             if name not in known:
                 paused.append(_renamed(one, name))
         _check_found(request_ids, known | {one.request_id for one in paused})
         return paused
 
-    async def resume(self, request_ids: Sequence[str] | None, kv: ResumeKv) -> list[str]:
+    async def resume(self, handles: Sequence[RolloutHandle] | None, kv: ResumeKv) -> list[str]:
         """Let paused requests, or all of them, go on by the newest weights; returns their ids.
 
         Args:
@@ -69,17 +72,50 @@ class Rollouts:
                 the newest alone.
 
         Raises:
-            RequestError: one of them is nowhere; those that were found go on.
+            RequestError: one of them is nowhere; none goes on.
+            NotPausedError: some are not paused, or by other weights; none goes on.
         """
-        lives = self._named(request_ids)
-        resumed = [live.message.request_id for live in lives if live.paused is not None]
-        for live in lives:
+        if handles is None:
+            here, there = list(self._live.values()), None
+        else:
+            here, there = self._sorted(handles)
+            told = await self._resume_there(there, kv, only_ask=True)
+            _check_found([one.request_id for one in handles], _ids(here) | _names(told))
+        told = await self._resume_there(there, kv)
+        resumed = [live.message.request_id for live in here if live.paused is not None]
+        for live in here:
             live.resume(kv)
-        ids = None if request_ids is None else tuple(self._strangers(request_ids))
-        told = await self._ask(ResumeRollouts(ids, kv))
-        resumed += [one.request_id.partition(":")[2] for one in told.values()]
-        _check_found(request_ids, {live.message.request_id for live in lives} | set(resumed))
-        return resumed
+        return resumed + sorted(_names(told))
+
+    def _sorted(
+        self, handles: Sequence[RolloutHandle]
+    ) -> tuple[list[OpenRequest], tuple[RolloutHandle, ...]]:
+        """What is paused here, and what may be at instances, as requests are named there."""
+        here, there, refused = [], [], []
+        for handle in dict.fromkeys(handles):
+            live = self._live.get(handle.request_id)
+            if live is None:
+                there.append(handle)
+            elif live.paused is None and live.attempt is not None:  # another dispatcher may have
+                there.append(RolloutHandle(live.attempt.wire_id, handle.version))
+            elif (refusal := handle.refusal(live.paused_by)) is not None:
+                refused.append(refusal)
+            else:
+                here.append(live)
+        if refused:
+            raise not_paused(refused)
+        return here, tuple(there)
+
+    async def _resume_there(
+        self, handles: tuple[RolloutHandle, ...] | None, kv: ResumeKv, *, only_ask: bool = False
+    ) -> dict[str, Rollout]:
+        """What goes on at instances, or would."""
+        if handles == ():
+            return {}
+        answers = await self._ask(ResumeRollouts(handles, kv, only_ask))
+        if refused := [why for answer in answers for why in answer.refused]:
+            raise not_paused(refused)
+        return _told(answers)
 
     def close(self) -> None:
         """Let all go on, to their end."""
@@ -95,20 +131,17 @@ class Rollouts:
         """Those that are not this dispatcher's."""
         return [one for one in request_ids if one not in self._live]
 
-    async def _ask(self, message: PauseRollouts | ResumeRollouts) -> dict[str, Rollout]:
-        """What all instances say together, by the names that requests have there."""
-        if message.request_ids is not None and not message.request_ids:
-            return {}
+    async def _ask(self, message: PauseRollouts | ResumeRollouts) -> list[PausedRollouts]:
+        """What all instances say."""
 
-        async def one(instance: Instance) -> tuple[Rollout, ...]:
+        async def one(instance: Instance) -> PausedRollouts:
             try:
-                return (await instance.rollouts(message, _ANSWER_S)).rollouts
+                return await instance.rollouts(message, _ANSWER_S)
             except EngineError:
-                return ()  # it is gone, and what it had waits to go on elsewhere
+                return PausedRollouts()  # it is gone, and what it had waits to go on elsewhere
 
         there = [instance for instance in self._instances if instance.slot is not None]
-        answers = await asyncio.gather(*(one(instance) for instance in there))
-        return {rollout.request_id: rollout for answer in answers for rollout in answer}
+        return await asyncio.gather(*(one(instance) for instance in there))
 
     def _taken_back(self, live: OpenRequest, told: dict[str, Rollout]) -> Rollout | None:
         """Take a request back from where it is; None if it has ended meanwhile, or was resumed."""
@@ -121,11 +154,13 @@ class Rollouts:
             if attempt.complete:
                 return None
             attempt.events.put_nowait(Setback(EngineError("it is paused"), "paused"))
-        version = self._instances.weights.version_of(live.message.weights)
+        if live.paused_by is None:  # else a handle has it that still holds
+            of_message = self._instances.weights.version_of(live.message.weights)
+            live.paused_by = of_message if rollout is None else rollout.version
         return Rollout(
             request_id=live.message.request_id,
             prompt_tokens=live.message.num_tokens,
-            version=version if rollout is None else rollout.version,
+            version=live.paused_by,
             choices=_so_far(live) if rollout is None else rollout.choices,
         )
 
@@ -137,6 +172,23 @@ def _so_far(live: OpenRequest) -> tuple[RolloutChoice, ...]:
         for index, tokens in enumerate(live.produced)
         if tokens is not None
     )
+
+
+def _told(answers: Sequence[PausedRollouts]) -> dict[str, Rollout]:
+    """What instances say together, by the names that requests have there."""
+    return {rollout.request_id: rollout for answer in answers for rollout in answer.rollouts}
+
+
+def _ids(lives: Sequence[OpenRequest]) -> set[str]:
+    return {live.message.request_id for live in lives}
+
+
+def _names(told: dict[str, Rollout]) -> set[str]:
+    return {_name_of_client(rollout) for rollout in told.values()}
+
+
+def _name_of_client(rollout: Rollout) -> str:
+    return rollout.request_id.partition(":")[2]
 
 
 def _renamed(rollout: Rollout, name: str) -> Rollout:

@@ -490,6 +490,14 @@ class WeightsConflictError(WeightsError):
     http_status = 409
 
 
+class NotPausedError(RequestError):
+    """Generations that should go on are not paused, or other weights have computed them than their
+    handles say; none goes on."""
+
+    code = "not_paused"
+    http_status = 409
+
+
 class WeightsPartialError(WeightsError):
     """Some instances of a deployment have new weights, others have not; the message says which."""
 

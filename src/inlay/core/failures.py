@@ -1,8 +1,8 @@
 """Errors as messages between processes, and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from inlay.core.errors import EngineError, InlayError, RequestError
+from inlay.core.errors import EngineError, InlayError, NotPausedError, RequestError
 from inlay.core.messages import EngineFailure, RequestOutput
 
 
@@ -38,6 +38,11 @@ def not_running(request_id: str) -> RequestError:
         f"no request {request_id!r} is running here: it has ended, or its id is another",
         "request_ids",
     )
+
+
+def not_paused(refused: Iterable[str]) -> NotPausedError:
+    """Somebody wants to resume what does not go on: why each, in words."""
+    return NotPausedError(f"nothing is resumed: {'; '.join(refused)}", "handles")
 
 
 def failure_message(error: InlayError) -> EngineFailure:

@@ -486,16 +486,44 @@ class PauseRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):
     request_ids: tuple[str, ...] | None = None
 
 
+class RolloutHandle(msgspec.Struct, frozen=True, array_like=True):
+    """A request that was paused, as it was then; clients have it as `id@version`.
+
+    Attributes:
+        version: of the weights that had computed it.
+    """
+
+    request_id: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.request_id}@{self.version}"
+
+    def refusal(self, version: str | None) -> str | None:
+        """Why it does not go on, if so.
+
+        Args:
+            version: by which it is paused now; None: it is not.
+        """
+        if version is None:
+            return f"{self} is not paused"
+        if version != self.version:
+            return f"{self} is paused as {RolloutHandle(self.request_id, version)}"
+        return None
+
+
 class ResumeRollouts(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Let paused requests go on. Answered by `PausedRollouts` of those that do.
 
     Attributes:
-        request_ids: as in `PauseRollouts`. None: all that are paused.
+        handles: with ids as in `PauseRollouts`. None: all that are paused.
         kv: see `Engine.resume_rollouts`.
+        only_ask: say which would go on, and let none.
     """
 
-    request_ids: tuple[str, ...] | None = None
+    handles: tuple[RolloutHandle, ...] | None = None
     kv: ResumeKv = "keep"
+    only_ask: bool = False
 
 
 class RolloutChoice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -523,12 +551,21 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     version: str = ""
     choices: tuple[RolloutChoice, ...] = ()
 
+    @property
+    def handle(self) -> RolloutHandle:
+        """By which it goes on."""
+        return RolloutHandle(self.request_id, self.version)
+
 
 class PausedRollouts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """What `PauseRollouts` stopped, or `ResumeRollouts` let go on; or why nothing happened."""
+    """What `PauseRollouts` stopped, or `ResumeRollouts` let go on.
+
+    Attributes:
+        refused: why handles do not go on, each in words; then nothing does.
+    """
 
     rollouts: tuple[Rollout, ...] = ()
-    error: str | None = None
+    refused: tuple[str, ...] = ()
 
 
 class StatsRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -35,7 +35,7 @@ from inlay.core.errors import (
     WeightsConflictError,
     WeightsError,
 )
-from inlay.core.failures import error_of, not_running, restore
+from inlay.core.failures import error_of, not_paused, not_running, restore
 from inlay.core.instance_socket import new_socket
 from inlay.core.messages import (
     AdapterAnswer,
@@ -58,6 +58,7 @@ from inlay.core.messages import (
     ResumeRollouts,
     ResumeSession,
     Rollout,
+    RolloutHandle,
     SessionBlocks,
     StatsRequest,
     SwapWeights,
@@ -294,31 +295,38 @@ class EngineClient:
             RequestError: there is no such request.
             EngineDiedError, EngineError: as `stats`.
         """
-        return await self._rollouts(PauseRollouts(self._wire_ids(request_ids)))
+        for request_id in request_ids or ():
+            self._check_open(request_id)
+        message = PauseRollouts(None if request_ids is None else tuple(request_ids))
+        return await self._rollouts(message)
 
     async def resume_rollouts(
-        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+        self, handles: Sequence[RolloutHandle] | None = None, kv: ResumeKv = "keep"
     ) -> list[str]:
-        """Let paused requests, or all, go on; returns their ids. Raises as `pause_rollouts`."""
-        resumed = await self._rollouts(ResumeRollouts(self._wire_ids(request_ids), kv))
-        return [one.request_id for one in resumed]
+        """Let paused requests, or all, go on; returns their ids.
+
+        Raises:
+            RequestError: there is no such request.
+            NotPausedError: some are not paused, or by other weights; none goes on.
+            EngineDiedError, EngineError: as `stats`.
+        """
+        for handle in handles or ():
+            self._check_open(handle.request_id)
+        message = ResumeRollouts(None if handles is None else tuple(handles), kv)
+        return [one.request_id for one in await self._rollouts(message)]
 
     async def _rollouts(self, message: PauseRollouts | ResumeRollouts) -> list[Rollout]:
         answer = await self._ask(message, PausedRollouts)
-        if answer.error is not None:
-            raise RequestError(answer.error, "request_ids")
+        if answer.refused:
+            raise not_paused(answer.refused)
         return [
             msgspec.structs.replace(one, request_id=one.request_id.partition(":")[2])
             for one in answer.rollouts
         ]
 
-    def _wire_ids(self, request_ids: Sequence[str] | None) -> tuple[str, ...] | None:
-        if request_ids is None:
-            return None
-        for request_id in request_ids:
-            if request_id not in self._open_ids:
-                raise not_running(request_id)
-        return tuple(request_ids)
+    def _check_open(self, request_id: str) -> None:
+        if request_id not in self._open_ids:
+            raise not_running(request_id)
 
     async def _ask(self, message: ToEngine, answer: type[Answer]) -> Answer:
         self._check_alive()

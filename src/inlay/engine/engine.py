@@ -11,7 +11,7 @@ One thread calls it.
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from inlay.core.messages import (
     RequestOutput,
     ResumeKv,
     Rollout,
+    RolloutHandle,
     SamplingParams,
     ServedWeights,
     SessionBlocks,
@@ -434,18 +435,20 @@ class Engine:
             if done.error is not None:
                 raise restore(done.error_code or WeightsError.code, done.error)
 
-    def find(self, request_ids: Sequence[str]) -> list[str]:
-        """Live requests, as they are named here, of names that their senders or clients have.
+    def find(self, request_ids: Iterable[str]) -> dict[str, str]:
+        """Live requests, as they are named here, and which of these names that their senders or
+        clients have is theirs.
 
         What is behind a number and a colon is the name that the sender of a request has for it; the
         same once more, and it is the client's.
         """
         wanted = set(request_ids)
-        found = []
+        found = {}
         for request_id in self._requests.live:
             sent_as = request_id.partition(":")[2]
-            if sent_as in wanted or sent_as.partition(":")[2] in wanted:
-                found.append(request_id)
+            for name in (sent_as, sent_as.partition(":")[2]):
+                if name in wanted:
+                    found[request_id] = name
         return found
 
     def begin_swap(
@@ -482,15 +485,24 @@ class Engine:
         return self._rollouts.pause(request_ids)
 
     def resume_rollouts(
-        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+        self, handles: Sequence[RolloutHandle] | None = None, kv: ResumeKv = "keep"
     ) -> list[str]:
         """Let paused requests, or all, go on; see `Rollouts.resume`.
 
         Raises:
             RequestError: there is no such request.
+            NotPausedError: some are not paused, or by other weights; none goes on.
         """
         self._waits = False
-        return self._rollouts.resume(request_ids, kv)
+        return self._rollouts.resume(handles, kv)
+
+    def refused_rollouts(self, handles: Sequence[RolloutHandle]) -> list[str]:
+        """Why requests would not go on, in words; see `Rollouts.refused`.
+
+        Raises:
+            RequestError: there is no such request.
+        """
+        return self._rollouts.refused(handles)
 
     def _session_blocks(self, session: str) -> SessionBlocks:
         sessions = self._sessions

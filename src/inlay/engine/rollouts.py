@@ -6,11 +6,12 @@ of the weights that computed them. Its stream stays open and is silent.
 Source: partial rollouts as of Kimi k1.5 (arXiv 2501.12599), section 2.6.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from inlay.cache import PagedKvCache, Tiers
-from inlay.core.failures import not_running
-from inlay.core.messages import ResumeKv, Rollout, RolloutChoice
+from inlay.core.failures import not_paused, not_running
+from inlay.core.messages import ResumeKv, Rollout, RolloutChoice, RolloutHandle
 from inlay.engine.live import Choice, LiveRequest
 from inlay.engine.requests import Requests
 from inlay.engine.scheduler import Scheduler
@@ -54,7 +55,23 @@ class Rollouts:
                 paused.append(self._describe(request))
         return paused
 
-    def resume(self, request_ids: Sequence[str] | None, kv: ResumeKv) -> list[str]:
+    def refused(self, handles: Sequence[RolloutHandle]) -> list[str]:
+        """Why requests do not go on, in words; empty: all of them do.
+
+        Raises:
+            RequestError: there is no such request.
+        """
+        refused = []
+        named = self._named([handle.request_id for handle in handles])
+        for handle, request in zip(handles, named, strict=True):
+            paused = any(choice.state == "paused" for choice in request.choices)
+            version = self._updates.version_of(request) if paused else None
+            of_client = RolloutHandle(_name_of_client(handle.request_id), handle.version)
+            if (refusal := of_client.refusal(version)) is not None:
+                refused.append(refusal)
+        return refused
+
+    def resume(self, handles: Sequence[RolloutHandle] | None, kv: ResumeKv) -> list[str]:
         """Let paused requests, or all of them, go on; returns their ids.
 
         Args:
@@ -63,9 +80,13 @@ class Rollouts:
 
         Raises:
             RequestError: there is no such request; nothing was resumed.
+            NotPausedError: some are not paused, or by other weights; nothing was resumed.
         """
+        if refused := self.refused(handles or ()):
+            raise not_paused(refused)
+        ids = None if handles is None else dict.fromkeys(one.request_id for one in handles)
         resumed = []
-        for request in self._named(request_ids):
+        for request in self._named(ids):
             choices = [one for one in request.choices if one.state == "paused"]
             if not choices:
                 continue
@@ -80,12 +101,12 @@ class Rollouts:
             resumed.append(request.request_id)
         return resumed
 
-    def _named(self, request_ids: Sequence[str] | None) -> list[LiveRequest]:
+    def _named(self, request_ids: Iterable[str] | None) -> list[LiveRequest]:
         live = self._requests.live
         if request_ids is None:
             return list(live.values())
         if strangers := [one for one in request_ids if one not in live]:
-            raise not_running(strangers[0].partition(":")[2])
+            raise not_running(_name_of_client(strangers[0]))
         return [live[one] for one in request_ids]
 
     def _describe(self, request: LiveRequest) -> Rollout:
@@ -106,3 +127,8 @@ class Rollouts:
 
     def _blocks(self, choice: Choice) -> int:
         return self._cache.match_prefix(choice.names, choice.num_tokens).num_blocks
+
+
+def _name_of_client(request_id: str) -> str:
+    """Without the numbers of those that have sent it on."""
+    return re.sub(r"^(\d+:){1,2}", "", request_id)

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,6 @@ from inlay.core.errors import (
     EngineError,
     EngineStartError,
     InlayError,
-    RequestError,
     WeightsConflictError,
 )
 from inlay.core.failures import failure_message
@@ -51,6 +50,7 @@ from inlay.core.messages import (
     ResumeRollouts,
     ResumeSession,
     Rollout,
+    RolloutHandle,
     ServedWeights,
     StatsRequest,
     SwapWeights,
@@ -195,17 +195,10 @@ class _Server:
             case SwapWeights():
                 self._swap(peer, message)
             case PauseRollouts(request_ids):
-                self._answer_rollouts(
-                    peer, lambda: self._engine.pause_rollouts(self._ids(request_ids))
-                )
-            case ResumeRollouts(request_ids, kv):
-                self._answer_rollouts(
-                    peer,
-                    lambda: [
-                        Rollout(request_id=one)
-                        for one in self._engine.resume_rollouts(self._ids(request_ids), kv)
-                    ],
-                )
+                ids = None if request_ids is None else list(self._engine.find(request_ids))
+                self._answer_rollouts(peer, self._engine.pause_rollouts(ids))
+            case ResumeRollouts():
+                self._resume_rollouts(peer, message)
             case KvTarget():
                 request_id = self._peers.engine_id(peer, message.request_id)
                 self._engine.kv_target(msgspec.structs.replace(message, request_id=request_id))
@@ -275,15 +268,38 @@ class _Server:
         if self._source is not None and self._pulling is None and not self._swappers:
             self._source.keep(self._engine.served_weights.version)
 
-    def _ids(self, request_ids: tuple[str, ...] | None) -> list[str] | None:
-        return None if request_ids is None else self._engine.find(request_ids)
+    def _resume_rollouts(self, peer: Peer, message: ResumeRollouts) -> None:
+        handles = refused = None
+        if message.handles is not None:
+            handles, refused = self._named_handles(message.handles)
+        if refused:
+            self._peers.send([peer], PausedRollouts(refused=tuple(refused)))
+        elif message.only_ask:
+            self._answer_rollouts(
+                peer, [Rollout(request_id=one.request_id) for one in handles or ()]
+            )
+        else:
+            resumed = self._engine.resume_rollouts(handles, message.kv)
+            self._answer_rollouts(peer, [Rollout(request_id=one) for one in resumed])
 
-    def _answer_rollouts(self, peer: Peer, act: Callable[[], list[Rollout]]) -> None:
-        try:
-            rollouts = act()
-        except RequestError as error:
-            self._peers.send([peer], PausedRollouts(error=str(error)))
-            return
+    def _named_handles(
+        self, handles: Sequence[RolloutHandle]
+    ) -> tuple[list[RolloutHandle], list[str]]:
+        """Those that are here, as requests are named here, and why they do not go on."""
+        here: dict[str, list[str]] = {}
+        for request_id, name in self._engine.find(one.request_id for one in handles).items():
+            here.setdefault(name, []).append(request_id)
+        named = [
+            RolloutHandle(request_id, handle.version)
+            for handle in handles
+            for request_id in here.get(handle.request_id, ())
+        ]
+        refused = self._engine.refused_rollouts(named)
+        if self._instance is None:  # they can be nowhere else
+            refused += [f"{one} has ended" for one in handles if one.request_id not in here]
+        return named, refused
+
+    def _answer_rollouts(self, peer: Peer, rollouts: Sequence[Rollout]) -> None:
         named = tuple(
             msgspec.structs.replace(one, request_id=self._peers.request_id(one.request_id))
             for one in rollouts

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inlay.core.errors import WeightsError, WeightsMismatchError
+from inlay.core.lock_file import open_locked
 from inlay.transfer import Segment, TransferEngine
 from inlay.weights.boxes import Box
 from inlay.weights.dtypes import check_conversion, raw_dtype
@@ -25,7 +26,8 @@ _TAKEN = (SAFETENSORS, "model.safetensors.index.json", "..")
 class DirectoryLanding(RingLanding):
     """A directory with one safetensors file and the files beside it.
 
-    It grows as `<directory>.partial` and has its name when it is whole.
+    It grows as `<directory>.partial` and has its name when it is whole. What a process that was
+    killed has left there is removed.
 
     Parts of tensors, of several publishers, are put together there.
 
@@ -35,29 +37,44 @@ class DirectoryLanding(RingLanding):
         replace: a directory that is there is replaced when the new one is whole, and not before.
 
     Raises:
-        WeightsError: something is there.
+        WeightsError: something is there. Raised by `open`, too, and when another pull writes to
+            the directory.
     """
 
     def __init__(self, directory: Path, *, dtype: str = "", replace: bool = False) -> None:
         self.directory = directory
         self._dtype = dtype
         self._replace = replace
-        if directory.exists() and (not directory.is_dir() or directory.is_symlink()):
-            raise WeightsError(f"{directory} is a file or a link: name a new directory")
-        if not replace and directory.exists() and any(directory.iterdir()):
-            raise WeightsError(f"{directory} is not empty: name a new directory")
         self._partial = directory.with_name(directory.name + ".partial")
+        self._lock_file = directory.with_name(directory.name + ".partial.lock")
+        self._lock: int | None = None
         self._files: dict[str, int] = {}
         self._mapped: mmap.mmap | None = None
         self._shared: list[Segment] = []
+        self._check()
+
+    def _check(self) -> None:
+        directory = self.directory
+        if directory.exists() and (not directory.is_dir() or directory.is_symlink()):
+            raise WeightsError(f"{directory} is a file or a link: name a new directory")
+        if not self._replace and directory.exists() and any(directory.iterdir()):
+            raise WeightsError(f"{directory} is not empty: name a new directory")
 
     def open(self, engine: TransferEngine, manifest: Manifest) -> npt.NDArray[np.bool_]:
         """As `Landing`: reserves the disk's blocks now."""
         wanted = super().open(engine, manifest)
+        try:
+            self._share(engine, manifest)
+        except BaseException:
+            self.close()
+            raise
+        return wanted
+
+    def _share(self, engine: TransferEngine, manifest: Manifest) -> None:
         self._stretches: list[Stretch] = []
         stretches = self._layout.stretches(manifest, 0)
         if stretches is None:  # others cannot have pieces from here
-            return wanted
+            return
         files = [SAFETENSORS] if stretches else []
         for entry in manifest.entries:
             if not entry.dtype and entry.size_bytes:
@@ -67,7 +84,6 @@ class DirectoryLanding(RingLanding):
             name = segment_name(manifest.name, manifest.version, f"data{number}")
             self._shared.append(engine.register_file(self._partial / file, name=name))
         self._stretches = stretches
-        return wanted
 
     def wanted(self, manifest: Manifest) -> npt.NDArray[np.bool_]:
         """As `RingLanding`."""
@@ -79,16 +95,35 @@ class DirectoryLanding(RingLanding):
             if entry.dtype:
                 check_conversion(entry.name, entry.dtype, self._layout.wholes[entry.name].dtype)
         try:
+            self._take_lock()
             self._reserve(manifest)
-        except OSError:
+        except BaseException:
             self.close()
             raise
         return np.ones(manifest.num_pieces, np.bool_)
 
+    def _take_lock(self) -> None:
+        if not self.directory.parent.exists():
+            self.directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = open_locked(self._lock_file)
+        except BlockingIOError:
+            raise WeightsError(
+                f"another pull writes to {self.directory}: wait until it ends, or name another "
+                "directory"
+            ) from None
+        self._check()  # whoever had the lock may have just ended
+
+    def _give_lock_back(self) -> None:
+        if self._lock is not None:
+            self._lock_file.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
     def _reserve(self, manifest: Manifest) -> None:
         """Files of their full size."""
         shutil.rmtree(self._partial, ignore_errors=True)
-        self._partial.mkdir(parents=True)
+        self._partial.mkdir()
         tensors = self._create(SAFETENSORS, self._layout.size_bytes)
         os.pwrite(tensors, self._layout.header, 0)
         self._mapped = mmap.mmap(tensors, self._layout.size_bytes)
@@ -137,6 +172,7 @@ class DirectoryLanding(RingLanding):
         else:
             self.directory.rmdir()
             self._partial.rename(self.directory)
+        self._give_lock_back()
 
     def close(self) -> None:
         """As `Landing`; what is not whole is removed."""
@@ -146,7 +182,9 @@ class DirectoryLanding(RingLanding):
             os.close(descriptor)
         self._files.clear()
         self._mapped = None
-        shutil.rmtree(self._partial, ignore_errors=True)
+        if self._lock is not None:  # else it is another pull's, or has its name
+            shutil.rmtree(self._partial, ignore_errors=True)
+            self._give_lock_back()
 
     def content(self, entry: Entry) -> Bytes | None:
         """As `Landing`, of a finished directory: mapped, where it lies there as one run."""

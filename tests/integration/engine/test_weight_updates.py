@@ -8,8 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from inlay.core.errors import ModelFileError, RequestError, WeightsError, WeightsMismatchError
-from inlay.core.messages import GenerateRequest, SamplingParams, WeightsSwapped
+from inlay.core.errors import (
+    ModelFileError,
+    NotPausedError,
+    RequestError,
+    WeightsError,
+    WeightsMismatchError,
+)
+from inlay.core.messages import GenerateRequest, RolloutHandle, SamplingParams, WeightsSwapped
 from inlay.core.token_ids import pack_token_ids
 from inlay.engine import Engine, EngineConfig
 from tests.support.tiny_models import make_tiny_model
@@ -238,7 +244,7 @@ def test_a_paused_text_goes_on_as_if_nothing_was(
     assert list(paused.choices[0].token_ids) == steps.tokens["one"], "it went on"
     assert not engine.has_work
     engine.audit()
-    assert engine.resume_rollouts(["one"], kv) == ["one"]  # type: ignore[arg-type]
+    assert engine.resume_rollouts([paused.handle], kv) == ["one"]  # type: ignore[arg-type]
     steps.until(lambda: "one" in steps.ended)
     assert steps.tokens == {"one": texts[0], "two": texts[0]}
     engine.audit()
@@ -262,6 +268,36 @@ def test_a_paused_text_goes_on_by_new_weights(
     rest = list(engine.generate([PROMPT + begun], GREEDY)[0].choices[0].token_ids)
     recomputed = steps.tokens["one"][len(begun) :] == rest[: GREEDY.max_tokens - len(begun)]
     assert recomputed == (kv == "recompute")
+    engine.audit()
+    engine.close()
+
+
+def test_what_is_not_paused_so_does_not_go_on(
+    engine: Engine, models: list[Path], texts: list[list[int]]
+) -> None:
+    """Nothing goes on then, and the handle of before holds under newer weights."""
+    steps = Steps(engine)
+    for request_id in ("one", "two"):
+        add(engine, request_id)
+    steps.until(lambda: all(len(steps.tokens.get(one, ())) >= 6 for one in ("one", "two")))
+    (paused,) = engine.pause_rollouts(["one"])
+    assert paused.handle == RolloutHandle("one", "")
+    running, other = RolloutHandle("two", ""), RolloutHandle("one", "v9")
+    with pytest.raises(NotPausedError, match=r"nothing is resumed: two@ is not paused$"):
+        engine.resume_rollouts([paused.handle, running])
+    with pytest.raises(NotPausedError, match=r"one@v9 is paused as one@; two@ is not paused$"):
+        engine.resume_rollouts([paused.handle, other, running])
+    with pytest.raises(RequestError, match="is running here"):
+        engine.resume_rollouts([paused.handle, RolloutHandle("1:strange", "")])
+    steps.until(lambda: "two" in steps.ended)
+    assert list(paused.choices[0].token_ids) == steps.tokens["one"], "it went on"
+    engine.swap_weights(models[1], "v2")
+    with pytest.raises(NotPausedError, match="one@v2 is paused as one@"):
+        engine.resume_rollouts([RolloutHandle("one", "v2")])
+    assert engine.resume_rollouts([paused.handle, paused.handle]) == ["one"]
+    with pytest.raises(NotPausedError, match="one@ is not paused"):
+        engine.resume_rollouts([paused.handle])
+    steps.until(lambda: "one" in steps.ended)
     engine.audit()
     engine.close()
 

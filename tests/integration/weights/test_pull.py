@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,58 @@ def test_a_directory_is_replaced_by_a_whole_one(cluster: Cluster, tmp_path: Path
         cluster.pull(publisher, version="2", landing=DirectoryLanding(target, replace=True))
     assert (target / "config.json").read_bytes() == before
     cluster.pull(publisher, landing=DirectoryLanding(target, replace=True))
+    assert [one.name for one in target.iterdir()] == ["model.safetensors"]
+    assert [one.name for one in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_two_pulls_to_one_directory(cluster: Cluster, tmp_path: Path, replace: bool) -> None:
+    """The second is refused while the first writes, and takes nothing away from it."""
+    publisher, target = cluster.publisher(), tmp_path / "target"
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    refused: list[str] = []
+
+    def second(done: int, total: int) -> None:
+        if not refused:
+            landing = DirectoryLanding(target, replace=replace)
+            with ThreadPoolExecutor() as pool, pytest.raises(WeightsError) as error:
+                pool.submit(cluster.pull, publisher, landing=landing).result()
+            refused.append(str(error.value))
+
+    late = DirectoryLanding(target)
+    first = cluster.pull(publisher, landing=DirectoryLanding(target), progress=second)
+    assert f"another pull writes to {target}: wait until it ends" in refused[0]
+    check(first)
+    with pytest.raises(WeightsError, match="is not empty"):
+        cluster.pull(publisher, landing=late)
+    assert [one.name for one in tmp_path.iterdir()] == ["target"]
+    # Who only holds the directory keeps nobody from replacing it, and leaves that one alone.
+    replaced = DirectoryLanding(target, replace=True)
+    check(cluster.pull(publisher, landing=replaced, progress=lambda *_: first.close()))
+    assert [one.name for one in tmp_path.iterdir()] == ["target"]
+
+
+DIE = """
+import os, signal, sys
+from pathlib import Path
+from inlay.transfer import TransferEngine
+from inlay.weights import DirectoryLanding, pull
+with TransferEngine() as engine:
+    landing = DirectoryLanding(Path(sys.argv[2]))
+    die = lambda done, total: os.kill(os.getpid(), signal.SIGKILL)
+    pull(engine, [sys.argv[1]], "m", landing=landing, progress=die)
+"""
+
+
+def test_what_a_killed_pull_leaves_is_in_nobodys_way(cluster: Cluster, tmp_path: Path) -> None:
+    publisher, target = cluster.publisher(), tmp_path / "target"
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    killed = subprocess.run([sys.executable, "-c", DIE, publisher.address, target], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    partial = tmp_path / "target.partial"
+    assert sorted(tmp_path.iterdir()) == [partial, tmp_path / "target.partial.lock"]
+    (partial / "stray").write_text("")
+    check(cluster.pull(publisher, landing=DirectoryLanding(target)))
     assert [one.name for one in target.iterdir()] == ["model.safetensors"]
     assert [one.name for one in tmp_path.iterdir()] == ["target"]
 

@@ -37,6 +37,7 @@ from inlay.core.messages import (
     ResumeRollouts,
     Rollout,
     RolloutChoice,
+    RolloutHandle,
     ServedWeights,
     StatsRequest,
     SwapWeights,
@@ -113,6 +114,7 @@ class InstanceStandIn:
         self.sequence = 0
         self.heard: list[ToInstance] = []
         self.requests: dict[str, GenerateRequest] = {}
+        self.paused: set[str] = set()
         self.news = asyncio.Event()
         self._begun: set[str] = set()
         self._peers: dict[str, bytes] = {}
@@ -239,6 +241,28 @@ class InstanceStandIn:
             if ids is None or name in ids or name.partition(":")[2] in ids
         )
 
+    def _resumed(self, message: ResumeRollouts) -> PausedRollouts:
+        if message.handles is None:
+            names = [name for name in self.requests if name in self.paused]
+        else:
+            wanted = {handle.request_id: handle.version for handle in message.handles}
+            found = {
+                name: wanted[key]
+                for name in self.requests
+                for key in (name, name.partition(":")[2])
+                if key in wanted
+            }
+            refused = []
+            for name, version in found.items():
+                now = self.info.weights.version if name in self.paused else None
+                refused.append(RolloutHandle(name.partition(":")[2], version).refusal(now))
+            if any(refused):
+                return PausedRollouts(refused=tuple(why for why in refused if why is not None))
+            names = list(found)
+        if not message.only_ask:
+            self.paused -= set(names)
+        return PausedRollouts(rollouts=tuple(Rollout(request_id=name) for name in names))
+
     def target(self, request_id: str, num_tokens: int = 16) -> None:
         """Say where the KV of a prompt goes."""
         self._send(
@@ -282,14 +306,17 @@ class InstanceStandIn:
                     self.answer(message.request_id)
             case CancelRequest():
                 self.requests.pop(message.request_id, None)
+                self.paused.discard(message.request_id)
             case StatsRequest():
                 self._send(peer, EngineStats(running=1, tier_hit_tokens={"host": 2}))
             case SwapWeights() if self.swaps:
                 self.swapped(message)
             case PauseRollouts(ids):
-                self._send(peer, PausedRollouts(rollouts=self._paused(ids)))
+                rollouts = self._paused(ids)
+                self.paused |= {one.request_id for one in rollouts}
+                self._send(peer, PausedRollouts(rollouts=rollouts))
             case ResumeRollouts():
-                self._send(peer, PausedRollouts())
+                self._send(peer, self._resumed(message))
             case SetRole():
                 self.info = msgspec.structs.replace(self.info, role=message.role)
                 self.tell(self.info)

@@ -12,12 +12,13 @@ from inlay.core.errors import (
     EngineError,
     ModelNotFoundError,
     NoInstanceError,
+    RequestError,
     WeightsConflictError,
     WeightsError,
     WeightsMismatchError,
 )
 from inlay.core.failures import failure_output
-from inlay.core.messages import CancelRequest, GenerateRequest, SwapWeights
+from inlay.core.messages import CancelRequest, GenerateRequest, RolloutHandle, SwapWeights
 from tests.unit.cluster.dispatching import Cluster, Reading, expected, request, wire_id
 from tests.unit.cluster.instance_stand_in import InstanceStandIn
 
@@ -282,12 +283,26 @@ async def test_paused_requests_go_on_where_there_is_an_instance(
     first.close()
     await until(lambda: cluster.instances.find("a").slot is None)  # type: ignore[union-attr]
     assert not second.requests
-    assert await cluster.dispatcher.resume_rollouts(["r"]) == ["r"]
+    running = RolloutHandle("other", "")
+    other = Reading(cluster, request("other"))
+    await until(lambda: "other" in names_of(second))
+    for handle, message in (
+        (RolloutHandle("r", "v1"), "nothing is resumed: r@v1 is paused as r@$"),
+        (running, "nothing is resumed: other@ is not paused$"),
+        (RolloutHandle("strange", ""), "no request 'strange' is running here"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            await cluster.dispatcher.resume_rollouts([paused.handle, handle])
+    assert (await cluster.dispatcher.pause_rollouts(["r"]))[0].handle == paused.handle
+    assert names_of(second) == ["other"]
+    assert await cluster.dispatcher.resume_rollouts([paused.handle]) == ["r"]
     await until(lambda: "r" in names_of(second))
     again = next(one for one in second.requests.values() if one.request_id.endswith(":r"))
     assert again.produced == (paused.choices[0].token_ids,)
-    second.answer(again.request_id)
+    for name in list(second.requests):
+        second.answer(name)
     await reading.end()
+    await other.end()
     assert reading.text() == expected()
 
 
@@ -323,6 +338,25 @@ async def test_requests_of_other_dispatchers_are_paused_at_their_instances(
     assert [rollout.request_id for rollout in paused] == ["theirs"]
     with pytest.raises(Exception, match="no request 'strange' is running here"):
         await cluster.dispatcher.pause_rollouts(["theirs", "strange"])
+    reading = Reading(cluster, request())
+    await until(lambda: "r" in names_of(one))
+    (own,) = await cluster.dispatcher.pause_rollouts(["r"])
+    for handle, error in (
+        (RolloutHandle("theirs", "v9"), "nothing is resumed: theirs@v9 is paused as theirs@$"),
+        (RolloutHandle("strange", ""), "no request 'strange' is running here"),
+    ):
+        with pytest.raises(RequestError, match=error):
+            await cluster.dispatcher.resume_rollouts([own.handle, paused[0].handle, handle])
+        assert one.paused == {"7:theirs"} and "r" not in names_of(one)
+    resumed = await cluster.dispatcher.resume_rollouts([own.handle, paused[0].handle])
+    assert resumed == ["r", "theirs"] and not one.paused
+    await until(lambda: "r" in names_of(one))
+    # Another dispatcher pauses it where it is.
+    (sent,) = (name for name in one.requests if name.endswith(":r"))
+    one.paused.add(sent)
+    assert await cluster.dispatcher.resume_rollouts([own.handle]) == ["r"] and not one.paused
+    one.answer(sent)
+    await reading.end()
 
 
 async def test_a_request_without_an_instance_is_paused_too(make: Callable[..., Cluster]) -> None:
@@ -334,6 +368,6 @@ async def test_a_request_without_an_instance_is_paused_too(make: Callable[..., C
     one = await cluster.add("a")
     await until(lambda: cluster.dispatcher.num_waiting == 0)
     assert not one.requests
-    await cluster.dispatcher.resume_rollouts(["r"])
+    await cluster.dispatcher.resume_rollouts([paused.handle])
     await reading.end()
     assert reading.text() == expected()

@@ -27,7 +27,7 @@ from tests.support.conversions import (
     anonymous_bytes,
     content_of,
     eager_conversion,
-    kill_at,
+    killed_conversion,
     noted_pieces,
 )
 from tests.support.gguf_files import gguf_and_floats
@@ -188,13 +188,15 @@ def test_killed_three_times(tmp_path: Path, to: str) -> None:
     draw = random.Random(seed)
     convert(source, tmp_path / "whole", to=to)
     target = tmp_path / "target"
+    noted = 0
     for kill in range(3):
-        process = eager_conversion(source, target, to, threads=draw.choice((1, 2, 3)))
-        kill_at(process, target, noted_pieces(target) + draw.randrange(1, 40), draw)
+        noted += draw.randrange(1, 40)
+        threads, torn = draw.choice((1, 2, 3)), draw.randrange(60)
+        killed_conversion(source, target, to, threads, noted=noted, torn=torn)
         assert [one.name for one in target.iterdir()] == [STAGING], f"kill {kill}"
-    assert noted_pieces(target) > 3
-    said, _ = eager_conversion(source, target, to).communicate(timeout=60)
-    assert len(said.splitlines()) == 2 and "going on: " in said, said
+        assert noted_pieces(target) == noted
+    said, _ = eager_conversion(source, target, to).communicate(timeout=120)
+    assert len(said.splitlines()) == 2 and f"going on: {noted} of " in said, said
     assert content_of(target) == content_of(tmp_path / "whole")
 
 

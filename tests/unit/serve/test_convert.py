@@ -1,9 +1,7 @@
 """`inlay convert` as a user calls it."""
 
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,23 @@ from inlay.serve.cli import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, run
 from tests.support.conversions import noted_pieces
 from tests.support.tiny_models import make_tiny_model
 
-EAGER = """
-import sys
+# Presses Ctrl-C when five pieces are noted, and makes no more until it is heard.
+INTERRUPTED = """
+import signal, sys, threading
 from inlay.models.conversion import work
+from inlay.models.conversion.journal import Journal
 from inlay.serve.cli import main
 work._FLUSH_S = 0.0
+add, stop, heard = Journal.add, work._Makers.stop, threading.Event()
+def interrupting(journal, pieces):
+    add(journal, pieces)
+    if len(journal.done) == 5:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert heard.wait(60)
+def hearing(makers):
+    stop(makers)
+    heard.set()
+Journal.add, work._Makers.stop = interrupting, hearing
 main(sys.argv[1:])
 """
 
@@ -59,17 +69,16 @@ def test_wrong_usage(
 
 
 def test_an_interrupted_one_says_how_to_go_on(tmp_path: Path) -> None:
-    source = make_tiny_model(tmp_path / "source", num_experts=256)
-    target = tmp_path / "target"
-    command = [sys.executable, "-c", EAGER, "convert", str(source), str(target)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and noted_pieces(target) < 5:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == EXIT_INTERRUPTED, said
-    assert said == "interrupted: the same command goes on where it was\n"
-    done = noted_pieces(target)
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert again.returncode == 0
-    assert again.stderr.startswith(f"going on: {done} of ")
+    source, target = make_tiny_model(tmp_path / "source"), tmp_path / "target"
+    command = ["convert", str(source), str(target), "--threads", "1"]
+    first = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *command], capture_output=True, text=True, timeout=120
+    )
+    assert first.returncode == EXIT_INTERRUPTED, first.stderr
+    assert first.stderr == "interrupted: the same command goes on where it was\n"
+    assert noted_pieces(target) == 5
+    again = subprocess.run(
+        [sys.executable, "-m", "inlay", *command], capture_output=True, text=True, timeout=120
+    )
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.startswith("going on: 5 of ")

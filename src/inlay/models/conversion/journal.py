@@ -6,7 +6,6 @@ of the process or of the machine; a line that was cut off counts as not there.
 """
 
 import errno
-import fcntl
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ArgumentError
+from inlay.core.lock_file import open_locked
 
 
 class Journal:
@@ -99,36 +99,22 @@ class Journal:
 
 
 def _open_locked(file: Path) -> int:
-    """Whoever ended meanwhile has removed the file: then the next one is opened."""
-    while True:
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_name_of(file, fd):
-                return fd
-        except BlockingIOError:
-            holder = _holder(os.pread(fd, os.fstat(fd).st_size, 0))
-            os.close(fd)
-            raise ArgumentError(
-                f"{file.parent.parent} is being written by {holder}: wait for it, or name another "
-                "directory"
-            ) from None
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-
-
-def _is_name_of(file: Path, fd: int) -> bool:
     try:
-        return os.path.samestat(file.stat(), os.fstat(fd))
-    except FileNotFoundError:
-        return False
+        return open_locked(file)
+    except BlockingIOError:
+        raise ArgumentError(
+            f"{file.parent.parent} is being written by {_holder(file)}: wait for it, or name "
+            "another directory"
+        ) from None
 
 
-def _holder(text: bytes) -> str:
+def _holder(file: Path) -> str:
     """Who wrote the last line about a holder, as far as it can be read."""
-    for line in reversed(text.splitlines()):
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:  # it ends just now
+        lines = []
+    for line in reversed(lines):
         try:
             holder = json.loads(line)["holder"]
             return f"process {holder['pid']} on {holder['host']} (since {holder['since']})"

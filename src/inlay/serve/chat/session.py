@@ -110,7 +110,7 @@ class Session:
     def obey(self, command: str) -> Outcome | InlayError:
         """Carry out a command as far as the conversation goes; an error says why not."""
         try:
-            return run_command(command, self.conversation)
+            return run_command(command, self.conversation, self.title)
         except InlayError as error:
             self.failed = True
             return error

@@ -1,4 +1,4 @@
-"""The /commands of a chat. Each takes the conversation and the text after its name."""
+"""The /commands of a chat. Each takes the conversation, its title, and the text after its name."""
 
 import difflib
 from collections.abc import Callable
@@ -33,8 +33,11 @@ def is_command(text: str) -> bool:
     return text.startswith("/") and text[1:2].isalpha()
 
 
-def run_command(text: str, conversation: Conversation) -> Outcome:
+def run_command(text: str, conversation: Conversation, title: str = "") -> Outcome:
     """Carry out a command.
+
+    Args:
+        title: tells the conversation from others that take the same command; empty: it is alone.
 
     Raises:
         ConfigError: an unknown command (with the nearest one) or a wrong argument.
@@ -44,10 +47,10 @@ def run_command(text: str, conversation: Conversation) -> Outcome:
         close = difflib.get_close_matches(name, _COMMANDS, n=1)
         hint = f" Did you mean /{close[0]}?" if close else " /help lists the commands."
         raise ConfigError(f"there is no command /{name}.{hint}")
-    return _COMMANDS[name][0](conversation, rest.strip())
+    return _COMMANDS[name][0](conversation, title, rest.strip())
 
 
-def _help(conversation: Conversation, rest: str) -> Outcome:
+def _help(conversation: Conversation, title: str, rest: str) -> Outcome:
     lines = [f"/{name:<8} {text}" for name, (_, text) in _COMMANDS.items() if text]
     lines += [
         'Lines between two """ are one message, and so are lines that end with \\.',
@@ -56,19 +59,19 @@ def _help(conversation: Conversation, rest: str) -> Outcome:
     return Outcome(tuple(lines))
 
 
-def _system(conversation: Conversation, rest: str) -> Outcome:
+def _system(conversation: Conversation, title: str, rest: str) -> Outcome:
     if not rest:
         return Outcome((conversation.system or "no system message",))
     conversation.system = None if rest == "none" else rest
     return Outcome(("system message " + ("removed" if rest == "none" else "set"),))
 
 
-def _reset(conversation: Conversation, rest: str) -> Outcome:
+def _reset(conversation: Conversation, title: str, rest: str) -> Outcome:
     conversation.reset()
     return Outcome(("the conversation starts anew",))
 
 
-def _set(conversation: Conversation, rest: str) -> Outcome:
+def _set(conversation: Conversation, title: str, rest: str) -> Outcome:
     if rest:
         conversation.options = apply_overrides(
             conversation.options,
@@ -83,20 +86,22 @@ def _set(conversation: Conversation, rest: str) -> Outcome:
     return Outcome(tuple(f"{name}={value}" for name, value in fields.items()))
 
 
-def _regen(conversation: Conversation, rest: str) -> Outcome:
+def _regen(conversation: Conversation, title: str, rest: str) -> Outcome:
     if not conversation.take_back_answer():
         raise ConfigError("/regen: there is no question to answer again")
     return Outcome(then=Then.ANSWER)
 
 
-def _save(conversation: Conversation, rest: str) -> Outcome:
-    file = _file("save", rest)
+def _save(conversation: Conversation, title: str, rest: str) -> Outcome:
+    file = _own(_file("save", rest), title)
     conversation.save(file)
     return Outcome((f"saved {len(conversation.messages)} messages to {file}",))
 
 
-def _load(conversation: Conversation, rest: str) -> Outcome:
+def _load(conversation: Conversation, title: str, rest: str) -> Outcome:
     file = _file("load", rest)
+    if (own := _own(file, title)).exists():
+        file = own
     conversation.load(file)
     return Outcome((f"loaded {len(conversation.messages)} messages from {file}",))
 
@@ -107,22 +112,33 @@ def _file(command: str, rest: str) -> Path:
     return Path(rest).expanduser()
 
 
-def _stats(conversation: Conversation, rest: str) -> Outcome:
+def _own(file: Path, title: str) -> Path:
+    """Where one of several conversations is saved: each has a file."""
+    return file.with_stem(f"{file.stem}.{title}") if title and file.name else file
+
+
+def _stats(conversation: Conversation, title: str, rest: str) -> Outcome:
     return Outcome(then=Then.SHOW_STATS)
 
 
-def _exit(conversation: Conversation, rest: str) -> Outcome:
+def _exit(conversation: Conversation, title: str, rest: str) -> Outcome:
     return Outcome(then=Then.LEAVE)
 
 
-_COMMANDS: dict[str, tuple[Callable[[Conversation, str], Outcome], str]] = {
+_COMMANDS: dict[str, tuple[Callable[[Conversation, str, str], Outcome], str]] = {
     "help": (_help, "this list"),
     "system": (_system, "TEXT: set the system message; none removes it"),
     "reset": (_reset, "forget the conversation"),
     "set": (_set, "temperature=0.7 top_p=0.9 max_tokens=200 ...: how answers are sampled"),
     "regen": (_regen, "answer the last question again"),
-    "save": (_save, "FILE: write the conversation as JSON"),
-    "load": (_load, "FILE: go on with a saved conversation"),
+    "save": (
+        _save,
+        "FILE: write the conversation as JSON; where two answer, each has a file: talk.before.json",
+    ),
+    "load": (
+        _load,
+        "FILE: go on with a saved conversation; where two answer, each with its own, if it has one",
+    ),
     "stats": (_stats, "tokens and times of this session"),
     "exit": (_exit, "leave"),
     "quit": (_exit, ""),

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from inlay.core.errors import RequestError
 from inlay.core.failures import restore
-from inlay.core.messages import InFlight, InstanceWeights, ResumeKv, Rollout
+from inlay.core.messages import InFlight, InstanceWeights, ResumeKv, Rollout, RolloutHandle
 from inlay.serve.openai.errors import describe, json_response
 from inlay.serve.openai.http import read_body
 from inlay.serve.openai.protocol import decode_body
@@ -97,24 +97,21 @@ class WeightRoutes:
     async def resume(self, request: Request) -> Response:
         """Let them go on."""
         body = decode_body(await self._body(request), _resume)
-        ids = None
-        if body.handles is not None:
-            ids = [_request_id(handle) for handle in body.handles]
-        resumed = await self._engine.resume_rollouts(ids, body.kv)
+        handles = None if body.handles is None else [_handle(one) for one in body.handles]
+        resumed = await self._engine.resume_rollouts(handles, body.kv)
         return json_response({"object": "list", "data": resumed})
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, self._service.config.max_body_bytes) or b"{}"
 
 
-def _request_id(handle: str) -> str:
-    """Whose handle it is."""
-    request_id, at, _ = handle.rpartition("@")
+def _handle(text: str) -> RolloutHandle:
+    request_id, at, version = text.rpartition("@")
     if not at:
         raise RequestError(
-            f"{handle[:80]!r} is no handle: give the `kv_handle` that the pause answered", "handles"
+            f"{text[:80]!r} is no handle: give the `kv_handle` that the pause answered", "handles"
         )
-    return request_id
+    return RolloutHandle(request_id, version)
 
 
 def _shown_instance(one: InstanceWeights) -> dict[str, object]:
@@ -145,5 +142,5 @@ def _shown(rollout: Rollout) -> dict[str, object]:
             for choice in rollout.choices
         ],
         "weight_version": rollout.version,
-        "kv_handle": f"{rollout.request_id}@{rollout.version}",
+        "kv_handle": str(rollout.handle),
     }

@@ -17,7 +17,14 @@ from inlay.core.errors import (
     WeightsConflictError,
     WeightsError,
 )
-from inlay.core.messages import EngineStats, InFlight, ResumeKv, Rollout, WeightsSwapped
+from inlay.core.messages import (
+    EngineStats,
+    InFlight,
+    ResumeKv,
+    Rollout,
+    RolloutHandle,
+    WeightsSwapped,
+)
 from inlay.serve.metrics import DONE, ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
 
@@ -46,7 +53,7 @@ class Weighted(Protocol):
         ...
 
     async def resume_rollouts(
-        self, request_ids: Sequence[str] | None = None, kv: ResumeKv = "keep"
+        self, handles: Sequence[RolloutHandle] | None = None, kv: ResumeKv = "keep"
     ) -> list[str]:
         """Let paused requests, or all, go on; returns their ids."""
         ...

@@ -181,6 +181,32 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert outcome.lines == (f"loaded 2 messages from {file}",)
 
 
+def test_several_save_and_load_their_own(tmp_path: Path, runner: LoopThread) -> None:
+    def talk(text: str) -> tuple[list[Session], str]:
+        out = io.StringIO()
+        terminal = Terminal(io.StringIO(text), out)
+        sessions = [Session(Echo(), terminal, runner, title=title) for title in ("before", "after")]
+        sessions[1].conversation.system = "Be brief."
+        converse(terminal, sessions)
+        return sessions, out.getvalue()
+
+    file = tmp_path / "talk.json"
+    saved, said = talk(f"one\n/save {file}\n")
+    names = [f"talk.{title}.json" for title in ("before", "after")]
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(names)
+    for title, name in zip(("before", "after"), names, strict=True):
+        assert f"{title}:\nsaved 2 messages to {tmp_path / name}\n" in said
+    loaded, _ = talk(f"/system other\n/load {file}\n")
+    assert [one.conversation for one in loaded] == [one.conversation for one in saved]
+    assert loaded[0].conversation != loaded[1].conversation
+    # What one conversation was saved to is for both.
+    run_command(f"/save {tmp_path / 'alone.json'}", saved[1].conversation)
+    both, said = talk(f"/load {tmp_path / 'alone.json'}\n")
+    assert [one.conversation for one in both] == [saved[1].conversation] * 2
+    assert said == f"loaded 2 messages from {tmp_path / 'alone.json'}\n"
+    assert "cannot write /: " in str(both[0].obey("/save /"))
+
+
 @pytest.mark.parametrize("content", ["nonsense", "{}", '{"messages": 3}', '[{"role": "user"}]'])
 def test_files_that_hold_no_conversation(tmp_path: Path, content: str) -> None:
     file = tmp_path / "talk.json"
