@@ -133,6 +133,12 @@ uint32_t copy_by_vectors(std::byte* to, const std::byte* from, std::size_t bytes
   return ~copy(to, from, bytes, ~before);
 }
 
+uint32_t copy_by_lanes(std::byte* to, const std::byte* from, std::size_t bytes, bool streaming,
+                       uint32_t before) {
+  const auto copy = streaming ? isa::stream_crc32c_vpclmul_lanes : isa::copy_crc32c_sse42;
+  return ~copy(to, from, bytes, ~before);
+}
+
 uint32_t combine_by_instruction(uint32_t first, uint32_t second, uint64_t second_bytes) {
   static constexpr std::array<uint32_t, kBits> kFactors = powers_past(33);
   return combine(first, second, second_bytes, [](uint32_t crc, std::size_t k) {
@@ -142,11 +148,13 @@ uint32_t combine_by_instruction(uint32_t first, uint32_t second, uint64_t second
 
 constexpr Crc32c kByInstruction{sum_by_instruction, copy_by_instruction, combine_by_instruction};
 constexpr Crc32c kByVectors{sum_by_instruction, copy_by_vectors, combine_by_instruction};
+constexpr Crc32c kByLanes{sum_by_instruction, copy_by_lanes, combine_by_instruction};
 #endif
 
 const Crc32c& chosen() {
   static const Crc32c* const best = [] {
-    if (crc32c_by_vectors() != nullptr) return crc32c_by_vectors();
+    const Crc32c* const vectors = copies_in_lanes() ? crc32c_by_lanes() : crc32c_by_vectors();
+    if (vectors != nullptr) return vectors;
     return crc32c_by_instruction() != nullptr ? crc32c_by_instruction() : crc32c_by_table();
   }();
   return *best;
@@ -168,6 +176,13 @@ const Crc32c* crc32c_by_vectors() {
   if (crc32c_by_instruction() != nullptr && __builtin_cpu_supports("avx2") &&
       __builtin_cpu_supports("vpclmulqdq"))
     return &kByVectors;
+#endif
+  return nullptr;
+}
+
+const Crc32c* crc32c_by_lanes() {
+#if defined(__x86_64__)
+  if (crc32c_by_vectors() != nullptr) return &kByLanes;
 #endif
   return nullptr;
 }

@@ -25,7 +25,7 @@ uint32_t copy_crc32c(std::byte* to, const std::byte* from, std::size_t bytes, bo
 uint32_t crc32c_combine(uint32_t first, uint32_t second, uint64_t second_bytes);
 
 // The variants, which tests compare. Null: this processor has no instruction for it. By vectors:
-// copies past the caches; else as by instruction.
+// copies past the caches, by lanes in several places in turn; else as by instruction.
 struct Crc32c {
   uint32_t (*sum)(std::span<const std::byte>, uint32_t before);
   uint32_t (*copy)(std::byte* to, const std::byte* from, std::size_t bytes, bool streaming,
@@ -35,5 +35,6 @@ struct Crc32c {
 const Crc32c* crc32c_by_table();
 const Crc32c* crc32c_by_instruction();
 const Crc32c* crc32c_by_vectors();
+const Crc32c* crc32c_by_lanes();
 
 }  // namespace inlay

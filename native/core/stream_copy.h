@@ -23,5 +23,10 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, bool st
 using StreamCopy = void (*)(std::byte*, const std::byte*, std::size_t);
 StreamCopy stream_copy_baseline();
 StreamCopy stream_copy_avx2();
+StreamCopy stream_copy_avx2_lanes();  // in several places in turn
+
+// Whether copies past the caches are faster so on this processor: Sapphire Rapids copies 1.25 times
+// as fast, EPYC at 0.6 of what it does in one place.
+bool copies_in_lanes();
 
 }  // namespace inlay

@@ -60,7 +60,7 @@ void check_copies(const Crc32c& crc) {
   constexpr std::byte kGuard{0xa5};
   constexpr std::size_t kRoom = 64;
   std::mt19937_64 random(9);
-  const std::vector<std::byte> bytes = noise(20000);
+  const std::vector<std::byte> bytes = noise(300000);
   std::vector<std::byte> to(bytes.size() + 4 * kRoom);
   const auto check = [&](std::size_t size, std::size_t to_shift, std::size_t from_shift) {
     const std::span<const std::byte> from = std::span(bytes).subspan(from_shift, size);
@@ -80,6 +80,12 @@ void check_copies(const Crc32c& crc) {
       check(random() % 300, to_shift, from_shift);
   for (std::size_t size = 0; size < 2200; ++size) check(size, random() % 64, random() % 64);
   for (int i = 0; i < 200; ++i) check(random() % 19000, random() % 64, random() % 64);
+  for (int i = 0; i < 20; ++i) check(random() % 299000, random() % 64, random() % 64);
+  for (std::size_t lanes : {64U << 10, 128U << 10})
+    for (std::size_t beside : {0U, 1U, 63U, 64U, 130U}) {
+      check(lanes - beside, random() % 64, random() % 64);
+      check(lanes + beside, 0, 0);
+    }
 }
 
 void check_combinations(const Crc32c& crc) {
@@ -135,8 +141,10 @@ int main() {
   } else {
     std::puts("this processor has no instruction for it: the table alone is tested");
   }
-  if (const Crc32c* vectors = inlay::crc32c_by_vectors())
+  if (const Crc32c* vectors = inlay::crc32c_by_vectors()) {
     check_variant(*vectors);
-  else
-    std::puts("this processor multiplies no vectors: that variant is not tested");
+    check_variant(*inlay::crc32c_by_lanes());
+  } else {
+    std::puts("this processor multiplies no vectors: those variants are not tested");
+  }
 }

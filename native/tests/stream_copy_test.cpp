@@ -13,12 +13,14 @@ using inlay::StreamCopy;
 
 void check_variant(StreamCopy copy) {
   constexpr std::size_t kSize = 5000;
+  constexpr std::size_t kLargeSize = 300000;
   constexpr std::byte kGuard{0xa5};
   std::mt19937 random(1);
-  std::vector<std::byte> from(kSize + 128);
+  std::vector<std::byte> from(kLargeSize + 128);
   for (std::byte& byte : from) byte = static_cast<std::byte>(random());
   for (int round = 0; round < 4000; ++round) {
-    const std::size_t bytes = round < 600 ? static_cast<std::size_t>(round) : random() % kSize;
+    const std::size_t most = round < 3900 ? kSize : kLargeSize;
+    const std::size_t bytes = round < 600 ? static_cast<std::size_t>(round) : random() % most;
     const std::size_t to_shift = random() % 64;
     const std::size_t from_shift = random() % 64;
     std::vector<std::byte> to(bytes + 256, kGuard);
@@ -33,7 +35,10 @@ void check_variant(StreamCopy copy) {
 
 int main() {
   check_variant(inlay::stream_copy_baseline());
-  if (inlay::stream_copy_avx2() != nullptr) check_variant(inlay::stream_copy_avx2());
+  if (inlay::stream_copy_avx2() != nullptr) {
+    check_variant(inlay::stream_copy_avx2());
+    check_variant(inlay::stream_copy_avx2_lanes());
+  }
   check_variant(inlay::stream_copy);
   CHECK(!inlay::is_streaming(inlay::kStreamingFrom - 1));
   CHECK(inlay::is_streaming(inlay::kStreamingFrom));

@@ -7,5 +7,7 @@ namespace inlay::isa {
 
 void stream_copy_baseline(std::byte* to, const std::byte* from, std::size_t bytes);
 void stream_copy_avx2(std::byte* to, const std::byte* from, std::size_t bytes);
+// In several places in turn.
+void stream_copy_avx2_lanes(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace inlay::isa

@@ -13,12 +13,21 @@ struct Avx2 {
   static void stream(Vector* to, Vector vector) { _mm256_stream_si256(to, vector); }
 };
 
+template <std::size_t kLanes>
+void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  stream_lines<Avx2, kLanes>(to, from, bytes);
+  _mm_sfence();
+  _mm256_zeroupper();
+}
+
 }  // namespace
 
 void stream_copy_avx2(std::byte* to, const std::byte* from, std::size_t bytes) {
-  stream_lines<Avx2>(to, from, bytes);
-  _mm_sfence();
-  _mm256_zeroupper();
+  copy<1>(to, from, bytes);
+}
+
+void stream_copy_avx2_lanes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  copy<kStreamLanes>(to, from, bytes);
 }
 
 }  // namespace inlay::isa

@@ -19,7 +19,7 @@ struct Sse2 {
 }  // namespace
 
 void stream_copy_baseline(std::byte* to, const std::byte* from, std::size_t bytes) {
-  stream_lines<Sse2>(to, from, bytes);
+  stream_lines<Sse2, 1>(to, from, bytes);
   _mm_sfence();
 }
 
