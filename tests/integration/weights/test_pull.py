@@ -236,6 +236,17 @@ def test_what_changed_after_it_was_published_is_refused(cluster: Cluster, tmp_pa
         cluster.pull(publisher)
 
 
+def test_who_offers_a_file_that_was_cut_off_is_not_asked_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    publisher = cluster.publisher()
+    source = write(tmp_path / "source")
+    publisher.publish("1", source)
+    os.truncate(source / "model.safetensors", 100)
+    with pytest.raises(WeightsError, match=r"cannot be read .*: was it changed after it was pub"):
+        cluster.pull(publisher)
+
+
 HOLD = """
 import sys
 from inlay.transfer import TransferEngine
