@@ -152,11 +152,24 @@ class DirectoryLanding(RingLanding):
         """As `Landing`, of a finished directory: mapped, where it lies there as one run."""
         if not entry.size_bytes:
             return np.zeros(0, np.uint8)
-        offset = self._layout.run(entry) if entry.dtype else 0
+        offset = self._offset(entry)
         if offset is None:
             return None
-        file = self.directory / (SAFETENSORS if entry.dtype else entry.name)
-        return np.memmap(file, np.uint8, "r", offset, (entry.size_bytes,))
+        return np.memmap(self.directory / _file(entry), np.uint8, "r", offset, (entry.size_bytes,))
+
+    def read(self, entry: Entry, start: int, room: Bytes) -> bool:
+        """As `Landing`. Others may have removed the directory, or cut its files off."""
+        offset = self._offset(entry)
+        if offset is None:
+            return False
+        try:
+            return os.preadv(self._files[_file(entry)], [room.data], offset + start) == len(room)
+        except OSError:
+            return False
+
+    def _offset(self, entry: Entry) -> int | None:
+        """Where an entry begins in its file; None: it does not lie there as it was published."""
+        return self._layout.run(entry) if entry.dtype else 0
 
     def _create(self, name: str, size: int) -> int:
         descriptor = os.open(self._partial / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -168,3 +181,8 @@ class DirectoryLanding(RingLanding):
                 error.filename = f"{self._partial / name} of {size} bytes"
                 raise
         return descriptor
+
+
+def _file(entry: Entry) -> str:
+    """Which one has it."""
+    return SAFETENSORS if entry.dtype else entry.name

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,6 +246,22 @@ def test_who_offers_a_file_that_was_cut_off_is_not_asked_again(
     os.truncate(source / "model.safetensors", 100)
     with pytest.raises(WeightsError, match=r"cannot be read .*: was it changed after it was pub"):
         cluster.pull(publisher)
+
+
+@pytest.mark.parametrize("left", [None, 100], ids=["removed", "cut off"])
+def test_the_previous_version_may_be_gone(
+    cluster: Cluster, tmp_path: Path, left: int | None
+) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", write(tmp_path / "source"), piece_bytes=4096)
+    old = cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "1"))
+    if left is None:
+        shutil.rmtree(tmp_path / "1")
+    else:
+        os.truncate(tmp_path / "1/model.safetensors", left)
+    publisher.publish("2", tmp_path / "source", piece_bytes=4096)
+    landing = DirectoryLanding(tmp_path / "2")
+    check(cluster.pull(publisher, engine=engine, landing=landing, previous=old))
 
 
 HOLD = """
