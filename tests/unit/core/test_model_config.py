@@ -126,5 +126,7 @@ def test_the_scores_of_a_stretched_context() -> None:
 
 
 def test_a_directory_that_cannot_be_looked_into() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"config.json cannot be read \(File name too long"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"config.json cannot be read \(File name too long"
+    ):
         read_config(Path("/tmp") / ("x" * 300))
