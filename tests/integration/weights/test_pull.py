@@ -213,6 +213,15 @@ def test_trainers_with_parts_are_one_publisher(cluster: Cluster) -> None:
         cluster.pull(*publishers[:3])
 
 
+def test_a_publisher_may_be_named_twice(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    port = publisher.address.rpartition(":")[2]
+    names = [publisher.address, f"localhost:{port}", publisher.address]
+    with pull(cluster.engine(), names, "m", landing=MemoryLanding()) as held:
+        check(held)
+
+
 def test_damaged_pieces_come_from_others(apart: Cluster) -> None:
     publisher = apart.publisher()
     publisher.publish("1", TENSORS, piece_bytes=4096)

@@ -233,9 +233,9 @@ def test_gpt_oss_as_peft_has_it(tmp_path: Path) -> None:
         model = load_model(directory, backend=backend)
         driver = ModelDriver(model)
         one = driver.add(PROMPTS[0], adapter=model.load_adapter(tmp_path / "a"))
-        (found,) = driver.step([(one, len(one.tokens))], all_rows=True)
+        (found,) = driver.step([(one, len(one.tokens))], oldrows=True)
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
-        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], all_rows=True)
+        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], oldrows=True)
         assert float((found - base).abs().max()) > 0.1
 
 
@@ -315,15 +315,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "alpha": (changed_config(lora_alpha=1e39), "that float32 holds"),
     "long alpha": (changed_config(lora_alpha=10**400), "that float32 holds"),
     "slow pattern": (changed_config(alpha_pattern={"(.+)+#": 1}), "repeats a group"),
-    "long pattern": (changed_config(alpha_pattern={".*" * 20 + "#": 1}), "more than 4 repet"),
+    "long pattern": (changed_config(alpha_pattern={".*" * 20 + "#": 1}), "more than 4 "),
     "nothing": (changed_weights(lambda _: {}), "holds no matrices"),
     "no rank": (
-        changed_weights(lambda all_: {k: t[:0] if "_A" in k else t[:, :0] for k, t in all_.items()}),
+        changed_weights(lambda old: {k: t[:0] if "_A" in k else t[:, :0] for k, t in old.items()}),
         "has rank 0",
     ),
-    "integers": (changed_weights(lambda all_: {k: t.int() for k, t in all_.items()}), "int32"),
+    "integers": (changed_weights(lambda old: {k: t.int() for k, t in old.items()}), "int32"),
     "fp8": (
-        changed_weights(lambda all_: {k: t.to(torch.float8_e4m3fn) for k, t in all_.items()}),
+        changed_weights(lambda old: {k: t.to(torch.float8_e4m3fn) for k, t in old.items()}),
         "float8_e4m3fn",
     ),
     "no layer": (changed_weights(lambda _: {STACKED: torch.zeros(16, 64)}), "no module for"),
