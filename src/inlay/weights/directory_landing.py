@@ -55,9 +55,18 @@ class DirectoryLanding(RingLanding):
         """As `Landing`: reserves the disk's blocks now."""
         wanted = super().open(engine, manifest)
         self._stretches: list[Stretch] = []
+        try:
+            self._offer(engine, manifest)
+        except BaseException:
+            self.close()
+            raise
+        return wanted
+
+    def _offer(self, engine: TransferEngine, manifest: Manifest) -> None:
+        """The files as segments, where others can have pieces from them."""
         stretches = self._layout.stretches(manifest, 0)
-        if stretches is None:  # others cannot have pieces from here
-            return wanted
+        if stretches is None:
+            return
         files = [SAFETENSORS] if stretches else []
         for entry in manifest.entries:
             if not entry.dtype and entry.size_bytes:
@@ -67,7 +76,6 @@ class DirectoryLanding(RingLanding):
             name = segment_name(manifest.name, manifest.version, f"data{number}")
             self._shared.append(engine.register_file(self._partial / file, name=name))
         self._stretches = stretches
-        return wanted
 
     def wanted(self, manifest: Manifest) -> npt.NDArray[np.bool_]:
         """As `RingLanding`."""

@@ -389,6 +389,17 @@ def test_a_directory_is_replaced_by_a_whole_one(cluster: Cluster, tmp_path: Path
     assert [one.name for one in tmp_path.iterdir()] == ["target"]
 
 
+def test_what_this_engine_holds_already_leaves_nothing_half(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", TENSORS)
+    cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "a"))
+    with pytest.raises(ArgumentError, match="another open segment"):
+        cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "b"))
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
 def test_no_link_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(WeightsError, match="is a file or a link"):
