@@ -15,6 +15,7 @@ from inlay.core.errors import ModelFileError, WeightsError, WeightsMismatchError
 from inlay.core.messages import InFlight, WeightsSwapped
 from inlay.serve.metrics import ServerMetrics
 from inlay.serve.weights.config import UpdateConfig
+from inlay.serve.weights.offers import Offers
 from inlay.serve.weights.updates import Updates
 from inlay.store.tenants import read_token
 from inlay.transfer import TransferEngine
@@ -83,3 +84,9 @@ def test_a_damaged_file_is_the_publishers_fault(server: Server) -> None:
     assert error.value.http_status == 400
     server.engine.wrong = ""
     assert server.update() == "1"
+
+
+def test_where_nobody_may_look_is_not_offered(tmp_path: Path) -> None:
+    offers = Offers("127.0.0.1:0", "")
+    assert asyncio.run(offers.offer(tmp_path / ("x" * 300), "1")) is None
+    offers.close()
