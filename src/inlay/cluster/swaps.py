@@ -7,6 +7,7 @@ comes later, restarted or new, is given the weights that the others have.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -159,7 +160,9 @@ class Swaps:
     async def _holders(self, message: SwapWeights) -> tuple[str, ...]:
         """Who has the weights for those that do not see their directory."""
         directory = Path(message.directory)
-        offered = await self._offer(directory, message.version) if directory.is_dir() else None
+        offered = (
+            await self._offer(directory, message.version) if os.path.isdir(directory) else None
+        )
         served = [one.info.weights for one in self._instances if one.info is not None]
         held = [one.held_at for one in served if one.version == message.version and one.held_at]
         return (*([] if offered is None else [offered]), *held)

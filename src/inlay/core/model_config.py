@@ -46,22 +46,24 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The content of config.json as it is.
 
     Raises:
-        ModelNotFoundError: no such directory or no config.json in it.
+        ModelNotFoundError: no such directory, no config.json in it, or it cannot be read.
         ModelFileError: not a JSON object.
     """
     file = directory / "config.json"
-    if not directory.is_dir():
-        raise ModelNotFoundError(
-            f"there is no model directory {directory}: give the path of a directory with "
-            "config.json, or a hub name such as Qwen/Qwen3-0.6B"
-        )
-    if not file.is_file():
-        raise ModelNotFoundError(
-            f"{directory} has no config.json, so it is not a Hugging Face model directory: name "
-            "the directory that holds config.json, tokenizer.json and *.safetensors"
-        )
     try:
+        if not directory.is_dir():
+            raise ModelNotFoundError(
+                f"there is no model directory {directory}: give the path of a directory with "
+                "config.json, or a hub name such as Qwen/Qwen3-0.6B"
+            )
+        if not file.is_file():
+            raise ModelNotFoundError(
+                f"{directory} has no config.json, so it is not a Hugging Face model directory: "
+                "name the directory that holds config.json, tokenizer.json and *.safetensors"
+            )
         config = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ModelNotFoundError(f"{file} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
     if not isinstance(config, dict):

@@ -214,7 +214,7 @@ class _Server:
     def _swap(self, peer: Peer, message: SwapWeights) -> None:
         """Begin a swap, once its weights are on this machine."""
         here = PulledWeights(directory=Path(message.directory), held_at="")
-        if self._source is None or not message.holders or here.directory.is_dir():
+        if self._source is None or not message.holders or os.path.isdir(here.directory):
             self._begin_swap(peer, message, here)
         elif self._pulling is not None:
             version = self._pulling[1].version

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -31,6 +32,8 @@ _KEY = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
 _KT_KEY = re.compile(
     r"(.*\.)?layers\.(?P<layer>\d+)\..*?(?P<part>gate|up|down)_lora_(?P<side>[ab])"
 )
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MAX_REPEATS = 4  # in a pattern of names
 # PEFT wraps the experts of a layer twice: gate and up inside, down outside.
 _STACKED = {".experts.base_layer": ("expert_gate", "expert_up"), ".experts": ("expert_down",)}
 
@@ -92,12 +95,22 @@ def read_adapter(directory: Path, shape: ModelShape) -> Adapter:
         for key, tensor in _tensors(directory / name):
             for module, side, matrix in reader.matrices(key, tensor):
                 sides.setdefault(module, {})[side] = matrix
+    if not sides:
+        raise ModelFileError(f"{directory} holds no matrices: write the adapter again")
+    ranks = {config["r"], *(config.get("rank_pattern") or {}).values()}
     pairs = {}
     for module, both in sides.items():
         if both.keys() != {"A", "B"}:
             raise ModelFileError(f"{directory}: {module} has lora_{'/'.join(both)} alone")
         reader.check(module, both["A"], both["B"])
-        scale = _scale(config, module, len(both["A"]))
+        rank = len(both["A"])
+        if rank not in ranks:
+            given = ", ".join(map(str, sorted(ranks)))
+            raise ModelFileError(
+                f"{directory}: {module} has rank {rank}, and {CONFIG} gives {given}: files of two "
+                "adapters are mixed"
+            )
+        scale = _scale(config, module, rank)
         pairs[module] = AdapterPair(both["A"], both["B"], scale)
     return Adapter(pairs, config, digest.hexdigest())
 
@@ -134,6 +147,8 @@ class _Reader:
         """Modules, sides (A or B) and matrices that one tensor of a file holds."""
         if match := _KT_KEY.fullmatch(key):
             target = self._target(int(match["layer"]), f"expert_{match['part']}", key)
+            if tensor.dim() != 3 or len(tensor) != self._experts:
+                raise self._other_experts(key, tensor)
             for expert, matrix in enumerate(tensor):
                 yield target.name_of(expert), match["side"].upper(), matrix
             return
@@ -148,10 +163,9 @@ class _Reader:
             yield module, side, tensor
             return
         for end, parts in _STACKED.items():
-            if module.endswith(f".mlp{end}"):
-                layer = int(module.split("layers.")[1].split(".")[0])
+            if match := re.fullmatch(rf".*\blayers\.(\d+)\.mlp{re.escape(end)}", module):
                 for part in parts:
-                    yield from self._apart(self._target(layer, part, key), side, tensor)
+                    yield from self._apart(self._target(int(match[1]), part, key), side, tensor)
                 return
         raise self._unknown(key)
 
@@ -160,10 +174,7 @@ class _Reader:
     ) -> Iterator[tuple[str, str, Tensor]]:
         """Rows of A are one expert's after another's, columns of B one expert's each in turn."""
         if tensor.dim() != 2 or tensor.shape[0 if side == "A" else 1] % self._experts:
-            raise ModelFileError(
-                f"{self._directory}: lora_{side} of {target.path} is {list(tensor.shape)}, and the "
-                f"model has {self._experts} experts: the adapter is another model's"
-            )
+            raise self._other_experts(f"lora_{side} of {target.path}", tensor)
         if side == "A":
             parts = tensor.view(self._experts, -1, tensor.shape[1])
         else:
@@ -177,6 +188,12 @@ class _Reader:
         if (layer, part) not in self._places:
             raise self._unknown(key)
         return self._places[layer, part]
+
+    def _other_experts(self, what: str, tensor: Tensor) -> ModelFileError:
+        return ModelFileError(
+            f"{self._directory}: {what} is {list(tensor.shape)}, and the model has {self._experts} "
+            "experts: the adapter is another model's"
+        )
 
     def _unknown(self, key: str) -> ModelFileError:
         return ModelFileError(
@@ -198,11 +215,13 @@ class _Reader:
 def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG
     try:
-        config = dict(json.loads(file.read_text("utf-8")))
+        config: Any = json.loads(file.read_text("utf-8"))
     except OSError:
         raise ModelNotFoundError(f"{directory} holds no {CONFIG}: name an adapter's dir") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file} is damaged ({error}): write the adapter again") from error
+    if not isinstance(config, dict):
+        raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
     if config.get("peft_type", "LORA") != "LORA":
         raise UnsupportedModelError(
             f"{file}: peft_type {config['peft_type']} is not read: only LORA"
@@ -210,21 +229,40 @@ def _read_config(directory: Path) -> dict[str, Any]:
     for key in ("use_dora", "lora_bias", "modules_to_save", "fan_in_fan_out"):
         if config.get(key):
             raise UnsupportedModelError(f"{file}: {key} is set, which is not read")
-    if not isinstance(config.get("r"), int) or not _is_number(config.get("lora_alpha")):
-        raise ModelFileError(f"{file} gives no r and lora_alpha that are numbers")
-    patterns = config.get("alpha_pattern") or {}
-    if not isinstance(patterns, dict) or not all(map(_is_number, patterns.values())):
-        raise ModelFileError(f"{file}: alpha_pattern must have a number for each pattern")
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ModelFileError(f"{file}: alpha_pattern {pattern!r} is none ({error})") from None
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not _is_rank(rank) or not _is_number(alpha):
+        raise ModelFileError(
+            f"{file} has r {str(rank)[:40]} and lora_alpha {str(alpha)[:40]}: r must be a whole "
+            "number from 1, and lora_alpha a number that float32 holds"
+        )
+    for key, fits in (("alpha_pattern", _is_number), ("rank_pattern", _is_rank)):
+        patterns = config.get(key) or {}
+        if not isinstance(patterns, dict) or not all(map(fits, patterns.values())):
+            raise ModelFileError(f"{file}: {key} must have a number for each pattern")
+    for pattern in config.get("alpha_pattern") or {}:
+        _check_pattern(file, pattern)
     return config
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= torch.finfo(torch.float32).max
+
+
+def _is_rank(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _check_pattern(file: Path, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ModelFileError(f"{file}: alpha_pattern {pattern!r} is none ({error})") from None
+    # Such may take longer than anybody lives, while nothing else in the process goes on.
+    if re.search(r"\)[*+{]", pattern) or sum(map(pattern.count, "*+{")) > _MAX_REPEATS:
+        raise ModelFileError(
+            f"{file}: alpha_pattern {pattern[:80]!r} repeats a group, or has more than "
+            f"{_MAX_REPEATS} repetitions: give names of modules"
+        )
 
 
 def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
@@ -243,6 +281,12 @@ def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
     try:
         with safe_open(file, framework="pt") as opened:
             for key in opened.keys():
-                yield key, opened.get_tensor(key)
+                tensor = opened.get_tensor(key)
+                if tensor.dtype not in _DTYPES:
+                    raise UnsupportedModelError(
+                        f"{file}: {key} is {tensor.dtype}: matrices are read in float32, bfloat16 "
+                        "and float16"
+                    )
+                yield key, tensor
     except SafetensorError as error:
         raise ModelFileError(f"{file} is cut off or damaged ({error})") from error

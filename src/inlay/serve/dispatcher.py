@@ -274,6 +274,7 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
             gc.freeze()
         await asked
         await _drain(config, gate, server, service, stop)
+        process.dispatcher.close()  # while answers can still say so
 
 
 async def _open(

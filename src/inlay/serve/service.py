@@ -20,6 +20,7 @@ from inlay.core.errors import (
     ContextLengthError,
     EngineDiedError,
     InlayError,
+    NoInstanceError,
     RequestError,
 )
 from inlay.core.messages import (
@@ -382,7 +383,7 @@ class Service:
                     yield output
         except InlayError as error:
             failure = error
-            if self.stopping and isinstance(error, EngineDiedError):
+            if self.stopping and isinstance(error, EngineDiedError | NoInstanceError):
                 raise ServerStoppingError(
                     "the server stopped before the answer was complete"
                 ) from None

@@ -63,17 +63,18 @@ class DirectoryLanding(RingLanding):
     def open(self, engine: TransferEngine, manifest: Manifest) -> npt.NDArray[np.bool_]:
         """As `Landing`: reserves the disk's blocks now."""
         wanted = super().open(engine, manifest)
+        self._stretches: list[Stretch] = []
         try:
-            self._share(engine, manifest)
+            self._offer(engine, manifest)
         except BaseException:
             self.close()
             raise
         return wanted
 
-    def _share(self, engine: TransferEngine, manifest: Manifest) -> None:
-        self._stretches: list[Stretch] = []
+    def _offer(self, engine: TransferEngine, manifest: Manifest) -> None:
+        """The files as segments, where others can have pieces from them."""
         stretches = self._layout.stretches(manifest, 0)
-        if stretches is None:  # others cannot have pieces from here
+        if stretches is None:
             return
         files = [SAFETENSORS] if stretches else []
         for entry in manifest.entries:
@@ -190,11 +191,24 @@ class DirectoryLanding(RingLanding):
         """As `Landing`, of a finished directory: mapped, where it lies there as one run."""
         if not entry.size_bytes:
             return np.zeros(0, np.uint8)
-        offset = self._layout.run(entry) if entry.dtype else 0
+        offset = self._offset(entry)
         if offset is None:
             return None
-        file = self.directory / (SAFETENSORS if entry.dtype else entry.name)
-        return np.memmap(file, np.uint8, "r", offset, (entry.size_bytes,))
+        return np.memmap(self.directory / _file(entry), np.uint8, "r", offset, (entry.size_bytes,))
+
+    def read(self, entry: Entry, start: int, room: Bytes) -> bool:
+        """As `Landing`. Others may have removed the directory, or cut its files off."""
+        offset = self._offset(entry)
+        if offset is None:
+            return False
+        try:
+            return os.preadv(self._files[_file(entry)], [room.data], offset + start) == len(room)
+        except OSError:
+            return False
+
+    def _offset(self, entry: Entry) -> int | None:
+        """Where an entry begins in its file; None: it does not lie there as it was published."""
+        return self._layout.run(entry) if entry.dtype else 0
 
     def _create(self, name: str, size: int) -> int:
         descriptor = os.open(self._partial / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -206,3 +220,8 @@ class DirectoryLanding(RingLanding):
                 error.filename = f"{self._partial / name} of {size} bytes"
                 raise
         return descriptor
+
+
+def _file(entry: Entry) -> str:
+    """Which one has it."""
+    return SAFETENSORS if entry.dtype else entry.name

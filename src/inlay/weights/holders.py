@@ -61,7 +61,6 @@ class Holders:
         max_peers: int,
     ) -> None:
         self._engine = engine
-        self.publishers = tuple(publishers)
         self._max_peers = max_peers
         self._by_address: dict[str, Holder] = {}
         self.shunned: dict[str, str] = {}
@@ -70,16 +69,20 @@ class Holders:
         if not self.version:
             raise WeightsError(f"{', '.join(publishers)} have no common version of {name}")
         check_label(self.version, "version")
-        peers = [engine.connect(address, timeout_s=CONNECT_S) for address in publishers]
-        self._told = dict(zip(publishers, peers, strict=True))
+        told: dict[str, tuple[str, Peer]] = {}
+        for address in publishers:  # one that is named twice is asked once
+            peer = engine.connect(address, timeout_s=CONNECT_S)
+            told.setdefault(peer.engine_id, (address, peer))
+        self._told = dict(told.values())
+        self.publishers, peers = tuple(self._told), list(self._told.values())
         offers = [read_offer(engine, peer, name, self.version) for peer in peers]
         own = [manifest for manifest, _ in offers]
-        self.manifest, of_union = union(own, publishers)
+        self.manifest, of_union = union(own, self.publishers)
         self._identity = identity(self.manifest.to_bytes())
         self._own: list[tuple[Places, Layout]] = []
         for number, (manifest, layout) in enumerate(offers):
             places = Places.of(manifest, layout)
-            if len(publishers) > 1:
+            if len(peers) > 1:
                 places = places.in_union(manifest, self.manifest, of_union, number)
             self._own.append((places, layout))
         self.count()

@@ -67,6 +67,13 @@ class Landing(ABC):
         """The bytes of an entry as they were published, to be read; None: they are not kept so."""
         return None
 
+    def read(self, entry: Entry, start: int, room: Bytes) -> bool:
+        """Fill `room` with bytes of an entry as they were published, from `start` on.
+
+        False: they are not kept so, or not there any more.
+        """
+        return False
+
     @abstractmethod
     def finish(self) -> None:
         """All that is wanted has been taken."""
@@ -130,6 +137,11 @@ class MemoryLanding(Landing):
     def content(self, entry: Entry) -> Bytes:
         """The bytes of an entry, to be read."""
         return self.memory[entry.start : entry.start + entry.size_bytes]
+
+    def read(self, entry: Entry, start: int, room: Bytes) -> bool:
+        """As `Landing`."""
+        room[:] = self.content(entry)[start : start + len(room)]
+        return True
 
 
 class Ring:

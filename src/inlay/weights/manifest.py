@@ -280,9 +280,9 @@ def check_boxes(manifest: Manifest) -> None:
             )
         filled = [part for part in parts if count(part.shape)]
         if twice := next((one for one in _pairs(filled) if _overlap(*one)), None):
+            where = " and ".join(dict.fromkeys(map(ranges, twice)))
             raise WeightsMismatchError(
-                f"publishers hold {ranges(twice[0])} and {ranges(twice[1])}, which are not the "
-                "same where both are: publish each part once"
+                f"publishers hold {where} with unlike contents: publish each part once"
             )
         held = sum(count(part.shape) for part in parts)
         whole = count(parts[0].whole_shape)

@@ -20,8 +20,10 @@ class Source(Protocol):
 
     manifest: Manifest
 
-    def find(self, entry: Entry) -> Bytes | None:
-        """The bytes of an entry as they were published; None: they are not kept so."""
+    def read(self, entry: Entry, start: int, room: Bytes) -> bool:
+        """Fill `room` with bytes of an entry as they were published, from `start` on; False: they
+        cannot be had.
+        """
         ...
 
 
@@ -131,21 +133,20 @@ class Pieces:
             of_entry = self._manifest.pieces_of(number)
             if same is None or not self.missing_P[of_entry.start : of_entry.stop].any():
                 continue
-            content = previous.find(same)
-            if content is None:
-                continue
             for piece in of_entry:
                 if self.missing_P[piece]:
-                    kept += self._copy(entry, piece, content)
+                    kept += self._copy(entry, piece, previous, same)
         return kept
 
-    def _copy(self, entry: Entry, piece: int, content: Bytes) -> int:
-        """One piece of an entry whose bytes are here: how many of them are right."""
+    def _copy(self, entry: Entry, piece: int, previous: Source, same: Entry) -> int:
+        """One piece of an entry that is here: how many of its bytes are right."""
         size = int(self._manifest.sizes_P[piece])
         pieces_N, offsets_N = self.begin(np.array([piece]))
         assert len(offsets_N) == 1, "nothing else is under way yet"
         start, place = int(self._manifest.starts_P[piece]) - entry.start, int(offsets_N[0])
-        self._landing.memory[place : place + size] = content[start : start + size]
-        good_N = self.check(pieces_N, offsets_N, None)
+        if previous.read(same, start, self._landing.memory[place : place + size]):
+            good_N = self.check(pieces_N, offsets_N, None)
+        else:
+            good_N = np.zeros(1, np.bool_)
         self.end(pieces_N, good_N)
         return size if good_N[0] else 0

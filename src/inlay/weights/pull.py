@@ -65,7 +65,7 @@ class Held:
         Raises:
             ArgumentError: the landing keeps it in another layout or dtype.
         """
-        content = self.find(entry)
+        content = self._swarm.landing.content(entry)
         if content is None:
             raise ArgumentError(
                 f"{entry.name} is not kept as it was published: read the arrays of the landing, or "
@@ -73,9 +73,11 @@ class Held:
             )
         return content
 
-    def find(self, entry: Entry) -> Bytes | None:
-        """As `content`; None where that raises."""
-        return self._swarm.landing.content(entry)
+    def read(self, entry: Entry, start: int, room: Bytes) -> bool:
+        """Fill `room` with bytes of an entry, from `start` on; False: they are not kept so, or not
+        there any more.
+        """
+        return self._swarm.landing.read(entry, start, room)
 
     def close(self) -> None:
         """Offer it no more; memory is given back, a directory stays."""

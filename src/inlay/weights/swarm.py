@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.core.errors import InlayError, TransferError, WeightsError
+from inlay.core.errors import FileTransferError, InlayError, TransferError, WeightsError
 from inlay.transfer import TransferEngine
 from inlay.weights.choice import NOTHING, Known, choose
 from inlay.weights.holder import Holder
@@ -199,6 +199,8 @@ class Swarm:
                 continue
             try:
                 await self._fetch(holder, pieces_N, offsets_N)
+            except FileTransferError as error:  # its files are cut off, or its disk fails
+                self._drop(holder, f"{error}{_changed(holder)}", shun=True)
             except TransferError as error:
                 self._drop(holder, str(error))
             await asyncio.sleep(0)  # a transfer that was over at once has let nobody else act
@@ -259,8 +261,8 @@ class Swarm:
             holder.address,
         )
         if holder.damaged >= _MAX_DAMAGED:
-            changed = "was it changed after it was published?" if holder.publisher else ""
-            self._drop(holder, f"{holder.damaged} pieces came damaged {changed}".strip(), shun=True)
+            why = f"{holder.damaged} pieces came damaged{_changed(holder)}"
+            self._drop(holder, why, shun=True)
 
     def _drop(self, holder: Holder, why: str, *, shun: bool = False) -> None:
         self._holders.drop(holder, why, shun=shun)
@@ -273,3 +275,8 @@ class Swarm:
     async def _change(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
+
+
+def _changed(holder: Holder) -> str:
+    """What may have become of a directory that is offered."""
+    return ": was it changed after it was published?" if holder.publisher else ""

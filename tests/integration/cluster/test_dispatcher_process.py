@@ -343,3 +343,22 @@ def test_best_effort_makes_room_and_goes_on_with_the_same_text(
     assert texts[0].startswith(text)
     metrics = httpx.get(dispatcher.url + "/metrics").text
     assert 'inlay_dispatch_retries_total{instance_name="a",reason="preempted"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_streams_are_told_when_a_dispatcher_stops(start: Callable[..., Any], paused: bool) -> None:
+    instance = start(RunningInstance, "a").wait_ready()
+    serve = {"page": False, "drain_s": 0.0}
+    dispatcher = start(RunningDispatcher, [instance.member], serve=serve)
+    body = LONG | {"stream": True, "max_tokens": 4000, "ignore_eos": True}
+    url = dispatcher.url + "/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, timeout=60) as reply:
+        lines = (line for line in reply.iter_lines() if line)
+        next(lines)
+        if paused:
+            told = httpx.post(dispatcher.url + "/v1/rollouts/pause", json={}, timeout=60)
+            assert len(told.json()["data"]) == 1
+        dispatcher.send(signal.SIGTERM)
+        *_, failure, _ = lines
+    assert '"code":"server_stopping"' in failure
+    assert dispatcher.wait() == 0

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -213,6 +214,15 @@ def test_trainers_with_parts_are_one_publisher(cluster: Cluster) -> None:
         cluster.pull(*publishers[:3])
 
 
+def test_a_publisher_may_be_named_twice(cluster: Cluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publish("1", TENSORS, piece_bytes=4096)
+    port = publisher.address.rpartition(":")[2]
+    names = [publisher.address, f"localhost:{port}", publisher.address]
+    with pull(cluster.engine(), names, "m", landing=MemoryLanding()) as held:
+        check(held)
+
+
 def test_damaged_pieces_come_from_others(apart: Cluster) -> None:
     publisher = apart.publisher()
     publisher.publish("1", TENSORS, piece_bytes=4096)
@@ -235,6 +245,33 @@ def test_what_changed_after_it_was_published_is_refused(cluster: Cluster, tmp_pa
         file.write(b"1234")
     with pytest.raises(WeightsError, match="was it changed after it was published"):
         cluster.pull(publisher)
+
+
+def test_who_offers_a_file_that_was_cut_off_is_not_asked_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    publisher = cluster.publisher()
+    source = write(tmp_path / "source")
+    publisher.publish("1", source)
+    os.truncate(source / "model.safetensors", 100)
+    with pytest.raises(WeightsError, match=r"cannot be read .*: was it changed after it was pub"):
+        cluster.pull(publisher)
+
+
+@pytest.mark.parametrize("left", [None, 100], ids=["removed", "cut off"])
+def test_the_previous_version_may_be_gone(
+    cluster: Cluster, tmp_path: Path, left: int | None
+) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", write(tmp_path / "source"), piece_bytes=4096)
+    old = cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "1"))
+    if left is None:
+        shutil.rmtree(tmp_path / "1")
+    else:
+        os.truncate(tmp_path / "1/model.safetensors", left)
+    publisher.publish("2", tmp_path / "source", piece_bytes=4096)
+    landing = DirectoryLanding(tmp_path / "2")
+    check(cluster.pull(publisher, engine=engine, landing=landing, previous=old))
 
 
 HOLD = """
@@ -403,6 +440,17 @@ def test_what_a_killed_pull_leaves_is_in_nobodys_way(cluster: Cluster, tmp_path:
     check(cluster.pull(publisher, landing=DirectoryLanding(target)))
     assert [one.name for one in target.iterdir()] == ["model.safetensors"]
     assert [one.name for one in tmp_path.iterdir()] == ["target"]
+
+
+def test_what_this_engine_holds_already_leaves_nothing_half(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", TENSORS)
+    cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "a"))
+    with pytest.raises(ArgumentError, match="another open segment"):
+        cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "b"))
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
 
 
 def test_no_link_is_replaced(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_equal_copies_are_one_and_others_are_refused(tmp_path: Path) -> None:
         addresses = [publisher.address for publisher in publishers]
         with TransferEngine() as engine:
             for version, message in (
-                ("2", "norm and norm, which are not the same"),
+                ("2", "publishers hold norm with unlike contents"),
                 ("3", r"hold rows\[2:6, 0:4\] and rows\[0:4, 0:4\]"),
             ):
                 with pytest.raises(WeightsMismatchError, match=message):

@@ -58,6 +58,16 @@ async def test_all_instances_take_them_one_after_the_other(make: Callable[..., C
     assert again.error is None and [one.seconds for one in again.instances] == [0.0] * 3
 
 
+async def test_where_nobody_may_look_nothing_is_offered(make: Callable[..., Cluster]) -> None:
+    cluster = make()
+    one = await cluster.add("a", swaps=False)
+    no_name = Path("/") / ("x" * 300)
+    task = asyncio.ensure_future(cluster.dispatcher.swap_weights(no_name, "v2"))
+    one.swapped(await one.until(SwapWeights), ModelNotFoundError("File name too long"))
+    with pytest.raises(ModelNotFoundError, match="too long"):
+        await asyncio.wait_for(task, 10)
+
+
 async def test_several_load_at_a_time_if_they_may(make: Callable[..., Cluster]) -> None:
     cluster = make(swaps_at_once=2)
     made = [await cluster.add(name, swaps=False) for name in "abc"]

@@ -1,13 +1,14 @@
 """What config.json says, beside what `transformers` makes of it, in sizes of published models."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from inlay.core.errors import ModelFileError
-from inlay.core.model_config import shape_of
+from inlay.core.errors import ModelFileError, ModelNotFoundError
+from inlay.core.model_config import read_config, shape_of
 
 DEEPSEEK_V2_LITE = {
     "vocab_size": 102400,
@@ -122,3 +123,10 @@ def test_the_scores_of_a_stretched_context() -> None:
     assert rope.attention_factor == 1.0
     assert rope.score_factor == pytest.approx(1.8739, rel=1e-4)
     assert rope.interleaved and rope.rotary_dim == 64
+
+
+def test_a_directory_that_cannot_be_looked_into() -> None:
+    with pytest.raises(
+        ModelNotFoundError, match=r"config.json cannot be read \(File name too long"
+    ):
+        read_config(Path("/tmp") / ("x" * 300))

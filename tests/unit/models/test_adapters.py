@@ -1,15 +1,23 @@
 """Adapters in a batch: what each row gets is what the merged model gives."""
 
-from collections.abc import Sequence
+import json
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from inlay.core.errors import ModelFileError, ModelNotFoundError
+from inlay.core.errors import ModelError, ModelFileError, ModelNotFoundError
+from inlay.core.model_config import read_shape
+from inlay.core.model_shape import ModelShape
 from inlay.core.placement import LayerPlacement, Placement
 from inlay.models import Model, load_model
+from inlay.models.adapter import read_adapter
 from inlay.models.adapter_weights import AdapterWeights
 from inlay.models.conversion.convert import convert
 from inlay.models.fake_device import FakeDevice, FakeOps
@@ -225,9 +233,9 @@ def test_gpt_oss_as_peft_has_it(tmp_path: Path) -> None:
         model = load_model(directory, backend=backend)
         driver = ModelDriver(model)
         one = driver.add(PROMPTS[0], adapter=model.load_adapter(tmp_path / "a"))
-        (found,) = driver.step([(one, len(one.tokens))], all_rows=True)
+        (found,) = driver.step([(one, len(one.tokens))], oldrows=True)
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
-        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], all_rows=True)
+        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], oldrows=True)
         assert float((found - base).abs().max()) > 0.1
 
 
@@ -272,3 +280,70 @@ def test_wrong_adapters(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ModelFileError, match="cut off"):
         model.load_adapter(adapter)
+
+
+def changed_config(**values: Any) -> Callable[[Path], object]:
+    def change(adapter: Path) -> None:
+        file = adapter / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return change
+
+
+def written_config(text: str) -> Callable[[Path], object]:
+    return lambda adapter: (adapter / "adapter_config.json").write_text(text)
+
+
+def changed_weights(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Any:
+    def write(adapter: Path) -> None:
+        file = adapter / "adapter_model.safetensors"
+        kept = {name: tensor.contiguous() for name, tensor in change(load_file(file)).items()}
+        save_file(kept, file)
+
+    return write
+
+
+STACKED = "base_model.model.model.layers.x.mlp.experts.lora_A.weight"
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nested JSON": (written_config("[" * 200_000), "is damaged"),
+    "a list": (written_config("[1]"), "holds a list"),
+    "rank 0": (changed_config(r=0), "has r 0 .* whole number from 1"),
+    "rank -1": (changed_config(r=-1), "whole number from 1"),
+    "true": (changed_config(r=True), "whole number from 1"),
+    "other rank": (changed_config(r=3), "has rank 2, and adapter_config.json gives 3: files of"),
+    "rank_pattern": (changed_config(rank_pattern={"a": 0}), "rank_pattern must have a number"),
+    "alpha": (changed_config(lora_alpha=1e39), "that float32 holds"),
+    "long alpha": (changed_config(lora_alpha=10**400), "that float32 holds"),
+    "slow pattern": (changed_config(alpha_pattern={"(.+)+#": 1}), "repeats a group"),
+    "long pattern": (changed_config(alpha_pattern={".*" * 20 + "#": 1}), "more than 4 "),
+    "nothing": (changed_weights(lambda _: {}), "holds no matrices"),
+    "no rank": (
+        changed_weights(lambda old: {k: t[:0] if "_A" in k else t[:, :0] for k, t in old.items()}),
+        "has rank 0",
+    ),
+    "integers": (changed_weights(lambda old: {k: t.int() for k, t in old.items()}), "int32"),
+    "fp8": (
+        changed_weights(lambda old: {k: t.to(torch.float8_e4m3fn) for k, t in old.items()}),
+        "float8_e4m3fn",
+    ),
+    "no layer": (changed_weights(lambda _: {STACKED: torch.zeros(16, 64)}), "no module for"),
+    "a number": (
+        changed_weights(lambda _: {"layers.0.gate_lora_a": torch.tensor(1.0)}), "8 experts"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelShape, Path]:
+    folder = tmp_path_factory.mktemp("tiny")
+    directory = make_tiny_model(folder / "model", "qwen3_moe", tokenizer="none")
+    return read_shape(directory), make_adapter(directory, folder / "adapter", rank=2)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_adapters(damage: str, tiny: tuple[ModelShape, Path], tmp_path: Path) -> None:
+    (shape, adapter), (change, why) = tiny, DAMAGES[damage]
+    shutil.copytree(adapter, tmp_path / "adapter")
+    change(tmp_path / "adapter")
+    with pytest.raises(ModelError, match=why):
+        read_adapter(tmp_path / "adapter", shape)

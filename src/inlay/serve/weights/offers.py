@@ -41,7 +41,7 @@ class Offers:
         async with self._lock:
             try:
                 return await asyncio.to_thread(self._offer, directory, version)
-            except InlayError as error:
+            except (InlayError, OSError) as error:
                 log.warning("weights %s are not offered to instances: %s", version, error)
                 return None
 

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 from inlay.core.errors import (
     ArgumentError,
     InlayError,
+    ModelFileError,
     RequestError,
     TransferError,
+    UnsupportedModelError,
     WeightsConflictError,
     WeightsError,
+    WeightsMismatchError,
 )
 from inlay.core.messages import (
     EngineStats,
@@ -178,7 +181,10 @@ class Updates:
             self._metrics.weights_updated(outcome, seconds, self._pulled_bytes)
 
     async def _swap(self, directory: Path, version: str, in_flight: InFlight) -> WeightsSwapped:
-        swapped = await self.engine.swap_weights(directory, version, in_flight)
+        try:
+            swapped = await self.engine.swap_weights(directory, version, in_flight)
+        except (ModelFileError, UnsupportedModelError) as error:
+            raise WeightsMismatchError(str(error)) from error
         self._outcome = swapped.error_code or DONE
         return swapped
 
@@ -212,11 +218,23 @@ class Updates:
             version=version,
             previous=self._held,
         )
+        try:
+            self._add_beside(target)
+        except OSError as error:
+            held.close()
+            if self._made:
+                shutil.rmtree(target, ignore_errors=True)
+            raise WeightsError(
+                f"{error.filename}: {error.strerror}; make room and update again"
+            ) from error
+        return held
+
+    def _add_beside(self, target: Path) -> None:
+        """Files that publishers of tensors have not."""
         for file_name in BESIDE:
             source = None if self._served is None else self._served / file_name
             if source is not None and source.is_file() and not (target / file_name).exists():
                 shutil.copyfile(source, target / file_name)
-        return held
 
     def _directory(self, version: str) -> Path:
         if self._config.directory is not None:

@@ -47,7 +47,7 @@ class Watch:
         self._server = None if server is None else _host_and_port(server)
         self._say = say
         self._held: Held | None = None
-        self._told = ""
+        self._finished = ""  # the version
         self._pulled: list[str] = []
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -71,10 +71,11 @@ class Watch:
                 time.sleep(every_s)
 
     def look(self) -> bool:
-        """Pull what is new, if anything is; whether it was.
+        """Pull what is new, link it and tell the server, as far as that has not been done; whether
+        all of it is done now and was not before.
 
         Raises:
-            WeightsError, TransferError: it cannot be pulled now.
+            WeightsError, TransferError: it cannot be pulled or linked now.
             EndpointError: the server does not take it.
         """
         version = newest(self._engine, self._publishers, self._name)
@@ -84,10 +85,23 @@ class Watch:
             raise WeightsError(
                 f"{version!r} is the link to the newest version: publish another name"
             )
-        target = self._directory / version
-        if self._held is not None and self._held.manifest.version == version:
-            self._tell_server(target, version)  # unless it has taken it
+        if version == self._finished:
             return False
+        target = self._directory / version
+        if self._held is None or self._held.manifest.version != version:
+            self._pull(target, version)
+        self._link(version)
+        self._remove_old()
+        self._tell_server(target, version)
+        self._finished = version
+        return True
+
+    def close(self) -> None:
+        """Offer nothing any more; the directories stay."""
+        if self._held is not None:
+            self._held.close()
+
+    def _pull(self, target: Path, version: str) -> None:
         held = pull(
             self._engine,
             self._publishers,
@@ -101,29 +115,26 @@ class Watch:
             self._held.close()
         self._held = held
         self._pulled = [one for one in self._pulled if one != version] + [version]
-        self._link(version)
         report = held.report
         self._say(
             f"{self._name} {version}: {sum(report.taken_bytes.values())} bytes pulled, "
             f"{report.kept_bytes} kept, {report.seconds:.1f} s"
         )
-        self._remove_old()
-        self._tell_server(target, version)
-        return True
-
-    def close(self) -> None:
-        """Offer nothing any more; the directories stay."""
-        if self._held is not None:
-            self._held.close()
 
     def _link(self, version: str) -> None:
-        fresh = self._directory / f".{CURRENT}"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(version)
-        os.replace(fresh, self._directory / CURRENT)
+        link, fresh = self._directory / CURRENT, self._directory / f".{CURRENT}"
+        try:
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(version)
+            os.replace(fresh, link)
+        except OSError as error:
+            raise WeightsError(
+                f"{link} cannot be made a link to {version} ({error.strerror}): make room, or "
+                "remove what is there"
+            ) from error
 
     def _tell_server(self, target: Path, version: str) -> None:
-        if self._server is None or self._told == version:
+        if self._server is None:
             return
         body = json.dumps({"directory": str(target.resolve()), "version": version}).encode()
         try:
@@ -133,7 +144,6 @@ class Watch:
         if status != 200:
             text = answer[:300].decode(errors="replace")
             raise EndpointError(f"the server does not take {version}: {text}", status)
-        self._told = version
 
     def _remove_old(self) -> None:
         for old in self._pulled[: -self._keep]:
