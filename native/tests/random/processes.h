@@ -83,7 +83,9 @@ struct ToTarget {
 struct FromTarget {
   bool done;
   bool has_disk;
-  char address[64];  // in its first message
+  // In its first message.
+  char address[64];
+  inlay::net::EngineId engine;
 };
 
 struct ToZygote {
@@ -101,11 +103,11 @@ struct FromZygote {
                                     const Channel& channel) {
   {
     Host host(world, target, transports);
-    FromTarget hello{true, host.has(Kind::kDisk), {}};
+    FromTarget hello{true, host.has(Kind::kDisk), {}, host.engine().id()};
     std::strncpy(hello.address, host.engine().address().c_str(), sizeof(hello.address) - 1);
     channel.put(hello);
     for (ToTarget order; channel.get(order, -1);) {
-      FromTarget answer{true, false, {}};
+      FromTarget answer{true, false, {}, {}};
       if (order.order == Order::kRemove) answer.done = host.remove(order.kind, order.cancel);
       if (order.order == Order::kAdd) host.add(order.kind);
       channel.put(answer);

@@ -44,12 +44,13 @@ class Target {
 
   struct Where {
     std::string address;
+    inlay::net::EngineId engine;
     uint64_t generation;  // counts its processes
     std::shared_ptr<Host> host;
   };
   Where where() const {
     const std::lock_guard lock(mutex_);
-    return {address_, generation_, host_};
+    return {address_, engine_, generation_, host_};
   }
   uint64_t generation() const {
     const std::lock_guard lock(mutex_);
@@ -77,20 +78,24 @@ class Target {
   }
   void start() {
     std::string address;
+    inlay::net::EngineId engine;
     std::shared_ptr<Host> host;
     if (is_home()) {
       host = std::make_shared<Host>(world_, index_, transports_);
       address = host->engine().address();
+      engine = host->engine().id();
       has_disk_ = host->has(Kind::kDisk);
     } else {
       pid_ = zygote_.fork_target(index_, transports_id_, channel_);
       FromTarget hello;
       EXPECT(channel_.get(hello, kAnswer_ms), name() + " does not start");
       address = hello.address;
+      engine = hello.engine;
       has_disk_ = hello.has_disk;
     }
     const std::lock_guard lock(mutex_);
     address_ = std::move(address);
+    engine_ = engine;
     host_ = std::move(host);
     ++generation_;
     over.ends = events.ends.load();
@@ -146,6 +151,7 @@ class Target {
   Channel channel_;
   mutable std::mutex mutex_;
   std::string address_;
+  inlay::net::EngineId engine_{};
   uint64_t generation_ = 0;
   std::shared_ptr<Host> host_;
 };

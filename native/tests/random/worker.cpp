@@ -96,6 +96,13 @@ Link* Worker::link(Target& target, const std::shared_ptr<Initiator>& initiator) 
     count("connect " + text_of(failure.status));
     return nullptr;
   }
+  // The port of one that was killed may be another one's by now, of this run or of any other.
+  if (link.peer->engine != where.engine) {
+    EXPECT(link.explains(Status::kPeerDied, target, Kind::kShared), "another engine answers");
+    link.peer = nullptr;
+    count("connect another");
+    return nullptr;
+  }
   count("connect done");
   return &link;
 }
