@@ -26,8 +26,8 @@ _TAKEN = (SAFETENSORS, "model.safetensors.index.json", "..")
 class DirectoryLanding(RingLanding):
     """A directory with one safetensors file and the files beside it.
 
-    It grows as `<directory>.partial` and has its name when it is whole. What a process that was
-    killed has left there is removed.
+    It grows as `.<directory>.partial` beside it, a name that no version can have, and has its own
+    when it is whole. What a process that was killed has left there is removed.
 
     Parts of tensors, of several publishers, are put together there.
 
@@ -45,8 +45,8 @@ class DirectoryLanding(RingLanding):
         self.directory = directory
         self._dtype = dtype
         self._replace = replace
-        self._partial = directory.with_name(directory.name + ".partial")
-        self._lock_file = directory.with_name(directory.name + ".partial.lock")
+        self._partial = directory.with_name(f".{directory.name}.partial")
+        self._lock_file = directory.with_name(f".{directory.name}.partial.lock")
         self._lock: int | None = None
         self._files: dict[str, int] = {}
         self._mapped: mmap.mmap | None = None
@@ -165,7 +165,7 @@ class DirectoryLanding(RingLanding):
         if not self.directory.exists():
             self._partial.rename(self.directory)
         elif self._replace:  # who has its files open keeps them
-            old = self.directory.with_name(self.directory.name + ".replaced")
+            old = self.directory.with_name(f".{self.directory.name}.replaced")
             shutil.rmtree(old, ignore_errors=True)
             self.directory.rename(old)
             self._partial.rename(self.directory)

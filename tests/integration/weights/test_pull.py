@@ -108,7 +108,7 @@ def test_a_directory_arrives_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
     assert found.keys() == TENSORS.keys()
     assert all(np.array_equal(found[name], TENSORS[name]) for name in TENSORS)
     assert (target / "config.json").read_text() == '{"model_type": "x"}'
-    assert not (tmp_path / "target.partial").exists()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["source", "target"]
     check(held)
     publisher.wait_until_held(1, timeout_s=5)
     with pytest.raises(WaitTimeoutError, match="1 of 2 peers"):
@@ -385,9 +385,12 @@ def test_a_directory_is_replaced_by_a_whole_one(cluster: Cluster, tmp_path: Path
     with pytest.raises(WeightsError):
         cluster.pull(publisher, version="2", landing=DirectoryLanding(target, replace=True))
     assert (target / "config.json").read_bytes() == before
+    # Versions may have any of these names.
+    others = [write(tmp_path / f"target.{end}") for end in ("partial", "partial.lock", "replaced")]
     cluster.pull(publisher, landing=DirectoryLanding(target, replace=True))
     assert [one.name for one in target.iterdir()] == ["model.safetensors"]
-    assert [one.name for one in tmp_path.iterdir()] == ["target"]
+    assert sorted(tmp_path.iterdir()) == sorted([target, *others])
+    assert all((one / "config.json").exists() for one in others)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -434,8 +437,8 @@ def test_what_a_killed_pull_leaves_is_in_nobodys_way(cluster: Cluster, tmp_path:
     publisher.publish("1", TENSORS, piece_bytes=4096)
     killed = subprocess.run([sys.executable, "-c", DIE, publisher.address, target], timeout=120)
     assert killed.returncode == -signal.SIGKILL
-    partial = tmp_path / "target.partial"
-    assert sorted(tmp_path.iterdir()) == [partial, tmp_path / "target.partial.lock"]
+    partial = tmp_path / ".target.partial"
+    assert sorted(tmp_path.iterdir()) == [partial, tmp_path / ".target.partial.lock"]
     (partial / "stray").write_text("")
     check(cluster.pull(publisher, landing=DirectoryLanding(target)))
     assert [one.name for one in target.iterdir()] == ["model.safetensors"]
