@@ -233,9 +233,9 @@ def test_gpt_oss_as_peft_has_it(tmp_path: Path) -> None:
         model = load_model(directory, backend=backend)
         driver = ModelDriver(model)
         one = driver.add(PROMPTS[0], adapter=model.load_adapter(tmp_path / "a"))
-        (found,) = driver.step([(one, len(one.tokens))], oldrows=True)
+        (found,) = driver.step([(one, len(one.tokens))], all_rows=True)
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
-        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], oldrows=True)
+        (base,) = driver.step([(driver.add(PROMPTS[0]), len(PROMPTS[0]))], all_rows=True)
         assert float((found - base).abs().max()) > 0.1
 
 
