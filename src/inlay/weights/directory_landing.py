@@ -197,12 +197,15 @@ class DirectoryLanding(RingLanding):
         return np.memmap(self.directory / _file(entry), np.uint8, "r", offset, (entry.size_bytes,))
 
     def read(self, entry: Entry, start: int, room: Bytes) -> bool:
-        """As `Landing`. Others may have removed the directory, or cut its files off."""
+        """As `Landing`, also after `close`. Others may have removed the directory, or cut its files
+        off.
+        """
         offset = self._offset(entry)
         if offset is None:
             return False
         try:
-            return os.preadv(self._files[_file(entry)], [room.data], offset + start) == len(room)
+            with open(self.directory / _file(entry), "rb", buffering=0) as file:
+                return os.preadv(file.fileno(), [room.data], offset + start) == len(room)
         except OSError:
             return False
 

@@ -274,6 +274,18 @@ def test_the_previous_version_may_be_gone(
     check(cluster.pull(publisher, engine=engine, landing=landing, previous=old))
 
 
+def test_the_previous_version_may_be_offered_no_more(cluster: Cluster, tmp_path: Path) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", write(tmp_path / "source"), piece_bytes=4096)
+    old = cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "1"))
+    old.close()
+    publisher.publish("2", tmp_path / "source", piece_bytes=4096)
+    landing = DirectoryLanding(tmp_path / "2")
+    new = cluster.pull(publisher, engine=engine, landing=landing, previous=old)
+    check(new)
+    assert new.report.kept_bytes == new.manifest.size_bytes
+
+
 HOLD = """
 import sys
 from inlay.transfer import TransferEngine
