@@ -230,14 +230,20 @@ def test_other_models_are_refused_and_the_old_one_serves(
     engine.close()
 
 
+def steps_begun(engine: Engine, *request_ids: str) -> Steps:
+    """Requests that have six tokens or more each."""
+    steps = Steps(engine)
+    for request_id in request_ids:
+        add(engine, request_id)
+    steps.until(lambda: all(len(steps.tokens.get(one, ())) >= 6 for one in request_ids))
+    return steps
+
+
 @pytest.mark.parametrize("kv", ["keep", "recompute"])
 def test_a_paused_text_goes_on_as_if_nothing_was(
     engine: Engine, texts: list[list[int]], kv: str
 ) -> None:
-    steps = Steps(engine)
-    for request_id in ("one", "two"):
-        add(engine, request_id)
-    steps.until(lambda: all(len(steps.tokens.get(one, ())) >= 6 for one in ("one", "two")))
+    steps = steps_begun(engine, "one", "two")
     (paused,) = engine.pause_rollouts(["one"])
     assert list(paused.choices[0].token_ids) == steps.tokens["one"] and paused.choices[0].blocks
     steps.until(lambda: "two" in steps.ended)
@@ -255,9 +261,7 @@ def test_a_paused_text_goes_on_as_if_nothing_was(
 def test_a_paused_text_goes_on_by_new_weights(
     engine: Engine, models: list[Path], texts: list[list[int]], kv: str
 ) -> None:
-    steps = Steps(engine)
-    add(engine, "one")
-    steps.until(lambda: len(steps.tokens.get("one", ())) >= 6)
+    steps = steps_begun(engine, "one")
     (paused,) = engine.pause_rollouts()
     engine.swap_weights(models[1], "v2")
     assert engine._runner.num_models == 1, "the old weights are kept for what is paused"
@@ -276,10 +280,7 @@ def test_what_is_not_paused_so_does_not_go_on(
     engine: Engine, models: list[Path], texts: list[list[int]]
 ) -> None:
     """Nothing goes on then, and the handle of before holds under newer weights."""
-    steps = Steps(engine)
-    for request_id in ("one", "two"):
-        add(engine, request_id)
-    steps.until(lambda: all(len(steps.tokens.get(one, ())) >= 6 for one in ("one", "two")))
+    steps = steps_begun(engine, "one", "two")
     (paused,) = engine.pause_rollouts(["one"])
     assert paused.handle == RolloutHandle("one", "")
     running, other = RolloutHandle("two", ""), RolloutHandle("one", "v9")
