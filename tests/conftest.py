@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.support.browser import chromium
+from tests.support.gate import LEFT, gate_tests, left_to_full
 from tests.support.netns import netns_problem
 
 # Same examples on every run: a failure here is a failure everywhere. Machines are shared, so
@@ -65,9 +66,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=OPT_IN,
         help="also run tests with this marker (may be repeated)",
     )
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="also what the gate leaves out (tests/support/gate.py)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_to_the_full_check(config, items)
     chosen = config.getoption("--run")
     missing: dict[str, str | None] = {}
     for item in items:
@@ -79,6 +86,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     missing[mark] = DEVICES[mark]()
                 if reason := missing[mark]:
                     item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _leave_to_the_full_check(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what the gate leaves out, but nothing where the command line names single tests."""
+    if config.getoption("--full") or any("::" in argument for argument in config.args):
+        return
+    kept = gate_tests(items, left_to_full(LEFT.read_text()))
+    ids = {id(item) for item in kept}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in ids])
+    items[:] = kept
+
+
+class _FailureReporter:
+    """Prints a failure when it happens: the whole run may take minutes yet."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_FailureReporter(config))
 
 
 def pytest_collection_finish() -> None:

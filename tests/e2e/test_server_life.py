@@ -49,12 +49,6 @@ def test_damaged_model(tmp_path: Path, tiny_model: Path) -> None:
     assert "Traceback" not in server.log
 
 
-@pytest.mark.alone
-def test_a_server_is_ready_soon(tiny_model: Path) -> None:
-    with running_server(tiny_model) as server:
-        assert server.ready_s < 15
-
-
 def test_start_key_full_queue_and_stop(tiny_model: Path) -> None:
     """One server for several facts: each start takes seconds."""
     scheduler = {"max_running": 1, "max_waiting": 1}

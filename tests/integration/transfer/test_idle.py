@@ -3,8 +3,6 @@
 import resource
 import time
 
-import pytest
-
 from inlay.transfer import TransferEngine
 from tests.integration.transfer.conftest import Target
 
@@ -16,7 +14,6 @@ def cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@pytest.mark.alone
 def test_connected_engines_need_no_processor(engine: TransferEngine, target: Target) -> None:
     peer = engine.connect(target.address)
     local = engine.allocate(1 << 20)

@@ -30,13 +30,16 @@ async def _turns_of_others(work: Awaitable[Any]) -> tuple[int, float]:
     return turns, longest_s / (last_s - began_s)
 
 
-@pytest.mark.alone
 async def test_a_long_text_is_tokenised_beside_the_event_loop(tokenizer_directory: Path) -> None:
     service, _ = make_service(tokenizer_directory)
     prompts = Prompts(service.text, service.dialect, context_tokens=10**6)
     text = "abc def ghi " * 30_000
-    _, wait = await _turns_of_others(prompts.tokenise(text, add_special_tokens=False))
-    assert wait < 0.6
+    # A busy machine may keep the event loop waiting once; tokenised on it, it waits always.
+    waits = [
+        (await _turns_of_others(prompts.tokenise(text, add_special_tokens=False)))[1]
+        for _ in range(3)
+    ]
+    assert min(waits) < 0.6
     token_ids = await prompts.tokenise(text, add_special_tokens=False)
     assert token_ids == service.text.encode(text, add_special_tokens=False)
 

@@ -23,6 +23,7 @@ class FakeOpenAI:
         first_s, gap_s: time to the first token, and between tokens.
         usage: whether usage is reported; `tokenizer` whether /tokenize is served.
         fail_every: every so many-th streamed request gets a 503.
+        answer_after: requests that must be there before any of them gets its first token.
     """
 
     first_s: float = 0.02
@@ -30,6 +31,7 @@ class FakeOpenAI:
     usage: bool = True
     tokenizer: bool = True
     fail_every: int = 0
+    answer_after: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     peers: list[Any] = field(default_factory=list)
@@ -79,6 +81,8 @@ class FakeOpenAI:
         self.peak = max(self.peak, self.running)
         done = False
         try:
+            while self.peak < self.answer_after:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(self.first_s)
             for index in range(body["max_tokens"]):
                 text = f"w{index} "

@@ -1,4 +1,6 @@
+import json
 import math
+import time
 
 import pytest
 
@@ -38,30 +40,32 @@ def test_limits(fields: dict[str, float]) -> None:
         LoadConfig(**fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.alone
 async def test_concurrency_is_held_and_times_are_those_of_the_server() -> None:
     with serving(FakeOpenAI(first_s=0.05, gap_s=0.02)) as fake:
+        start_s = time.monotonic()
         client = OpenAIClient(fake.url)
         records, load = await run_load(client, PATH, bodies(9), LoadConfig(concurrency=3))
         await client.close()
+        took_s = time.monotonic() - start_s
     assert fake.peak == 3
     summary = summarise(records, None)
     assert summary.failed == 0 and summary.output_tokens == 36
-    assert summary.peak_concurrency == 3 and 2 < summary.concurrency <= 3
+    assert summary.peak_concurrency == 3 and 1 < summary.concurrency <= 3
     assert summary.ttft_s is not None and summary.tpot_s is not None
-    assert summary.ttft_s.median == pytest.approx(0.05, abs=0.03)
-    assert summary.tpot_s.median == pytest.approx(0.02, abs=0.01)
+    # Never less than the server takes. What a busy machine adds is in all times: three rounds, one
+    # after the other, of a first token and three more each.
+    assert summary.ttft_s.median >= 0.05 and summary.tpot_s.median >= 0.015
+    assert summary.ttft_s.median + 3 * summary.tpot_s.median <= took_s / 2
     assert 0 < load.cpu_fraction < 1 and load.events_per_s > 0
 
 
-@pytest.mark.alone
 async def test_an_open_loop_does_not_wait_for_answers() -> None:
-    with serving(FakeOpenAI(first_s=0.3)) as fake:
+    with serving(FakeOpenAI(answer_after=10)) as fake:
         client = OpenAIClient(fake.url)
         records, _ = await run_load(client, PATH, bodies(10), LoadConfig(request_rate=100))
         await client.close()
-    assert fake.peak >= 8
-    assert max(record.sent_s - record.due_s for record in records) < 0.1
+    assert fake.peak == 10
+    assert all(record.sent_s >= record.due_s for record in records)
 
 
 async def test_failures_are_recorded_and_the_rest_goes_on() -> None:
@@ -77,6 +81,16 @@ async def test_failures_are_recorded_and_the_rest_goes_on() -> None:
     assert len(seen) == 6
 
 
-@pytest.mark.alone
 async def test_the_client_takes_many_events() -> None:
-    assert await measure_capacity() > 5000
+    """An event costs the processor at most a hundred times what parsing its JSON costs just now."""
+    event = json.dumps({"choices": [{"index": 0, "delta": {"content": " word"}}], "id": "x" * 100})
+    costs = []
+    for _ in range(3):
+        start_s = time.process_time()
+        assert await measure_capacity(3000) > 0
+        took_s = time.process_time() - start_s
+        start_s = time.process_time()
+        for _ in range(3000):
+            json.loads(event)
+        costs.append(took_s / (time.process_time() - start_s))
+    assert min(costs) < 100

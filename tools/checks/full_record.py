@@ -1,0 +1,53 @@
+"""The record of a full check: benchmarks/soak/full_check.json."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.checks.runner import Outcome
+
+RECORD = "benchmarks/soak/full_check.json"
+_COUNT = re.compile(r"(\d+) (passed|failed|skipped|deselected|errors?|xfailed)")
+_CTEST = re.compile(r"(\d+) tests? failed out of (\d+)")
+
+
+def write_full_record(root: Path, outcomes: Sequence[Outcome], seconds: float) -> None:
+    """Write what a full check took and counted, by stage, passed or not."""
+    # Beside the other records' words for commit, date and machine; it needs no package.
+    from benchmarks import machine
+
+    record = {
+        "soak": "full_check",
+        "commit": machine.commit(),
+        "date": machine.now(),
+        "machine": machine.machine(),
+        "seconds": round(seconds),
+        "passed": all(outcome.passed for outcome in outcomes),
+        "stages": {
+            outcome.stage.name: {
+                "result": outcome.result,
+                "seconds": round(outcome.seconds),
+                "processor_seconds": round(outcome.cpu_s),
+                **counts(outcome.closing),
+            }
+            for outcome in outcomes
+        },
+    }
+    file = root / RECORD
+    file.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"record: {RECORD}")
+
+
+def counts(closing: Sequence[str]) -> dict[str, int]:
+    """Tests by outcome, added up over the closing lines of pytest and ctest."""
+    found: dict[str, int] = {}
+    for line in closing:
+        if match := _CTEST.search(line):
+            failed, tests = int(match[1]), int(match[2])
+            found["passed"] = found.get("passed", 0) + tests - failed
+            found["failed"] = found.get("failed", 0) + failed
+        else:
+            for number, name in _COUNT.findall(line):
+                found[name] = found.get(name, 0) + int(number)
+    return found

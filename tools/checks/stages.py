@@ -1,0 +1,104 @@
+"""The stages of the check: what each proves, what it waits for, and how long it may take.
+
+What a stage runs stands in tools/stages.sh under the same name.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of the check.
+
+    Attributes:
+        name: as on the command line, and the name of its function in tools/stages.sh.
+        proves: one line for `--help`.
+        after: stages that must have passed before it starts.
+        limit_s: seconds after which it is ended and counts as failed; twice the time that the
+            slowest machine seen took under load, at least.
+        full_limit_s: the same with `--full`.
+        full_only: whether it runs with `--full` alone.
+    """
+
+    name: str
+    proves: str
+    after: tuple[str, ...] = ()
+    limit_s: int = 900
+    full_limit_s: int = 5400
+    full_only: bool = False
+
+
+SET_UP = ("headers", "set-up", "packages")
+
+# In the order in which they start where several could: the longest first.
+STAGES = (
+    Stage(name="headers", proves="Debian packages that the C++ core is built with are there"),
+    Stage(name="set-up", proves=".venv holds Inlay, its tests and tools", after=("headers",)),
+    Stage(name="packages", proves="Debian packages that tests start are there", after=("headers",)),
+    Stage(
+        name="integration",
+        proves="several processes work together: engines, stores, deployments, transfers",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="asan",
+        proves="no bad access and nothing undefined in transfer, store, bindings and kernels",
+        after=("set-up",),
+    ),
+    Stage(
+        name="unit",
+        proves="each package keeps its promises with fakes and tiny models",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="e2e",
+        proves="servers answer real clients and a browser",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="native",
+        proves="kernels and native parts agree with their references on each instruction set",
+        after=("set-up",),
+    ),
+    Stage(
+        name="ctest",
+        proves="C++ tests pass, on older processors too",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="tsan",
+        proves="no data race in transfer, store and the hand-over between GPU and CPU",
+        after=("set-up",),
+    ),
+    Stage(name="types", proves="mypy accepts the package", after=("set-up",)),
+    Stage(
+        name="wheel",
+        proves="the wheel installs and serves where no compiler is",
+        after=("ctest",),  # both build in the folder where the package was built
+    ),
+    Stage(
+        name="architecture",
+        proves="imports, exports and printed numbers keep the rules",
+        after=("set-up",),
+    ),
+    Stage(name="lint", proves="ruff and codespell find nothing", after=("set-up",)),
+    Stage(name="format", proves="Python and C++ are formatted", after=("set-up",)),
+    Stage(name="benchmarks", proves="a benchmark runs and writes its record", after=("set-up",)),
+    Stage(
+        name="netns",
+        proves="transfers over shaped network links; nothing runs beside it",
+        after=("integration", "asan", "unit", "e2e", "native", "ctest", "tsan", "wheel"),
+    ),
+    Stage(
+        name="build",
+        proves="the C++ core compiles in the time that it may take",
+        after=("netns",),
+        full_only=True,
+    ),
+    Stage(
+        name="faults",
+        proves="kills, full disks and pauses at fresh random moments lose nothing",
+        after=("netns",),
+        full_only=True,
+    ),
+)
