@@ -55,8 +55,8 @@ void register_runtime(nb::module_& m) {
     nb::list rows;
     for (const kernels::IsaVariant& variant : kernels::isa_variants()) {
       const kernels::KernelTable& table = *variant.table;
-      rows.append(nb::make_tuple(table.isa, variant.problem, table.integer_products,
-                                 table.bf16_products, table.fp32));
+      rows.append(nb::make_tuple(table.isa, variant.problem, table.integers.name, table.bf16.name,
+                                 table.vectors.name));
     }
     return rows;
   });

@@ -140,15 +140,16 @@ void add_adapters(ConstRows x_TK, std::span<const LinearRows> rows, Rows out_TN)
     for (int64_t r = 0; r < count; ++r)
       x_rows[r] =
           reinterpret_cast<const std::byte*>(x_TK.row(item.first + r) + item.part->x_column);
-    table.low_rank_dot({x_rows, count, DType::kF32, m.a.data, item.part->in, m.rank, item.part->in,
-                        m.scale, false, low, m.rank, m.a.dtype});
+    table.vectors.low_rank_dot({x_rows, count, DType::kF32, m.a.data, item.part->in, m.rank,
+                                item.part->in, m.scale, false, low, m.rank, m.a.dtype});
     for (int64_t column = 0; column < item.part->out; column += kPanel) {
       std::fill_n(c, count * kPanel, 0.0f);
       for (int64_t half = 0; half < kPanel; half += LowRank::kPanels)
-        table.low_rank_add({c + half, count, LowRank::kPanels, low, m.rank,
-                            m.b_panel(column + half), m.rank, m.b.dtype});
-      table.store_rows({c, count, std::min(kPanel, item.part->out - column), nullptr, true,
-                        out_TN.row(item.first) + item.part->out_column + column, out_TN.stride});
+        table.vectors.low_rank_add({c + half, count, LowRank::kPanels, low, m.rank,
+                                    m.b_panel(column + half), m.rank, m.b.dtype});
+      table.vectors.store_rows({c, count, std::min(kPanel, item.part->out - column), nullptr, true,
+                                out_TN.row(item.first) + item.part->out_column + column,
+                                out_TN.stride});
     }
   };
   const auto num_items = static_cast<int64_t>(items.size());

@@ -182,15 +182,16 @@ void paged_attention(const PagedAttention& p) {
 
   session.prepare_thread_scratch(attention_scratch_floats(p.geometry.head_dim));
   session.parallel_for(num_items, [&](int64_t index, int thread) {
-    table.attention_tile(attention_tile(p, group, runs[items[index].head_run], items[index].piece,
-                                        partials, session.thread_scratch(thread)));
+    table.vectors.attention_tile(attention_tile(p, group, runs[items[index].head_run],
+                                                items[index].piece, partials,
+                                                session.thread_scratch(thread)));
   });
   session.parallel_for(num_split, [&](int64_t index, int thread) {
     const HeadRun& split = runs[merges[index].head_run];
     AttentionTile tile =
         attention_tile(p, group, split, 0, partials, session.thread_scratch(thread));
     tile.last_segment = split.tile.last_segment;
-    table.merge_attention(tile);
+    table.vectors.merge_attention(tile);
   });
 }
 

@@ -179,15 +179,11 @@ struct RouterRows {
   bool undefined;  // out: a row whose scores are not numbers
 };
 
-struct KernelTable {
-  const char* isa;
-  // With what, for people.
-  const char* integer_products;
-  const char* bf16_products;
-  const char* fp32;   // products, attention and all else
-  int64_t even_rows;  // products of so many rows want them equally far apart
-  void (*pack_rows)(const PackRows&);
-  void (*panel_product)(const PanelProduct&);
+// What needs no more than a vector unit for fp32.
+struct VectorKernels {
+  const char* name;  // for people
+  void (*float32_product)(const PanelProduct&);
+  void (*pack_rows)(const PackRows&, int32_t bias8);  // bias8: see IntegerProducts
   void (*quantize_row)(const QuantizeRow&);
   void (*store_rows)(const StoreRows&);
   void (*gated_rows)(const GatedRows&);
@@ -204,6 +200,47 @@ struct KernelTable {
   void (*low_rank_grad)(const LowRankGrad&);
   void (*save_gated)(const SaveGated&);
   void (*gated_backward)(const GatedBackward&);
+};
+
+// Products of formats whose operand is int8.
+struct IntegerProducts {
+  const char* name;
+  // What the product of 8-bit weights adds to its sum for each unit of the activations; packed rows
+  // take it out.
+  int32_t bias8;
+  void (*product)(const PanelProduct&);
+};
+
+// Products of formats whose operand is bf16.
+struct Bf16Products {
+  const char* name;
+  void (*product)(const PanelProduct&);
+};
+
+// From so many rows on AMX tiles win: below, the vector product already keeps up with memory, needs
+// no tile set-up and reads the rows in place.
+constexpr int64_t kMinTileRows = 8;
+
+// A variant. Its parts may come from several ISA files: what an instruction set does not improve is
+// compiled once, in the file of the one below.
+struct KernelTable {
+  const char* isa;
+  const VectorKernels& vectors;
+  const IntegerProducts& integers;
+  const Bf16Products& bf16;
+  int64_t even_rows = kMaxRows + 1;  // products of so many rows want them equally far apart
+
+  void pack_rows(const PackRows& p) const { vectors.pack_rows(p, integers.bias8); }
+  void panel_product(const PanelProduct& p) const {
+    switch (info(p.format).operand) {
+      case Operand::kF32:
+        return vectors.float32_product(p);
+      case Operand::kBf16:
+        return bf16.product(p);
+      case Operand::kI8:
+        return integers.product(p);
+    }
+  }
 };
 
 }  // namespace inlay::kernels

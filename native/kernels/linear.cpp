@@ -74,9 +74,10 @@ void linear(ConstRows x_TK, const LinearWeight& weight, const float* bias_N, boo
                            fetch_window(weight.layout(), rows)});
       for (int64_t i = 0; i < panels; ++i) {
         const int64_t column = (panel + i) * kPanel;
-        table.store_rows({scratch.c + i * rows * kPanel, rows, i + 1 == panels ? last_cols : kPanel,
-                          bias_N == nullptr ? nullptr : bias_N + column, accumulate,
-                          out_TN.row(first) + column, out_TN.stride});
+        table.vectors.store_rows({scratch.c + i * rows * kPanel, rows,
+                                  i + 1 == panels ? last_cols : kPanel,
+                                  bias_N == nullptr ? nullptr : bias_N + column, accumulate,
+                                  out_TN.row(first) + column, out_TN.stride});
       }
     }
   };
@@ -136,7 +137,7 @@ void linear_heads(const LinearHeads& p) {
                            {},
                            fetch_window(weight.layout(), rows)});
       for (int64_t i = 0; i < count; ++i)
-        table.store_rows(
+        table.vectors.store_rows(
             {scratch.c + i * rows * kPanel, rows, i + 1 == count ? last_cols : kPanel, nullptr,
              false,
              p.out + first * p.out_token_stride + head * p.out_head_stride + (panel + i) * kPanel,

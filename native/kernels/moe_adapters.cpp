@@ -28,8 +28,9 @@ void MoeAdapters::take_inputs(ThreadPool::Session& session, const KernelTable& t
       for (const auto which : {ExpertAdapter::kGate, ExpertAdapter::kUp}) {
         const LowRank& m = adapter.pair(expert, which);
         if (m.rank > 0)
-          table.low_rank_dot({rows, end - first, DType::kF32, m.a.data, p_.x_TM.cols, m.rank,
-                              p_.x_TM.cols, m.scale, false, low(which, first), rank_, m.a.dtype});
+          table.vectors.low_rank_dot({rows, end - first, DType::kF32, m.a.data, p_.x_TM.cols,
+                                      m.rank, p_.x_TM.cols, m.scale, false, low(which, first),
+                                      rank_, m.a.dtype});
       }
     });
   });
@@ -42,9 +43,9 @@ void MoeAdapters::add_gate_up(const KernelTable& table, const Block& block, int6
     for (const auto which : {ExpertAdapter::kGate, ExpertAdapter::kUp}) {
       const LowRank& m = adapter.pair(expert, which);
       if (m.rank > 0)
-        table.low_rank_add({c + (first - block.first_row) * kPanel + which * ExpertWeights::kHalf,
-                            end - first, LowRank::kPanels, low(which, first), rank_,
-                            m.b_panel(column), m.rank, m.b.dtype});
+        table.vectors.low_rank_add(
+            {c + (first - block.first_row) * kPanel + which * ExpertWeights::kHalf, end - first,
+             LowRank::kPanels, low(which, first), rank_, m.b_panel(column), m.rank, m.b.dtype});
     }
   });
 }
@@ -60,9 +61,9 @@ void MoeAdapters::take_hidden(const KernelTable& table, const Block& block, cons
     for (int64_t pair = first; pair < end; ++pair)
       rows[pair - first] =
           reinterpret_cast<const std::byte*>(values + (pair - block.first_row) * stride);
-    table.low_rank_dot({rows, end - first, DType::kF32, m.a.at(shard.first), intermediate, m.rank,
-                        shard.width, m.scale, false, low(down_low(block.shard), first), rank_,
-                        m.a.dtype});
+    table.vectors.low_rank_dot({rows, end - first, DType::kF32, m.a.at(shard.first), intermediate,
+                                m.rank, shard.width, m.scale, false,
+                                low(down_low(block.shard), first), rank_, m.a.dtype});
   });
 }
 
@@ -74,9 +75,10 @@ void MoeAdapters::add_down(const KernelTable& table, const Block& block, int64_t
     if (m.rank == 0) return;
     for (int64_t i = 0; i < panels; ++i)
       for (int64_t half = 0; half < kPanel; half += LowRank::kPanels)
-        table.low_rank_add({c + (i * rows + first - block.first_row) * kPanel + half, end - first,
-                            LowRank::kPanels, low(down_low(block.shard), first), rank_,
-                            m.b_panel((first_panel + i) * kPanel + half), m.rank, m.b.dtype});
+        table.vectors.low_rank_add(
+            {c + (i * rows + first - block.first_row) * kPanel + half, end - first,
+             LowRank::kPanels, low(down_low(block.shard), first), rank_,
+             m.b_panel((first_panel + i) * kPanel + half), m.rank, m.b.dtype});
   });
 }
 

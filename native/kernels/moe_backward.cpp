@@ -88,9 +88,9 @@ class Backward {
       pass_.transpose_matrix(pass_.matrix(kDownB, block.expert), pass_.hidden, scratch.matrix[0]);
       const std::byte* rows[kMaxRows];
       pass_.point(grads_TM_, block, 0, rows);
-      pass_.table.low_rank_dot({rows, block.rows(), pass_.dtype, scratch.matrix[0], pass_.hidden,
-                                lora_.rank, pass_.hidden, lora_.scale, false,
-                                low_grad(2, block.first), lora_.rank});
+      pass_.table.vectors.low_rank_dot({rows, block.rows(), pass_.dtype, scratch.matrix[0],
+                                        pass_.hidden, lora_.rank, pass_.hidden, lora_.scale, false,
+                                        low_grad(2, block.first), lora_.rank});
     });
   }
 
@@ -108,9 +108,9 @@ class Backward {
         const ExpertWeights::Shard& shard = pass_.shard(static_cast<int64_t>(s));
         const std::byte* rows[kMaxRows];
         pass_.point(gate_up_, block, which * pass_.wide + pass_.shard_at[s], rows);
-        pass_.table.low_rank_dot({rows, block.rows(), pass_.dtype, scratch.matrix[0] + shard.first,
-                                  width, lora_.rank, shard.width, lora_.scale, s > 0,
-                                  low_grad(which, block.first), lora_.rank});
+        pass_.table.vectors.low_rank_dot(
+            {rows, block.rows(), pass_.dtype, scratch.matrix[0] + shard.first, width, lora_.rank,
+             shard.width, lora_.scale, s > 0, low_grad(which, block.first), lora_.rank});
       }
     });
   }
@@ -130,7 +130,7 @@ class Backward {
                   DType dtype, const float* low, float* sums, float* out, int64_t cols,
                   int64_t stride) const {
     const int64_t rank = lora_.rank;
-    pass_.table.low_rank_grad(
+    pass_.table.vectors.low_rank_grad(
         {rows, block.rows(), dtype, low, rank, rank, &block != &pass_.blocks_of(of).front(), sums});
     if (&block != &pass_.blocks_of(of).back()) return;
     for (int64_t j = 0; j < rank; ++j)
@@ -184,7 +184,7 @@ class Backward {
                               activated);
           std::byte* const gate =
               gate_up_.data + block.first * gate_up_.stride + pass_.bytes_of(part.at);
-          pass_.table.gated_backward(
+          pass_.table.vectors.gated_backward(
               {c, pass_.pairs.weight.data() + block.first, block.rows(), pass_.saved.activation(),
                pass_.dtype, gate, gate + pass_.bytes_of(pass_.wide), gate_up_.stride, activated,
                scratch.c[1], scratch.c[2], dots_ + index * pass_.pairs.count() + block.first});
@@ -367,7 +367,7 @@ class Backward {
             out_rows[r] = grad_x_.row(pass_.pairs.token[pair]) + column;
             ones[r] = 1;
           }
-          pass_.table.add_weighted_rows({c, nullptr, block.rows(), cols, ones, out_rows});
+          pass_.table.vectors.add_weighted_rows({c, nullptr, block.rows(), cols, ones, out_rows});
           if (!pass_.has_lora) return;
           float* const sums = scratch.grads;
           pass_.point(x_dropped, block, column, rows);

@@ -61,10 +61,10 @@ void Chunk::gate_up(const Item& item, const Item* next, int thread) const {
     const int64_t cols = std::min(ExpertWeights::kHalf, shard.width - column);
     if (adapters_ != nullptr)
       adapters_->add_gate_up(table_, block, shard.first + column, scratch.c);
-    table_.gated_rows({scratch.c, scratch.c + ExpertWeights::kHalf, kPanel,
-                       gate_bias == nullptr ? nullptr : gate_bias + shard.first + column,
-                       up_bias == nullptr ? nullptr : up_bias + shard.first + column, p_.activation,
-                       rows, cols, values + column, memory_.value_stride});
+    table_.vectors.gated_rows({scratch.c, scratch.c + ExpertWeights::kHalf, kPanel,
+                               gate_bias == nullptr ? nullptr : gate_bias + shard.first + column,
+                               up_bias == nullptr ? nullptr : up_bias + shard.first + column,
+                               p_.activation, rows, cols, values + column, memory_.value_stride});
   }
   if (whole || std::atomic_ref(block.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1) {
     if (adapters_ != nullptr) adapters_->take_hidden(table_, block, values, memory_.value_stride);
@@ -172,9 +172,9 @@ void Chunk::add(const Block& block, int64_t first_panel, int64_t panels, const f
                           : nullptr;
   for (int64_t i = 0; i < panels; ++i) {
     const int64_t column = (first_panel + i) * kPanel;
-    table_.add_weighted_rows({c + i * rows * kPanel, bias == nullptr ? nullptr : bias + column,
-                              rows, std::min(kPanel, out.cols - column),
-                              memory_.pairs.weight + block.first_row, out_rows});
+    table_.vectors.add_weighted_rows(
+        {c + i * rows * kPanel, bias == nullptr ? nullptr : bias + column, rows,
+         std::min(kPanel, out.cols - column), memory_.pairs.weight + block.first_row, out_rows});
     for (int64_t r = 0; r < rows; ++r) out_rows[r] += kPanel;
   }
 }

@@ -166,7 +166,8 @@ void MoePass::multiply_packed(std::span<const RowBlock> some, ValueRows values, 
     return multiply(some, values, column, panel, k, cols, false, next, scratch);
   for (int64_t first = 0; first < k; first += kSliceK) {
     const int64_t count = std::min(kSliceK, k - first), after = first + count;
-    table.decode_panel({panel, weights.format(), k, first, round_up(count, 32), scratch.slice});
+    table.vectors.decode_panel(
+        {panel, weights.format(), k, first, round_up(count, 32), scratch.slice});
     multiply(some, values, column + first, scratch.slice, count, cols, first > 0,
              after < k ? fetch_of(panel, 1, layout, after, kSliceK) : next, scratch);
   }
@@ -180,14 +181,15 @@ Fetch MoePass::head_of(const std::byte* panel, const PanelLayout& layout) const 
 const std::byte* MoePass::steps_of(const std::byte* panel, const PanelLayout& layout, int64_t k,
                                    int64_t first, std::byte* decoded) const {
   if (weights.format() == format) return panel + first * kPanel * element;
-  table.decode_panel(
+  table.vectors.decode_panel(
       {panel, weights.format(), k, first, std::min(kPanel, layout.k - first), decoded});
   return decoded;
 }
 
 void MoePass::transpose(const std::byte* steps, const PanelLayout& layout, int64_t first,
                         int64_t column, int64_t count, std::byte* out) const {
-  table.transpose_panel({steps, dtype, std::min(kPanel, layout.k - first), column, count, out});
+  table.vectors.transpose_panel(
+      {steps, dtype, std::min(kPanel, layout.k - first), column, count, out});
 }
 
 Fetch MoePass::fetch_of(const std::byte* panels, int64_t num_panels, const PanelLayout& layout,
@@ -209,9 +211,10 @@ void MoePass::add_dropped(const RowBlock& block, uint64_t stream, int64_t first,
                           float* other) const {
   const int64_t rank = saved.lora_.rank;
   if (!saved.lora_.dropout.drops())
-    return table.low_rank_add({c, block.rows(), kPanel, low_of_block, rank, of_panel, rank});
+    return table.vectors.low_rank_add(
+        {c, block.rows(), kPanel, low_of_block, rank, of_panel, rank});
   std::fill_n(other, block.rows() * kPanel, 0.0f);
-  table.low_rank_add({other, block.rows(), kPanel, low_of_block, rank, of_panel, rank});
+  table.vectors.low_rank_add({other, block.rows(), kPanel, low_of_block, rank, of_panel, rank});
   for (int64_t r = 0; r < block.rows(); ++r) {
     float* values = other + r * kPanel;
     saved.lora_.dropout.apply(stream, pairs.token[static_cast<std::size_t>(block.first + r)], first,
@@ -229,9 +232,9 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
       const std::byte* rows[kMaxRows];
       point(x_dropped, block, 0, rows);
       for (int which = 0; which < 2; ++which)
-        table.low_rank_dot({rows, block.rows(), dtype,
-                            matrix(which == 0 ? kGateA : kUpA, block.expert), hidden, rank, hidden,
-                            saved.lora_.scale, false, low(which, block.first), rank});
+        table.vectors.low_rank_dot(
+            {rows, block.rows(), dtype, matrix(which == 0 ? kGateA : kUpA, block.expert), hidden,
+             rank, hidden, saved.lora_.scale, false, low(which, block.first), rank});
     });
   const auto num_columns = static_cast<int64_t>(columns.size());
   const int64_t items = static_cast<int64_t>(chosen.size()) * num_columns;
@@ -273,18 +276,20 @@ void MoePass::gate_and_up(ValueRows x, ValueRows x_dropped, ValueRows gate_up,
       for_blocks(of, scratch, products, [&](const RowBlock& block, float* c) {
         if (has_lora)
           for (int which = 0; which < 2; ++which)
-            table.low_rank_add({c + which * kHalf, block.rows(), kHalf, low(which, block.first),
-                                rank, scratch.matrix[which], rank});
+            table.vectors.low_rank_add({c + which * kHalf, block.rows(), kHalf,
+                                        low(which, block.first), rank, scratch.matrix[which],
+                                        rank});
         const int64_t at = part.at + half * kHalf;
         const auto place = [&](const ValueRows& to, int64_t to_column) {
           return to.data == nullptr ? nullptr
                                     : to.data + block.first * to.stride + bytes_of(to_column);
         };
         const bool biased = weights.has_bias();
-        table.save_gated({c, block.rows(), biased ? weights.gate_bias(of.expert) + f : nullptr,
-                          biased ? weights.up_bias(of.expert) + f : nullptr, cols,
-                          saved.activation_, dtype, place(gate_up, at), place(gate_up, wide + at),
-                          gate_up.stride, place(activated, at), activated.stride});
+        table.vectors.save_gated(
+            {c, block.rows(), biased ? weights.gate_bias(of.expert) + f : nullptr,
+             biased ? weights.up_bias(of.expert) + f : nullptr, cols, saved.activation_, dtype,
+             place(gate_up, at), place(gate_up, wide + at), gate_up.stride, place(activated, at),
+             activated.stride});
       });
     }
   });

@@ -60,10 +60,10 @@ void low_rank_of_hidden(const MoePass& pass, ValueRows h) {
             }
             dtype = DType::kF32;
           }
-          pass.table.low_rank_dot({rows, block.rows(), dtype,
-                                   pass.matrix(kDownA, block.expert) + shard.first,
-                                   pass.weights.intermediate(), lora.rank, shard.width, lora.scale,
-                                   s > 0, pass.low(2, block.first), lora.rank});
+          pass.table.vectors.low_rank_dot({rows, block.rows(), dtype,
+                                           pass.matrix(kDownA, block.expert) + shard.first,
+                                           pass.weights.intermediate(), lora.rank, shard.width,
+                                           lora.scale, s > 0, pass.low(2, block.first), lora.rank});
         }
       });
 }
@@ -94,7 +94,7 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
         };
         pass.for_blocks(of, scratch, products, [&](const MoePass::RowBlock& block, float* c) {
           if (s == 0 && pass.has_lora)
-            pass.table.low_rank_add(
+            pass.table.vectors.low_rank_add(
                 {c, block.rows(), kPanel, pass.low(2, block.first), rank, scratch.matrix[0], rank});
           float* out_rows[kMaxRows];
           for (int64_t r = 0; r < block.rows(); ++r)
@@ -103,7 +103,7 @@ void down(const MoePass& pass, ValueRows h, Rows out) {
           const float* bias = s == 0 && pass.weights.has_bias()
                                   ? pass.weights.down_bias(of.expert) + column
                                   : nullptr;
-          pass.table.add_weighted_rows(
+          pass.table.vectors.add_weighted_rows(
               {c, bias, block.rows(), cols, pass.pairs.weight.data() + block.first, out_rows});
         });
       }

@@ -1,6 +1,6 @@
 // Activations to the operand of a format. Plain loops that the compiler vectorises; all operations
 // are exact or rounded element by element, so that the result is the same on every ISA.
-// Included inside an anonymous namespace, after dot_*.inl.h: see isa/*.cpp.
+// Included inside an anonymous namespace: see isa/*.cpp.
 
 inline void bf16_row(const float* x, int64_t k, int64_t padded, uint16_t* out) {
   for (int64_t i = 0; i < k; ++i) out[i] = to_bf16(x[i]);
@@ -42,10 +42,10 @@ inline int32_t int8_group(const float* x, int64_t n, int64_t group, int8_t* out,
   return total;
 }
 
-void pack_rows(const PackRows& p) {
+inline void pack_rows(const PackRows& p, int32_t bias8) {
   const PanelLayout panel = panel_layout(p.format, p.k);
   const RowLayout layout = row_layout(p.format, p.k);
-  const int32_t bias = info(p.format).bits == 8 ? Dot::kBias8 : info(p.format).bias;
+  const int32_t bias = info(p.format).bits == 8 ? bias8 : info(p.format).bias;
   for (int64_t r = 0; r < p.rows; ++r) {
     const float* x = p.x + r * p.x_stride;
     std::byte* out = p.out + r * p.out_stride;

@@ -136,7 +136,7 @@ bool words_of_row(const SourceMatrix& source, int64_t row, const Scratch& scratc
                   uint32_t* scales) {
   const float* x = float_row(source, row, scratch.row);
   if (info(scratch.format).scale != Scale::kNone) {
-    scratch.table->quantize_row({x, source.cols, scratch.format, scratch.q, scales});
+    scratch.table->vectors.quantize_row({x, source.cols, scratch.format, scratch.q, scales});
     if (has_small_floats(scratch.format))
       words_of_codes(scratch, scales, words);
     else
@@ -369,7 +369,7 @@ void quantize(const SourceMatrix& source, Format format, std::byte* q, std::byte
   session.parallel_for(source.rows, [&](int64_t row, int thread) {
     const Scratch scratch(table, format, source.cols, session.thread_scratch(thread));
     const float* x = float_row(source, row, scratch.row);
-    table.quantize_row({x, source.cols, format, scratch.q, scratch.scales});
+    table.vectors.quantize_row({x, source.cols, format, scratch.q, scratch.scales});
     if (scale == Scale::kE8m0)  // what is behind the last column is 0
       for (int64_t i = 0; i < row_bytes; ++i)
         q[row * row_bytes + i] = static_cast<std::byte>(

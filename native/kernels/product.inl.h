@@ -261,40 +261,35 @@ inline void code_product(const PanelProduct& p, const PanelLayout& layout) {
   }
 }
 
-template <typename OpOfBf16 = OpBf16>
-inline void vector_product(const PanelProduct& p) {
+inline void float32_product(const PanelProduct& p) {
+  float_product<VectorUnit<OpF32>>(p, panel_layout(p.format, p.k));
+}
+
+template <typename Op>
+inline void bf16_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
-  constexpr bool kApart = requires { OpOfBf16::kStepsApart; };
-  const bool in_registers = !kApart && p.rows <= kCodeRows;
+  if (p.format == Format::kBf16) return float_product<VectorUnit<Op>>(p, layout);
+  if constexpr (!requires { Op::kStepsApart; }) {
+    if (p.rows <= kCodeRows)
+      return p.format == Format::kMxF4 ? code_product<OpE2m1>(p, layout)
+                                       : code_product<OpE4m3>(p, layout);
+  }
+  if (p.format == Format::kMxF4)
+    e2m1_product<VectorUnit<Op, false>>(p, layout);
+  else
+    e4m3_product<VectorUnit<Op, false>>(p, layout);
+}
+
+inline void integer_product(const PanelProduct& p) {
+  const PanelLayout layout = panel_layout(p.format, p.k);
   switch (p.format) {
-    case Format::kF32:
-      float_product<VectorUnit<OpF32>>(p, layout);
-      break;
-    case Format::kBf16:
-      float_product<VectorUnit<OpOfBf16>>(p, layout);
-      break;
     case Format::kI8:
-      whole_row_product<VectorUnit<OpI8>>(p, layout);
-      break;
+      return whole_row_product<VectorUnit<OpI8>>(p, layout);
     case Format::kI8G32:
-      grouped_product<VectorUnit<OpI8>>(p, layout);
-      break;
-    case Format::kF8G128:
-      if (in_registers)
-        code_product<OpE4m3>(p, layout);
-      else
-        e4m3_product<VectorUnit<OpOfBf16, false>>(p, layout);
-      break;
-    case Format::kMxF4:
-      if (in_registers)
-        code_product<OpE2m1>(p, layout);
-      else
-        e2m1_product<VectorUnit<OpOfBf16, false>>(p, layout);
-      break;
+      return grouped_product<VectorUnit<OpI8>>(p, layout);
     case Format::kU4G32:
-      nibble_product<OpU4, OpU4Bytes>(p, layout);
-      break;
+      return nibble_product<OpU4, OpU4Bytes>(p, layout);
     default:
-      nibble_product<OpI4, OpI4Bytes>(p, layout);
+      return nibble_product<OpI4, OpI4Bytes>(p, layout);
   }
 }

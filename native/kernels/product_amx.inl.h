@@ -292,45 +292,34 @@ class TileUnit {
   bool two_ = false;  // tiles of rows in the block
 };
 
-// From here on tiles win: below, the vector product already keeps up with memory, needs no tile
-// set-up and reads the rows in place.
-constexpr int64_t kMinTileRows = 8;
 static_assert(kMinTileRows > OpI8::kTileRows && kMinTileRows > OpBf16::kTileRows,
               "with fewer rows a slice is all of K");
 
-inline void tile_product(const PanelProduct& p) {
+inline void tile_integer_product(const PanelProduct& p) {
   const PanelLayout layout = panel_layout(p.format, p.k);
   switch (p.format) {
-    case Format::kBf16:
-      float_product<TileUnit<OpBf16Apart>>(p, layout);
-      break;
     case Format::kI8:
-      whole_row_product<TileUnit<OpI8>>(p, layout);
-      break;
+      return whole_row_product<TileUnit<OpI8>>(p, layout);
     case Format::kI8G32:
-      grouped_product<TileUnit<OpI8>>(p, layout);
-      break;
-    case Format::kF8G128:
-      e4m3_product<TileUnit<OpBf16Apart>>(p, layout);
-      break;
-    case Format::kMxF4:
-      e2m1_product<TileUnit<OpBf16Apart>>(p, layout);
-      break;
+      return grouped_product<TileUnit<OpI8>>(p, layout);
     case Format::kU4G32:
-      spread_product<TileUnit<OpU4Bytes>>(p, layout);
-      break;
+      return spread_product<TileUnit<OpU4Bytes>>(p, layout);
     default:
-      spread_product<TileUnit<OpI4Bytes>>(p, layout);
+      return spread_product<TileUnit<OpI4Bytes>>(p, layout);
   }
 }
 
-void panel_product(const PanelProduct& p) {
-  const bool tiles = p.format != Format::kF32 && p.rows >= kMinTileRows;
-  if (info(p.format).operand != Operand::kBf16) {
-    if (!tiles) return vector_product(p);
-    return tile_product(p);
-  }
+// Few rows and many must give the same bits, so both are added up as tiles do.
+inline void tile_bf16_product(const PanelProduct& p) {
   const TileArithmetic arithmetic;
-  if (!tiles) return vector_product<OpBf16Apart>(p);
-  tile_product(p);
+  if (p.rows < kMinTileRows) return bf16_product<OpBf16Apart>(p);
+  const PanelLayout layout = panel_layout(p.format, p.k);
+  switch (p.format) {
+    case Format::kBf16:
+      return float_product<TileUnit<OpBf16Apart>>(p, layout);
+    case Format::kMxF4:
+      return e2m1_product<TileUnit<OpBf16Apart>>(p, layout);
+    default:
+      return e4m3_product<TileUnit<OpBf16Apart>>(p, layout);
+  }
 }

@@ -27,8 +27,8 @@ void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM) {
   const KernelTable& table = selected();
   ThreadPool::Session session(ThreadPool::instance());
   over_rows(session, x_TM.rows, x_TM.cols, [&](int64_t first, int64_t rows, int) {
-    table.norm_rows({x_TM.row(first), x_TM.stride, weight_M, eps, rows, x_TM.cols,
-                     out_TM.row(first), out_TM.stride});
+    table.vectors.norm_rows({x_TM.row(first), x_TM.stride, weight_M, eps, rows, x_TM.cols,
+                             out_TM.row(first), out_TM.stride});
   });
 }
 
@@ -37,8 +37,8 @@ void silu_mul(ConstRows gate_up_T2F, Rows out_TF) {
   ThreadPool::Session session(ThreadPool::instance());
   over_rows(session, out_TF.rows, 2 * out_TF.cols, [&](int64_t first, int64_t rows, int) {
     const float* gate = gate_up_T2F.row(first);
-    table.gated_rows({gate, gate + out_TF.cols, gate_up_T2F.stride, nullptr, nullptr, Activation{},
-                      rows, out_TF.cols, out_TF.row(first), out_TF.stride});
+    table.vectors.gated_rows({gate, gate + out_TF.cols, gate_up_T2F.stride, nullptr, nullptr,
+                              Activation{}, rows, out_TF.cols, out_TF.row(first), out_TF.stride});
   });
 }
 
@@ -59,7 +59,7 @@ bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules, i
                        out_weights_TK + first * top_k,
                        session.thread_scratch(t),
                        false};
-    table.router_rows(call);
+    table.vectors.router_rows(call);
     if (call.undefined) undefined.store(true, std::memory_order_relaxed);
   });
   return !undefined.load(std::memory_order_relaxed);
@@ -75,7 +75,7 @@ void rope_and_store(const RopeRows& rows) {
     part.positions += first;
     part.slots += first;
     part.rows = count;
-    table.rope_rows(part);
+    table.vectors.rope_rows(part);
   });
 }
 

@@ -10,40 +10,14 @@
 #include "../core/errors.h"
 #include "cpu_features.h"
 #include "isa.h"
+#include "isa/parts.h"
 
 namespace inlay::kernels {
-
-namespace amx_emulated {
-extern const KernelTable kTable;
-}
-namespace scalar {
-extern const KernelTable kTable;
-}
-#if defined(INLAY_X86_64)
-namespace avx2 {
-extern const KernelTable kTable;
-}
-namespace avx2_vnni {
-extern const KernelTable kTable;
-}
-namespace avx512 {
-extern const KernelTable kTable;
-}
-namespace avx512_vnni {
-extern const KernelTable kTable;
-}
-namespace avx512_bf16 {
-extern const KernelTable kTable;
-}
-namespace amx {
-extern const KernelTable kTable;
-}
-#endif
 
 namespace {
 
 struct Variant {
-  const KernelTable* table;
+  KernelTable table;
   std::span<const char* const> needs;                       // names of cpu_features()
   std::string (*refusal)() = [] { return std::string(); };  // of the OS, asked for its permission
 };
@@ -51,6 +25,8 @@ struct Variant {
 #if defined(INLAY_X86_64)
 constexpr auto kAvx2 = std::to_array<const char*>({"avx2", "fma"});
 constexpr auto kAvx2Vnni = std::to_array<const char*>({"avx2", "fma", "avx_vnni"});
+#endif
+#if defined(INLAY_AVX512)
 constexpr auto kAvx512Bf16 = std::to_array<const char*>(
     {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"});
 constexpr std::span kAvx512Vnni = std::span(kAvx512Bf16).first<7>();
@@ -58,20 +34,22 @@ constexpr std::span kAvx512 = std::span(kAvx512Bf16).first<6>();
 constexpr auto kAmx =
     std::to_array<const char*>({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl",
                                 "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"});
-
 #endif
 
 // Slowest first, so that what is there for tests alone is never the best.
 constexpr auto kVariants = std::to_array<Variant>({
-    {&amx_emulated::kTable, {}},
-    {&scalar::kTable, {}},
+    {{"amx_emulated", scalar::kVectors, amx_emulated::kIntegers, amx_emulated::kBf16, kMinTileRows},
+     {}},
+    {{"scalar", scalar::kVectors, scalar::kIntegers, scalar::kBf16}, {}},
 #if defined(INLAY_X86_64)
-    {&avx2::kTable, kAvx2},
-    {&avx2_vnni::kTable, kAvx2Vnni},
-    {&avx512::kTable, kAvx512},
-    {&avx512_vnni::kTable, kAvx512Vnni},
-    {&avx512_bf16::kTable, kAvx512Bf16},
-    {&amx::kTable, kAmx, allow_amx},
+    {{"avx2", avx2::kVectors, avx2::kIntegers, avx2::kBf16}, kAvx2},
+    {{"avx2_vnni", avx2::kVectors, avx2_vnni::kIntegers, avx2::kBf16}, kAvx2Vnni},
+#endif
+#if defined(INLAY_AVX512)
+    {{"avx512", avx512::kVectors, avx512::kIntegers, avx512::kBf16}, kAvx512},
+    {{"avx512_vnni", avx512::kVectors, avx512_vnni::kIntegers, avx512::kBf16}, kAvx512Vnni},
+    {{"avx512_bf16", avx512::kVectors, avx512_vnni::kIntegers, avx512_bf16::kBf16}, kAvx512Bf16},
+    {{"amx", avx512::kVectors, amx::kIntegers, amx::kBf16, kMinTileRows}, kAmx, allow_amx},
 #endif
 });
 
@@ -111,9 +89,9 @@ const CpuFeatures features = detect_cpu_features();
 
 const KernelTable* choose(const std::string& requested) {
   for (auto variant = kVariants.rbegin(); variant != kVariants.rend(); ++variant) {
-    if (!requested.empty() && requested != variant->table->isa) continue;
+    if (!requested.empty() && requested != variant->table.isa) continue;
     const std::string why_not = problem(*variant);
-    if (why_not.empty()) return variant->table;
+    if (why_not.empty()) return &variant->table;
     if (requested.empty()) continue;
     throw ArgumentError("INLAY_ISA: '" + requested + "' cannot run here: " + why_not +
                         "; available: " + joined(available_isas()));
@@ -126,7 +104,7 @@ const KernelTable* choose(const std::string& requested) {
 
 std::vector<IsaVariant> isa_variants() {
   std::vector<IsaVariant> all;
-  for (const Variant& variant : kVariants) all.push_back({variant.table, problem(variant)});
+  for (const Variant& variant : kVariants) all.push_back({&variant.table, problem(variant)});
   return all;
 }
 
@@ -139,7 +117,7 @@ std::vector<std::string> available_isas() {
 
 std::vector<std::string> compiled_isas() {
   std::vector<std::string> names;
-  for (const Variant& variant : kVariants) names.emplace_back(variant.table->isa);
+  for (const Variant& variant : kVariants) names.emplace_back(variant.table.isa);
   return names;
 }
 

@@ -1,10 +1,11 @@
-// AMX tiles for many rows beside AVX-512 with VNNI for few. Compiled with the matching -m flags;
-// reached only when the processor and the OS allow it (select.cpp). Everything is in an anonymous
-// namespace, so that the linker cannot pick this file's copy of a function for another ISA.
+// AMX tiles for many rows; few rows of integers go through avx512_vnni.cpp, what is neither integer
+// nor bf16 through avx512.cpp. Compiled with the matching -m flags; reached only when the processor
+// and the OS allow it (select.cpp). Everything else is in an anonymous namespace, so that the
+// linker cannot pick this file's copy of a function for another ISA.
 #include <immintrin.h>
 
-#include "../kernel_table.h"
 #include "../small_floats.h"
+#include "parts.h"
 
 namespace inlay::kernels::amx {
 namespace {
@@ -21,20 +22,16 @@ namespace {
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"
 #include "../product_amx.inl.h"
-#include "../pack_rows.inl.h"
-#include "../quantize.inl.h"
-#include "../rows.inl.h"
-#include "../attention_product.inl.h"
-#include "../attention.inl.h"
-#include "../decode_panel.inl.h"
-#include "../low_rank.inl.h"
-#include "../gated_training.inl.h"
-#include "table.inl.h"
 // clang-format on
+
+void integer_product_by_rows(const PanelProduct& p) {
+  if (p.rows < kMinTileRows) return avx512_vnni::kIntegers.product(p);
+  tile_integer_product(p);
+}
 
 }  // namespace
 
-extern const KernelTable kTable;
-const KernelTable kTable = make_table("amx", "tdpbsud, tiles", "tdpbf16ps, tiles", kMinTileRows);
+const IntegerProducts kIntegers = {"tdpbsud, tiles", Dot::kBias8, integer_product_by_rows};
+const Bf16Products kBf16 = {"tdpbf16ps, tiles", tile_bf16_product};
 
 }  // namespace inlay::kernels::amx

@@ -1,8 +1,8 @@
-// The algorithm of amx.cpp with portable C++ in the place of tiles and vectors: tests run it on
-// every machine. Everything is in an anonymous namespace, so that the linker cannot pick this
-// file's copy of a function for another ISA.
-#include "../kernel_table.h"
+// The algorithm of amx.cpp with portable C++ in the place of tiles and vectors, beside scalar.cpp:
+// tests run it on every machine. Everything else is in an anonymous namespace, so that the linker
+// cannot pick this file's copy of a function for another ISA.
 #include "../small_floats.h"
+#include "parts.h"
 
 namespace inlay::kernels::amx_emulated {
 namespace {
@@ -18,20 +18,16 @@ namespace {
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"
 #include "../product_amx.inl.h"
-#include "../pack_rows.inl.h"
-#include "../quantize.inl.h"
-#include "../rows.inl.h"
-#include "../attention_product.inl.h"
-#include "../attention.inl.h"
-#include "../decode_panel.inl.h"
-#include "../low_rank.inl.h"
-#include "../gated_training.inl.h"
-#include "table.inl.h"
 // clang-format on
+
+void integer_product_by_rows(const PanelProduct& p) {
+  if (p.rows < kMinTileRows) return scalar::kIntegers.product(p);
+  tile_integer_product(p);
+}
 
 }  // namespace
 
-extern const KernelTable kTable;
-const KernelTable kTable = make_table("amx_emulated", "plain, tiles", "plain, tiles", kMinTileRows);
+const IntegerProducts kIntegers = {"plain, tiles", Dot::kBias8, integer_product_by_rows};
+const Bf16Products kBf16 = {"plain, tiles", tile_bf16_product};
 
 }  // namespace inlay::kernels::amx_emulated

@@ -1,10 +1,10 @@
-// AVX2 + FMA with AVX-VNNI integer products. Compiled with the matching -m flags; reached only when
-// the processor and the OS allow it (select.cpp). Everything is in an anonymous namespace, so that
-// the linker cannot pick this file's copy of a function for another ISA.
+// Integer products with AVX-VNNI beside avx2.cpp. Compiled with the matching -m flags; reached only
+// when the processor and the OS allow it (select.cpp). Everything else is in an anonymous
+// namespace, so that the linker cannot pick this file's copy of a function for another ISA.
 #include <immintrin.h>
 
-#include "../kernel_table.h"
 #include "../small_floats.h"
+#include "parts.h"
 
 namespace inlay::kernels::avx2_vnni {
 namespace {
@@ -19,23 +19,10 @@ namespace {
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"
-#include "../pack_rows.inl.h"
-#include "../quantize.inl.h"
-#include "../rows.inl.h"
-#include "../attention_product.inl.h"
-#include "../attention.inl.h"
-#include "../decode_panel.inl.h"
-#include "../low_rank.inl.h"
-#include "../gated_training.inl.h"
 // clang-format on
-
-void panel_product(const PanelProduct& p) { vector_product(p); }
-
-#include "table.inl.h"
 
 }  // namespace
 
-extern const KernelTable kTable;
-const KernelTable kTable = make_table("avx2_vnni");
+const IntegerProducts kIntegers = {Dot::kName, Dot::kBias8, integer_product};
 
 }  // namespace inlay::kernels::avx2_vnni

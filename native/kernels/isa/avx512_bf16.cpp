@@ -1,10 +1,11 @@
-// AVX-512 F/BW/DQ/VL with VNNI integer and BF16 products. Compiled with the matching -m flags;
-// reached only when the processor and the OS allow it (select.cpp). Everything is in an anonymous
-// namespace, so that the linker cannot pick this file's copy of a function for another ISA.
+// bf16 products with AVX-512 BF16 beside avx512.cpp and avx512_vnni.cpp. Compiled with the matching
+// -m flags; reached only when the processor and the OS allow it (select.cpp). Everything else is in
+// an anonymous namespace, so that the linker cannot pick this file's copy of a function for another
+// ISA.
 #include <immintrin.h>
 
-#include "../kernel_table.h"
 #include "../small_floats.h"
+#include "parts.h"
 
 namespace inlay::kernels::avx512_bf16 {
 namespace {
@@ -19,23 +20,10 @@ namespace {
 #include "../product_steps.inl.h"
 #include "../product_tiles.inl.h"
 #include "../product.inl.h"
-#include "../pack_rows.inl.h"
-#include "../quantize.inl.h"
-#include "../rows.inl.h"
-#include "../attention_product.inl.h"
-#include "../attention.inl.h"
-#include "../decode_panel.inl.h"
-#include "../low_rank.inl.h"
-#include "../gated_training.inl.h"
 // clang-format on
-
-void panel_product(const PanelProduct& p) { vector_product(p); }
-
-#include "table.inl.h"
 
 }  // namespace
 
-extern const KernelTable kTable;
-const KernelTable kTable = make_table("avx512_bf16");
+const Bf16Products kBf16 = {Bf16::kName, bf16_product<OpBf16>};
 
 }  // namespace inlay::kernels::avx512_bf16
