@@ -4,14 +4,15 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.case import Case, CaseError, Run, case_names, load_case, load_declaration
-from benchmarks.record import RESULTS, measurement_record, write_record
+from benchmarks.case import CaseError, Run, case_names, load_case, load_declaration
+from benchmarks.kinds import kind_of
+from benchmarks.record import measurement_record, record_file, write_record
 from benchmarks.triples import Comparison, Samples, measure_triples
 
 QUICK_LIMIT_S = 50
@@ -38,27 +39,39 @@ def main() -> None:
         record = run_case(Run(case=case, quick=options.quick, peers=options.peers))
     except CaseError as error:
         sys.exit(f"error: {error}")
-    file = options.json or record_file(case, options.quick)
+    file = options.json or new_record_file(record)
     write_record(record, file)
     print(f"\nrecord: {file}")
 
 
-def record_file(case: Case, quick: bool) -> Path:
+def new_record_file(record: Mapping[str, Any]) -> Path:
     """Where a record goes: a quick one never replaces an accepted one."""
-    if quick:
-        return Path(tempfile.mkdtemp(prefix="benchmark-")) / f"{case.name.replace('/', '-')}.json"
-    return RESULTS / f"{case.name}.json"
+    if record["quick"]:
+        name = record["case"].replace("/", "-")
+        return Path(tempfile.mkdtemp(prefix="benchmark-")) / f"{name}.json"
+    return record_file(record["case"], record["kind"])
 
 
 def run_case(run: Run) -> dict[str, Any]:
-    """Run a case and return its record; prints a line for each measurement as it is taken."""
-    case = run.case
+    """Run a case and return its record; prints a line for each measurement as it is taken.
+
+    Raises:
+        CaseError: it cannot run here, or gave what it does not declare.
+    """
+    case, found = run.case, machine.machine()
+    on_gpu = "gpu" in case.needs
+    if on_gpu and "gpus" not in found:
+        raise CaseError(
+            f"{case.name} needs a CUDA device and PyTorch for it, and there is none: nothing was "
+            "measured, and no record is written"
+        )
     record: dict[str, Any] = {
         "case": case.name,
+        "kind": kind_of(found, on_gpu=on_gpu),
         "commit": machine.commit(),
         "date": machine.now(),
         "quick": run.quick,
-        "machine": machine.machine(),
+        "machine": found,
         "versions": machine.versions(*case.packages),
         "workload": run.workload,
         "measurements": [],
