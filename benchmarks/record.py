@@ -128,6 +128,12 @@ def record_file(case: str, kind: str) -> Path:
     return RESULTS / case / f"{kind}.json"
 
 
+def read_record(case: str, kind: str) -> dict[str, Any] | None:
+    """The accepted record of a case on a kind of processor; None if there is none."""
+    file = record_file(case, kind)
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
 def accepted_records() -> list[dict[str, Any]]:
     """All accepted records, by case and kind."""
     return [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*/*.json"))]

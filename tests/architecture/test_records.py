@@ -10,7 +10,8 @@ import pytest
 from benchmarks.case import case_names, load_declaration
 from benchmarks.kinds import kind_of
 from benchmarks.printed import MARKER, Printed, printed_numbers
-from benchmarks.record import RESULTS
+from benchmarks.record import RESULTS, accepted_records
+from benchmarks.table import PAGE, page_text, without_counts
 from tests.support.tree import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +48,11 @@ def test_linked_records_exist(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]*benchmarks/results[^)#]*)\)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing, f"no such record: {missing}"
+
+
+def test_the_page_of_all_lines_is_that_of_the_records() -> None:
+    written = without_counts(PAGE.read_text())
+    assert written == page_text(accepted_records(), {}), "run `python -m benchmarks table`"
 
 
 def test_speeds_in_the_readme_name_their_record() -> None:
