@@ -214,7 +214,7 @@ def test_a_case_runs_in_a_process_of_its_own_and_leaves_nothing(
     program, held = tmp_path / "program", tmp_path / "program.held"
     os.mkfifo(held)
     reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-    program.write_text('#!/bin/sh\necho "$@" >"$0.told"\nsleep 600 >"$0.held" &\nexit 3\n')
+    program.write_text('#!/bin/sh\necho "$@" >"$0.told"\nexec 3>"$0.held"\nsleep 600 &\nexit 3\n')
     program.chmod(0o755)
     monkeypatch.setattr(module.sys, "executable", str(program))
     assert module._run("area/case", Path("scripts")) == "ended with status 3"
