@@ -26,8 +26,8 @@ Start = Callable[[], AbstractContextManager[Server]]
 def starts(run: Run, model: str, load: str) -> Iterator[dict[str, Start]]:
     """How to start each server on a model, by label; ours has "".
 
-    A server is ready when its block begins. Ours has started once before, so that what it keeps of
-    a GGUF file is there.
+    A server is ready when its block begins. Each has started once before: caches are warm, and what
+    ours keeps of a GGUF file is there.
 
     Args:
         load: `engine.load` of ours.
@@ -58,9 +58,13 @@ def starts(run: Run, model: str, load: str) -> Iterator[dict[str, Start]]:
                 wait_until_ready(server, path=READY)
                 yield server
 
-        with ours():
-            pass
-        yield {"": ours} if environment is None else {"": ours, label(environment): theirs}
+        servers: dict[str, Start] = {"": ours}
+        if environment is not None:
+            servers[label(environment)] = theirs
+        for start in servers.values():
+            with start():
+                pass
+        yield servers
 
 
 def write_random(file: Path, about: Mapping[str, Any], seed: int) -> None:
