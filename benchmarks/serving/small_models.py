@@ -19,6 +19,7 @@ from inlay.models.source import resolve_model
 from tests.support import gguf_files
 
 DEMO = "demo"
+START_TIMEOUT_S = 400.0
 Start = Callable[[], AbstractContextManager[Server]]
 
 
@@ -48,14 +49,14 @@ def starts(run: Run, model: str, load: str) -> Iterator[dict[str, Start]]:
         def ours() -> Iterator[Server]:
             context = ["--context", str(context_tokens)]
             with serve(*arguments, *context, load=load, environment=variables) as server:
-                wait_until_ready(server)
+                wait_until_ready(server, START_TIMEOUT_S)
                 yield server
 
         @contextmanager
         def theirs() -> Iterator[Server]:
             assert environment is not None
             with serve_llama_cpp(environment, file, context_tokens=context_tokens) as server:
-                wait_until_ready(server, path=READY)
+                wait_until_ready(server, START_TIMEOUT_S, READY)
                 yield server
 
         servers: dict[str, Start] = {"": ours}

@@ -181,6 +181,6 @@ def test_memory_is_looked_at_before_and_after_the_requests(servers: Servers) -> 
     samples = list(memory.measure(run))
     assert set(servers.loads) == {"whole"}
     assert all(case.declared(one.name, one.params) for one in samples)
-    found = {one.params["when"]: one for one in samples if one.params["model"] == "demo"}
+    found = {one.params["when"]: one for one in samples}
     assert found["idle"].values == [4.0] and found["idle"].peers == {"p": [2.0]}
     assert found["chat"].values == [5.0] and found["chat"].peers == {"p": [3.0]}
