@@ -46,7 +46,7 @@ def record_ages(history: History | None) -> list[RecordAge]:
         RecordAge(
             name=f"{record['case']}/{record['kind']}",
             date=record["date"][:10],
-            age=history and history.age(record, measured_paths(record["case"])),
+            age=history.age(record, measured_paths(record["case"])) if history else None,
         )
         for record in accepted_records()
     ]
