@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import ROOT
+from benchmarks.needs import problem_of
 from benchmarks.triples import Comparison, Samples
 
 CASES = Path(__file__).parent
@@ -18,7 +20,7 @@ TARGETS = {
     "at_most",
 }  # fmt: skip
 KEYS = {
-    "about", "runner", "seeds", "repeats", "quick_repeats", "packages",
+    "about", "measures", "needs", "runner", "seeds", "repeats", "quick_repeats", "packages",
     "workload", "quick_workload", "defaults", "measurements",
 }  # fmt: skip
 
@@ -73,7 +75,11 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One benchmark, as declared in `benchmarks/<area>/<case>.toml`."""
+    """One benchmark, as declared in `benchmarks/<area>/<case>.toml`.
+
+    Attributes:
+        needs: what a whole record needs, in the words of `benchmarks.needs`.
+    """
 
     name: str
     about: str
@@ -85,6 +91,7 @@ class Case:
     repeats: int = 30
     quick_repeats: int = 8
     packages: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     def declared(self, name: str, params: Params) -> Measurement:
         """The declaration of a measurement that the runner yields."""
@@ -130,7 +137,11 @@ def case_names() -> list[str]:
 
 
 def load_declaration(name: str) -> dict[str, Any]:
-    """The TOML table of a case. Raises CaseError for an unknown case or key."""
+    """The TOML table of a case.
+
+    Raises:
+        CaseError: an unknown case, key or need, or `measures` names no path of the repository.
+    """
     file = CASES / f"{name}.toml"
     if not file.is_file():
         raise CaseError(f"no case {name}; there are: {', '.join(case_names())}")
@@ -139,7 +150,34 @@ def load_declaration(name: str) -> dict[str, Any]:
         raise CaseError(f"{name}.toml: unknown keys {sorted(unknown)}, allowed: {sorted(KEYS)}")
     if missing := {"about", "measurements"} - table.keys():
         raise CaseError(f"{name}.toml: {sorted(missing)} missing")
+    for problem in filter(
+        None, [*_paths_problems(table), *map(problem_of, table.get("needs", ()))]
+    ):
+        raise CaseError(f"{name}.toml: {problem}")
     return table
+
+
+def _paths_problems(table: Mapping[str, Any]) -> Iterator[str]:
+    if not table.get("measures"):
+        yield 'measures is missing: list the paths that the case measures, as in ["native/net"]'
+    for path in table.get("measures", ()):
+        # Git names files so, and its log is compared with these.
+        if Path(path).is_absolute() or ".." in Path(path).parts or str(Path(path)) != path:
+            yield f"measures names {path!r}: write it relative to the repository, as in native/net"
+        elif not (ROOT / path).exists():
+            yield f"measures names {path}, which the repository does not have"
+
+
+def measured_paths(name: str) -> list[str]:
+    """The paths of which a change makes a record of the case older: what it measures, and itself.
+
+    Raises:
+        CaseError: as `load_declaration`.
+    """
+    table = load_declaration(name)
+    area, own_name = name.split("/")
+    own = [f"benchmarks/{name}.toml", f"benchmarks/{area}/{table.get('runner', own_name)}.py"]
+    return [*table["measures"], *own]
 
 
 def load_case(name: str) -> Case:
@@ -147,6 +185,7 @@ def load_case(name: str) -> Case:
     table = load_declaration(name)
     area, own_name = name.split("/")
     module = importlib.import_module(f"benchmarks.{area}.{table.pop('runner', own_name)}")
+    table.pop("measures")
     try:
         defaults = table.pop("defaults", {})
         measurements = tuple(
@@ -162,6 +201,7 @@ def load_case(name: str) -> Case:
         quick_workload=table.pop("quick_workload", {}),
         seeds=tuple(table.pop("seeds", (0,))),
         packages=tuple(table.pop("packages", ())),
+        needs=tuple(table.pop("needs", ())),
         **table,
     )
 

@@ -29,7 +29,8 @@ def _cpuinfo(key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
-def _gpus() -> list[str]:
+def gpus() -> list[str]:
+    """Names of the CUDA devices that PyTorch sees."""
     try:
         import torch
     except ImportError:
@@ -48,8 +49,8 @@ def machine() -> dict[str, object]:
         "memory_gib": round(pages * page_bytes / 2**30, 1),
         "load_1m": round(os.getloadavg()[0], 2),
     }
-    if gpus := _gpus():
-        found["gpus"] = gpus
+    if names := gpus():
+        found["gpus"] = names
     return found
 
 

@@ -123,6 +123,22 @@ def _rounded(value: Any) -> Any:
     return value
 
 
+def record_file(case: str, kind: str) -> Path:
+    """Where the accepted record of a case (area/case) on a kind of processor is."""
+    return RESULTS / case / f"{kind}.json"
+
+
+def read_record(case: str, kind: str) -> dict[str, Any] | None:
+    """The accepted record of a case on a kind of processor; None if there is none."""
+    file = record_file(case, kind)
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
+def accepted_records() -> list[dict[str, Any]]:
+    """All accepted records, by case and kind."""
+    return [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*/*/*.json"))]
+
+
 def write_record(record: Mapping[str, Any], file: Path) -> None:
     """Write a record as people read it: indented, keys in the order given."""
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,13 @@
 
 A model of 30e9 weights is never drawn as a whole: the experts of a layer are one matrix per role,
 each with its rows rolled one further, and a table of the vocabulary is 16 blocks, each with its
-columns rolled by 128. Rolling keeps quantisation groups whole, so a writer quantises the first copy
-and rolls the result.
+columns rolled by 128, or by as large a power of two below that as divides them. Rolling keeps
+quantisation groups whole, so a writer quantises the first copy and rolls the result.
 
 Legend: R rows, K columns (the side that a product sums over).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -111,5 +112,6 @@ class Stack:
             return np.roll(array, index, 0)
         if array.shape[1] == 1:
             return array
-        columns = array.reshape(len(array), self.base_RK.shape[1] // ROLLED_COLUMNS, -1)
+        width = self.base_RK.shape[1]
+        columns = array.reshape(len(array), width // math.gcd(width, ROLLED_COLUMNS), -1)
         return np.roll(columns, index, 1).reshape(array.shape)

@@ -1,6 +1,6 @@
 """Writes a random model as a GGUF file, a matrix at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,32 @@ from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
 from tests.support.gguf_files import ARCHITECTURES, add_metadata, metadata_of
 
 Shape = tuple[int, ...]
+NO_TOKENIZER = {"tokenizer.ggml.model": "no_vocab"}
 
 
-def write_gguf(file: Path, model: RandomModel, *, experts: str, rest: str) -> None:
+def write_gguf(
+    file: Path,
+    model: RandomModel,
+    *,
+    experts: str,
+    rest: str,
+    tokenizer: Mapping[str, Any] = NO_TOKENIZER,
+) -> None:
     """Write the file.
 
     Args:
         experts, rest: GGUF quantisation types (`Q4_0`, `Q8_0`) of the experts and of all other
             matrices but the router, which stays float32.
+        tokenizer: its metadata.
     """
     architecture = ARCHITECTURES[model.config["model_type"]]
     names = NAMES | dict(ROWS[architecture].names)
     kinds = {"experts": Type[experts], "rest": Type[rest]}
     writer = gguf.GGUFWriter(file, architecture)
-    for key, value in metadata_of(model.config, architecture, split_latent=True).items():
+    described = metadata_of(model.config, architecture, split_latent=True)
+    for key, value in (described | dict(tokenizer)).items():
         add_metadata(writer, key, value)
     writer.add_vocab_size(model.shape.vocab)
-    writer.add_tokenizer_model("no_vocab")
     for part, layer, length in model.vectors():
         writer.add_tensor_info(
             names[part].format(layer=layer), (length,), np.dtype("f4"), 4 * length

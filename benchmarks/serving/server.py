@@ -34,16 +34,23 @@ class Server:
         """Memory of the server and its engine: private pages plus their share of shared ones."""
         return sum(process.memory_full_info().pss for process in self.processes()) / (1 << 20)
 
+    def cpu_s(self) -> float:
+        """Processor seconds so far, of the system too, with those of children that have ended."""
+        return sum(sum(process.cpu_times()[:4]) for process in self.processes())
+
     def dirty_mib(self) -> float:
         """The same without clean page cache, which the kernel takes back when it needs it."""
         rollups = [Path(f"/proc/{process.pid}/smaps_rollup") for process in self.processes()]
         return sum(_kib(rollup.read_text(), "Pss_Dirty") for rollup in rollups) / (1 << 10)
 
 
-def serve(*arguments: str, load: str = "whole") -> contextlib.AbstractContextManager[Server]:
+def serve(
+    *arguments: str, load: str = "whole", environment: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Server]:
     """Run `inlay serve ARGUMENTS` as `run_server` does; nothing loads beside what is measured."""
     setting = f"engine.load={load}"
-    return run_server([sys.executable, "-m", "inlay", "serve", "--set", setting, *arguments])
+    command = [sys.executable, "-m", "inlay", "serve", "--set", setting, *arguments]
+    return run_server(command, environment)
 
 
 @contextlib.contextmanager
@@ -82,8 +89,10 @@ def run_server(
                 raise RuntimeError(f"{' '.join(command[:4])} ended: {log.read().decode()[-2000:]}")
 
 
-def wait_until_ready(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Return when `/health` answers 200.
+def wait_until_ready(
+    server: Server, timeout_s: float = START_TIMEOUT_S, path: str = "/health"
+) -> None:
+    """Return when `path` answers 200.
 
     Raises:
         RuntimeError: the process ended, or `timeout_s` passed.
@@ -93,7 +102,7 @@ def wait_until_ready(server: Server, timeout_s: float = START_TIMEOUT_S) -> None
     with httpx.Client() as client:
         while time.monotonic() < deadline and server.process.poll() is None:
             with contextlib.suppress(httpx.TransportError):
-                if client.get(f"{server.url}/health").status_code == 200:
+                if client.get(f"{server.url}{path}").status_code == 200:
                     return
             time.sleep(0.02)
     raise RuntimeError(f"{server.url} did not become ready within {timeout_s:g} s")

@@ -7,9 +7,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from benchmarks.case import case_names
-from benchmarks.record import RESULTS
-from tests.architecture.records import MARKER, Printed, printed_numbers
+from benchmarks.case import case_names, load_declaration
+from benchmarks.kinds import kind_of
+from benchmarks.printed import MARKER, Printed, printed_numbers
+from benchmarks.record import RESULTS, accepted_records
+from benchmarks.table import PAGE, page_text, without_counts
 from tests.support.tree import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,9 +34,25 @@ def test_printed_number_is_the_recorded_one(number: Printed) -> None:
 def test_accepted_record_is_whole(file: Path) -> None:
     record = json.loads(file.read_text())
     jsonschema.validate(record, SCHEMA)
-    assert record["case"] == file.relative_to(RESULTS).with_suffix("").as_posix()
+    assert (
+        f"{record['case']}/{record['kind']}" == file.relative_to(RESULTS).with_suffix("").as_posix()
+    )
     assert record["case"] in case_names()
+    on_gpu = "gpu" in load_declaration(record["case"]).get("needs", ())
+    assert record["kind"] == kind_of(record["machine"], on_gpu=on_gpu)
     assert not record["quick"], "a quick record is no accepted one"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_linked_records_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]*benchmarks/results[^)#]*)\)", page.read_text())
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing, f"no such record: {missing}"
+
+
+def test_the_page_of_all_lines_is_that_of_the_records() -> None:
+    written = without_counts(PAGE.read_text())
+    assert written == page_text(accepted_records(), {}), "run `python -m benchmarks table`"
 
 
 def test_speeds_in_the_readme_name_their_record() -> None:
@@ -54,15 +72,16 @@ def page(line: str) -> Printed:
 
 def test_markers_are_read() -> None:
     number = page(
-        "| 16 | **1,234.5** tok/s <!-- record: a/b rate{n=16,model=demo} peers.x --> | ok |"
+        "| 16 | **1,234.5** tok/s <!-- record: a/b/avx2 rate{n=16,model=demo} peers.x --> | ok |"
     )
     assert (number.text, number.value(), number.tolerance()) == ("1,234.5", 1234.5, 0.05)
-    assert (number.case, number.name, number.field) == ("a/b", "rate", "peers.x")
+    assert (number.case, number.kind) == ("a/b", "avx2")
+    assert (number.name, number.field) == ("rate", "peers.x")
     assert number.params == {"n": "16", "model": "demo"}
 
 
 def test_each_marker_takes_the_number_before_it() -> None:
-    line = "3.2x <!-- record: a/b rate --> of 16 % <!-- record: a/b share -->"
+    line = "3.2x <!-- record: a/b/avx2 rate --> of 16 % <!-- record: a/b/avx2 share -->"
     assert [number.text for number in printed_numbers("page", line)] == ["3.2", "16 %"]
 
 
@@ -78,26 +97,44 @@ def test_each_marker_takes_the_number_before_it() -> None:
     ],
 )
 def test_rounding(text: str, recorded: float, agrees: bool) -> None:
-    assert page(f"{text} <!-- record: a/b c -->").agrees_with(recorded) is agrees
+    assert page(f"{text} <!-- record: a/b/avx2 c -->").agrees_with(recorded) is agrees
 
 
 def test_bad_markers_are_errors() -> None:
     with pytest.raises(ValueError, match="cannot read"):
         list(printed_numbers("page", "3 <!-- record: no-case -->"))
     with pytest.raises(ValueError, match="no number"):
-        list(printed_numbers("page", "fast <!-- record: a/b c -->"))
+        list(printed_numbers("page", "fast <!-- record: a/b/avx2 c -->"))
+
+
+@pytest.mark.parametrize("case", ["serving/startup", "serving/startup/avx3"])
+def test_a_marker_without_a_kind_is_refused_by_name(case: str) -> None:
+    with pytest.raises(ValueError, match=rf"page:1: {case} names no kind .* avx512_bf16"):
+        page(f"3 <!-- record: {case} rss_mib -->")
+
+
+def test_a_number_stands_in_its_row_item_or_paragraph() -> None:
+    marked = "3 <!-- record: a/b/avx2 c -->"
+    item_text = f"- one\n- two {marked}\n  goes on\n- three"
+    text = f"| x |\n| {marked} |\n\nBefore.\n{item_text}\n\nP {marked}\nq"
+    row, item, paragraph = printed_numbers("page", text)
+    assert row.around == f"| {marked} |"
+    assert item.around == f"- two {marked}\n  goes on"
+    assert paragraph.around == f"P {marked}\nq"
 
 
 def test_a_missing_record_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LookupError, match="no record"):
-        page("3 <!-- record: a/b c -->").recorded(tmp_path)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "amx.json").write_text("{}")
+    with pytest.raises(LookupError, match="page:1: no record a/b/avx2; .* there are amx"):
+        page("3 <!-- record: a/b/avx2 c -->").recorded(tmp_path)
 
 
 def test_peers_may_leave_their_version_out(tmp_path: Path) -> None:
     entry = {"name": "c", "params": {"n": 1}, "of_peer": {"transformers 5.23.0": 3.21}}
-    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").mkdir(parents=True)
     record = {"case": "a/b", "measurements": [entry]}
-    (tmp_path / "a" / "b.json").write_text(json.dumps(record))
-    number = page("3.2x <!-- record: a/b c{n=1} of_peer.transformers -->")
+    (tmp_path / "a" / "b" / "avx2.json").write_text(json.dumps(record))
+    number = page("3.2x <!-- record: a/b/avx2 c{n=1} of_peer.transformers -->")
     assert number.recorded(tmp_path) == 3.21
     assert number.agrees_with(3.21)

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import __main__ as program
+from benchmarks import machine
+from benchmarks import record as record_module
 from benchmarks.case import Run, load_case
 from benchmarks.experts.on_gpu import peer_options, settings
 from benchmarks.models.random_model import RandomModel
@@ -19,8 +20,8 @@ def test_without_a_gpu_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     record = tmp_path / "record.json"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(program, "RESULTS", tmp_path)
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(record_module, "RESULTS", tmp_path)
     command = ["benchmarks", "run", "experts/on_gpu", "--json", str(record), *options]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit, match="needs a CUDA device .* no record is written"):

@@ -50,6 +50,17 @@ def test_copies_of_scales_belong_to_copies_of_weights(model: RandomModel) -> Non
                 )
 
 
+def test_columns_that_128_does_not_divide_are_rolled_in_whole_groups() -> None:
+    changed = {"num_hidden_layers": 1, "hidden_size": 576, "vocab_size": 64}
+    table = RandomModel("llama-3.1-8b", 5, **changed).stack(0)
+    assert table.part == "embedding" and table.base_RK.shape[1] % ROLLED_COLUMNS
+    for index in range(table.copies):
+        np.testing.assert_array_equal(
+            table.copy(index, group_maxima(table.base_RK, 32)),
+            group_maxima(table.copy(index), 32),
+        )
+
+
 def test_copies_differ(model: RandomModel) -> None:
     for stack in model.stacks():
         if stack.part.startswith("expert_"):

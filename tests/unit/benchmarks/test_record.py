@@ -5,9 +5,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from benchmarks.__main__ import record_file, run_case
+from benchmarks.__main__ import new_record_file, run_case
 from benchmarks.case import Case, CaseError, Measurement, Run, case_names, load_case
-from benchmarks.record import find_measurement, measurement_record, target_met, write_record
+from benchmarks.record import (
+    accepted_records,
+    find_measurement,
+    measurement_record,
+    target_met,
+    write_record,
+)
 from benchmarks.triples import Samples
 
 SCHEMA = json.loads(Path("benchmarks/record.schema.json").read_text())
@@ -98,6 +104,7 @@ def test_defaults_are_laid_under_every_measurement(monkeypatch: Any, tmp_path: P
     (tmp_path / "selftest" / "copy.toml").write_text(
         """
         about = "a case of the tests"
+        measures = ["native/net"]
         [defaults]
         unit = "s"
         better = "lower"
@@ -165,9 +172,19 @@ def test_an_undeclared_measurement_is_refused() -> None:
 
 
 def test_a_quick_record_goes_elsewhere() -> None:
-    some = case(lambda run: iter(()), rate())
-    assert record_file(some, quick=False) == Path("benchmarks/results/area/case.json").resolve()
-    assert "results" not in record_file(some, quick=True).parts
+    record = {"case": "area/case", "kind": "avx512", "quick": False}
+    assert new_record_file(record) == Path("benchmarks/results/area/case/avx512.json").resolve()
+    assert "results" not in new_record_file(record | {"quick": True}).parts
+
+
+def test_records_of_two_kinds_stand_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.record.RESULTS", tmp_path)
+    for kind in ("avx2", "amx"):
+        record = {"case": "area/case", "kind": kind, "quick": False}
+        write_record(record, new_record_file(record))
+    assert [record["kind"] for record in accepted_records()] == ["amx", "avx2"]
 
 
 @pytest.mark.parametrize("name", case_names())
