@@ -138,6 +138,7 @@ install_and_build() { # DEPENDENCY_GROUPS...
   build=$!
   set +m
   install_dependencies "$@" || return 1
+  tail --pid="$build" -n 1 -f "$logs/build.log" # what is seen of the build from here on
   wait "$build" || status=$?
   build=""
   if ((status)); then tail -n 40 "$logs/build.log"; fi

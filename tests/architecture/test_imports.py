@@ -4,7 +4,8 @@ import ast
 
 import pytest
 
-from tests.support.tree import Module, inlay_imports, modules, packages
+from tests.support.tree import ROOT, Module, inlay_imports, modules, packages
+from tools.checks.changed import imports, module_files
 
 LAYERS = {
     "core": set(),
@@ -96,3 +97,17 @@ def test_no_drawers() -> None:
     drawers = {"utils", "util", "common", "helpers", "misc", "legacy", "v1", "v2"}
     wrong = [module.name for module in modules() if drawers & set(module.name.split("."))]
     assert not wrong, f"give these the name of their subject: {wrong}"
+
+
+def test_what_is_imported_of_our_modules_exists() -> None:
+    """Programs that no test imports, such as a soak, name modules that may have moved."""
+    files = module_files(ROOT)
+    missing = {
+        f"{file.relative_to(ROOT)}: {imported}"
+        for name, file in files.items()
+        for imported in imports(name, file.read_text(), file.name == "__init__.py")
+        if imported.startswith(("benchmarks.", "tests.", "tools."))
+        and imported not in files
+        and imported.rpartition(".")[0] not in files
+    }
+    assert not missing, sorted(missing)

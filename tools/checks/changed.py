@@ -38,6 +38,7 @@ _FROM = re.compile(
     re.MULTILINE,
 )
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+(?P<names>[^\n]*)", re.MULTILINE)
+_BESIDE_NAMES = re.compile(r"#[^\n]*|\bas[ \t]+\w+")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 _IN_STRING = re.compile(r"""["']((?:inlay|tests|benchmarks|tools)(?:\.\w+)+)["']""")
@@ -130,7 +131,9 @@ def _importers(files: Mapping[str, Path]) -> dict[str, list[str]]:
     """Who imports a module; importing it from a package that offers it counts as importing both."""
     importers = defaultdict[str, list[str]](list)
     for name, file in files.items():
-        for imported in dict.fromkeys(_imports(name, file)):
+        text = file.read_text()
+        found = [*imports(name, text, file.name == "__init__.py"), *_IN_STRING.findall(text)]
+        for imported in dict.fromkeys(found):
             while imported:
                 if imported in files and imported != name:
                     importers[imported].append(name)
@@ -139,22 +142,22 @@ def _importers(files: Mapping[str, Path]) -> dict[str, list[str]]:
     return importers
 
 
-def _imports(name: str, file: Path) -> Iterator[str]:
-    """Modules that a file's text imports or names, and names that it takes from them.
+def imports(name: str, text: str, is_package: bool) -> Iterator[str]:
+    """What a module's text imports, dotted; of `from a import b` it is `a.b`.
 
-    Read by patterns: syntax trees of the whole repository take twenty times as long.
+    Read by patterns: syntax trees of the whole repository take twenty times as long. Programs in
+    strings count, docstrings' mentions do not.
     """
-    text = file.read_text()
-    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    package = name.split(".") if is_package else name.split(".")[:-1]
     for match in _FROM.finditer(text):
         source = match["source"]
         if level := len(source) - len(source.lstrip(".")):
             above = package[: len(package) - level + 1]
             source = ".".join([*above, source[level:]]).rstrip(".")
-        yield from (f"{source}.{taken}" for taken in _NAME.findall(match["names"]))
+        names = _BESIDE_NAMES.sub("", match["names"])
+        yield from (f"{source}.{taken}" for taken in _NAME.findall(names))
     for match in _IMPORT.finditer(text):
         yield from _DOTTED.findall(match["names"])
-    yield from _IN_STRING.findall(text)
 
 
 def _git(root: Path, *arguments: str) -> str:

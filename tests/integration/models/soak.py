@@ -17,9 +17,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from benchmarks.kernels.random_model import Size
-from benchmarks.kernels.random_tensors import RandomTensors, config
-from inlay.core.model_config import shape_of
+from benchmarks.models.random_model import RandomModel
+from benchmarks.models.random_tensors import RandomTensors
 from inlay.models.conversion.staging import STAGING
 from inlay.models.weight_names import expected_tensors
 from tests.support.conversions import anonymous_bytes, content_of, noted_pieces
@@ -51,12 +50,12 @@ class Ended:
 
 def write_model(folder: Path, layers: int, seed: int) -> None:
     """A random Qwen3-MoE in bfloat16, whose layers are those of Qwen3-30B-A3B; a file for each."""
-    size = Size(layers=layers, vocab=VOCAB)
-    tensors = RandomTensors(size, seed)
+    model = RandomModel("qwen3-30b-a3b", seed, num_hidden_layers=layers, vocab_size=VOCAB)
+    tensors = RandomTensors(model)
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config(size), indent=2))
+    (folder / "config.json").write_text(json.dumps(model.config, indent=2))
     write_tokenizer(folder)
-    names = [one.name for one in expected_tensors(shape_of(config(size)), fused_experts=False)]
+    names = [one.name for one in expected_tensors(model.shape, fused_experts=False)]
     for layer in [*(f".layers.{number}." for number in range(layers)), ""]:
         of_file = [name for name in names if layer in name and (layer or ".layers." not in name)]
         content = {name: tensors.get(name).clone() for name in of_file}
