@@ -64,7 +64,9 @@ run_pytest() { # PYTEST_ARGUMENTS...
 stage_architecture() { run_pytest tests/architecture; }
 stage_unit() { run_pytest tests/unit; }
 stage_native() { run_pytest tests/native; }
-stage_integration() { run_pytest -m "not netns" tests/integration; }
+stage_integration_transfer() { run_pytest -m "not netns" tests/integration/{transfer,store}; }
+stage_integration_engine() { run_pytest -m "not netns" tests/integration/{engine,tune,weights}; }
+stage_integration_cluster() { run_pytest -m "not netns" tests/integration/{cluster,connect}; }
 stage_e2e() { run_pytest tests/e2e; }
 stage_netns() { run_pytest -m netns tests/integration; }
 

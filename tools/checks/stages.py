@@ -36,8 +36,13 @@ STAGES = (
     Stage(name="set-up", proves=".venv holds Inlay, its tests and tools", after=("headers",)),
     Stage(name="packages", proves="Debian packages that tests start are there", after=("headers",)),
     Stage(
-        name="integration",
-        proves="several processes work together: engines, stores, deployments, transfers",
+        name="integration-transfer",
+        proves="processes move bytes and keep them: transfer engines, stores",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="integration-engine",
+        proves="engines of one and several processes, training, new weights",
         after=("set-up", "packages"),
     ),
     Stage(
@@ -48,6 +53,11 @@ STAGES = (
     Stage(
         name="unit",
         proves="each package keeps its promises with fakes and tiny models",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="integration-cluster",
+        proves="deployments, dispatchers, and other engines beside ours",
         after=("set-up", "packages"),
     ),
     Stage(
@@ -87,7 +97,19 @@ STAGES = (
     Stage(
         name="netns",
         proves="transfers over shaped network links; nothing runs beside it",
-        after=("integration", "asan", "unit", "e2e", "native", "ctest", "tsan", "wheel"),
+        after=(
+            "integration-transfer",
+            "integration-engine",
+            "integration-cluster",
+            "asan",
+            "unit",
+            "e2e",
+            "native",
+            "ctest",
+            "tsan",
+            "wheel",
+            "types",
+        ),  # fmt: skip
     ),
     Stage(
         name="build",
