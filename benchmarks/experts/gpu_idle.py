@@ -63,7 +63,8 @@ def measure(
         RuntimeError: the profiler saw nothing of a GPU.
     """
     before_s = host_s()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    # What is not kept on purpose is warned of by some versions of PyTorch.
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
