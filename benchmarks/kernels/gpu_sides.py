@@ -6,7 +6,7 @@ model width, F expert width.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,7 @@ def _drawn(rows: int, columns: int) -> np.ndarray[Any, Any]:
     return np.tile(base, (-(-rows // _DRAWN_ROWS), 1))[:rows]
 
 
+@lru_cache(2)  # points that differ in rows alone follow each other
 def _packed(columns: int, size_k: int, weight_format: str) -> np.ndarray[Any, Any]:
     """The panels of a matrix."""
     weight = kernels.LinearWeight(columns, size_k, weight_format)
