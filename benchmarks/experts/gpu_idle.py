@@ -1,4 +1,5 @@
-"""How much of decode steps a GPU does nothing, and how much of that is waiting for launches.
+"""How much of decode steps a GPU does nothing, how much of that is waiting for launches, and how
+many launches there are.
 
     idle = measure(lambda: driver.step(work), steps=20, host_s=lambda: share.host_s)
     idle.most_of_launches  # share of the steps' time
@@ -10,11 +11,15 @@ where a model has no host experts.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+
+
+class NothingSeenError(RuntimeError):
+    """The profiler saw no kernel of a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +30,13 @@ class Idle:
         span_s: from the begin of the first kernel or copy to the end of the last one.
         busy_s: of it at least one ran.
         host_s: that host experts were computed for an answer.
+        seconds_of: of all kernels and copies of a name together, and their number.
     """
 
     span_s: float
     busy_s: float
     host_s: float = 0.0
+    seconds_of: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def most_of_launches(self) -> float:
@@ -40,6 +47,11 @@ class Idle:
     def least_of_launches(self) -> float:
         """The same, were it for the host as long as that computed."""
         return max(0.0, self.span_s - self.busy_s - self.host_s) / self.span_s
+
+    @property
+    def launches(self) -> int:
+        """Kernels and copies that ran."""
+        return sum(count for _, count in self.seconds_of.values())
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
@@ -52,27 +64,46 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def measure(
-    step: Callable[[], object], *, steps: int, host_s: Callable[[], float] = lambda: 0.0
+    step: Callable[[], object],
+    *,
+    steps: int,
+    host_s: Callable[[], float] = lambda: 0.0,
+    trace: str | None = None,
 ) -> Idle:
     """Run steps, warmed up before, under the profiler, which itself slows launches down.
 
     Args:
         host_s: seconds of host experts so far, `HostShare.host_s`.
+        trace: a file for what the profiler saw, in the form that Chrome and Perfetto show; with
+            what the processors did, which slows launches down more.
 
     Raises:
-        RuntimeError: the profiler saw nothing of a GPU.
+        NothingSeenError: no kernel ran, or the profiler saw none.
     """
     before_s = host_s()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    activities = [ProfilerActivity.CUDA, *([ProfilerActivity.CPU] if trace else [])]
+    # What is not kept on purpose is warned of by some versions of PyTorch.
+    with profile(activities=activities, acc_events=True) as seen:
         for _ in range(steps):
             step()
-        torch.cuda.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    if trace:
+        seen.export_chrome_trace(trace)
     ran = [
-        (event.time_range.start * 1e-6, event.time_range.end * 1e-6)
+        (event.name, event.time_range.start * 1e-6, event.time_range.end * 1e-6)
         for event in seen.events()
         if event.device_type == DeviceType.CUDA
     ]
     if not ran:
-        raise RuntimeError("the profiler saw no kernel of a GPU")
-    span_s = max(end for _, end in ran) - min(begin for begin, _ in ran)
-    return Idle(span_s=span_s, busy_s=covered(ran), host_s=host_s() - before_s)
+        raise NothingSeenError("the profiler saw no kernel of a GPU")
+    seconds_of: dict[str, tuple[float, int]] = {}
+    for name, begin, end in ran:
+        seconds, count = seconds_of.get(name, (0.0, 0))
+        seconds_of[name] = (seconds + end - begin, count + 1)
+    return Idle(
+        span_s=max(end for *_, end in ran) - min(begin for _, begin, _ in ran),
+        busy_s=covered((begin, end) for _, begin, end in ran),
+        host_s=host_s() - before_s,
+        seconds_of=seconds_of,
+    )

@@ -5,7 +5,7 @@
 Prints one JSON line per batch: so many random prompts of PROMPT tokens arrive together, and once
 the last of them has its first token, OUTPUT steps are timed in which each gets one. The first part
 is prefill, though prompts that are ready decode already while others wait. Greedy, no end token.
-Settings of the engine are written as `--set` takes them; on a GPU its idle share is told, too.
+Settings of the engine are written as `--set` takes them.
 
 Memory changes its speed within seconds on a shared machine, so steps are timed a few at a time,
 each time between two measurements of what memory gives; where these differ by more than `NOISE`,
@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.experts import gpu_idle
 from benchmarks.triples import NOISE
 from inlay import kernels
 from inlay.cache import CacheConfig
@@ -31,7 +30,6 @@ from inlay.engine import Engine, EngineConfig, SchedulerConfig
 
 PAGE_TOKENS = 16
 STEPS_AT_ONCE = 8
-IDLE_STEPS = 16
 
 
 def main() -> None:
@@ -61,7 +59,7 @@ def new_engine(
 ) -> Engine:
     """An engine with room for the largest batch, and no prefix cache: prompts are all new."""
     # While the last prompt is computed, the first may be as many tokens ahead as there are prompts.
-    context = prompt_tokens + output_tokens + 2 * max(batches) + IDLE_STEPS + PAGE_TOKENS
+    context = prompt_tokens + output_tokens + 2 * max(batches) + PAGE_TOKENS
     config = EngineConfig(
         model=directory,
         device="cpu",
@@ -84,8 +82,7 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
 
     Returns:
         `prefill_tokens_per_s`, `decode_tokens_per_s`; `decode_read_gbs` of the same times; `kept`,
-        the share of them that count. If none does, all of them do. On a GPU `gpu_idle_share` of
-        further steps.
+        the share of them that count. If none does, all of them do.
     """
     draw = random.Random(batch)
     for index in range(batch):
@@ -105,9 +102,6 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
         waiting -= {output.request_id for output in engine.step()}
     prefill_s = time.perf_counter() - start
     times = decode_times(engine, batch, output_tokens)
-    idle = {}
-    if engine.info.device.startswith("cuda"):
-        idle["gpu_idle_share"] = gpu_idle.measure(engine.step, steps=IDLE_STEPS).most_of_launches
     for index in range(batch):
         engine.cancel(f"{batch}-{index}")
     engine.step()
@@ -118,7 +112,6 @@ def measure(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) 
         "decode_tokens_per_s": batch / fmean(step_s for step_s, _, _ in counted),
         "decode_read_gbs": fmean((before + after) / 2 for _, before, after in counted),
         "kept": len(calm) / len(times),
-        **idle,
     }
 
 

@@ -66,10 +66,14 @@ class TorchOps:
     """See `inlay.models.ops.Ops`.
 
     Args:
+        device: `cuda` without a number means the first GPU.
         limit_bytes: of a GPU's memory, for weights, cache and activations; None: all that is free.
     """
 
     def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
+        # Placements, and what is compared with a tensor's device, name a GPU by its number.
+        if device.type == "cuda":
+            device = torch.device("cuda", device.index or 0)
         self._device, self._limit_bytes = device, limit_bytes
 
     @property

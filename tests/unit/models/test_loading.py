@@ -214,6 +214,18 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert load_model(directory, weight_format="int8").weight_format == "int8"
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")],
+)
+def test_a_gpu_without_a_number_is_the_first(given: str, name: str, tmp_path: Path) -> None:
+    """A placement takes names with a number alone."""
+    ops = TorchOps(torch.device(given))
+    assert ops.device == name
+    placed = Placed.whole(ops, read_shape(tiny(tmp_path)))
+    assert placed.placement.devices == (name,)
+
+
 def test_what_a_gpu_cannot_hold_a_cpu_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tiny(tmp_path)
     shape = load_model(directory).shape

@@ -64,7 +64,7 @@ class GpuOps(TorchOps):
     def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
         super().__init__(device, limit_bytes)
         self._host = NativeOps()
-        self._staging = Staging(device)
+        self._staging = Staging(self._device)
         self._parts: tuple[int, tuple[tuple[int, int], ...]] = (0, ())  # of `_which_T`
         self._which_T = torch.empty(0, dtype=torch.int32)
         self._asks_for_counts = False  # of tokens of each expert, before it launches more

@@ -17,4 +17,4 @@ if not torch.cuda.is_available():
 
 @pytest.fixture
 def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")

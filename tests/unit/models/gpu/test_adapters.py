@@ -27,11 +27,11 @@ PROMPTS = (range(5, 14), range(40, 45), range(100, 107), range(7, 11))
 
 
 class NamedOps(GpuOps):
-    """No host, even on a CPU."""
+    """No host, even on a CPU. A GPU keeps its name: what it shares with the host is page-locked."""
 
     @property
     def device(self) -> str:
-        return "gpu:0"
+        return "gpu:0" if self._device.type == "cpu" else super().device
 
     def free_bytes(self) -> int:
         return 1 << 40
@@ -42,8 +42,8 @@ def model_on(directory: Path, ops: Ops, weight_format: str, resident: int, **sha
     return load_model(
         directory,
         weight_format=weight_format,
-        placement=Placement.on("gpu:0", layers, resident=resident),
-        backends={"gpu:0": ops},
+        placement=Placement.on(ops.device, layers, resident=resident),
+        backends={ops.device: ops},
         sharing=ShareConfig(**sharing),
     )
 
