@@ -14,8 +14,8 @@ class Stage:
         name: as on the command line, and the name of its function in tools/stages.sh.
         proves: one line for `--help`.
         after: stages that must have passed before it starts.
-        limit_s: seconds after which it is ended and counts as failed; much more than the time that the
-            slowest machine seen took under load, at least.
+        limit_s: seconds after which it is ended and counts as failed; several times what the
+            slowest machine seen took.
         full_limit_s: the same with `--full`.
         full_only: whether it runs with `--full` alone.
     """
