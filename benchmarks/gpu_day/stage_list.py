@@ -52,14 +52,14 @@ STAGES = (
         name="sanitizer",
         about="compute-sanitizer over one small shape of each kernel",
         limit_s=120,
-        rehearsal_s=60,
+        rehearsal_s=90,
         interpreter=True,
     ),
     Stage(
         name="kernels",
         about="each kernel by format and rows beside the libraries; hand-over and link",
         limit_s=200,
-        rehearsal_s=60,
+        rehearsal_s=90,
         interpreter=True,
     ),
     Stage(

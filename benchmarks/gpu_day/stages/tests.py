@@ -97,8 +97,8 @@ def run(context: Context) -> None:
 def command(group: Group, report: Path, *, rehearsal: bool) -> list[str]:
     """Warnings of the machine's releases of PyTorch and others fail no test."""
     paths = group.rehearsed if rehearsal and group.rehearsed else group.paths
-    # Where all are skipped, workers would only be started.
-    workers = (0 if group.only_gpu else 2) if rehearsal else group.workers
+    # Of a rehearsal one group shows that workers run; where all is skipped they only cost.
+    workers = (0 if group.only_gpu else 1) if rehearsal else group.workers
     return [
         sys.executable, "-m", "pytest", "-q", "--no-header", "--full", "-W", "default",
         "-p", "no:cacheprovider", "-p", "benchmarks.gpu_day.error_sizes",
