@@ -88,8 +88,8 @@ def _run_stages(names: Sequence[str], full: bool) -> None:
         wanted,
         lambda stage: ["bash", STAGE_SCRIPT, stage.name],
         LOGS,
-        # Twice as many as processors: most of them wait for processes or disks at times.
-        together=2 * len(os.sched_getaffinity(0)),
+        # One more than processors: tests wait for processes or disks at times, compilers never.
+        together=len(os.sched_getaffinity(0)) + 1,
         limits_s={stage.name: stage.full_limit_s if full else stage.limit_s for stage in wanted},
     )
     seconds = time.monotonic() - begin
