@@ -231,7 +231,8 @@ void test_pins_hold_bytes() {
       PinBoard board(segment->path() + ".pins");
       const std::byte* record = segment->memory().data();
       uint64_t last = 0;
-      for (int reads = 0; reads < 2000;) {
+      // However the processors are shared, reads meet a hundred writes.
+      for (int reads = 0; reads < 2000 || last <= 100;) {
         const auto pin = board.pin(0);
         if (load_state(record) != RecordState::kLive) continue;
         const auto parsed = parse_record(segment->memory(), 1 << 16);
@@ -267,7 +268,6 @@ void test_pins_hold_bytes() {
   }
   ends.join();
   for (const auto& reader : readers) CHECK(reader->succeeded());
-  CHECK(generation > 100);
   segment->unlink_files();
 }
 
