@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import os
 import random
 import signal
 from collections.abc import Callable
@@ -25,6 +26,11 @@ hypothesis.settings.load_profile("inlay")
 # start, heed it anyway.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Without a GPU its kernels run in Triton's interpreter. Triton reads this when it is first
+# imported, which any test may do, and only then; so it is set before, and without asking torch.
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 OPT_IN = ("slow", "network", "golden", "peers")
 

@@ -1,7 +1,9 @@
-"""The GPU kernels run compiled where there is a GPU, else in Triton's interpreter."""
+"""The GPU kernels run compiled where there is a GPU, else in Triton's interpreter.
+
+Which of both is set in tests/conftest.py.
+"""
 
 import importlib.util
-import os
 
 import pytest
 
@@ -9,10 +11,6 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton
     pytest.skip("needs torch and triton", allow_module_level=True)
 
 import torch
-
-if not torch.cuda.is_available():
-    # Read when Triton is first imported, and only then.
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
