@@ -13,6 +13,7 @@ from benchmarks.gpu_day.error_sizes import VARIABLE
 from benchmarks.gpu_day.stage import Context
 
 MOST_TEXT = 800
+GPU_FILE = Path("/dev/nvidiactl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,9 @@ GROUPS = (
 
 def run(context: Context) -> None:
     """Group after group; a failing test fails the stage in the end."""
+    if not context.rehearsal:
+        # tests/conftest.py goes by it: without it kernels would be interpreted, and pass.
+        context.check(f"kernels are compiled: {GPU_FILE} is there", GPU_FILE.exists())
     for group in GROUPS:
         context.need(15, group.name)
         report = context.work / f"{group.name.replace(' ', '-')}.xml"
