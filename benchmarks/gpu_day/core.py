@@ -4,10 +4,12 @@ It is kept under `build/gpu_day`, named by a hash of all that it depends on.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -16,8 +18,8 @@ from benchmarks.gpu_day.wheels import PYTHON
 
 PATTERN = "_native*.so"
 TOOLS = ("nanobind", "scikit-build-core", "cmake", "ninja")
-SOURCES = ("CMakeLists.txt", "pyproject.toml", "native")
-BUILT = ("src/inlay/__init__.py", "README.md", "LICENSE")  # a build reads them, too
+SOURCES = ("CMakeLists.txt", "native")
+READ = ("pyproject.toml", "src", "README.md", "LICENSE")  # by a build, too
 
 _CHECK = f"""
 import os, sys, sysconfig
@@ -66,7 +68,9 @@ def compiler() -> str:
 
 def key_of(root: Path, python: Path) -> str:
     """A hash of the sources, the compiler and the Python."""
-    digest = hashlib.sha256()
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    settings = [project["build-system"], project["tool"]["scikit-build"]]
+    digest = hashlib.sha256(json.dumps(settings).encode())
     for command in ([compiler(), "--version"], [str(python), "-VV"]):
         digest.update(subprocess.run(command, capture_output=True, check=True).stdout)
     for name in SOURCES:
@@ -102,7 +106,7 @@ def build(root: Path, python: Path, folder: Path, log: Path, tools: bool = True)
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, log.open("wb") as to:
         work = Path(name)
-        for one in (*SOURCES, "src", *BUILT[1:]):
+        for one in (*SOURCES, *READ):
             source = root / one
             if source.is_dir():
                 # The demo model and compiled files are no part of the core.

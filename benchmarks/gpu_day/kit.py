@@ -90,6 +90,7 @@ def prepare(
         KitError, CoreError, WheelError: it cannot be made, or exceeds `MAX_BYTES`.
     """
     kit.mkdir(parents=True, exist_ok=True)
+    (kit / MANIFEST).unlink(missing_ok=True)  # one that is cut off is no kit
     interpreter = core.find_python(python)
     wheels.download(interpreter, root / "constraints.txt", kit / "wheels")
     put_core(built_core or core.cached_core(root, interpreter), kit / "core")
@@ -159,7 +160,6 @@ def write_manifest(kit: Path, commit: str) -> Manifest:
     made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     manifest = Manifest(commit=commit, made=made, python=PYTHON, parts=parts)
     if manifest.nbytes > MAX_BYTES:
-        (kit / MANIFEST).unlink(missing_ok=True)
         largest = sorted(parts, key=lambda part: -part.nbytes)[:5]
         raise KitError(
             f"the kit has {mib(manifest.nbytes)}, and may have {mib(MAX_BYTES)}; largest parts: "

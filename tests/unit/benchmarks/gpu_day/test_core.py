@@ -9,6 +9,14 @@ import pytest
 from benchmarks.gpu_day import core
 from benchmarks.gpu_day.core import CoreError, cached_core, find_python, key_of
 
+PROJECT = """
+[build-system]
+requires = ["a"]
+[tool.scikit-build]
+cmake.build-type = "Release"
+[tool.pytest.ini_options]
+timeout = 180
+"""
 PYTHON = Path("/bin/true")  # says no version, and that it is well
 
 
@@ -54,8 +62,9 @@ def test_another_version_is_none(tmp_path: Path) -> None:
 def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     (root / "native" / "tests").mkdir(parents=True)
-    for name in ("CMakeLists.txt", "pyproject.toml", "native/a.cpp", "native/tests/b.cpp"):
+    for name in ("CMakeLists.txt", "native/a.cpp", "native/tests/b.cpp"):
         (root / name).write_text(name)
+    (root / "pyproject.toml").write_text(PROJECT)
     return root
 
 
@@ -65,9 +74,12 @@ def test_a_core_is_named_by_what_it_depends_on(
     monkeypatch.setenv("CXX", "true")
     before = key_of(checkout, PYTHON)
     (checkout / "native" / "tests" / "b.cpp").write_text("another test")
+    (checkout / "pyproject.toml").write_text(PROJECT.replace("180", "90"))
     assert key_of(checkout, PYTHON) == before
+    (checkout / "pyproject.toml").write_text(PROJECT.replace("Release", "Debug"))
+    other = key_of(checkout, PYTHON)
     (checkout / "native" / "a.cpp").write_text("another source")
-    assert key_of(checkout, PYTHON) != before
+    assert len({before, other, key_of(checkout, PYTHON)}) == 3
 
 
 def test_a_kept_core_is_not_built_again(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

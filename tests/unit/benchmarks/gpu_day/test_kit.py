@@ -104,6 +104,22 @@ def test_too_much_is_refused_with_the_largest_parts(
     assert prepare(checkout, folder, built_core=core).nbytes < 1 << 20
 
 
+def test_one_that_was_cut_off_is_no_kit(
+    checkout: Path, core: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kit"
+    prepare(checkout, folder, built_core=core)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kit, "pack_tree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(checkout, folder, built_core=core)
+    with pytest.raises(KitError, match="there is no kit"):
+        read_manifest(folder)
+
+
 @pytest.mark.parametrize("name", ["_native.cpython-311-x86_64-linux-gnu.so", "nothing.so"])
 def test_a_core_for_another_python_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
