@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../../core/status.h"
+#include "signal_actions.h"
 
 namespace inlay::net::fabric {
 
@@ -46,6 +47,7 @@ std::vector<Info> ports_with(const Library& library, const char* provider, const
   // Between processes of one host a provider without connections may have the initiator copy into
   // our memory, and closing an endpoint here would not stop it.
   if (!connected && host.empty()) hints->caps |= FI_REMOTE_COMM;
+  const SignalActions kept;  // the first such call starts the providers
   fi_info* found = nullptr;
   const int error = library.getinfo(version, host.empty() ? nullptr : host.c_str(), nullptr,
                                     host.empty() ? 0 : FI_SOURCE, hints.get(), &found);

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "../../core/status.h"
+#include "signal_actions.h"
 
 namespace inlay::net::fabric {
 
@@ -23,6 +24,7 @@ std::string version_text(uint32_t version) {
 }
 
 std::string load(Library& library) {
+  const SignalActions kept;
   void* handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();

@@ -53,6 +53,34 @@ def test_only_fabric_moves_bytes(engine: TransferEngine, target: Target) -> None
     assert target.tell("[n for n, why in engine.transports.items() if why is None]") == ["fabric"]
 
 
+def test_loading_leaves_ctrl_c_to_the_host_process() -> None:
+    # In a process of its own: libfabric is loaded once. Debian's takes SIGINT and SIGTERM.
+    code = f"""
+import os, signal
+from inlay.core.errors import TransportUnavailableError
+from inlay.transfer import TransferEngine
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append("SIGTERM"))
+try:
+    engine = TransferEngine(token={TOKEN!r}, transports=("fabric",))
+except TransportUnavailableError as error:
+    print(error)
+    raise SystemExit(77)
+os.kill(os.getpid(), signal.SIGTERM)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    ended.append("KeyboardInterrupt")
+print(ended)
+"""
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    if ran.returncode == 77:
+        pytest.skip(ran.stdout)
+    assert ran.stdout == "['SIGTERM', 'KeyboardInterrupt']\n", ran.stderr
+    assert ran.returncode == 0
+
+
 def test_loopback_uses_it_only_by_name() -> None:
     with TransferEngine(token=TOKEN) as engine:
         assert "loopback" in (engine.transports["fabric"] or "")
