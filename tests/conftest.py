@@ -1,10 +1,13 @@
 """What holds for every test: fixed seeds, opt-in markers, and skips that say why."""
 
+import faulthandler
 import gc
 import importlib.util
 import os
 import random
 import signal
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +131,17 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail where a test left a thread behind that still computes: all tests after it were slower."""
+    before, watched_s = time.process_time(), 0.5
+    time.sleep(watched_s)
+    busy = (time.process_time() - before) / watched_s
+    if busy > 0.3 and session.exitstatus == 0:
+        sys.stderr.write(f"\nThreads that tests left behind use {busy:.0%} of a core:\n")
+        faulthandler.dump_traceback(sys.__stderr__)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)

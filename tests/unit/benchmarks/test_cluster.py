@@ -24,10 +24,8 @@ class Streams(socketserver.StreamRequestHandler):
     """Refuses prompts of one token, breaks off at two, and streams to others, in odd pieces."""
 
     def handle(self) -> None:
-        while head := b"".join(iter(self.rfile.readline, b"\r\n")):
-            (size,) = [
-                int(line[15:]) for line in head.split(b"\r\n") if line[:15] == b"Content-Length:"
-            ]
+        while head := self._head():
+            (size,) = [int(line[15:]) for line in head if line[:15] == b"Content-Length:"]
             prompt = self.rfile.read(size).partition(b"[")[2].partition(b"]")[0].split(b",")
             if len(prompt) == 1:
                 self.wfile.write(b"HTTP/1.1 429 no\r\nContent-Length: 4\r\n\r\nfull")
@@ -40,11 +38,17 @@ class Streams(socketserver.StreamRequestHandler):
                 self.wfile.write(stream[start : start + 50])
             self.wfile.write(b"0\r\n\r\n")
 
+    def _head(self) -> list[bytes]:
+        """The lines of the next request, none at the end of the connection."""
+        lines = []
+        while (line := self.rfile.readline()).strip():
+            lines.append(line)
+        return lines
+
 
 @pytest.fixture
 def url() -> Iterator[str]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Streams) as server:
-        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
