@@ -82,7 +82,7 @@ cmake_configure() { # BUILD_FOLDER CMAKE_OPTIONS...
 
 # Two at a time: other stages run beside it.
 cmake_build_tests() { # BUILD_FOLDER CMAKE_OPTIONS...
-  cmake_configure "$@" -DINLAY_TESTS=ON
+  cmake_configure "$@" -DINLAY_TESTS=ON -DINLAY_TESTS_FULL="${full:-OFF}"
   .venv/bin/cmake --build "$1" --parallel 2
 }
 
@@ -102,29 +102,24 @@ stage_ctest() {
   run_ctest "${folder[0]}" 4
 }
 
-# The gate leaves out kernels for AVX-512 and AMX (those for AVX2 and emulated tiles share their code),
-# and looks for undefined behaviour and races where they come from other people's numbers and from
-# threads; see CMakeLists.txt.
-sanitizer_options() {
-  echo -DCMAKE_BUILD_TYPE=Debug
-  if [[ $full ]]; then echo -DINLAY_SANITIZE_FULL=ON -DINLAY_AVX512=ON; else echo -DINLAY_SANITIZE_FULL=OFF -DINLAY_AVX512=OFF; fi
-}
-
+# The gate leaves out kernels for AVX-512 and AMX (those for AVX2 and emulated tiles share their code)
+# and the Python extension, and builds the tests that native/tests/CMakeLists.txt names.
 stage_asan() {
-  local cxx=${CXX:-c++} profile=inlay
-  if [[ $full ]]; then profile=fresh; fi
-  cmake_build_tests build/asan $(sanitizer_options) -DINLAY_SANITIZE=address,undefined \
-    -DINLAY_PYTHON=ON -DPython_EXECUTABLE="$root/$python"
+  local cxx=${CXX:-c++}
+  cmake_build_tests build/asan -DCMAKE_BUILD_TYPE=Debug -DINLAY_SANITIZE=address,undefined \
+    -DINLAY_AVX512="${full:-OFF}" -DINLAY_PYTHON="${full:-OFF}" -DPython_EXECUTABLE="$root/$python"
   run_ctest build/asan 2
+  if [[ ! $full ]]; then return; fi
   # Python itself is built without them: the libraries come first, and its leaks are its own.
   ASAN_OPTIONS=detect_leaks=0 \
     LD_PRELOAD="$("$cxx" -print-file-name=libasan.so) $("$cxx" -print-file-name=libstdc++.so)" \
-    "$python" -m pytest -p tests.support.native_build --native build/asan/native/_native*.so \
-    --hypothesis-profile "$profile" tests/native/test_{fuzz,bad_input,pending,hand_over}.py
+    "$python" -m pytest -p tests.support.native_build --native build/asan/native/_native*.so --full \
+    --hypothesis-profile fresh tests/native/test_{fuzz,bad_input,pending,hand_over}.py
 }
 
 stage_tsan() {
-  cmake_build_tests build/tsan $(sanitizer_options) -DINLAY_SANITIZE=thread -DINLAY_PYTHON=OFF
+  cmake_build_tests build/tsan -DCMAKE_BUILD_TYPE=Debug -DINLAY_SANITIZE=thread \
+    -DINLAY_AVX512="${full:-OFF}" -DINLAY_PYTHON=OFF
   run_ctest build/tsan 2
 }
 

@@ -4,7 +4,9 @@ Two things leave it: tests named in tests/left_to_full.txt, whose faults somethi
 and cases of parametrised tests that meet no pair of values for the first time. A test with three
 parameters of ten values each has a thousand cases, a hundred of which meet each pair once, and
 nearly all faults show with some pair (Kuhn, Wallace and Gallo, "Software Fault Interactions and
-Implications for Software Testing", 2004).
+Implications for Software Testing", 2004). Where all values of two parameters meet each other, the
+pairs are all cases, so each value is met once; kernels, which take an instruction set beside two
+others, keep the pairs.
 """
 
 import itertools
@@ -57,8 +59,10 @@ def _thinned(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         apart = tuple(parameters.get(name) for name in APART)
         functions.setdefault((item.nodeid.partition("[")[0], apart), []).append(item)
     kept = set()
-    for cases in functions.values():
-        kept |= {id(cases[index]) for index in pairwise([_parameters(case) for case in cases])}
+    for (_, apart), cases in functions.items():
+        parameters = [_parameters(case) for case in cases]
+        together = 1 if not any(apart) and _is_table(parameters) else 2
+        kept |= {id(cases[index]) for index in covering(parameters, together)}
     return [item for item in items if id(item) in kept]
 
 
@@ -68,28 +72,37 @@ def _parameters(item: pytest.Item) -> dict[str, Hashable]:
     return {} if callspec is None else {name: id(one) for name, one in callspec.params.items()}
 
 
-def pairwise(cases: Sequence[Mapping[str, Hashable]]) -> list[int]:
-    """Indexes of cases that meet every pair of values of two parameters that some case has.
+def _is_table(cases: Sequence[Mapping[str, Hashable]]) -> bool:
+    """Whether each value of one parameter meets each value of the other."""
+    if len(cases[0]) != 2:
+        return False
+    first, second = ({case[name] for case in cases} for name in cases[0])
+    return len(cases) == len(first) * len(second)
+
+
+def covering(cases: Sequence[Mapping[str, Hashable]], together: int) -> list[int]:
+    """Indexes of cases that meet each combination of values of some parameters that a case has.
 
     Args:
         cases: the value of each parameter, by name.
+        together: of how many parameters: 2 for every pair of values.
 
     Returns:
         All of them where there are at most `FEW`; else those that a greedy search keeps, in their
-        order. Each value of a single parameter is kept.
+        order. Each value is met where there are fewer parameters.
     """
     if len(cases) <= FEW:
         return list(range(len(cases)))
-    pairs = [
-        frozenset(itertools.combinations(sorted(case.items(), key=lambda one: one[0]), 2))
-        or frozenset(case.items())
+    met = [
+        frozenset(itertools.combinations(sorted(case.items(), key=lambda one: one[0]), together))
+        or frozenset((one,) for one in case.items())
         for case in cases
     ]
-    missing = set().union(*pairs)
+    missing = set().union(*met)
     kept = list[int]()
-    # Cases that meet many new pairs at once first; the same order on every machine.
+    # Cases that meet much at once first; the same order on every machine.
     while missing:
-        best = max(range(len(cases)), key=lambda index: (len(pairs[index] & missing), -index))
+        best = max(range(len(cases)), key=lambda index: (len(met[index] & missing), -index))
         kept.append(best)
-        missing -= pairs[best]
+        missing -= met[best]
     return sorted(kept)

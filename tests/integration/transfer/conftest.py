@@ -86,6 +86,14 @@ def target(start_target: Callable[..., Target]) -> Target:
     return start_target()
 
 
+@pytest.fixture(scope="module")
+def shared_target() -> Iterator[Target]:
+    """For modules whose tests neither end nor stop it."""
+    target = Target()
+    yield target
+    target.end()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""

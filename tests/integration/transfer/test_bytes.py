@@ -36,6 +36,13 @@ def engine(request: pytest.FixtureRequest) -> Iterator[TransferEngine]:
         yield engine
 
 
+@pytest.fixture
+def target(shared_target: Target) -> Target:
+    """With nothing in its sink."""
+    shared_target.tell("np.frombuffer(segments['sink'], np.uint8).fill(0)")
+    return shared_target
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_read_and_write(engine: TransferEngine, target: Target, size: int) -> None:
     peer = engine.connect(target.address)
