@@ -134,7 +134,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail where a test left a thread behind that still computes: all tests after it were slower."""
+    """Fail where tests left a thread behind that computes: what came after it was slower."""
     before, watched_s = time.process_time(), 0.5
     time.sleep(watched_s)
     busy = (time.process_time() - before) / watched_s
