@@ -24,6 +24,8 @@ CASES: list[dict[str, Any]] = [
     {"queries": [1, 9], "contexts": [70, 30], "head_dim": 256, "group": 16, "kv_heads": 1},
     {"queries": [3, 1, 20], "contexts": [1025, 3000, 1024], "kv_heads": 1},
     {"queries": [4, 40], "contexts": [2600, 1100], "kv_heads": 1, "window": 1200},
+    # The windows of queries beside each other begin in two of the segments of 1,024 tokens.
+    {"queries": [40], "contexts": [2600], "kv_heads": 1, "window": 1550},
     {"queries": [1, 1], "contexts": [100, 33], "page_tokens": 64, "group": 16, "layers": 1,
      "layer": 0},
     {"queries": [1, 20], "contexts": [70, 31], "kv_heads": 1, "group": 5, "head_dim": 40,

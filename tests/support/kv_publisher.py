@@ -21,11 +21,14 @@ class KvPublisher:
         events, replay: addresses of its sockets.
         published: how many messages.
         asked: numbers from which on somebody asked.
+        answers: while it is not set, nobody is answered, with what was kept when they asked.
     """
 
     def __init__(self, kept: int = 1000) -> None:
         self.published = 0
         self.asked: list[int] = []
+        self.answers = threading.Event()
+        self.answers.set()
         self._context = zmq.Context()
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=kept)
         self._lock = threading.Lock()
@@ -65,6 +68,7 @@ class KvPublisher:
 
     def close(self) -> None:
         self._stopping = True
+        self.answers.set()
         if self._thread is not None:
             self._thread.join(5)
             self._router.close(linger=0)
@@ -76,9 +80,10 @@ class KvPublisher:
             if not self._router.poll(50):
                 continue
             client, _, first = self._router.recv_multipart()
-            self.asked.append(int.from_bytes(first, "big"))
             with self._lock:
                 kept = list(self._kept)
+            self.asked.append(int.from_bytes(first, "big"))
+            self.answers.wait()
             for number, payload in kept:
                 if number >= self.asked[-1]:
                     frames = [client, b"", b"kv", number.to_bytes(8, "big"), payload]

@@ -122,6 +122,30 @@ def test_a_gap_that_nobody_says_again():
     asyncio.run(run(kept=0, replay=False))
 
 
+def test_a_gap_in_what_comes_during_a_replay(publisher):
+    """The replay ends before it, and nobody asks again: what was known is forgotten."""
+
+    async def run():
+        async with following(publisher) as follower:
+            publisher.publish(stored(prompt(1)))
+            await follower.until_held(prompt(1))
+            publisher.answers.clear()
+            publisher.publish(stored(prompt(2)), lose=True)
+            publisher.publish(stored(prompt(3)))
+            async with asyncio.timeout(WAIT_S):
+                while publisher.asked != [0, 1]:
+                    await asyncio.sleep(0.01)
+                publisher.publish(removed(prompt(1)), lose=True)
+                publisher.publish(stored(prompt(4)))
+                while len(follower.feed._behind or ()) < 2:
+                    await asyncio.sleep(0.01)
+            publisher.answers.set()
+            await follower.until_held(prompt(4))
+            assert follower.feed.gaps == 1
+
+    asyncio.run(run())
+
+
 def test_another_run_of_the_engine(publisher):
     async def run():
         async with following(publisher) as follower:

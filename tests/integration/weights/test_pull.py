@@ -274,6 +274,21 @@ def test_the_previous_version_may_be_gone(
     check(cluster.pull(publisher, engine=engine, landing=landing, previous=old))
 
 
+def test_the_previous_version_may_have_been_changed(cluster: Cluster, tmp_path: Path) -> None:
+    publisher, engine = cluster.publisher(), cluster.engine()
+    publisher.publish("1", write(tmp_path / "source"), piece_bytes=4096)
+    old = cluster.pull(publisher, engine=engine, landing=DirectoryLanding(tmp_path / "1"))
+    file = tmp_path / "1/model.safetensors"
+    with file.open("r+b") as changed:  # of the same size
+        changed.seek(-100, os.SEEK_END)
+        changed.write(bytes(byte ^ 1 for byte in file.read_bytes()[-100:]))
+    publisher.publish("2", tmp_path / "source", piece_bytes=4096)
+    landing = DirectoryLanding(tmp_path / "2")
+    new = cluster.pull(publisher, engine=engine, landing=landing, previous=old)
+    check(new)
+    assert 0 < new.report.kept_bytes < new.manifest.size_bytes
+
+
 def test_the_previous_version_may_be_offered_no_more(cluster: Cluster, tmp_path: Path) -> None:
     publisher, engine = cluster.publisher(), cluster.engine()
     publisher.publish("1", write(tmp_path / "source"), piece_bytes=4096)

@@ -88,6 +88,24 @@ def key_check(namespace: Namespace = NAMESPACE, secret: bytes = SECRET) -> bytes
     return hashlib.blake2b(namespace.key(secret)).digest()[:8]
 
 
+def stand_in_info(name: str, **info: Any) -> InstanceInfo:
+    """What an instance of that name says of itself."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "run_id": name + "-1",
+        "role": "both",
+        "version": "0",
+        "engine": ENGINE,
+        "namespace": NAMESPACE,
+        "transfer": "127.0.0.1:1",
+        "max_running": 8,
+        "max_waiting": 8,
+        "max_batch_tokens": 64,
+        "prefill_chunk": 64,
+    } | info
+    return InstanceInfo(**({"key_check": key_check(fields["namespace"])} | fields))
+
+
 class InstanceStandIn:
     """A ROUTER that keeps what it is sent and answers when a test says so.
 
@@ -123,20 +141,7 @@ class InstanceStandIn:
         self._socket.bind(f"tcp://127.0.0.1:{port or '*'}")
         self.address = self._socket.last_endpoint.decode().rstrip("\0")
         self._reader = MessageSocket(self._socket, self._received)
-        fields: dict[str, Any] = {
-            "name": name,
-            "run_id": name + "-1",
-            "role": "both",
-            "version": "0",
-            "engine": ENGINE,
-            "namespace": NAMESPACE,
-            "transfer": "127.0.0.1:1",
-            "max_running": 8,
-            "max_waiting": 8,
-            "max_batch_tokens": 64,
-            "prefill_chunk": 64,
-        } | info
-        self.info = InstanceInfo(**({"key_check": key_check(fields["namespace"])} | fields))
+        self.info = stand_in_info(name, **info)
 
     def close(self) -> None:
         """Be gone, at once."""

@@ -165,6 +165,8 @@ async def test_api_key(api: Api) -> None:
             {},
             {"Authorization": "Bearer wrong"},
             {"Authorization": "Basic secret"},
+            {"X-API-Key": "wrong"},
+            {"X-API-Key": ""},
             {"Authorization": "Bearer s\xe9cret".encode("latin-1")},
         ):
             answer = await client.post(CHAT, json={"messages": HI}, headers=headers)

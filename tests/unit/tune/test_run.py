@@ -52,6 +52,23 @@ def run(config: TuneConfig, data: TuneData = ROWS, **options: Any) -> tuple[RunR
     return train(config, data, say=lines.append, **options), lines
 
 
+def test_micro_batches_change_nothing_that_is_learnt(directory: Path, tmp_path: Path) -> None:
+    """The mean is over the tokens of a step, however many of them each micro-batch has."""
+    data = TuneData(random_rows(8, shortest=5, longest=60), None, ())
+    found = []
+    for size in (4, 1):
+        config = settings(
+            directory,
+            tmp_path / str(size),
+            num_train_epochs=4.0,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=4 // size,
+        )
+        found.append(losses(run(config, data)[0]))
+    assert len(found[0]) == 8
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
 def test_a_run_writes_its_files(config: TuneConfig) -> None:
     more = {"plot_loss": True, "eval_strategy": "steps", "do_eval": True}
     result, _ = run(replace(config, **more, include_num_input_tokens_seen=True))
