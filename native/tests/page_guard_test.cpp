@@ -54,6 +54,7 @@ void test_pages() {
     segment.guard = std::make_shared<PageGuard>(kSize, kPage);
     const GuardedPiece landing(segment);
     CHECK(!guard.revoke(segment, grant, in(0.01)));
+    CHECK(!guard.revoke(segment, grant, in(0.01)));  // nor for who asks again
     CHECK(!guard.allows(5 * kPage, 1, grant) && refuses(guard, {5}));
     CHECK(guard.allows(0, 1, other));
   }
