@@ -124,13 +124,22 @@ stage_tsan() {
 }
 
 stage_wheel() {
-  local bare=build/wheel/venv
+  local bare=build/wheel/venv packages
   rm -rf build/wheel
   # Where the package was built: nothing is compiled again.
   pip wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
   ls -sh build/wheel/*.whl
   "$python" -m venv "$bare"
-  "$bare/bin/python" -m pip install --quiet --no-compile -c constraints.txt build/wheel/inlay-*.whl
+  if [[ $full ]]; then
+    "$bare/bin/python" -m pip install --quiet --no-compile -c constraints.txt build/wheel/inlay-*.whl
+  else
+    # A gigabyte of packages is not unpacked again: the same files by other names.
+    packages=$(cd "$bare" && echo lib/python*/site-packages)
+    rm -rf "${bare:?}/$packages"
+    cp -al ".venv/$packages" "$bare/$packages"
+    rm -rf "$bare/$packages"/*inlay*
+    "$bare/bin/python" -m pip install --quiet --no-compile --no-deps build/wheel/inlay-*.whl
+  fi
   env -i HOME="$HOME" PATH="$root/$bare/bin" "$bare/bin/python" tools/try_wheel.py \
     build/wheel/inlay-*.whl
   rm -rf "$bare" # a gigabyte
