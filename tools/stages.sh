@@ -57,7 +57,8 @@ stage_types() { .venv/bin/mypy; }
 
 run_pytest() { # PYTEST_ARGUMENTS...
   if [[ $full ]]; then set -- --full --hypothesis-profile fresh "$@"; fi
-  "$python" -m pytest --durations=10 "$@"
+  # Which test costs what stays beside the log.
+  "$python" -m pytest -p tests.support.costs --costs "$logs/costs-$name.tsv" "$@"
 }
 
 # One process each; the check runs several of them at a time.
@@ -178,6 +179,6 @@ stage_benchmarks() {
 }
 
 mkdir -p "$logs"
-name=${1//-/_}
+name=$1
 shift
-"stage_$name" "$@"
+"stage_${name//-/_}" "$@"
