@@ -36,39 +36,19 @@ STAGES = (
     Stage(name="set-up", proves=".venv holds Inlay, its tests and tools", after=("headers",)),
     Stage(name="packages", proves="Debian packages that tests start are there", after=("headers",)),
     Stage(
-        name="integration-transfer",
-        proves="processes move bytes and keep them: transfer engines, stores",
-        after=("set-up", "packages"),
-    ),
-    Stage(
-        name="integration-engine",
-        proves="engines of one and several processes, training, new weights",
-        after=("set-up", "packages"),
-    ),
-    Stage(
-        name="asan",
-        proves="no bad access and nothing undefined in transfer, store, bindings and kernels",
-        after=("set-up",),
-    ),
-    Stage(
         name="unit",
         proves="each package keeps its promises with fakes and tiny models",
         after=("set-up", "packages"),
     ),
     Stage(
-        name="integration-cluster",
-        proves="deployments, dispatchers, and other engines beside ours",
-        after=("set-up", "packages"),
+        name="asan",
+        proves="no bad access and nothing undefined in kernels and what reads bytes of others",
+        after=("set-up",),
     ),
     Stage(
         name="e2e",
         proves="servers answer real clients and a browser",
         after=("set-up", "packages"),
-    ),
-    Stage(
-        name="native",
-        proves="kernels and native parts agree with their references on each instruction set",
-        after=("set-up",),
     ),
     Stage(
         name="ctest",
@@ -79,6 +59,31 @@ STAGES = (
         name="tsan",
         proves="no data race in transfer, store and the hand-over between GPU and CPU",
         after=("set-up",),
+    ),
+    Stage(
+        name="integration-cluster",
+        proves="deployments, dispatchers, and other engines beside ours",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="integration-engine",
+        proves="engines of one and several processes, training, new weights",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="integration-transfer",
+        proves="processes move bytes and keep them: transfer engines, stores",
+        after=("set-up", "packages"),
+    ),
+    Stage(
+        name="native",
+        proves="kernels and native parts agree with their references on each instruction set",
+        after=("set-up",),
+    ),
+    Stage(
+        name="netns",
+        proves="transfers over shaped network links",
+        after=("set-up", "packages"),
     ),
     Stage(name="types", proves="mypy accepts the package", after=("set-up",)),
     Stage(
@@ -95,32 +100,15 @@ STAGES = (
     Stage(name="format", proves="Python and C++ are formatted", after=("set-up",)),
     Stage(name="benchmarks", proves="a benchmark runs and writes its record", after=("set-up",)),
     Stage(
-        name="netns",
-        proves="transfers over shaped network links; nothing runs beside it",
-        after=(
-            "integration-transfer",
-            "integration-engine",
-            "integration-cluster",
-            "asan",
-            "unit",
-            "e2e",
-            "native",
-            "ctest",
-            "tsan",
-            "wheel",
-            "types",
-        ),  # fmt: skip
-    ),
-    Stage(
         name="build",
         proves="the C++ core compiles in the time that it may take",
-        after=("netns",),
+        after=("unit", "asan", "e2e", "ctest", "tsan"),
         full_only=True,
     ),
     Stage(
         name="faults",
         proves="kills, full disks and pauses at fresh random moments lose nothing",
-        after=("netns",),
+        after=("unit", "asan", "e2e", "ctest", "tsan"),
         full_only=True,
     ),
 )
