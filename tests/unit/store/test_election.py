@@ -88,6 +88,22 @@ def test_a_silent_master_is_replaced_when_its_lease_is_over() -> None:
     assert a.renew([]) is None
 
 
+def test_a_lease_runs_from_the_question_not_from_its_answer() -> None:
+    """Who waits may have seen the seat when it was put, not when its owner heard of it."""
+    kept, clock = Kept(), Clock()
+    a = Election(CLUSTER, "a:1", etcd=kept, clock=clock)
+
+    def slow() -> None:
+        clock.now += 0.2
+
+    kept.delay = slow
+    begun = clock.now + 0.4  # two delays until it has looked
+    reign, _ = a.attempt()
+    assert reign is not None and reign.until == begun + LEASE_S - MARGIN_S
+    begun = clock.now
+    assert a.renew([]) == begun + LEASE_S - MARGIN_S < clock.now + LEASE_S - MARGIN_S
+
+
 def test_a_renewal_whose_answer_was_lost_does_not_end_the_reign() -> None:
     kept, clock = Kept(), Clock()
     a = Election(CLUSTER, "a:1", etcd=kept, clock=clock)
