@@ -50,15 +50,22 @@ class KvPublisher:
         assert self._pub.poll(1000 * timeout_s), "nobody subscribes"
         self._pub.recv()
 
-    def publish(self, *events: object, lose: bool = False) -> None:
-        """Say something; `lose`: it is kept, and does not arrive."""
+    def publish(self, *events: object, lose: bool = False, keep: bool = True) -> None:
+        """Say something; `lose`: it does not arrive; without `keep` it is not said again."""
         number = self.published
         payload = msgspec.msgpack.encode([0.0, [_plain(event) for event in events], 0])
-        with self._lock:
-            self._kept.append((number, payload))
+        if keep:
+            with self._lock:
+                self._kept.append((number, payload))
         self.published += 1
         if not lose:
             self._pub.send_multipart([b"kv", number.to_bytes(8, "big"), payload])
+
+    def say_late(self, numbers: range) -> None:
+        """Let messages that are kept arrive now, as if they had been on their way."""
+        for number, payload in list(self._kept):
+            if number in numbers:
+                self._pub.send_multipart([b"kv", number.to_bytes(8, "big"), payload])
 
     def restart(self) -> None:
         """Be another run: numbers begin again."""

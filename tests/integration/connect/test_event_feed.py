@@ -122,9 +122,7 @@ def test_a_gap_that_nobody_says_again():
     asyncio.run(run(kept=0, replay=False))
 
 
-def test_a_gap_in_what_comes_during_a_replay(publisher):
-    """The replay ends before it, and nobody asks again: what was known is forgotten."""
-
+def test_a_gap_in_what_comes_during_a_replay_is_asked_for(publisher):
     async def run():
         async with following(publisher) as follower:
             publisher.publish(stored(prompt(1)))
@@ -140,8 +138,43 @@ def test_a_gap_in_what_comes_during_a_replay(publisher):
                 while len(follower.feed._behind or ()) < 2:
                     await asyncio.sleep(0.01)
             publisher.answers.set()
-            await follower.until_held(prompt(4))
+            await follower.until_held(prompt(2), prompt(3), prompt(4))
+            assert publisher.asked == [0, 1, 3]
+            assert follower.feed.gaps == 0
+
+    asyncio.run(run())
+
+
+def test_a_replay_that_says_nothing(publisher):
+    """What was known is forgotten."""
+
+    async def run():
+        async with following(publisher) as follower:
+            publisher.publish(stored(prompt(1)))
+            await follower.until_held(prompt(1))
+            publisher.publish(removed(prompt(1)), lose=True, keep=False)
+            publisher.publish(stored(prompt(2)), keep=False)
+            await follower.until_held(prompt(2))
+            assert publisher.asked == [0, 1]
             assert follower.feed.gaps == 1
+
+    asyncio.run(run())
+
+
+def test_what_a_replay_said_may_come_late(publisher):
+    """The messages before it arrive behind it: the engine was not started again."""
+
+    for seed in range(4):
+        publisher.publish(stored(prompt(seed)))
+
+    async def run():
+        async with following(publisher) as follower:
+            await follower.until_held(*map(prompt, range(4)))
+            publisher.say_late(range(4))
+            publisher.publish(stored(prompt(4)))
+            await follower.until_held(*map(prompt, range(5)))
+            assert publisher.asked == [0]
+            assert follower.feed.gaps == 0
 
     asyncio.run(run())
 

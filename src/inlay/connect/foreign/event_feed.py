@@ -82,6 +82,8 @@ class EventFeed:
         self._behind: list[tuple[int, bytes]] | None = None  # that came during a replay
         self._replay: MessageSocket | None = None
         self._said = 0  # messages of this replay
+        # What replays said, by number, until a later message comes: live ones may come behind them.
+        self._said_again_of: dict[int, bytes] = {}
         self._torn = False  # one was missing within it: its queue was full
         self._late: asyncio.TimerHandle | None = None
         socket = context.socket(zmq.SUB)
@@ -122,6 +124,9 @@ class EventFeed:
     def _take(self, number: int, payload: bytes) -> None:
         """One message, live or out of those that waited."""
         wanted = self._next
+        if wanted is not None and number < wanted and self._said_again_of.get(number) == payload:
+            return
+        self._said_again_of.clear()
         if wanted is not None and number < wanted:
             log.info("KV events begin again: the engine was started again")
             self._listener.lost(forget=True)
@@ -211,16 +216,22 @@ class EventFeed:
             log.warning("KV events %d to %d are gone for good", wanted, number - 1)
             self._gap()
         self._said += 1
+        self._said_again_of[number] = frames[-1]
         self._apply(number, frames[-1])
 
     def _catch_up(self) -> None:
         """Take what came during a replay."""
         behind, self._behind = self._behind or [], None
-        for number, payload in behind:
+        for index, (number, payload) in enumerate(behind):
             if self._next is not None and number < self._next:
                 continue  # it was in the replay, too
             if self._next is not None and number > self._next:
+                if self._said:  # what is missing may have been said after this replay began
+                    self._ask(self._next)
+                    self._behind = behind[index:]
+                    return
                 self._gap()  # the replay did not have it
+            self._said_again_of.clear()
             self._apply(number, payload)
         self._changed()
 
