@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from inlay.core.errors import ChecksumError
+from inlay.core.errors import ChecksumError, TransportUnavailableError
 from inlay.transfer import Op, Ranges, RemoteSegment, Transfer, TransferEngine
 from tests.integration.transfer.conftest import ROOT, Target
 from tests.integration.transfer.relay import MARK
@@ -155,6 +155,15 @@ def test_verified_bytes_go_over_tcp_where_others_go_by_themselves(
     engine.write(engine.register(data), remote_of(engine, relay)[0 : 1 << 20], verify=True)
     assert relay.damage(0) == 1
     assert sink_bytes(target, 5000, 5000 + len(MARK)) == MARK
+
+
+def test_a_transport_that_does_not_verify_is_not_used(target: Target) -> None:
+    with TransferEngine(token=TOKEN, transports=["shm"]) as shm:
+        local = shm.allocate(4096)
+        source = shm.connect(target.address)["source"][0:4096]
+        with pytest.raises(TransportUnavailableError, match="verify=False"):
+            shm.read(local, source, verify=True)
+        shm.read(local, source)
 
 
 def test_nobody_finds_it_unasked(tcp: TransferEngine, target: Target, relay: Relay) -> None:
