@@ -82,8 +82,20 @@ STAGES = (
     ),
     Stage(
         name="netns",
-        proves="transfers over shaped network links",
-        after=("set-up", "packages"),
+        proves="transfers over shaped network links; nothing runs beside it",
+        after=(
+            "unit",
+            "asan",
+            "e2e",
+            "ctest",
+            "tsan",
+            "integration-cluster",
+            "integration-engine",
+            "integration-transfer",
+            "native",
+            "types",
+            "wheel",
+        ),
     ),
     Stage(name="types", proves="mypy accepts the package", after=("set-up",)),
     Stage(
