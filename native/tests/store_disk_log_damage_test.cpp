@@ -378,10 +378,9 @@ void killed_writers(int rounds) {
     OpenLog open(options_of(folder.file(), 24));
     for (auto& [key, generation] : told) {
       const auto found = open.get(key);
-      // What was written last may be there without having been told; and what the kernel was still
-      // writing for a killed writer may land after the log was opened, and be found by a later one.
+      // What was written last may be there without having been told.
       const bool right = generation == 0 ? !found || *found > last
-                         : found         ? *found >= generation
+                         : found         ? *found == generation || *found > last
                                          : key == in_doubt;
       if (!right) {
         std::fprintf(stderr, "round %d: %s was told at %llu, found at %lld; told last: %llu, %s\n",
