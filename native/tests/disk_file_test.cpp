@@ -12,17 +12,21 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../core/errors.h"
 #include "check.h"
+#include "child.h"
 
 using inlay::ArgumentError;
 using inlay::Status;
 using inlay::TransferFailure;
 using inlay::net::FileQueue;
+using inlay::net::map_file_memory;
 using inlay::transfer::DiskFile;
 using inlay::transfer::FileMove;
+using inlay::transfer::FileOptions;
 
 namespace {
 
@@ -245,9 +249,43 @@ void notices_a_shorter_file(const Queue& queue, const Directory& directory) {
   CHECK(move(file, false, 0, memory.data(), 5000) == Status::kOk);
 }
 
+// What a killed process has given to the disk may be written after its end. Whoever opens the file
+// next sees all of it, or nothing.
+void waits_for_the_writes_of_the_killed(const Directory& directory) {
+  constexpr uint64_t kBytes = 32 << 20;
+  const std::string path = directory / "killed";
+  // Reserving blocks would wait, too, on most file systems.
+  const FileOptions options{path, kBytes, false};
+  const Queue queue = std::make_shared<FileQueue>();
+  const std::shared_ptr<std::byte> before = map_file_memory(kBytes);
+  const std::shared_ptr<std::byte> after = map_file_memory(kBytes);
+  for (int round = 1; round <= 10; ++round) {
+    Child child([&](const Child& self) {
+      DiskFile file(options, std::make_shared<FileQueue>());
+      const std::shared_ptr<std::byte> memory = map_file_memory(kBytes);
+      std::memset(memory.get(), round, kBytes);
+      FileMove all(file, true, [](Status) {});
+      all.add(0, memory.get(), kBytes);
+      self.tell();
+      all.start();
+      pause();
+    });
+    child.hear();
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+    child.kill(SIGKILL);
+    DiskFile file(options, queue);
+    CHECK(move(file, false, 0, before.get(), kBytes) == Status::kOk);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    CHECK(move(file, false, 0, after.get(), kBytes) == Status::kOk);
+    CHECK(std::memcmp(before.get(), after.get(), kBytes) == 0);
+    CHECK(unlink(path.c_str()) == 0);  // a new file has no bytes that are read from the disk
+  }
+}
+
 }  // namespace
 
 int main() {
+  waits_for_the_writes_of_the_killed(Directory("."));
   for (const auto way : {FileQueue::Way::kBest, FileQueue::Way::kThreads}) {
     const Queue queue = std::make_shared<FileQueue>(way);
     for (const char* parent : {".", "/dev/shm"}) {

@@ -2,15 +2,16 @@
 
 #include <fcntl.h>
 #include <linux/stat.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "../core/errors.h"
 
@@ -27,6 +28,8 @@ namespace {
 constexpr uint64_t kPieceBytes = uint64_t{512} << 10;
 // A read of so little goes as one with its blocks, not in up to three parts.
 constexpr uint64_t kWholeBytes = uint64_t{64} << 10;
+// A disk that takes longer for what is under way has failed.
+constexpr std::chrono::seconds kEarlierMoves{60};
 
 uint64_t block_floor(uint64_t value) { return value & ~(kFileBlockBytes - 1); }
 uint64_t block_ceil(uint64_t value) { return block_floor(value + kFileBlockBytes - 1); }
@@ -68,11 +71,12 @@ DiskFile::DiskFile(const FileOptions& options, std::shared_ptr<net::FileQueue> q
   open(options);
   try {
     give_size(options);
+    open_direct();
+    wait_for_earlier_moves();
   } catch (...) {
     discard();
     throw;
   }
-  open_direct();
 }
 
 void DiskFile::discard() {
@@ -112,8 +116,7 @@ void DiskFile::open(const FileOptions& options) {
   if (!S_ISREG(found.st_mode)) throw ArgumentError("path: '" + path + "' is no regular file");
   // Also for those whom the mode does not hold back.
   if ((found.st_mode & 0222) == 0) writable_ = false;
-  if (flock(file, (writable_ ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return;
-  if (errno != EWOULDBLOCK) fail("cannot lock it", errno);
+  if (lock(plain_, Lock::kInUse)) return;
   created_ = false;  // who locked it first owns it
   throw TransferFailure(Status::kSegmentOverlap,
                         "file '" + path + "' is in use by another engine: deregister it there");
@@ -158,6 +161,31 @@ void DiskFile::open_direct() {
   }
 #endif
   direct_ = std::move(direct);
+}
+
+// A lock of the open file description: it goes when the last descriptor is closed and the last move
+// through it has ended, which may be after its process.
+bool DiskFile::lock(const net::Descriptor& file, Lock what) const {
+  struct flock range{};
+  range.l_type = writable_ ? F_WRLCK : F_RDLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(what);
+  range.l_len = 1;
+  if (fcntl(file.get(), F_OFD_SETLK, &range) == 0) return true;
+  if (errno != EAGAIN && errno != EACCES) fail("cannot lock it", errno);
+  return false;
+}
+
+// What a killed process has given to the disk is written after its end: whoever opens the file
+// next would read it in part, and lose what it writes in the same place.
+void DiskFile::wait_for_earlier_moves() const {
+  if (!direct_.valid()) return;
+  const auto end = std::chrono::steady_clock::now() + kEarlierMoves;
+  while (!lock(direct_, Lock::kMoves)) {
+    if (std::chrono::steady_clock::now() >= end)
+      fail("what an ended process reads and writes there is still under way", ETIMEDOUT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 std::unique_ptr<FarMove> DiskFile::move(bool write, FarMove::Done done) {

@@ -27,7 +27,8 @@ struct FileOptions {
 };
 
 // An open file of which this process has the use for itself while it lives: another that opens it
-// so is refused, unless both only read. It is never shortened, and stays when the object goes.
+// so is refused, unless both only read; and waits for what the disk still has to do for a process
+// that was killed. It is never shortened, and stays when the object goes.
 class DiskFile final : public FarMemory {
  public:
   // Makes the file (0600) where there is none and a size is given. Throws ArgumentError,
@@ -47,11 +48,15 @@ class DiskFile final : public FarMemory {
 
  private:
   friend class FileMove;
+  // Bytes of the file that are locked, the first through plain_, the second through direct_.
+  enum class Lock : uint8_t { kInUse = 0, kMoves = 1 };
 
   [[noreturn]] void fail(const char* what, int error) const;
   void open(const FileOptions& options);
   void give_size(const FileOptions& options);
   void open_direct();
+  bool lock(const net::Descriptor& file, Lock what) const;
+  void wait_for_earlier_moves() const;
 
   bool created_ = false;
   bool writable_ = true;
