@@ -20,9 +20,9 @@ from tests.support.netns import netns_problem
 
 # Same examples on every run: a failure here is a failure everywhere. Machines are shared, so
 # Hypothesis sets no deadline of its own.
-hypothesis.settings.register_profile("inlay", derandomize=True, deadline=None)
-# Other examples on every run: `--hypothesis-profile fresh`.
-hypothesis.settings.register_profile("fresh", derandomize=False, deadline=None, max_examples=400)
+hypothesis.settings.register_profile("inlay", derandomize=True, deadline=None, max_examples=30)
+# Other examples on every run, and more of them: `--hypothesis-profile fresh`.
+hypothesis.settings.register_profile("fresh", derandomize=False, deadline=None, max_examples=200)
 hypothesis.settings.load_profile("inlay")
 
 # A shell that starts tests in the background hands on that Ctrl-C is ignored. They, and what they

@@ -5,7 +5,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from inlay import kernels
 from inlay.core.kv_format import gqa_format
@@ -121,7 +121,6 @@ def test_segments_on_any_number_of_threads_give_the_same_bits(
         assert np.array_equal(np.concatenate(pieces), together[[0, 39, 40]])
 
 
-@settings(max_examples=25)
 @given(data=st.data())
 def test_any_mixture_of_sequences(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 90)), min_size=1))

@@ -1,7 +1,7 @@
 """Eviction policies: beside plain references, and what each promises whatever happens."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ArgumentError
@@ -112,7 +112,6 @@ def run(both: Both, step: tuple) -> None:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-@settings(max_examples=60)
 @given(st.lists(steps, max_size=60))
 def test_equals_its_reference(name: str, history: list) -> None:  # type: ignore[type-arg]
     both = Both(name)
@@ -125,7 +124,6 @@ def test_equals_its_reference(name: str, history: list) -> None:  # type: ignore
     assert not both.ids
 
 
-@settings(max_examples=80)
 @given(st.lists(steps, max_size=60))
 def test_cost_evicts_no_parent_before_its_child(history: list) -> None:  # type: ignore[type-arg]
     both = Both("cost")
@@ -140,7 +138,6 @@ def test_cost_evicts_no_parent_before_its_child(history: list) -> None:  # type:
                     assert parent is None or parent in both.ids, f"{parent} went before {key}"
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(prompts, st.integers(0, 4)), max_size=60))
 def test_lru_evicts_no_parent_before_its_child_when_prompts_are_touched_whole(
     history: list[tuple[list[int], int]],

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from inlay import kernels
 from inlay.kernels import reference
@@ -111,7 +111,6 @@ def test_torch_tensors(isa: str, rng: np.random.Generator) -> None:
     assert torch.allclose(out, x.bfloat16().float() @ w.bfloat16().float().T, atol=1e-5)
 
 
-@settings(max_examples=60)
 @given(
     t=st.integers(0, 40),
     k=st.integers(1, 90),

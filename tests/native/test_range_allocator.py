@@ -142,7 +142,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestHistories.settings = settings(stateful_step_count=60)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.checks.runner import Outcome
+from tools.checks.stages import Stage
 
 RECORD = "benchmarks/soak/full_check.json"
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|deselected|errors?|xfailed)")
@@ -37,6 +39,37 @@ def write_full_record(root: Path, outcomes: Sequence[Outcome], seconds: float) -
     file = root / RECORD
     file.write_text(json.dumps(record, indent=2) + "\n")
     print(f"record: {RECORD}")
+
+
+def passed_before(root: Path, stages: Sequence[Stage]) -> dict[str, str]:
+    """Find the stages of which the recorded full check has seen all that they depend on.
+
+    Returns:
+        Name -> commit, for stages with `inputs` that passed there and whose inputs are the same now,
+        changes that are not committed included. Empty where there is no record, or git does not know
+        its commit (a shallow clone).
+    """
+    try:
+        record = json.loads((root / RECORD).read_text())
+    except FileNotFoundError:
+        return {}
+    commit = record["commit"]
+    return {
+        stage.name: commit
+        for stage in stages
+        if stage.inputs
+        and record["stages"].get(stage.name, {}).get("result") == "ok"
+        and _unchanged_since(root, commit, stage.inputs)
+    }
+
+
+def _unchanged_since(root: Path, commit: str, paths: Sequence[str]) -> bool:
+    git = ["git", "-C", str(root)]
+    same = subprocess.run([*git, "diff", "--quiet", commit, "--", *paths], capture_output=True)
+    new = subprocess.run(
+        [*git, "ls-files", "--others", "--exclude-standard", "--", *paths], capture_output=True
+    )
+    return same.returncode == 0 and new.returncode == 0 and not new.stdout
 
 
 def counts(closing: Sequence[str]) -> dict[str, int]:

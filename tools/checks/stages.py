@@ -18,6 +18,8 @@ class Stage:
             slowest machine seen took.
         full_limit_s: the same with `--full`.
         full_only: whether it runs with `--full` alone.
+        inputs: paths of all that its result depends on, where the gate need not run it again: not
+            while they are as they were when the recorded full check passed it. Empty: always runs.
     """
 
     name: str
@@ -26,7 +28,17 @@ class Stage:
     limit_s: int = 2400
     full_limit_s: int = 7200
     full_only: bool = False
+    inputs: tuple[str, ...] = ()
 
+
+# What the C++ programs are built from, and how.
+_CPP = (
+    "native",
+    "CMakeLists.txt",
+    "examples/transport_plugin",
+    "pyproject.toml",
+    "tools/stages.sh",
+)
 
 SET_UP = ("headers", "set-up", "packages")
 
@@ -44,6 +56,7 @@ STAGES = (
         name="asan",
         proves="no bad access and nothing undefined in kernels and what reads bytes of others",
         after=("set-up",),
+        inputs=_CPP,
     ),
     Stage(
         name="e2e",
@@ -59,6 +72,7 @@ STAGES = (
         name="tsan",
         proves="no data race in transfer, store and the hand-over between GPU and CPU",
         after=("set-up",),
+        inputs=_CPP,
     ),
     Stage(
         name="integration-cluster",

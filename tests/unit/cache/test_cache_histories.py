@@ -213,4 +213,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=150, stateful_step_count=40)
+TestHistories.settings = settings(stateful_step_count=40)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.deferral import LayerTime, choose_deferred, gain, most_deferred, step_time
@@ -39,7 +39,6 @@ def layers_of(
     return decode_layers(shape, parts, MACHINE, on_gpu(parts, experts), step)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(sorted(MODELS)),
     experts=st.floats(0, 0.95),

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ResourceError
@@ -160,7 +160,6 @@ def test_the_longest_context_is_the_last_that_fits() -> None:
     assert longest_context(in_host(64), 40960) == 40960
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(["deepseek-v2-lite", "qwen3-30b-a3b", "qwen3-8b", "gpt-oss-20b"]),
     gpus=st.lists(st.floats(0.5, 100), max_size=3),

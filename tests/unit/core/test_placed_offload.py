@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ArgumentError, ConfigError, ResourceError
@@ -99,7 +99,6 @@ def test_a_placement_that_is_not_of_this_model_or_machine() -> None:
         offload_of(V3, V3_PARTS, machine(512, 24), Placement.on("cuda:1", 61), kv_tokens=1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(["deepseek-v2-lite", "qwen3-30b-a3b", "qwen3-8b", "gpt-oss-20b"]),
     seed=st.randoms(use_true_random=False),

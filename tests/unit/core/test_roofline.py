@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ArgumentError
@@ -293,7 +293,6 @@ def scaled(device: Device, read: float, compute: float, link: float) -> Device:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     formats=st.sampled_from([BF16, INT4]),
@@ -320,7 +319,6 @@ def test_faster_hardware_is_never_slower(
     assert predict(shape, parts, after, share, step).seconds <= one * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     step=steps,
@@ -345,7 +343,6 @@ def test_more_work_is_never_faster(
     assert one.seconds == pytest.approx(sum(t.seconds for t in one.times if not t.hidden))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(["deepseek-v3", "gpt-oss-20b", "glm-4.5-air"]),
     formats=st.sampled_from([BF16, INT4]),

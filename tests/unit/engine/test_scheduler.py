@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scheduler_bench import Bench
@@ -191,7 +191,6 @@ def test_removed_choices_do_not_pile_up_behind_one_that_waits():
     assert bench.scheduler.num_waiting == 1
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6))
 def test_random_loads_finish_with_the_same_output(seed):
     """Small pools, odd chunks, cancels: whoever is not cancelled gets what it gets alone."""

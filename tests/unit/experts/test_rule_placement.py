@@ -1,7 +1,7 @@
 """What rules come to: devices of layers and experts, in both phases, and what is refused."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ConfigError
@@ -344,7 +344,6 @@ def test_the_operator_table_of_the_talk() -> None:
     } <= {name for name, row in OPERATORS.items() if not row.refused}  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rules=st.lists(
         st.tuples(

@@ -45,9 +45,7 @@ def streamed(text: Text, ids: list[int], **options: Any) -> str:
     return "".join([stream.push(token_id) for token_id in ids]) + stream.flush()
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=TEXTS, special=st.booleans())
 def test_stream_of_text(pair: tuple[Text, Any], content: str, special: bool) -> None:
     text, raw = pair
@@ -58,9 +56,7 @@ def test_stream_of_text(pair: tuple[Text, Any], content: str, special: bool) -> 
     assert streamed(text, ids, skip_special_tokens=special) == whole
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids=st.lists(st.integers(0, 600), max_size=30), special=st.booleans())
 def test_stream_of_any_tokens(pair: tuple[Text, Any], ids: list[int], special: bool) -> None:
     """Ids of a random model: broken characters, special tokens, ids outside the vocabulary."""
@@ -72,9 +68,7 @@ def test_stream_of_any_tokens(pair: tuple[Text, Any], ids: list[int], special: b
         assert whole == expected
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=TEXTS.filter(bool), cut=st.integers(1, 20))
 def test_stream_after_prompt(pair: tuple[Text, Any], content: str, cut: int) -> None:
     """The output joins the prompt without losing a space or splitting a character."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core import deferral
@@ -36,7 +36,6 @@ def seconds(made, prompts=(), contexts=()):
 
 @pytest.mark.parametrize("model", ["qwen3-30b-a3b", "deepseek-v3"])
 @pytest.mark.parametrize("share", [0.3, 1.0])
-@settings(max_examples=15)
 @given(requests=st.integers(1, 64), context=st.integers(1, 50_000))
 def test_decodes_are_those_of_the_roofline(model, share, requests, context):
     made = design(model, share)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.cluster.policies import POLICIES
@@ -31,7 +31,6 @@ def tokens_of(seen):
     return tokens
 
 
-@settings(max_examples=80)
 @given(scenario=scenarios(), trace=traces())
 def test_each_token_is_served_once_or_its_request_refused(scenario, trace):
     seen = run(scenario, trace)
@@ -54,7 +53,6 @@ def test_each_token_is_served_once_or_its_request_refused(scenario, trace):
     assert not state.rows[state.slots].any()
 
 
-@settings(max_examples=60)
 @given(scenario=scenarios(), trace=traces())
 def test_no_instance_does_more_than_it_can(scenario, trace):
     seen = run(scenario, trace)  # which looks at all pages again and again
@@ -78,7 +76,6 @@ def test_no_instance_does_more_than_it_can(scenario, trace):
             assert report.pages_free + report.pages_cached <= config.num_pages
 
 
-@settings(max_examples=60)
 @given(scenario=scenarios(), trace=traces())
 def test_nothing_comes_before_its_cause(scenario, trace):
     seen = run(scenario, trace)
@@ -108,7 +105,6 @@ def test_nothing_comes_before_its_cause(scenario, trace):
     assert sorted(finished) == done.tolist()
 
 
-@settings(max_examples=60)
 @given(scenario=scenarios(), trace=traces())
 def test_each_gap_is_counted(scenario, trace):
     seen = run(scenario, trace)
@@ -129,7 +125,6 @@ def _near(news, scenario):
     return lambda end_s: abs(end_s + scenario.news_delay_s - news.time_s)
 
 
-@settings(max_examples=60)
 @given(scenario=scenarios(), trace=traces())
 def test_only_what_was_computed_is_found(scenario, trace):
     seen = run(scenario, trace)
@@ -154,7 +149,6 @@ def _common(one, other):
     return int(differ[0]) if len(differ) else length
 
 
-@settings(max_examples=60)
 @given(scenario=scenarios(roomy=True), trace=traces())
 def test_nobody_is_idle_while_there_is_work(scenario, trace):
     seen = run(scenario, trace)
@@ -196,7 +190,6 @@ def _is_busy(seen, slot, start_s, end_s):
     return covered == pytest.approx(end_s - start_s, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=40)
 @given(scenario=scenarios(), trace=traces(), cuts=st.sets(st.integers(0, 24), max_size=3))
 def test_how_things_of_one_time_are_told_changes_nothing(scenario, trace, cuts):
     """Losses and changes of roles in another order, and the trace in parts, which may be cut
@@ -213,7 +206,6 @@ def test_how_things_of_one_time_are_told_changes_nothing(scenario, trace, cuts):
         assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
 
 
-@settings(max_examples=40)
 @given(
     lengths=st.lists(
         st.lists(st.tuples(st.integers(1, 100), st.integers(1, 20)), min_size=1, max_size=3),

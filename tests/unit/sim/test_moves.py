@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ArgumentError
@@ -121,7 +121,6 @@ def test_a_prompt_whose_sender_is_lost_is_computed_where_it_decodes():
     assert [news.request for news in heard(world) if isinstance(news, Undivided)] == [8]
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn=requests(slots=3, split=True), seed=st.integers(0, 1000))
 def test_no_token_is_lost_or_served_twice_on_the_way(drawn, seed):
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.core.errors import ConfigError
@@ -25,7 +25,6 @@ def seconds(design, prompts=(), contexts=()):
 @pytest.mark.parametrize(
     "model", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-20b", "glm-4.5-air"]
 )
-@settings(max_examples=30)
 @given(
     new=st.sampled_from([1, CHUNK]),
     cached=st.integers(128, 200_000),  # the longest window of these

@@ -1,6 +1,6 @@
 """The simulator's scheduler and pages against those of the engine: the same chunks."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scheduler_bench import PAGE as BENCH_PAGE
@@ -19,7 +19,6 @@ def steps_of(world):
     return list(steps.values())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     drawn=requests(),
     pages=st.integers(30, 48),
@@ -49,7 +48,6 @@ def test_the_same_chunks_as_the_engine(drawn, pages, max_running, batch, chunk):
     assert preempted == bench.scheduler.preemptions
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     drawn=requests(),
     max_running=st.sampled_from((1, 3, 8)),

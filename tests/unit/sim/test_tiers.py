@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.cluster.store_index import StoreIndex
@@ -61,7 +61,6 @@ def tiers_of(draw):
     return {"host": host, "disk": disk, "write": write}, store
 
 
-@settings(max_examples=80, deadline=None)
 @given(drawn=requests(slots=3, split=True), made=tiers_of(), pages=st.sampled_from((31, 60)))
 def test_no_token_is_lost_or_served_twice(drawn, made, pages):
     own, store = made

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.sim.step_time import StepTime
@@ -74,7 +74,6 @@ def copy_all(bench):
         bench.blocks.end_all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     drawn=requests(),
     pages=st.integers(30, 48),

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.cluster.decision import Decision, RequestView
@@ -45,7 +45,6 @@ def by_request(rows):
     return grouped
 
 
-@settings(max_examples=40, deadline=None)
 @given(drawn=requests(slots=3, split=True), noise=st.sampled_from((0.0, 0.3)))
 def test_no_token_is_lost_or_served_twice(drawn, noise):
     world = run([instance(noise=noise, **LINKED)] * 3, drawn, seed=4)
@@ -73,7 +72,6 @@ def test_no_token_is_lost_or_served_twice(drawn, noise):
             assert all(one[1] == later[0] for one, later in zip(spans, spans[1:], strict=False))
 
 
-@settings(max_examples=40, deadline=None)
 @given(drawn=requests(slots=3, split=True), samples=st.booleans())
 def test_a_state_hears_what_others_are_told(drawn, samples):
     """It has the numbers that it would have if somebody gave it each piece of news."""
@@ -113,7 +111,6 @@ def state_of(configs):
     return state
 
 
-@settings(max_examples=40, deadline=None)
 @given(drawn=requests(slots=3, split=True))
 def test_capacities_and_causality(drawn):
     config = instance(**LINKED)
@@ -136,7 +133,6 @@ def test_capacities_and_causality(drawn):
         assert outcome["arrival_s"] < outcome["first_s"] <= outcome["end_s"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(drawn=requests(slots=2))
 def test_nobody_is_idle_while_there_is_work(drawn):
     world = run([instance(step_time=SLOPED)] * 2, drawn)
@@ -152,7 +148,6 @@ def test_nobody_is_idle_while_there_is_work(drawn):
             assert math.isclose(covered, end_s - arrival_s, rel_tol=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
 @given(drawn=requests(slots=3, whole_seconds=True), delay=st.sampled_from((0.0, 1.0)))
 def test_what_happens_at_one_time_in_several_places_has_no_order(drawn, delay):
     configs = [instance()] * 3

@@ -1,11 +1,12 @@
 """The record of a full check."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tools.checks.full_record import RECORD, counts, write_full_record
+from tools.checks.full_record import RECORD, counts, passed_before, write_full_record
 from tools.checks.runner import Outcome
 from tools.checks.stages import Stage
 
@@ -45,3 +46,70 @@ def test_the_record_says_what_each_stage_took(tmp_path: Path) -> None:
         "tsan": {"result": "too long", "seconds": 60, "processor_seconds": 0},
     }
     assert {"commit", "date", "machine"} <= record.keys()
+
+
+TSAN = Stage(name="tsan", proves="", inputs=("native", "CMakeLists.txt"))
+UNIT = Stage(name="unit", proves="")
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Path:
+    """A repository whose last commit holds the record of a full check of the one before."""
+    for name in ("native/a.cpp", "CMakeLists.txt", "src/a.py", RECORD):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    _git(tmp_path, "init", "-q")
+    record(tmp_path, _commit(tmp_path))
+    _commit(tmp_path)
+    return tmp_path
+
+
+def record(root: Path, commit: str, result: str = "ok") -> None:
+    stages = {"tsan": {"result": result}, "unit": {"result": "ok"}}
+    (root / RECORD).write_text(json.dumps({"commit": commit, "stages": stages}))
+
+
+def _git(root: Path, *arguments: str) -> str:
+    user = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    command = ["git", "-C", str(root), *user, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _commit(root: Path) -> str:
+    _git(root, "add", ".")
+    _git(root, "commit", "-q", "-m", "A change")
+    return _git(root, "rev-parse", "HEAD")
+
+
+def test_a_stage_whose_inputs_the_full_check_has_seen(checked: Path) -> None:
+    commit = _git(checked, "rev-parse", "HEAD~1")
+    assert passed_before(checked, [TSAN, UNIT]) == {"tsan": commit}
+    (checked / "src/a.py").write_text("2")
+    _commit(checked)
+    assert passed_before(checked, [TSAN, UNIT]) == {"tsan": commit}
+
+
+@pytest.mark.parametrize("file", ["native/a.cpp", "native/new.cpp", "CMakeLists.txt"])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_changed_input_runs_the_stage(checked: Path, file: str, committed: bool) -> None:
+    (checked / file).write_text("2")
+    if committed:
+        _commit(checked)
+    assert passed_before(checked, [TSAN]) == {}
+
+
+@pytest.mark.parametrize("result", ["FAILED", "too long", "not run"])
+def test_what_failed_there_runs(checked: Path, result: str) -> None:
+    record(checked, _git(checked, "rev-parse", "HEAD~1"), result)
+    assert passed_before(checked, [TSAN]) == {}
+
+
+@pytest.mark.parametrize("commit", ["0" * 40, "unknown", "HEAD+changes"])
+def test_a_commit_that_is_not_here_counts_for_nothing(checked: Path, commit: str) -> None:
+    record(checked, commit)
+    assert passed_before(checked, [TSAN]) == {}
+
+
+def test_without_a_record_all_stages_run(checked: Path) -> None:
+    (checked / RECORD).unlink()
+    assert passed_before(checked, [TSAN]) == {}

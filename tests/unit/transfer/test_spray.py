@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.transfer.reference.spray import Choice, PathEstimate, PathView, Ticket, choose
@@ -63,7 +63,6 @@ def choose_both(paths: list[Path], remaining_bytes: int, now: int) -> Choice:
     return mine
 
 
-@settings(max_examples=150, deadline=None)
 @given(links=st.lists(LINKS, min_size=1, max_size=5), steps=st.lists(STEPS, max_size=200))
 def test_both_forms_decide_alike(
     links: list[tuple[float, float, float, bool]], steps: list[tuple[str, int, int, int, int]]

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.connect.foreign.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -183,7 +183,6 @@ def test_what_is_nowhere_is_forgotten_some_time():
     assert names.digests() == []
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     theirs=st.sampled_from([1, 8, 16, 24, 32]),
     ours=st.sampled_from([16, 32]),
