@@ -45,9 +45,9 @@ def passed_before(root: Path, stages: Sequence[Stage]) -> dict[str, str]:
     """Find the stages of which the recorded full check has seen all that they depend on.
 
     Returns:
-        Name -> commit, for stages with `inputs` that passed there and whose inputs are the same now,
-        changes that are not committed included. Empty where there is no record, or git does not know
-        its commit (a shallow clone).
+        Name -> commit, for stages with `inputs` that passed there and whose inputs are the same in
+        the working tree. Empty where there is no record, or git does not know its commit (a
+        shallow clone).
     """
     try:
         record = json.loads((root / RECORD).read_text())
