@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.transfer.target import SIZE
 from tests.support.netns import ShapedLinks
 
 pytestmark = pytest.mark.netns
@@ -58,14 +59,18 @@ def pair() -> Iterator[Pair]:
         yield Pair(links)
 
 
-def test_all_links_carry(pair: Pair) -> None:
-    before = [link.bytes_sent("right") for link in pair.links]
-    pair.begin("rate", 320 << 20)
-    rate = pair.result()
-    sent = [link.bytes_sent("right") - old for link, old in zip(pair.links, before, strict=True)]
-    assert rate > 0.8 * sum(MBITS) * 1e6 / 8, sent
-    for bytes_sent, mbit in zip(sent, MBITS, strict=True):
-        assert bytes_sent > 0.6 * (320 << 20) * mbit / sum(MBITS), sent
+def test_all_links_carry() -> None:
+    # So slow that a busy machine fills them; `transfer/rails` has fast ones.
+    mbits, total = [320, 160, 107, 80], SIZE
+    with ShapedLinks(mbits) as links:
+        pair = Pair(links)
+        before = [link.bytes_sent("right") for link in links]
+        pair.begin("rate", total)
+        rate = pair.result()
+        sent = [link.bytes_sent("right") - old for link, old in zip(links, before, strict=True)]
+    assert rate > 0.8 * sum(mbits) * 1e6 / 8, (rate, sent)
+    for bytes_sent, mbit in zip(sent, mbits, strict=True):
+        assert bytes_sent > 0.6 * total * mbit / sum(mbits), (rate, sent)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -158,6 +158,22 @@ def test_one_kind_of_attention_counts():
     assert not held(names)
 
 
+@pytest.mark.parametrize("theirs", [24, 32])
+def test_prompts_that_differ_within_a_block(theirs):
+    """The same block of ours is part of a block of each prompt."""
+    names, engine = BlockNames(key_of, 16), Engine(theirs)
+    trunk = tokens(16)
+    one, other = trunk + tokens(80, seed=1), trunk + tokens(80, seed=2)
+    first = chain(b"/", trunk, 16)
+    names.apply([engine.stored(one), engine.stored(other), BlockRemoved(engine.names(one))])
+    assert names.match(chain(b"/", other, 16)) == 96 // theirs * theirs // 16
+    assert names.match(chain(b"/", one, 16)) == 1
+    names.apply([BlockRemoved(engine.names(other))])
+    assert names.match(first) == 0 and names.num_held == 0
+    names.apply([engine.stored(one)])
+    assert names.match(first) == 1
+
+
 def test_cleared_and_lost():
     names, engine, prompt = BlockNames(key_of, 16), Engine(16), tokens(64)
     follower = Follower(names)
