@@ -15,7 +15,7 @@ from inlay.transfer import Access, Op, Transfer, TransferConfig, TransferEngine
 from tests.integration.transfer.target import SIZE, TOKEN
 
 CHUNK = 128 << 10  # more than what keeps to the connections of small messages
-DEPTH = 32
+DEPTH = 16
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from tests.support.netns import ShapedLinks
 
 pytestmark = pytest.mark.netns
 
-MBIT = 100  # so slow that a busy machine fills it; `transfer/fairness` has a fast one
+MBIT = 200  # so slow that a busy machine fills it; `transfer/fairness` has a fast one
 RATE = MBIT * 1e6 / 8 * 0.96  # of payload
 SETTLE_S, MEASURE_S = 2.0, 3.0
 
