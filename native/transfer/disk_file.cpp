@@ -183,7 +183,7 @@ void DiskFile::wait_for_earlier_moves() const {
   const auto end = std::chrono::steady_clock::now() + kEarlierMoves;
   while (!lock(direct_, Lock::kMoves)) {
     if (std::chrono::steady_clock::now() >= end)
-      fail("what an ended process reads and writes there is still under way", ETIMEDOUT);
+      fail("I/O of a process that was killed is still under way", ETIMEDOUT);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

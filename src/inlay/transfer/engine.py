@@ -235,12 +235,15 @@ class TransferEngine:
                 grown file is sparse.
 
         The engine locks the file: no other engine can have it at the same time, unless both only
-        read. What is written survives the process, but not a power cut: nothing is flushed. The
-        file stays when the segment is deregistered. Who cuts it meanwhile makes reads fail.
+        read. Where its last process was killed, this waits until the disk has done what that
+        process had under way: milliseconds, 60 s at most. What is written survives the process,
+        but not a power cut: nothing is flushed. The file stays when the segment is deregistered.
+        Who cuts it meanwhile makes reads fail.
 
         Raises:
             StorageFullError: no room for it.
-            FileTransferError: it cannot be opened, locked or sized.
+            FileTransferError: it cannot be opened, locked or sized, or the disk did not end in
+                those 60 s what a killed process had under way.
             SegmentOverlapError: another engine uses the file.
             TransportUnavailableError: `transports` leaves `file` out.
             SegmentAccessError: `remote=Access.WRITE`, or growth, of a read-only file.

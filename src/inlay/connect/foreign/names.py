@@ -57,12 +57,12 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """Where a block of ours lies.
+    """Blocks of the engine that hold one of ours together.
 
     Attributes:
         name: of our block.
         blocks: the engine's, from the last to the first.
-        lacking: how many of them are nowhere.
+        lacking: how many of those are in no medium.
     """
 
     name: bytes
@@ -88,7 +88,7 @@ class BlockNames:
         self._block_tokens = block_tokens
         self._blocks: dict[BlockName, _Block] = {}
         self._gone: OrderedDict[BlockName, None] = OrderedDict()  # known, and nowhere; oldest first
-        self._whole: dict[bytes, int] = {}  # of our blocks: at how many places they are there
+        self._whole: dict[bytes, int] = {}  # of our blocks: how many of their places lack nothing
         self._changes: list[tuple[bool, bytes]] = []
         self._group: int | None = None
 
