@@ -98,7 +98,7 @@ def test_merged_files_are_as_near_as_their_types_allow(name: str, tmp_path: Path
             continue
         changed += 1
         error = (there - exact).square().mean().sqrt() / exact.square().mean().sqrt()
-        of_type = max(ERRORS.get(tensor.tensor_type, 0) for tensor in types.values())
+        of_type = max(ERRORS.get(tensor.kind, 0) for tensor in types.values())
         assert error <= of_type, one.name
     assert changed
 
@@ -113,8 +113,8 @@ def test_all_else_keeps_its_bytes(tmp_path: Path) -> None:
     served = merge(file, tmp_path / "adapter", tmp_path / "merged")
     base, merged = GgufFile(file), GgufFile(served)
     assert merged.metadata == base.metadata
-    assert [(t.name, t.tensor_type, t.data_offset) for t in merged.tensors.values()] == [
-        (t.name, t.tensor_type, t.data_offset) for t in base.tensors.values()
+    assert [(t.name, t.kind, t.offset) for t in merged.tensors.values()] == [
+        (t.name, t.kind, t.offset) for t in base.tensors.values()
     ]
     for name, tensor in base.tensors.items():
         same = (merged.tensors[name].data == tensor.data).all()

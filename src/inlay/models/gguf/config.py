@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf import ReaderTensor
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.models.gguf.architectures import KEYS, NAMES, SIGMOID, SOFTMAX, GgufRow, row_of
-from inlay.models.gguf.reader import GgufFile
+from inlay.models.gguf.reader import GgufFile, GgufTensor
 
 # Where most weights are of a type, the kernels' format that holds as much of them.
 _FORMATS = {
@@ -83,7 +82,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelFileError(f"{file.files[0]} lacks token_embd.weight: download it again")
-    config["vocab_size"] = int(embedding.shape[1])
+    config["vocab_size"] = embedding.shape[0]
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     is_latent = "kv_lora_rank" in config
     config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors and not is_latent
@@ -153,10 +152,10 @@ def _quantization(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def _format_of(matrices: Iterable[ReaderTensor]) -> str:
+def _format_of(matrices: Iterable[GgufTensor]) -> str:
     weights_of: Counter[str] = Counter()
     for tensor in matrices:
-        weights_of[_FORMATS.get(tensor.tensor_type, _SMALLEST)] += int(tensor.n_elements)
+        weights_of[_FORMATS.get(tensor.kind, _SMALLEST)] += math.prod(tensor.shape)
     return weights_of.most_common(1)[0][0]
 
 

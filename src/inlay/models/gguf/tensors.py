@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class GgufTensors:
 
     def is_bfloat16(self, name: str) -> bool:
         """Whether bfloat16 holds as much as the file does of a tensor."""
-        kind = self._file.tensors[self._places[name].tensor].tensor_type
+        kind = self._file.tensors[self._places[name].tensor].kind
         return kind not in (Type.F32, Type.F16)
 
     def check(self, expected: Iterable[Expected], optional: Iterable[str]) -> None:
@@ -110,10 +111,10 @@ class GgufTensors:
                     raise ModelFileError(
                         f"{file} lacks {there}: the download is incomplete, or the file is damaged"
                     )
-                found = tuple(int(n) for n in reversed(tensor.shape))
-                if found != size:
+                if tensor.shape != size:
                     raise ModelFileError(
-                        f"{file}: {there} is {list(found)}, and its metadata ask for {list(size)}"
+                        f"{file}: {there} is {list(tensor.shape)}, and its metadata ask for "
+                        f"{list(size)}"
                     )
         known |= {self._places[one].tensor for one in optional if one in self._places}
         surplus = [name for name in self._file.tensors if name not in known]
@@ -167,13 +168,13 @@ class GgufTensors:
     def _part(self, place: _Place, take: Callable[[Tensor], Tensor] | None = None) -> GgufPart:
         tensor = self._file.tensors[place.tensor]
         count = self._shape.experts if place.expert is not None else 1
-        rows = int(tensor.n_elements) // int(tensor.shape[0]) // count
-        size = int(tensor.n_bytes) // count
+        rows = prod(tensor.shape[:-1]) // count
+        size = tensor.data.nbytes // count
         return GgufPart(
             name=place.tensor,
-            kind=tensor.tensor_type,
-            file=self._file.file_of[place.tensor],
-            offset=int(tensor.data_offset) + (place.expert or 0) * size,
+            kind=tensor.kind,
+            file=tensor.file,
+            offset=tensor.offset + (place.expert or 0) * size,
             rows=rows,
             row_bytes=size // rows,
             take=take,
@@ -185,7 +186,7 @@ class GgufTensors:
         paired = [count for part, count in heads.items() if part in tensor]
         if not self._row.paired or not paired:
             return None
-        return _halves(int(self._file.tensors[tensor].shape[-1]), paired[0])
+        return _halves(self._file.tensors[tensor].shape[0], paired[0])
 
     def view(self, name: str) -> Matrix:
         """As `get`: nothing but its bytes could be viewed."""
@@ -211,7 +212,7 @@ class GgufTensors:
 
     def _table(self, name: str, rows: slice | None) -> Tensor:
         """Rows in bfloat16, some at a time: float32 of all would be twice what is held."""
-        columns, count = map(int, self._file.tensors[name].shape)
+        count, columns = self._file.tensors[name].shape
         first, last, _ = (rows or slice(None)).indices(count)
         table = torch.empty(last - first, columns, dtype=torch.bfloat16)
         step = max(1, _PIECE_BYTES // columns)
@@ -233,10 +234,10 @@ class GgufTensors:
                 f"{self._file.files[0]}: tensor {name} cannot be read ({error}): download the "
                 "file again"
             ) from error
-        read = _CODES.get(tensor.tensor_type)
+        read = _CODES.get(tensor.kind)
         if read is not None:
-            return read(data, int(tensor.shape[0]))
-        return _floats(name, data, tensor.tensor_type)
+            return read(data, tensor.shape[-1])
+        return _floats(name, data, tensor.kind)
 
     def fingerprint(self, shape: ModelShape) -> str:
         """As that of `WeightFiles`: sizes, heads of the files, and samples of their data."""
