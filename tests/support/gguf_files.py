@@ -18,8 +18,8 @@ from tests.support.tiny_models import make_tiny_model
 
 ARCHITECTURES = {
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe": "glm4moe",
-    "gpt_oss": "gpt-oss", "llama": "llama", "mixtral": "llama", "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss", "llama": "llama", "mixtral": "llama", "qwen2": "qwen2",
+    "qwen3": "qwen3", "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _PARTS = {
     "input_layernorm": "attn_norm",

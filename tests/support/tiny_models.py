@@ -93,6 +93,12 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "sliding_window": None,
         "rms_norm_eps": 1e-5,
     },
+    "qwen2": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "head_dim": ...,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+    },
     "qwen3": {
         "architectures": ["Qwen3ForCausalLM"],
         "attention_bias": False,
@@ -225,8 +231,9 @@ def _attention(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         "o": (hidden, q_rows),
     }.items():
         yield f"{part}_proj.weight", shape
-        if config.get("attention_bias") and not (
-            part == "o" and config["model_type"] == "glm4_moe"
+        kind = config["model_type"]
+        if config.get("attention_bias", kind == "qwen2") and not (
+            part == "o" and kind in ("glm4_moe", "qwen2")
         ):
             yield f"{part}_proj.bias", shape[:1]
     if config["model_type"].startswith("qwen3") or config.get("use_qk_norm"):

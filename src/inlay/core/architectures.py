@@ -159,6 +159,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         experts=ExpertRow(normalize=True, width_key="intermediate_size"),
         window_key="",
     ),
+    "qwen2": Architecture(
+        defaults={"attention_bias": True, "max_window_layers": 28},
+        window_key="use_sliding_window",
+        window_start_key="max_window_layers",
+        output_bias=False,
+    ),
     "qwen3": Architecture(
         defaults={"head_dim": 128, "max_window_layers": 28},
         qk_norm=True,

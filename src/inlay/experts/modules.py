@@ -100,6 +100,7 @@ _CLASSES = {
         router=("MixtralTopKRouter", "Linear"),
         mlp_name="block_sparse_moe",
     ),
+    "qwen2": _Classes(prefix="Qwen2"),
     "qwen3": _Classes(prefix="Qwen3"),
     "qwen3_moe": _Classes(
         prefix="Qwen3Moe",

@@ -103,6 +103,7 @@ WEIGHT_NAMES: dict[str, NameRow] = {
             "kimi_k2",
             "llama",
             "mistral",
+            "qwen2",
             "qwen3",
             "qwen3_moe",
         ),

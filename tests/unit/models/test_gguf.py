@@ -153,7 +153,7 @@ def test_a_name_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (
             {"general.architecture": "gpt2"},
             UnsupportedModelError,
-            "architecture 'gpt2' is not read",
+            "architecture 'gpt2' is not served, from GGUF or other files; served from GGUF are",
         ),
         (
             {"qwen3moe.block_count": None},
@@ -193,7 +193,7 @@ LIES = {
     "a longer array than any": (ARRAY, struct.pack("<IQ", BYTE, 5 << 20), "array of 5242880 entr"),
     "an array behind the end": (ARRAY, struct.pack("<IQ", BYTE, 1000), "would end at"),
     "a string behind the end": (STRING, struct.pack("<Q", 1 << 62) + b"abc", "would end at"),
-    "arrays in arrays": (ARRAY, struct.pack("<IQ", ARRAY, 1) * 2000, "recursion"),
+    "arrays in arrays": (ARRAY, struct.pack("<IQ", ARRAY, 1) * 2000, "arrays in arrays"),
     "no text": (STRING, text(b"\xff"), "can't decode byte 0xff"),
 }
 

@@ -50,6 +50,8 @@ CASES = {
     "mixtral": Case("mixtral", Type.Q4_K, WIDE),
     "mixtral_odd_heads": Case("mixtral", Type.Q8_0, ODD),
     "mixtral_floats": Case("mixtral", Type.F16, {"num_local_experts": 5, "hidden_size": 60}),
+    "qwen2": Case("qwen2", Type.Q4_K, WIDE | {"tie_word_embeddings": False}),
+    "qwen2_odd_heads": Case("qwen2", Type.Q8_0, ODD),
     "qwen3": Case("qwen3", Type.Q4_K, WIDE | {"tie_word_embeddings": False}),
     "qwen3_odd_heads": Case("qwen3", Type.Q8_0, ODD),
     "qwen3_yarn": Case("qwen3", Type.BF16, {"rope_scaling": YARN}),

@@ -131,6 +131,21 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "mistral": {"architecture": "mistral"},
     "mistral_window": {"architecture": "mistral", "sliding_window": 19},
+    "qwen2": {"architecture": "qwen2"},
+    "qwen2_odd_heads": {
+        "architecture": "qwen2",
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "hidden_size": 56,
+        "tie_word_embeddings": False,
+    },
+    "qwen2_window": {
+        "architecture": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 11,
+        "max_window_layers": 1,
+        "num_hidden_layers": 3,
+    },
     "qwen3": {"architecture": "qwen3"},
     "qwen3_odd_heads": {
         "architecture": "qwen3",

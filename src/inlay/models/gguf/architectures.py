@@ -152,6 +152,7 @@ ROWS: dict[str, GgufRow] = {
         experts_key="num_local_experts",
         paired=True,
     ),
+    "qwen2": GgufRow(model_type="qwen2"),
     "qwen3": GgufRow(model_type="qwen3"),
     "qwen3moe": GgufRow(
         model_type="qwen3_moe", experts_key="num_experts", config={"norm_topk_prob": True}
@@ -171,8 +172,7 @@ def row_of(name: Any, where: str) -> GgufRow:
     row = ROWS.get(name) if isinstance(name, str) else None
     if row is None:
         raise UnsupportedModelError(
-            f"{where}: architecture {name!r} is not read from GGUF; read are "
-            f"{', '.join(ROWS)}: take the model's *.safetensors, or add its row to "
-            "inlay/models/gguf/architectures.py"
+            f"{where}: architecture {name!r} is not served, from GGUF or other files; served from "
+            f"GGUF are {', '.join(ROWS)}"
         )
     return row

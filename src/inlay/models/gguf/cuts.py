@@ -97,6 +97,7 @@ CUTS: dict[str, Cut] = {
     ),
     "chatglm-bpe": _LLAMA3,
     "glm4": _LLAMA3,
+    "smollm": Cut(regexes=(r"\p{N}", _GPT2)),
     "gpt-4o": Cut(
         regexes=(rf"{_O200K}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",), whole_words=True
     ),
