@@ -109,8 +109,9 @@ class NativeOps:
         return np.empty((rows, width), dtype)
 
     def zeros(self, size: tuple[int, ...], dtype: str) -> Tensor:
-        """The system provides it page by page when first used."""
-        return torch.zeros(size, dtype=getattr(torch, dtype))
+        """The system provides it page by page when first used: PyTorch would touch all of it."""
+        bits = np.zeros(size, np.uint16 if dtype == "bfloat16" else dtype)
+        return torch.from_numpy(bits).view(getattr(torch, dtype))
 
     def array(self, values: NDArray[Any]) -> NDArray[Any]:
         """The array itself."""
