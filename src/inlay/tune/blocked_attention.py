@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inlay.tune.products import matmul
+
 # Of a block's scores: they are written and read several times, so they stay in a core's cache.
 _BLOCK_BYTES = 1 << 20
 _LEAST_QUERIES = 16
@@ -30,7 +32,7 @@ class _Blocked(torch.autograd.Function):
         for queries, keys in segment.blocks():
             p_GRS = segment.probabilities(queries, keys).to(v_TGE.dtype)
             out = out_GQTE[:, :, queries]
-            out.copy_(torch.bmm(p_GRS, segment.v_GTE[:, keys]).view(out.shape))
+            out.copy_(matmul(p_GRS, segment.v_GTE[:, keys]).view(out.shape))
         return out_GQTE.permute(2, 0, 1, 3).reshape(len(q_THD), -1, v_TGE.shape[-1])
 
     @staticmethod
@@ -45,14 +47,14 @@ class _Blocked(torch.autograd.Function):
         for queries, keys in segment.blocks():
             p_GRS = segment.probabilities(queries, keys)
             g_GRE = gradient_GQTE[:, :, queries].flatten(1, 2)
-            of_v_GTE[:, keys] += torch.bmm(p_GRS.to(dtype).transpose(1, 2), g_GRE)
-            of_p_GRS = torch.bmm(g_GRE, v_GTE[:, keys].transpose(1, 2)).float()
+            of_v_GTE[:, keys] += matmul(p_GRS.to(dtype).transpose(1, 2), g_GRE)
+            of_p_GRS = matmul(g_GRE, v_GTE[:, keys].transpose(1, 2)).float()
             of_scores_GRS = torch._softmax_backward_data(of_p_GRS, p_GRS, -1, torch.float32)
             of_scores_GRS = of_scores_GRS.to(dtype)
             of_q = of_q_GQTD[:, :, queries]
-            of_q.copy_(torch.bmm(of_scores_GRS, k_GTD[:, keys]).view(of_q.shape))
+            of_q.copy_(matmul(of_scores_GRS, k_GTD[:, keys]).view(of_q.shape))
             q_GRD = segment.q_GQTD[:, :, queries].flatten(1, 2).to(dtype)
-            of_k_GTD[:, keys] += torch.bmm(of_scores_GRS.transpose(1, 2), q_GRD)
+            of_k_GTD[:, keys] += matmul(of_scores_GRS.transpose(1, 2), q_GRD)
         of_q_THD = of_q_GQTD.mul_(ctx.scale).permute(2, 0, 1, 3).reshape(q_THD.shape)
         of_k_TGD, of_v_TGE = (x.transpose(0, 1).to(dtype) for x in (of_k_GTD, of_v_GTE))
         return of_q_THD.to(dtype), of_k_TGD, of_v_TGE, None, None

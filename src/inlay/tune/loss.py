@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.tune.products import linear, matmul
+
 CHUNK_BYTES = 64 << 20  # of float32 logits, at most
 # Fewer bytes stay in the caches, fewer rows would not make up for reading the head again.
 _CACHED_BYTES = 8 << 20
@@ -28,7 +30,7 @@ class _SummedLoss(torch.autograd.Function):
             loss -= log_p_RV.gather(1, labels_R1).sum()
             error_RV = log_p_RV.exp_()
             error_RV.scatter_add_(1, labels_R1, -torch.ones_like(labels_R1, dtype=torch.float32))
-            gradient_RM[part] = error_RV.to(head_VM.dtype) @ head_VM
+            gradient_RM[part] = matmul(error_RV.to(head_VM.dtype), head_VM)
             del logits_RV, log_p_RV, error_RV  # before the next ones are made
         ctx.save_for_backward(gradient_RM)
         return loss.to(torch.float32)
@@ -84,4 +86,4 @@ def _chunks(states_RM: Tensor, head_VM: Tensor) -> Iterator[tuple[slice, Tensor]
     step = chunk_rows(len(head_VM))
     for start in range(0, len(states_RM), step):
         part = slice(start, start + step)
-        yield part, F.linear(states_RM[part].to(head_VM.dtype), head_VM).float()
+        yield part, linear(states_RM[part].to(head_VM.dtype), head_VM).float()

@@ -129,11 +129,13 @@ def process_bytes() -> int:
     import torch
     import torch.nn.functional as F
 
+    from inlay.tune.products import linear
+
     for dtype in (torch.float32, torch.bfloat16):
         # Its libraries keep scratch memory from products of this size on.
         x = torch.ones(512, 512, dtype=dtype, requires_grad=True)
         normed = F.silu(F.rms_norm(x.float(), (512,))).to(dtype)
-        heads = F.linear(normed, x.detach()).view(1, 512, 8, 64).transpose(1, 2)
+        heads = linear(normed, x.detach()).view(1, 512, 8, 64).transpose(1, 2)
         out = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
         out.float().log_softmax(-1).sum().backward()  # type: ignore[no-untyped-call]
     return int(psutil.Process().memory_info().rss)

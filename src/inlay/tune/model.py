@@ -21,6 +21,7 @@ from inlay.tune.attention import Rows, attend, rotate, rows_of
 from inlay.tune.frozen import FrozenWeights
 from inlay.tune.lora import NO_DROPOUT, Dropout, Lora
 from inlay.tune.loss import summed_loss, summed_loss_and_hits
+from inlay.tune.products import add_linear, linear
 from inlay.tune.routed import RoutedExperts
 
 
@@ -82,7 +83,7 @@ class TrainModel:
     def logits(self, token_ids_T: Tensor, positions_T: Tensor, starts: Sequence[int]) -> Tensor:
         """Of all tokens, `[T, V]`, float32."""
         states_TM = self._final(self.hidden(token_ids_T, positions_T, starts, NO_DROPOUT))
-        return F.linear(states_TM.to(self.weights.dtype), self.weights.head_VM).float()
+        return linear(states_TM.to(self.weights.dtype), self.weights.head_VM).float()
 
     def hidden(
         self,
@@ -155,13 +156,13 @@ class _Layer:
 
     def _linear(self, part: str, x_TM: Tensor) -> Tensor:
         parts = self._layer.parts
-        y_TN = F.linear(x_TM, parts[part], parts.get(f"{part}_bias"))
+        y_TN = linear(x_TM, parts[part], parts.get(f"{part}_bias"))
         pair = self._lora.pair(self._number, part)
         if pair is None:
             return y_TN
         dropped_TM = self._dropout.drop(x_TM, self._number, part)
-        inner_Tr = F.linear(dropped_TM, pair.a.to(self._dtype))
-        return torch.addmm(y_TN, inner_Tr, pair.b.to(self._dtype).t(), alpha=self._lora.scale)
+        inner_Tr = linear(dropped_TM, pair.a.to(self._dtype))
+        return add_linear(y_TN, inner_Tr, pair.b.to(self._dtype), self._lora.scale)
 
     def _grouped(self, x_TM: Tensor) -> Tensor:
         shape = self._shape
@@ -216,7 +217,7 @@ class _Layer:
 
     def _routed(self, experts: RoutedExperts, x_TM: Tensor) -> Tensor:
         parts = self._layer.parts
-        logits_TE = F.linear(x_TM, parts["router"], parts.get("router_bias"))
+        logits_TE = linear(x_TM, parts["router"], parts.get("router_bias"))
         router, top_k = self._shape.router, self._shape.experts_per_token
         ids_TK, weights_TK = choose(logits_TE, router, parts.get("correction"), top_k)
         if not weights_TK.isfinite().all():
