@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from inlay.core.openmp import let_openmp_sleep
 from tests.support.browser import chromium
 from tests.support.gate import LEFT, gate_tests, left_to_full
 from tests.support.netns import netns_problem
@@ -29,6 +30,9 @@ hypothesis.settings.load_profile("inlay")
 # start, heed it anyway.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests run beside others, and start processes: none of them spins on a core that others need.
+let_openmp_sleep()
 
 # Without a GPU its kernels run in Triton's interpreter. Triton reads this when it is first
 # imported, which any test may do, and only then; so it is set before, and without asking torch.

@@ -19,6 +19,7 @@ import msgspec
 from inlay.core.errors import EngineError, InlayError, RankLostError
 from inlay.core.failures import failure_message
 from inlay.core.log import configure_logging, parse_log_setting
+from inlay.core.openmp import let_openmp_sleep
 from inlay.core.placement import CPU
 from inlay.core.settings import read_settings
 from inlay.engine.rank_adapters import RankAdapters
@@ -125,6 +126,7 @@ def main() -> int:
     # The engine decides when to stop: Ctrl-C and the end of a service reach it, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    let_openmp_sleep()
     commands = sys.stdin.buffer
     setup = msgspec.json.decode(commands.readline(), type=RankSetup)
     configure_logging(parse_log_setting(read_settings().log))

@@ -57,6 +57,7 @@ from inlay.core.messages import (
     UnloadAdapter,
     WeightsSwapped,
 )
+from inlay.core.openmp import let_openmp_sleep
 from inlay.core.parent_watch import ParentWatch
 from inlay.core.settings import read_settings
 from inlay.engine.instance import EngineNews
@@ -420,6 +421,7 @@ def main(open_source: Callable[[WorkerSetup], WeightSource] | None = None) -> in
     # The parent decides when to stop: Ctrl-C and the end of a service reach it, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    let_openmp_sleep()
     line = sys.stdin.buffer.readline()
     configure_logging(parse_log_setting(read_settings().log))
     try:

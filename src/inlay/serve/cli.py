@@ -16,6 +16,7 @@ import typer
 from inlay import __version__
 from inlay.core.errors import ConfigError, InlayError
 from inlay.core.log import LogConfig, configure_logging, parse_log_setting
+from inlay.core.openmp import let_openmp_sleep
 from inlay.core.settings import read_settings
 from inlay.serve.commands.bench_serve import bench_serve
 from inlay.serve.commands.bench_store import bench_store
@@ -135,6 +136,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command line; every expected failure becomes one line on stderr and a code."""
     log = LogConfig()
+    let_openmp_sleep()
     try:
         log = parse_log_setting(read_settings().log)
         configure_logging(log)
