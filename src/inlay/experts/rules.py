@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from inlay.core.errors import ConfigError
+from inlay.core.yaml_loader import YamlLoader
 from inlay.experts.operators import BACKENDS, DEFAULT, KEYWORDS, OPERATORS, nearest
 
 _KEYS = {
@@ -79,7 +80,7 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
 def parse_rules(text: str) -> tuple[Rule, ...]:
     """The rules of a text. Raises as `read_rules`."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = YamlLoader(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.SequenceNode) or not root.value:
             raise ConfigError("it must be a list of rules, each with match and replace")
@@ -88,9 +89,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
         )
     except yaml.YAMLError as error:
         raise ConfigError(f"not YAML: {_problem(error)}") from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except RecursionError as error:
         raise ConfigError(f"not YAML: {error}") from None
 
 
@@ -103,7 +102,7 @@ def _problem(error: yaml.YAMLError) -> str:
 class _Reader:
     """One rule of a file; it knows where every key stands."""
 
-    def __init__(self, loader: yaml.SafeLoader, number: int, node: yaml.Node) -> None:
+    def __init__(self, loader: YamlLoader, number: int, node: yaml.Node) -> None:
         self._loader, self._number, self._node = loader, number, node
 
     def rule(self) -> Rule:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from inlay.core.errors import ConfigError
+from inlay.core.yaml_loader import YamlLoader
 from inlay.tune.config import TUNE_KEYS, TuneConfig
 from inlay.tune.keys import Key
 from inlay.tune.other_keys import ALIASES, IDLE_KEYS, KT_TABLE, REFUSED_KEYS
@@ -67,7 +68,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{file}{where} is no YAML: {problem}") from None
-    except (ValueError, RecursionError) as error:  # a date or number that is none, a deep nest
+    except RecursionError as error:
         raise ConfigError(f"{file} is no YAML: {error}") from None
     if found is None:
         return {}
@@ -76,7 +77,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     return found
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(YamlLoader):
     """YAML in which no key stands twice: of two values the first would be lost without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -100,8 +101,8 @@ def _read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         if not separator or not name.strip():
             raise ConfigError(f"{argument}: write key=value")
         try:
-            value = yaml.safe_load(text) if text.strip() else None
-        except (yaml.YAMLError, ValueError, RecursionError):
+            value = yaml.load(text, YamlLoader) if text.strip() else None
+        except (yaml.YAMLError, RecursionError):
             value = text
         name = name.strip()
         if name.startswith(f"{KT_TABLE}."):

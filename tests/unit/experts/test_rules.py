@@ -88,7 +88,10 @@ def kwargs(text: str) -> str:
         ("- &a {match: {name: *a}, replace: {}}", "name is a list or a table"),
         (kwargs("7"), "kwargs must be a table of generate_device"),
         ("- " + "[" * 3000, "not YAML"),
-        (one("{name: 2026-99-99}"), "not YAML: month must be in 1..12"),
+        (one("{name: 2026-99-99}"), "not YAML: line 1, .*2026-99-99.*month must be in 1..12"),
+        ("- match: {name: a}\n  replace: !!int\n", "not YAML: line 2, column 12: int '' cannot"),
+        (one("{name: !!bool maybe}"), "not YAML: line 1, column .*: bool 'maybe' cannot be read"),
+        (one("{name: !!timestamp now}"), "not YAML: line 1, column .*: timestamp 'now' cannot"),
     ],
 )
 def test_mistakes_name_the_rule_and_the_line(text: str, message: str) -> None:

@@ -220,7 +220,9 @@ def test_targets_may_not_be_empty(place: Path) -> None:
             "model_name_or_path: m\nseed: 1\nseed: 2\n",
             "line 3 .*: seed is in line 2 as well: leave",
         ),
-        ("model_name_or_path: m\nseed: 2020-13-45\n", "no YAML: month must be in"),
+        ("model_name_or_path: m\nseed: 2020-13-45\n", "line 2 is no YAML: .*month must be in"),
+        ("model_name_or_path: m\nseed: !!int\n", "line 2 is no YAML: int '' cannot be read"),
+        ("model_name_or_path: m\nbf16: !!bool maybe\n", "line 2 is no YAML: bool 'maybe' cannot"),
         ("model_name_or_path: m\nseed: " + "[" * 3000, "is no YAML"),
     ],
 )
