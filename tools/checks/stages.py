@@ -18,8 +18,9 @@ class Stage:
             slowest machine seen took.
         full_limit_s: the same with `--full`.
         full_only: whether it runs with `--full` alone.
-        inputs: paths of all that its result depends on, where the gate need not run it again: not
-            while they are as they were when the recorded full check passed it. Empty: always runs.
+        inputs: git's pathspecs of all that its result depends on, where the gate need not run it
+            again: not while they are as they were when the recorded full check passed it. Empty:
+            always runs.
     """
 
     name: str
@@ -31,9 +32,11 @@ class Stage:
     inputs: tuple[str, ...] = ()
 
 
-# What the C++ programs are built from, and how.
+# What the C++ programs under sanitizers are built from, and how.
 _CPP = (
     "native",
+    ":!native/bindings",  # of the Python extension, which only --full builds with sanitizers
+    ":!native/sim",  # nothing of it is in a program of for_addresses or for_races
     "CMakeLists.txt",
     "examples/transport_plugin",
     "pyproject.toml",

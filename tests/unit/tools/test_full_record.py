@@ -8,7 +8,7 @@ import pytest
 
 from tools.checks.full_record import RECORD, counts, passed_before, write_full_record
 from tools.checks.runner import Outcome
-from tools.checks.stages import Stage
+from tools.checks.stages import STAGES, Stage
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,17 @@ def test_a_changed_input_runs_the_stage(checked: Path, file: str, committed: boo
     if committed:
         _commit(checked)
     assert passed_before(checked, [TSAN]) == {}
+
+
+def test_what_no_program_under_sanitizers_has_does_not_run_them(checked: Path) -> None:
+    (tsan,) = (stage for stage in STAGES if stage.name == "tsan")
+    for name in ("native/sim/a.cpp", "native/bindings/a.cpp"):
+        (checked / name).parent.mkdir()
+        (checked / name).write_text("2")
+    assert passed_before(checked, [tsan]).keys() == {"tsan"}
+    (checked / "native/tests").mkdir()
+    (checked / "native/tests/sim_test.cpp").write_text("2")
+    assert passed_before(checked, [tsan]) == {}
 
 
 @pytest.mark.parametrize("result", ["FAILED", "too long", "not run"])
