@@ -41,6 +41,11 @@ void Scheduler::remove(Sequence& sequence, bool keep_pages) {
   } else if (sequence.state == State::kWaiting) {
     leave_queue(sequence);
   }
+  if (sequence.chunk != Sequence::kNoChunk) {
+    // Its memory is used again, by a sequence of any instance.
+    chunks_[sequence.chunk].sequence = nullptr;
+    sequence.chunk = Sequence::kNoChunk;
+  }
   end_prefetch(sequence);
   if (!keep_pages) cache_.release(sequence.hold);
   sequence.state = State::kFinished;
@@ -57,8 +62,11 @@ std::span<const Chunk> Scheduler::schedule() {
     if (num_planned_ < running_.size()) budget = schedule_running(false, budget);
     if (!waiting_.empty()) admit(budget);
   }
-  if (num_planned_ < chunks_.size())
+  if (num_planned_ < chunks_.size()) {
     std::erase_if(chunks_, [](const Chunk& chunk) { return chunk.sequence == nullptr; });
+    for (std::size_t i = 0; i < chunks_.size(); ++i)
+      chunks_[i].sequence->chunk = static_cast<uint32_t>(i);
+  }
   return chunks_;
 }
 

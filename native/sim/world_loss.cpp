@@ -40,7 +40,7 @@ std::vector<LostRequest> World::lose(std::size_t number) {
   all.insert(all.end(), here.receiving.begin(), here.receiving.end());
   std::vector<LostRequest> lost;
   for (Sequence* sequence : all) {
-    if (sequence->gone) {
+    if (sequence->gone || sequence->sends) {  // a sender that is left here has lost its receiver
       if (sequence->other == nullptr) remove(*sequence);
     } else if (sequence->output_tokens == 0) {
       end_copy(*sequence, false);

@@ -108,6 +108,36 @@ def test_a_lost_instance_forgets_and_its_requests_go_on():
     assert (outcomes[9]["first_s"], outcomes[9]["cached_tokens"]) == (4.5, 0)
 
 
+def test_a_step_that_was_lost_says_nothing_of_later_requests():
+    world = world_of([instance(step_time=SECOND)] * 2)
+    submit(world, 1, Drawn(0, 8, 3))
+    world.advance(0.5)
+    assert world.lose(0) == [(1, 0)]
+    submit(world, 2, Drawn(0.5, 8, 3, prefill=1, decode=1))  # where the first one was in memory
+    world.advance(0.6)
+    world.come_back(0)
+    submit(world, 3, Drawn(0.6, 8, 1))
+    world.advance(0.7)
+    # In a step that ends at 1.5 s; it puts out nothing, and the next one is that of request 4.
+    assert world.take_back(2, 1) == 0
+    submit(world, 4, Drawn(0.7, 8, 2, prefill=1, decode=1))
+    world.advance(np.inf)
+    world.audit()
+    outcomes = {int(outcome["request"]): outcome for outcome in world.outcomes()}
+    assert sorted(outcomes) == [3, 4]
+    assert (outcomes[4]["first_s"], outcomes[4]["end_s"]) == (2.5, 3.5)
+
+
+def test_a_copy_that_nobody_wants_is_told_of_once():
+    world, number = copying()
+    world.advance(50.5)  # in the step that computes its last token
+    world.lose(1)
+    world.lose(0)
+    world.audit()
+    world.advance(100)
+    assert [one for one in heard(world) if isinstance(one, Copied)] == [(51.0, number, False)]
+
+
 def test_a_prompt_whose_sender_is_lost_is_computed_where_it_decodes():
     world = world_of([instance(step_time=SECOND, **LINKED | {"out_bytes_per_s": 10.0})] * 2)
     submit(world, 8, Drawn(0, 17, 2, prefill=0, decode=1))
