@@ -27,6 +27,7 @@ def banner(
         f"Inlay {__version__} serves {name} at {url} (ready in {start_s:.1f} s)",
         "  " + ", ".join(about),
         *placed,
+        "  " + _kv_line(info),
         "  " + weights_line(progress),
         "",
     ]
@@ -47,6 +48,11 @@ def banner(
         "Stop with Ctrl+C.",
     ]
     return "\n".join(lines)
+
+
+def _kv_line(info: EngineInfo) -> str:
+    size, tokens = info.num_pages * info.page_bytes, info.num_pages * info.page_tokens
+    return f"keys and values of {tokens} tokens: {format_bytes(size)} (--kv-memory sets it)"
 
 
 def weights_line(progress: LoadProgress) -> str:

@@ -118,6 +118,7 @@ def _config(*adapters: str) -> object:
         device="auto",
         weight_format="auto",
         context=None,
+        kv_memory=None,
         threads=None,
         assignments=None,
     )

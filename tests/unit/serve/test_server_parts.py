@@ -136,6 +136,7 @@ def test_banner(tokenizer_directory: Any) -> None:
     text = banner("http://h:1", "tiny", engine.info, some, page=True, key=True, start_s=1.25)
     assert "  600 B of 1000 B of weights are loaded; the others follow, needed ones first\n" in text
     assert "serves tiny at http://h:1 (ready in 1.2 s)" in text
+    assert "\n  keys and values of 1600 tokens: 100.0 KiB (--kv-memory sets it)\n" in text
     assert "curl http://h:1/v1/chat/completions -H" in text
     assert 'base_url="http://h:1/v1"' in text
     assert "Chat page" in text

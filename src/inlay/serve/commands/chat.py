@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.serve.commands.options import Context, Device, Model, Set, Threads, WeightFormat
+from inlay.serve.commands.options import (
+    Context,
+    Device,
+    KvMemory,
+    Model,
+    Set,
+    Threads,
+    WeightFormat,
+)
 
 if TYPE_CHECKING:
     from inlay.engine.config import EngineConfig
@@ -25,6 +33,7 @@ def chat(
     device: Device = "auto",
     weight_format: WeightFormat = "auto",
     context: Context = None,
+    kv_memory: KvMemory = None,
     threads: Threads = None,
     assignments: Set = None,
 ) -> None:
@@ -45,6 +54,7 @@ def chat(
         device=device,
         weight_format=weight_format,
         context=context,
+        kv_memory=kv_memory,
         threads=threads,
         assignments=assignments,
     )

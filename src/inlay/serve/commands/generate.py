@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from inlay.core.errors import ConfigError
-from inlay.serve.commands.options import Context, Device, Model, Set, Threads, WeightFormat
+from inlay.serve.commands.options import (
+    Context,
+    Device,
+    KvMemory,
+    Model,
+    Set,
+    Threads,
+    WeightFormat,
+)
 
 if TYPE_CHECKING:
     from inlay.engine.config import EngineConfig
@@ -46,6 +54,7 @@ def generate(
     device: Device = "auto",
     weight_format: WeightFormat = "auto",
     context: Context = None,
+    kv_memory: KvMemory = None,
     threads: Threads = None,
     assignments: Set = None,
 ) -> None:
@@ -63,6 +72,7 @@ def generate(
         device=device,
         weight_format=weight_format,
         context=context,
+        kv_memory=kv_memory,
         threads=threads,
         assignments=assignments,
     )

@@ -20,6 +20,7 @@ def local_engine_config(
     device: str,
     weight_format: str,
     context: int | None,
+    kv_memory: str | None,
     threads: int | None,
     assignments: Sequence[str] | None,
 ) -> EngineConfig:
@@ -34,6 +35,7 @@ def local_engine_config(
         device=device,
         weight_format=weight_format,
         context=context,
+        kv_memory=kv_memory,
         threads=threads,
     )
     return with_assignments(LocalConfig(engine=engine), assignments).engine

@@ -43,6 +43,15 @@ Context = Annotated[
         min=1, help="Most tokens of prompt and answer together.", show_default="the model's own"
     ),
 ]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory for keys and values, such as 8GiB; on a CPU taken as it is used.",
+        show_default="85 % of what a GPU has left; on a CPU what the context and 64 requests of "
+        "4,096 tokens need, at most 30 % of what is free",
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="CPU threads.", show_default="all that may be used")
 ]
@@ -89,12 +98,15 @@ def with_engine_options(
     device: str,
     weight_format: str,
     context: int | None,
+    kv_memory: str | None,
     threads: int | None,
 ) -> "EngineConfig":
     """The engine configuration with the flags that were given."""
     changes: dict[str, Any] = {"model": model, "device": device, "weight_format": weight_format}
     if context is not None:
         changes["max_context_tokens"] = context
+    if kv_memory is not None:
+        changes["cache"] = replace(engine.cache, memory=kv_memory)
     if threads is not None:
         changes["threads"] = threads
     return replace(engine, **changes)

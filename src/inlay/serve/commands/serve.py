@@ -9,6 +9,7 @@ from inlay.serve.commands.options import (
     ApiKey,
     Context,
     Device,
+    KvMemory,
     Model,
     Set,
     Threads,
@@ -46,6 +47,7 @@ def serve(
     device: Device = "auto",
     weight_format: WeightFormat = "auto",
     context: Context = None,
+    kv_memory: KvMemory = None,
     threads: Threads = None,
     assignments: Set = None,
 ) -> None:
@@ -60,6 +62,7 @@ def serve(
         device=device,
         weight_format=weight_format,
         context=context,
+        kv_memory=kv_memory,
         threads=threads,
         assignments=assignments,
     )
@@ -81,6 +84,7 @@ def make_config(
     device: str,
     weight_format: str,
     context: int | None,
+    kv_memory: str | None,
     threads: int | None,
     assignments: list[str] | None,
 ) -> "ServeConfig":
@@ -94,6 +98,7 @@ def make_config(
         device=device,
         weight_format=weight_format,
         context=context,
+        kv_memory=kv_memory,
         threads=threads,
     )
     if adapter is not None:
