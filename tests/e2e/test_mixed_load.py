@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.conftest import CONTEXT
+from tests.e2e.conftest import CONTEXT, PAGES
 from tests.support.server import RunningServer
 
 NUM_REQUESTS = 200
@@ -87,8 +87,19 @@ class Load:
         self.ended[kind] = self.ended.get(kind, 0) + 1
 
 
+async def use_all_pages(server: RunningServer) -> None:
+    """Prompts that fill the pool: a page takes memory when it is first used."""
+    tokens = 2000
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        for number in range(16 * PAGES // tokens + 1):
+            body = {"prompt": [100 + number] * tokens, "max_tokens": 1}
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+    assert server.wait_idle()["pages_free"] < 0.02 * PAGES
+
+
 async def test_mixed_load(tiny_server: RunningServer) -> None:
     pids = (tiny_server.pid, tiny_server.engine_pid())
+    await use_all_pages(tiny_server)
     before = tiny_server.wait_idle()
     memory = []
     for seed in range(2):
