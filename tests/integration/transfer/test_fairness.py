@@ -1,6 +1,7 @@
 """Processes that move bytes over one network card share it by their weights."""
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.netns
 
 MBIT = 200  # so slow that a busy machine fills it; `transfer/fairness` has a fast one
 RATE = MBIT * 1e6 / 8 * 0.96  # of payload
-SETTLE_S, MEASURE_S = 2.0, 3.0
+SETTLE_S, MEASURE_S, WINDOW_S = 2.0, 3.0, 0.5
 
 
 class Card:
@@ -59,6 +60,19 @@ def rate(moved: list[tuple[float, int]], begin: float, end: float) -> float:
     return sum(count for at, count in moved if begin <= at < end) / (end - begin)
 
 
+def usual_share(moved: list[list[tuple[float, int]]], begin: float) -> float:
+    """The first one's of two, in the median of half seconds: while a busy machine lets it wait, the
+    other one has the whole card.
+    """
+    shares = []
+    for window in range(round(MEASURE_S / WINDOW_S)):
+        start = begin + window * WINDOW_S
+        first, second = (rate(one, start, start + WINDOW_S) for one in moved)
+        shares.append(first / (first + second))
+    print(shares)
+    return statistics.median(shares)
+
+
 @pytest.fixture
 def card() -> Iterator[Card]:
     with ShapedLinks([MBIT]) as links:
@@ -73,10 +87,11 @@ def test_shares_follow_weights(card: Card, how: str, other: str, part: float) ->
     time.sleep(SETTLE_S)
     begin = time.monotonic()
     time.sleep(MEASURE_S)
-    first, second = (rate(card.moved(mover), begin, begin + MEASURE_S) for mover in movers)
-    assert first + second > 0.85 * RATE, (first, second)
-    assert first / (first + second) == pytest.approx(part, rel=0.1), (first, second)
-    assert second / (first + second) == pytest.approx(1 - part, rel=0.1), (first, second)
+    moved = [card.moved(mover) for mover in movers]
+    assert sum(rate(one, begin, begin + MEASURE_S) for one in moved) > 0.85 * RATE
+    share = usual_share(moved, begin)
+    assert share == pytest.approx(part, rel=0.1)
+    assert 1 - share == pytest.approx(1 - part, rel=0.1)
 
 
 def test_share_of_a_killed_process_returns(card: Card) -> None:
@@ -93,5 +108,5 @@ def test_share_of_a_killed_process_returns(card: Card) -> None:
     time.sleep(SETTLE_S)
     begin = time.monotonic()
     time.sleep(MEASURE_S)
-    shares = [rate(card.moved(mover), begin, begin + MEASURE_S) for mover in (again, light)]
-    assert shares[0] / sum(shares) == pytest.approx(8 / 9, rel=0.1), shares
+    share = usual_share([card.moved(mover) for mover in (again, light)], begin)
+    assert share == pytest.approx(8 / 9, rel=0.1)
