@@ -3,7 +3,6 @@
 shape = read_shape(directory)
 """
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from inlay.core.architectures import ARCHITECTURES, Architecture, ExpertRow
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import (
     Activation,
     MlaShape,
@@ -61,14 +61,9 @@ def read_config(directory: Path) -> dict[str, Any]:
                 f"{directory} has no config.json, so it is not a Hugging Face model directory: "
                 "name the directory that holds config.json, tokenizer.json and *.safetensors"
             )
-        config = json.loads(file.read_text("utf-8"))
+        return read_json_object(file)
     except OSError as error:
         raise ModelNotFoundError(f"{file} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
-    if not isinstance(config, dict):
-        raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
-    return config
 
 
 class _Reader:

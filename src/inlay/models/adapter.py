@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.models.kt_manifest import check_manifest
 from inlay.models.targets import Target, targets_of
@@ -215,13 +216,9 @@ class _Reader:
 def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG
     try:
-        config: Any = json.loads(file.read_text("utf-8"))
+        config = read_json_object(file, remedy="write the adapter again")
     except OSError:
         raise ModelNotFoundError(f"{directory} holds no {CONFIG}: name an adapter's dir") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{file} is damaged ({error}): write the adapter again") from error
-    if not isinstance(config, dict):
-        raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
     if config.get("peft_type", "LORA") != "LORA":
         raise UnsupportedModelError(
             f"{file}: peft_type {config['peft_type']} is not read: only LORA"

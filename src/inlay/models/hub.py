@@ -4,7 +4,6 @@ Files go to the hub's own cache (`HF_HUB_CACHE`, `HF_HOME`), shared with other p
 `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` work as everywhere, read by `huggingface_hub`.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -36,6 +35,7 @@ from inlay.core.errors import (
     UnsupportedModelError,
 )
 from inlay.core.model_config import read_config, shape_of
+from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
 from inlay.models.download import (
@@ -239,12 +239,9 @@ def _small_json(repository: Repository, name: str, sizes: dict[str, int]) -> dic
         tqdm_class=_Silent,
     )
     try:
-        content = json.loads(Path(file).read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{repository.name}: {name} is not valid JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ModelFileError(f"{repository.name}: {name} is not a JSON object")
-    return content
+        return read_json_object(Path(file))
+    except ModelFileError as error:
+        raise ModelFileError(f"{repository.name}: {error}") from error
 
 
 def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:

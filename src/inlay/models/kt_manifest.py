@@ -5,10 +5,10 @@ there; what the manifest says of the base weights is about KTransformers' own co
 """
 
 import hashlib
-import json
 from pathlib import Path
 
 from inlay.core.errors import ModelFileError
+from inlay.core.model_json import read_json_object
 
 NAME = "kt_adapter_manifest.json"
 _VERSION = 1
@@ -30,7 +30,7 @@ def check_manifest(directory: Path, names: list[str]) -> None:
     if not file.is_file():
         return
     try:
-        manifest = dict(json.loads(file.read_text("utf-8")))
+        manifest = read_json_object(file, remedy="fetch the adapter again")
         artifacts = {
             str(name): (int(entry["size"]), str(entry["sha256"]))
             for name, entry in dict(manifest["artifacts"]).items()

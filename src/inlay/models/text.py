@@ -4,7 +4,6 @@ Reads tokenizer.json, tokenizer_config.json, config.json, generation_config.json
 template (chat_template.jinja, chat_template.json, or inside tokenizer_config.json).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from inlay.core.errors import (
     RequestError,
     UnsupportedModelError,
 )
+from inlay.core.model_json import read_json_object, refuse_lfs_pointer
 from inlay.models.chat_template import check_template, render
 from inlay.models.text_stream import Spelling, TextStream, make_spelling
 
@@ -212,6 +212,7 @@ def _read_tokenizer(directory: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises bare Exception
+        refuse_lfs_pointer(file)
         raise ModelFileError(
             f"{file} is damaged, or newer than the installed tokenizers "
             f"{tokenizers.__version__} ({error}): download it again"
@@ -220,15 +221,7 @@ def _read_tokenizer(directory: Path) -> tokenizers.Tokenizer:
 
 def _read_json(file: Path) -> dict[str, Any]:
     """A JSON object, or an empty one without the file."""
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{file} is not valid JSON ({error}): download it again") from error
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{file} holds a {type(value).__name__}, not a JSON object")
-    return value
+    return read_json_object(file) if file.is_file() else {}
 
 
 def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_json import read_json_object, refuse_lfs_pointer
 from inlay.core.model_shape import ModelShape
 from inlay.core.shard_content import add_content
 from inlay.models.os_pages import ReadPages, equal
@@ -253,8 +254,8 @@ def _find_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     index_file = directory / "model.safetensors.index.json"
     if index_file.is_file():
         try:
-            index = dict(json.loads(index_file.read_text("utf-8"))["weight_map"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            index = dict(read_json_object(index_file)["weight_map"])
+        except (ValueError, KeyError, TypeError) as error:
             raise ModelFileError(
                 f"{index_file} is damaged ({error!r}): download it again"
             ) from error
@@ -292,6 +293,7 @@ def _open_shard(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
+        refuse_lfs_pointer(file)
         raise ModelFileError(
             f"{file} ({file.stat().st_size} bytes) is cut off or damaged ({error}): delete it and "
             "download it again"

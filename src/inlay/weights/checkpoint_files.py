@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.core.errors import WeightsError
+from inlay.core.errors import ModelFileError, WeightsError
+from inlay.core.model_json import read_json_object
 from inlay.weights.manifest import ITEM_BYTES, Entry, count
 
 BESIDE = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
@@ -73,8 +74,8 @@ def _shards(directory: Path) -> list[Path]:
     index = directory / _INDEX
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            names = sorted(set(read_json_object(index)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError, ModelFileError) as error:
             raise WeightsError(f"{index} is damaged ({error!r})") from error
         missing = [name for name in names if not (directory / name).is_file()]
         if missing:

@@ -305,7 +305,7 @@ def changed_weights(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) ->
 
 STACKED = "base_model.model.model.layers.x.mlp.experts.lora_A.weight"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nested JSON": (written_config("[" * 200_000), "is damaged"),
+    "nested JSON": (written_config("[" * 200_000), "is not valid JSON .*: write the adapter again"),
     "a list": (written_config("[1]"), "holds a list"),
     "rank 0": (changed_config(r=0), "has r 0 .* whole number from 1"),
     "rank -1": (changed_config(r=-1), "whole number from 1"),

@@ -18,6 +18,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from inlay.core.model_json import refuse_lfs_pointer
 
 LINK = "model.gguf"
 """The file, in a directory that `gguf_directory` made."""
@@ -263,6 +264,7 @@ def _read(file: Path) -> _Reader:
     try:
         return _Reader(file)
     except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+        refuse_lfs_pointer(file)
         raise ModelFileError(
             f"{file} ({file.stat().st_size} bytes) cannot be read as GGUF ({error}): it is cut off "
             "or damaged; download it again"

@@ -1,15 +1,15 @@
 """From a model's name to its shape and the formats of its parts; no weights are touched."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inlay.core.errors import ConfigError, ModelError, ModelFileError, ModelNotFoundError
+from inlay.core.errors import ConfigError, ModelError, ModelNotFoundError
 from inlay.core.hardware import Machine
 from inlay.core.known_models import known_config, known_models
 from inlay.core.model_config import read_config, shape_of
+from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.core.near_names import did_you_mean
 from inlay.core.roofline import Formats
@@ -99,15 +99,7 @@ def find_model(name: str | None) -> PlannedModel:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(
-            f"{file} is not valid JSON ({error}): name a config.json, or its directory"
-        ) from error
-    if not isinstance(config, dict):
-        raise ModelFileError(f"{file} holds a {type(config).__name__}, not a JSON object")
-    return config
+    return read_json_object(file, remedy="name a config.json, or its directory")
 
 
 def _read_packed(directory: Path, shape: ModelShape) -> "PackedMetadata | None":
