@@ -61,7 +61,7 @@ class KvPart:
         size = (num_pages, kv_format.layers, planes, kv_format.page_tokens, *heads)
         try:
             self.data = device.zeros(size, kv_format.dtype)
-        except (MemoryError, ValueError, RuntimeError) as error:  # NumPy's, NumPy's, PyTorch's
+        except (MemoryError, ValueError, RuntimeError) as error:  # NumPy's two, and PyTorch's
             free_bytes = device.free_bytes()
             # Where enough is free, a limit of the process or holes in a GPU's memory refused it.
             fit = min(int(free_bytes * POOL_SHARE) // kv_format.page_bytes, num_pages // 2)
