@@ -46,22 +46,30 @@ class Link:
         found = parse_masters(masters)
         ending = Ending()
         self._end = weakref.finalize(self, ending.say)
+        self._thread: threading.Thread | None = None
         if not isinstance(found, Cluster):
             # Names are looked up once: the loop that connects must not wait for name servers.
             self.native = _backend.remote_link(numeric_addresses(found), token, timeout_s)
             return
         address, self.native = _connect(found, token, timeout_s)
         # It keeps nothing of this object, which may be forgotten without being closed.
-        threading.Thread(
+        self._thread = threading.Thread(
             target=_follow,
             args=(found, address, self.native, ending),
             name="inlay-store-finder",
             daemon=True,
-        ).start()
+        )
+        self._thread.start()
 
     def close(self) -> None:
-        """Look for the master no more. The connection ends with the last who uses it."""
+        """Look for the master no more. The connection ends with the last who uses it.
+
+        Waits for the thread as long as etcd may take that does not answer: its end may be the end
+        of the connection, in which a process that exits meanwhile would be aborted.
+        """
         self._end()
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join(2 * ASK_S)
 
 
 def _connect(cluster: Cluster, token: bytes, timeout_s: float) -> tuple[str, _backend.Link]:
