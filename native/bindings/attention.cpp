@@ -172,7 +172,7 @@ void check_sinks(const OptionalVector& sinks, int64_t q_heads) {
 void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geometry,
                      int64_t layer, nb::handle page_table_BP, nb::handle query_starts_B1,
                      nb::handle context_lens_B, float scale, nb::handle out_THD,
-                     int64_t sliding_window, nb::handle sinks_H) {
+                     int64_t sliding_window, nb::handle sinks_H, float softcap) {
   const Array q(q_THD, "q_THD", 3);
   const Array out(out_THD, "out_THD", 3, Access::kWrite);
   const Array page_table(page_table_BP, "page_table_BP", 2);
@@ -201,6 +201,8 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
   if (!std::isfinite(scale)) fail("scale: must be finite, got ", scale);
   if (sliding_window < 0 || sliding_window > (int64_t{1} << 31))
     fail("sliding_window: must be 0 (none) or a number of tokens, got ", sliding_window);
+  if (!(softcap >= 0) || !std::isfinite(softcap))
+    fail("softcap: must be finite and not negative, got ", softcap);
   const OptionalVector sinks(sinks_H, "sinks_H", q_heads);
   check_sinks(sinks, q_heads);
   const kernels::PagedAttention call = {q.as<const float>(Kind::kF32),
@@ -218,6 +220,7 @@ void paged_attention(nb::handle q_THD, nb::handle kv_pool, const KvGeometry& geo
                                         scale,
                                         sliding_window,
                                         sinks.data(),
+                                        softcap,
                                         out.as<float>(Kind::kF32),
                                         out.stride(0),
                                         out.stride(1),
@@ -248,7 +251,8 @@ void register_attention(nb::module_& m) {
         "norm_eps"_a = 1e-6f);
   m.def("paged_attention", paged_attention, "q_THD"_a.none(), "kv_pool"_a.none(), "geometry"_a,
         "layer"_a, "page_table_BP"_a.none(), "query_starts_B1"_a.none(), "context_lens_B"_a.none(),
-        "scale"_a, "out_THD"_a.none(), "sliding_window"_a = 0, "sinks_H"_a = nb::none());
+        "scale"_a, "out_THD"_a.none(), "sliding_window"_a = 0, "sinks_H"_a = nb::none(),
+        "softcap"_a = 0.0f);
 }
 
 }  // namespace inlay::bindings

@@ -27,7 +27,8 @@ void rms_norm(nb::handle x_TM, nb::handle weight_M, float eps, nb::handle out_TM
   kernels::rms_norm(x_rows, weight.data(), eps, out_rows);
 }
 
-void silu_mul(nb::handle gate_up_T2F, nb::handle out_TF) {
+template <void (*kGated)(kernels::ConstRows, kernels::Rows)>
+void gated_mul(nb::handle gate_up_T2F, nb::handle out_TF) {
   const Array gate_up(gate_up_T2F, "gate_up_T2F", 2);
   const Array out(out_TF, "out_TF", 2, Access::kWrite);
   out.require_size(0, gate_up.size(0), "rows of gate_up_T2F");
@@ -38,7 +39,7 @@ void silu_mul(nb::handle gate_up_T2F, nb::handle out_TF) {
   if (gate_up.data() != out.data() || gate_up.stride(0) != out.stride(0))
     require_apart(out.extent(), {gate_up.extent()});
   const nb::gil_scoped_release unlocked;
-  kernels::silu_mul(in_rows, out_rows);
+  kGated(in_rows, out_rows);
 }
 
 void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle out_ids_TK,
@@ -92,7 +93,8 @@ void router_topk(nb::handle logits_TE, int64_t top_k, bool normalize, nb::handle
 
 void register_rows(nb::module_& m) {
   m.def("rms_norm", rms_norm, "x_TM"_a.none(), "weight_M"_a.none(), "eps"_a, "out_TM"_a.none());
-  m.def("silu_mul", silu_mul, "gate_up_T2F"_a.none(), "out_TF"_a.none());
+  m.def("silu_mul", gated_mul<kernels::silu_mul>, "gate_up_T2F"_a.none(), "out_TF"_a.none());
+  m.def("gelu_mul", gated_mul<kernels::gelu_mul>, "gate_up_T2F"_a.none(), "out_TF"_a.none());
   m.def("router_topk", router_topk, "logits_TE"_a.none(), "top_k"_a, "normalize"_a,
         "out_ids_TK"_a.none(), "out_weights_TK"_a.none(), "sigmoid"_a = false,
         "correction_E"_a.none() = nb::none(), "groups"_a = 1, "groups_per_token"_a = 1,

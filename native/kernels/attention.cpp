@@ -124,6 +124,7 @@ AttentionTile attention_tile(const PagedAttention& p, int64_t group, const HeadR
   t.window = p.window;
   t.scale = p.scale;
   t.sinks = p.sinks == nullptr ? nullptr : p.sinks + head;
+  t.softcap = p.softcap;
   t.k_plane = g.k_plane(p.pool, p.layer) + head_bytes;
   t.v_plane = g.v_plane(p.pool, p.layer) + head_bytes;
   t.page_bytes = g.page_bytes();

@@ -179,6 +179,18 @@ inline void score_group(const AttentionTile& p, const AttentionScratch& s, const
   }
 }
 
+// Bounds the scores that a row sees. Others in the same vectors are overwritten afterwards.
+inline void cap_scores(Visible visible, float softcap, float* scores) {
+  constexpr int64_t kWidth = Vec::kWidth;
+  const Vec::F one = Vec::set(1.0f), two = Vec::set(2.0f), cap = Vec::set(softcap);
+  for (int64_t j = visible.begin / kWidth * kWidth; j < visible.end; j += kWidth) {
+    const Vec::F twice = Vec::mul(Vec::div(Vec::load(scores + j), cap), two);
+    // tanh(x) = 1 - 2 / (exp(2 x) + 1)
+    const Vec::F tanh = Vec::sub(one, Vec::div(two, Vec::add(vec_exp(twice), one)));
+    Vec::store(scores + j, Vec::mul(cap, tanh));
+  }
+}
+
 // The softmax of a step, for all heads.
 inline void weigh_step(const AttentionTile& p, const AttentionScratch& s, const KeyStep& step) {
   const int64_t rows = p.queries * p.group;
@@ -187,8 +199,10 @@ inline void weigh_step(const AttentionTile& p, const AttentionScratch& s, const 
     for (int64_t row = seeing.begin; row < seeing.end; ++row) {
       const int64_t r = head * rows + row;
       float* state = s.states + r * s.state_stride;
-      const float factor = softmax_step(visible_tokens(p, step, row), s.scores + r * kKeyStep,
-                                        state_maximum(s, state), s.totals + r * Vec::kWidth);
+      const Visible visible = visible_tokens(p, step, row);
+      if (p.softcap > 0) cap_scores(visible, p.softcap, s.scores + r * kKeyStep);
+      const float factor = softmax_step(visible, s.scores + r * kKeyStep, state_maximum(s, state),
+                                        s.totals + r * Vec::kWidth);
       if (factor == 1.0f) continue;
       for (int64_t d = 0; d < s.state_stride - 16; d += Vec::kWidth)
         Vec::store(state + d, Vec::mul(Vec::load(state + d), Vec::set(factor)));

@@ -50,6 +50,7 @@ struct AttentionTile {
   int64_t window;  // 0: unlimited
   float scale;
   const float* sinks;      // [heads * group] or null
+  float softcap;           // of scores; 0: none
   const uint8_t* k_plane;  // this layer's plane of the first head in page 0
   const uint8_t* v_plane;
   int64_t page_bytes;

@@ -77,6 +77,9 @@ void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM);
 // out = silu(gate) * up, gate and up being the halves of a row.
 void silu_mul(ConstRows gate_up_T2F, Rows out_TF);
 
+// The same with GELU, by its approximation with tanh.
+void gelu_mul(ConstRows gate_up_T2F, Rows out_TF);
+
 // False when a row has no scores: it holds a NaN, and for a softmax +infinity, or -infinity alone;
 // the outputs are then meaningless.
 [[nodiscard]] bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules,
@@ -123,6 +126,7 @@ struct PagedAttention {
   float scale;
   int64_t window;
   const float* sinks;  // [q_heads] or null
+  float softcap;       // scores become softcap * tanh(score / softcap); 0: they stay
   float* out;          // [T][q_heads][value_dim]
   int64_t out_token_stride;
   int64_t out_head_stride;

@@ -21,6 +21,17 @@ void over_rows(ThreadPool::Session& session, int64_t rows, int64_t cols, const B
   });
 }
 
+// The halves of each row, gate and up, to one value.
+void gated_mul(ConstRows gate_up_T2F, const Activation& activation, Rows out_TF) {
+  const KernelTable& table = selected();
+  ThreadPool::Session session(ThreadPool::instance());
+  over_rows(session, out_TF.rows, 2 * out_TF.cols, [&](int64_t first, int64_t rows, int) {
+    const float* gate = gate_up_T2F.row(first);
+    table.vectors.gated_rows({gate, gate + out_TF.cols, gate_up_T2F.stride, nullptr, nullptr,
+                              activation, rows, out_TF.cols, out_TF.row(first), out_TF.stride});
+  });
+}
+
 }  // namespace
 
 void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM) {
@@ -32,14 +43,14 @@ void rms_norm(ConstRows x_TM, const float* weight_M, float eps, Rows out_TM) {
   });
 }
 
-void silu_mul(ConstRows gate_up_T2F, Rows out_TF) {
-  const KernelTable& table = selected();
-  ThreadPool::Session session(ThreadPool::instance());
-  over_rows(session, out_TF.rows, 2 * out_TF.cols, [&](int64_t first, int64_t rows, int) {
-    const float* gate = gate_up_T2F.row(first);
-    table.vectors.gated_rows({gate, gate + out_TF.cols, gate_up_T2F.stride, nullptr, nullptr,
-                              Activation{}, rows, out_TF.cols, out_TF.row(first), out_TF.stride});
-  });
+void silu_mul(ConstRows gate_up_T2F, Rows out_TF) { gated_mul(gate_up_T2F, Activation{}, out_TF); }
+
+void gelu_mul(ConstRows gate_up_T2F, Rows out_TF) {
+  // (1 + tanh(y)) / 2 is the sigmoid of 2 y; here y is sqrt(2 / pi) (g + 0.044715 g^3).
+  Activation gelu;
+  gelu.alpha = 1.5957691216057308f;
+  gelu.cubic = 0.044715f;
+  gated_mul(gate_up_T2F, gelu, out_TF);
 }
 
 bool router_topk(ConstRows logits_TE, int64_t top_k, const RouterRules& rules, int32_t* out_ids_TK,

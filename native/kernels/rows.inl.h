@@ -69,7 +69,11 @@ inline Vec::F vec_gated(Vec::F gate, Vec::F up, const Activation& a) {
   gate = Vec::min(Vec::set(a.limit), gate);
   up = Vec::add(Vec::max(Vec::set(-a.limit), Vec::min(Vec::set(a.limit), up)),
                 Vec::set(a.up_offset));
-  const Vec::F exponential = vec_exp(Vec::mul(Vec::set(-a.alpha), gate));
+  Vec::F argument = Vec::mul(Vec::set(-a.alpha), gate);
+  // Not as a multiplication by zero: the square of a large gate is infinite.
+  if (a.cubic != 0.0f)
+    argument = Vec::fma(Vec::mul(argument, Vec::set(a.cubic)), Vec::mul(gate, gate), argument);
+  const Vec::F exponential = vec_exp(argument);
   return Vec::mul(Vec::div(gate, Vec::add(one, exponential)), up);
 }
 

@@ -13,11 +13,13 @@
 
 namespace inlay::kernels {
 
-// g = min(gate, limit), u = clamp(up, -limit, limit), result g * sigmoid(alpha * g) * (u + offset).
+// g = min(gate, limit), u = clamp(up, -limit, limit), result
+// g * sigmoid(alpha * (g + cubic * g^3)) * (u + offset). Training has no cubic part.
 struct Activation {
   float alpha = 1.0f;
   float limit = __builtin_inff();
   float up_offset = 0.0f;
+  float cubic = 0.0f;
 };
 
 // A stretch of K of a panel as a bf16 panel of its own; weights are rounded to the nearest bf16.

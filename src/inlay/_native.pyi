@@ -272,6 +272,8 @@ class kernels:
     @staticmethod
     def silu_mul(gate_up_T2F: Any, out_TF: Any) -> None: ...
     @staticmethod
+    def gelu_mul(gate_up_T2F: Any, out_TF: Any) -> None: ...
+    @staticmethod
     def rope_and_store(
         qkv_TX: Any,
         positions_T: Any,
@@ -298,6 +300,7 @@ class kernels:
         out_THD: Any,
         sliding_window: int = 0,
         sinks_H: Any = None,
+        softcap: float = 0.0,
     ) -> None: ...
     @staticmethod
     def isa_variants() -> list[tuple[str, str, str, str, str]]: ...

@@ -66,6 +66,7 @@ class Paged:
     layer: int = 1
     window: int = 0
     sinks: F32 | None = None
+    softcap: float = 0.0
     value_dim: int = 0
     scale: float = field(init=False)
 
@@ -110,6 +111,7 @@ class Paged:
             out,
             sliding_window=self.window,
             sinks_H=self.sinks,
+            softcap=self.softcap,
         )
         return out
 
@@ -129,5 +131,6 @@ class Paged:
             out,
             self.window,
             self.sinks,
+            self.softcap,
         )
         return out

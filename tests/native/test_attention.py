@@ -72,6 +72,20 @@ def test_sinks_equal_reference(
     assert same.tolist() == [False, True, False, False]
 
 
+@pytest.mark.parametrize("queries,contexts", [([1, 20], [40, 20]), ([2, 30], [2500, 1030])])
+@pytest.mark.parametrize("window", [0, 13])
+def test_bounded_scores_equal_reference(
+    isa: str, rng: np.random.Generator, queries: list[int], contexts: list[int], window: int
+) -> None:
+    paged = Paged(rng, queries, contexts, window=window, softcap=1.5)
+    paged.scale *= 20  # scores far beyond the bound, too
+    assert np.allclose(paged.native(), paged.reference(), atol=1e-5)
+    paged.softcap = 0.0
+    unbounded = paged.native()
+    paged.softcap = 1.5
+    assert not np.allclose(paged.native(), unbounded, atol=1e-2)
+
+
 LATENT = {"kv_heads": 1, "group": 14, "head_dim": 40, "value_dim": 32}
 
 

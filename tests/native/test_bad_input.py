@@ -223,12 +223,14 @@ def attention(k: Any, **changed: Any) -> None:
         "out_THD": f(3, 2, 8),
         "sliding_window": 0,
         "sinks_H": None,
+        "softcap": 0.0,
         **changed,
     }
     k.paged_attention(
         given["q_THD"], given["kv_pool"], k.KvGeometry(1, 4, 1, 8, "float32"), given["layer"],
         given["page_table_BP"], given["query_starts_B1"], given["context_lens_B"], given["scale"],
         given["out_THD"], sliding_window=given["sliding_window"], sinks_H=given["sinks_H"],
+        softcap=given["softcap"],
     )  # fmt: skip
 
 
@@ -411,6 +413,9 @@ CASES: list[tuple[Callable[..., None], str, Any]] = [
     (attention, "context_lens_B", np.array([5, 1], i32)),
     (attention, "scale", float("nan")),
     (attention, "sliding_window", -1),
+    (attention, "softcap", -1.0),
+    (attention, "softcap", float("inf")),
+    (attention, "softcap", float("nan")),
     (attention, "sinks_H", f(3)),
     (attention, "sinks_H", np.zeros(2)),
     (attention, "sinks_H", np.array([0, np.nan], np.float32)),

@@ -26,13 +26,32 @@ def test_rms_norm_equals_reference(isa: str, rng: np.random.Generator, cols: int
 
 
 @pytest.mark.parametrize("cols", [1, 7, 32, 130])
-def test_silu_mul_equals_reference(isa: str, rng: np.random.Generator, cols: int) -> None:
+@pytest.mark.parametrize("name", ["silu_mul", "gelu_mul"])
+def test_gates_equal_reference(isa: str, rng: np.random.Generator, cols: int, name: str) -> None:
     for rows in (0, 1, 5, 200):
         gate_up = floats(rng, rows, 2 * cols) * 20
         out, expected = np.empty((rows, cols), np.float32), np.empty((rows, cols), np.float32)
-        kernels.silu_mul(gate_up, out)
-        reference.silu_mul(gate_up, expected)
+        getattr(kernels, name)(gate_up, out)
+        getattr(reference, name)(gate_up, expected)
         assert np.allclose(out, expected, rtol=2e-6, atol=1e-6)
+
+
+def test_gelu_is_that_of_pytorch(isa: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.linspace(-9, 9, 3001, dtype=np.float32)[None]
+    out = np.empty_like(x)
+    kernels.gelu_mul(np.concatenate([x, np.ones_like(x)], axis=1), out)
+    exact = torch.nn.functional.gelu(torch.from_numpy(x).double(), approximate="tanh").numpy()
+    assert np.abs(out - exact).max() < 2e-6
+
+
+def test_gelu_of_extreme_values(isa: str) -> None:
+    gate = np.array([[-1e30, -100, 0, 20, 1e30, np.inf, np.nan]], np.float32)
+    out = np.empty_like(gate)
+    kernels.gelu_mul(np.concatenate([gate, np.ones_like(gate)], axis=1), out)
+    assert np.allclose(out[0, :5], [0, 0, 0, 20, 1e30], rtol=1e-6, atol=1e-6)
+    assert out[0, 5] == np.inf
+    assert np.isnan(out[0, 6])
 
 
 def test_silu_of_extreme_values(isa: str) -> None:

@@ -40,7 +40,7 @@ from inlay.kernels._packed_file import PackedFile
 from inlay.kernels._packed_layout import PackedLayout, expert_bytes, linear_bytes
 from inlay.kernels._pending import Pending
 from inlay.kernels._quantize import quantize
-from inlay.kernels._rows import rms_norm, silu_mul
+from inlay.kernels._rows import gelu_mul, rms_norm, silu_mul
 from inlay.kernels._stream_words import StreamWords
 from inlay.kernels._token_ids import parse_token_ids
 from inlay.kernels.isa import (
@@ -88,6 +88,7 @@ __all__ = [
     "cpu_features",
     "expert_bytes",
     "force_isa",
+    "gelu_mul",
     "head_rows",
     "kv_geometry",
     "linear",

@@ -94,6 +94,7 @@ def paged_attention(
     *,
     sliding_window: int = 0,
     sinks_H: Array | None = None,
+    softcap: float = 0.0,
 ) -> None:
     """Causal attention of new tokens over their sequences' pages, decodes and chunks in one call.
 
@@ -113,6 +114,8 @@ def paged_attention(
         sliding_window: a query sees itself and that many tokens less one before; 0: all.
         sinks_H: float32, a logit per query head that joins the denominator of its softmax, as a
             token whose value is zero would; -inf: none.
+        softcap: bounds the scores, `softcap * tanh(score / softcap)`, sinks not; 0: they are not
+            bounded.
 
     Raises:
         ArgumentError: a shape, dtype, stride, range, sink or page id is wrong; the message names
@@ -120,13 +123,13 @@ def paged_attention(
             see it and no others.
 
     Layout: page-first, `[num_pages][layers][k, v][page_tokens][kv_heads][head_dim]`.
-    Tolerance: 2e-6 of the largest value; bf16 is widened exactly. The softmax runs online over
-        steps of 256 tokens inside segments of 1,024, both at fixed positions of the sequence; a
-        query's bits depend neither on the rest of the call nor on the threads.
+    Tolerance: 2e-6 of the largest value, with a softcap 1e-5; bf16 is widened exactly. The softmax
+        runs online over steps of 256 tokens inside segments of 1,024, both at fixed positions of
+        the sequence; a query's bits depend neither on the rest of the call nor on the threads.
     Cost: decode reads each page of the layer once per sequence, long contexts in segments on all
         threads; scratch of 0.4 MiB per thread at head_dim 128.
     """
     _backend.ops.paged_attention(
         q_THD, kv_pool, geometry, layer, page_table_BP, query_starts_B1, context_lens_B,
-        scale, out_THD, sliding_window, sinks_H,
+        scale, out_THD, sliding_window, sinks_H, softcap,
     )  # fmt: skip

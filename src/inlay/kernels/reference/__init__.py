@@ -30,7 +30,7 @@ from inlay.kernels.reference.linear import (
 from inlay.kernels.reference.moe_backward import SavedMoe, moe_backward, moe_saving
 from inlay.kernels.reference.pending import Pending
 from inlay.kernels.reference.router import router_topk
-from inlay.kernels.reference.rows import rms_norm, silu_mul
+from inlay.kernels.reference.rows import gelu_mul, rms_norm, silu_mul
 from inlay.kernels.reference.token_ids import parse_token_ids
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "SavedMoe",
     "add_adapters",
     "block_hash_chain",
+    "gelu_mul",
     "linear",
     "linear_heads",
     "map_experts",

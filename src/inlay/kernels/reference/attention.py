@@ -159,6 +159,7 @@ def paged_attention(
     out_THD: Any,
     sliding_window: int = 0,
     sinks_H: Any = None,
+    softcap: float = 0.0,
 ) -> None:
     """Causal attention of new tokens over their sequences' pages."""
     g = geometry
@@ -186,6 +187,10 @@ def paged_attention(
     check_size(table, "page_table_BP", 0, len(contexts), "sequences of context_lens_B")
     check(math.isfinite(scale), f"scale: must be finite, got {scale}")
     check(sliding_window >= 0, f"sliding_window: must be 0 or more, got {sliding_window}")
+    check(
+        math.isfinite(softcap) and softcap >= 0,
+        f"softcap: must be finite and not negative, got {softcap}",
+    )
     sinks = vector_of(sinks_H, "sinks_H", q.shape[1])
     if sinks is None:
         sinks = np.full(q.shape[1], -np.inf, np.float32)
@@ -229,6 +234,8 @@ def paged_attention(
                 position + 1 - first,
             )
             scores = np.einsum("hd,khd->hk", q[token] * np.float32(scale), k[seen])
+            if softcap:
+                scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
             largest = np.maximum(scores.max(axis=1), sinks)[:, None]
             weights = np.exp(scores - largest)
             weights /= weights.sum(axis=1, keepdims=True) + np.exp(sinks[:, None] - largest)

@@ -1,6 +1,7 @@
 """Functions of single rows."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,27 @@ def rms_norm(x_TM: Any, weight_M: Any, eps: float, out_TM: Any) -> None:
     out[:] = normalised(x, weight, eps)
 
 
+def gelu(x: F32) -> F32:
+    """`x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`."""
+    wide = np.asarray(x, np.float64)
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    return np.asarray(wide * (1 + np.tanh(inner)) / 2, np.float32)
+
+
 def silu_mul(gate_up_T2F: Any, out_TF: Any) -> None:
     """`silu(gate) * up` of the halves of each row."""
+    _gated_mul(gate_up_T2F, out_TF, silu)
+
+
+def gelu_mul(gate_up_T2F: Any, out_TF: Any) -> None:
+    """`gelu(gate) * up` of the halves of each row."""
+    _gated_mul(gate_up_T2F, out_TF, gelu)
+
+
+def _gated_mul(gate_up_T2F: Any, out_TF: Any, gated: Callable[[F32], F32]) -> None:
     gate_up = array_of(gate_up_T2F, "gate_up_T2F", 2)
     out = array_of(out_TF, "out_TF", 2, writable=True)
     check_size(out, "out_TF", 0, gate_up.shape[0], "rows of gate_up_T2F")
     check_size(gate_up, "gate_up_T2F", 1, 2 * out.shape[1], "twice the columns of out_TF")
     check_apart("out_TF", out, gate_up_T2F=None if in_place(out, gate_up) else gate_up)
-    out[:] = silu(gate_up[:, : out.shape[1]]) * gate_up[:, out.shape[1] :]
+    out[:] = gated(gate_up[:, : out.shape[1]]) * gate_up[:, out.shape[1] :]
