@@ -1,5 +1,7 @@
 """Chat templates: Jinja from the model's directory, rendered as `transformers` renders them.
 
+The filter `from_json`, which llama.cpp's templates use, is known besides.
+
 Templates are untrusted text: they run in Jinja's immutable sandbox and see plain JSON values.
 """
 
@@ -7,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -15,7 +18,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inlay.core.errors import ModelFileError, RequestError
+from inlay.core.errors import ConfigError, ModelFileError, RequestError
 
 # Under these names clients send a model's reasoning; templates read the first, gpt-oss the second.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -67,6 +70,7 @@ def _compile(source: str) -> jinja2.Template:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
+    environment.filters["from_json"] = json.loads
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     environment.globals["namespace"] = _Namespace
@@ -81,6 +85,31 @@ def check_template(source: str, where: str) -> None:
         raise ModelFileError(
             f"{where}: the chat template is not valid Jinja (line {error.lineno}: {error.message})"
         ) from error
+
+
+def read_template_file(file: Path) -> str:
+    """A chat template that the user names instead of the model's own.
+
+    Raises:
+        ConfigError: there is no such file, or it is no template.
+    """
+    try:
+        source = file.read_text("utf-8")
+        check_template(source, str(file))
+    except OSError as error:
+        raise ConfigError(
+            f"the chat template {file} cannot be read ({error.strerror}): name a Jinja file, as "
+            "models have them in chat_template.jinja"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the chat template {file} is not UTF-8 text ({error}): name a Jinja file"
+        ) from error
+    except ModelFileError as error:
+        raise ConfigError(
+            f"{error}: correct it, or leave out --chat-template to use the model's own"
+        ) from error
+    return source
 
 
 def render(

@@ -1,10 +1,12 @@
 """How a server listens and what it allows; the engine's own settings are a field of it."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from inlay.core.errors import ConfigError
 from inlay.engine.config import EngineConfig
 from inlay.serve.api_key import check_api_key
+from inlay.serve.parsers.notations import check_tool_parser
 from inlay.serve.weights.config import UpdateConfig
 
 
@@ -19,6 +21,9 @@ class ServeConfig:
             list or a tuple; the first one is reported in answers. Empty uses the name that the
             model was asked for by.
         api_key: if set, requests need `Authorization: Bearer <api_key>`; `/health` stays open.
+        chat_template: a Jinja file to write conversations with instead of the model's own template.
+        tool_parser: the notation in which the model writes tool calls; None recognises it by the
+            chat template.
         cors_origins: web origins whose pages may call the server; `("*",)` allows every page.
         max_body_bytes: larger request bodies are refused with 413.
         max_choices: largest number of prompts times `n` of one request; `n` itself may be at most
@@ -37,6 +42,8 @@ class ServeConfig:
     port: int = 8000
     served_model_name: str | tuple[str, ...] = ()
     api_key: str | None = None
+    chat_template: str | None = None
+    tool_parser: str | None = None
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 2**20
     max_choices: int = 1024
@@ -57,6 +64,8 @@ class ServeConfig:
         if any(not name for name in self.names):
             raise ConfigError("served_model_name has an empty name")
         check_api_key(self.api_key)
+        if self.tool_parser is not None:
+            check_tool_parser(self.tool_parser)
         for name, low, value in (
             ("max_body_bytes", 1024, self.max_body_bytes),
             ("max_choices", 1, self.max_choices),
@@ -70,6 +79,18 @@ class ServeConfig:
             raise ConfigError(
                 f"max_completion_tokens is {self.max_completion_tokens}: it must be at least 1"
             )
+
+    def read_chat_template(self) -> str | None:
+        """The text of `chat_template`; None where it is the model's own.
+
+        Raises:
+            ConfigError: the file cannot be read, or is no template.
+        """
+        if self.chat_template is None:
+            return None
+        from inlay.models.chat_template import read_template_file  # it imports Jinja
+
+        return read_template_file(Path(self.chat_template))
 
     @property
     def names(self) -> tuple[str, ...]:

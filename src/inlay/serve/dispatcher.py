@@ -128,7 +128,7 @@ class DispatcherProcess:
         from inlay.serve.app import create_app
         from inlay.serve.cluster_metrics import ClusterCollector
         from inlay.serve.cluster_routes import ClusterRoutes
-        from inlay.serve.openai.sampling import SamplingDefaults
+        from inlay.serve.generation_config import sampling_defaults
         from inlay.serve.service import Service
         from inlay.serve.weights.updates import Updates
 
@@ -142,7 +142,7 @@ class DispatcherProcess:
         )
         engine = EngineConfig(model=str(source.directory), scheduler=scheduler)
         config = dataclasses.replace(self._config, engine=engine)
-        defaults = SamplingDefaults.load(source.directory)
+        defaults = sampling_defaults(source.directory)
         service = Service(
             self.dispatcher,
             text,
@@ -241,8 +241,9 @@ async def serve(setup: DispatcherSetup, listener: socket.socket, watch: ParentWa
         stack.enter_context(stop.installed())
         process = DispatcherProcess(setup, config)
         stack.callback(process.close)
+        template = config.read_chat_template()
         source = resolve_model(setup.model, weight_format=None)
-        loading = asyncio.ensure_future(asyncio.to_thread(_load_text, source.directory))
+        loading = asyncio.ensure_future(asyncio.to_thread(_load_text, source.directory, template))
         stack.callback(loading.cancel)
         await asyncio.to_thread(_load_http_modules)
         from inlay.serve.gate import Gate
@@ -396,10 +397,10 @@ def _load_http_modules() -> None:
     import inlay.serve.gate  # noqa: F401
 
 
-def _load_text(directory: Path) -> "Text":
+def _load_text(directory: Path, template: str | None) -> "Text":
     from inlay.models.text import Text
 
-    return Text.load(directory)
+    return Text.load(directory, chat_template=template)
 
 
 def main(stdin: BinaryIO | None = None) -> int:

@@ -9,7 +9,7 @@ from inlay.engine.config import EngineConfig
 from inlay.models.source import resolve_model
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
-from inlay.serve.openai.sampling import SamplingDefaults
+from inlay.serve.generation_config import sampling_defaults
 from inlay.serve.rate_line import RateLine
 from inlay.serve.service import Service
 
@@ -65,12 +65,15 @@ async def start_local_engine(
             "model's directory"
         )
     say(f"loading {source.name} ...")
-    client = await EngineClient.start(replace(config, model=str(source.directory)))
+    weight_format = source.weight_format(config.weight_format)
+    client = await EngineClient.start(
+        replace(config, model=str(source.directory), weight_format=weight_format)
+    )
     service = Service(
         client,
         text,
         ServeConfig(engine=config),
-        defaults=SamplingDefaults.load(source.directory),
+        defaults=sampling_defaults(source.directory),
         model_name=source.name,
     )
     return LocalEngine(client=client, service=service, is_demo=source.is_demo)

@@ -6,10 +6,13 @@ from typing import Any
 
 from inlay.core.errors import ContextLengthError, RequestError
 from inlay.models.text import Text
+from inlay.serve.openai.message_form import MessageForm, find_form
 from inlay.serve.openai.messages import normalise_messages
 from inlay.serve.openai.protocol import ChatRequest
 from inlay.serve.openai.tools import ToolPlan
+from inlay.serve.openai.written_tools import add_tools
 from inlay.serve.parsers import Dialect
+from inlay.serve.parsers.writing import Writing
 
 _LONG_TEXT = 20_000
 """Characters from which on tokenising leaves the event loop (about 5 ms)."""
@@ -30,6 +33,7 @@ class Prompts:
 
     def __init__(self, text: Text, dialect: Dialect, context_tokens: int) -> None:
         self._text, self._dialect, self._context_tokens = text, dialect, context_tokens
+        self._form: MessageForm | None = None
 
     async def render(
         self, body: ChatRequest, plan: ToolPlan, *, straight_to_answer: bool = False
@@ -40,7 +44,6 @@ class Prompts:
             straight_to_answer: leave no room for thinking: turn it off where the template can,
                 close it where the template opens it.
         """
-        messages = normalise_messages(body.messages, self._dialect)
         kwargs: dict[str, Any] = dict(body.chat_template_kwargs or {})
         for name in ("self", "messages", "tools", "add_generation_prompt"):
             if name in kwargs:
@@ -57,7 +60,12 @@ class Prompts:
                 "directory as chat_template.jinja",
                 "messages",
             )
-        kwargs["tools"] = plan.tools or None
+        form = await self._message_form()
+        messages = normalise_messages(body.messages, self._dialect, form)
+        if plan.tools and not form.shows_tools:
+            messages = add_tools(messages, plan.tools, self._writing, form)
+        elif plan.tools:
+            kwargs["tools"] = [form.tool(tool) for tool in plan.tools]
         kwargs["add_generation_prompt"] = body.add_generation_prompt is not False
         if len(messages) < _MANY_MESSAGES:
             prompt = self._text.render_chat(messages, **kwargs)
@@ -66,6 +74,29 @@ class Prompts:
         if straight_to_answer:
             prompt += self._dialect.answer_prefix(prompt)
         return prompt, await self.tokenise(prompt, add_special_tokens=False)
+
+    async def _message_form(self) -> MessageForm:
+        """What the template does with tools; found out with the first chat (about 0.1 s)."""
+        if self._form is None:
+            self._form = await asyncio.to_thread(find_form, self._text.render_chat)
+        return self._form
+
+    @property
+    def _writing(self) -> Writing:
+        """How calls are written for a template without a place for tools.
+
+        Raises:
+            RequestError: they are not in this notation.
+        """
+        notation = self._dialect.notation
+        if notation.writing is None:
+            raise RequestError(
+                "this model's chat template has no place for tools, and they are not described "
+                f"in the notation {notation.name!r} here: start the server with --chat-template "
+                "and a template for tools, or leave out tools",
+                "tools",
+            )
+        return notation.writing
 
     async def tokenise(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Tokens of a text; others have their turn meanwhile, however long it is.

@@ -42,6 +42,7 @@ def run_server(config: ServeConfig) -> int:
 
     Raises:
         AddressInUseError: another process listens on the port.
+        ConfigError: the chat template that is to be used cannot be.
         ModelError: the model cannot be found or loaded.
         EngineStartError: the engine's process did not become ready.
         EngineDiedError: the engine's process ended while serving; running requests were told.
@@ -50,6 +51,7 @@ def run_server(config: ServeConfig) -> int:
     with bind(config.host, config.port) as listener:
         from inlay.models.source import resolve_model
 
+        template = config.read_chat_template()
         name = config.engine.model
         progress = RateLine(f"fetching {name}", partial(print, flush=True))
         source = resolve_model(
@@ -61,11 +63,15 @@ def run_server(config: ServeConfig) -> int:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, listener, source, started_s))
+            return runner.run(_serve(config, listener, source, template, started_s))
 
 
 async def _serve(
-    config: ServeConfig, listener: socket.socket, source: "ModelSource", started_s: float
+    config: ServeConfig,
+    listener: socket.socket,
+    source: "ModelSource",
+    template: str | None,
+    started_s: float,
 ) -> int:
     from inlay.engine.client import EngineClient
 
@@ -75,13 +81,17 @@ async def _serve(
     print(f"loading {source.name} ...", flush=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(stop.installed())
-        engine_config = replace(config.engine, model=str(source.directory))
+        engine_config = replace(
+            config.engine,
+            model=str(source.directory),
+            weight_format=source.weight_format(config.engine.weight_format),
+        )
         starting = asyncio.ensure_future(
             EngineClient.start(engine_config, timeout_s=config.start_timeout_s)
         )
         preparing = asyncio.ensure_future(asyncio.to_thread(_load_http_modules, config.page))
         stack.callback(preparing.cancel)
-        loading = asyncio.ensure_future(_make_service(config, source, starting))
+        loading = asyncio.ensure_future(_make_service(config, source, template, starting))
         stack.push_async_callback(_end, starting, loading)
         await preparing
         from inlay.serve.gate import Gate
@@ -134,21 +144,24 @@ def _load_http_modules(page: bool) -> None:
 
 
 async def _make_service(
-    config: ServeConfig, source: "ModelSource", starting: "asyncio.Future[EngineClient]"
+    config: ServeConfig,
+    source: "ModelSource",
+    template: str | None,
+    starting: "asyncio.Future[EngineClient]",
 ) -> "tuple[EngineClient, Service]":
-    text = await asyncio.to_thread(_load_text, source.directory)
+    text = await asyncio.to_thread(_load_text, source.directory, template)
     client = await starting
-    from inlay.serve.openai.sampling import SamplingDefaults
+    from inlay.serve.generation_config import sampling_defaults
     from inlay.serve.service import Service
 
-    defaults = SamplingDefaults.load(source.directory)
+    defaults = sampling_defaults(source.directory)
     return client, Service(client, text, config, defaults=defaults, model_name=source.name)
 
 
-def _load_text(directory: Path) -> "Text":
+def _load_text(directory: Path, template: str | None) -> "Text":
     from inlay.models.text import Text
 
-    return Text.load(directory)
+    return Text.load(directory, chat_template=template)
 
 
 async def _loaded(

@@ -137,7 +137,7 @@ class Service:
         self.config = config
         self.defaults = defaults or SamplingDefaults()
         self.names = config.names or (model_name or client.info.model,)
-        self.dialect = choose_dialect(text.chat_template)
+        self.dialect = choose_dialect(text.chat_template, config.tool_parser)
         self.clock = clock or SystemClock()
         self.metrics = ServerMetrics(client.info, self.names[0], self.clock)
         self.classes = classes or SloClasses()
@@ -254,7 +254,7 @@ class Service:
     async def prepare_chat(self, body: ChatRequest, *, trace: bool = False) -> ChatJob:
         """Check a chat request, render its template and count its tokens."""
         name = self.check_model(body.model)
-        plan = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls, self.dialect)
+        plan = plan_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         structure = find_structure(body)
         if plan.structure is not None:
             if structure is not None:

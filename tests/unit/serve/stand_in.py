@@ -25,7 +25,7 @@ from inlay.core.messages import (
 )
 from inlay.models.text import Text
 from inlay.serve.config import ServeConfig
-from inlay.serve.openai.sampling import SamplingDefaults
+from inlay.serve.generation_config import sampling_defaults
 from inlay.serve.service import Service
 
 CONTEXT = 1000
@@ -176,5 +176,5 @@ def make_service(
     text = Text.load(directory)
     engine = StandInEngine(text, says)
     config = config or ServeConfig(page=False)
-    defaults = SamplingDefaults.load(directory)
+    defaults = sampling_defaults(directory)
     return Service(engine, text, config, defaults=defaults, model_name="tiny"), engine

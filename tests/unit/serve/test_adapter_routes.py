@@ -114,6 +114,8 @@ def _config(*adapters: str) -> object:
         port=0,
         served_model_name=None,
         api_key=None,
+        chat_template=None,
+        tool_parser=None,
         adapter=list(adapters),
         device="auto",
         weight_format="auto",

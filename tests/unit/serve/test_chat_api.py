@@ -215,12 +215,16 @@ async def test_template_without_tools(api: Api, tokenizer_directory: Path, tmp_p
     for file in tokenizer_directory.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    async with api(directory=tmp_path) as (client, _):
-        answer = await client.post(CHAT, json={"messages": HI, "tools": [WEATHER]})
-        assert answer.status_code == 400
-        assert "no place for tools" in answer.json()["error"]["message"]
-        assert answer.json()["error"]["param"] == "tools"
+    async with api(directory=tmp_path) as (client, engine):
         assert (await client.post(CHAT, json={"messages": HI})).status_code == 200
+        answer = await client.post(CHAT, json={"messages": HI, "tools": [WEATHER]})
+        assert answer.status_code == 200
+        plain, described = (
+            engine.text.decode(request.token_ids, skip_special_tokens=False)
+            for request in engine.requests
+        )
+    assert "get_weather" not in plain
+    assert "get_weather" in described and '<tool_call>\n{"name": ' in described
 
 
 async def test_messages_of_all_roles(api: Api) -> None:

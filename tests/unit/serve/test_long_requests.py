@@ -72,6 +72,8 @@ async def test_a_long_chat_is_rendered_beside_the_event_loop(
         threads.append(threading.current_thread())
         return render(*args, **kwargs)
 
+    one = ChatRequest(messages=[{"role": "user", "content": "a"}])
+    await service.prompts.render(one, ToolPlan())  # the first also tries the template out
     monkeypatch.setattr(service.text, "render_chat", noticed)
     for count in (1, 2000):
         messages = [{"role": "user", "content": "a"}] * count

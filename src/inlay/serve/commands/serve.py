@@ -35,6 +35,22 @@ def serve(
         ),
     ] = None,
     api_key: ApiKey = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A Jinja file to write conversations with.",
+            show_default="the model's own template",
+        ),
+    ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The notation of the model's tool calls, such as hermes, mistral or glm.",
+            show_default="recognised by the chat template",
+        ),
+    ] = None,
     adapter: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,6 +74,8 @@ def serve(
         port=port,
         served_model_name=served_model_name,
         api_key=api_key,
+        chat_template=chat_template,
+        tool_parser=tool_parser,
         adapter=adapter,
         device=device,
         weight_format=weight_format,
@@ -80,6 +98,8 @@ def make_config(
     port: int,
     served_model_name: str | None,
     api_key: str | None,
+    chat_template: str | None,
+    tool_parser: str | None,
     adapter: list[str] | None,
     device: str,
     weight_format: str,
@@ -109,4 +129,5 @@ def make_config(
         config = replace(config, served_model_name=names)
     if api_key is not None:
         config = replace(config, api_key=api_key)
+    config = replace(config, chat_template=chat_template, tool_parser=tool_parser)
     return with_assignments(config, assignments)

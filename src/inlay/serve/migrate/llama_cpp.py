@@ -227,8 +227,14 @@ _SERVER = (
         "--webui --metrics --props --slots --no-slots", "the page, /metrics and /v1 are there"
     ),
     needless("--path --api-prefix DIR", "Inlay brings its own page"),
-    needless("--jinja --no-jinja", "the model's own chat template is always used"),
-    not_yet("--chat-template --chat-template-file NAME", "the model's own chat template is used"),
+    needless("--jinja --no-jinja", "the model's own chat template is used unless you name another"),
+    to(
+        "--chat-template-file FILE",
+        "--chat-template",
+        "written with instead of the model's own",
+        text,
+    ),
+    not_yet("--chat-template NAME", "no templates are built in: name a file, --chat-template"),
     elsewhere("--chat-template-kwargs JSON", "requests say it: chat_template_kwargs"),
     needless("--reasoning-format NAME", "Inlay knows the notation from the model's chat template"),
     elsewhere("--reasoning-budget N", "requests say it: chat_template_kwargs"),

@@ -10,6 +10,7 @@ OPTIONS = (
     "--port",
     "--served-model-name",
     "--api-key",
+    "--chat-template",
     "--adapter",
     "--device",
     "--weight-format",

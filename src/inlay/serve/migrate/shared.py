@@ -83,7 +83,7 @@ ENGINE = (
     to("--revision NAME", "#revision", "written after the model's name"),
     not_yet("--tokenizer-mode --tokenizer-revision NAME", "the model's own tokenizer.json is read"),
     needless("--load-format NAME", FILES),
-    not_yet("--chat-template FILE", "the model's own chat template is used"),
+    to("--chat-template FILE", "--chat-template", "written with instead of the model's own", text),
     to(
         "--tensor-parallel-size --tp-size --tp -tp N",
         TENSOR_PARALLEL,

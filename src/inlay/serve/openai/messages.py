@@ -6,29 +6,34 @@ from typing import Any
 import msgspec
 
 from inlay.core.errors import RequestError
+from inlay.serve.openai.message_form import MessageForm
+from inlay.serve.openai.written_tools import as_user_messages
 from inlay.serve.parsers import Dialect
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def normalise_messages(
-    messages: Sequence[Mapping[str, Any]] | None, dialect: Dialect
+    messages: Sequence[Mapping[str, Any]] | None, dialect: Dialect, form: MessageForm
 ) -> list[dict[str, Any]]:
     """Check the messages of a chat and rewrite them for its template.
 
     Text parts become one text, `developer` becomes `system` where the template knows no such
-    role, and arguments of earlier tool calls become objects where the template writes them as
-    JSON itself. Keys that are not ours stay as they are.
+    role, and earlier tool calls take the form that reaches the model: where the template writes
+    none, they become text. Keys that are not ours stay as they are.
 
     Raises:
         RequestError: a message is not of the protocol's form; the message names the place.
     """
     if not messages:
         raise RequestError("messages is empty: a chat needs at least one message", "messages")
-    return [_message(i, message, dialect) for i, message in enumerate(messages)]
+    made = [_message(i, message, dialect, form) for i, message in enumerate(messages)]
+    return made if form.shows_results else as_user_messages(made)
 
 
-def _message(index: int, message: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
+def _message(
+    index: int, message: Mapping[str, Any], dialect: Dialect, form: MessageForm
+) -> dict[str, Any]:
     where = f"messages[{index}]"
     role = message.get("role")
     if role not in _ROLES:
@@ -42,7 +47,9 @@ def _message(index: int, message: Mapping[str, Any], dialect: Dialect) -> dict[s
     if not calls:
         made.pop("tool_calls", None)
     elif role == "assistant":
-        made["tool_calls"] = _tool_calls(where, calls, dialect)
+        made["tool_calls"] = _tool_calls(where, calls, form)
+    if "tool_call_id" in made:
+        made["tool_call_id"] = form.call_id(made["tool_call_id"])
     content = made.get("content")
     if content is None:
         if role != "assistant":
@@ -50,7 +57,26 @@ def _message(index: int, message: Mapping[str, Any], dialect: Dialect) -> dict[s
         made["content"] = ""
     else:
         made["content"] = _text(f"{where}.content", content)
+    if role == "assistant" and calls:
+        return _with_calls(where, made, dialect, form)
     return made
+
+
+def _with_calls(
+    where: str, message: dict[str, Any], dialect: Dialect, form: MessageForm
+) -> dict[str, Any]:
+    """A message with its calls where the template shows them, else in its text."""
+    content = message["content"]
+    if form.shows_calls_with_content if content else form.shows_calls:
+        return message if content else {**message, "content": form.empty_content}
+    writing = dialect.notation.writing
+    if writing is None:
+        return message
+    calls = [call["function"] for call in message["tool_calls"]]
+    arguments = [_object(where, call["arguments"]) for call in calls]
+    text = writing.calls(list(zip((call["name"] for call in calls), arguments, strict=True)))
+    made = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**made, "content": f"{content}\n{text}" if content else text}
 
 
 def _text(where: str, content: object) -> str:
@@ -78,7 +104,7 @@ def _part(where: str, part: object) -> str:
     return text
 
 
-def _tool_calls(where: str, calls: object, dialect: Dialect) -> list[dict[str, Any]]:
+def _tool_calls(where: str, calls: object, form: MessageForm) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise RequestError(f"{where}.tool_calls must be a list", f"{where}.tool_calls")
     made = []
@@ -88,21 +114,17 @@ def _tool_calls(where: str, calls: object, dialect: Dialect) -> list[dict[str, A
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"{at}.function.name is missing", at)
         arguments = function.get("arguments")
-        made.append(
-            {
-                **call,
-                "type": "function",
-                "function": {**function, "arguments": _arguments(at, arguments, dialect)},
-            }
-        )
+        if form.arguments_as_json:
+            arguments = _object(at, arguments)
+        elif not isinstance(arguments, str):
+            arguments = msgspec.json.encode({} if arguments is None else arguments).decode()
+        made.append({**call, "type": "function", "function": {**function, "arguments": arguments}})
+        if "id" in call:
+            made[-1]["id"] = form.call_id(call["id"])
     return made
 
 
-def _arguments(where: str, arguments: object, dialect: Dialect) -> object:
-    if not dialect.arguments_as_json:
-        if isinstance(arguments, str):
-            return arguments
-        return msgspec.json.encode({} if arguments is None else arguments).decode()
+def _object(where: str, arguments: object) -> object:
     if arguments is None or arguments == "":
         return {}
     if not isinstance(arguments, str):

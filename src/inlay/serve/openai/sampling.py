@@ -1,10 +1,7 @@
 """From request fields to `SamplingParams`: ranges, defaults and combinations."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
-
-import msgspec
 
 from inlay.core.errors import RequestError
 from inlay.core.messages import SamplingParams, Structure
@@ -27,27 +24,6 @@ class SamplingDefaults:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int | None = None
-
-    @classmethod
-    def load(cls, directory: Path) -> "SamplingDefaults":
-        """Read the file; a missing or unreadable one leaves the protocol's own defaults."""
-        try:
-            found = msgspec.json.decode((directory / "generation_config.json").read_bytes())
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return cls()
-        if not isinstance(found, dict):
-            return cls()
-        known: dict[str, float] = {}
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            value = found.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                known[name] = float(value)
-        limits: dict[str, int] = {}
-        for name, source in (("top_k", "top_k"), ("max_tokens", "max_new_tokens")):
-            value = found.get(source)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                limits[name] = value
-        return cls(**known, **limits)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class TokenizeRoutes:
         body = decode_body(await read_body(request, service.config.max_body_bytes), _tokenize)
         service.check_model(body.model)
         if body.messages is not None:
-            plan = plan_tools(body.tools, None, None, service.dialect)
+            plan = plan_tools(body.tools, None, None)
             chat = ChatRequest(
                 messages=body.messages,
                 chat_template_kwargs=body.chat_template_kwargs,

@@ -8,9 +8,20 @@ import msgspec
 from inlay.core.errors import RequestError
 from inlay.core.messages import Structure
 from inlay.serve.openai.structure import json_schema
-from inlay.serve.parsers import Dialect
 
 Mode = Literal["none", "auto", "required", "named"]
+
+_MAX_DEPTH = 8
+"""References and alternatives inside each other, beyond which a type is not known."""
+_JSON_TYPES = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
 
 
 class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +29,7 @@ class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mode: `named` forces the function `name`, `required` any of them.
-        tools: as the template sees them; empty in mode `none`.
+        tools: as the request has them; empty in mode `none`.
         structure: the grammar that enforces modes `named` and `required`.
         parameter_types: JSON types of the parameters, by function and parameter.
     """
@@ -36,25 +47,17 @@ def plan_tools(
     tools: Sequence[Mapping[str, Any]] | None,
     choice: str | Mapping[str, Any] | None,
     parallel: bool | None,
-    dialect: Dialect,
 ) -> ToolPlan:
     """Check tools and tool choice.
 
     Raises:
-        RequestError: a tool is not of the protocol's form, the choice names none of them, or the
-            model's chat template has no place for tools.
+        RequestError: a tool is not of the protocol's form, or the choice names none of them.
     """
     found = [_tool(i, tool) for i, tool in enumerate(tools or ())]
     names = [tool["function"]["name"] for tool in found]
     mode, name = _mode(choice, names)
     if mode == "none":
         return ToolPlan()
-    if not dialect.takes_tools:
-        raise RequestError(
-            "this model's chat template has no place for tools, so it cannot call any: leave out "
-            "tools, or set tool_choice to 'none'",
-            "tools",
-        )
     several = parallel is not False
     structure = None
     if mode == "named":
@@ -73,12 +76,37 @@ def plan_tools(
 
 
 def _types(tool: Mapping[str, Any]) -> dict[str, object]:
-    properties = _parameters(tool).get("properties")
+    parameters = _parameters(tool)
+    properties = parameters.get("properties")
     if not isinstance(properties, dict):
         return {}
-    return {
-        name: schema.get("type") for name, schema in properties.items() if isinstance(schema, dict)
-    }
+    return {name: sorted(_kinds(schema, parameters)) or None for name, schema in properties.items()}
+
+
+def _kinds(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """The JSON types that a schema allows, as far as it says so itself; `root` has definitions."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return set()
+    declared = schema.get("type")
+    kinds = {kind for kind in (declared if isinstance(declared, list) else [declared]) if kind}
+    if kinds:
+        return {str(kind) for kind in kinds}
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        return {_JSON_TYPES.get(type(value), "any") for value in values}
+    found: set[str] = set()
+    for key in ("anyOf", "oneOf", "allOf"):
+        members = schema.get(key)
+        for member in members if isinstance(members, list) else ():
+            found |= _kinds(member, root, depth + 1)
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        _, _, path = reference.partition("#/")
+        key, _, name = path.partition("/")
+        definitions = root.get(key)
+        if isinstance(definitions, dict):
+            found |= _kinds(definitions.get(name), root, depth + 1)
+    return found
 
 
 def _tool(index: int, tool: Mapping[str, Any]) -> dict[str, Any]:

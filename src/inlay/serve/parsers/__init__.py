@@ -2,8 +2,10 @@
 
 from inlay.serve.parsers.base import OutputParser, Piece, PlainParser, ReaderOptions, joined
 from inlay.serve.parsers.dialect import Dialect, choose_dialect
+from inlay.serve.parsers.notations import NOTATIONS
 
 __all__ = [
+    "NOTATIONS",
     "Dialect",
     "OutputParser",
     "Piece",

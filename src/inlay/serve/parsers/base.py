@@ -98,25 +98,28 @@ class PlainParser(OutputParser):
 class MarkerParser(OutputParser):
     """Base of readers whose notation is built of marker texts.
 
-    It keeps the thinking section (`<think>` .. `</think>`) and the space around sections; a
-    subclass adds its markers and what they mean by `_marker` and `_text`.
+    It keeps the thinking section (`<think>` .. `</think>`), the tags around an answer and the
+    space around sections; a subclass adds its markers and what they mean by `_marker` and `_text`.
     """
 
     think_start: ClassVar[str] = "<think>"
     think_end: ClassVar[str] = "</think>"
     tool_markers: ClassVar[tuple[str, ...]] = ()
     dropped_markers: ClassVar[tuple[str, ...]] = ()
+    answer: ClassVar[tuple[str, ...]] = ()
+    """The tags that some models put around an answer; anywhere else they are text."""
 
     def __init__(self, options: ReaderOptions) -> None:
         self._options = options
         tool_markers = self.tool_markers if options.tools else ()
         self._scanner = MarkerScanner(
-            (self.think_start, self.think_end, *tool_markers, *self.dropped_markers)
+            (self.think_start, self.think_end, *self.answer, *tool_markers, *self.dropped_markers)
         )
         self._pieces: list[Piece] = []
         self._reasoning = _Trimmed(strip_start=True)
         self._content = _Trimmed(strip_start=options.thinking)
         self._thinking = options.thinking
+        self._answering = False
         self._calls = 0
 
     def push(self, text: str) -> list[Piece]:
@@ -139,7 +142,9 @@ class MarkerParser(OutputParser):
         return self._take_pieces()
 
     def _take_marker(self, marker: str) -> None:
-        if self._thinking:
+        if marker in self.answer:
+            self._take_answer_tag(marker)
+        elif self._thinking:
             if marker == self.think_end:
                 self._thinking = False
                 self._content.start_over()
@@ -157,6 +162,14 @@ class MarkerParser(OutputParser):
             self._text(marker)
         else:
             self._marker(marker)
+
+    def _take_answer_tag(self, tag: str) -> None:
+        opens = tag == self.answer[0]
+        if self._thinking or opens == self._answering or (opens and not self._may_think()):
+            self._take_text(tag)
+        else:
+            self._answering = opens
+            self._content.start_over()
 
     def _may_think(self) -> bool:
         """A thought opens only before anything else was said."""

@@ -1,63 +1,39 @@
-"""Which notation a model writes in, chosen from the text of its chat template."""
+"""Which notation a model writes in, and what of it depends on its chat template."""
 
-import re
 from dataclasses import dataclass
 
-from inlay.serve.parsers.base import MarkerParser, OutputParser, PlainParser, ReaderOptions
-from inlay.serve.parsers.harmony import HarmonyParser
-from inlay.serve.parsers.headed import DeepSeekParser, KimiParser
-from inlay.serve.parsers.hermes import HermesParser
-from inlay.serve.parsers.llama import LlamaParser
-from inlay.serve.parsers.qwen_coder import QwenCoderParser
-
-_TOOLS = re.compile(r"\btools\b")
-_ARGUMENTS_AS_JSON = re.compile(r"arguments\b[^{}]{0,40}\|\s*(tojson|items|dictsort)")
-_THINK = "<think>"
-_THINK_END = "</think>"
+from inlay.serve.parsers.base import OutputParser, PlainParser, ReaderOptions
+from inlay.serve.parsers.notations import NOTATIONS, Notation, choose_notation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A model family's notation.
+    """A model's notation.
 
     Attributes:
-        name: `hermes`, `qwen_coder`, `deepseek`, `kimi`, `harmony`, `llama` or `plain`.
-        takes_tools: the chat template shows tools to the model.
+        notation: the family's.
         thinks: the notation has a thinking section.
         switchable: the template turns thinking off by `enable_thinking=False`.
-        arguments_as_json: the template wants arguments of earlier calls as objects, not as text.
         developer_role: the template knows the role `developer`.
     """
 
-    name: str
-    takes_tools: bool = False
+    notation: Notation
     thinks: bool = False
     switchable: bool = False
-    arguments_as_json: bool = True
     developer_role: bool = False
 
     def parser(self, options: ReaderOptions) -> OutputParser:
         """A reader for one choice."""
-        parsers: dict[str, type[MarkerParser]] = {
-            "hermes": HermesParser,
-            "qwen_coder": QwenCoderParser,
-            "deepseek": DeepSeekParser,
-            "kimi": KimiParser,
-            "harmony": HarmonyParser,
-        }
-        if self.name == "llama":
-            return LlamaParser(options) if options.tools else PlainParser()
-        if self.name == "plain" or not (self.thinks or options.tools or self.name == "harmony"):
-            return PlainParser()
-        return parsers[self.name](options)
+        return self.notation.parser(options) if self._read(options.tools) else PlainParser()
 
     def wants_special_tokens(self, tools: bool) -> bool:
         """Whether the notation's marker tokens are left out of the text unless asked for."""
-        return self.name == "harmony" or (tools and self.name in ("deepseek", "kimi", "llama"))
+        kept = self.notation.special_tokens
+        return self._read(tools) and (kept == "all" or (kept == "tools" and tools))
 
     def starts_thinking(self, prompt: str) -> bool:
         """Whether the prompt ends inside the model's thinking."""
-        return self.thinks and self.name != "harmony" and prompt.rstrip().endswith(_THINK)
+        return self.thinks and prompt.rstrip().endswith(self.notation.think_start.rstrip())
 
     def answer_prefix(self, prompt: str) -> str:
         """What to add to a prompt so that the answer itself is written next.
@@ -65,38 +41,27 @@ class Dialect:
         Output that must follow a grammar from its first token has no place for thinking or for a
         message header.
         """
-        if self.name == "harmony":
-            return "<|channel|>final<|message|>"
         if self.starts_thinking(prompt):
-            return f"\n{_THINK_END}\n\n"
-        return ""
+            return f"\n{self.notation.think_end}\n\n"
+        return self.notation.answer_opening
+
+    def _read(self, tools: bool) -> bool:
+        """Whether the output holds anything but content."""
+        return tools or self.thinks
 
 
-def choose_dialect(template: str | None) -> Dialect:
-    """Recognise the notation by the markers that the chat template writes itself."""
+def choose_dialect(template: str | None, tool_parser: str | None = None) -> Dialect:
+    """Recognise the notation by the chat template's text.
+
+    Args:
+        template: the chat template.
+        tool_parser: the name of a notation to use instead, one of `NOTATIONS`.
+    """
     text = template or ""
-    takes_tools = _TOOLS.search(text) is not None
-    thinks = _THINK_END in text or "reasoning_content" in text
-    if "<|channel|>" in text:
-        name, thinks = "harmony", True
-    elif "<｜tool▁call" in text or "<｜Assistant｜>" in text:
-        name, thinks = "deepseek", True
-    elif "<|tool_calls_section_begin|>" in text or "<|tool_call_begin|>" in text:
-        name = "kimi"
-    elif "<function=" in text and "<parameter=" in text:
-        name = "qwen_coder"
-    elif "<tool_call>" in text or thinks:
-        name = "hermes"
-    elif takes_tools and ("<|python_tag|>" in text or '"parameters"' in text):
-        name = "llama"
-    else:
-        # Tools are shown to the model, but in a notation we do not know: read the common one.
-        name = "hermes" if takes_tools else "plain"
+    notation = choose_notation(text) if tool_parser is None else NOTATIONS[tool_parser]
     return Dialect(
-        name=name,
-        takes_tools=takes_tools,
-        thinks=thinks,
+        notation=notation,
+        thinks=notation.thinks or notation.think_end in text or "reasoning_content" in text,
         switchable="enable_thinking" in text,
-        arguments_as_json=_ARGUMENTS_AS_JSON.search(text) is not None,
         developer_role="developer" in text,
     )

@@ -50,11 +50,23 @@ class HarmonyParser(MarkerParser):
         self._has_arguments = False
         _, _, after = self._header.partition(_CHANNEL)
         channel = after.split("<|", 1)[0].split()[:1]
-        recipient = _RECIPIENT.search(self._header)
         self._kind = "reasoning" if channel == ["analysis"] else "content"
-        if recipient is not None and recipient[1] != "assistant":
-            name = recipient[1].removeprefix("functions.")
+        name = self._called()
+        if name is not None:
             self._kind = "call" if self._call(name) else "dropped"
+
+    def _called(self) -> str | None:
+        """The function that the message is for, None where it is for nobody or a built-in tool.
+
+        The model knows tools of its own, `python` and `browser`, whose messages are no JSON.
+        """
+        recipient = _RECIPIENT.search(self._header)
+        if recipient is None or not self._options.tool_names:
+            return None
+        name = recipient[1].removeprefix("functions.")
+        is_code = self._header.replace(_CONSTRAIN, " ").split()[-1] == "code"
+        offered = name in self._options.tool_names and not is_code
+        return name if offered or name != recipient[1] else None
 
     def _close(self) -> None:
         if self._in_body and self._kind == "call" and not self._has_arguments:
