@@ -138,6 +138,7 @@ def write_gguf(
     split_latent: bool = True,
     drafting_layers: int = 0,
     parts: int = 1,
+    norms: Type = Type.F32,
 ) -> dict[str, torch.Tensor]:
     """Write the model of a float directory; what its matrices became, by the makers' names.
 
@@ -148,6 +149,7 @@ def write_gguf(
         split_latent: as files are written from 2025 on.
         drafting_layers: behind the others, which only draft tokens.
         parts: files; above 1 `file` is the first one's name.
+        norms: how norms are written.
     """
     config = json.loads((source / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
@@ -161,7 +163,8 @@ def write_gguf(
         for name, values in pieces.items():
             is_matrix = values.ndim > 1 and "ffn_gate_inp" not in name and ".bias" not in name
             held = (experts or kind) if "_exps." in name else kind
-            held = held if is_matrix else Type.F32
+            if not is_matrix:
+                held = norms if "norm." in name else Type.F32
             data, floats[name] = _stored(values, held)
             stored.append((name, data, held))
         meant |= {name: torch.from_numpy(one.copy()) for name, one in join(floats).items()}

@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from inlay.cluster.transfer_model import TransferModel as TransferModel
 from inlay.core.errors import ConfigError
 from inlay.core.instance_messages import StepSample
 from inlay.core.messages import EngineInfo
+from inlay.core.model_json import read_json_object
 
 NUM_FEATURES = 6
 FEATURES = (
@@ -37,6 +37,7 @@ FEATURES = (
 Coefficients = NDArray[np.float64]
 
 _FORMAT = "inlay timing 1"
+_REMEDY = "write a new one with inlay calibrate"
 _MEMORY_STEPS = 2000.0  # steps after which an observation counts 1/e
 _OUTLIER = 2.5  # in standard deviations; what is beyond counts less
 _PRIOR_STEPS = 0.05  # how many steps the prior is worth, for each coefficient
@@ -184,17 +185,18 @@ class TimingModel:
             ConfigError: the file is not such a file.
         """
         try:
-            document: dict[str, Any] = json.loads(path.read_text())
+            document = read_json_object(path, remedy=_REMEDY, error=ConfigError)
+        except OSError as error:
+            raise ConfigError(f"timing file {path}: {error.strerror}: {_REMEDY}") from error
+        try:
             if document["format"] != _FORMAT:
                 raise ValueError(f"its format is {document['format']!r}, not {_FORMAT!r}")
             seconds = np.array([float(document["seconds"][name]) for name in FEATURES])
             steps, std = int(document["steps"]), float(document["relative_std"])
             if not (np.isfinite(seconds).all() and (seconds >= 0).all() and std >= 0):
                 raise ValueError("a number is negative or not finite")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"timing file {path}: {error!r}; write a new one with inlay calibrate"
-            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"timing file {path}: {error!r}: {_REMEDY}") from error
         # A coefficient that was found to be 0 may still grow.
         model = cls(np.maximum(seconds, max(seconds.max(), 1e-9) * 1e-9), config)
         model.core.believe(steps, std)

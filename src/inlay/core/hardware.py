@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inlay.core.errors import ConfigError
+from inlay.core.model_json import read_text
 from inlay.core.near_names import did_you_mean
 
 OPERANDS = ("fp32", "bf16", "fp8", "int8", "fp4")
@@ -223,10 +224,10 @@ def read_machine(file: Path) -> Machine:
         ConfigError: it cannot be read, or a value is missing or impossible.
     """
     try:
-        content = tomllib.loads(file.read_text("utf-8"))
+        content = tomllib.loads(read_text(file, error=ConfigError))
     except OSError as error:
         raise ConfigError(f"--machine {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"--machine {file}: not TOML: {error}") from None
     nodes = _listed(content.get("nodes"), "cpu", f"{file}: nodes")
     if not nodes:

@@ -6,9 +6,10 @@ shape = read_shape(directory)
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from inlay.core.architectures import ARCHITECTURES, Architecture, ExpertRow
+from inlay.core.architectures import ARCHITECTURES, TEXT_PARTS, Architecture, ExpertRow
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import (
@@ -29,6 +30,14 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "dtype": ("dtype", "torch_dtype"),
 }
+# By what it is in `Activation`, what config.json calls it.
+_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "silu": ("silu", "swish"),
+    "clamped_swiglu": ("silu", "swish"),
+    "gelu_tanh": ("gelu_pytorch_tanh",),
+}
+# Keys that a model with a text part may have beside it and mean it, too.
+_OF_BOTH = ("quantization_config", "dtype", "torch_dtype", "tie_word_embeddings")
 
 
 def read_shape(directory: Path) -> ModelShape:
@@ -69,11 +78,18 @@ def read_config(directory: Path) -> dict[str, Any]:
 class _Reader:
     """Typed access to the keys of a config, with one message per kind of mistake."""
 
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], name: str) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        name: str,
+        spellings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._config, self._defaults, self._name = config, defaults, name
+        self._spellings = spellings
 
     def raw(self, key: str, default: Any = None) -> Any:
-        for spelling in _SPELLINGS.get(key, (key,)):
+        for spelling in (*_SPELLINGS.get(key, (key,)), self._spellings.get(key, key)):
             if self._config.get(spelling) is not None:
                 return self._config[spelling]
         return self._defaults.get(key, default)
@@ -107,15 +123,16 @@ class _Reader:
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """The shape that the content of a config.json gives. Raises as `read_shape`."""
-    name = config.get("model_type")
+    name, config = _text_part(config)
     row = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if row is None or not isinstance(name, str):
         raise UnsupportedModelError(
             f"config.json: model_type {name!r} is not supported; supported are "
-            f"{', '.join(sorted(ARCHITECTURES))}"
+            f"{', '.join(sorted(ARCHITECTURES | TEXT_PARTS))}"
         )
-    _require_silu(config)
-    read = _Reader(config, row.defaults, "config.json")
+    _require_activation(config, row)
+    read = _Reader(config, row.defaults, "config.json", row.spellings)
+    _refuse_other_parts(read)
     hidden = read.integer("hidden_size")
     layers = read.integer("num_hidden_layers", most=_MAX_LAYERS)
     context = read.integer("max_position_embeddings")
@@ -123,7 +140,12 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     rope = _read_rope(config, row, read, attention, context)
     if rope.kind == "yarn":
         context = max(context, int(rope.original_max_tokens * rope.factor))
+    windows = _read_windows(row, read, layers)
     attention_bias = read.flag("attention_bias")
+    output_bias = attention_bias
+    if not isinstance(row.output_bias, bool):
+        output_bias = read.flag(row.output_bias)
+    qk_norm = row.qk_norm if not row.qk_norm_key or read.flag(row.qk_norm_key) else ""
     return ModelShape(
         architecture=name,
         layers=layers,
@@ -134,18 +156,77 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         **(_read_experts(row.experts, read, layers) if row.experts else {}),
         max_context_tokens=context,
         tie_embeddings=read.flag("tie_word_embeddings"),
-        norm_eps=read.number("rms_norm_eps", 1e-6),
-        qk_norm=_read_option(row.qk_norm, read),
+        **_read_scales(row, read, hidden),
+        norms=row.norms,
+        qk_norm=qk_norm,
         sinks=row.sinks,
         qkv_bias=attention_bias,
-        output_bias=attention_bias and row.output_bias,
+        output_bias=output_bias and row.output_bias is not False,
         mlp_bias=read.flag("mlp_bias"),
-        sliding_windows=_read_windows(row, read, layers),
+        sliding_windows=windows,
         activation=_read_activation(row, read),
         rope=rope,
+        window_rope=_read_window_rope(config, row, read, rope) if any(windows) else None,
+        unrotated_layers=_read_unrotated(row, read, layers),
         dtype=str(read.raw("dtype", "bfloat16")),
         quantization=read_quantization(config),
     )
+
+
+def _text_part(config: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The `model_type` to look for, and the part of config.json that describes it."""
+    name = config.get("model_type")
+    text = config.get("text_config")
+    if name not in TEXT_PARTS or not isinstance(text, dict):
+        return name, config
+    shared = {key: config[key] for key in _OF_BOTH if key in config}
+    return text.get("model_type", TEXT_PARTS[name]), shared | text
+
+
+def _refuse_other_parts(read: _Reader) -> None:
+    """What some model of a supported architecture might have, and none that is read here has."""
+    for key in ("clip_qkv", "use_bidirectional_attention", "use_mtp_attention"):
+        if value := read.raw(key):
+            raise UnsupportedModelError(f"config.json: {key} {value!r} is not supported")
+
+
+def _read_scales(row: Architecture, read: _Reader, hidden: int) -> dict[str, Any]:
+    """Factors and bounds of embeddings, scores, residual stream and logits, and the norms' eps."""
+    eps = read.number("rms_norm_eps", 1e-6)
+    scales: dict[str, Any] = {"norm_eps": eps}
+    if row.scaled_embedding:
+        scales["embedding_scale"] = math.sqrt(hidden)
+    if row.score_width_key:
+        scales["score_scale"] = read.number(row.score_width_key) ** -0.5
+    if row.softcaps:
+        for ours, theirs in (
+            ("score_softcap", "attn_logit_softcapping"),
+            ("logit_softcap", "final_logit_softcapping"),
+        ):
+            scales[ours] = read.number(theirs) if read.raw(theirs) is not None else 0.0
+    if row.multipliers:
+        # What layers add is multiplied by one factor. Norms undo any factor of the stream, so it
+        # can be divided by that factor instead, and nothing is multiplied in the layers.
+        residual = read.number("residual_multiplier")
+        scales["norm_eps"] = eps / residual**2
+        scales["embedding_scale"] = read.number("embedding_multiplier") / residual
+        scales["score_scale"] = read.number("attention_multiplier")
+        scales["logit_scale"] = 1 / read.number("logits_scaling")
+    return scales
+
+
+def _read_unrotated(row: Architecture, read: _Reader, layers: int) -> tuple[int, ...]:
+    if not row.unrotated_period_key:
+        return ()
+    rotated = read.raw("no_rope_layers")  # in spite of its name 1 is a layer that is rotated
+    if rotated is None:
+        period = read.integer(row.unrotated_period_key)
+        return tuple(range(period - 1, layers, period))
+    if not isinstance(rotated, list) or len(rotated) != layers or set(rotated) - {0, 1}:
+        raise ModelFileError(
+            f"config.json: no_rope_layers must be {layers} times 0 or 1, one for each layer"
+        )
+    return tuple(layer for layer, is_rotated in enumerate(rotated) if not is_rotated)
 
 
 def _read_option(option: bool | str, read: _Reader) -> bool:
@@ -185,18 +266,19 @@ def _read_attention(row: Architecture, read: _Reader, hidden: int) -> dict[str, 
 
 
 def _read_activation(row: Architecture, read: _Reader) -> Activation:
-    if row.activation == "silu":
-        return Activation()
-    return Activation(
-        kind=row.activation, alpha=read.number("swiglu_alpha"), limit=read.number("swiglu_limit")
-    )
+    if row.activation == "clamped_swiglu":
+        alpha, limit = read.number("swiglu_alpha"), read.number("swiglu_limit")
+        return Activation(kind=row.activation, alpha=alpha, limit=limit)
+    return Activation(kind=row.activation)
 
 
-def _require_silu(config: Mapping[str, Any]) -> None:
-    activation = config.get("hidden_act") or config.get("hidden_activation") or "silu"
-    if activation not in ("silu", "swish"):
+def _require_activation(config: Mapping[str, Any], row: Architecture) -> None:
+    names = _ACTIVATIONS[row.activation]
+    given = config.get("hidden_activation") or config.get("hidden_act") or names[0]
+    if given not in names:
         raise UnsupportedModelError(
-            f"config.json: hidden_act {activation!r} is not supported; supported is silu"
+            f"config.json: hidden_act {given!r} is not supported; supported in this architecture "
+            f"is {names[0]}"
         )
 
 
@@ -216,10 +298,17 @@ def _read_experts(row: ExpertRow, read: _Reader, layers: int) -> dict[str, Any]:
         "experts": experts,
         "experts_per_token": chosen,
         "moe_intermediate": width,
-        "shared_intermediate": width * read.integer("n_shared_experts", 0, least=0),
+        "shared_intermediate": _shared_width(row, read, width),
+        "shared_gate": row.shared_gate,
         "router": _read_router(row, read, experts, chosen),
         "expert_bias": row.biases,
     }
+
+
+def _shared_width(row: ExpertRow, read: _Reader, width: int) -> int:
+    if row.shared_width_key:
+        return read.integer(row.shared_width_key)
+    return width * read.integer("n_shared_experts", 0, least=0)
 
 
 def _read_sparse_layers(read: _Reader, layers: int) -> tuple[int, ...]:
@@ -227,6 +316,13 @@ def _read_sparse_layers(read: _Reader, layers: int) -> tuple[int, ...]:
     step = read.integer("decoder_sparse_step", 1)
     first = read.integer("first_k_dense_replace", 0, least=0)
     frequency = read.integer("moe_layer_freq", 1)
+    kinds = read.raw("mlp_layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {"dense", "sparse"}:
+            raise ModelFileError(
+                f"config.json: mlp_layer_types must name {layers} layers, each dense or sparse"
+            )
+        return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
     dense = read.raw("mlp_only_layers", [])
     if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
         raise ModelFileError(f"config.json: mlp_only_layers is {dense!r}, not a list of integers")
@@ -272,8 +368,9 @@ def _read_windows(row: Architecture, read: _Reader, layers: int) -> tuple[int, .
         return none
     window = read.integer("sliding_window")
     kinds = read.raw("layer_types")
-    if kinds is None and row.alternating_windows:
-        return tuple(window if i % 2 == 0 else 0 for i in range(layers))
+    if kinds is None and row.window_period_key:
+        period = read.integer(row.window_period_key)
+        return tuple(window if (i + 1) % period else 0 for i in range(layers))
     if kinds is None:
         start_key = row.window_start_key
         first = read.integer(start_key, 0, least=0) if start_key else 0
@@ -294,17 +391,16 @@ def _read_rope(
     context: int,
 ) -> RopeShape:
     """Both spellings: `rope_scaling` beside `rope_theta`, and `rope_parameters` with all."""
-    given = config.get("rope_parameters") or config.get("rope_scaling")
-    given = given or row.defaults.get("rope_scaling", {})
+    given = _rope_table(config, row, "full_attention")
     if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
         raise UnsupportedModelError(
             f"config.json: rope parameters {given!r} are not one flat table, which is not supported"
         )
     kind: RopeKind = given.get("rope_type") or given.get("type") or "default"
-    if kind not in ("default", "linear", "llama3", "yarn"):
+    if kind not in ("default", "linear", "llama3", "yarn", "longrope"):
         raise UnsupportedModelError(
             f"config.json: rope type {kind!r} is not supported; supported are default, linear, "
-            "llama3, yarn"
+            "llama3, yarn, longrope"
         )
     rope = _Reader(given, {}, "config.json: rope parameters")
     common: dict[str, Any] = {
@@ -336,6 +432,8 @@ def _read_rope(
             low_freq_factor=low,
             high_freq_factor=high,
         )
+    if kind == "longrope":
+        return _longrope(common, rope, original, context)
     factor = rope.number("factor", context / original)
     return RopeShape(
         **common,
@@ -346,6 +444,61 @@ def _read_rope(
         truncate=rope.flag("truncate", True),
         attention_factor=_yarn_attention_factor(rope, factor),
         score_factor=_yarn_score_factor(rope, factor) if row.attention == "mla" else 1.0,
+        query_growth=rope.number("llama_4_scaling_beta", 0.0)
+        if rope.raw("llama_4_scaling_beta")
+        else 0.0,
+    )
+
+
+def _rope_table(config: Mapping[str, Any], row: Architecture, layers: str) -> Any:
+    """The rope parameters of one kind of layers."""
+    given = config.get("rope_parameters") or config.get("rope_scaling")
+    given = given or row.defaults.get("rope_scaling", {})
+    if row.window_rope and isinstance(given, dict) and layers in given:
+        return given[layers]
+    return given
+
+
+def _read_window_rope(
+    config: Mapping[str, Any], row: Architecture, read: _Reader, rope: RopeShape
+) -> RopeShape | None:
+    """Of layers with a window, where they are not those of the others."""
+    if not row.window_rope:
+        return None
+    theta = read.number("rope_local_base_freq")
+    given = _rope_table(config, row, "sliding_attention")
+    if isinstance(given, dict) and given is not _rope_table(config, row, "full_attention"):
+        if given.get("rope_type", "default") != "default":
+            raise UnsupportedModelError(
+                f"config.json: rope type {given['rope_type']!r} of layers with a window is not "
+                "supported; supported is default"
+            )
+        theta = _Reader(given, {}, "config.json: rope parameters").number("rope_theta", theta)
+    return RopeShape(theta=theta, rotary_dim=rope.rotary_dim, interleaved=rope.interleaved)
+
+
+def _longrope(common: Mapping[str, Any], rope: _Reader, original: int, context: int) -> RopeShape:
+    """A divisor for each frequency. A model that was stretched takes the ones of long texts for all
+    texts, since keys of both kinds could not stand side by side in the cache.
+    """
+    factor = context / original
+    name = "long_factor" if factor > 1 else "short_factor"
+    divisors = rope.raw(name)
+    pairs = common["rotary_dim"] // 2
+    if (
+        not isinstance(divisors, list)
+        or len(divisors) != pairs
+        or any(isinstance(one, bool) or not isinstance(one, int | float) for one in divisors)
+        or min(divisors) <= 0
+    ):
+        raise ModelFileError(f"config.json: rope {name} must be {pairs} numbers above 0")
+    scale = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return RopeShape(
+        **common,
+        factor=factor,
+        original_max_tokens=original,
+        divisors=tuple(map(float, divisors)),
+        attention_factor=rope.number("attention_factor", scale),
     )
 
 
@@ -356,7 +509,7 @@ def _read_rotary_dim(rope: _Reader, read: _Reader, attention: Mapping[str, Any])
     else:
         partial = rope.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0))
         of = attention["head_dim"]
-        rotary_dim = int(of * partial)
+        rotary_dim = read.integer("rotary_dim", int(of * partial))
     if rotary_dim % 2 or not 2 <= rotary_dim <= of:
         raise UnsupportedModelError(
             f"config.json: {rotary_dim} of {of} elements of a head would be rotated; "

@@ -9,7 +9,7 @@ from typing import Literal
 
 from inlay.core.quantization import Quantization
 
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,13 @@ class RopeShape:
         original_max_tokens: context before stretching (llama3, yarn).
         low_freq_factor, high_freq_factor: bounds of the blend (llama3).
         beta_fast, beta_slow, truncate: bounds of the blend (yarn).
-        attention_factor: multiplies cos and sin (yarn), else 1.
+        divisors: of the frequencies, one for each rotated pair (longrope).
+        attention_factor: multiplies cos and sin (yarn, longrope), else 1.
         score_factor: multiplies the scores of attention (DeepSeek's yarn), else 1.
         interleaved: a rotated pair are neighbours; else an element and the one half the rotated
             ones on.
+        query_growth: queries at position p are multiplied by
+            `1 + query_growth * log(1 + floor(p / original_max_tokens))`; 0: they are not.
     """
 
     kind: RopeKind = "default"
@@ -40,9 +43,11 @@ class RopeShape:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    divisors: tuple[float, ...] = ()
     attention_factor: float = 1.0
     score_factor: float = 1.0
     interleaved: bool = False
+    query_growth: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +101,12 @@ class RouterShape:
 class Activation:
     """What stands between gate, up and down.
 
-    `silu`: silu(gate) * up. `clamped_swiglu`: with gate at most `limit` and up between `-limit` and
-    `limit`, (up + 1) * gate * sigmoid(alpha * gate), as gpt-oss has it.
+    `silu`: silu(gate) * up. `gelu_tanh`: gelu(gate) * up, with GELU's approximation by tanh; dense
+    MLPs have it, experts do not. `clamped_swiglu`: with gate at most `limit` and up between
+    `-limit` and `limit`, (up + 1) * gate * sigmoid(alpha * gate), as gpt-oss has it.
     """
 
-    kind: Literal["silu", "clamped_swiglu"] = "silu"
+    kind: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
     alpha: float = 1.0
     limit: float = 0.0
 
@@ -116,14 +122,27 @@ class ModelShape:
         sparse_layers: numbers of the layers that are mixtures of experts.
         experts, experts_per_token, moe_intermediate: 0 without experts.
         shared_intermediate: width of the experts that all tokens pass, all together; 0: none.
+        shared_gate: what those give is multiplied by the sigmoid of a score of the token.
         router: how experts are chosen.
         expert_bias: routed experts have biases.
+        norms: where layers have RMS norms: before attention and MLP, after them and before their
+            sum with the residual stream, or in both places.
+        qk_norm: q and k are RMS-normalised before the rotation: each head by itself, or all heads
+            of a token as one row; empty: they are not.
+        embedding_scale: multiplies the embeddings.
+        score_scale: of attention's scores; 0: one over the square root of `head_dim`.
+        score_softcap, logit_softcap: bound scores of attention and logits, `cap * tanh(x / cap)`;
+            0: they are not bounded.
+        logit_scale: multiplies the logits.
         sliding_windows: per layer, the number of tokens a query sees; 0 is all of them.
         max_context_tokens: positions the model was made for (after yarn).
         mla: multi-head latent attention; then `kv_heads` is `heads`, and `head_dim` what a query
             has. None: grouped-query attention.
         sinks: each head has a learned score that takes its share of the softmax.
         activation: of MLPs and experts.
+        rope: rotary positions.
+        window_rope: of layers with a sliding window, where those have others; None: `rope`.
+        unrotated_layers: numbers of the layers whose queries and keys are not rotated.
         dtype: of the weights as config.json names it.
         quantization: of the weights in the files; None: they are floats.
     """
@@ -141,13 +160,20 @@ class ModelShape:
     experts_per_token: int = 0
     moe_intermediate: int = 0
     shared_intermediate: int = 0
+    shared_gate: bool = False
     router: RouterShape = RouterShape()
     expert_bias: bool = False
     max_context_tokens: int
     tie_embeddings: bool = False
     norm_eps: float = 1e-6
     mla: MlaShape | None = None
-    qk_norm: bool = False
+    norms: Literal["before", "after", "around"] = "before"
+    qk_norm: Literal["", "head", "whole"] = ""
+    embedding_scale: float = 1.0
+    score_scale: float = 0.0
+    score_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    logit_scale: float = 1.0
     sinks: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
@@ -155,6 +181,8 @@ class ModelShape:
     sliding_windows: tuple[int, ...] = ()
     activation: Activation = Activation()
     rope: RopeShape
+    window_rope: RopeShape | None = None
+    unrotated_layers: tuple[int, ...] = ()
     dtype: str = "bfloat16"
     quantization: Quantization | None = None
 
@@ -166,7 +194,20 @@ class ModelShape:
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
         count = self.hidden * (2 * q_rows + 2 * kv_rows)
         count += (q_rows + 2 * kv_rows) * self.qkv_bias + self.hidden * self.output_bias
-        return count + 2 * self.head_dim * self.qk_norm + self.heads * self.sinks
+        norms = {"": 0, "head": 2 * self.head_dim, "whole": q_rows + kv_rows}
+        return count + norms[self.qk_norm] + self.heads * self.sinks
+
+    def rope_of(self, layer: int) -> RopeShape | None:
+        """Rotary positions of a layer; None: it has none."""
+        if layer in self.unrotated_layers:
+            return None
+        windowed = bool(self.sliding_windows) and self.sliding_windows[layer] > 0
+        return self.window_rope if self.window_rope is not None and windowed else self.rope
+
+    @property
+    def layer_norms(self) -> int:
+        """Norms of a layer on the model's width."""
+        return 4 if self.norms == "around" else 2
 
     def _mla_parameters(self, mla: MlaShape) -> int:
         q_rows = self.heads * (mla.nope_dim + mla.rope_dim)
@@ -192,7 +233,7 @@ class ModelShape:
     @property
     def shared_parameters(self) -> int:
         """Weights of the experts of one layer that all tokens pass."""
-        return 3 * self.hidden * self.shared_intermediate
+        return 3 * self.hidden * self.shared_intermediate + self.hidden * self.shared_gate
 
     @property
     def router_parameters(self) -> int:
@@ -215,7 +256,7 @@ class ModelShape:
         sparse = len(self.sparse_layers)
         per_sparse = self.router_parameters + self.shared_parameters
         return (
-            self.layers * (self.attention_parameters + 2 * self.hidden)
+            self.layers * (self.attention_parameters + self.layer_norms * self.hidden)
             + (self.layers - sparse) * self.mlp_parameters
             + sparse * (per_sparse + experts * self.expert_parameters)
             + self.hidden

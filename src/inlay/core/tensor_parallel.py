@@ -92,6 +92,8 @@ def _undivided(shape: ModelShape, degree: int) -> str:
         return f"its {shape.heads} heads"
     if shape.kv_heads % degree and degree % shape.kv_heads:
         return f"its {shape.kv_heads} heads of keys and values"
+    if shape.qk_norm == "whole":
+        return "norms of q and k that span all of its heads"
     dense = len(shape.sparse_layers) < shape.layers
     for what, width in (
         ("MLPs", shape.intermediate if dense else 0),

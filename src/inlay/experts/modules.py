@@ -58,6 +58,11 @@ class _Classes:
         router_name: its name in the mixture.
         rope: further classes of the rotation.
         mlp_name: of MLPs in other code.
+        mixture_name: of a mixture in the layer.
+        shared_name: of what all tokens pass.
+        shared_score: of what gives its score, where it has one.
+        stacked: q, k and v are one module, and gate and up.
+        embedding, model: classes of those two.
     """
 
     prefix: str
@@ -66,6 +71,12 @@ class _Classes:
     router_name: str = "gate"
     rope: tuple[str, ...] = ()
     mlp_name: str = ""
+    mixture_name: str = "mlp"
+    shared_name: str = "shared_experts"
+    shared_score: str = ""
+    stacked: bool = False
+    embedding: str = "Embedding"
+    model: str = ""
 
 
 _DEEPSEEK_V3 = _Classes(
@@ -84,15 +95,43 @@ _CLASSES = {
         rope=("DeepseekV2YarnRotaryEmbedding",),
     ),
     "deepseek_v3": _DEEPSEEK_V3,
+    "ernie4_5": _Classes(prefix="Ernie4_5"),
+    "ernie4_5_moe": _Classes(
+        prefix="Ernie4_5_Moe",
+        mixture=("Ernie4_5_MoeSparseMoeBlock",),
+        router=("Ernie4_5_MoeTopKRouter",),
+    ),
+    "gemma2": _Classes(prefix="Gemma2", embedding="Gemma2TextScaledWordEmbedding"),
+    "gemma3_text": _Classes(
+        prefix="Gemma3", embedding="Gemma3TextScaledWordEmbedding", model="Gemma3TextModel"
+    ),
     "glm4_moe": _Classes(prefix="Glm4Moe", mixture=("Glm4MoeMoE",), router=("Glm4MoeTopkRouter",)),
+    "glm4_moe_lite": _Classes(
+        prefix="Glm4MoeLite", mixture=("Glm4MoeLiteMoE",), router=("Glm4MoeLiteTopkRouter",)
+    ),
     "gpt_oss": _Classes(
         prefix="GptOss",
         mixture=("GptOssMLP",),
         router=("GptOssTopKRouter",),
         router_name="router",
     ),
+    "granite": _Classes(prefix="Granite"),
+    "granitemoe": _Classes(
+        prefix="GraniteMoe",
+        mixture=("GraniteMoeMoE",),
+        mixture_name="block_sparse_moe",
+        router=("GraniteMoeTopKRouter",),
+        router_name="router",
+    ),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _Classes(prefix="Llama"),
+    "minimax_m2": _Classes(
+        prefix="MiniMaxM2",
+        mixture=("MiniMaxM2SparseMoeBlock",),
+        router=("MiniMaxM2TopKRouter",),
+        mlp_name="block_sparse_moe",
+    ),
+    "ministral3": _Classes(prefix="Ministral3"),
     "mistral": _Classes(prefix="Mistral"),
     "mixtral": _Classes(
         prefix="Mixtral",
@@ -100,7 +139,19 @@ _CLASSES = {
         router=("MixtralTopKRouter", "Linear"),
         mlp_name="block_sparse_moe",
     ),
+    "olmo2": _Classes(prefix="Olmo2"),
+    "olmoe": _Classes(
+        prefix="Olmoe", mixture=("OlmoeSparseMoeBlock",), router=("OlmoeTopKRouter", "Linear")
+    ),
+    "phi3": _Classes(prefix="Phi3", stacked=True),
     "qwen2": _Classes(prefix="Qwen2"),
+    "qwen2_moe": _Classes(
+        prefix="Qwen2Moe",
+        mixture=("Qwen2MoeSparseMoeBlock",),
+        router=("Qwen2MoeTopKRouter", "Linear"),
+        shared_name="shared_expert",
+        shared_score="shared_expert_gate",
+    ),
     "qwen3": _Classes(prefix="Qwen3"),
     "qwen3_moe": _Classes(
         prefix="Qwen3Moe",
@@ -108,9 +159,20 @@ _CLASSES = {
         router=("Qwen3MoeTopKRouter", "Linear"),
         rope=("Qwen2MoeRotaryEmbedding",),
     ),
+    "seed_oss": _Classes(prefix="SeedOss"),
+    "smollm3": _Classes(prefix="SmolLM3"),
 }
 
-_MLP_MATRICES = ("gate_proj", "up_proj", "down_proj")
+_LAYER_NORMS = {
+    "before": ("input_layernorm", "post_attention_layernorm"),
+    "after": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "around": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+}
 
 
 def modules_of(shape: ModelShape) -> tuple[Module, ...]:
@@ -138,8 +200,8 @@ def absent_classes(shape: ModelShape) -> frozenset[str]:
 def _walk(shape: ModelShape, own: _Classes) -> Iterator[Module]:
     prefix = own.prefix
     rope = (f"{prefix}RotaryEmbedding", *own.rope)
-    yield Module(name="model", family="model", classes=(f"{prefix}Model",))
-    yield Module(name="model.embed_tokens", family="embedding", classes=("Embedding",))
+    yield Module(name="model", family="model", classes=(own.model or f"{prefix}Model",))
+    yield Module(name="model.embed_tokens", family="embedding", classes=(own.embedding,))
     yield Module(name="model.layers", family="model", classes=("ModuleList",))
     for layer in range(shape.layers):
         for name, other_names, family, classes in _layer(shape, own, rope, layer):
@@ -164,40 +226,46 @@ def _layer(shape: ModelShape, own: _Classes, rope: tuple[str, ...], layer: int) 
     prefix, norm = own.prefix, (f"{own.prefix}RMSNorm",)
     yield "", (), "layer", (f"{prefix}DecoderLayer",)
     yield ".self_attn", (), "attention", (f"{prefix}Attention",)
-    for name in _attention(shape):
+    for name in _attention(shape, own):
         is_norm = name.endswith("norm")
         classes = norm if is_norm else ("Linear",)
         yield f".self_attn.{name}", (), "norm" if is_norm else "linear", classes
     yield ".self_attn.rotary_emb", (), "rope", rope
     yield from _mlp(shape, own, sparse=layer in shape.sparse_layers)
-    for name in ("input_layernorm", "post_attention_layernorm"):
+    for name in _LAYER_NORMS[shape.norms]:
         yield f".{name}", (), "norm", norm
 
 
-def _attention(shape: ModelShape) -> tuple[str, ...]:
+def _attention(shape: ModelShape, own: _Classes) -> tuple[str, ...]:
     if shape.mla is None:
         norms = ("q_norm", "k_norm") if shape.qk_norm else ()
-        return ("q_proj", "k_proj", "v_proj", "o_proj", *norms)
+        inputs = ("qkv_proj",) if own.stacked else ("q_proj", "k_proj", "v_proj")
+        return (*inputs, "o_proj", *norms)
     queries = ("q_a_proj", "q_a_layernorm", "q_b_proj") if shape.mla.q_rank else ("q_proj",)
     return (*queries, "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj")
 
 
 def _mlp(shape: ModelShape, own: _Classes, *, sparse: bool) -> Iterator[_Row]:
     mlp = (f"{own.prefix}MLP",)
+    inputs = ("gate_up_proj",) if own.stacked else ("gate_proj", "up_proj")
+    matrices = (*inputs, "down_proj")
+    place = own.mixture_name if sparse else "mlp"
 
     def row(name: str, family: Family, classes: tuple[str, ...]) -> _Row:
         others = (f".{own.mlp_name}{name}",) if own.mlp_name else ()
-        return f".mlp{name}", others, family, classes
+        return f".{place}{name}", others, family, classes
 
     if not sparse:
         yield row("", "mlp", mlp)
-        for matrix in _MLP_MATRICES:
+        for matrix in matrices:
             yield row(f".{matrix}", "linear", ("Linear",))
         return
     yield row("", "mixture", own.mixture)
     yield row(f".{own.router_name}", "router", own.router)
     yield row(".experts", "experts", (f"{own.prefix}Experts", "ModuleList"))
     if shape.shared_intermediate:
-        yield row(".shared_experts", "mlp", mlp)
-        for matrix in _MLP_MATRICES:
-            yield row(f".shared_experts.{matrix}", "linear", ("Linear",))
+        yield row(f".{own.shared_name}", "mlp", mlp)
+        for matrix in matrices:
+            yield row(f".{own.shared_name}.{matrix}", "linear", ("Linear",))
+    if own.shared_score:
+        yield row(f".{own.shared_score}", "linear", ("Linear",))

@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from inlay.core.errors import ConfigError
+from inlay.core.model_json import read_text
 from inlay.core.yaml_loader import YamlLoader
 from inlay.experts.operators import BACKENDS, DEFAULT, KEYWORDS, OPERATORS, nearest
 
@@ -66,11 +67,9 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
         ConfigError: it cannot be read, or is no list of rules; with the line.
     """
     try:
-        text = file.read_text("utf-8")
+        text = read_text(file, error=ConfigError)
     except OSError as error:
         raise ConfigError(f"rules {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"rules {file}: not UTF-8: {error.reason}") from None
     try:
         return parse_rules(text)
     except ConfigError as error:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import read_json_object
+from inlay.core.model_json import read_json_object, refuse_lfs_pointer
 from inlay.core.model_shape import ModelShape
 from inlay.models.kt_manifest import check_manifest
 from inlay.models.targets import Target, targets_of
@@ -34,6 +34,7 @@ _KT_KEY = re.compile(
     r"(.*\.)?layers\.(?P<layer>\d+)\..*?(?P<part>gate|up|down)_lora_(?P<side>[ab])"
 )
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MERGE = "merge it into the model with PEFT (merge_and_unload), and name the result"
 _MAX_REPEATS = 4  # in a pattern of names
 # PEFT wraps the experts of a layer twice: gate and up inside, down outside.
 _STACKED = {".experts.base_layer": ("expert_gate", "expert_up"), ".experts": ("expert_down",)}
@@ -138,6 +139,10 @@ class _Reader:
                 "expert_up": slice(shape.moe_intermediate, None),
             }
         )
+        names = names_of(shape).names
+        self._vocabulary = tuple(
+            names[part].removesuffix("weight") for part in ("embedding", "head")
+        )
         self._known: dict[str, Target] = {}
         self._places: dict[tuple[int, str], Target] = {}
         for target in targets_of(shape):
@@ -153,7 +158,13 @@ class _Reader:
             for expert, matrix in enumerate(tensor):
                 yield target.name_of(expert), match["side"].upper(), matrix
             return
-        match = _KEY.fullmatch(key.removeprefix(PREFIX))
+        name = key.removeprefix(PREFIX)
+        if name.startswith(self._vocabulary):
+            raise UnsupportedModelError(
+                f"{self._directory}: {key} changes the embedding or the output matrix, which is "
+                f"not read of adapters: {_MERGE}"
+            )
+        match = _KEY.fullmatch(name)
         if match is None:
             raise UnsupportedModelError(
                 f"{self._directory}: {key} is no matrix of a LoRA: modules_to_save, DoRA and "
@@ -225,7 +236,10 @@ def _read_config(directory: Path) -> dict[str, Any]:
         )
     for key in ("use_dora", "lora_bias", "modules_to_save", "fan_in_fan_out"):
         if config.get(key):
-            raise UnsupportedModelError(f"{file}: {key} is set, which is not read")
+            raise UnsupportedModelError(
+                f"{file}: {key} is {json.dumps(config[key])}, which is not read of adapters: "
+                f"{_MERGE}"
+            )
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not _is_rank(rank) or not _is_number(alpha):
         raise ModelFileError(
@@ -286,4 +300,5 @@ def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
                     )
                 yield key, tensor
     except SafetensorError as error:
+        refuse_lfs_pointer(file)
         raise ModelFileError(f"{file} is cut off or damaged ({error})") from error

@@ -58,20 +58,31 @@ def open_tensors(directory: Path, shape: ModelShape) -> Checkpoint:
         ModelFileError: a file is damaged.
         UnsupportedModelError: a dtype.
     """
-    stored = shape.quantization
+    files = _open_files(directory, shape)
+    if not names_of(shape).stacked:
+        return files
+    from inlay.models.stacked_tensors import StackedTensors
+
+    return StackedTensors(files, shape)
+
+
+def _open_files(directory: Path, shape: ModelShape) -> Checkpoint:
+    stored, names = shape.quantization, names_of(shape).names
+    parts = ("embedding",) if shape.tie_embeddings else ("embedding", "head")
+    vocabulary = [Expected(names[part], (shape.vocab, shape.hidden)) for part in parts]
     if stored is None:
-        return WeightFiles(directory)
+        return WeightFiles(directory, vocabulary)
     if stored.method == "gguf":
         # Loads the format's library.
         from inlay.models.gguf.tensors import GgufTensors
 
         return GgufTensors(directory, shape)
-    return QuantizedFiles(WeightFiles(directory, quantized=True), stored)
+    return QuantizedFiles(WeightFiles(directory, vocabulary, quantized=True), stored)
 
 
 def same_content(one: Tensors, other: Tensors, name: str, index: int | None = None) -> bool:
     """Whether `one` has of a tensor, or of one matrix of it, what `other` had when it was opened.
-    GGUF files are not compared.
+    Files whose matrices are stacked, and those of GGUF, are not compared.
     """
     if isinstance(one, WeightFiles) and isinstance(other, WeightFiles):
         return one.same(other, name, index)

@@ -28,7 +28,7 @@ from inlay.models.hand_over import HandOverLine
 from inlay.models.host_share import HostShare
 from inlay.models.host_step import HostStep
 from inlay.models.kv_pool import KvPart, KvPool
-from inlay.models.ops import Array, Ops, Step
+from inlay.models.ops import Array, Ops, RopeTables, Step
 from inlay.models.recorder import Recorder
 from inlay.models.step_inputs import StepInputs
 
@@ -61,8 +61,8 @@ class Stage(Protocol):
         """New memory for activations, with `hidden_TM`."""
         ...
 
-    def rope(self, positions: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of at least so many positions."""
+    def ropes(self, positions: int) -> Sequence[RopeTables]:
+        """Cosines and sines of at least so many positions."""
         ...
 
     def run(self, step: Step, work: Any, host: HostStep | None) -> None:
@@ -82,7 +82,7 @@ class _Part:
     ) -> None:
         self._stage, self._table_VM = stage, table_VM
         hidden = 0 if table_VM is None else table_VM.shape[1]
-        pairs = stage.rope(1)[0].shape[1]
+        pairs = [cos_SC.shape[1] for cos_SC, _ in stage.ropes(1)]
         device = pool.data.device
         with torch.inference_mode(mode=False):  # steps with and without that mode write there
             self._inputs = StepInputs(rows, pages, hidden, pairs, pool, device)
@@ -100,8 +100,8 @@ class _Part:
         """Bring what the step has that others had not. `before_TM`: of the stage before."""
         stage = self._stage
         self._arrived()
-        cos_SC, sin_SC = stage.rope(int(batch.positions_T.max()) + 1)
-        self._step = self._inputs.load(batch, self._table_VM, cos_SC, sin_SC)
+        ropes = stage.ropes(int(batch.positions_T.max()) + 1)
+        self._step = self._inputs.load(batch, self._table_VM, ropes)
         self._arrived = stage.ops.mark()
         stage.ops.take(self._inputs.embedded_TM if before_TM is None else before_TM, self.hidden_TM)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -274,9 +275,17 @@ class FakeOps(TorchOps):
 
         self._stream.enqueue(run)
 
-    def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
+    def gate_mul(self, gate_up_T2F: Tensor, activation: Activation, out_TF: Tensor) -> None:
         """As the protocol says."""
-        self._do(super().silu_mul, gate_up_T2F, out_TF)
+        self._do(super().gate_mul, gate_up_T2F, activation, out_TF)
+
+    def add(self, x_TM: Tensor, out_TM: Tensor) -> None:
+        """As the protocol says."""
+        self._do(super().add, x_TM, out_TM)
+
+    def scale(self, x_TN: Tensor, factor: float | NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        self._do(super().scale, x_TN, factor)
 
     def copy(self, values: Tensor, out: Tensor) -> None:
         """As the protocol says."""

@@ -4,6 +4,7 @@ Files go to the hub's own cache (`HF_HUB_CACHE`, `HF_HOME`), shared with other p
 `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` work as everywhere, read by `huggingface_hub`.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,7 @@ from inlay.core.model_config import read_config, shape_of
 from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
+from inlay.core.weight_index import WEIGHT_INDEX, weight_map_of
 from inlay.models.download import (
     HubFile,
     Progress,
@@ -50,20 +52,25 @@ from inlay.models.formats import format_that_fits, held_bytes
 from inlay.models.gguf.architectures import row_of
 from inlay.models.hub_gguf import gguf_files, gguf_in_cache, has_gguf, has_others
 from inlay.models.memory import total_memory_bytes
+from inlay.models.vocabularies import FORMS
+from inlay.models.weight_names import expected_tensors
+
+log = logging.getLogger(__name__)
 
 # Everything but weights that a model needs.
 SMALL_FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
+    *FORMS,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.json",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
-    "model.safetensors.index.json",
+    WEIGHT_INDEX,
 )
+_TEXT_PART = "language_model."  # in names of a model of text and images
 _LARGE_BYTES = 5_000_000
 _SPARE_DISK_BYTES = 256 << 20
 
@@ -105,7 +112,7 @@ def fetch(
     endpoint = endpoint or constants.ENDPOINT
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     with _clear_errors(name, revision, endpoint):
-        if offline or constants.is_offline_mode():
+        if offline or is_offline():
             return _from_cache(name, revision, quant, cache)
         try:
             info = HfApi(endpoint=endpoint, token=token).model_info(
@@ -132,6 +139,11 @@ def fetch(
         file_bytes = sum(file.size_bytes for file in files)
         _check_resources(repository, files, None, file_bytes if weight_format == "auto" else 0)
         return _fetch_files(repository, revision, files, progress) / files[0].name
+
+
+def is_offline() -> bool:
+    """Whether the hub library's own variable, `HF_HUB_OFFLINE`, switches downloads off."""
+    return constants.is_offline_mode()
 
 
 def fetch_config(
@@ -178,7 +190,7 @@ def _download(
     progress: Progress | None,
 ) -> Path:
     shape = shape_of(_small_json(repository, "config.json", sizes))
-    weights = _weight_files(repository, sizes)
+    weights = _weight_files(repository, sizes, shape)
     small = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SMALL_FILES)]
     files = [HubFile(name, sizes[name]) for name in [*small, *weights]]
     held = held_bytes(shape, weight_format, sum(sizes[name] for name in weights))
@@ -244,20 +256,25 @@ def _small_json(repository: Repository, name: str, sizes: dict[str, int]) -> dic
         raise ModelFileError(f"{repository.name}: {error}") from error
 
 
-def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
+def _weight_files(repository: Repository, sizes: dict[str, int], shape: ModelShape) -> list[str]:
     """The shards of the index, or the safetensors at the top; no second copies."""
-    index = "model.safetensors.index.json"
-    if index in sizes:
-        content = _small_json(repository, index, sizes).get("weight_map")
-        files = content.values() if isinstance(content, dict) else []
-        names = sorted({file for file in files if isinstance(file, str)})
-        lost = [name for name in names if name not in sizes]
-        if lost or not names:
+    if WEIGHT_INDEX in sizes:
+        content = _small_json(repository, WEIGHT_INDEX, sizes)
+        file_of = weight_map_of(content, f"{repository.name}: {WEIGHT_INDEX}")
+        lost = {name: file for name, file in file_of.items() if file not in sizes}
+        if needed := sorted(set(_needed(lost, shape).values())):
             raise ModelFileError(
-                f"{repository.name}: {index} names {', '.join(lost[:4]) or 'no files'}, which the "
+                f"{repository.name}: {WEIGHT_INDEX} names {', '.join(needed[:4])}, which the "
                 "repository does not have"
             )
-        return names
+        if lost:
+            log.warning(
+                "%s: %s names %s, which the repository does not have and the model does not need",
+                repository.name,
+                WEIGHT_INDEX,
+                ", ".join(sorted(set(lost.values()))[:4]),
+            )
+        return sorted(set(file_of.values()) & sizes.keys())
     top = [name for name in sizes if name.endswith(".safetensors") and "/" not in name]
     names = ["model.safetensors"] if "model.safetensors" in top else sorted(top)
     if not names:
@@ -268,6 +285,20 @@ def _weight_files(repository: Repository, sizes: dict[str, int]) -> list[str]:
             + ": only safetensors are read; take the model's safetensors variant"
         )
     return names
+
+
+def _needed(file_of: dict[str, str], shape: ModelShape) -> dict[str, str]:
+    """Those of the tensors of an index that belong to modules of the model's text part."""
+    modules = {
+        one.name.rpartition(".")[0]
+        for fused in (False, True)
+        for one in expected_tensors(shape, fused_experts=fused)
+    }
+    return {
+        name: file
+        for name, file in file_of.items()
+        if name.replace(_TEXT_PART, "").rpartition(".")[0] in modules
+    }
 
 
 def _check_resources(

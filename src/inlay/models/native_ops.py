@@ -29,12 +29,14 @@ from inlay.models.ops import (
     ExpertPairs,
     Experts,
     ExpertTensors,
+    RopeTables,
     slots_of,
 )
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 
+_GATES = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_mul}
 _NO_RESIDENTS = "experts in host memory are nowhere else on a CPU"
 
 
@@ -55,8 +57,7 @@ class NativeLinear:
 class _Step:
     batch: ForwardBatch
     slots_T: NDArray[np.int64]
-    cos_SC: NDArray[np.float32]
-    sin_SC: NDArray[np.float32]
+    ropes: Sequence[RopeTables]
     pool: NDArray[np.uint8]
     geometry: kernels.KvGeometry
 
@@ -204,15 +205,14 @@ class NativeOps:
         self,
         batch: ForwardBatch,
         pool: KvPart,
-        cos_SC: NDArray[np.float32],
-        sin_SC: NDArray[np.float32],
+        ropes: Sequence[RopeTables],
     ) -> _Step:
         """As the protocol says."""
         if pool is not self._pool:
             self._pool, self._pool_bytes = pool, pool.as_bytes()
             self._geometry = kernels.kv_geometry(pool.format, pool.data.shape[-1])
         slots_T = slots_of(batch, pool.format.page_tokens)
-        return _Step(batch, slots_T, cos_SC, sin_SC, self._pool_bytes, self._geometry)
+        return _Step(batch, slots_T, ropes, self._pool_bytes, self._geometry)
 
     def embed(self, table_VM: NDArray[Any], step: _Step, out_TM: NDArray[np.float32]) -> None:
         """Gather, then widen."""
@@ -257,8 +257,7 @@ class NativeOps:
         kernels.rope_and_store(
             qkv_TN,
             step.batch.positions_T,
-            step.cos_SC,
-            step.sin_SC,
+            *step.ropes[spec.rope],
             step.pool,
             step.geometry,
             spec.layer,
@@ -287,6 +286,7 @@ class NativeOps:
             spec.scale,
             out_THD,
             sliding_window=spec.window,
+            softcap=spec.softcap,
             sinks_H=spec.sinks_H,
         )
 
@@ -418,9 +418,23 @@ class NativeOps:
         whole: NDArray[np.float32] = group.gather(torch.from_numpy(part_RV), columns).numpy()
         return whole
 
-    def silu_mul(self, gate_up_T2F: NDArray[np.float32], out_TF: NDArray[np.float32]) -> None:
+    def gate_mul(
+        self,
+        gate_up_T2F: NDArray[np.float32],
+        activation: Activation,
+        out_TF: NDArray[np.float32],
+    ) -> None:
         """As the protocol says."""
-        kernels.silu_mul(gate_up_T2F, out_TF)
+        _GATES[activation.kind](gate_up_T2F, out_TF)
+
+    def add(self, x_TM: NDArray[np.float32], out_TM: NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        np.add(out_TM, x_TM, out=out_TM)
+
+    def scale(self, x_TN: NDArray[np.float32], factor: float | NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        by_row = np.float32(factor) if isinstance(factor, float) else factor[:, None]
+        np.multiply(x_TN, by_row, out=x_TN)
 
     def wanted_rows(self, x_TM: NDArray[np.float32], step: _Step) -> NDArray[np.float32]:
         """As the protocol says."""

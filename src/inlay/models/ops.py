@@ -27,6 +27,7 @@ from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 
 Array = Any  # numpy.ndarray or torch.Tensor, of one backend
+RopeTables = tuple[Array, Array]
 Linear = Any  # a backend's packed matrix with its bias
 Experts = Any  # a backend's packed experts of one layer
 Step = Any  # what a backend prepares once per step
@@ -68,6 +69,8 @@ class AttentionSpec:
         layer: number of the layer, its place in a page.
         window: tokens that a query sees, 0 for all.
         scale: of the scores.
+        softcap: bounds them, `softcap * tanh(score / softcap)`; 0: they are not bounded.
+        rope: which of the step's tables of rotary positions it takes.
         eps: of the norms of q and k.
         q_norm_D, k_norm_D: norm weights of heads, or None.
         sinks_H: a score per head that takes part in the softmax alone, or None.
@@ -84,6 +87,8 @@ class AttentionSpec:
     eps: float
     q_norm_D: Array | None
     k_norm_D: Array | None
+    softcap: float = 0.0
+    rope: int = 0
     sinks_H: Array | None = None
     value_dim: int = 0
 
@@ -183,8 +188,12 @@ class Ops(Protocol):
         """Add what adapters do to rows first to end of a product; theirs are apart, in order."""
         ...
 
-    def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Array, sin_SC: Array) -> Step:
-        """Bring a batch to the device and derive what all layers need."""
+    def begin(self, batch: ForwardBatch, pool: KvPart, ropes: Sequence[RopeTables]) -> Step:
+        """Bring a batch to the device and derive what all layers need.
+
+        Args:
+            ropes: cosines and sines, each `[S, C]`, which layers take by `AttentionSpec.rope`.
+        """
         ...
 
     def embed(self, table_VM: Array, step: Step, out_TM: Array) -> None:
@@ -316,8 +325,16 @@ class Ops(Protocol):
         """See `RankGroup.gather`."""
         ...
 
-    def silu_mul(self, gate_up_T2F: Array, out_TF: Array) -> None:
-        """`silu(gate) * up` of the two halves of each row."""
+    def gate_mul(self, gate_up_T2F: Array, activation: Activation, out_TF: Array) -> None:
+        """What `Activation` says of the two halves of each row, gate and up."""
+        ...
+
+    def add(self, x_TM: Array, out_TM: Array) -> None:
+        """`out + x`, in `out`."""
+        ...
+
+    def scale(self, x_TN: Array, factor: float | NDArray[np.float32]) -> None:
+        """Multiply in place, all by one number, or each row by its own, `[T]`."""
         ...
 
     def wanted_rows(self, x_TM: Array, step: Step) -> Array:

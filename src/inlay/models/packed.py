@@ -116,10 +116,12 @@ class PackedWeights:
         is_latent = f"{at}.attention.absorb" in self._entries
         is_sparse = f"{at}.mlp.experts" in self._entries
         return LayerWeights(
-            attention_norm_M=self._vector(f"{at}.attention_norm_M"),
+            attention_norm_M=self._optional(f"{at}.attention_norm_M", self._vector),
             attention=(self._mla if is_latent else self._gqa)(f"{at}.attention"),
-            mlp_norm_M=self._vector(f"{at}.mlp_norm_M"),
+            attention_post_norm_M=self._optional(f"{at}.attention_post_norm_M", self._vector),
+            mlp_norm_M=self._optional(f"{at}.mlp_norm_M", self._vector),
             mlp=(self._mixture if is_sparse else self._dense)(f"{at}.mlp"),
+            mlp_post_norm_M=self._optional(f"{at}.mlp_post_norm_M", self._vector),
         )
 
     def _bring_in(self, layer: int, loading: Loading) -> None:
@@ -152,8 +154,8 @@ class PackedWeights:
         return GqaWeights(
             qkv=self._linear(f"{at}.qkv"),
             output=self._linear(f"{at}.output"),
-            q_norm_D=self._optional(f"{at}.q_norm_D", self._vector),
-            k_norm_D=self._optional(f"{at}.k_norm_D", self._vector),
+            q_norm=self._optional(f"{at}.q_norm_D", self._vector),
+            k_norm=self._optional(f"{at}.k_norm_D", self._vector),
             sinks_H=self._optional(f"{at}.sinks_H", self._vector),
         )
 
@@ -177,6 +179,7 @@ class PackedWeights:
             correction_E=self._optional(f"{at}.correction_E", self._vector),
             experts=self._experts(f"{at}.experts"),
             shared=self._optional(f"{at}.shared", self._experts),
+            shared_score=self._optional(f"{at}.shared_score", self._linear),
         )
 
     def _optional(self, name: str, get: Callable[[str], _Held]) -> _Held | None:

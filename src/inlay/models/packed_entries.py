@@ -84,11 +84,14 @@ def packed_entries(shape: ModelShape, formats: PartFormats) -> dict[str, Entry]:
         attention = (
             _mla(shape, shape.mla, formats, layer) if shape.mla else _gqa(shape, formats, layer)
         )
+        before, after = shape.norms != "after", shape.norms != "before"
         named: tuple[tuple[str, Entry], ...] = (
-            ("attention_norm_M", VectorEntry(layer=layer, part="attention_norm", size=hidden)),
+            *_norm("attention_norm", shape, layer, before),
             *((f"attention.{name}", entry) for name, entry in attention),
-            ("mlp_norm_M", VectorEntry(layer=layer, part="mlp_norm", size=hidden)),
+            *_norm("attention_post_norm", shape, layer, after),
+            *_norm("mlp_norm", shape, layer, before),
             *((f"mlp.{name}", entry) for name, entry in mlp(shape, formats, layer)),
+            *_norm("mlp_post_norm", shape, layer, after),
         )
         entries |= {f"layers.{layer}.{name}": entry for name, entry in named}
     entries["final_norm_M"] = VectorEntry(layer=0, part="final_norm", size=hidden)
@@ -100,6 +103,11 @@ def packed_entries(shape: ModelShape, formats: PartFormats) -> dict[str, Entry]:
         format=formats.head,
     )
     return entries
+
+
+def _norm(part: str, shape: ModelShape, layer: int, there: bool) -> Iterator[tuple[str, Entry]]:
+    if there:
+        yield f"{part}_M", VectorEntry(layer=layer, part=part, size=shape.hidden)
 
 
 def _gqa(shape: ModelShape, formats: PartFormats, layer: int) -> Iterator[tuple[str, Entry]]:
@@ -117,8 +125,9 @@ def _gqa(shape: ModelShape, formats: PartFormats, layer: int) -> Iterator[tuple[
     )
     yield "output", _output(shape, formats, layer, q_width)
     if shape.qk_norm:
-        for part in ("q_norm", "k_norm"):
-            yield f"{part}_D", VectorEntry(layer=layer, part=part, size=shape.head_dim)
+        for part, heads in (("q_norm", shape.heads), ("k_norm", shape.kv_heads)):
+            size = shape.head_dim * (heads if shape.qk_norm == "whole" else 1)
+            yield f"{part}_D", VectorEntry(layer=layer, part=part, size=size)
     if shape.sinks:
         yield "sinks_H", VectorEntry(layer=layer, part="sinks", size=shape.heads)
 
@@ -231,3 +240,14 @@ def _mixture(shape: ModelShape, formats: PartFormats, layer: int) -> Iterator[tu
                 layer=layer, count=1, hidden=hidden, width=shared, format=formats.mlp, shared=True
             ),
         )
+        if shape.shared_gate:
+            yield (
+                "shared_score",
+                LinearEntry(
+                    layer=layer,
+                    parts=("shared_score",),
+                    rows=1,
+                    columns=hidden,
+                    format=formats.router,
+                ),
+            )

@@ -17,12 +17,15 @@ FloatArray = NDArray[np.float32]
 def inverse_frequencies(rope: RopeShape) -> FloatArray:
     """Angle per position of each rotated pair, `[rotary_dim / 2]`.
 
-    Source: llama3 scaling from Meta's Llama 3.1 reference code; YaRN from arXiv 2309.00071.
+    Source: llama3 scaling from Meta's Llama 3.1 reference code; YaRN from arXiv 2309.00071;
+    LongRoPE from arXiv 2402.13753.
     """
     exponent = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
     frequency: FloatArray = (1.0 / np.float32(rope.theta) ** exponent).astype(np.float32)
     if rope.kind == "linear":
         frequency = (frequency / np.float32(rope.factor)).astype(np.float32)
+    if rope.kind == "longrope":
+        frequency = (frequency / np.asarray(rope.divisors, np.float32)).astype(np.float32)
     if rope.kind == "llama3":
         return _llama3(rope, frequency)
     if rope.kind == "yarn":
@@ -64,3 +67,14 @@ def rope_tables(rope: RopeShape, positions: int) -> tuple[FloatArray, FloatArray
     cos = (np.cos(wide) * rope.attention_factor).astype(np.float32)
     sin = (np.sin(wide) * rope.attention_factor).astype(np.float32)
     return cos, sin
+
+
+def query_factors(rope: RopeShape, positions_T: NDArray[np.int32]) -> FloatArray | None:
+    """What queries at these positions are multiplied by, `[T]`; None: all by 1.
+
+    Source: the attention of Llama 4, which Ministral 3 has taken over.
+    """
+    if not rope.query_growth or positions_T.max(initial=0) < rope.original_max_tokens:
+        return None
+    stretches = np.floor(positions_T / np.float32(rope.original_max_tokens))
+    return (1 + rope.query_growth * np.log1p(stretches)).astype(np.float32)

@@ -3,6 +3,7 @@
 Shapes: T rows, B = T requests of one token each, P pages of each, M model width.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from inlay.models.batch import ForwardBatch
 from inlay.models.kv_pool import KvPart
-from inlay.models.ops import slots_of
+from inlay.models.ops import RopeTables, slots_of
 from inlay.models.recorder import make_current
 from inlay.models.torch_ops import TorchStep
 
@@ -29,7 +30,7 @@ class StepInputs:
         rows: T.
         pages: P.
         hidden: M where the stage begins with tokens; else 0.
-        pairs: of positions that are rotated.
+        pairs: that are rotated, of each table of rotary positions.
 
     Attributes:
         step: in the device's memory. What it has of `batch` are the host's buffers.
@@ -37,7 +38,13 @@ class StepInputs:
     """
 
     def __init__(
-        self, rows: int, pages: int, hidden: int, pairs: int, pool: KvPart, device: torch.device
+        self,
+        rows: int,
+        pages: int,
+        hidden: int,
+        pairs: Sequence[int],
+        pool: KvPart,
+        device: torch.device,
     ) -> None:
         sizes = {
             "slots": 2 * rows,  # int64
@@ -71,8 +78,13 @@ class StepInputs:
         self.step = TorchStep(
             batch=batch,
             pool=pool,
-            cos_T1C=torch.zeros((rows, 1, pairs), device=device),
-            sin_T1C=torch.zeros((rows, 1, pairs), device=device),
+            ropes=tuple(
+                (
+                    torch.zeros((rows, 1, count), device=device),
+                    torch.zeros((rows, 1, count), device=device),
+                )
+                for count in pairs
+            ),
             slots_T=there["slots"].view(torch.int64),
             query_starts_B1=torch.from_numpy(starts).to(device),
             context_lens_B=there["contexts"],
@@ -81,17 +93,18 @@ class StepInputs:
         )
 
     def load(
-        self, batch: ForwardBatch, table_VM: Tensor | None, cos_SC: Tensor, sin_SC: Tensor
+        self, batch: ForwardBatch, table_VM: Tensor | None, ropes: Sequence[RopeTables]
     ) -> TorchStep:
         """Bring a batch; the buffers' last one has arrived.
 
         Args:
             table_VM: of embeddings; None: the stage does not begin with tokens.
+            ropes: cosines and sines of rotary positions, each `[S, C]`.
 
         Returns:
             The step with the batch's wanted rows.
 
-        Cost: one copy, and a launch for each of cos and sin.
+        Cost: one copy, and a launch for each table of cosines or sines.
         """
         make_current(self._there.device)
         rows, wanted = len(batch.token_ids_T), len(batch.logit_rows_R)
@@ -111,8 +124,9 @@ class StepInputs:
             self._embedded_TM[:rows].copy_(table_VM.index_select(0, ids_T))
             self._embedded_TM[rows:].zero_()
         self._there.copy_(self._here, non_blocking=True)
-        for table_SC, out_T1C in ((cos_SC, self.step.cos_T1C), (sin_SC, self.step.sin_T1C)):
-            torch.index_select(table_SC, 0, self._there_positions_T, out=out_T1C[:, 0])
+        for tables, outs in zip(ropes, self.step.ropes, strict=True):
+            for table_SC, out_T1C in zip(tables, outs, strict=True):
+                torch.index_select(table_SC, 0, self._there_positions_T, out=out_T1C[:, 0])
         return replace(self.step, logit_rows_R=self.step.logit_rows_R[:wanted])
 
 

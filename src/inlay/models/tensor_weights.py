@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from inlay import kernels
+from inlay.core.architectures import ARCHITECTURES
 from inlay.core.errors import ModelFileError, NotFiniteError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
@@ -28,7 +29,7 @@ from inlay.models.placed import Placed
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.rank_slices import RankSlices
 from inlay.models.weight_files import Index
-from inlay.models.weight_names import layer_parts, names_of
+from inlay.models.weight_names import NORMS, layer_parts, names_of
 from inlay.models.weights import (
     DenseWeights,
     GqaWeights,
@@ -119,6 +120,7 @@ class TensorWeights:
         self._tensors, self._placed, self._formats = tensors, placed, formats
         self._shape = shape_of_rank(shape, rank.degree)
         self._row = names_of(shape)
+        self._norm_offset = ARCHITECTURES[shape.architecture].norm_offset
         self._fused = fused_experts
         self._rank = rank
         self._slices: RankSlices | None = None
@@ -168,10 +170,12 @@ class TensorWeights:
         """As the protocol says; routed experts come later."""
         there, sparse = layer_parts(self._shape, layer), layer in self._shape.sparse_layers
         return LayerWeights(
-            attention_norm_M=self.vector("attention_norm", layer),
+            attention_norm_M=self._optional("attention_norm", layer, there),
             attention=self._mla(layer, there) if self._shape.mla else self._gqa(layer, there),
-            mlp_norm_M=self.vector("mlp_norm", layer),
+            attention_post_norm_M=self._optional("attention_post_norm", layer, there),
+            mlp_norm_M=self._optional("mlp_norm", layer, there),
             mlp=self._mixture(layer, there, loading) if sparse else self._dense(layer, there),
+            mlp_post_norm_M=self._optional("mlp_post_norm", layer, there),
         )
 
     def _gqa(self, layer: int, there: Container[str]) -> GqaWeights:
@@ -179,8 +183,8 @@ class TensorWeights:
         return GqaWeights(
             qkv=self._linear(("q", "k", "v"), layer, attention, shape.qkv_bias),
             output=self._linear(("output",), layer, attention, shape.output_bias),
-            q_norm_D=self._optional("q_norm", layer, there),
-            k_norm_D=self._optional("k_norm", layer, there),
+            q_norm=self._optional("q_norm", layer, there),
+            k_norm=self._optional("k_norm", layer, there),
             sinks_H=self._optional("sinks", layer, there),
         )
 
@@ -240,6 +244,9 @@ class TensorWeights:
             correction_E=self._optional("correction", layer, there),
             experts=experts,
             shared=self._shared(layer) if "shared_gate" in there else None,
+            shared_score=self._linear(("shared_score",), layer, self._formats.router)
+            if "shared_score" in there
+            else None,
             host=host,
             cold=cold,
         )
@@ -315,7 +322,10 @@ class TensorWeights:
 
     def vector(self, part: str, layer: int = 0) -> Array:
         """A norm, or another part of one dimension."""
-        return self._placed.ops(layer).vector(floats_of(self._get(part, layer)))
+        values = floats_of(self._get(part, layer)).flatten()
+        if part in NORMS and self._norm_offset:
+            values = values.float() + self._norm_offset
+        return self._placed.ops(layer).vector(values)
 
     def _optional(self, part: str, layer: int, there: Container[str]) -> Array | None:
         return self.vector(part, layer) if part in there else None
@@ -419,7 +429,8 @@ class TensorWeights:
 
 def is_reordered(shape: ModelShape, part: str) -> bool:
     """Whether the decoder has the rows of a matrix in another order than files."""
-    return shape.rope.interleaved and shape.mla is not None and part in ("q", "q_up", "kv_down")
+    reordered = ("q", "q_up", "kv_down") if shape.mla else ("q", "k")
+    return shape.rope.interleaved and part in reordered
 
 
 def rows_order(shape: ModelShape, part: str, rows: int) -> Tensor:
@@ -431,10 +442,13 @@ def rows_order(shape: ModelShape, part: str, rows: int) -> Tensor:
     numbers = torch.arange(rows)
     if not is_reordered(shape, part):
         return numbers
-    assert shape.mla is not None
-    of_head = numbers.view(1 if part == "kv_down" else shape.heads, -1)
-    rotated = of_head[:, -shape.mla.rope_dim :]
-    order = (of_head[:, : -shape.mla.rope_dim], rotated[:, ::2], rotated[:, 1::2])
+    size = rows if part == "kv_down" else shape.head_dim
+    of_head = numbers.view(-1, size)
+    # Latent attention rotates the last elements, other attention the first ones.
+    first = size - shape.mla.rope_dim if shape.mla else 0
+    end = size if shape.mla else shape.rope.rotary_dim
+    rotated = of_head[:, first:end]
+    order = (of_head[:, :first], rotated[:, ::2], rotated[:, 1::2], of_head[:, end:])
     return torch.cat(order, dim=1).flatten()
 
 

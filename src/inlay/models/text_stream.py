@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import tokenizers
 
+from inlay.models.vocabularies.byte_pairs import BYTE_OF_CHAR
+
 _REPLACEMENT = "\ufffd"
 # A text is cut here even if it still ends in an incomplete character.
 _MAX_PENDING = 8
@@ -54,7 +56,7 @@ class Spelling(Protocol):
 
 def make_spelling(tokenizer: tokenizers.Tokenizer) -> Spelling:
     """The way that fits this tokenizer's decoder."""
-    decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+    decoder = {} if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())
     steps = decoder.get("decoders", [decoder])
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
@@ -70,17 +72,6 @@ def make_spelling(tokenizer: tokenizers.Tokenizer) -> Spelling:
     return _Windowed(tokenizer)
 
 
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 stands for itself, the other bytes for U+0100 and up."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    return table | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF_CHAR = _byte_of_char()
-
-
 class _ByteLevel:
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -91,7 +82,7 @@ class _ByteLevel:
         if known is None:
             text = self._tokenizer.id_to_token(token_id) or ""
             try:
-                known = bytes(_BYTE_OF_CHAR[char] for char in text)
+                known = bytes(BYTE_OF_CHAR[char] for char in text)
             except KeyError:  # an added token, written plainly
                 known = text.encode()
             self._bytes[token_id] = known

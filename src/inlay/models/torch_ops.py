@@ -24,7 +24,14 @@ from inlay.models.formats import FLOAT_FORMATS
 from inlay.models.hand_over import HandOverLine
 from inlay.models.kv_pool import KvPart
 from inlay.models.memory import device_free_bytes
-from inlay.models.ops import AdapterPart, AttentionSpec, ExpertPairs, ExpertTensors, slots_of
+from inlay.models.ops import (
+    AdapterPart,
+    AttentionSpec,
+    ExpertPairs,
+    ExpertTensors,
+    RopeTables,
+    slots_of,
+)
 from inlay.models.quantized import Matrix, floats_of
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
@@ -35,12 +42,16 @@ from inlay.models.torch_experts import AddedRows, SlottedExperts, TorchExperts, 
 
 @dataclass(frozen=True)
 class TorchStep:
-    """What a step brings to the device. `slots_T` are where its tokens are kept."""
+    """What a step brings to the device.
+
+    Attributes:
+        ropes: cosines and sines of its positions, each `[T, 1, C]`.
+        slots_T: where its tokens are kept.
+    """
 
     batch: ForwardBatch
     pool: KvPart
-    cos_T1C: Tensor
-    sin_T1C: Tensor
+    ropes: tuple[tuple[Tensor, Tensor], ...]
     slots_T: Tensor
     query_starts_B1: Tensor
     context_lens_B: Tensor
@@ -184,14 +195,19 @@ class TorchOps:
         for adapter, first, end in adapters:
             adapter.add(x_TK[first:end], out_TN[first:end])
 
-    def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
+    def begin(self, batch: ForwardBatch, pool: KvPart, ropes: Sequence[RopeTables]) -> TorchStep:
         """As the protocol says."""
         positions_T = self.array(batch.positions_T)
         return TorchStep(
             batch=batch,
             pool=pool,
-            cos_T1C=cos_SC.index_select(0, positions_T)[:, None],
-            sin_T1C=sin_SC.index_select(0, positions_T)[:, None],
+            ropes=tuple(
+                (
+                    cos_SC.index_select(0, positions_T)[:, None],
+                    sin_SC.index_select(0, positions_T)[:, None],
+                )
+                for cos_SC, sin_SC in ropes
+            ),
             slots_T=self.array(slots_of(batch, pool.format.page_tokens)),
             query_starts_B1=self.array(batch.query_starts_B1),
             context_lens_B=self.array(batch.context_lens_B),
@@ -232,7 +248,8 @@ class TorchOps:
         """As the protocol says."""
         heads_THD = qkv_TN.view(len(qkv_TN), -1, spec.head_dim)
         last_k = spec.heads + spec.kv_heads
-        half = step.cos_T1C.shape[-1]
+        cos_T1C, sin_T1C = step.ropes[spec.rope]
+        half = cos_T1C.shape[-1]
         first = spec.head_dim - 2 * half if spec.value_dim else 0
         for part, norm in (
             (heads_THD[:, : spec.heads], spec.q_norm_D),
@@ -242,8 +259,8 @@ class TorchOps:
                 part.copy_(F.rms_norm(part, norm.shape, norm, spec.eps))
             rotated = part[..., first : first + 2 * half]
             low, high = rotated[..., :half].clone(), rotated[..., half:].clone()
-            rotated[..., :half] = low * step.cos_T1C - high * step.sin_T1C
-            rotated[..., half:] = high * step.cos_T1C + low * step.sin_T1C
+            rotated[..., :half] = low * cos_T1C - high * sin_T1C
+            rotated[..., half:] = high * cos_T1C + low * sin_T1C
         data, page_tokens = step.pool.data, step.pool.format.page_tokens
         page_T, offset_T = step.slots_T // page_tokens, step.slots_T % page_tokens
         for plane, at in enumerate(range(spec.heads, heads_THD.shape[1], spec.kv_heads)):
@@ -310,8 +327,8 @@ class TorchOps:
         """Masked attention; float32 on the CPU, the pool's dtype on CUDA."""
         dtype = torch.float32 if self._device.type == "cpu" else k.dtype
         q, k, v = q_BHTD.to(dtype), k.to(dtype), v.to(dtype)
-        if spec.sinks_H is not None:
-            return _softmax_with_sinks(q, k, v, seen, spec).to(q_BHTD.dtype)
+        if spec.sinks_H is not None or spec.softcap:
+            return _own_softmax(q, k, v, seen, spec).to(q_BHTD.dtype)
         result = F.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, scale=spec.scale, enable_gqa=True
         )
@@ -463,10 +480,19 @@ class TorchOps:
         """As the protocol says."""
         return group.gather(part_RV, columns)
 
-    def silu_mul(self, gate_up_T2F: Tensor, out_TF: Tensor) -> None:
+    def gate_mul(self, gate_up_T2F: Tensor, activation: Activation, out_TF: Tensor) -> None:
         """As the protocol says."""
         gate, up = gate_up_T2F.chunk(2, dim=-1)
-        torch.mul(F.silu(gate), up, out=out_TF)
+        gelu = activation.kind == "gelu_tanh"
+        torch.mul(F.gelu(gate, approximate="tanh") if gelu else F.silu(gate), up, out=out_TF)
+
+    def add(self, x_TM: Tensor, out_TM: Tensor) -> None:
+        """As the protocol says."""
+        out_TM.add_(x_TM)
+
+    def scale(self, x_TN: Tensor, factor: float | NDArray[np.float32]) -> None:
+        """As the protocol says."""
+        x_TN.mul_(factor if isinstance(factor, float) else self.array(factor)[:, None])
 
     def wanted_rows(self, x_TM: Tensor, step: TorchStep) -> Tensor:
         """As the protocol says."""
@@ -482,15 +508,18 @@ class TorchOps:
         return array
 
 
-def _softmax_with_sinks(
-    q_BHTD: Tensor, k: Tensor, v: Tensor, seen: Tensor, spec: AttentionSpec
-) -> Tensor:
-    """A sink takes its share, and gives nothing."""
+def _own_softmax(q_BHTD: Tensor, k: Tensor, v: Tensor, seen: Tensor, spec: AttentionSpec) -> Tensor:
+    """With what PyTorch's attention lacks: bounded scores, and a sink, which takes its share and
+    gives nothing.
+    """
     shared_by = spec.heads // spec.kv_heads
     k, v = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
     scores = (q_BHTD @ k.transpose(-1, -2)).float() * spec.scale
+    if spec.softcap:
+        scores = (scores / spec.softcap).tanh() * spec.softcap
     scores = scores.masked_fill(~seen, -torch.inf)
-    assert spec.sinks_H is not None
+    if spec.sinks_H is None:
+        return scores.softmax(-1).to(v.dtype) @ v
     sinks = spec.sinks_H.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
     weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
     return weights.to(v.dtype) @ v

@@ -6,11 +6,12 @@ system may drop its pages again. Knows nothing of what the tensors mean.
 
 import hashlib
 import json
+import logging
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from inlay.core.model_json import read_json_object, refuse_lfs_pointer
+from inlay.core.model_json import refuse_lfs_pointer
 from inlay.core.model_shape import ModelShape
 from inlay.core.shard_content import add_content
+from inlay.core.weight_index import WEIGHT_INDEX
 from inlay.models.os_pages import ReadPages, equal
+from inlay.models.shard_files import find_shards, some
 from inlay.models.weight_names import IGNORED_SUFFIXES, Expected
+
+log = logging.getLogger(__name__)
 
 _FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # What quantised weights are made of besides.
@@ -33,14 +38,20 @@ _CODES = {
     "I64": torch.int64,
 }
 Index = int | slice | None
+# How the names of a model of text and images begin, and those of its text part by itself.
+_TEXT_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
+_HEAD = "lm_head."
 _COMPARED_BYTES = 8 << 20  # at a time, of each of two files
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where one tensor lies and what it is."""
+    """Where one tensor lies and what it is; `name`: what its file calls it. Of more rows than
+    `shape` says the first are meant.
+    """
 
     file: Path
+    name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -54,46 +65,76 @@ class TensorInfo:
 
 
 class WeightFiles:
-    """All safetensors shards of one directory.
+    """All safetensors shards of one directory. Of a model of text and images, those of the text.
 
     Attributes:
-        tensors: what each name is.
+        tensors: what each name is; names begin as those of a model of text alone.
     """
 
-    def __init__(self, directory: Path, *, quantized: bool = False) -> None:
+    def __init__(
+        self, directory: Path, vocabulary: Sequence[Expected] = (), *, quantized: bool = False
+    ) -> None:
         """Open and check every shard's header.
 
         Args:
+            vocabulary: the embedding, and the output matrix where the model has one of its own.
+                Rows of no token are left out, and the embedding is taken as an output matrix that
+                is not there; both with a warning.
             quantized: codes are expected, too, not floats alone.
 
         Raises:
-            ModelNotFoundError: no weights in the directory, or a shard of the index is missing.
-            ModelFileError: a file is cut off or damaged, or contradicts the index.
+            ModelNotFoundError: no weights in the directory.
+            ModelFileError: a file or the index is cut off or damaged.
             UnsupportedModelError: a tensor has a dtype that is not expected.
         """
         self.directory = directory
         known = _FLOATS | _CODES if quantized else _FLOATS
-        self.files, index = _find_files(directory)
+        self.files, self._index = find_shards(directory)
         self._open: dict[Path, Any] = {file: _open_shard(file) for file in self.files}
         self._kept_open = {file: _KeptOpen(file) for file in self.files}
         self._pages = ReadPages()
+        file_of = {name: file for file, shard in self._open.items() for name in shard.keys()}
         self.tensors: dict[str, TensorInfo] = {}
-        for file, shard in self._open.items():
-            for name in shard.keys():
-                part = shard.get_slice(name)
-                dtype = part.get_dtype()
-                if dtype not in known:
-                    raise UnsupportedModelError(
-                        f"{file.name}: tensor {name} has dtype {dtype}; supported with this "
-                        f"config.json are {', '.join(known)}"
-                    )
-                self.tensors[name] = TensorInfo(file, tuple(part.get_shape()), known[dtype])
-        lost = [name for name, file in index.items() if name not in self.tensors]
-        if lost:
-            raise ModelFileError(
-                f"{directory}: the index places {_some(lost)} in files that do not hold them: "
-                "download the model again"
-            )
+        for name, own in _text_names(directory, file_of).items():
+            part = self._open[file_of[own]].get_slice(own)
+            dtype = part.get_dtype()
+            if dtype not in known:
+                raise UnsupportedModelError(
+                    f"{file_of[own].name}: tensor {own} has dtype {dtype}; supported with this "
+                    f"config.json are {', '.join(known)}"
+                )
+            size = tuple(part.get_shape())
+            self.tensors[name] = TensorInfo(file_of[own], own, size, known[dtype])
+        self._lost = [name for name in self._index if name not in file_of]
+        self._fit(vocabulary)
+
+    def _fit(self, vocabulary: Sequence[Expected]) -> None:
+        """Take an embedding and an output matrix as other programs take them."""
+        for one in vocabulary:
+            embedding = self.tensors.get(vocabulary[0].name)
+            has_none = one.name not in self.tensors
+            has_none = has_none and not any(name.endswith(one.name) for name in self._index)
+            if has_none and embedding:
+                log.warning(
+                    "%s: the weights hold no %s: %s is taken as it, as if config.json had "
+                    "tie_word_embeddings",
+                    self.directory,
+                    one.name,
+                    embedding.name,
+                )
+                self.tensors[one.name] = embedding
+            has = self.tensors.get(one.name)
+            if has and has.shape[1:] == one.shape[1:] and has.shape[0] > one.shape[0]:
+                log.warning(
+                    "%s: %s has %d rows and config.json a vocab_size of %d: the last %d are left "
+                    "out",
+                    self.directory,
+                    has.name,
+                    has.shape[0],
+                    one.shape[0],
+                    has.shape[0] - one.shape[0],
+                )
+                self.tensors[one.name] = replace(has, shape=one.shape)
 
     def holds(self, name: str) -> bool:
         """Whether it is there."""
@@ -111,8 +152,9 @@ class WeightFiles:
             had, has = self._kept_open[file].opened.st_size, self._kept_open[file].now.st_size
             if had != has:
                 raise OSError(f"the file has {has} bytes now, and had {had}")
-            tensor: torch.Tensor = self._open[file].get_tensor(name)
-        return tensor
+            tensor: torch.Tensor = self._open[file].get_tensor(self.tensors[name].name)
+        shape = self.tensors[name].shape
+        return tensor if tensor.shape == shape else tensor[: shape[0]]
 
     def get(self, name: str, index: Index = None) -> torch.Tensor:
         """As `view`, or one matrix or some rows of it, after its pages have been read."""
@@ -181,13 +223,15 @@ class WeightFiles:
         """Compare names and shapes with what the model needs.
 
         Raises:
+            ModelNotFoundError: a file of the index is missing that holds some of them.
             ModelFileError: tensors are missing, left over, or have other shapes; names them.
         """
         needed = {item.name: item.shape for item in expected}
         missing = [name for name in needed if name not in self.tensors]
         if missing:
+            self._refuse_lost(set(missing))
             raise ModelFileError(
-                f"{self.directory}: the weights lack {_some(missing)}: the download is incomplete, "
+                f"{self.directory}: the weights lack {some(missing)}: the download is incomplete, "
                 "or config.json belongs to another model"
             )
         allowed = set(optional)
@@ -198,7 +242,7 @@ class WeightFiles:
         ]
         if surplus:
             raise ModelFileError(
-                f"{self.directory}: the weights hold {_some(surplus)}, which this architecture "
+                f"{self.directory}: the weights hold {some(surplus)}, which this architecture "
                 "does not have: config.json belongs to another model, or the model needs support "
                 "that Inlay lacks"
             )
@@ -210,7 +254,29 @@ class WeightFiles:
         if wrong:
             raise ModelFileError(
                 f"{self.directory}: config.json asks for other shapes than the weights have: "
-                f"{_some(wrong)}"
+                f"{some(wrong)}"
+            )
+        if self._lost:
+            log.warning(
+                "%s: %s names %s, which its files do not hold and the model does not need",
+                self.directory,
+                WEIGHT_INDEX,
+                some(self._lost),
+            )
+
+    def _refuse_lost(self, missing: set[str]) -> None:
+        """Say of tensors that are missing in which files they should be."""
+        names = sorted(set(self._index.values()))
+        if gone := [name for name in names if not (self.directory / name).is_file()]:
+            raise ModelNotFoundError(
+                f"{self.directory} lacks {len(gone)} of {len(names)} weight files: {some(gone)}; "
+                "download the model again"
+            )
+        own_names = _text_names(self.directory, self._lost)
+        if placed := [own for name, own in own_names.items() if name in missing]:
+            raise ModelFileError(
+                f"{self.directory}: the index places {some(placed)} in files that do not hold "
+                "them: download the model again"
             )
 
     def fingerprint(self, shape: ModelShape) -> str:
@@ -249,44 +315,25 @@ class _KeptOpen:
         return (now.st_size, now.st_mtime_ns) != (self.opened.st_size, self.opened.st_mtime_ns)
 
 
-def _find_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
-    """The shards, and the index (name -> file name) if there is one."""
-    index_file = directory / "model.safetensors.index.json"
-    if index_file.is_file():
-        try:
-            index = dict(read_json_object(index_file)["weight_map"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelFileError(
-                f"{index_file} is damaged ({error!r}): download it again"
-            ) from error
-        if not all(isinstance(name, str) for name in index.values()):
-            raise ModelFileError(f"{index_file} does not give a file name for each tensor")
-        names = sorted(set(index.values()))
-        foreign = [name for name in names if Path(name).name != name]
-        if foreign:
-            raise ModelFileError(f"{index_file} names files outside the directory: {foreign[0]!r}")
-        missing = [name for name in names if not (directory / name).is_file()]
-        if missing:
-            raise ModelNotFoundError(
-                f"{directory} lacks {len(missing)} of {len(names)} weight files: {_some(missing)}; "
-                "download the model again"
-            )
-        return [directory / name for name in names], index
-    if (directory / "model.safetensors").is_file():
-        return [directory / "model.safetensors"], {}
-    found = sorted(directory.glob("*.safetensors"))
-    if found:
-        return found, {}
-    other = sorted(
-        file.name for end in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in directory.glob(end)
-    )
-    if other:
-        raise UnsupportedModelError(
-            f"{directory} holds {_some(other)} but no *.safetensors; only safetensors weights are "
-            "read: take the model's safetensors variant, or convert it with transformers "
-            "(`AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)`)"
+def _text_names(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    """What a model of text calls its tensors, and what the files call them. Of a model of text and
+    images the other tensors are left out.
+    """
+    names = list(names)
+    for before, after in _TEXT_PREFIXES.items():
+        if not any(name.startswith(before) for name in names):
+            continue
+        text = {
+            after + name.removeprefix(before): name for name in names if name.startswith(before)
+        }
+        text |= {name: name for name in names if name.startswith(_HEAD)}
+        log.info(
+            "%s: only the text part is loaded, without %d tensors for images or sound",
+            directory,
+            len(names) - len(text),
         )
-    raise ModelNotFoundError(f"{directory} holds no *.safetensors: download the model's weights")
+        return text
+    return {name: name for name in names}
 
 
 def _open_shard(file: Path) -> Any:
@@ -298,9 +345,3 @@ def _open_shard(file: Path) -> Any:
             f"{file} ({file.stat().st_size} bytes) is cut off or damaged ({error}): delete it and "
             "download it again"
         ) from error
-
-
-def _some(names: list[str]) -> str:
-    """The first few of many names, and how many more."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more

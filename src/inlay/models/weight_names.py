@@ -6,7 +6,7 @@ decoder can already express is a row here, one in `core/architectures.py`, and o
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inlay.core.errors import UnsupportedModelError
 from inlay.core.model_shape import MlaShape, ModelShape
@@ -41,6 +41,9 @@ DECODER_NAMES: dict[str, str] = {
     "kv_latent_norm": f"{_ATTENTION}.kv_a_layernorm.weight",
     "kv_up": f"{_ATTENTION}.kv_b_proj.weight",
     "mlp_norm": f"{_LAYER}.post_attention_layernorm.weight",
+    # Of what a part has computed, before it is added.
+    "attention_post_norm": f"{_LAYER}.post_attention_layernorm.weight",
+    "mlp_post_norm": f"{_LAYER}.post_feedforward_layernorm.weight",
     "gate": f"{_MLP}.gate_proj.weight",
     "up": f"{_MLP}.up_proj.weight",
     "down": f"{_MLP}.down_proj.weight",
@@ -53,6 +56,7 @@ DECODER_NAMES: dict[str, str] = {
     "shared_gate": f"{_MLP}.shared_experts.gate_proj.weight",
     "shared_up": f"{_MLP}.shared_experts.up_proj.weight",
     "shared_down": f"{_MLP}.shared_experts.down_proj.weight",
+    "shared_score": f"{_MLP}.shared_expert_gate.weight",
     # One tensor per expert, as models are published,
     "expert_gate": f"{_MLP}.experts.{{expert}}.gate_proj.weight",
     "expert_up": f"{_MLP}.experts.{{expert}}.up_proj.weight",
@@ -68,6 +72,20 @@ DECODER_NAMES: dict[str, str] = {
 }
 
 
+NORMS = frozenset(
+    (
+        "final_norm",
+        "attention_norm",
+        "attention_post_norm",
+        "mlp_norm",
+        "mlp_post_norm",
+        "q_norm",
+        "k_norm",
+    )
+)
+"""Parts whose weights files may have less a number: `Architecture.norm_offset`."""
+
+
 @dataclass(frozen=True)
 class NameRow:
     """The names of one architecture.
@@ -75,10 +93,14 @@ class NameRow:
     Attributes:
         names: by part of the decoder; `{layer}` and `{expert}` are numbers.
         columns_first: fused experts are [E, M, 2F] and [E, F, M], and gate and up alternate.
+        stacked: what lies by rows in one tensor, whose name is in `names`, too.
+        in_one_row: parts of one dimension that files have as a matrix of one row.
     """
 
     names: Mapping[str, str]
     columns_first: bool = False
+    stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    in_one_row: frozenset[str] = frozenset()
 
 
 _ROUTER_NAMES = {
@@ -94,23 +116,57 @@ _MIXTRAL_NAMES = {
     "expert_down": f"{_BLOCK_SPARSE}.experts.{{expert}}.w2.weight",
 }
 
+_MINIMAX_NAMES = _MIXTRAL_NAMES | {
+    "correction": f"{_BLOCK_SPARSE}.e_score_correction_bias",
+}
+_GRANITE_MOE_NAMES = {
+    "router": f"{_BLOCK_SPARSE}.router.layer.weight",
+    "experts_gate_up": f"{_BLOCK_SPARSE}.input_linear.weight",
+    "experts_down": f"{_BLOCK_SPARSE}.output_linear.weight",
+}
+_GEMMA_NAMES = {"mlp_norm": f"{_LAYER}.pre_feedforward_layernorm.weight"}
+_QWEN2_MOE_NAMES = {
+    f"shared_{part}": f"{_MLP}.shared_expert.{part}_proj.weight" for part in ("gate", "up", "down")
+}
+_ERNIE_NAMES = {"correction": f"{_MLP}.moe_statics.e_score_correction_bias"}
+_PHI3_NAMES = {
+    "qkv": f"{_ATTENTION}.qkv_proj.weight",
+    "gate_up": f"{_MLP}.gate_up_proj.weight",
+}
+
 WEIGHT_NAMES: dict[str, NameRow] = {
     **dict.fromkeys(
         (
             "deepseek_v2",
             "deepseek_v3",
+            "ernie4_5",
             "glm4_moe",
+            "glm4_moe_lite",
+            "granite",
             "kimi_k2",
             "llama",
+            "ministral3",
             "mistral",
+            "olmo2",
+            "olmoe",
             "qwen2",
             "qwen3",
             "qwen3_moe",
+            "seed_oss",
+            "smollm3",
         ),
         NameRow(DECODER_NAMES),
     ),
+    **dict.fromkeys(("gemma2", "gemma3_text"), NameRow(DECODER_NAMES | _GEMMA_NAMES)),
+    "ernie4_5_moe": NameRow(DECODER_NAMES | _ERNIE_NAMES, in_one_row=frozenset({"correction"})),
     "gpt_oss": NameRow(DECODER_NAMES | _ROUTER_NAMES, columns_first=True),
+    "granitemoe": NameRow(DECODER_NAMES | _GRANITE_MOE_NAMES),
+    "minimax_m2": NameRow(DECODER_NAMES | _MINIMAX_NAMES),
     "mixtral": NameRow(DECODER_NAMES | _MIXTRAL_NAMES),
+    "phi3": NameRow(
+        DECODER_NAMES | _PHI3_NAMES, stacked={"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+    ),
+    "qwen2_moe": NameRow(DECODER_NAMES | _QWEN2_MOE_NAMES),
 }
 
 # Tensors that old checkpoints hold and that are computed here.
@@ -128,9 +184,13 @@ class Expected:
 def layer_parts(shape: ModelShape, layer: int) -> dict[str, tuple[int, ...]]:
     """Parts of one layer and their shapes, the routed experts left out."""
     hidden, width, shared = shape.hidden, shape.intermediate, shape.shared_intermediate
-    parts: dict[str, tuple[int, ...]] = {"attention_norm": (hidden,)}
+    before, after = shape.norms != "after", shape.norms != "before"
+    parts: dict[str, tuple[int, ...]] = {"attention_norm": (hidden,)} if before else {}
     parts |= _mla_parts(shape, shape.mla) if shape.mla else _gqa_parts(shape)
-    parts["mlp_norm"] = (hidden,)
+    if after:
+        parts["attention_post_norm"] = (hidden,)
+    if before:
+        parts["mlp_norm"] = (hidden,)
     if layer in shape.sparse_layers:
         parts["router"] = (shape.experts, hidden)
         if shape.router.bias:
@@ -140,10 +200,14 @@ def layer_parts(shape: ModelShape, layer: int) -> dict[str, tuple[int, ...]]:
         if shared:
             parts |= {"shared_gate": (shared, hidden), "shared_up": (shared, hidden)}
             parts["shared_down"] = (hidden, shared)
-        return parts
-    parts |= {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
-    if shape.mlp_bias:
-        parts |= {"gate_bias": (width,), "up_bias": (width,), "down_bias": (hidden,)}
+            if shape.shared_gate:
+                parts["shared_score"] = (1, hidden)
+    else:
+        parts |= {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+        if shape.mlp_bias:
+            parts |= {"gate_bias": (width,), "up_bias": (width,), "down_bias": (hidden,)}
+    if after:
+        parts["mlp_post_norm"] = (hidden,)
     return parts
 
 
@@ -161,7 +225,9 @@ def _gqa_parts(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     if shape.output_bias:
         parts["output_bias"] = (hidden,)
     if shape.qk_norm:
-        parts |= {"q_norm": (shape.head_dim,), "k_norm": (shape.head_dim,)}
+        whole = shape.qk_norm == "whole"
+        parts["q_norm"] = (q_rows if whole else shape.head_dim,)
+        parts["k_norm"] = (kv_rows if whole else shape.head_dim,)
     if shape.sinks:
         parts["sinks"] = (shape.heads,)
     return parts
@@ -196,12 +262,26 @@ def expected_tensors(shape: ModelShape, *, fused_experts: bool) -> Iterator[Expe
     yield Expected(names["embedding"], (shape.vocab, shape.hidden))
     for layer in range(shape.layers):
         for part, size in layer_parts(shape, layer).items():
-            yield Expected(names[part].format(layer=layer), size)
+            stored = (1, *size) if part in row.in_one_row else size
+            yield Expected(names[part].format(layer=layer), stored)
         if layer in shape.sparse_layers:
             yield from _expected_experts(shape, row, layer, fused_experts)
     yield Expected(names["final_norm"], (shape.hidden,))
     if not shape.tie_embeddings:
         yield Expected(names["head"], (shape.vocab, shape.hidden))
+
+
+def stacked_rows(shape: ModelShape, layer: int) -> Iterator[tuple[str, str, slice]]:
+    """What lies in one tensor with others: its name, that of the tensor, and its rows there."""
+    row, sizes = names_of(shape), layer_parts(shape, layer)
+    for whole, parts in row.stacked.items():
+        start = 0
+        for part in parts:
+            rows = sizes.get(part, (0,))[0]
+            name, tensor = (row.names[one].format(layer=layer) for one in (part, whole))
+            if rows:
+                yield name, tensor, slice(start, start + rows)
+            start += rows
 
 
 def _expected_experts(

@@ -13,12 +13,16 @@ from inlay.models.ops import Array, Experts, Linear
 
 @dataclass(frozen=True)
 class GqaWeights:
-    """Grouped-query attention."""
+    """Grouped-query attention.
+
+    Attributes:
+        q_norm, k_norm: of each head, `[D]`, or of all heads as one row; None: without.
+    """
 
     qkv: Linear
     output: Linear
-    q_norm_D: Array | None
-    k_norm_D: Array | None
+    q_norm: Array | None
+    k_norm: Array | None
     sinks_H: Array | None
 
 
@@ -58,6 +62,7 @@ class MixtureWeights:
     """A mixture of experts.
 
     Attributes:
+        shared_score: what gives the score of the shared experts, `[1, M]`; None: they have none.
         experts: those that are routed to, on the layer's device: all of them, or some that the host
             has, too; None: it has none.
         host: all of them in the host's memory, where the layer's device is another; else None.
@@ -68,18 +73,27 @@ class MixtureWeights:
     correction_E: Array | None
     experts: Experts | Residents | None
     shared: Experts | None
+    shared_score: Linear | None = None
     host: kernels.ExpertWeights | None = None
     cold: ColdExperts | None = None
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer."""
+    """One layer.
 
-    attention_norm_M: Array
+    Attributes:
+        attention_norm_M, mlp_norm_M: of what a part reads; None: it reads the stream as it is.
+        attention_post_norm_M, mlp_post_norm_M: of what a part has computed, before it is added;
+            None: it is added as it is.
+    """
+
+    attention_norm_M: Array | None
     attention: GqaWeights | MlaWeights
-    mlp_norm_M: Array
+    attention_post_norm_M: Array | None
+    mlp_norm_M: Array | None
     mlp: DenseWeights | MixtureWeights
+    mlp_post_norm_M: Array | None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """How long steps take where somebody has measured: files of `inlay calibrate`, and tables."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from inlay.cluster.timing import TimingModel, relative_fit
 from inlay.core.errors import ArgumentError, ConfigError
+from inlay.core.records import read_csv
 from inlay.core.roofline import Step
 from inlay.sim.step_time import FEATURES, NUM_FEATURES, StepTime
 
@@ -57,20 +57,18 @@ def read_table(file: Path) -> Fit:
     steps: list[Step] = []
     seconds: list[float] = []
     try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            rows = csv.DictReader(lines)
-            missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
-            if missing and missing != ["requests"]:
-                raise ConfigError(f"{file}: the first line must name {', '.join(COLUMNS)}")
-            for row in rows:
-                try:
-                    new, cached, requests = (int(row.get(name, 1)) for name in COLUMNS[:3])
-                    steps.append(Step(new_tokens=new, cached_tokens=cached, requests=requests))
-                    seconds.append(float(row["seconds"]))
-                except (ValueError, TypeError, ArgumentError) as error:
-                    raise ConfigError(f"{file}, line {rows.line_num}: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
+        records = read_csv(file)
+    except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
+    for number, row in enumerate(records.rows):
+        if any(name not in row for name in COLUMNS if name != "requests"):
+            raise ConfigError(f"{file}: the first line must name {', '.join(COLUMNS)}")
+        try:
+            new, cached, requests = (int(row.get(name, 1)) for name in COLUMNS[:3])
+            steps.append(Step(new_tokens=new, cached_tokens=cached, requests=requests))
+            seconds.append(float(row["seconds"]))
+        except (ValueError, ArgumentError) as error:
+            raise ConfigError(f"{records.place(number)}: {error}") from None
     try:
         return fit_table(steps, seconds)
     except ArgumentError as error:

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inlay.core.errors import ConfigError, StoreUnavailable
+from inlay.core.model_json import read_json_object
 from inlay.store.succession import FOREVER, Reign, Succession
+
+_REMEDY = "remove it; nodes tell the master what they have seen"
 
 
 class EpochFile(Succession):
@@ -61,14 +64,14 @@ class EpochFile(Succession):
 
     def _read(self) -> tuple[int, tuple[str, ...]]:
         try:
-            found = json.loads(self._file.read_bytes())
-            epoch, nodes = int(found["epoch"]), tuple(map(str, found["nodes"]))
+            found = read_json_object(self._file, remedy=_REMEDY, error=ConfigError)
         except FileNotFoundError:
             return 0, ()
+        try:
+            epoch, nodes = int(found["epoch"]), tuple(map(str, found["nodes"]))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(
-                f"{self._file} holds no epoch ({type(error).__name__}: {error}): remove it; nodes "
-                "tell the master what they have seen"
+                f"{self._file} holds no epoch ({type(error).__name__}: {error}): {_REMEDY}"
             ) from None
         return epoch, nodes
 

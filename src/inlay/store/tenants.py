@@ -37,7 +37,7 @@ def read_tenants(file: Path) -> tuple[Tenant, ...]:
     """
     text = _read_private(file)
     try:
-        found = tomllib.loads(text.decode())
+        found = tomllib.loads(text.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is no TOML: {error}") from None
     tenants = []

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inlay.core.errors import ConfigError, ModelError, ModelFileError
+from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.models.adapter import read_adapter
 from inlay.tune.adapter import load_into
@@ -20,8 +21,12 @@ from inlay.tune.config import TuneConfig
 from inlay.tune.folders import check_folder, whole_folder
 from inlay.tune.lora import Lora
 from inlay.tune.optimizer import AdamW
+from inlay.tune.steps import CONSTANT
 
 STATE = "trainer_state.json"
+STEPS, WARMUP = "steps", "warmup"
+"""In the identity of a run, what its length may change."""
+
 _OPTIMIZER = "optimizer.safetensors"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
@@ -187,25 +192,37 @@ class Checkpoints:
             tuple(own["open_losses"]),
         )
 
+    def _is_longer(self, step: int) -> bool:
+        """Whether the run goes on after a step as any other of the same settings would."""
+        is_constant = self._identity["lr_scheduler_type"] in CONSTANT
+        return is_constant and step <= self._identity[STEPS]
+
     def _state(self, folder: Path) -> dict[str, Any]:
         """What one says of itself, which must be of this run, and have moments."""
         try:
-            state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+            state = read_json_object(folder / STATE)
             identity = dict(state["inlay"]["identity"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (ModelFileError, OSError, ValueError, LookupError, TypeError) as error:
             raise ModelFileError(
                 f"{folder} is no checkpoint of inlay tune, or damaged ({STATE}: {error}): name a "
                 "checkpoint-N that a run has written"
             ) from None
-        differing = [
-            f"{name} (was {identity.get(name)}, is {value})"
+        differing = {
+            name: f"{name} (was {identity.get(name)}, is {value})"
             for name, value in self._identity.items()
             if identity.get(name) != value
-        ]
+            and not (name == STEPS and self._is_longer(state["global_step"]))
+        }
         if differing:
+            longer = (
+                f"; to go on from its adapter with a schedule of its own set adapter_name_or_path="
+                f"{folder} and another output_dir"
+                if differing.keys() <= {STEPS, WARMUP}
+                else ""
+            )
             raise ConfigError(
-                f"{folder} is of a run with other settings: {', '.join(differing)}; to begin anew "
-                "set overwrite_output_dir=true, or name another output_dir"
+                f"{folder} is of a run with other settings: {', '.join(differing.values())}; to "
+                f"begin anew set overwrite_output_dir=true, or name another output_dir{longer}"
             )
         if not (folder / _OPTIMIZER).is_file():
             raise ModelFileError(

@@ -92,6 +92,9 @@ class TuneConfig:
     train_on_prompt: bool = key(False, "prompts have a loss as well")
     mask_history: bool = key(False, "only the last response of a conversation has a loss")
     max_samples: int | None = key(None, "first samples of each dataset that are taken", low=1)
+    skip_bad_records: bool = key(
+        False, "leave bad records out, and say how many and which first, instead of ending there"
+    )
     val_size: float = key(
         0.0, "samples held out for evaluation: a number, or a share below 1", low=0
     )

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from inlay.core.errors import ConfigError
+from inlay.core.model_json import read_text
 from inlay.core.yaml_loader import YamlLoader
 from inlay.tune.config import TUNE_KEYS, TuneConfig
 from inlay.tune.keys import Key
@@ -58,11 +59,9 @@ def known_keys() -> dict[str, Key]:
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        found = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        found = yaml.load(read_text(file, error=ConfigError), _Loader)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

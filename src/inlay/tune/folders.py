@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from inlay.core.errors import ConfigError, ModelFileError, ResourceError
+from inlay.core.model_json import read_json_object
 
 CHECKSUMS = "checksums.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -81,8 +82,8 @@ def check_folder(folder: Path) -> None:
         ModelFileError: one is missing or damaged; names it.
     """
     try:
-        expected = dict(json.loads((folder / CHECKSUMS).read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        expected = read_json_object(folder / CHECKSUMS, remedy="it is not as it was written")
+    except OSError as error:
         raise ModelFileError(f"{folder / CHECKSUMS} cannot be read ({error})") from error
     for name, digest in expected.items():
         try:

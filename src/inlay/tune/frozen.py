@@ -82,6 +82,13 @@ def check_trainable(shape: ModelShape) -> None:
     for part, there in (
         ("an activation other than SiLU", shape.activation.kind != "silu"),
         ("attention sinks", shape.sinks),
+        ("norms behind attention and MLPs", shape.norms != "before"),
+        ("norms of q and k over all heads", shape.qk_norm == "whole"),
+        ("layers without rotary positions", bool(shape.unrotated_layers)),
+        ("rotary positions by neighbours", shape.rope.interleaved and shape.mla is None),
+        ("factors of embeddings or logits", (shape.embedding_scale, shape.logit_scale) != (1, 1)),
+        ("a score of its shared experts", shape.shared_gate),
+        ("queries that grow with their position", shape.rope.query_growth > 0),
         ("biases of experts", shape.expert_bias),
     ):
         if there:

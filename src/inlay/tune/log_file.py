@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inlay.core.records import parse_record
 from inlay.tune.folders import write_whole
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class LogFile:
         if step and self._file.is_file():
             for line in self._file.read_text("utf-8").splitlines():
                 try:
-                    if json.loads(line)["current_steps"] <= step:
+                    if parse_record(line)["current_steps"] <= step:
                         kept.append(line + "\n")
                 except (ValueError, KeyError, TypeError):  # the process ended within a line
                     break

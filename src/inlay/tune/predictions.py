@@ -15,6 +15,7 @@ from typing import Any
 
 from inlay.core.errors import ConfigError
 from inlay.core.messages import SamplingParams
+from inlay.core.model_json import read_json_object
 from inlay.engine import Engine
 from inlay.models.text import Text
 from inlay.tune.config import TuneConfig
@@ -28,6 +29,7 @@ ANSWERS = "generated_predictions.jsonl"
 RESULTS = "predict_results.json"
 ALL_RESULTS = "all_results.json"
 
+_REMEDY = "scores are added to it: remove it, or name another output_dir"
 _NEW_TOKENS = 1024
 _TEMPERATURE, _TOP_P, _TOP_K = 0.95, 0.7, 50  # of LLaMA-Factory, where tokens are drawn
 
@@ -79,12 +81,14 @@ def predict(
     writer = make_writer(config, text)
     for note in template_notes(config, writer, text):
         say(note)
-    conversations = load_conversations(config).evaluation
-    if not conversations:
+    conversations = load_conversations(config)
+    for note in conversations.notes:
+        say(note)
+    if not conversations.evaluation:
         raise ConfigError(
             "there is nothing to answer: set eval_dataset, or val_size to hold out some of dataset"
         )
-    asked = questions(conversations, writer, text, config.cutoff_len)
+    asked = questions(conversations.evaluation, writer, text, config.cutoff_len)
     with closing(Engine(serving)) as engine:
         began = time.perf_counter()
         answers = _answers(engine, asked, config)
@@ -152,12 +156,9 @@ def _earlier_results(output: Path) -> dict[str, Any]:
     """What `all_results.json` holds, which scores are added to."""
     file = output / ALL_RESULTS
     try:
-        return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{file} cannot be read ({error}), and scores are added to it: remove it, or name "
-            "another output_dir"
-        ) from None
+        return read_json_object(file, remedy=_REMEDY, error=ConfigError) if file.is_file() else {}
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error}): {_REMEDY}") from None
 
 
 def _write(found: Predictions, output: Path, before: Mapping[str, Any]) -> None:

@@ -28,9 +28,10 @@ from inlay.models.packed_metadata import PACKED_FILE
 from inlay.models.source import resolve_model
 from inlay.models.targets import Target
 from inlay.models.text import Text
+from inlay.models.vocabularies import FORMS
 from inlay.tune.adapter import check_continues, load_into
 from inlay.tune.adapter_files import lost_in_peft, write_adapter
-from inlay.tune.checkpoint import STATE, Checkpoints, Say
+from inlay.tune.checkpoint import STATE, STEPS, WARMUP, Checkpoints, Say
 from inlay.tune.checks import base_note, check_disk, check_rows, position_note, warmup_note
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.load import TuneData, load_data
@@ -54,7 +55,8 @@ from inlay.tune.tensorboard import TensorBoard, check_tensorboard
 from inlay.tune.trainer import RunResult, Stop, Trainer, Watcher, never
 
 _TOKENIZER_FILES = (
-    "tokenizer.json",
+    *FORMS,
+    "added_tokens.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
@@ -327,8 +329,8 @@ def _identity(
         "dtype": product_dtype(config),
         "expert_format": expert_format,
         "lora_scale": config.lora_scale,
-        "steps": plan.total,
-        "warmup": plan.warmup,
+        STEPS: plan.total,
+        WARMUP: plan.warmup,
     }
     plain: Mapping[str, Any] = json.loads(json.dumps(found))
     return plain

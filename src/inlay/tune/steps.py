@@ -11,6 +11,9 @@ from inlay.core.errors import ConfigError
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.example import Int64Array, row_order
 
+CONSTANT = ("constant", "constant_with_warmup")
+"""Schedules whose learning rate does not depend on how many steps follow."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
@@ -93,7 +96,7 @@ class StepPlan:
             return self.learning_rate
         if step < self.warmup:
             return self.learning_rate * step / self.warmup
-        if self.schedule == "constant_with_warmup":
+        if self.schedule in CONSTANT:
             return self.learning_rate
         done = (step - self.warmup) / max(1, self.total - self.warmup)
         if self.schedule == "cosine":

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.core.errors import ModelFileError, WeightsError
-from inlay.core.model_json import read_json_object
+from inlay.core.model_json import refuse_lfs_pointer
+from inlay.core.weight_index import WEIGHT_INDEX, read_weight_index
 from inlay.weights.manifest import ITEM_BYTES, Entry, count
 
 BESIDE = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
-_INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100 << 20
 
 
@@ -49,7 +49,7 @@ def read_directory(directory: Path) -> tuple[list[Entry], list[Extent]]:
             _extend(extents, Extent(at, end - begin, file, begin))
             at += end - begin
     for file in sorted({path for form in BESIDE for path in directory.glob(form)}):
-        if file.name == _INDEX or not file.is_file():  # one file will hold all tensors
+        if file.name == WEIGHT_INDEX or not file.is_file():  # one file will hold all tensors
             continue
         size = file.stat().st_size
         entries.append(Entry(name=file.name, dtype="", shape=(size,), start=at))
@@ -71,12 +71,12 @@ def _extend(extents: list[Extent], more: Extent) -> None:
 
 
 def _shards(directory: Path) -> list[Path]:
-    index = directory / _INDEX
+    index = directory / WEIGHT_INDEX
     if index.is_file():
         try:
-            names = sorted(set(read_json_object(index)["weight_map"].values()))
-        except (KeyError, TypeError, AttributeError, ModelFileError) as error:
-            raise WeightsError(f"{index} is damaged ({error!r})") from error
+            names = sorted(set(read_weight_index(index).values()))
+        except ModelFileError as error:
+            raise WeightsError(str(error)) from error
         missing = [name for name in names if not (directory / name).is_file()]
         if missing:
             raise WeightsError(
@@ -96,6 +96,7 @@ def _tensors(file: Path) -> list[tuple[str, str, tuple[int, ...], int, int]]:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= min(size - 8, _MAX_HEADER):
+            refuse_lfs_pointer(file, error=WeightsError)
             raise WeightsError(f"{file} ({size} bytes) is cut off or no safetensors file")
         try:
             header = json.loads(stream.read(length))

@@ -7,6 +7,8 @@ import threading
 
 import jsonschema
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from inlay.core.messages import SamplingParams, Structure
 from tests.integration.engine.engines import Loaded, drain, request
@@ -187,3 +189,23 @@ def test_end_tokens_that_the_model_does_not_have(tiny, tmp_path):
     with Loaded(directory).engine() as engine:
         plain, chosen = engine.generate(["a", "b"], params)
     assert (plain.error, chosen.error, chosen.text) == (None, None, "yes")
+
+
+def test_rows_that_the_tokenizer_has_no_token_for(tiny, tmp_path):
+    """Vocabularies are padded to round sizes: such rows have no text."""
+    directory = shutil.copytree(tiny.directory, tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    has = config["vocab_size"]
+    (directory / "config.json").write_text(json.dumps(config | {"vocab_size": has + 128}))
+    tensors = load_file(directory / "model.safetensors")
+    for name in {"model.embed_tokens.weight", "lm_head.weight"} & tensors.keys():
+        tensors[name] = torch.cat((tensors[name], 3 * tensors[name][:128]))
+    save_file(tensors, directory / "model.safetensors")
+    params = [
+        SamplingParams(max_tokens=9, temperature=0.0, ignore_eos=True),
+        SamplingParams(max_tokens=9, temperature=0.0, structure=Structure("regex", "[ab]{3}")),
+    ]
+    with Loaded(directory).engine() as engine:
+        plain, structured = engine.generate(["hello", "hello"], params)
+    assert plain.error is None and structured.error is None
+    assert re.fullmatch("[ab]{3}", structured.text)

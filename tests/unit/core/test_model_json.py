@@ -7,9 +7,12 @@ import pytest
 from inlay.core.errors import ModelFileError
 from inlay.core.model_config import read_shape
 from inlay.core.model_json import read_json_object
+from inlay.core.tables import read_toml
+from inlay.experts.rules import read_rules
 from inlay.models.gguf import gguf_directory
 from inlay.models.model import load_model
 from inlay.models.text import Text
+from inlay.tune.config_file import read_config
 from tests.support.tiny_models import make_tiny_model
 
 BOM = b"\xef\xbb\xbf"
@@ -44,11 +47,11 @@ def test_a_pointer_in_place_of_a_gguf_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "is not valid JSON .*: write it again"),
-        (b"[" * 100_000, "is not valid JSON .*: write it again"),
-        (b'{"a": "\xff"}', "is not valid JSON .*0xff"),
+        (b"{", "is no JSON .*: write it again"),
+        (b"[" * 100_000, "is no JSON .*: write it again"),
+        (b'{"a": "\xff"}', r"line 1: is not UTF-8 .byte 0xff at 7.: save it as UTF-8"),
         (b"[1]", "holds a list, not a JSON object"),
-        (b"", "is not valid JSON"),
+        (b"", "line 1: is no JSON .*: write it again"),
     ],
 )
 def test_what_is_no_object(tmp_path: Path, content: bytes, message: str) -> None:
@@ -56,3 +59,16 @@ def test_what_is_no_object(tmp_path: Path, content: bytes, message: str) -> None
     file.write_bytes(content)
     with pytest.raises(ModelFileError, match=message):
         read_json_object(file, remedy="write it again")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_settings_in_other_languages_may_have_a_mark_too(tmp_path: Path, end: str) -> None:
+    rules, toml = 'match: {name: "a"}', '[a]\nb = "c"\n'
+    texts = {"a.yaml": f"- {rules}\n  replace: {{class: default}}\n", "a.toml": toml}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(BOM + text.replace("\n", end).encode())
+    assert read_toml(tmp_path / "a.toml") == {"a": {"b": "c"}}
+    (rule,) = read_rules(tmp_path / "a.yaml")
+    assert rule.line == 1
+    (tmp_path / "run.yaml").write_bytes(BOM + f"model_name_or_path: m{end}seed: 7{end}".encode())
+    assert read_config(tmp_path / "run.yaml").config.seed == 7

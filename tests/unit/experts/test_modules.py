@@ -17,9 +17,14 @@ MODELS = (
     "mixtral-8x7b", "qwen3-8b", "qwen3-30b-a3b",
 )  # fmt: skip
 # What Inlay has in the place that KTransformers' code has it in, and transformers does not.
+DEFAULTS = (
+    "ernie4_5", "ernie4_5_moe", "gemma2", "gemma3_text", "glm4_moe_lite", "granite", "granitemoe",
+    "minimax_m2", "ministral3", "olmo2", "olmoe", "phi3", "qwen2", "qwen2_moe", "seed_oss",
+    "smollm3",
+)  # fmt: skip
 OURS = re.compile(r"self_attn\.rotary_emb$")
 # What computes no part of its own: each activation is in its MLP.
-THEIRS = re.compile(r"act_fn$")
+THEIRS = re.compile(r"(act_fn|activation_fn|dropout|moe_statics)$")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -36,6 +41,29 @@ def test_names_and_classes_are_those_of_transformers(name: str) -> None:
         model = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(config.pop("model_type"), **config)
         )
+    theirs = {
+        path: type(module).__name__
+        for path, module in model.named_modules()
+        if path and not THEIRS.search(path)
+    }
+    ours = {one.name: one.classes[0] for one in modules_of(shape) if not OURS.search(one.name)}
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_names_and_sizes_of_an_architecture(name: str) -> None:
+    """As `transformers` takes it where config.json says nothing, which is a published model."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(name, num_hidden_layers=4)
+    if name == "phi3":
+        config.pad_token_id = 0  # beyond the default vocabulary otherwise
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shape = shape_of(config.to_dict())
+    corrections = (one for key, one in model.named_buffers() if "correction_bias" in key)
+    assert shape.parameters == sum(one.numel() for one in (*model.parameters(), *corrections))
     theirs = {
         path: type(module).__name__
         for path, module in model.named_modules()

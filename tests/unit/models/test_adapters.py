@@ -304,8 +304,9 @@ def changed_weights(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) ->
 
 
 STACKED = "base_model.model.model.layers.x.mlp.experts.lora_A.weight"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4976698672\n"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nested JSON": (written_config("[" * 200_000), "is not valid JSON .*: write the adapter again"),
+    "nested JSON": (written_config("[" * 200_000), "is no JSON .*: write the adapter again"),
     "a list": (written_config("[1]"), "holds a list"),
     "rank 0": (changed_config(r=0), "has r 0 .* whole number from 1"),
     "rank -1": (changed_config(r=-1), "whole number from 1"),
@@ -316,7 +317,26 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "long alpha": (changed_config(lora_alpha=10**400), "that float32 holds"),
     "slow pattern": (changed_config(alpha_pattern={"(.+)+#": 1}), "repeats a group"),
     "long pattern": (changed_config(alpha_pattern={".*" * 20 + "#": 1}), "more than 4 "),
+    "a pointer": (
+        lambda adapter: (adapter / "adapter_model.safetensors").write_text(POINTER),
+        r"adapter_model\.safetensors is a pointer of Git LFS",
+    ),
     "nothing": (changed_weights(lambda _: {}), "holds no matrices"),
+    "whole matrices": (
+        changed_config(modules_to_save=["embed_tokens", "lm_head"]),
+        r'modules_to_save is \["embed_tokens", "lm_head"\], .* merge it into the model with PEFT',
+    ),
+    **{
+        name: (
+            changed_weights(lambda old, name=name: old | {name: torch.ones(2, 2)}),
+            f"{name} changes the embedding or the output matrix, .*: merge it into the model with",
+        )
+        for name in (
+            "model.embed_tokens.weight",
+            "model.embed_tokens.lora_embedding_A",
+            "lm_head.lora_B.weight",
+        )
+    },
     "no rank": (
         changed_weights(lambda old: {k: t[:0] if "_A" in k else t[:, :0] for k, t in old.items()}),
         "has rank 0",

@@ -245,8 +245,7 @@ def directory_of(case: str, path: Path) -> Path:
         config = config | {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
     source = make_tiny_model(path / "source", tokenizer="none", **config)
     if method == "gguf":
-        metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"]}
-        write_gguf(source, path / "model.gguf", Type.Q4_0, metadata=metadata)
+        write_gguf(source, path / "model.gguf", Type.Q4_0, metadata=TOKENIZER)
         return gguf_directory(path / "model.gguf")
     if method:
         quantize_files(source, path / "quantized", path / "floats", method)

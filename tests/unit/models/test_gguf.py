@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from inlay.core.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from inlay.models.gguf import gguf_directory
@@ -125,15 +125,57 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
         for file in (whole, first)
     )
     assert torch.equal(actual, expected)
+    others = [first.with_name(f"m-{number:05d}-of-00003.gguf") for number in (2, 3)]
+    directories = {gguf_directory(file, cache_dir=tmp_path / "cache") for file in (first, *others)}
+    assert len(directories) == 1  # any of them will do
     alone = tmp_path / "renamed.gguf"
     alone.symlink_to(tmp_path / "blobs" / "0")
     with pytest.raises(ModelNotFoundError, match=r"is one of 3 files of a model"):
         gguf_directory(alone, cache_dir=tmp_path / "cache")
     (tmp_path / "m-00002-of-00003.gguf").unlink()
-    with pytest.raises(ModelNotFoundError, match=r"lacks m-00002-of-00003\.gguf \(1 of 3 files\)"):
-        gguf_directory(first, cache_dir=tmp_path / "other")
-    with pytest.raises(ModelNotFoundError, match=r"lacks m-00002-of-00003\.gguf"):
-        load_model(gguf_directory(first, cache_dir=tmp_path / "cache"))
+    with pytest.raises(ModelNotFoundError, match=r"lacks 1 of the 3 .*m-00002-of-00003\.gguf"):
+        load_model(directories.pop())
+    first.unlink()
+    for cache in ("cache", "other"):
+        with pytest.raises(ModelNotFoundError, match="lacks 2 of the 3 .*m-00001-of.*, m-00002-of"):
+            gguf_directory(others[1], cache_dir=tmp_path / cache)
+
+
+def test_what_quantising_notes_changes_nothing(tmp_path: Path) -> None:
+    """Keys that makers and tools add, such as those of importance matrices."""
+    source = make_tiny_model(tmp_path / "source", tokenizer="none", **SIZES)
+    more: dict[str, Any] = {
+        "general.type": "model",
+        "general.tags": ["a", "b"],
+        "quantize.imatrix.file": "/models/x.imatrix",
+        "quantize.imatrix.entries_count": 336,
+        "vendor.numbers": [1.5, 2.5],
+        "qwen3moe.vendor_key": True,
+    }
+    logits = []
+    for number, metadata in enumerate((TOKENIZER, TOKENIZER | more)):
+        file = tmp_path / f"{number}.gguf"
+        write_gguf(source, file, Type.Q8_0, metadata=metadata)
+        directory = gguf_directory(file, cache_dir=tmp_path / "cache")
+        logits.append(ModelDriver(load_model(directory)).prefill(TOKENS))
+    assert torch.equal(*logits)
+
+
+def test_norms_in_half_precision(tmp_path: Path) -> None:
+    """llama.cpp writes them in float32; files of other tools have what their makers had."""
+    source = make_tiny_model(tmp_path / "source", tokenizer="none", **SIZES)
+    tensors = load_file(source / "model.safetensors")
+    halves = {name: one.half() if one.dim() == 1 else one for name, one in tensors.items()}
+    save_file(halves, source / "model.safetensors")
+    logits = []
+    for norms in (Type.F32, Type.F16):
+        file = tmp_path / f"{norms.name}.gguf"
+        write_gguf(source, file, Type.F32, metadata=TOKENIZER, norms=norms)
+        directory = gguf_directory(file, cache_dir=tmp_path / "cache")
+        logits.append(ModelDriver(load_model(directory)).prefill(TOKENS))
+    logits.append(ModelDriver(load_model(source, weight_format="float32")).prefill(TOKENS))
+    assert torch.equal(logits[0], logits[1])
+    torch.testing.assert_close(logits[0], logits[2], rtol=1e-4, atol=1e-4)
 
 
 def test_a_name_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +203,11 @@ def test_a_name_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             "lacks the metadata for num_hidden_layers",
         ),
         ({"split.count": 3}, ModelNotFoundError, "is one of 3 files of a model"),
+        (
+            {"general.type": "imatrix"},
+            UnsupportedModelError,
+            "is GGUF of type 'imatrix', not a model: name the file of the model",
+        ),
     ],
 )
 def test_what_is_refused(

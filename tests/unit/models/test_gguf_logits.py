@@ -9,10 +9,14 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
+from inlay.models.gguf import gguf_directory
 from inlay.models.model import load_model
 from tests.support.gguf_files import gguf_and_floats
 from tests.support.model_driver import ModelDriver
+from tests.support.published_gguf import NAMES, write_published_gguf
 from tests.unit.models.reference import load_reference, reference_logits, relative_error
+from tests.unit.models.transformers_models import CASES as TRANSFORMERS_CASES
+from tests.unit.models.transformers_models import make_transformers_model
 
 TOLERANCE = 1e-4
 PREFIX, DECODED = 26, 5
@@ -164,6 +168,28 @@ def test_chunks_and_decode(files: tuple[Path, Path]) -> None:
             (logits,) = driver.step([(sequence, 1)])
             wanted = expected[position : position + 1]
             assert relative_error(logits, wanted) < TOLERANCE, (backend, position)
+
+
+# What the format has no key for is always so in its files.
+UNSAID: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 24, "tie_word_embeddings": True},
+    "gemma3_text": {"query_pre_attn_scalar": 24},
+    "smollm3": {"no_rope_layer_interval": 4},
+}
+PUBLISHED = [case for case in TRANSFORMERS_CASES if case.partition("_long")[0] in NAMES]
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_files_of_published_architectures(case: str, tmp_path: Path) -> None:
+    source = make_transformers_model(tmp_path / "source", case, **UNSAID.get(case, {}))
+    write_published_gguf(source, tmp_path / "model.gguf")
+    directory = gguf_directory(tmp_path / "model.gguf", cache_dir=tmp_path / "cache")
+    tokens = torch.randint(0, 512, (PREFIX + DECODED,), generator=torch.manual_seed(1)).tolist()
+    expected = reference_logits(load_reference(source), tokens)
+    for backend in ("native", "torch"):
+        model = load_model(directory, weight_format="float32", backend=backend)
+        actual = ModelDriver(model).prefill(tokens, (7, 13))
+        assert relative_error(actual, expected) < TOLERANCE, backend
 
 
 def test_config_is_read_by_others(files: tuple[Path, Path]) -> None:

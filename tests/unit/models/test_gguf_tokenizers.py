@@ -13,23 +13,41 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
-from inlay.models.gguf.cuts import CUTS
 from inlay.models.gguf.reader import GgufFile
 from inlay.models.gguf.tokenizer import write_tokenizer
 from inlay.models.text import Text
+from inlay.models.vocabularies.cuts import CUTS
 from tests.support.gguf_files import TOKENIZER
 from tests.support.tiny_models import make_tiny_model
 
-LLAMA = Path(os.environ.get("INLAY_PEERS", Path.home() / ".cache/inlay-peers")) / "llama.cpp"
+PEERS = Path(os.environ.get("INLAY_PEERS", Path.home() / ".cache/inlay-peers"))
+VOCABULARIES = PEERS / "llama.cpp" / "source" / "models"
 TEXTS = (
     "The lantern hangs above the door.", "def add(a, b):\n    return a + b\n\n",
     "  two  spaces", "你好 🙂 Grüße", "<|im_start|>user\nhi<|im_end|>", "1234567 89",
     "It's we'll",
 )  # fmt: skip
+# More, for cuts: scripts, digits, code, white space, marks.
+OTHER_TEXTS = (
+    "hello WORLD HTTPRequest camelCase", "it'S 12 123 1234 12345!\n\n x", "a.b.c?! (d) [e] {f}",
+    "日本語のテキスト 한국어 สวัสดี नमस्ते", "مرحبا שלום Привет Γειά", "🙂🚀 👩‍👩‍👧‍👦 🇫🇷",
+    "cafe\u0301 e\u0301",
+    "\t\ttabs\r\nand\n \n  spaces   ", "x = {'a': 1, \"b\": [2.5e-3]} // c", "½ ² Ⅷ ﷽ 𠮷 ﬁ",
+)  # fmt: skip
 # What llama.cpp does otherwise than the makers' tokenizers, by the first letter of the Unicode
-# category of such characters. It composes no marks (qwen2), ends a word before one (gpt-4o), and
-# joins digits, of which DeepSeek's vocabulary has no pairs. Of Kimi-K2 it leaves out the capitals.
-ELSEWHERE = {"qwen2": "M", "deepseek-r1-qwen": "M", "gpt-4o": "M", "deepseek-llm": "N"}
+# category of such characters, or the category: it composes no marks, or ends a word before one,
+# joins digits of DeepSeek's first, cuts no second time where DeepSeek's and Kimi's do (`Z`), and
+# leaves capitals and small letters together.
+_COMPOSED = [pre for pre, cut in CUTS.items() if cut.composed]
+_CASED = ["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2", "tekken"]
+ELSEWHERE = dict.fromkeys([*_COMPOSED, *_CASED], {"M"}) | {
+    "deepseek-llm": {"N", "Z"},
+    "deepseek-coder": {"Z"},
+    "kimi-k2": {"M", "Lu"},
+    "tiny_aya": {"M", "Lu"},
+    "cohere2moe": {"M", "Lu"},
+    "youtu": {"M", "Lu"},
+}
 PIECES = {
     "gpt-2": [("it's 12\n x", ["it", "'s", " 12", "\n", " x"])],
     "qwen2": [("it'S 12!\n x", ["it", "'S", " ", "1", "2", "!\n", " x"])],
@@ -52,6 +70,36 @@ PIECES = {
         ("HelloWorld's漢字X 1234", ["Hello", "World's", "漢字", "X", " ", "123", "4"]),
         ("HTMLPage a/b//\n/", ["HTMLPage", " a", "/b", "//\n/"]),
     ],
+    "default": [("a+b 12345", ["a", "+", "b", " ", "123", "45"])],
+    "falcon": [("a`b+c 12345!", ["a", "`", "b", "+", "c", " ", "123", "45", "!"])],
+    "command-r": [("it's 12", ["it", "'s", " ", "1", "2"])],
+    "deepseek-coder": [
+        ("it's 12\n\n x日本", ["it", "'", "s", " ", "1", "2", "\n", "\n", " x", "日本"])
+    ],
+    "qwen35": [("กับ a\u0323 12", ["กับ", " a\u0323", " ", "1", "2"])],
+    "tekken": [
+        (
+            "HelloWorld's HTMLPage 12//\n/",
+            ["Hello", "World", "'s", " HTMLPage", " ", "1", "2", "//\n/"],
+        ),
+    ],
+    "bloom": [("One, two(3)  four。x", ["One", ",", " two", "(", "3", ") ", " four", "。", "x"])],
+    "viking": [("One 42.", ["One", " ", "4", "2", "."])],
+    "afmoe": [("1234567 12日本語กขa.b", ["1", "234", "567", " ", "12", "日本語", "กขa", ".b"])],
+    "superbpe": [("a b 1234567!", ["a b ", "1", "234", "567", "!"])],
+    "exaone-moe": [("가 나 다 12/\n\n", ["가 나 다", " ", "1", "2", "/\n", "\n"])],
+    "bailingmoe": [("it'LL 12!!\n\n x", ["it", "'LL", " ", "1", "2", "!!\n\n", " x"])],
+    "chameleon": [("IMGIMGABZ\tx  y12!?", ["IMGIMGABZ", "\t", "x", "  ", "y", "1", "2", "!", "?"])],
+    "youtu": [
+        ("한국 漢字、ABC 12 it's", ["한국", " ", "漢字", "、", "ABC", " ", "1", "2", " it's"])
+    ],
+    "jais-2": [("a     b 1234", ["a", "    ", " b", " ", "123", "4"])],
+    "laguna": [("a!\n\n b", ["a", "!", "\n\n", " b"])],
+    "seed-coder": [("a!\n\n b12", ["a", "!", "\n\n", " b", "1", "2"])],
+    "spark2_5": [("a!\n\n b1234", ["a", "!", "\n", "\n", " b", "1", "2", "3", "4"])],
+    "minicpm5": [("a 12345", ["a", " ", "123", "45"])],
+    "tiny_aya": [("1234567 aB", ["1", "234", "567", " a", "B"])],
+    "ufakzeka": [("it'll 12", ["it", "'ll", " ", "1", "2"]), ("x'sy", ["x", "'sy"])],
 }
 
 
@@ -131,24 +179,158 @@ def test_words_that_are_tokens(tmp_path: Path) -> None:
         assert tokenizer.encode("aba").ids == expected
 
 
-def test_ends_of_a_turn(tmp_path: Path) -> None:
-    """GLM ends with what begins the next one, gpt-oss with a call, too, not with a message."""
-    tokens = ["a", "b", "<|user|>", "<|observation|>", "<|call|>", "<|end|>", "<|im_end|>", "x"]
-    metadata = TOKENIZER | {
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1, 1, 3, 3, 3, 3, 1, 3],
+@pytest.mark.parametrize(
+    ("tokens", "types", "named", "expected"),
+    [
+        # GLM ends with what begins the next turn.
+        ("a <|user|> <|observation|> <|end|> x", [1, 3, 3, 3, 3], {"eos": 1, "eom": 4}, "1 2 3 4"),
+        # gpt-oss and Solar end with a call, not with a message.
+        ("<|end|> <|return|> <|call|>", [3, 3, 3], {}, "1 2"),
+        ("<|end|> <|flush|> <|calls|>", [3, 3, 3], {}, "1 2"),
+        ("<|end|> <|call|>", [3, 3], {}, "0 1"),
+        # Some files have such tokens among the words; what a text may hold as well is a word.
+        ("<|im_end|> </s> <eos> <|user|>", [1, 1, 3, 1], {}, "0 2"),
+        ("</s> <turn|> <|tool_response>", [3, 3, 3], {}, "1 2"),
+        # What a text to fill in would go on into, unless the file names another.
+        ("<|fim_pad|> <|file_sep|> <|repo_name|> <reponame>", [4, 3, 3, 1], {}, "0 1 2"),
+        ("<|fim_pad|> x", [3, 3], {"fim_pad": 1}, "1"),
+    ],
+)
+def test_ends_of_a_turn(
+    tmp_path: Path, tokens: str, types: list[int], named: dict[str, int], expected: str
+) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens.split(),
+        "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.merges": [],
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.eom_token_id": 7,
-    }
+    } | {f"tokenizer.ggml.{name}_token_id": number for name, number in named.items()}
     written(metadata, tmp_path)
-    assert Text.load(tmp_path).eos_token_ids == {2, 3, 4, 7}
+    assert Text.load(tmp_path).eos_token_ids == set(map(int, expected.split()))
+
+
+@pytest.mark.parametrize(
+    ("pre", "flags", "expected"),
+    [
+        ("qwen2", {}, [0]),
+        ("llama-bpe", {}, [2, 0]),
+        ("tekken", {}, [2, 0]),
+        ("llama-bpe", {"add_bos_token": False}, [0]),
+        ("qwen2", {"add_bos_token": True}, [2, 0]),
+        ("qwen2", {"add_eos_token": True}, [0, 3]),
+        ("gemma4", {"add_bos_token": False}, [2, 0]),
+        ("sarvam-moe", {}, [0]),
+    ],
+)
+def test_what_is_put_around(
+    tmp_path: Path, pre: str, flags: dict[str, bool], expected: list[int]
+) -> None:
+    metadata = TOKENIZER | {
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["a", "b", "<s>", "<|end|>", "ab"],
+        "tokenizer.ggml.token_type": [1, 1, 3, 3, 1],
+        "tokenizer.ggml.bos_token_id": 2,
+    }
+    metadata |= {f"tokenizer.ggml.{flag}": value for flag, value in flags.items()}
+    assert written(metadata, tmp_path).encode("a").ids == expected
+
+
+SPACED = {
+    "tokenizer.ggml.tokens": [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "\u2581",
+        "a",
+        "\u2581a",
+        "b",
+        "aa",
+        "<0x63>",
+    ],
+    "tokenizer.ggml.token_type": [2, 3, 3, 1, 1, 1, 1, 1, 6],
+}
+
+
+def test_characters_with_merges(tmp_path: Path) -> None:
+    """As Gemma 4's: spaces stand as `\u2581`, the rest as bytes, and the merges are the file's."""
+    metadata = SPACED | {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.merges": ["a a", "\u2581 a"],
+        "tokenizer.ggml.bos_token_id": 1,
+    }
+    tokenizer = written(metadata, tmp_path)
+    assert tokenizer.encode(" a aac", add_special_tokens=False).ids == [5, 3, 7, 8]
+    assert Text.load(tmp_path).decode([5, 3, 7, 8]) == " a aac"
+
+
+@pytest.mark.parametrize(
+    ("kind", "scores", "flags", "text", "expected"),
+    [
+        # The pair with the highest score first, and ids that files may leave out.
+        ("llama", [0, 0, 0, -5, -4, -2, -3, -1, 0], {}, "aab", [1, 3, 7, 6]),
+        ("llama", [0, 0, 0, -5, -4, -1, -3, -2, 0], {}, "aab", [1, 5, 4, 6]),
+        ("llama", [0, 0, 0, -5, -4, -1, -3, -2, 0], {"add_space_prefix": False}, "aab", [1, 7, 6]),
+        ("llama", [0, 0, 0, -5, -4, -1, -3, -2, 0], {"add_bos_token": False}, "b", [3, 6]),
+        ("llama", [0, 0, 0, -5, -4, -1, -3, -2, 0], {"remove_extra_whitespaces": True},
+         "  b  a ", [1, 3, 6, 5]),
+        # Logarithms of likelihoods: the pieces of the highest sum.
+        ("llama", [0, 0, 0, -2.5, -4.5, -1.5, -3.5, -6.5, -9.5], {}, "aab", [1, 5, 4, 6]),
+        ("t5", [0, 0, 0, -2.5, -4.5, -1.5, -3.5, -1.5, -9.5],
+         {"unknown_token_id": 0, "eos_token_id": 2}, "aab", [3, 7, 6, 2]),
+        ("t5", [0, 0, 0, -2.5, -4.5, -1.5, -3.5, -1.5, -9.5],
+         {"unknown_token_id": 0, "add_eos_token": False}, "b", [3, 6]),
+    ],
+)  # fmt: skip
+def test_pieces_with_scores(
+    tmp_path: Path,
+    kind: str,
+    scores: list[float],
+    flags: dict[str, Any],
+    text: str,
+    expected: list[int],
+) -> None:
+    metadata = SPACED | {"tokenizer.ggml.model": kind, "tokenizer.ggml.scores": scores}
+    metadata |= {f"tokenizer.ggml.{flag}": value for flag, value in flags.items()}
+    assert written(metadata, tmp_path).encode(text).ids == expected
+
+
+def test_white_space_after_tokens_of_phi_3(tmp_path: Path) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "<|user|>", "\u2581", "a", "<0x0A>"],
+        "tokenizer.ggml.token_type": [2, 3, 3, 1, 1, 6],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -1.0, -2.0, 0.0],
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    for name, expected in (("Phi 3 Mini 4k Instruct", [2, 3, 4, 1, 3, 5, 4]), ("x", [2, 3, 5, 4])):
+        tokenizer = written(metadata | {"general.name": name}, tmp_path)
+        assert tokenizer.encode("<|user|>\na<s>\na").ids[: len(expected)] == expected
+
+
+def test_merges_of_ranks(tmp_path: Path) -> None:
+    """Files of Kimi-K2 may have none: a token's id is its rank then."""
+    metadata = TOKENIZER | {
+        "tokenizer.ggml.pre": "kimi-k2",
+        "tokenizer.ggml.tokens": ["a", "b", "c", "bc", "ab", "abc", "<|end|>"],
+        "tokenizer.ggml.token_type": [1, 1, 1, 1, 1, 1, 3],
+        "tokenizer.ggml.eos_token_id": 6,
+    }
+    del metadata["tokenizer.ggml.merges"]
+    assert written(metadata, tmp_path).encode("aabca").ids == [0, 5, 0]
+    with pytest.raises(ModelFileError, match="there are none"):
+        written(metadata | {"tokenizer.ggml.pre": "qwen2"}, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"tokenizer.ggml.model": "rwkv"}, UnsupportedModelError, "tokenizer 'rwkv' is not read"),
+        ({"tokenizer.ggml.model": "rwkv"}, UnsupportedModelError, "'rwkv' is not .* RWKV's are"),
+        ({"tokenizer.ggml.model": "plamo2"}, UnsupportedModelError, "PLaMo's are not served"),
+        ({"tokenizer.ggml.model": "new"}, UnsupportedModelError, "read are gpt2, gemma4, llama"),
+        ({"tokenizer.ggml.add_sep_token": True}, UnsupportedModelError, "add_sep_token is set"),
+        ({"tokenizer.ggml.normalizer.lowercase": True}, UnsupportedModelError, "lowercase is set"),
+        ({"tokenizer.ggml.merges": ["a c"]}, ModelFileError, "merges do not fit .* damaged"),
+        ({"tokenizer.ggml.tokens": ["a", "a", "b", "c"]}, ModelFileError, "two .* written alike"),
         ({"tokenizer.ggml.pre": "new"}, UnsupportedModelError, "pre 'new' is not known"),
         ({"tokenizer.ggml.tokens": None}, ModelFileError, "has no tokenizer"),
         ({"tokenizer.ggml.eos_token_id": 9}, ModelFileError, "is 9, and there are 4 tokens"),
@@ -164,31 +346,49 @@ def test_what_is_refused(
 
 def there(file: Path) -> Path:
     if not file.exists():
-        pytest.skip(f"{file} is missing: build llama.cpp, with the target llama-tokenize")
+        pytest.skip(f"{file} is missing")
     return file
 
 
+# Of llama.cpp's vocabularies of models that are served by anyone as decoders.
+NAMES = (
+    "command-r deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm mpt phi-3 "
+    "qwen2 qwen35 refact starcoder"
+).split()
+
+
 @pytest.mark.peers
-@pytest.mark.parametrize("name", ["deepseek-llm", "gpt-2", "llama-bpe", "llama-spm", "qwen2"])
+@pytest.mark.parametrize("name", NAMES)
 def test_real_vocabularies(tmp_path: Path, name: str) -> None:
     """llama.cpp's source has vocabularies of models, and what their makers make of some texts."""
-    file = there(LLAMA / "source" / "models" / f"ggml-vocab-{name}.gguf")
+    file = there(VOCABULARIES / f"ggml-vocab-{name}.gguf")
     tokenizer = written(dict(GgufFile(file).metadata), tmp_path)
     texts = Path(f"{file}.inp").read_text("utf-8").split("\n__ggml_vocab_test__\n")
     lines = Path(f"{file}.out").read_text().split("\n")
-    assert len(texts) == len(lines) > 40
-    for text, line in zip(texts, lines, strict=True):
+    assert 40 < len(texts) <= len(lines)
+    for text, line in zip(texts, lines, strict=False):
+        if name == "qwen35" and unicodedata.normalize("NFC", text) != text:
+            continue  # those expect what llama.cpp does, which composes nothing
         expected = [int(token) for token in line.split()]
         assert tokenizer.encode(text, add_special_tokens=False).ids == expected, text
 
 
+TOKENIZE = """
+import json, sys
+from llama_cpp import Llama
+model = Llama(model_path=sys.argv[1], vocab_only=True, verbose=False)
+texts = json.load(sys.stdin)
+ids = [model.tokenize(text.encode(), add_bos=False, special=False) for text in texts]
+json.dump(ids, sys.stdout)
+"""
+
+
 @pytest.mark.peers
-@pytest.mark.parametrize("pre", sorted(CUTS.keys() - {"kimi-k2"}))
+@pytest.mark.parametrize("pre", [pre for pre, cut in CUTS.items() if not cut.spaced])
 def test_as_llama_cpp(tmp_path: Path, pre: str) -> None:
     """A vocabulary that was made without cuts, so that each cut shows in the tokens."""
-    source = there(LLAMA / "source" / "models" / "ggml-vocab-qwen2.gguf.inp")
-    texts = [*TEXTS, *source.read_text("utf-8").split("\n__ggml_vocab_test__\n")]
-    texts = [text for text in texts if "<|" not in text]  # by its name a special token there
+    python = there(PEERS / "llama-cpp-python" / "bin" / "python")
+    texts = [text for text in (*TEXTS, *OTHER_TEXTS) if "<|" not in text]
     texts += [text for pieces in PIECES.values() for text, _ in pieces]
     metadata = vocabulary_across_cuts(texts) | {"tokenizer.ggml.pre": pre}
     tokenizer = written(metadata, tmp_path)
@@ -201,13 +401,16 @@ def test_as_llama_cpp(tmp_path: Path, pre: str) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    program = there(LLAMA / "build" / "bin" / "llama-tokenize")
-    command = [str(program), "-m", str(file), "--ids", "--log-disable", "--no-bos", "--stdin"]
-    for text in texts:
-        if ELSEWHERE.get(pre) in {unicodedata.category(char)[0] for char in text}:
-            continue
-        done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
-        assert tokenizer.encode(text).ids == json.loads(done.stdout), text
+    done = subprocess.run(
+        [str(python), "-c", TOKENIZE, str(file)],
+        input=json.dumps(texts).encode(),
+        capture_output=True,
+        check=True,
+    )
+    for text, expected in zip(texts, json.loads(done.stdout), strict=True):
+        categories = {unicodedata.category(char) for char in text}
+        if not ELSEWHERE.get(pre, set()) & {*categories, *(name[0] for name in categories)}:
+            assert tokenizer.encode(text).ids == expected, text
 
 
 def vocabulary_across_cuts(texts: list[str]) -> dict[str, Any]:

@@ -225,7 +225,11 @@ def test_access(hub: HubServer, small_model: Path, tmp_path: Path) -> None:
 
 
 def test_refused_before_the_download(
-    hub: HubServer, small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer,
+    small_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def get(name: str, weight_format: str = "auto") -> Path:
         hub.gets.clear()
@@ -251,6 +255,15 @@ def test_refused_before_the_download(
     with pytest.raises(ModelFileError, match="model-00002-of-00002"):
         get("org/short")
     assert not weights_fetched()
+
+    drafting = hub.add("org/drafting", small_model)
+    index = json.loads(drafting.files["model.safetensors.index.json"])
+    index["weight_map"]["model.layers.99.draft.weight"] = "draft.safetensors"
+    drafting.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    found = get("org/drafting")
+    assert set(weights_fetched()) == {file.name for file in found.glob("*.safetensors")}
+    assert "names draft.safetensors, which the repository does not have" in caplog.text
+    hub.gets.clear()
 
     hub.add("org/tiny", small_model)
     monkeypatch.setattr(hub_module, "_SPARE_DISK_BYTES", 1 << 60)

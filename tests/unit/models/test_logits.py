@@ -16,6 +16,8 @@ from tests.unit.models.reference import (
     reference_logits,
     relative_error,
 )
+from tests.unit.models.transformers_models import CASES as TRANSFORMERS_CASES
+from tests.unit.models.transformers_models import make_transformers_model
 
 TOLERANCE = 1e-4
 
@@ -221,9 +223,11 @@ class Case:
         return self._logits[key]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[*CASES, *TRANSFORMERS_CASES])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     directory = tmp_path_factory.mktemp(request.param)
+    if request.param in TRANSFORMERS_CASES:
+        return Case(make_transformers_model(directory, request.param))
     return Case(make_tiny_model(directory, tokenizer="none", **CASES[request.param]))
 
 

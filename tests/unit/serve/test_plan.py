@@ -308,7 +308,7 @@ def test_what_cannot_be_planned(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not valid JSON"),
+        ("{", "is no JSON"),
         ("[]", "holds a list"),
         ('{"model_type": "gpt9"}', "'gpt9'"),
         (

@@ -128,6 +128,24 @@ def test_errors_name_the_line(tmp_path: Path, text: str, words: str, requests: i
         read(file) if requests is None else list(read_chunks(file, requests))
 
 
+@pytest.mark.parametrize("text", [lines_of(LINE, LINE), AZURE])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_marks_and_ends_of_lines_change_nothing(tmp_path: Path, text: str, end: str) -> None:
+    plain, marked = tmp_path / "plain", tmp_path / "marked"
+    plain.write_text(text)
+    marked.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", end).encode())
+    expected, found = read(plain), read(marked)
+    assert len(found.arrival_s) == len(expected.arrival_s) > 1
+    assert (found.input_tokens == expected.input_tokens).all()
+    assert (found.blocks == expected.blocks).all()
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("version https://git-lfs.github.com/spec/v1\nsize 1\n")
+    with pytest.raises(TraceError, match="trace is a pointer of Git LFS"):
+        read(tmp_path / "trace")
+
+
 def test_a_file_without_requests(tmp_path: Path) -> None:
     file = tmp_path / "empty"
     for text in ("", "\n", AZURE.splitlines()[0]):

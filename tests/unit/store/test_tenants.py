@@ -37,6 +37,12 @@ def test_what_is_no_list_of_tenants_is_said(tmp_path: Path, body: bytes, said: s
         read_tenants(private(tmp_path / "tenants.toml", body))
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    private(tmp_path / "a.token", b"a" * 16)
+    file = private(tmp_path / "tenants.toml", b'\xef\xbb\xbfteam = "a.token"\r\n')
+    assert [tenant.name for tenant in read_tenants(file)] == ["team"]
+
+
 def test_tokens_have_a_length_and_are_private(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="15 bytes: a token has 16 to 64"):
         read_token(private(tmp_path / "short", b"x" * 15))

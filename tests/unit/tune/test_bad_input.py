@@ -90,13 +90,22 @@ def settings(place: Path, **changes: Any) -> TuneConfig:
 
 CASES: list[tuple[dict[str, Any], str]] = [
     # Data.
-    ({"dataset": "column"}, r"column.json, line 1: column output is missing .* columns of"),
-    ({"dataset": "empty"}, r"empty.json, line 1: column output: is empty: a sample needs"),
+    (
+        {"dataset": "column"},
+        r"column.json, line 1, record 1: column output is missing .* columns of",
+    ),
+    (
+        {"dataset": "empty"},
+        r"empty.json, line 1, record 11: column output: is empty: a sample needs",
+    ),
     ({"dataset": "number"}, r"column output: is 5: must be text"),
     ({"dataset": "none"}, r"none.json holds no records"),
     ({"dataset": "utf16"}, r"utf16.json is UTF-16 or UTF-32: save it as UTF-8"),
     ({"dataset": "latin"}, r"latin.json, line 1: is not UTF-8 \(byte 0xe9 at 18\): save it"),
-    ({"dataset": "half"}, r"half.json, line 1: .ud800 is half of a character: write the file"),
+    (
+        {"dataset": "half"},
+        r"half.json, line 1, record 1: .ud800 is half of a character: write the file",
+    ),
     ({"dataset": "deep"}, r"deep.json: is no JSON that can be read .*recursion"),
     ({"dataset": "broken"}, r"broken.json, line 1: is no JSON .*column 21"),
     ({"dataset": "text"}, r"text.txt: must end in .json, .jsonl"),
@@ -238,5 +247,5 @@ def test_answers_have_a_place_before_they_are_made(place: Path) -> None:
     with pytest.raises(ConfigError, match="output_dir=.* no file can be written there"):
         predict(settings(place, **held_out, output_dir="/good.json"))
     (place / "folder" / "all_results.json").write_text("[1]")
-    with pytest.raises(ConfigError, match=r"all_results.json cannot be read .* remove it, or name"):
+    with pytest.raises(ConfigError, match=r"all_results.json holds a list, .*: remove it, or name"):
         predict(settings(place, **held_out, output_dir="/folder"))

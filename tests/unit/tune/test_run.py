@@ -216,6 +216,33 @@ def test_another_run_is_not_gone_on_with(config: TuneConfig) -> None:
     assert anew.results["epoch"] == 2.0
 
 
+def test_a_longer_run_goes_on_where_its_rates_stay_the_same(
+    config: TuneConfig, tmp_path: Path
+) -> None:
+    constant = replace(config, lr_scheduler_type="constant", warmup_steps=0)
+    longer = replace(constant, num_train_epochs=2 * config.num_train_epochs)
+    half, _ = run(constant)
+    resumed, lines = run(longer)
+    assert "going on from checkpoint-8" in lines
+    whole, _ = run(replace(longer, output_dir=str(tmp_path / "whole")))
+    assert losses(resumed) == losses(whole) and len(losses(whole)) > len(losses(half))
+    with pytest.raises(ConfigError, match=r"steps .was 16, is 8"):
+        run(constant)
+
+
+def test_a_longer_run_with_other_rates_is_told_how_to_go_on(config: TuneConfig) -> None:
+    run(config)
+    longer = replace(config, num_train_epochs=2 * config.num_train_epochs)
+    message = (
+        r"steps .was 8, is 16.*; to go on from its adapter .*adapter_name_or_path=.*checkpoint-8 "
+    )
+    with pytest.raises(ConfigError, match=message):
+        run(longer)
+    with pytest.raises(ConfigError, match="learning_rate") as caught:
+        run(replace(longer, learning_rate=2e-2))
+    assert "adapter_name_or_path" not in str(caught.value)
+
+
 def test_only_the_newest_checkpoints_are_kept(config: TuneConfig) -> None:
     run(replace(config, save_total_limit=2, save_only_model=True))
     output = Path(config.output_dir)

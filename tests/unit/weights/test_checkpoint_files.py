@@ -57,3 +57,25 @@ def test_tensors_do_not_overlap(tmp_path: Path) -> None:
     header = {"w": WELL, "v": WELL | {"data_offsets": [4, 12]}}
     with pytest.raises(WeightsError, match=r"v has data_offsets \[4, 12\].*end at 8"):
         read_directory(write(tmp_path, header, 12))
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{", "index.json, line 1: is no JSON"),
+        ('{"weight_map": {"a": 1}}', "does not give a file name for each tensor"),
+        ('{"weight_map": {"a": "../b.safetensors"}}', "names files outside the directory"),
+        ('{"weight_map": {"a": "model.safetensors", "b": "c.safetensors"}}', "lacks 1 of 2"),
+    ],
+)
+def test_a_wrong_index_is_named(tmp_path: Path, index: str, message: str) -> None:
+    (write(tmp_path, {"w": WELL}) / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(WeightsError, match=message):
+        read_directory(tmp_path)
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_text("version https://git-lfs.github.com/spec/v1\nsize 123456\n")
+    with pytest.raises(WeightsError, match=r"model\.safetensors is a pointer of Git LFS"):
+        read_directory(tmp_path)

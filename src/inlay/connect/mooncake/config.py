@@ -1,12 +1,13 @@
 """`MooncakeConfig`, and every environment variable of Mooncake that is read."""
 
-import json
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
+from inlay.core.model_json import read_json_object
 
 DEFAULT_GLOBAL_SEGMENT_SIZE = 3355443200
 DEFAULT_LOCAL_BUFFER_SIZE = 1 << 30
@@ -83,8 +84,7 @@ class MooncakeConfig:
     @staticmethod
     def from_file(file_path: str) -> "MooncakeConfig":
         """Read a JSON file. Raises `ConfigError` (a ValueError) for what is missing or wrong."""
-        with open(file_path) as file:
-            found: dict[str, Any] = json.load(file)
+        found = read_json_object(Path(file_path), remedy="correct it", error=ConfigError)
         for name in ("local_hostname", "metadata_server", "master_server_address"):
             if name not in found:
                 raise ConfigError(f"{file_path} lacks {name!r}")

@@ -4,9 +4,10 @@ One JSON file per model, named as people call it; `_name_or_path` is its name on
 hub. Plans for these need neither a download nor a network.
 """
 
-import json
-from importlib.resources import files
+from importlib.resources import as_file, files
 from typing import Any
+
+from inlay.core.model_json import read_json_object
 
 
 def known_models() -> tuple[str, ...]:
@@ -29,7 +30,8 @@ def known_config(name: str) -> dict[str, Any] | None:
     """
     folder = files("inlay.core.known_models")
     for known in known_models():
-        config: dict[str, Any] = json.loads(folder.joinpath(f"{known}.json").read_text("utf-8"))
+        with as_file(folder.joinpath(f"{known}.json")) as file:
+            config = read_json_object(file)
         if name.lower() in (known, config["_name_or_path"].lower()):
             return config
     return None

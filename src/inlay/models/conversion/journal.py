@@ -16,6 +16,7 @@ from typing import Any
 
 from inlay.core.errors import ArgumentError
 from inlay.core.lock_file import open_locked
+from inlay.core.records import parse_record
 
 
 class Journal:
@@ -43,8 +44,8 @@ class Journal:
         whole = text[: text.rfind(b"\n") + 1]
         os.ftruncate(self._fd, len(whole))
         try:
-            for line in whole.splitlines():
-                self._take(json.loads(line))
+            for line in whole.decode().splitlines():
+                self._take(parse_record(line))
         except (ValueError, AttributeError, TypeError):
             self._forget()  # damaged: what it says is worth nothing
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -116,7 +117,7 @@ def _holder(file: Path) -> str:
         lines = []
     for line in reversed(lines):
         try:
-            holder = json.loads(line)["holder"]
+            holder = parse_record(line.decode())["holder"]
             return f"process {holder['pid']} on {holder['host']} (since {holder['since']})"
         except (ValueError, KeyError, TypeError):
             continue

@@ -31,6 +31,15 @@ KEYS = {
     "expert_group_used_count": "topk_group",
     "expert_weights_scale": "routed_scaling_factor",
     "expert_weights_norm": "norm_topk_prob",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "interleave_moe_layer_step": "decoder_sparse_step",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+    "rope.freq_base_swa": "rope_local_base_freq",
 }
 """By key, without the architecture's name before it, what config.json calls it."""
 
@@ -56,7 +65,9 @@ NAMES = {
     "kv_down": "blk.{layer}.attn_kv_a_mqa.weight",
     "kv_latent_norm": "blk.{layer}.attn_kv_a_norm.weight",
     "kv_up": "blk.{layer}.attn_kv_b.weight",
+    "attention_post_norm": "blk.{layer}.post_attention_norm.weight",
     "mlp_norm": "blk.{layer}.ffn_norm.weight",
+    "mlp_post_norm": "blk.{layer}.post_ffw_norm.weight",
     "gate": "blk.{layer}.ffn_gate.weight",
     "up": "blk.{layer}.ffn_up.weight",
     "down": "blk.{layer}.ffn_down.weight",
@@ -66,6 +77,7 @@ NAMES = {
     "shared_gate": "blk.{layer}.ffn_gate_shexp.weight",
     "shared_up": "blk.{layer}.ffn_up_shexp.weight",
     "shared_down": "blk.{layer}.ffn_down_shexp.weight",
+    "shared_score": "blk.{layer}.ffn_gate_inp_shexp.weight",
     # Experts lie in one tensor for each matrix.
     "expert_gate": "blk.{layer}.ffn_gate_exps.weight",
     "expert_up": "blk.{layer}.ffn_up_exps.weight",
@@ -93,6 +105,7 @@ class GgufRow:
         model_type: of config.json, that has its layers.
         mixture_type: the same for files with experts, where that is another.
         sigmoid_type: the same for files whose router has a sigmoid for each expert.
+        growing_type: the same for files whose queries grow with their position.
         experts_key: what config.json calls `expert_count`.
         gating: `expert_gating_func` of files that leave it out.
         names: of tensors that are called otherwise than `NAMES` says.
@@ -100,6 +113,9 @@ class GgufRow:
             have them half a head apart. The converter leaves those of all others as they are.
         config: what files leave out, as llama.cpp takes it then.
         rope: what metadata do not say of stretched positions.
+        score_widths: whose inverse square root scales scores, by the number of layers, where it is
+            not a head's; None: config.json has no such key.
+        unread: keys of models that share the architecture's name, and are others.
         makers: what older files leave out although their makers' config.json has it, by the
             numbers of layers and experts.
     """
@@ -107,12 +123,15 @@ class GgufRow:
     model_type: str
     mixture_type: str = ""
     sigmoid_type: str = ""
+    growing_type: str = ""
     experts_key: str = "n_routed_experts"
     gating: int = SOFTMAX
     names: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
     rope: Mapping[str, Any] = field(default_factory=dict)
+    score_widths: Mapping[int, int] | None = None
+    unread: tuple[str, ...] = ("attention.temperature_scale",)
     makers: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -135,8 +154,13 @@ ROWS: dict[str, GgufRow] = {
             (60, 160): {"n_group": 8, "topk_group": 3},  # DeepSeek-V2, V2.5
             (61, 256): {"n_group": 8, "topk_group": 4},  # DeepSeek-V3, R1
             (61, 384): {"beta_fast": 1.0},  # Kimi-K2
+            (47, 64): {"expert_gating_func": SIGMOID},  # GLM-4.7-Flash
         },
     ),
+    "ernie4_5": GgufRow(model_type="ernie4_5"),
+    "ernie4_5-moe": GgufRow(model_type="ernie4_5_moe", experts_key="num_experts"),
+    "gemma2": GgufRow(model_type="gemma2", score_widths={46: 144}),  # the one of 27B
+    "gemma3": GgufRow(model_type="gemma3_text", score_widths={62: 168}),  # the one of 27B
     "glm4moe": GgufRow(
         model_type="glm4_moe", gating=SIGMOID, names=_AFTER_ATTENTION, config=_ROUTED
     ),
@@ -146,17 +170,33 @@ ROWS: dict[str, GgufRow] = {
         names=_AFTER_ATTENTION,
         rope={"truncate": False},
     ),
+    "granite": GgufRow(model_type="granite", paired=True),
+    "granitemoe": GgufRow(model_type="granitemoe", experts_key="num_local_experts", paired=True),
     "llama": GgufRow(
         model_type="llama",
         mixture_type="mixtral",
         experts_key="num_local_experts",
         paired=True,
     ),
+    "minimax-m2": GgufRow(model_type="minimax_m2", experts_key="num_local_experts", gating=SIGMOID),
+    "mistral3": GgufRow(model_type="mistral", growing_type="ministral3", paired=True, unread=()),
+    "olmo2": GgufRow(
+        model_type="olmo2",
+        unread=("attention.sliding_window",),  # OLMo 3
+    ),
+    "olmoe": GgufRow(model_type="olmoe", experts_key="num_experts"),
+    "phi3": GgufRow(
+        model_type="phi3",
+        names={"qkv": "blk.{layer}.attn_qkv.weight", "gate_up": "blk.{layer}.ffn_up.weight"},
+    ),
     "qwen2": GgufRow(model_type="qwen2"),
+    "qwen2moe": GgufRow(model_type="qwen2_moe", experts_key="num_experts"),
     "qwen3": GgufRow(model_type="qwen3"),
     "qwen3moe": GgufRow(
         model_type="qwen3_moe", experts_key="num_experts", config={"norm_topk_prob": True}
     ),
+    "seed_oss": GgufRow(model_type="seed_oss", names=_AFTER_ATTENTION),
+    "smollm3": GgufRow(model_type="smollm3", paired=True),
 }
 
 

@@ -28,8 +28,7 @@ _FORMATS = {
 }
 _SMALLEST = "int4:g32"
 _HEAD = NAMES["head"]
-# Keys of models that share an architecture's name, and are others.
-_UNREAD = ("attention.temperature_scale",)
+_MODEL = "model"
 _YARN_KEYS = {
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
@@ -51,6 +50,12 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         ModelFileError: metadata are missing.
         UnsupportedModelError: an architecture that is not read from GGUF, or an option of it.
     """
+    kind = file.metadata.get("general.type", _MODEL)
+    if kind != _MODEL:
+        raise UnsupportedModelError(
+            f"{file.files[0].name} is GGUF of type {kind!r}, not a model: name the file of the "
+            "model that it belongs to"
+        )
     name = file.metadata.get("general.architecture")
     row = row_of(name, file.files[0].name)
     prefix = f"{name}."
@@ -68,7 +73,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         raise ModelFileError(
             f"{file.files[0]}: block_count is {config['num_hidden_layers']!r}, not a whole number"
         )
-    if found := [key for key in _UNREAD if key in given]:
+    if found := [key for key in row.unread if key in given]:
         raise UnsupportedModelError(
             f"{file.files[0].name}: its attention has {found[0]}, which Inlay does not know"
         )
@@ -76,7 +81,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     left_out = row.makers.get((config["num_hidden_layers"], given.get("expert_count", 0)), {})
     if "expert_group_count" not in given:
         config |= {key: left_out[key] for key in ("n_group", "topk_group") if key in left_out}
-    config["model_type"] = _model_type(file, row, given, config)
+    config["model_type"] = _model_type(file, row, {**left_out, **given}, config)
     if config.get("n_group", 1) > 1:
         config["topk_method"] = "group_limited_greedy"  # what DeepSeek-V2 calls it
     embedding = file.tensors.get("token_embd.weight")
@@ -86,6 +91,15 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     is_latent = "kv_lora_rank" in config
     config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors and not is_latent
+    config["attention_out_bias"] = "blk.0.attn_output.bias" in file.tensors
+    config["mlp_bias"] = "blk.0.ffn_up.bias" in file.tensors
+    if not config.get("sliding_window"):
+        config.pop("sliding_window", None)  # zero says that there is none
+    if row.score_widths is not None:
+        width = row.score_widths.get(config["num_hidden_layers"], config.get("head_dim"))
+        config["query_pre_attn_scalar"] = width
+    if (shared := file.tensors.get("blk.0.ffn_up_shexp.weight")) is not None:
+        config.setdefault("shared_expert_intermediate_size", shared.shape[0])
     config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
     config |= _head_sizes(given, config)
     config["rope_scaling"] = _rope_scaling(file, row, {**left_out, **given}, config)
@@ -112,6 +126,8 @@ def _model_type(
         )
     if row.mixture_type and given.get("expert_count"):
         return row.mixture_type
+    if row.growing_type and "attention.temperature_scale" in given:
+        return row.growing_type
     return row.model_type
 
 
@@ -119,6 +135,8 @@ def _head_sizes(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
     """What is rotated of a head, and the sizes of latent attention."""
     rotated, whole = given.get("rope.dimension_count"), given.get("attention.key_length")
     if "kv_lora_rank" not in config:
+        if whole is None and config.get("num_attention_heads"):
+            whole = config["hidden_size"] // config["num_attention_heads"]
         if rotated in (None, whole) or whole is None:
             return {}
         return {"partial_rotary_factor": math.nextafter(rotated / whole, 1)}  # times whole: rotated
@@ -167,6 +185,8 @@ def _rope_scaling(
         return {"rope_type": kind, "factor": float(factor)}
     if kind == "yarn" and factor != 1.0:
         return _yarn(row, given, float(factor))
+    if "rope_factors_long.weight" in file.tensors:
+        return _longrope(file, given, config)
     if "rope_freqs.weight" not in file.tensors:
         return None
     table = np.asarray(file.tensors["rope_freqs.weight"].data, np.float32)
@@ -176,6 +196,25 @@ def _rope_scaling(
             f"{file.files[0].name}: its table of rotary frequencies is none of Llama 3's, and no "
             "other is read from GGUF: take the model's *.safetensors"
         )
+    return scaling
+
+
+def _longrope(
+    file: GgufFile, given: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    scaling: dict[str, Any] = {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": int(
+            given.get(
+                "rope.scaling.original_context_length", config.get("max_position_embeddings", 0)
+            )
+        ),
+    }
+    for name in ("long", "short"):
+        factors = file.tensors[f"rope_factors_{name}.weight"].data
+        scaling[f"{name}_factor"] = [float(one) for one in np.asarray(factors, np.float32)]
+    if (factor := given.get("rope.scaling.attn_factor")) is not None:
+        scaling["attention_factor"] = float(factor)
     return scaling
 
 
@@ -189,8 +228,11 @@ def _yarn(row: GgufRow, given: Mapping[str, Any], factor: float) -> dict[str, An
         if value is not None:
             scaling[ours] = float(value)
     if (tenth := given.get("rope.scaling.yarn_log_multiplier")) is not None:
-        # A tenth of `mscale_all_dim` in float32; `mscale` is the same in what makers publish.
+        # A tenth of `mscale_all_dim` in float32; `mscale` is the same in what makers publish, so
+        # that it does not matter that Mistral's files have all of it.
         scaling["mscale"] = scaling["mscale_all_dim"] = round(10 * float(tenth), 6)
+    if row.growing_type and (growth := given.get("attention.temperature_scale")) is not None:
+        scaling["llama_4_scaling_beta"] = float(growth)
     return scaling
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from inlay.core.errors import InlayError, ModelFileError, ModelNotFoundError
 from inlay.core.settings import read_settings
 from inlay.models.gguf.config import config_of
-from inlay.models.gguf.reader import LINK, GgufFile
+from inlay.models.gguf.reader import LINK, GgufFile, parts_of
 from inlay.models.gguf.tokenizer import write_tokenizer
 
 
@@ -22,11 +22,11 @@ def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
     name it: a file that was changed has another one.
 
     Args:
-        file: a GGUF file, or the first of several.
+        file: a GGUF file, or any of those in which a model lies.
         cache_dir: where directories of GGUF files are kept; None takes `gguf` in Inlay's cache.
 
     Raises:
-        ModelNotFoundError: there is no such file.
+        ModelNotFoundError: there is no such file, or others that belong to it are missing.
         ModelFileError: it is damaged.
         UnsupportedModelError: its architecture or tokenizer is not read from GGUF.
 
@@ -35,6 +35,7 @@ def gguf_directory(file: Path, *, cache_dir: Path | None = None) -> Path:
     file = file.absolute()  # a hub's cache links its names to others, which don't tell the parts
     if not file.is_file():
         raise ModelNotFoundError(f"there is no file {file}")
+    file = parts_of(file)[0]
     about = file.stat()
     named = f"{file} {about.st_size} {about.st_mtime_ns}"
     name = f"{file.stem}-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"

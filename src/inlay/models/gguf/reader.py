@@ -87,7 +87,7 @@ class GgufFile:
     """
 
     def __init__(self, file: Path) -> None:
-        """Map a file, and those that belong to it (`-00001-of-00003`).
+        """Map a file, and those that belong to it (`-00001-of-00003`); any of them will do.
 
         Raises:
             ModelNotFoundError: there is no such file, or a part of it is missing.
@@ -96,7 +96,7 @@ class GgufFile:
 
         Cost: 0.3 processor seconds for a vocabulary of 150,000 tokens and as many merges.
         """
-        self.files = _parts_of(file)
+        self.files = parts_of(file)
         readers = [_read(part) for part in self.files]
         self.metadata: Mapping[str, Any] = readers[0].metadata
         self.tensors: Mapping[str, GgufTensor] = {
@@ -244,7 +244,12 @@ def _dtype_of(kind: int) -> np.dtype[Any]:
     return _NUMBERS[kind]
 
 
-def _parts_of(file: Path) -> list[Path]:
+def parts_of(file: Path) -> list[Path]:
+    """All files of a model, of which one is given, in their order.
+
+    Raises:
+        ModelNotFoundError: some are missing; names them.
+    """
     match = _PART.fullmatch(file.name)
     parts = [file]
     if match is not None:
@@ -254,8 +259,8 @@ def _parts_of(file: Path) -> list[Path]:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ModelNotFoundError(
-            f"{file.parent} lacks {missing[0]} ({len(missing)} of {len(parts)} files): download "
-            "the model again"
+            f"{file.parent} lacks {len(missing)} of the {len(parts)} files of a model: download "
+            f"{', '.join(missing)}"
         )
     return parts
 

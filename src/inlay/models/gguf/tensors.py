@@ -15,6 +15,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from torch import Tensor
 
+from inlay.core.architectures import ARCHITECTURES
 from inlay.core.errors import ModelFileError, UnsupportedModelError
 from inlay.core.model_shape import ModelShape
 from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
@@ -22,7 +23,7 @@ from inlay.models.gguf.reader import LINK, GgufFile
 from inlay.models.os_pages import ReadPages
 from inlay.models.quantized import Matrix, QuantizedRows, floats_of
 from inlay.models.weight_files import Index
-from inlay.models.weight_names import Expected, names_of
+from inlay.models.weight_names import NORMS, Expected, layer_parts, names_of
 
 _PIECE_BYTES = 16 << 20  # of a table, one byte a weight: what is taken apart at a time
 _GROUP = 32
@@ -30,7 +31,7 @@ _HALF_GROUP = np.dtype((np.void, _GROUP // 2))
 _GROUP_BYTES = np.dtype((np.void, _GROUP))
 _LARGE_BLOCK = 256  # of the K types
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_IGNORED = ("rope_freqs.weight",)
+_IGNORED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _HASH_SAMPLES = 4096
 _HASH_SAMPLE_BYTES = 4096
 
@@ -45,11 +46,15 @@ class _Place:
         tensor: its name in the file.
         expert: which one of a stack it is; None: it is the whole tensor.
         values: the second tensor of a matrix of latent attention that lies in two.
+        in_one_row: makers have it as a matrix of one row.
+        offset: makers have it less this.
     """
 
     tensor: str
     expert: int | None = None
     values: str = ""
+    in_one_row: bool = False
+    offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,11 @@ class GgufTensors:
         place, shape = self._places[one.name], self._shape
         if place.expert is not None:
             return [(place.tensor, (shape.experts, *one.shape))]
+        if place.in_one_row:
+            # The converter leaves the row away, or not.
+            there = self._file.tensors.get(place.tensor)
+            is_row = there is not None and len(there.shape) == 1
+            return [(place.tensor, one.shape[1:] if is_row else one.shape)]
         if not place.values or shape.mla is None:
             return [(place.tensor, one.shape)]
         mla = shape.mla
@@ -208,6 +218,10 @@ class GgufTensors:
             return whole if index is None else whole[index]
         if place.tensor == self._names["embedding"] and self.is_bfloat16(name):
             return self._table(place.tensor, index)
+        if place.in_one_row:
+            return floats_of(self._read(place.tensor)).reshape(1, -1)[index or slice(None)]
+        if place.offset:
+            return floats_of(self._read(place.tensor, rows=index)) - place.offset
         return self._read(place.tensor, place.expert, index)
 
     def _table(self, name: str, rows: slice | None) -> Tensor:
@@ -255,8 +269,10 @@ class GgufTensors:
 
 def _places(shape: ModelShape, patterns: Mapping[str, str], file: GgufFile) -> dict[str, _Place]:
     """Where each of the makers' names lies."""
-    names = names_of(shape).names
-    places: dict[str, _Place] = {}
+    row = names_of(shape)
+    names, places = row.names, dict[str, _Place]()
+    offset = ARCHITECTURES[shape.architecture].norm_offset
+    there = [layer_parts(shape, layer).keys() | row.stacked.keys() for layer in range(shape.layers)]
     for part, pattern in patterns.items():
         if part.startswith("expert_"):
             for layer in shape.sparse_layers:
@@ -264,8 +280,15 @@ def _places(shape: ModelShape, patterns: Mapping[str, str], file: GgufFile) -> d
                     name = names[part].format(layer=layer, expert=expert)
                     places[name] = _Place(pattern.format(layer=layer), expert)
             continue
-        for layer in range(shape.layers if "{layer}" in pattern else 1):
-            place = _Place(pattern.format(layer=layer))
+        less = offset if part in NORMS else 0.0
+        if "{layer}" not in pattern:
+            places[names[part]] = _Place(pattern, offset=less)
+            continue
+        for layer in range(shape.layers):
+            if part not in there[layer]:
+                continue
+            in_one_row = part == "shared_score" or part in row.in_one_row
+            place = _Place(pattern.format(layer=layer), in_one_row=in_one_row, offset=less)
             split = KEYS_UP.format(layer=layer)
             if part == "kv_up" and split in file.tensors:
                 place = _Place(split, values=VALUES_UP.format(layer=layer))

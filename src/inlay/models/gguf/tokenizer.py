@@ -1,30 +1,46 @@
 """The tokenizer of a GGUF file as tokenizer.json and its companions."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken
 
 from inlay.core.errors import ModelFileError, UnsupportedModelError
-from inlay.models.gguf.cuts import CUTS
+from inlay.models.gguf.ends import end_ids
+from inlay.models.vocabularies.added import find_first, surround
+from inlay.models.vocabularies.byte_pairs import byte_pairs, numbered
+from inlay.models.vocabularies.cuts import CUTS, Cut
+from inlay.models.vocabularies.merges import merges_of
+from inlay.models.vocabularies.pieces import Pieces, pieces_tokenizer, spaced_pairs
 
-_CONTROL, _USER_DEFINED, _UNKNOWN = 3, 4, 2
-# Tokens that end the model's turn, whatever else metadata name for that.
-_ENDS = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|return|>",
-    "<|call|>",
-    "<|user|>",
-    "<|observation|>",
-)
-_SPACE = "\u2581"  # what stands for a space in SentencePiece's vocabularies
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_COMPANIONS = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unknown": "unk_token",
+    "padding": "pad_token",
+}
+# Ids of kinds whose files may leave them out.
+_IDS: Mapping[str, Mapping[str, int]] = {
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "t5": {"eos": 1, "unknown": 2, "padding": 0},
+}
+_REFUSED = {
+    "bert": "embed texts",
+    "hybriddna": "read DNA",
+    "plamo2": "are PLaMo's",
+    "rwkv": "are RWKV's",
+    "whitespace": "embed texts",
+}
+# What only tokenizers of models that embed texts have.
+_REFUSED_FLAGS = ("add_sep_token", "normalizer.lowercase", "normalizer.strip_accents")
+
+# Special tokens of Phi-3 after which white space counts.
+_NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 def write_tokenizer(metadata: Mapping[str, Any], directory: Path) -> None:
@@ -33,135 +49,189 @@ def write_tokenizer(metadata: Mapping[str, Any], directory: Path) -> None:
     Raises:
         ModelFileError: the file has no tokenizer, or contradicts itself.
         UnsupportedModelError: a kind of tokenizer that is not read.
+
+    Cost: about 10 microseconds a token.
     """
-    kind = metadata.get("tokenizer.ggml.model")
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if not tokens:
+    kind = metadata.get("tokenizer.ggml.model", "")
+    if kind in _REFUSED:
+        raise UnsupportedModelError(
+            f"tokenizer {kind!r} is not read, and models that {_REFUSED[kind]} are not served in "
+            "any form"
+        )
+    if not metadata.get("tokenizer.ggml.tokens"):
         raise ModelFileError("the GGUF file has no tokenizer (tokenizer.ggml.tokens): take another")
     if kind not in _MAKERS:
         raise UnsupportedModelError(
             f"tokenizer {kind!r} is not read from GGUF; read are {', '.join(_MAKERS)}: take the "
             "model's *.safetensors and tokenizer.json"
         )
-    tokenizer = _MAKERS[kind](metadata, tokens)
-    _add_special_tokens(tokenizer, metadata, tokens)
-    bos = _named(metadata, tokens, "bos")
-    default = kind == "llama" or metadata.get("tokenizer.ggml.pre") == "llama-bpe"
-    if bos and metadata.get("tokenizer.ggml.add_bos_token", default):
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A",
-            pair=f"{bos} $A {bos} $B",
-            special_tokens=[(bos, tokenizer.token_to_id(bos))],
-        )
+    for flag in _REFUSED_FLAGS:
+        if metadata.get(f"tokenizer.ggml.{flag}"):
+            raise UnsupportedModelError(
+                f"tokenizer.ggml.{flag} is set, as of models that embed texts, which are not "
+                "served in any form"
+            )
+    parts = _Parts(kind, metadata)
+    tokenizer = _MAKERS[kind](parts)
+    find_first(tokenizer, _found_first(parts))
+    surround(tokenizer, *_around(parts))
     (directory / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
-    names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
-    config |= {ours: _named(metadata, tokens, theirs) for theirs, ours in names.items()}
+    config |= {ours: parts.named(theirs) for theirs, ours in _COMPANIONS.items()}
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2), "utf-8")
-    ends = _end_ids(metadata, tokens)
-    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}), "utf-8")
+    generation = {"eos_token_id": parts.ends}
+    (directory / "generation_config.json").write_text(json.dumps(generation), "utf-8")
     if template := metadata.get("tokenizer.chat_template"):
         (directory / "chat_template.jinja").write_text(template, "utf-8")
 
 
-def _end_ids(metadata: Mapping[str, Any], tokens: list[str]) -> list[int]:
-    kinds = metadata.get("tokenizer.ggml.token_type", ())
-    ends = {_named(metadata, tokens, name) for name in ("eos", "eot", "eom")}
-    return [
-        number
-        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
-        if token in ends or (token in _ENDS and kind == _CONTROL)
-    ]
+class _Parts:
+    """What metadata say of a tokenizer.
+
+    Attributes:
+        kind: of tokenizer.
+        name: of the model.
+        tokens, types: by id.
+        ends: ids of those that end the model's turn.
+    """
+
+    def __init__(self, kind: str, metadata: Mapping[str, Any]) -> None:
+        self._metadata, self._ids = metadata, _IDS.get(kind, {})
+        self.kind = kind
+        self.name = str(metadata.get("general.name", ""))
+        self.tokens = [
+            token or f"[EMPTY_{number}]"
+            for number, token in enumerate(metadata["tokenizer.ggml.tokens"])
+        ]
+        types = list(self.get("token_type", ()))
+        self.types = types + [_NORMAL] * (len(self.tokens) - len(types))
+        self.ends = end_ids(self.tokens, self.types, self.number)
+
+    @property
+    def cut(self) -> Cut:
+        """How texts are cut."""
+        pre = "gemma4" if self.kind == "gemma4" else self.get("pre", "default")
+        if pre not in CUTS:
+            raise UnsupportedModelError(
+                f"tokenizer.ggml.pre {pre!r} is not known; known are {', '.join(CUTS)}: take the "
+                "model's *.safetensors and tokenizer.json, or add it to "
+                "inlay/models/vocabularies/cuts.py"
+            )
+        return CUTS[pre]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value, by its key after `tokenizer.ggml`."""
+        return self._metadata.get(f"tokenizer.ggml.{name}", default)
+
+    def number(self, name: str) -> int | None:
+        """The id of a token that has a name, None where there is none."""
+        number: int | None = self.get(f"{name}_token_id")
+        if number is None:
+            number = self._ids.get(name, len(self.tokens))
+            return number if number < len(self.tokens) else None
+        if not 0 <= number < len(self.tokens):
+            raise ModelFileError(
+                f"tokenizer.ggml.{name}_token_id is {number}, and there are {len(self.tokens)} "
+                "tokens: the GGUF file is damaged"
+            )
+        return number
+
+    def named(self, name: str) -> str | None:
+        """The token that has a name."""
+        number = self.number(name)
+        return None if number is None else self.tokens[number]
 
 
-def _named(metadata: Mapping[str, Any], tokens: list[str], name: str) -> str | None:
-    number = metadata.get(f"tokenizer.ggml.{name}_token_id")
-    if number is None:
-        return None
-    if not 0 <= number < len(tokens):
-        raise ModelFileError(
-            f"tokenizer.ggml.{name}_token_id is {number}, and there are {len(tokens)} tokens: the "
-            "GGUF file is damaged"
-        )
-    return str(tokens[number])
-
-
-def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
-    """GPT-2's kind: pairs of bytes, which are written as printable characters."""
-    pre = metadata.get("tokenizer.ggml.pre", "default")
-    cut = CUTS.get(pre)
-    if cut is None:
-        raise UnsupportedModelError(
-            f"tokenizer.ggml.pre {pre!r} is not known; known are {', '.join(CUTS)}: take the "
-            "model's *.safetensors and tokenizer.json, or add it to inlay/models/gguf/cuts.py"
-        )
-    merges = [tuple(pair.split(" ", 1)) for pair in metadata.get("tokenizer.ggml.merges", ())]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
+def _pairs(parts: _Parts) -> tokenizers.Tokenizer:
+    """Pairs of bytes as in GPT-2, or of characters as in Gemma 4."""
+    cut, merges = parts.cut, parts.get("merges")
     try:
-        pairs = models.BPE(vocabulary, merges, ignore_merges=cut.whole_words)
-    except Exception as error:  # the library has no class of its own for them
-        reason = str(error).partition("\n")[0]
+        vocabulary = numbered(parts.tokens)
+        if merges is not None:
+            pairs = [_halves(pair) for pair in merges]
+        elif parts.get("pre") == "kimi-k2":  # a token's id is its rank
+            pairs = merges_of(parts.tokens)
+        else:
+            raise ModelFileError("there are none")
+        if cut.spaced:
+            return spaced_pairs(vocabulary, pairs, parts.named("unknown"))
+        return byte_pairs(cut, vocabulary, pairs)
+    except ModelFileError as error:
         raise ModelFileError(
-            f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens ({reason}): the GGUF file is "
+            f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens ({error}): the GGUF file is "
             "damaged; download it again"
         ) from error
-    tokenizer = tokenizers.Tokenizer(pairs)
-    words = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in cut.regexes]
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not cut.regexes)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, level])
-    if cut.composed:
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    return tokenizer
 
 
-def _sentence_pieces(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
-    """SentencePiece's kind: pieces with scores, the rest as bytes."""
-    scores = metadata.get("tokenizer.ggml.scores", ())
-    if len(scores) != len(tokens):
+def _halves(pair: str) -> tuple[str, str]:
+    """The two tokens of a merge, of which the first may begin with a space."""
+    at = pair.find(" ", 1)
+    return pair[:at], pair[at + 1 :]
+
+
+def _pieces(parts: _Parts) -> tokenizers.Tokenizer:
+    """Pieces with scores, as in SentencePiece."""
+    scores = parts.get("scores", ())
+    if len(scores) != len(parts.tokens):
         raise ModelFileError(
-            f"tokenizer.ggml.scores has {len(scores)} entries for {len(tokens)} tokens: the GGUF "
-            "file is damaged"
+            f"tokenizer.ggml.scores has {len(scores)} entries for {len(parts.tokens)} tokens: the "
+            "GGUF file is damaged"
         )
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    merges = [
-        (scores[number], (token[:cut], token[cut:]))
-        for token, number in vocabulary.items()
-        for cut in range(1, len(token))
-        if token[:cut] in vocabulary and token[cut:] in vocabulary
+    pieces = Pieces(
+        texts=parts.tokens,
+        scores=scores,
+        kind="unigram" if parts.kind == "t5" or _likelihoods(parts, scores) else "pairs",
+        unknown=parts.number("unknown"),
+        prefix="each" if parts.get("add_space_prefix", True) else "",
+        squeeze=bool(parts.get("remove_extra_whitespaces")),
+        charsmap=bytes(byte & 0xFF for byte in parts.get("precompiled_charsmap", ())),
+    )
+    try:
+        return pieces_tokenizer(pieces)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"the tokenizer cannot be used ({error}): the GGUF file is damaged; download it again"
+        ) from error
+
+
+def _likelihoods(parts: _Parts, scores: Any) -> bool:
+    """Whether scores are a unigram model's logarithms; those of pairs are their ranks."""
+    return any(
+        score % 1 for score, kind in zip(scores, parts.types, strict=True) if kind == _NORMAL
+    )
+
+
+_MAKERS: dict[Any, Callable[[_Parts], tokenizers.Tokenizer]] = {
+    "gpt2": _pairs,
+    "gemma4": _pairs,
+    "llama": _pieces,
+    "t5": _pieces,
+}
+
+
+def _found_first(parts: _Parts) -> list[AddedToken]:
+    """Tokens that no text is cut across."""
+    name = re.sub(r"[\W_]", "", parts.name.lower())
+    strips = parts.kind == "llama" and "phi3" in name
+    return [
+        AddedToken(
+            token,
+            normalized=False,
+            special=kind != _USER_DEFINED,
+            rstrip=strips and token not in _NOT_STRIPPING,
+        )
+        for number, (token, kind) in enumerate(zip(parts.tokens, parts.types, strict=True))
+        if kind in (_CONTROL, _UNKNOWN, _USER_DEFINED)
+        or (number in parts.ends and token.startswith("<|"))
     ]
-    merges.sort(key=lambda merge: -merge[0])
-    tokenizer = tokenizers.Tokenizer(
-        models.BPE(
-            vocabulary,
-            [pair for _, pair in merges],
-            unk_token=_named(metadata, tokens, "unknown"),
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
-    steps = [normalizers.Prepend(_SPACE)] if prefix else []
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
-    strip = [decoders.Strip(content=" ", left=1)] if prefix else []
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
-    return tokenizer
 
 
-_MAKERS = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
-
-
-def _add_special_tokens(
-    tokenizer: tokenizers.Tokenizer, metadata: Mapping[str, Any], tokens: list[str]
-) -> None:
-    kinds = metadata.get("tokenizer.ggml.token_type", ())
-    for token, kind in zip(tokens, kinds, strict=False):
-        if kind in (_CONTROL, _UNKNOWN):
-            tokenizer.add_special_tokens(
-                [tokenizers.AddedToken(token, special=True, normalized=False)]
-            )
-        elif kind == _USER_DEFINED:
-            tokenizer.add_tokens([tokenizers.AddedToken(token, normalized=False)])
+def _around(parts: _Parts) -> tuple[str | None, str | None]:
+    """What texts begin and end with."""
+    if _MAKERS[parts.kind] is _pairs:
+        begins = parts.cut.begins
+    else:
+        begins = "by default" if parts.kind == "llama" else ""
+    begun = begins == "always" or parts.get("add_bos_token", bool(begins))
+    ended = parts.get("add_eos_token", parts.kind == "t5")
+    return parts.named("bos") if begun else None, parts.named("eos") if ended else None

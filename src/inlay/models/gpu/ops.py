@@ -35,6 +35,7 @@ from inlay.models.ops import (
     Experts,
     ExpertTensors,
     Linear,
+    RopeTables,
 )
 from inlay.models.quantized import Matrix
 from inlay.models.recorder import CudaRecorder, Recorder, make_current
@@ -160,10 +161,10 @@ class GpuOps(TorchOps):
         self._host.set_expert(host, 0, tensors)
         experts.set_slot(number, host, 0)
 
-    def begin(self, batch: ForwardBatch, pool: KvPart, cos_SC: Tensor, sin_SC: Tensor) -> TorchStep:
+    def begin(self, batch: ForwardBatch, pool: KvPart, ropes: Sequence[RopeTables]) -> TorchStep:
         """As the protocol says."""
         make_current(self._device)
-        return super().begin(batch, pool, cos_SC, sin_SC)
+        return super().begin(batch, pool, ropes)
 
     def linear(
         self,
@@ -190,11 +191,12 @@ class GpuOps(TorchOps):
 
     def rope_and_store(self, qkv_TN: Tensor, spec: AttentionSpec, step: TorchStep) -> None:
         """As the protocol says, in one launch."""
-        pairs = step.cos_T1C.shape[-1]
+        cos_T1C, sin_T1C = step.ropes[spec.rope]
+        pairs = cos_T1C.shape[-1]
         rope_and_store(
             qkv_TN,
-            step.cos_T1C.flatten(1),
-            step.sin_T1C.flatten(1),
+            cos_T1C.flatten(1),
+            sin_T1C.flatten(1),
             step.pool.data,
             spec.layer,
             step.slots_T,
@@ -208,7 +210,12 @@ class GpuOps(TorchOps):
     def attention(
         self, q_THD: Tensor, spec: AttentionSpec, step: TorchStep, out_THD: Tensor
     ) -> None:
-        """As the protocol says; reads the pool's pages where they are."""
+        """As the protocol says; reads the pool's pages where they are. Bounded scores are
+        PyTorch's.
+        """
+        if spec.softcap:
+            super().attention(q_THD, spec, step, out_THD)
+            return
         attend(
             q_THD,
             Paged(

@@ -6,13 +6,13 @@ chats; it is *not* the ShareGPT data. FILE: a ShareGPT JSON, or JSONL with `prom
 A shared prefix is the same text in front of every prompt, on top of the input length.
 """
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
+from inlay.core.records import Record, read_json_lines, read_json_records
 from inlay.serve.bench.phrases import WORDS, question
 from inlay.serve.bench.tokens import TokenCounter
 
@@ -200,20 +200,15 @@ def read_dataset(file: Path) -> list[tuple[list[dict[str, Any]], str]]:
     """(messages, reference reply or "") of each usable entry.
 
     Raises:
-        ConfigError: no such file, not JSON, or nothing usable in it.
+        ConfigError: no such file, a line that is no JSON, or nothing usable in it.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        read = read_json_lines if file.suffix == ".jsonl" else read_json_records
+        entries = read(file).rows
     except OSError as error:
         raise ConfigError(
             f"--dataset {file}: {error.strerror}; give random, sharegpt or a file"
         ) from None
-    try:
-        entries = json.loads(text)
-    except ValueError:
-        entries = [_json_or_none(line) for line in text.splitlines() if line.strip()]
-    if not isinstance(entries, list):
-        entries = [entries]
     found = [entry for entry in map(_entry, entries) if entry is not None]
     if not found:
         raise ConfigError(
@@ -222,17 +217,8 @@ def read_dataset(file: Path) -> list[tuple[list[dict[str, Any]], str]]:
     return found
 
 
-def _json_or_none(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _entry(entry: Any) -> tuple[list[dict[str, Any]], str] | None:
+def _entry(entry: Record) -> tuple[list[dict[str, Any]], str] | None:
     """One entry of a dataset; None if it holds no prompt."""
-    if not isinstance(entry, dict):
-        return None
     if isinstance(entry.get("prompt"), str):
         return [{"role": "user", "content": entry["prompt"]}], str(entry.get("completion") or "")
     if isinstance(entry.get("messages"), list) and entry["messages"]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
+from inlay.core.model_json import read_json
 
 _ROLES = ("user", "assistant", "system", "tool")
 
@@ -103,11 +104,9 @@ class Conversation:
             ConfigError: the file cannot be read, or holds something else.
         """
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = read_json(file, remedy="name what /save has written", error=ConfigError)
         except OSError as error:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-        except ValueError as error:
-            raise ConfigError(f"{file} is not JSON: {error}") from None
         if isinstance(content, list):
             content = {"messages": content}
         try:

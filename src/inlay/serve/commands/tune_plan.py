@@ -80,12 +80,13 @@ def _counts(config: "TuneConfig", rows: int | None) -> "RowCounts":
     """Of the data where they can be read, else rows as long as they may be."""
     from pathlib import Path
 
+    from inlay.models.vocabularies import FORMS
     from inlay.tune.plan import RowCounts
 
     folder = Path(config.model_name_or_path).expanduser()
     if rows is not None or not config.dataset:
         return RowCounts.longest(config, rows)
-    if not (folder / "tokenizer.json").is_file():
+    if not any((folder / name).is_file() for name in FORMS):
         from inlay.tune.data.load import load_conversations
 
         return RowCounts.longest(config, len(load_conversations(config).train))

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from inlay.core.errors import InlayError, RequestError
+from inlay.core.records import parse_record
 from inlay.serve.openai.protocol import ChatRequest, CompletionRequest, decode_body
 
 _CHAT = msgspec.json.Decoder(ChatRequest)
@@ -54,6 +55,8 @@ def read_jobs(
     index = 0
     for number, line in enumerate(lines, start=1):
         text = line.rstrip("\r\n")
+        if number == 1:
+            text = text.removeprefix("\ufeff")  # a byte-order mark
         if not text.strip():
             continue
         if as_json is None:
@@ -77,9 +80,10 @@ def _check_utf8(text: str) -> None:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        parse_record(text)
+    except ValueError:
         return False
+    return True
 
 
 def _plain(text: str, raw: bool, has_template: bool) -> dict[str, Any]:
@@ -96,11 +100,9 @@ def _json_fields(text: str) -> tuple[dict[str, Any], Any]:
             would be ignored otherwise.
     """
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise RequestError("must be a JSON object with `prompt` or `messages`")
+        fields = parse_record(text)
+    except ValueError as error:
+        raise RequestError(f"{error}: write an object with `prompt` or `messages`") from None
     tag = fields.pop("id", None)
     if ("prompt" in fields) == ("messages" in fields):
         raise RequestError("must have either `prompt` or `messages`")

@@ -34,7 +34,7 @@ class AzureFormat(TraceFormat):
     @staticmethod
     def recognises(line: bytes) -> bool:
         """The header of the columns."""
-        return line.removeprefix(b"\xef\xbb\xbf").strip() == _HEADER
+        return line.strip() == _HEADER
 
     is_header = recognises
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from inlay.core.errors import TraceError
+from inlay.core.model_json import BYTE_ORDER_MARK, refuse_lfs_pointer
 from inlay.core.near_names import did_you_mean
 from inlay.sim.formats.azure import AzureFormat
 from inlay.sim.formats.base import TraceFormat
@@ -104,7 +105,7 @@ class _Lines:
 
     def __init__(self, file: str | Path, stream: Iterable[bytes]) -> None:
         self._file = file
-        self._numbered = enumerate(stream, 1)
+        self._numbered = enumerate(_unmarked(stream), 1)
         self._next = self._read()
 
     @property
@@ -131,8 +132,17 @@ class _Lines:
             raise TraceError(f"{self._file} is a damaged gzip file: {error}") from None
 
 
+def _unmarked(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Without a byte-order mark before the first one."""
+    rest = iter(lines)
+    if (first := next(rest, None)) is not None:
+        yield first.removeprefix(BYTE_ORDER_MARK)
+        yield from rest
+
+
 @contextmanager
 def _opened(file: Path) -> Iterator[Iterable[bytes]]:
+    refuse_lfs_pointer(file, error=TraceError)
     with file.open("rb") as stream:
         packed = stream.read(2) == _GZIP
         stream.seek(0)

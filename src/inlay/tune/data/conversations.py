@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay.core.errors import DataError
-from inlay.tune.data.files import Record, Records
+from inlay.core.records import Record, Records
 from inlay.tune.data.sources import Source
 
 Message = dict[str, Any]
+
+_SHOWN = 80  # characters of a bad record
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,20 @@ class Conversation:
         return self.messages[1:] if self.messages[0]["role"] == "system" else self.messages
 
 
-def read_conversations(records: Records, source: Source, rows: Sequence[int]) -> list[Conversation]:
-    """Conversations of some records.
+def read_conversations(
+    records: Records, source: Source, rows: Sequence[int], *, skip_bad: bool = False
+) -> tuple[list[Conversation], list[str]]:
+    """Conversations of some records, and a line on those that were left out, if any were.
 
     Args:
         records: of one file.
         source: the dataset they belong to.
         rows: numbers of those to take, in this order.
+        skip_bad: leave records out that lack a column or are no conversation.
 
     Raises:
-        DataError: a record lacks a column, or is no conversation; with the place of the first, the
-            column, and how many more there are.
+        DataError: there are such and they are not left out, or there are no others; with the place
+            of the first, how it begins, what is wrong with it, and how many more there are.
     """
     for name in sorted(source.named):
         if not any(name in record for record in records.rows):
@@ -83,10 +88,22 @@ def read_conversations(records: Records, source: Source, rows: Sequence[int]) ->
             num_bad += 1
             continue
         found.append(Conversation(tuple(messages), tuple(tools), records, row))
-    if first is not None:
-        others = f" ({num_bad - 1} more records have errors)" if num_bad > 1 else ""
-        raise DataError(f"{records.place(first[0])}: {first[1]}{others}")
-    return found
+    if first is None:
+        return found, []
+    said = f"{records.place(first[0])}: {first[1]} (it begins {_begin(records.rows[first[0]])})"
+    if skip_bad and found:
+        return found, [
+            f"{num_bad} of {len(rows)} records of {records.file} are left out, the first is {said}"
+        ]
+    others = f"; {num_bad - 1} more records have errors" if num_bad > 1 else ""
+    remedy = "" if skip_bad else "; skip_bad_records=true leaves such out"
+    raise DataError(f"{said}{others}{remedy}")
+
+
+def _begin(record: Record) -> str:
+    """The first few words of a record, by which it is found in its file."""
+    text = json.dumps(record, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class _BadRecord(Exception):

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from inlay.core.errors import ConfigError, DataError, RequestError
+from inlay.core.records import Records
 from inlay.models.text import Text
 from inlay.tune.config import TuneConfig
 from inlay.tune.data.chat_template import ChatTemplateWriter
 from inlay.tune.data.conversations import Conversation, read_conversations
 from inlay.tune.data.example import Dataset
-from inlay.tune.data.files import Records, read_records
+from inlay.tune.data.files import read_records
 from inlay.tune.data.packing import pack
 from inlay.tune.data.sources import Source, find_sources
 from inlay.tune.data.templates import template_named
@@ -30,10 +31,12 @@ class Conversations:
     Attributes:
         train: those that are trained on.
         evaluation: those that are held out, or of `eval_dataset`.
+        notes: which records were left out, a line for each file that has such.
     """
 
     train: list[Conversation]
     evaluation: list[Conversation]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def load_data(config: TuneConfig, text: Text) -> TuneData:
         mask_history=config.mask_history,
         batch_size=config.preprocessing_batch_size,
     )
-    notes = template_notes(config, writer, text)
+    notes = [*conversations.notes, *template_notes(config, writer, text)]
     train = tokenize(conversations.train, writer, text, rules)
     notes += _cut_notes(train, "training", config.cutoff_len)
     if not train.dataset.num_loss_tokens:
@@ -96,9 +99,10 @@ def load_conversations(config: TuneConfig) -> Conversations:
         ConfigError, DataError: as `load_data`.
     """
     folder = Path(config.dataset_dir).expanduser()
-    train = _read(find_sources(config.dataset, folder), config)
+    train, notes = _read(find_sources(config.dataset, folder), config)
     if not config.val_size:
-        return Conversations(train, _read(find_sources(config.eval_dataset, folder), config))
+        evaluation, of_evaluation = _read(find_sources(config.eval_dataset, folder), config)
+        return Conversations(train, evaluation, (*notes, *of_evaluation))
     share = config.val_size < 1
     num_held = round(len(train) * config.val_size) if share else int(config.val_size)
     if not 0 < num_held < len(train):
@@ -111,6 +115,7 @@ def load_conversations(config: TuneConfig) -> Conversations:
     return Conversations(
         [one for number, one in enumerate(train) if number not in held],
         [train[number] for number in sorted(held)],
+        tuple(notes),
     )
 
 
@@ -158,8 +163,9 @@ def template_notes(config: TuneConfig, writer: Writer, text: Text) -> list[str]:
     ]
 
 
-def _read(sources: Sequence[Source], config: TuneConfig) -> list[Conversation]:
+def _read(sources: Sequence[Source], config: TuneConfig) -> tuple[list[Conversation], list[str]]:
     found: list[Conversation] = []
+    notes: list[str] = []
     for source in sources:
         files = [read_records(file) for file in source.files]
         counts = [len(records.rows) for records in files]
@@ -167,9 +173,13 @@ def _read(sources: Sequence[Source], config: TuneConfig) -> list[Conversation]:
         first = 0
         for records, count in zip(files, counts, strict=True):
             rows = chosen[(chosen >= first) & (chosen < first + count)] - first
-            found += read_conversations(records, source, rows.tolist())
+            more, left_out = read_conversations(
+                records, source, rows.tolist(), skip_bad=config.skip_bad_records
+            )
+            found += more
+            notes += left_out
             first += count
-    return found
+    return found, notes
 
 
 def _chosen(

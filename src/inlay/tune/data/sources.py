@@ -4,13 +4,13 @@ Local files only; hubs are not asked.
 """
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inlay.core.errors import ConfigError
+from inlay.core.model_json import read_json_object
 from inlay.tune.data.files import SUFFIXES
 
 INFO_FILE = "dataset_info.json"
@@ -101,16 +101,13 @@ def find_sources(names: Sequence[str], dataset_dir: Path) -> list[Source]:
 
 def _read_info(info_file: Path) -> dict[str, Any]:
     try:
-        info = json.loads(info_file.read_text(encoding="utf-8"))
+        return read_json_object(
+            info_file, remedy="write an object with an entry for each dataset", error=ConfigError
+        )
     except OSError as error:
         raise ConfigError(
             f"{info_file} cannot be read: {error.strerror}: dataset_dir must be its folder"
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{info_file} is no JSON in UTF-8 ({error})") from None
-    if not isinstance(info, dict):
-        raise ConfigError(f"{info_file}: must be an object with an entry for each dataset")
-    return info
 
 
 def _source(name: str, info: Mapping[str, Any], info_file: Path) -> Source:

@@ -46,8 +46,7 @@ def test_rotation_and_pages(heads, kv_heads, width, pairs, value_dim, norms, dev
         if plain:
             step = SimpleNamespace(
                 pool=SimpleNamespace(format=kv_format, data=data),
-                cos_T1C=angles.cos()[:, None],
-                sin_T1C=angles.sin()[:, None],
+                ropes=((angles.cos()[:, None], angles.sin()[:, None]),),
                 slots_T=slots_T,
             )
             copied = qkv_TX.contiguous()

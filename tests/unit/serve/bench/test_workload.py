@@ -86,7 +86,7 @@ async def test_files(tmp_path: Path) -> None:
 
     lines = tmp_path / "lines.jsonl"
     lines.write_text(
-        '{"prompt": "a"}\nnonsense\n{"messages": [{"role": "user", "content": "b"}]}\n'
+        '{"prompt": "a"}\n{"other": 1}\n{"messages": [{"role": "user", "content": "b"}]}\n'
     )
     assert [messages[0]["content"] for messages, _ in read_dataset(lines)] == ["a", "b"]
 
@@ -98,6 +98,10 @@ def test_bad_files_say_what_is_wrong(tmp_path: Path) -> None:
     empty.write_text("[]")
     with pytest.raises(ConfigError, match="no entry with"):
         read_dataset(empty)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "a"}\nnonsense\n')
+    with pytest.raises(ConfigError, match=r"broken.jsonl, line 2: is no JSON .*: correct it"):
+        read_dataset(broken)
 
 
 def test_lengths() -> None:

@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from inlay.serve.generate.prompts import Job, read_jobs
 from inlay.serve.openai.protocol import ChatRequest, CompletionRequest
 
@@ -59,8 +61,8 @@ def test_bad_lines_keep_their_place() -> None:
     messages = [str(job.error) for job in found]
     for index, expected in enumerate(
         [
-            "not JSON",
-            "must be a JSON object",
+            "is no JSON (Expecting property name",
+            "is a text: must be an object: write an object with `prompt` or `messages`",
             "either `prompt` or `messages`",
             "either `prompt` or `messages`",
             "unknown field 'temperatures'; did you mean temperature?",
@@ -92,4 +94,10 @@ def test_deep_json_fails_its_own_line_only() -> None:
     assert alone.error is None, "a first line that is no object is plain text"
     first, second, third = jobs('{"prompt": "a"}\n' + deep + '\n{"prompt": "b"}\n')
     assert first.error is None and third.error is None
-    assert "not JSON" in str(second.error)
+    assert "is no JSON that can be read" in str(second.error)
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "a"}', "a"])
+def test_a_byte_order_mark_belongs_to_no_prompt(line: str) -> None:
+    (plain,), (marked,) = jobs(line), jobs("\ufeff" + line)
+    assert marked.error is None and marked.request == plain.request

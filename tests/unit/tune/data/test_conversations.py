@@ -1,6 +1,7 @@
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -64,7 +65,7 @@ def test_every_kind_of_file_gives_the_same(data: Write) -> None:
     assert load(folder, "jsonl")[2].place.endswith("rows.jsonl, line 5")
     assert load(folder, "csv")[2].place.endswith("rows.csv, line 5")  # row 2 has a line end
     assert load(folder, "parquet")[2].place.endswith("rows.parquet, row 3")
-    assert load(folder, "json")[2].place.endswith("rows.json, line 1")
+    assert load(folder, "json")[2].place.endswith("rows.json, line 1, record 3")
 
 
 def test_alpaca_with_system_history_and_other_columns(data: Write) -> None:
@@ -185,7 +186,10 @@ def test_samples_held_out_are_no_others_and_follow_the_seed(data: Write) -> None
         ([*ROWS, {"instruction": "a"}], ["line 17", "column output is missing", "instruction"]),
         ([{"instruction": " ", "output": "x"}], ["column instruction: is empty", "prompt"]),
         ([{"instruction": "a", "output": 3}], ["column output: is 3: must be text"]),
-        ([{"instruction": "a", "output": " "}] * 3, ["(2 more records have errors)"]),
+        (
+            [{"instruction": "a", "output": " "}] * 3,
+            ["; 2 more records have errors; skip_bad_records=true leaves such out"],
+        ),
         ([3], ["line 2", "is a number", "object"]),
         ({"a": 1}, ["a single object", "list of objects"]),
         ([], ["no records"]),
@@ -194,6 +198,33 @@ def test_samples_held_out_are_no_others_and_follow_the_seed(data: Write) -> None
 def test_bad_records_are_named_by_line_and_column(rows: Any, words: list[str], data: Write) -> None:
     message = failure(data({"mine": {"file_name": "a.json"}}, a_json=rows), "mine")
     assert all(word in message for word in [*words, "a.json"]), message
+
+
+def test_bad_records_are_left_out_if_that_is_asked_for(data: Write) -> None:
+    rows = [{"instruction": f"q{n}", "output": f"a{n}" * (n != 40)} for n in range(81)]
+    folder = data({"mine": {"file_name": "a.json"}})
+    (folder / "a.json").write_text(json.dumps(rows), encoding="utf-8")  # all in one line
+    message = failure(folder, "mine")
+    bad = "a.json, line 1, record 41: column output: is empty: a sample needs a response to learn"
+    shown = 'it begins {"instruction": "q40", "output": ""}'
+    assert f"{bad} ({shown}); skip_bad_records=true leaves such out" in message
+    config = TuneConfig(
+        model_name_or_path="m",
+        dataset=("mine",),
+        dataset_dir=str(folder),
+        skip_bad_records=True,
+    )
+    found = load_conversations(config)
+    assert [one.row for one in found.train] == [n for n in range(81) if n != 40]
+    (note,) = found.notes
+    assert (
+        note.startswith("1 of 81 records of ") and f"left out, the first is {folder}/{bad}" in note
+    )
+    held_out = load_conversations(replace(config, val_size=0.5))
+    assert held_out.notes == (note,)
+    only = data({"mine": {"file_name": "a.json"}}, a_json=rows[40:41])
+    message = failure(only, "mine", skip_bad_records=True)
+    assert "column output: is empty" in message and "skip_bad_records" not in message
 
 
 @pytest.mark.parametrize(
@@ -234,6 +265,13 @@ def test_files_that_cannot_be_read(name: str, content: bytes, words: str, data: 
     file = name.replace("_", ".")
     folder = data({"mine": {"file_name": file}}, **{name: content})
     assert words in failure(folder, "mine")
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "csv", "parquet", "arrow"])
+def test_a_pointer_of_git_lfs_is_named(kind: str, data: Write) -> None:
+    folder = data({"mine": {"file_name": f"a.{kind}"}})
+    (folder / f"a.{kind}").write_text("version https://git-lfs.github.com/spec/v1\nsize 123456\n")
+    assert f"a.{kind} is a pointer of Git LFS" in failure(folder, "mine")
 
 
 def test_a_file_that_is_no_parquet(data: Write) -> None:

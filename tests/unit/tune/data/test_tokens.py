@@ -6,11 +6,11 @@ import pytest
 import tokenizers
 
 from inlay.core.errors import ConfigError, DataError
+from inlay.core.records import Records
 from inlay.models.text import Text
 from inlay.tune.data.chat_template import ChatTemplateWriter
 from inlay.tune.data.conversations import Conversation
 from inlay.tune.data.example import NO_LOSS, Example
-from inlay.tune.data.files import Records
 from inlay.tune.data.templates import TEMPLATES, template_named
 from inlay.tune.data.tokens import TokenRules, cut_lengths, questions, tokenize
 from inlay.tune.data.writing import TemplateWriter, Writer
