@@ -69,6 +69,7 @@ stage_integration_transfer() { run_pytest -m "not netns" tests/integration/{tran
 stage_integration_engine() { run_pytest -m "not netns" tests/integration/{engine,tune,weights}; }
 stage_integration_cluster() { run_pytest -m "not netns" tests/integration/{cluster,connect}; }
 stage_e2e() { run_pytest tests/e2e; }
+stage_real() { run_pytest tests/real; }
 stage_netns() { run_pytest -m netns tests/integration; }
 
 stage_paths() { run_pytest "$@"; }

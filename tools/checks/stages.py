@@ -102,6 +102,11 @@ STAGES = (
         proves="kernels and native parts agree with their references on each instruction set",
         after=("set-up",),
     ),
+    Stage(
+        name="real",
+        proves="published models answer, with the tokens and probabilities of llama.cpp",
+        after=("set-up",),
+    ),
     Stage(name="types", proves="mypy accepts the package", after=("set-up",)),
     Stage(
         name="wheel",

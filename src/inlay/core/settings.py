@@ -2,8 +2,8 @@
 
 `INLAY_LOG`        log level (default `info`), `INLAY_LOG=debug,json` for JSON lines
 `INLAY_ISA`        kernel variant to force (`scalar`, `avx2`, `avx512`, ...)
-`INLAY_CACHE_DIR`  where measured machine data goes (default `~/.cache/inlay`); models from hubs lie
-                   in the hub's own cache, shared with other programs
+`INLAY_CACHE_DIR`  where measured machine data and files of packages go (default `~/.cache/inlay`);
+                   models from hubs lie in the hub's own cache, shared with other programs
 `INLAY_NATIVE`     `0` runs the NumPy references instead of the compiled extension
 """
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,6 +122,7 @@ def _load(config: EngineConfig, store: KvStore | None) -> LoadedModel:
     from inlay.models.text import Text
 
     source = resolve_model(config.model, weight_format=config.weight_format, offline=config.offline)
+    config = replace(config, weight_format=source.weight_format(config.weight_format))
     device = _device(config.device)
     where = place_model(config, source.directory, device)
     text = partial(Text.load, source.directory)

@@ -35,7 +35,7 @@ from inlay.core.errors import (
     ResourceError,
     UnsupportedModelError,
 )
-from inlay.core.model_config import read_config, shape_of
+from inlay.core.model_config import QUANTIZATION_FILE, read_config, shape_of
 from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.core.units import format_bytes
@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 # Everything but weights that a model needs.
 SMALL_FILES = (
     "config.json",
+    QUANTIZATION_FILE,
     "generation_config.json",
     *FORMS,
     "tokenizer_config.json",

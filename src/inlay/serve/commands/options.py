@@ -17,8 +17,8 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A model directory, a *.gguf file, org/name\\[@revision]\\[:QUANT] on the Hugging "
-        "Face hub (QUANT is of GGUF, such as Q4_K_M), or modelscope:org/name. Without it: the "
-        "demo model.",
+        "Face hub (QUANT is of GGUF, such as Q4_K_M), modelscope:org/name, or a small model that "
+        "chats: smollm2, smollm2-360m, qwen3-0.6b. Without it: the demo model.",
         show_default=False,
     ),
 ]

@@ -13,6 +13,7 @@ from inlay.core.model_json import read_json_object
 from inlay.core.model_shape import ModelShape
 from inlay.core.near_names import did_you_mean
 from inlay.core.roofline import Formats
+from inlay.models.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
     from inlay.models.packed_metadata import PackedMetadata
@@ -76,7 +77,7 @@ def find_model(name: str | None) -> PlannedModel:
     known = known_config(name)
     if known is not None:
         return PlannedModel(name=name, origin="facts that come with Inlay", shape=shape_of(known))
-    match = _HUB_NAME.fullmatch(name)
+    match = _HUB_NAME.fullmatch(SMALL_MODELS[name].hub if name in SMALL_MODELS else name)
     meant = did_you_mean(name.rpartition("/")[2], known_models())
     if match is None or name.startswith((".", "~", "/")):
         raise ModelNotFoundError(
