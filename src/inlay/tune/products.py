@@ -7,7 +7,9 @@ what such instructions compute: products of bfloat16 are exact in float32, where
 Shapes: T rows, N and K columns.
 """
 
-from collections.abc import Iterator
+import math
+import threading
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +21,7 @@ from inlay import kernels
 
 _PIECE_BYTES = 4 << 20  # of float32: what is widened of a matrix at a time stays in a cache
 _BFLOAT16_FEATURES = {"avx512_bf16", "amx_bf16"}
+_buffers = threading.local()
 
 
 @cache
@@ -38,7 +41,8 @@ def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Ten
     Args:
         x_TK, weight_NK, bias_N: of one dtype, float32 or bfloat16. Gradients are for x and W.
 
-    Cost: where bfloat16 is widened, float32 copies of x and of the result, and `_PIECE_BYTES`.
+    Cost: where bfloat16 is widened, memory of this thread for float32 of x and of the result, and
+        `_PIECE_BYTES`, which it keeps.
     """
     if not _is_widened(x_TK):
         return F.linear(x_TK, weight_NK, bias_N)
@@ -71,11 +75,14 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_TK, weight_NK)
-        wide_TK = x_TK.float()
+        wide_TK = _widened("rows", x_TK)
         out_TN = x_TK.new_empty(len(x_TK), len(weight_NK))
         for rows in _pieces(weight_NK):
             bias = None if bias_N is None else bias_N[rows].float()
-            out_TN[:, rows] = F.linear(wide_TK, weight_NK[rows].float(), bias)
+            wide_NK = _widened("weight", weight_NK[rows])
+            part_TN = _scratch("product", (len(x_TK), len(wide_NK)))
+            torch.mm(wide_TK, wide_NK.t(), out=part_TN)
+            out_TN[:, rows] = part_TN if bias is None else part_TN.add_(bias)
         return out_TN
 
     @staticmethod
@@ -94,8 +101,9 @@ class _AddLinear(torch.autograd.Function):
     def forward(ctx: Any, y_TN: Tensor, x_TK: Tensor, weight_NK: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(x_TK, weight_NK)
         ctx.scale = scale
-        wide_KN = weight_NK.float().t()
-        return torch.addmm(y_TN.float(), x_TK.float(), wide_KN, alpha=scale).to(y_TN.dtype)
+        wide_KN = _widened("weight", weight_NK).t()
+        sum_TN = _widened("product", y_TN)
+        return sum_TN.addmm_(_widened("rows", x_TK), wide_KN, alpha=scale).to(y_TN.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient_TN: Tensor) -> Any:
@@ -110,11 +118,32 @@ class _AddLinear(torch.autograd.Function):
 
 
 def _times(left_TN: Tensor, right_NK: Tensor) -> Tensor:
-    """Their product, float32."""
-    product_TK = left_TN.new_zeros((len(left_TN), right_NK.shape[1]), dtype=torch.float32)
+    """Their product, float32; its memory is this thread's next product's, too."""
+    product_TK = _scratch("product", (len(left_TN), right_NK.shape[1])).zero_()
     for rows in _pieces(right_NK):
-        product_TK.addmm_(left_TN[:, rows].float(), right_NK[rows].float())
+        wide_TN, wide_NK = _widened("rows", left_TN[:, rows]), _widened("weight", right_NK[rows])
+        product_TK.addmm_(wide_TN, wide_NK)
     return product_TK
+
+
+def _widened(role: str, values: Tensor) -> Tensor:
+    """The values in float32, until this thread widens others of the same role."""
+    return _scratch(role, values.shape).copy_(values)
+
+
+def _scratch(role: str, size: Sequence[int]) -> Tensor:
+    """Memory of this thread for float32 values, the same each time.
+
+    Taken anew for each product, it would lie between the activations that autograd keeps, and what
+    is left of it there would be lost to larger ones.
+    """
+    count = math.prod(size)
+    buffer = getattr(_buffers, role, None)
+    if buffer is None or buffer.numel() < count:
+        buffer = torch.empty(count, dtype=torch.float32)
+        setattr(_buffers, role, buffer)
+    array: Tensor = buffer[:count].view(*size)
+    return array
 
 
 def _of_weight(gradient_TN: Tensor, x_TK: Tensor) -> Tensor:
