@@ -95,8 +95,8 @@ def _asked_pages(cache: CacheConfig, kv_format: KvFormat, context_pages: int) ->
         context = size_to_set(context_pages * kv_format.page_bytes, up=True)
         raise ConfigError(
             f"cache.memory {cache.memory} is less than one KV page of "
-            f"{format_bytes(kv_format.page_bytes)}: set cache.memory={context} for one request of "
-            f"{context_pages * kv_format.page_tokens} tokens"
+            f"{format_bytes(kv_format.page_bytes)}: set cache.memory={context} (--kv-memory "
+            f"{context}) for one request of {context_pages * kv_format.page_tokens} tokens"
         )
     return pages
 
@@ -106,5 +106,6 @@ def _more_room(cache: CacheConfig, kv_format: KvFormat, num_pages: int, free_byt
     size = size_to_set(num_pages * kv_format.page_bytes, up=True)
     if parse_bytes(size) > free_bytes:
         return ""
-    setting = f"cache.memory={size}" if cache.pages is None else f"cache.pages={num_pages}"
-    return f"{setting}, or "
+    if cache.pages is not None:
+        return f"cache.pages={num_pages}, or "
+    return f"cache.memory={size} (--kv-memory {size}), or "

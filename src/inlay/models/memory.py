@@ -72,4 +72,7 @@ def pages_that_fit(kv_format: KvFormat, num_pages: int) -> str:
     if parse_bytes(size) < kv_format.page_bytes:
         size = str(num_pages * kv_format.page_bytes)
     tokens = num_pages * kv_format.page_tokens
-    return f"set cache.memory={size}, or cache.pages={num_pages} for {tokens} tokens"
+    return (
+        f"set cache.memory={size}, or cache.pages={num_pages} for {tokens} tokens (on the command "
+        f"line --kv-memory {size})"
+    )
