@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from tests.support.published_methods import PUBLISHED
 from tests.support.tiny_models import write_shards
 
 FP8_CONFIG = {
@@ -34,7 +35,12 @@ INT4_CONFIG = {
             },
         }
     },
-    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"],
+    "ignore": [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+    ],
 }
 MXFP4_CONFIG = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -104,6 +110,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "fp8": (fp8, FP8_CONFIG, ("proj.weight", "kv_a_proj_with_mqa.weight")),
     "int4": (int4, INT4_CONFIG, ("experts.",)),
     "mxfp4": (mxfp4, MXFP4_CONFIG, ("experts.gate_up_proj", "experts.down_proj")),
+    **PUBLISHED,
 }
 
 

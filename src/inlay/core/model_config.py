@@ -5,6 +5,7 @@ shape = read_shape(directory)
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,7 @@ from inlay.core.model_shape import (
     RopeShape,
     RouterShape,
 )
-from inlay.core.quantization import read_quantization
+from inlay.core.published.read import read_quantization
 
 # More than any model has; lists of a damaged file's numbers would fill the memory.
 _MAX_LAYERS, _MAX_EXPERTS = 10_000, 65_536
@@ -51,8 +52,12 @@ def read_shape(directory: Path) -> ModelShape:
     return shape_of(read_config(directory))
 
 
+QUANTIZATION_FILE = "hf_quant_config.json"
+"""What ModelOpt writes of its weights; older versions write it here alone."""
+
+
 def read_config(directory: Path) -> dict[str, Any]:
-    """The content of config.json as it is.
+    """The content of config.json, and what `QUANTIZATION_FILE` says where it says nothing of that.
 
     Raises:
         ModelNotFoundError: no such directory, no config.json in it, or it cannot be read.
@@ -70,7 +75,11 @@ def read_config(directory: Path) -> dict[str, Any]:
                 f"{directory} has no config.json, so it is not a Hugging Face model directory: "
                 "name the directory that holds config.json, tokenizer.json and *.safetensors"
             )
-        return read_json_object(file)
+        config = read_json_object(file)
+        beside = directory / QUANTIZATION_FILE
+        if "quantization_config" not in config and beside.is_file():
+            config["quantization_config"] = {"quant_method": "modelopt"} | read_json_object(beside)
+        return config
     except OSError as error:
         raise ModelNotFoundError(f"{file} cannot be read ({error.strerror})") from error
 
@@ -146,7 +155,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     if not isinstance(row.output_bias, bool):
         output_bias = read.flag(row.output_bias)
     qk_norm = row.qk_norm if not row.qk_norm_key or read.flag(row.qk_norm_key) else ""
-    return ModelShape(
+    shape = ModelShape(
         architecture=name,
         layers=layers,
         hidden=hidden,
@@ -169,8 +178,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         window_rope=_read_window_rope(config, row, read, rope) if any(windows) else None,
         unrotated_layers=_read_unrotated(row, read, layers),
         dtype=str(read.raw("dtype", "bfloat16")),
-        quantization=read_quantization(config),
     )
+    return replace(shape, quantization=read_quantization(config, shape))
 
 
 def _text_part(config: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:

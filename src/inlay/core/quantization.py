@@ -1,18 +1,9 @@
-"""How published checkpoints hold quantised weights: `quantization_config` of config.json.
+"""What the files of a quantised model hold, in words of the kernels' weight formats.
 
-Three ways are read: fp8 with a scale per block of 128 x 128 (DeepSeek), compressed-tensors with 4
-bits (Kimi-K2), and mxfp4 experts (gpt-oss).
+`inlay.core.published` reads it from config.json.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from inlay.core.errors import UnsupportedModelError
-from inlay.core.weight_format import FORMATS
-
-_FP8_BLOCK = 128
-_FLOATS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,94 +11,71 @@ class Quantization:
     """What the files of a model hold.
 
     Attributes:
-        method: as config.json names it.
-        weight_format: of the kernels, which holds such weights as they are.
-        group: weights of a row that share a scale.
-        rest: the same for matrices besides routed experts; None: they are floats.
+        method: how they name and pack it, of `inlay.models.published.layouts`.
+        weight_format: of the kernels, which holds such weights as they are, or nearly.
+        group: weights of a row that share a scale; 1: no part of a row is bound to another.
+        rest: the same for dense MLPs and shared experts; None: they are floats.
+        attention: the same for the matrices of attention.
         head: the same for the output matrix.
+        file_bytes: of a quantised weight in the files, scales included, about.
+        again: some become floats first, because no format of the kernels has such codes.
     """
 
     method: str
     weight_format: str
     group: int
     rest: str | None = None
+    attention: str | None = None
     head: str | None = None
+    file_bytes: float
+    again: bool = False
 
 
-def read_quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """What config.json says of its weights; None: they are floats.
+@dataclass(frozen=True, kw_only=True)
+class StoredForm:
+    """How files hold a matrix.
 
-    Raises:
-        UnsupportedModelError: they are quantised in a way that is not read; the message says which
-            ways are.
+    Attributes:
+        weight_format: of the kernels, which holds it best at the least size.
+        group: weights of a row that share a scale in the files; 1: the whole row has one.
+        file_bytes: of a weight, scales included.
+        again: its weights become floats and are quantised again for that format.
     """
-    given = config.get("quantization_config") or config.get("compression_config")
-    if not given:
-        return None
-    method = given.get("quant_method") if isinstance(given, dict) else None
-    if method not in _METHODS:
-        raise UnsupportedModelError(
-            f"config.json: weights quantised with {method or given!r} are not supported; supported "
-            f"are {', '.join(_METHODS)}, and float weights: take another variant of the model, or "
-            "add the method to inlay/core/quantization.py and inlay/models/quantized.py"
-        )
-    return _METHODS[method](given)
+
+    weight_format: str
+    group: int
+    file_bytes: float
+    again: bool = False
 
 
-def _fp8(given: Mapping[str, Any]) -> Quantization:
-    block, form = given.get("weight_block_size"), given.get("fmt", "e4m3")
-    if block != [_FP8_BLOCK, _FP8_BLOCK] or form != "e4m3":
-        raise UnsupportedModelError(
-            f"config.json: fp8 weights as {form} with blocks of {block} are not supported; "
-            f"supported is e4m3 with blocks of [{_FP8_BLOCK}, {_FP8_BLOCK}]"
-        )
-    name = f"fp8:g{_FP8_BLOCK}"
-    return Quantization(method="fp8", weight_format=name, group=_FP8_BLOCK, rest=name)
+NEAREST = "int8:g32"
+"""What holds any floats nearly, for a byte a weight."""
+
+_WHOLE_ROW_BYTES = 2**-12
 
 
-def _compressed_tensors(given: Mapping[str, Any]) -> Quantization:
-    groups = given.get("config_groups")
-    weights = [
-        group.get("weights") or {}
-        for group in (groups.values() if isinstance(groups, dict) else ())
-        if isinstance(group, dict)
-    ]
-    found = weights[0] if len(weights) == 1 else {}
-    size = found.get("group_size")
-    wanted = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group"}
-    differs = {key: found.get(key) for key, value in wanted.items() if found.get(key) != value}
-    if differs or size not in (32, 64, 128) or given.get("format") != "pack-quantized":
-        raise UnsupportedModelError(
-            f"config.json: compressed-tensors weights as {given.get('format')!r} with {weights} "
-            "are not supported; supported is 'pack-quantized' with one group of symmetric integers "
-            "of 4 bits, a scale for each 32, 64 or 128 of a row"
-        )
-    return Quantization(method="compressed-tensors", weight_format=f"int4:g{size}", group=size)
+def integer_form(bits: int, group: int, *, symmetric: bool, in_order: bool = True) -> StoredForm:
+    """Where integers of 2, 3, 4 or 8 bits go.
 
-
-def _mxfp4(given: Mapping[str, Any]) -> Quantization:
-    return Quantization(method="mxfp4", weight_format="mxfp4", group=32)
-
-
-def _gguf(given: Mapping[str, Any]) -> Quantization:
-    # Written by `inlay.models.gguf`, which has looked at the tensors.
-    formats = [given.get(part) for part in ("weight_format", "rest", "head")]
-    for weight_format in formats:
-        if weight_format not in FORMATS:
-            raise UnsupportedModelError(
-                f"config.json: quant_method 'gguf' names the format {weight_format!r}, which is "
-                "not known: name the .gguf file instead of the directory"
-            )
-    experts, rest, head = map(str, formats)
-    rest_format, head_format = (None if name in _FLOATS else name for name in (rest, head))
-    return Quantization(
-        method="gguf", weight_format=experts, group=32, rest=rest_format, head=head_format
+    Args:
+        group: columns that share a scale; -1: all of a row.
+        symmetric: zero is the middle of their range.
+        in_order: columns of a group are neighbours.
+    """
+    whole = group == -1
+    scale_bytes = 2 + (0 if symmetric else bits / 8)
+    file_bytes = bits / 8 + (_WHOLE_ROW_BYTES if whole else scale_bytes / group)
+    name = ""
+    if in_order and bits == 8 and symmetric and (whole or group % 32 == 0):
+        name = "int8" if whole else "int8:g32"
+    elif in_order and bits <= 4 and symmetric:
+        fitting = (g for g in (128, 64, 32) if whole or group % g == 0)
+        name = next((f"int4:g{g}" for g in fitting), "")
+    elif in_order and bits <= 4 and (whole or group % 32 == 0):
+        name = "uint4:g32"
+    return StoredForm(
+        weight_format=name or NEAREST,
+        group=group if in_order and group > 0 else 1,
+        file_bytes=file_bytes,
+        again=not name,
     )
-
-
-_METHODS: dict[str, Callable[[Mapping[str, Any]], Quantization]] = {
-    "fp8": _fp8,
-    "compressed-tensors": _compressed_tensors,
-    "mxfp4": _mxfp4,
-    "gguf": _gguf,
-}

@@ -118,6 +118,7 @@ def _undivided(shape: ModelShape, degree: int) -> str:
 def _group_of(shape: ModelShape, part: str) -> int:
     """Weights that share a scale in the files; 0: they are floats."""
     stored = shape.quantization
-    if stored is None or (part != "experts" and stored.rest is None):
+    if stored is None:
         return 0
-    return stored.group
+    held = {"experts": stored.weight_format, "attention": stored.attention}
+    return 0 if held.get(part, stored.rest) is None else stored.group

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from inlay.core.model_shape import ModelShape
-from inlay.models.quantized import Matrix, QuantizedFiles
+from inlay.models.published.files import QuantizedFiles
+from inlay.models.published.rows import Matrix
 from inlay.models.weight_files import Index, WeightFiles
 from inlay.models.weight_names import Expected, expected_tensors, names_of
 

@@ -14,8 +14,6 @@ from inlay.core.weight_format import FORMATS, MAX_WHOLE_ROW, format_named
 
 # Those of the CPU kernels, and what only a CUDA backend holds.
 BYTES_PER_WEIGHT = {name: bytes_per_weight(name) for name in (*FORMATS, "float16")}
-# A scale is for a block of 128 rows in files, and of each row in memory.
-_FILE_BYTES_PER_WEIGHT = BYTES_PER_WEIGHT | {"fp8:g128": 1.0}
 FLOAT_FORMATS = ("float32", "bfloat16", "float16")
 _ALIASES = {"int4": "int4:g32", "bf16": "bfloat16"}
 
@@ -89,13 +87,12 @@ def part_formats(shape: ModelShape, weight_format: str, float_dtype: str) -> Par
         )
     stored = shape.quantization
     if stored is not None and weight_format == stored.weight_format:
-        other = stored.rest or float_dtype
         # Transposed, codes and scales would not fit each other; GGUF files have them apart.
         latent = "int8:g32" if stored.method == "gguf" and stored.rest else float_dtype
         return PartFormats(
             experts=weight_format,
-            mlp=other,
-            attention=other,
+            mlp=stored.rest or float_dtype,
+            attention=stored.attention or float_dtype,
             latent=latent,
             router=router,
             head=stored.head or float_dtype,
@@ -129,24 +126,41 @@ def check_row_lengths(shape: ModelShape, formats: PartFormats) -> None:
             )
 
 
-def stored_formats(shape: ModelShape, float_dtype: str) -> tuple[str, str]:
-    """In what the files have routed experts, and the other matrices that may be quantised."""
-    stored = shape.quantization
+def stored_bytes(shape: ModelShape, float_dtype: str) -> tuple[float, float, float, float]:
+    """What a weight takes in the files, about: of routed experts, of other MLPs, of attention, and
+    of the output matrix.
+    """
+    stored, floats = shape.quantization, BYTES_PER_WEIGHT[float_dtype]
     if stored is None:
-        return float_dtype, float_dtype
-    return stored.weight_format, stored.rest or float_dtype
+        return floats, floats, floats, floats
+
+    def of(held: str | None) -> float:
+        if held is None:
+            return floats
+        return stored.file_bytes if held == stored.weight_format else BYTES_PER_WEIGHT[held]
+
+    return of(stored.weight_format), of(stored.rest), of(stored.attention), of(stored.head)
 
 
 def file_bytes(shape: ModelShape) -> int:
     """What the published tensors take, about, from config.json alone."""
     dtype = shape.dtype if shape.dtype in FLOAT_FORMATS else "bfloat16"
-    experts, rest = stored_formats(shape, dtype)
+    experts, rest, attention, head = stored_bytes(shape, dtype)
+    of_part = {
+        "attention projections": attention,
+        "latent projections": attention,
+        "dense MLPs": rest,
+        "shared experts": rest,
+        "routed experts": experts,
+        "output matrix": head,
+    }
     formats = Formats(
-        experts=experts, mlp=rest, attention=rest, latent=rest, router=dtype, head=dtype,
-        embedding=dtype,
-    )  # fmt: skip
+        experts=dtype, mlp=dtype, attention=dtype, router=dtype, head=dtype, embedding=dtype
+    )
     parts = (part for part in parts_of(shape, formats) if part.name != "attention core")
-    return int(sum(part.elements * _FILE_BYTES_PER_WEIGHT[part.format] for part in parts))
+    return int(
+        sum(part.elements * of_part.get(part.name, BYTES_PER_WEIGHT[part.format]) for part in parts)
+    )
 
 
 def packed_bytes(shape: ModelShape, weight_format: str, float_dtype: str = "bfloat16") -> int:

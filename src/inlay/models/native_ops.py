@@ -32,7 +32,7 @@ from inlay.models.ops import (
     RopeTables,
     slots_of,
 )
-from inlay.models.quantized import Matrix, QuantizedRows, floats_of
+from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 

@@ -22,7 +22,7 @@ from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.batch import ForwardBatch
 from inlay.models.hand_over import HandOverLine, Residents
 from inlay.models.kv_pool import KvPart
-from inlay.models.quantized import Matrix
+from inlay.models.published.rows import Matrix
 from inlay.models.rank_group import RankGroup
 from inlay.models.recorder import Recorder
 

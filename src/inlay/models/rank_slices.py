@@ -12,7 +12,7 @@ from inlay.core.model_shape import ModelShape
 from inlay.core.tensor_parallel import Rank
 from inlay.models.adapter import AdapterPair
 from inlay.models.checkpoint import Tensors
-from inlay.models.quantized import Matrix, columns_of
+from inlay.models.published.rows import Matrix, columns_of
 from inlay.models.weight_files import Index
 
 _AFTER_A_SUM = ("output_bias", "down_bias", "expert_down_bias", "experts_down_bias")

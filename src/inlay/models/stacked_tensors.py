@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint
-from inlay.models.quantized import Matrix
+from inlay.models.published.rows import Matrix
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import Expected, stacked_rows
 

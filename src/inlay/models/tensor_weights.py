@@ -5,6 +5,7 @@ the files themselves are mapped, and what has been packed of them is given back 
 embedding stays a view of its file, because a step reads only a few of its rows.
 """
 
+import logging
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from inlay.core.errors import ModelFileError, NotFiniteError
 from inlay.core.model_shape import ModelShape
 from inlay.core.placement import CPU
 from inlay.core.tensor_parallel import ALONE, Rank, shape_of_rank
+from inlay.core.weight_format import format_named
 from inlay.models.background import ColdExperts, Loading, Piece
 from inlay.models.checkpoint import Tensors, open_checked, same_content
 from inlay.models.formats import PartFormats, full_name, packed_bytes, part_formats
@@ -26,7 +28,8 @@ from inlay.models.hand_over import Residents
 from inlay.models.making import Made, Making
 from inlay.models.ops import Array, Experts, ExpertTensors, Linear, Ops
 from inlay.models.placed import Placed
-from inlay.models.quantized import Matrix, floats_of
+from inlay.models.published.files import QuantizedFiles
+from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.rank_slices import RankSlices
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import NORMS, layer_parts, names_of
@@ -38,6 +41,12 @@ from inlay.models.weights import (
     MlaWeights,
     OpenWeights,
 )
+
+log = logging.getLogger(__name__)
+
+# Matrices by the part of `PartFormats` that they belong to.
+_ATTENTION = ("q", "k", "v", "output", "q_down", "q_up", "kv_down")
+_MLP = ("gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 
 
 def open_checkpoint(
@@ -64,6 +73,9 @@ def open_checkpoint(
     )
     formats = part_formats(shape, weight_format, float_dtype)
     placed.check_formats(shape, formats)
+    stored = shape.quantization
+    if stored is not None and weight_format == stored.weight_format:
+        _say_what_is_rounded(directory, tensors, shape, formats)
     own = shape_of_rank(shape, placed.rank.degree)
     return OpenWeights(
         source=TensorWeights(
@@ -74,6 +86,40 @@ def open_checkpoint(
         held_bytes=packed_bytes(own, weight_format, float_dtype),
         fingerprint=tensors.fingerprint(shape),
     )
+
+
+def _say_what_is_rounded(
+    directory: Path, tensors: Tensors, shape: ModelShape, formats: PartFormats
+) -> None:
+    """Log what becomes of quantised files that kernels cannot hold, and of floats in them."""
+    stored = shape.quantization
+    if stored is not None and stored.again:
+        log.info(
+            "%s: no kernels have all of its codes (%s): they are read as floats, matrix by matrix, "
+            "and quantised again as %s",
+            directory,
+            stored.method,
+            stored.weight_format,
+        )
+    if not isinstance(tensors, QuantizedFiles):
+        return
+    held_as = dict.fromkeys(_ATTENTION, formats.attention) | dict.fromkeys(_MLP, formats.mlp)
+    names = names_of(shape).names
+    floats = [
+        name
+        for layer in range(shape.layers)
+        for part in layer_parts(shape, layer).keys() & held_as.keys()
+        if format_named(held_as[part]).bits == 4
+        and not tensors.is_quantized(name := names[part].format(layer=layer))
+    ]
+    if floats:
+        log.warning(
+            "%s: %s and %d more are floats, which config.json does not say: they become 4 bits, as "
+            "what is beside them; --weight-format int8:g32 holds all nearly",
+            directory,
+            min(floats),
+            len(floats) - 1,
+        )
 
 
 def _auto_format(shape: ModelShape, placed: Placed, float_dtype: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from inlay import kernels
 from inlay.core.model_shape import Activation, RouterShape
 from inlay.models.ops import ExpertTensors
-from inlay.models.quantized import floats_of
+from inlay.models.published.rows import floats_of
 from inlay.models.torch_adapters import TorchExpertAdapter
 
 

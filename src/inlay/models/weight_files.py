@@ -33,6 +33,7 @@ _FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # What quantised weights are made of besides.
 _CODES = {
     "F8_E4M3": torch.float8_e4m3fn,
+    "I8": torch.int8,
     "U8": torch.uint8,
     "I32": torch.int32,
     "I64": torch.int64,
@@ -112,7 +113,9 @@ class WeightFiles:
         """Take an embedding and an output matrix as other programs take them."""
         for one in vocabulary:
             embedding = self.tensors.get(vocabulary[0].name)
-            has_none = one.name not in self.tensors
+            # Quantised ones have other names that begin so.
+            module = one.name.removesuffix("weight")
+            has_none = not any(name.startswith(module) for name in self.tensors)
             has_none = has_none and not any(name.endswith(one.name) for name in self._index)
             if has_none and embedding:
                 log.warning(

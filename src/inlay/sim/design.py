@@ -223,11 +223,10 @@ class InstanceDesign:
 def file_formats(shape: ModelShape, kv: str = "bfloat16") -> Formats:
     """How a model's files hold its matrices, and the cache in `kv`."""
     stored = shape.quantization
-    rest = (stored and stored.rest) or shape.dtype
     return Formats(
         experts=stored.weight_format if stored else shape.dtype,
-        mlp=rest,
-        attention=rest,
+        mlp=(stored and stored.rest) or shape.dtype,
+        attention=(stored and stored.attention) or shape.dtype,
         latent=shape.dtype,
         router="float32" if shape.router.exact else shape.dtype,
         head=(stored and stored.head) or shape.dtype,

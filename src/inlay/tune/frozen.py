@@ -23,7 +23,7 @@ from inlay.models.formats import part_formats
 from inlay.models.memory import give_back_freed
 from inlay.models.native_ops import NativeOps
 from inlay.models.placed import Placed
-from inlay.models.quantized import floats_of
+from inlay.models.published.rows import floats_of
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weight_names import layer_parts, names_of
 from inlay.tune.frozen_formats import held_format

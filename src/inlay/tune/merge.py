@@ -8,7 +8,7 @@ from torch import Tensor
 from inlay.core.model_shape import ModelShape
 from inlay.models.adapter import Adapter, AdapterPair
 from inlay.models.checkpoint import Checkpoint
-from inlay.models.quantized import Matrix, floats_of
+from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import Expected, names_of
 from inlay.tune.lora import seed_of

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from inlay.core.errors import ConfigError
-from inlay.core.model_config import read_config, read_shape
+from inlay.core.model_config import QUANTIZATION_FILE, read_config, read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.models.adapter import read_adapter
 from inlay.models.checkpoint import Checkpoint, open_checked
@@ -17,7 +17,7 @@ from inlay.models.conversion.float_product import FloatProduct, name_of
 from inlay.models.conversion.pieces import Product
 from inlay.models.conversion.staging import Staging
 from inlay.models.conversion.work import Progress
-from inlay.models.quantized import QuantizedFiles
+from inlay.models.published.files import QuantizedFiles
 from inlay.models.source import resolve_model
 from inlay.models.weight_names import expected_tensors, names_of
 from inlay.tune.config import TuneConfig
@@ -80,6 +80,7 @@ def export(
             shape, merged, fused=fused, dtype=dtype, shard_bytes=config.export_size * _GB
         )
         extras["config.json"] = float_config(read_config(source), name_of(dtype))
+        extras.pop(QUANTIZATION_FILE, None)
     with Staging(target, say) as staging:
         write_product(
             product,

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.conversion.shards import Shards, ShardTensor
-from inlay.models.quantized import QuantizedFiles, StoredTensor, floats_of
+from inlay.models.published.files import QuantizedFiles, StoredTensor
+from inlay.models.published.rows import floats_of
 from inlay.models.weight_names import expected_tensors
 from inlay.tune.merge import MergedTensors
 
@@ -76,4 +77,4 @@ class RequantizedProduct(Shards):
         of_matrix = slice(rows.start * one.matrix_rows, rows.stop * one.matrix_rows)
         merged = floats_of(self._merged.get(one.matrix, of_matrix)).to(torch.float32)
         assert one.number is not None
-        return self._files.quantize(merged)[one.number]
+        return self._files.quantize(one.matrix, merged)[one.number]

@@ -29,7 +29,14 @@ SHAPE = ModelShape(
 
 
 def quantized(group: int, rest: str | None = None) -> ModelShape:
-    stored = Quantization(method="fp8", weight_format="fp8:g128", group=group, rest=rest)
+    stored = Quantization(
+        method="fp8",
+        weight_format="fp8:g128",
+        group=group,
+        rest=rest,
+        attention=rest,
+        file_bytes=1.0,
+    )
     return replace(SHAPE, quantization=stored)
 
 

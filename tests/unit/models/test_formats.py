@@ -1,5 +1,7 @@
 """Which part of a model is held how, and what that takes."""
 
+from typing import Any
+
 import pytest
 
 from inlay.core.errors import UnsupportedModelError
@@ -72,12 +74,16 @@ def test_int8_spares_the_router(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "name", "rest"),
-    [("mxfp4", "mxfp4", "bfloat16"), ("fp8", "fp8:g128", "fp8:g128")],
+    ("quantization", "name", "rest"),
+    [
+        ({"quant_method": "mxfp4"}, "mxfp4", "bfloat16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8:g128", "fp8:g128"),
+    ],
 )
-def test_what_files_hold_stays_as_it_is(method: str, name: str, rest: str) -> None:
-    quantization = {"quant_method": method, "weight_block_size": [128, 128]}
-    shape = shape_of(CONFIG | {"quantization_config": quantization})
+def test_what_files_hold_stays_as_it_is(quantization: dict[str, Any], name: str, rest: str) -> None:
+    # With one layer that is dense.
+    config = CONFIG | {"quantization_config": quantization, "mlp_only_layers": [0]}
+    shape = shape_of(config)
     assert part_formats(shape, name, "bfloat16") == PartFormats(
         experts=name, mlp=rest, attention=rest, latent="bfloat16", router="bfloat16",
         head="bfloat16",

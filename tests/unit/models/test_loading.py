@@ -381,7 +381,7 @@ def config_of(architecture: str = "qwen3_moe", **changes: Any) -> dict[str, Any]
         ({"mlp_only_layers": "1"}, ModelFileError, "mlp_only_layers"),
         ({"norm_topk_prob": 1}, ModelFileError, "norm_topk_prob is 1, not true or false"),
         ({"hidden_act": "gelu"}, UnsupportedModelError, "hidden_act 'gelu'"),
-        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModelError, "with 'awq'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, UnsupportedModelError, "with 'hqq'"),
         ({"rope_scaling": {"type": "su"}}, UnsupportedModelError, "rope type 'su'"),
         ({"rope_scaling": {"type": "linear"}}, ModelFileError, "lacks 'factor'"),
         ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, ModelFileError, "low_freq_factor"),

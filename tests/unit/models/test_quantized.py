@@ -13,7 +13,7 @@ from inlay.core.model_config import read_shape
 from inlay.models.conversion.convert import convert
 from inlay.models.formats import file_bytes
 from inlay.models.model import load_model
-from inlay.models.quantized import QuantizedRows
+from inlay.models.published.rows import QuantizedRows
 from tests.support.model_driver import ModelDriver
 from tests.support.quantized_files import FP8_CONFIG, INT4_CONFIG, MXFP4_CONFIG, quantize_files
 from tests.support.tiny_models import make_tiny_model
@@ -101,12 +101,12 @@ def test_packed(directories: tuple[Path, Path, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quant_method": "gptq"}, "'gptq' are not supported; supported are fp8, compressed-"),
+        ({"quant_method": "hqq"}, "'hqq' are not supported; supported are fp8, compressed-"),
         ("int4", "quantised with 'int4' are not supported"),
-        (FP8_CONFIG | {"weight_block_size": None}, "blocks of None are not supported"),
-        (FP8_CONFIG | {"fmt": "e5m2"}, "e5m2 with blocks of"),
-        (INT4_CONFIG | {"format": "float-quantized"}, "as 'float-quantized' with"),
-        (INT4_CONFIG | {"config_groups": {}}, "are not supported; supported is 'pack-quantized'"),
+        (FP8_CONFIG | {"weight_block_size": [1, 64]}, r"weight_block_size \[1, 64\] is not"),
+        (FP8_CONFIG | {"fmt": "e5m2"}, "fmt 'e5m2' is not supported"),
+        (INT4_CONFIG | {"format": "float-quantized"}, "type 'int' is not supported; supported is"),
+        (INT4_CONFIG | {"config_groups": {}}, "config_groups {} is not supported"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, changes: Any, message: str) -> None:

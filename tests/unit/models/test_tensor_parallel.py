@@ -190,6 +190,7 @@ def check_adapter(
 QUANTIZED: dict[str, tuple[str, dict[str, Any]]] = {
     "fp8": ("qwen3_moe", {"num_attention_heads": 16, "moe_intermediate_size": 256}),
     "int4": ("deepseek_v3", {"moe_intermediate_size": 64}),
+    "awq": ("qwen3_moe", {"num_attention_heads": 8, "moe_intermediate_size": 64}),
     "mxfp4": ("gpt_oss", {"intermediate_size": 64}),
 }
 

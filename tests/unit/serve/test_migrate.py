@@ -129,7 +129,7 @@ COMMANDS = {
     "docker run --gpus all --rm -it -v ~/.cache/huggingface:/hf "
     "-v /data/models:/models -e OMP_NUM_THREADS=8 -p 9000:8000 --ipc=host "
     "vllm/vllm-openai:latest --model /models/Qwen3-8B-AWQ -q awq": (
-        "/data/models/Qwen3-8B-AWQ --host 0.0.0.0 --port 9000 --weight-format int4 --threads 8"
+        "/data/models/Qwen3-8B-AWQ --host 0.0.0.0 --port 9000 --threads 8"
     ),
     "podman run -d -p 127.0.0.1:30000:30000 lmsysorg/sglang:latest "
     "python3 -m sglang.launch_server --model-path org/name --revision v2 --host 0.0.0.0": (

@@ -47,7 +47,7 @@ FLAGS = {
         "--max-model-len 4k",
         "--served-model-name a b",
         "--dtype float32",
-        "-q awq",
+        "-q fp8",
         "--cpu-offload-gb 10",
         "--enable-prefix-caching=false",
         "--kv-offloading-size 2",

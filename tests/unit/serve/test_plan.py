@@ -313,9 +313,9 @@ def test_what_cannot_be_planned(
         ('{"model_type": "gpt9"}', "'gpt9'"),
         (
             json.dumps(known_config("qwen3-8b")).replace(
-                "{", '{"quantization_config": {"quant_method": "awq"}, ', 1
+                "{", '{"quantization_config": {"quant_method": "hqq"}, ', 1
             ),
-            "quantised with 'awq' are not supported",
+            "quantised with 'hqq' are not supported",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from inlay.models.checkpoint import open_checked
 from inlay.models.gguf import gguf_directory
 from inlay.models.gguf.reader import GgufFile
 from inlay.models.model import load_model
-from inlay.models.quantized import floats_of
+from inlay.models.published.rows import floats_of
 from inlay.models.weight_names import expected_tensors
 from inlay.tune import export
 from inlay.tune.merge import MergedTensors

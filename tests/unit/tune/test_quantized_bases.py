@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from inlay.core.errors import UnsupportedModelError
 from inlay.models.adapter import read_adapter
 from inlay.models.checkpoint import open_tensors
-from inlay.models.quantized import floats_of
+from inlay.models.published.rows import floats_of
 from inlay.tune import export, train
 from inlay.tune.adapter_files import write_adapter
 from inlay.tune.data.load import TuneData
@@ -199,3 +200,22 @@ def test_what_is_not_adapted_keeps_its_codes(
     assert json.loads((tmp_path / "merged" / "config.json").read_text()) == json.loads(
         (quantized / "config.json").read_text()
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "held"), [("awq", "uint4:g32"), ("nf4", "int8:g32"), ("fp8_rows", "fp8:g128")]
+)
+def test_what_tools_published_is_trained_on(method: str, held: str, tmp_path: Path) -> None:
+    options = {"num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 64}
+    source = make_tiny_model(tmp_path / "source", "qwen3_moe", **options)
+    quantize_files(source, tmp_path / "quantized", tmp_path / "floats", method)
+    model = new_model(tmp_path / "quantized")
+    assert model.weights.expert_format == held
+    loss, found = gradients(model)
+    plain_loss, expected = plain_gradients(tmp_path / "floats", model)
+    assert loss == pytest.approx(plain_loss, rel=5e-3)
+    assert relative_error(found, expected) < 3e-2
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "quantized" / name).write_bytes((source / name).read_bytes())
+    with pytest.raises(UnsupportedModelError, match="is read and not written: export floats"):
+        exported(model, tmp_path / "quantized", tmp_path, "base")

@@ -17,7 +17,7 @@ import torch
 
 from inlay import kernels
 from inlay.core.errors import ArgumentError
-from inlay.core.model_config import read_config, read_shape
+from inlay.core.model_config import QUANTIZATION_FILE, read_config, read_shape
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import open_checked
 from inlay.models.conversion.float_config import float_config
@@ -99,6 +99,7 @@ def convert(
         extras = {file.name: file.read_bytes() for file in small_files(source)}
         if config is not None:
             extras["config.json"] = config
+            extras.pop(QUANTIZATION_FILE, None)
         write_product(
             product,
             staging,

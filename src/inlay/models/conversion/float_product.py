@@ -10,7 +10,7 @@ from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, Tensors
 from inlay.models.conversion.fused import FusedExperts
 from inlay.models.conversion.shards import Shards, ShardTensor
-from inlay.models.quantized import QuantizedRows, floats_of
+from inlay.models.published.rows import QuantizedRows, floats_of
 from inlay.models.weight_names import expected_tensors, names_of
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from inlay.core.model_shape import ModelShape
 from inlay.models.checkpoint import Checkpoint, Tensors
-from inlay.models.quantized import Matrix, floats_of
+from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import names_of
 

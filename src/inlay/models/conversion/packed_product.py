@@ -13,7 +13,7 @@ from inlay import kernels
 from inlay.core.errors import ModelFileError
 from inlay.core.model_shape import ModelShape
 from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
-from inlay.models.formats import BYTES_PER_WEIGHT, part_formats, stored_formats
+from inlay.models.formats import part_formats, stored_bytes
 from inlay.models.native_ops import NativeOps
 from inlay.models.ops import Array
 from inlay.models.packed_entries import (
@@ -31,7 +31,7 @@ from inlay.models.packed_metadata import (
     packed_metadata,
     plain_shape,
 )
-from inlay.models.quantized import Matrix, floats_of
+from inlay.models.published.rows import Matrix, floats_of
 from inlay.models.tensor_weights import TensorWeights
 from inlay.models.weight_names import layer_parts
 from inlay.models.weights import OpenWeights
@@ -226,5 +226,5 @@ def _ranges(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 def _stored_bytes(shape: ModelShape, float_dtype: str) -> tuple[float, float]:
     """Bytes of a weight in the source's files: of routed experts, and of the rest, about."""
     floats = "float16" if shape.dtype == "float16" else float_dtype
-    experts, rest = stored_formats(shape, floats)
-    return BYTES_PER_WEIGHT[experts], BYTES_PER_WEIGHT[rest]
+    experts, rest, _, _ = stored_bytes(shape, floats)
+    return experts, rest

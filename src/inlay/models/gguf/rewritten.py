@@ -19,7 +19,7 @@ from inlay.models.conversion.pieces import PIECE_BYTES, Each, Extent, Piece
 from inlay.models.conversion.shards import CHECKSUM_FILE, sha256
 from inlay.models.gguf.encode import can_encode, encode
 from inlay.models.gguf.tensors import GgufPart, GgufTensors
-from inlay.models.quantized import floats_of
+from inlay.models.published.rows import floats_of
 
 
 class RewrittenGguf:

@@ -21,7 +21,7 @@ from inlay.core.model_shape import ModelShape
 from inlay.models.gguf.architectures import KEYS_UP, NAMES, ROWS, VALUES_UP
 from inlay.models.gguf.reader import LINK, GgufFile
 from inlay.models.os_pages import ReadPages
-from inlay.models.quantized import Matrix, QuantizedRows, floats_of
+from inlay.models.published.rows import Matrix, QuantizedRows, floats_of
 from inlay.models.weight_files import Index
 from inlay.models.weight_names import NORMS, Expected, layer_parts, names_of
 

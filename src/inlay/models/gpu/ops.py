@@ -37,7 +37,7 @@ from inlay.models.ops import (
     Linear,
     RopeTables,
 )
-from inlay.models.quantized import Matrix
+from inlay.models.published.rows import Matrix
 from inlay.models.recorder import CudaRecorder, Recorder, make_current
 from inlay.models.stream_check import streams_take_turns
 from inlay.models.torch_experts import SlottedExperts, TorchExperts, filler

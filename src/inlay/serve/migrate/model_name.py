@@ -10,7 +10,7 @@ GGUF_FILE = "#gguf_file"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _UNREAD = re.compile(
-    r"(?i)(?:^|[-_.])(awq|gptq|nvfp4|bnb|w8a8|w8a16|int4|int8|4bit|8bit|exl2)"
+    r"(?i)(?:^|[-_.])(aqlm|eetq|exl2|exl3|hqq|mlx|quip)"
     r"(?=$|[-_.])"
 )
 _QUANT = re.compile(

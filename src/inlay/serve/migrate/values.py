@@ -227,14 +227,26 @@ kv_dtype = choice(
 """The dtype of keys and values."""
 
 _UNQUANTISED = "Inlay quantises float weights itself; files that hold {} are not read"
+# What only files have that are quantised already.
+_PUBLISHED = (
+    "auto-round",
+    "awq",
+    "awq_marlin",
+    "compressed-tensors",
+    "gptq",
+    "gptq_marlin",
+    "modelopt",
+    "modelopt_fp4",
+    "moe_wna16",
+    "mxfp4",
+)
 quantization = choice(
     {
-        **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "bitsandbytes"), INT4),
-        **dict.fromkeys(("w4afp8", "moe_wna16", "auto-round", "int4", "torchao_int4"), INT4),
+        **dict.fromkeys(("bitsandbytes", "w4afp8", "int4", "torchao_int4"), INT4),
         **dict.fromkeys(("fp8", "w8a8_fp8", "fbgemm_fp8", "ptpc_fp8", "int8"), INT8_GROUPS),
         **dict.fromkeys(("w8a8_int8", "experts_int8", "blockwise_int8"), INT8_GROUPS),
         **dict.fromkeys(
-            ("compressed-tensors", "mxfp4"),
+            _PUBLISHED,
             Aside(Fate.NEEDLESS, "what the files hold is read, as their config.json says"),
         ),
         "none": LEFT_TO_INLAY,
