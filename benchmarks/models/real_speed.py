@@ -51,8 +51,8 @@ def measure(run: Run) -> Generator[Samples, None, None]:
 def engine_rates(run: Run, file: Path, prompt_tokens: int, streams: Sequence[int]) -> Rates:
     """Ours, with the defaults of `inlay serve`."""
     *rows, _ = json_lines([
-        sys.executable, "-m", "benchmarks.models.engine_rates", str(file), "auto", str(prompt_tokens),
-        str(run.workload["output_tokens"]), *map(str, streams),
+        sys.executable, "-m", "benchmarks.models.engine_rates", str(file), "auto",
+        str(prompt_tokens), str(run.workload["output_tokens"]), *map(str, streams),
     ])  # fmt: skip
     return {row.pop("batch"): row for row in rows}
 

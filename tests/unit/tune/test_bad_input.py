@@ -127,7 +127,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"model_name_or_path": "/folder"}, r"has no config.json"),
     ({"model_name_or_path": "/cut"}, r"model.safetensors .* is cut off or damaged"),
     ({"model_name_or_path": "/lacks"}, r"the weights lack model.norm.weight"),
-    ({"model_name_or_path": "/untold"}, r"has no tokenizer.json"),
+    ({"model_name_or_path": "/untold"}, r"has none of tokenizer.json"),
     ({"model_name_or_path": "/packed"}, r"packed weights, which are not trained on: name the"),
     ({"model_name_or_path": "/sinks"}, r"which `inlay tune` does not train: take a Llama"),
     ({"lora_target": "all,q_proj"}, r"lora_target=all,q_proj: all means q_proj, .*name it alone"),
