@@ -111,6 +111,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "olmo2": {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False},
     "olmoe": {
+        "tie_word_embeddings": False,
         "num_key_value_heads": 4,
         "num_experts": 6,
         "num_experts_per_tok": 2,
