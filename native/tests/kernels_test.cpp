@@ -303,9 +303,26 @@ void test_attention(DType dtype, int64_t window) {
                       dtype});
       const std::vector<int32_t> starts = {0, static_cast<int32_t>(count)};
       const int32_t context = static_cast<int32_t>(first + count);
-      paged_attention({rows, width, d, q_heads, pool.data(), geometry, 1, page_table.data(), pages,
-                       starts.data(), &context, 1, scale, window, nullptr, 0.0F,
-                       &out[static_cast<std::size_t>(first * q_heads * d)], q_heads * d, d, d});
+      paged_attention({rows,
+                       width,
+                       d,
+                       q_heads,
+                       pool.data(),
+                       geometry,
+                       1,
+                       page_table.data(),
+                       pages,
+                       starts.data(),
+                       &context,
+                       1,
+                       scale,
+                       window,
+                       nullptr,
+                       0.0F,
+                       &out[static_cast<std::size_t>(first * q_heads * d)],
+                       q_heads * d,
+                       d,
+                       d});
     }
     return std::pair(qkv, out);
   };
