@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import hypothesis
 import pytest
@@ -30,6 +31,20 @@ hypothesis.settings.load_profile("inlay")
 # start, heed it anyway.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end_as_by_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Let fixtures stop the servers that they started, which have process groups of their own, when
+    a check that is ended ends its stages by SIGTERM.
+    """
+    if os.getpid() == _PYTEST:
+        signal.default_int_handler(number, frame)
+    signal.signal(number, signal.SIG_DFL)  # a forked child's is the system's
+    os.kill(os.getpid(), number)
+
+
+_PYTEST = os.getpid()
+signal.signal(signal.SIGTERM, _end_as_by_ctrl_c)
 
 # Tests run beside others, and start processes: none of them spins on a core that others need.
 let_openmp_sleep()

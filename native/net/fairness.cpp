@@ -25,6 +25,10 @@ constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 constexpr std::chrono::seconds kAbandoned(1);
 constexpr uint32_t kMaxWeight = 1024;
 constexpr double kHeadroom = 1.03;
+// Who moves so much of what the card is believed to carry learns from it, whether anybody wants
+// more or not: on a card that carries a little less than believed all wait for it and none for a
+// grant.
+constexpr double kNearlyFull = 0.7;
 // Room that is left to one who had tokens to spare. More than kHeadroom: a capacity that is so much
 // too high squeezes everybody on the link below his share, which must not look like less demand.
 constexpr double kSlack = 1.25;
@@ -146,8 +150,8 @@ double share_of(double capacity, double weight, std::vector<Claim> others) {
 
 void CapacityEstimate::add(double rate, bool busy, Clock::duration elapsed) {
   smooth_ += weight_of_new(elapsed, kCapacityHalfLife_s) * (rate - smooth_);
-  // What went without anybody wanting more is less than what could go, unless it is the most.
-  if (!busy && smooth_ * kHeadroom <= value()) return;
+  // What went without anybody wanting more is less than what could go, unless it is about the most.
+  if (!busy && smooth_ < kNearlyFull * value()) return;
   if (busy_rates_.size() < kMemory)
     busy_rates_.push_back(smooth_);
   else
@@ -229,8 +233,12 @@ void Fairness::refresh(uint64_t wanted, Clock::time_point now) {
   capacity_.store(capacity, std::memory_order_relaxed);
 
   refill(now);
+  if (!others.empty()) last_company_ = now;
+  // Who waits for a processor on a busy machine does not beat either. Until he is gone for good we
+  // take what the card carries, and no more: what fills our sockets would be in his way for long.
+  const bool in_company = now - last_company_ < kAbandoned;
   // Without a line (64 processes have all of them) nobody reckons with us; neither do we.
-  const bool limited = listed && !others.empty() && capacity > 0;
+  const bool limited = listed && in_company && capacity > 0;
   share_.store(
       limited ? share_of(std::max(capacity, kMinCapacity), options_.weight, std::move(others)) : 0,
       std::memory_order_relaxed);
@@ -249,7 +257,10 @@ uint64_t Fairness::grant(uint64_t wanted, Clock::time_point now) {
   if (wanted == 0) return 0;
   const std::lock_guard lock(mutex_);
   // Beats are left to beat(), before which arrivals are counted.
-  if (now - last_beat_ > kStale) refresh(wanted, now);
+  if (now - last_beat_ > kStale) {
+    refresh(wanted, now);
+    resumed_by_grant_ = true;
+  }
   const double share = share_.load(std::memory_order_relaxed);
   if (share == 0) return wanted;
   refill(now);
@@ -277,6 +288,10 @@ Clock::time_point Fairness::next() const {
 void Fairness::beat(uint64_t queued, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   queued_ = queued;
+  // What arrived before a grant ended the rest was not counted then. In the time since, which may
+  // be a hundredth of that, it would be a rate that no card has.
+  if (std::exchange(resumed_by_grant_, false))
+    moved_before_ = moved_.load(std::memory_order_relaxed);
   if (now - last_beat_ >= kBeat) refresh(0, now);
 }
 

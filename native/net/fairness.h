@@ -30,7 +30,8 @@ struct FairnessOptions {
   Direction direction;
   uint32_t weight = 8;  // 1 to 1024
   // Bytes/s that the port carries. 0: learned, as the most that all have moved together within a
-  // second while somebody wanted more, and 3 % to see whether more goes.
+  // second while somebody wanted more, or the card was nearly full, and 3 % to see whether more
+  // goes.
   double capacity = 0;
 };
 
@@ -72,8 +73,8 @@ class Fairness {
   ~Fairness();
 
   // How many of `wanted` bytes may be given to the network now. 0: ask again at next(). All of
-  // them while nobody else moves bytes on the port, or its capacity is not known yet. About 20 ns;
-  // a few us after a rest.
+  // them where nobody else has moved bytes on the port for a second, or its capacity is not known.
+  // About 20 ns; a few us after a rest.
   uint64_t grant(uint64_t wanted, Clock::time_point now);
   Clock::time_point next() const;
   // So many granted bytes have arrived, or were given up.
@@ -109,9 +110,11 @@ class Fairness {
   Line* line_ = nullptr;
   Clock::time_point last_beat_{};
   Clock::time_point last_refill_{};
+  Clock::time_point last_company_{};
   uint64_t queued_ = 0;
   uint64_t moved_before_ = 0;
   bool refused_ = false;
+  bool resumed_by_grant_ = false;
   double rate_ = 0;
   double tokens_ = kMinBurst;  // below 0 after a grant that was larger
   CapacityEstimate learned_;
