@@ -34,6 +34,14 @@ constexpr double kNearlyFull = 0.7;
 constexpr double kSlack = 1.25;
 constexpr double kRateHalfLife_s = 0.020;
 constexpr double kCapacityHalfLife_s = 0.040;
+// Below so much of his share, with a queue and on a full card, one may be starved by another's
+// packets or wait for a slow peer. He claims all for a while, which tells them apart: his rate
+// grows, or not.
+constexpr double kStarved = 0.5;
+constexpr double kGrowth = 1.25;
+constexpr std::chrono::milliseconds kClaim(100);
+constexpr std::chrono::seconds kFirstRest(2);
+constexpr std::chrono::seconds kLongestRest(16);
 // Nobody is held below this: where less was learned it was a pause.
 constexpr double kMinCapacity = 1e6;
 // Bytes/s that nobody has to be held back for.
@@ -206,11 +214,12 @@ void Fairness::refresh(uint64_t wanted, Clock::time_point now) {
   // unmet: who has tokens left waits for a slow peer, and the others may have the rest.
   const bool unmet = std::exchange(refused_, false) ||
                      (resumed && static_cast<double>(std::max(queued_, wanted)) > kMinBurst);
-  const double demand = unmet ? kUnlimited : rate_ * kSlack;
+  const bool queues = static_cast<double>(queued_) > rate_ * seconds(kBeat) + kMinBurst;
+  const double demand = unmet || claims(queues && !unmet, now) ? kUnlimited : rate_ * kSlack;
 
   double total = rate_;
   double capacity = options_.capacity;
-  bool busy = unmet || static_cast<double>(queued_) > rate_ * seconds(kBeat) + kMinBurst;
+  bool busy = unmet || queues;
   std::vector<Claim> others;
   const bool listed = hold_line(now);
   for (const Line& line : ledger_->lines) {
@@ -231,6 +240,7 @@ void Fairness::refresh(uint64_t wanted, Clock::time_point now) {
     line_->beat.store(now.time_since_epoch().count(), std::memory_order_release);
   }
   capacity_.store(capacity, std::memory_order_relaxed);
+  card_is_full_ = total > kNearlyFull * capacity;
 
   refill(now);
   if (!others.empty()) last_company_ = now;
@@ -243,6 +253,28 @@ void Fairness::refresh(uint64_t wanted, Clock::time_point now) {
       limited ? share_of(std::max(capacity, kMinCapacity), options_.weight, std::move(others)) : 0,
       std::memory_order_relaxed);
   if (!limited) tokens_ = kMinBurst;  // the first small message is not held up
+}
+
+bool Fairness::claims(bool queues, Clock::time_point now) {
+  if (!queues) {  // refused, so he has his share; or nothing waits
+    claim_end_ = {};
+    claim_rest_ = kFirstRest;
+    return false;
+  }
+  if (claim_end_ == Clock::time_point{}) {
+    const bool starved = card_is_full_ && rate_ < kStarved * share_.load(std::memory_order_relaxed);
+    if (!starved || now < next_claim_) return false;
+  } else if (now < claim_end_) {
+    return true;
+  } else if (rate_ < kGrowth * claim_rate_) {
+    claim_end_ = {};
+    next_claim_ = now + claim_rest_;
+    claim_rest_ = std::min<Clock::duration>(2 * claim_rest_, kLongestRest);
+    return false;
+  }
+  claim_end_ = now + kClaim;
+  claim_rate_ = rate_;
+  return true;
 }
 
 void Fairness::refill(Clock::time_point now) {

@@ -95,6 +95,9 @@ class Fairness {
 
   void refresh(uint64_t wanted, Clock::time_point now);
   bool hold_line(Clock::time_point now);
+  // Whether one who was refused nothing demands all: he has a queue and little of his share on a
+  // full card, and either another's packets starve him or his peer is slow. `queues`: bytes wait.
+  bool claims(bool queues, Clock::time_point now);
   void refill(Clock::time_point now);
 
   const FairnessOptions options_;
@@ -116,6 +119,11 @@ class Fairness {
   bool refused_ = false;
   bool resumed_by_grant_ = false;
   double rate_ = 0;
+  bool card_is_full_ = false;  // at the last beat
+  double claim_rate_ = 0;      // when the claim began
+  Clock::time_point claim_end_{};
+  Clock::time_point next_claim_{};
+  Clock::duration claim_rest_ = std::chrono::seconds(2);
   double tokens_ = kMinBurst;  // below 0 after a grant that was larger
   CapacityEstimate learned_;
 };

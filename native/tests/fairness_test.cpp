@@ -288,6 +288,33 @@ void shares_outlast_waits_for_a_processor() {
   }
 }
 
+// Who joins a card that another one fills gets a few per cent from TCP, is refused nothing, and
+// must not be taken for one who has a slow peer.
+void who_is_starved_gets_his_share() {
+  for (const Link link : {Link::kFifo, Link::kEqual}) {
+    const Directory directory;
+    Simulation simulation(directory, link, 25e6);
+    simulation.add(1);
+    (void)simulation.run(1);
+    Simulation::Process& heavy = simulation.add(8);
+    heavy.accepted = 0.03 * 25e6;
+    (void)simulation.run(0.3);
+    const auto run = [&](int turns) {
+      double heavy_rate = 0;
+      double light_rate = 0;
+      for (int turn = 0; turn < turns; ++turn) {
+        const std::vector<double> rates = simulation.run(0.02);
+        heavy.accepted = rates[0] > 0.7 * 25e6 ? 0.03 * 25e6 : std::max(2 * rates[1], 1e6);
+        heavy_rate += rates[1];
+        light_rate += rates[0];
+      }
+      return heavy_rate / (heavy_rate + light_rate);
+    };
+    (void)run(100);
+    CHECK(near(run(100), 8.0 / 9, 0.1));
+  }
+}
+
 void a_pause_teaches_nothing() {
   CapacityEstimate estimate;
   CHECK(estimate.value() == 0);
@@ -420,6 +447,7 @@ int main() {
   a_slow_peer_leaves_the_rest();
   a_link_that_changes_is_learned();
   shares_outlast_waits_for_a_processor();
+  who_is_starved_gets_his_share();
   a_pause_teaches_nothing();
   too_high_a_capacity_is_unlearned();
   lines_run_out_and_come_back();
